@@ -1,0 +1,5 @@
+"""`python -m launcher` is `rlrun`."""
+
+from launcher.cli.main import app
+
+app()

@@ -1,0 +1,38 @@
+"""rlrun's commands. Each reads its words, calls one function of a lower floor, and prints the answer."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from launcher import __version__
+from launcher.cli import plan, runs, train
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_show_locals=False)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"rlrun {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Start, watch and explain post-training runs of language models."""
+
+
+app.command("train")(train.train)
+app.command("plan")(plan.plan)
+app.command("runs")(runs.list_runs)
+app.command("show")(runs.show)
+app.command("logs")(runs.logs)
+app.command("stop")(runs.stop)
+
+if __name__ == "__main__":
+    app()

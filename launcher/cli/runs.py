@@ -1,0 +1,122 @@
+"""`rlrun runs | show | logs | stop`: look at runs on disk, and end one."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from launcher.cli.say import AsJson, out, printable, problems_named, say_json
+from launcher.cli.screen import COLOURS, picture
+from launcher.launch import runs
+from launcher.metrics import label
+from launcher.monitor.lines import compact
+
+Root = Annotated[Path, typer.Option("--root", help="The folder that holds runs.")]
+Name = Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, project/experiment, or experiment.")]
+
+POLL_S = 0.2
+
+
+def list_runs(root: Root = Path("runs"), as_json: AsJson = False) -> None:
+    """List the runs, the latest first."""
+    found = list(runs.every(root))
+    if as_json:
+        return say_json([_node(run) for run in found])
+    if not found:
+        out.print(f"no runs in {root}", style="dim")
+        return None
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for column in ("run", "algorithm", "status", "step", "score", "held out"):
+        table.add_column(column, no_wrap=True)
+    for run in found:
+        state = run.state
+        held_out = next(iter(state.validation.items()), None)
+        table.add_row(
+            Text(run.folder.name, "bold"), state.algorithm, Text(state.status, COLOURS[state.status]),
+            f"{state.step}/{state.steps}", compact(state.scores[-1]) if state.scores else "",
+            f"{label(held_out[0])} {compact(held_out[1])}" if held_out else "",
+        )  # fmt: skip
+    out.print(table)
+    return None
+
+
+def show(name: Name, root: Root = Path("runs"), as_json: AsJson = False) -> None:
+    """Show where a run stands."""
+    with problems_named():
+        run = runs.see(runs.find(name, root))
+    if as_json:
+        return say_json(_node(run))
+    out.print(picture(run.state, time.time()))
+    out.print(Text(f"{run.folder.path}  ·  {len(run.folder.attempts())} attempts", "dim"), soft_wrap=True)
+    return None
+
+
+def logs(
+    name: Name,
+    root: Root = Path("runs"),
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the run ends.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print a run's console log; with --json its events."""
+    with problems_named():
+        folder = runs.find(name, root)
+    path = folder.events if as_json else folder.console
+    try:
+        for text in _tail(path, (lambda: runs.holder(folder) is not None) if follow else None):
+            typer.echo(text if as_json else printable(text))
+    except (KeyboardInterrupt, BrokenPipeError):
+        raise typer.Exit(0) from None
+
+
+def _tail(path: Path, alive: Any) -> Iterator[str]:
+    """Whole lines from the beginning; with `alive`, new ones until it says no. A file that was replaced or cut is
+    read on from where it now ends."""
+    half, offset = b"", 0
+    while True:
+        going = alive() if alive else False
+        if path.exists():
+            size = path.stat().st_size
+            offset = min(offset, size)
+            with path.open("rb") as file:
+                file.seek(offset)
+                *whole, half = (half + file.read()).split(b"\n")
+                offset = file.tell()
+            yield from (line.decode("utf-8", "replace") for line in whole)
+        if not going:
+            return
+        time.sleep(POLL_S)
+
+
+def stop(
+    name: Name,
+    root: Root = Path("runs"),
+    now: Annotated[bool, typer.Option("--now", help="Do not wait for a checkpoint.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Ask a run to save and end."""
+    with problems_named():
+        folder = runs.find(name, root)
+        became = runs.stop(folder, now=now)
+    if as_json:
+        return say_json({"run": folder.name, "became": became})
+    out.print(f"{folder.name}: {became}")
+    return None
+
+
+def _node(run: runs.Run) -> dict[str, Any]:
+    state = run.state
+    return {
+        **asdict(state),
+        "run": run.folder.name,
+        "folder": os.fspath(run.folder.path),
+        "seconds_per_step": state.seconds_per_step,
+        "eta_s": state.eta_s,
+    }

@@ -1,0 +1,44 @@
+"""How anything is said: problems on standard error with exit code 2, answers on standard output."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from launcher.problems import Problems
+
+out = Console()
+err = Console(stderr=True)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@contextmanager
+def problems_named() -> Iterator[None]:
+    """Problems become lines of `✗ where: what came; what would do` and exit code 2."""
+    try:
+        yield
+    except Problems as found:
+        say_problems(found.lines)
+        raise typer.Exit(2) from None
+
+
+def say_problems(lines: list[str] | tuple[str, ...]) -> None:
+    for line in lines:
+        err.print(Text.assemble(("✗ ", "bold red"), printable(line)), soft_wrap=True, highlight=False)
+
+
+def printable(text: str) -> str:
+    """Without control characters and lone surrogates: what came from a file cannot steer the terminal."""
+    safe = text.encode("utf-8", "backslashreplace").decode()
+    return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in safe)
+
+
+def say_json(node: Any) -> None:
+    typer.echo(json.dumps(node, indent=2, ensure_ascii=False))

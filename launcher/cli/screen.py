@@ -1,0 +1,113 @@
+"""The live view of a run on a terminal; plain lines where there is none."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from launcher.cli.say import printable
+from launcher.events import Event, RunState
+from launcher.launch.follow import Show
+from launcher.metrics import label, watched
+from launcher.monitor.lines import clock, compact
+
+REDRAW_S = 0.25  # a picture costs as much as a thousand events
+BLOCKS = "▁▂▃▄▅▆▇█"
+COLOURS = {"finished": "green", "failed": "red", "stopped": "yellow", "running": "cyan", "waiting": "dim"}
+
+
+@contextmanager
+def watching(console: Console | None = None) -> Iterator[Show]:
+    """What is told is shown: drawn on a terminal, printed as verl's lines elsewhere."""
+    console = console or Console(file=sys.stdout)
+    if not console.is_terminal:
+        yield _print_lines
+        return
+    with Live(console=console, auto_refresh=False, transient=False) as live:
+        drawn = [0.0, False]
+
+        def show(state: RunState, events: list[Event], lines: list[str]) -> None:
+            ended = state.status in ("finished", "failed", "stopped") and bool(events)
+            if ended or time.monotonic() - drawn[0] >= REDRAW_S:
+                drawn[0] = time.monotonic()
+                live.update(picture(state, time.time()), refresh=True)
+
+        yield show
+
+
+def _print_lines(state: RunState, events: list[Event], lines: list[str]) -> None:
+    for line in lines:
+        print(printable(line), flush=True)
+
+
+def picture(state: RunState, now: float) -> RenderableType:
+    """One panel: where the run is, the numbers that matter, the score's curve, the last validation and alert."""
+    colour = COLOURS[state.status]
+    title = Text.assemble((state.run or "starting", "bold"), "  ", (state.algorithm, "dim"))
+    parts: list[RenderableType] = [_progress(state, now, colour), Text(), _numbers(state)]
+    if state.scores:
+        parts += [Text(), _curve(state)]
+    parts += _news(state)
+    return Panel(Group(*parts), title=title, title_align="left", border_style=colour, width=76, padding=(0, 2))
+
+
+def _progress(state: RunState, now: float, colour: str) -> RenderableType:
+    row = Table.grid(padding=(0, 2), expand=True)
+    for ratio in (None, 1, None):
+        row.add_column(ratio=ratio, no_wrap=True)
+    busy = state.phase if state.status == "running" else state.status
+    bar = ProgressBar(total=max(state.steps, 1), completed=state.step, complete_style=colour, finished_style=colour)
+    row.add_row(Text(busy or "loading", f"bold {colour}"), bar, f"{state.step}/{state.steps or '?'}")
+    running = state.status == "running" and state.started_at is not None
+    elapsed = now - state.started_at if running and state.started_at else state.elapsed_s
+    left = clock(state.eta_s) if running and state.eta_s is not None else ""
+    time_row = Text(f"{clock(elapsed)} elapsed" + (f"  ·  {left} left" if left else ""), "dim")
+    return Group(row, time_row)
+
+
+def _numbers(state: RunState) -> RenderableType:
+    table = Table.grid(padding=(0, 3), expand=True)
+    numbers = watched(state.metrics)
+    for _ in range(3):
+        table.add_column(ratio=1)
+    cells = [Text.assemble((f"{label(name)} ", "dim"), (compact(value), "bold")) for name, value in numbers]
+    cells += [Text()] * (-len(cells) % 3)
+    for start in range(0, len(cells), 3):
+        table.add_row(*cells[start : start + 3])
+    return table
+
+
+def _curve(state: RunState) -> Text:
+    name = label(state.score_name)
+    return Text.assemble((f"{name} ", "dim"), (sparkline(state.scores), "cyan"), f" {compact(state.scores[-1])}")
+
+
+def sparkline(values: tuple[float, ...]) -> str:
+    """One block for each value, the lowest the least; a value that is no number is a blank."""
+    real = [x for x in values if x == x and abs(x) != float("inf")]
+    low, high = (min(real), max(real)) if real else (0.0, 0.0)
+    span = high - low or 1.0
+    return "".join(BLOCKS[int((x - low) / span * 7)] if low <= x <= high else " " for x in values)
+
+
+def _news(state: RunState) -> list[RenderableType]:
+    lines: list[RenderableType] = []
+    if state.validation:
+        shown = "  ".join(f"{label(name)} {compact(value)}" for name, value in state.validation.items())
+        lines.append(Text.assemble((f"held out at step {state.validated_step}  ", "dim"), (printable(shown), "bold")))
+    if state.checkpoint:
+        lines.append(Text.assemble(("checkpoint  ", "dim"), state.checkpoint))
+    if state.alert:
+        lines.append(Text.assemble(("alert  ", "bold yellow"), printable(state.alert)))
+    if state.why and state.status in ("failed", "stopped"):
+        lines.append(Text.assemble((f"{state.status}  ", f"bold {COLOURS[state.status]}"), printable(state.why)))
+    return [Text(), *lines] if lines else []

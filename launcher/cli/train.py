@@ -1,0 +1,64 @@
+"""`rlrun train`: start a run, or take one up again, and watch it to its end."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from launcher.cli.plan import ConfigDir, Words
+from launcher.cli.say import err, printable, problems_named, say_problems
+from launcher.cli.screen import watching
+from launcher.launch import runs
+from launcher.launch.follow import Outcome
+from launcher.problems import Problems
+
+
+def train(
+    words: Words = None,
+    config_dir: ConfigDir = None,
+    resume: Annotated[
+        str | None, typer.Option("--resume", metavar="RUN", help="Go on with a run from its newest good checkpoint.")
+    ] = None,
+    root: Annotated[str, typer.Option("--root", help="Where --resume looks for runs.")] = "runs",
+) -> None:
+    """Start a run and follow it to its end.
+
+    Ends with 0 when it is done, 1 when it failed, 2 when something is to mend, 143 or 130 when it was stopped.
+    """
+    with problems_named():
+        if resume is None:
+            outcome = _start(words or [], config_dir)
+        elif words:
+            raise Problems([f"--resume: a run goes on with its own settings; leave out {' '.join(words)}"])
+        else:
+            outcome = _resume(resume, root)
+    _say_end(outcome)
+    raise typer.Exit(outcome.exit_code)
+
+
+def _start(words: list[str], config_dir: ConfigDir) -> Outcome:
+    from launcher.launch import start
+    from launcher.launch.resolve import resolve
+
+    run = resolve(words, config_dir)
+    with watching() as show:
+        return start.start(run, words, show)[1]
+
+
+def _resume(name: str, root: str) -> Outcome:
+    from pathlib import Path
+
+    from launcher.launch import start
+
+    folder = runs.find(name, Path(root))
+    with watching() as show:
+        return start.resume(folder, show)
+
+
+def _say_end(outcome: Outcome) -> None:
+    if outcome.crash and outcome.crash.mendable:
+        say_problems(outcome.crash.lines)
+    elif outcome.state.status == "failed":
+        err.print(Text.assemble(("✗ ", "bold red"), printable(outcome.state.why)), soft_wrap=True)

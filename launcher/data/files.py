@@ -1,0 +1,108 @@
+"""A dataset in files: JSON lines (also gzip) or parquet, as `rows` reads them and `formats` understands them."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+from collections.abc import Iterator
+from difflib import get_close_matches
+from itertools import islice
+
+from launcher.data.formats import to_row
+from launcher.data.rows import ENDINGS, Found, ending_problem, read_rows
+from launcher.problems import Problems, nearest
+from launcher.settings import Names, settings
+from launcher.spec.algorithm import Kind
+from launcher.spec.data import Dataset, Refused, Row, Split
+
+
+@settings
+class Files(Dataset):
+    """Rows from files. Patterns such as `data/part-*.jsonl` are expanded, their files read in sorted order."""
+
+    train_files: Names = ()
+    """Files or patterns with the rows to learn from, read in this order."""
+    val_files: Names = ()
+    """Files or patterns with held-out rows; without them nothing is validated."""
+    prompt_key: str | None = None
+    """The key of the prompt; by default messages, prompt or question, whichever the row has."""
+    response_key: str | None = None
+    """The key of the answer; by default response or answer, whichever the row has."""
+
+    def read(self, split: Split, kind: Kind) -> Iterator[Row | Refused]:
+        for pattern in self._patterns(split):
+            names = _expand(pattern)
+            if not names:
+                yield Refused(pattern, "the pattern matches no file", "")
+            for name in names:
+                for found in read_rows(name):
+                    yield found if isinstance(found, Refused) else self._row(found, kind)
+
+    def has(self, split: Split) -> bool:
+        return bool(self._patterns(split))
+
+    def problems(self) -> list[str]:
+        found = []
+        if not self.train_files:
+            found.append("data.train_files: none is given; a JSONL or parquet file would do")
+        for setting, patterns in (("train_files", self.train_files), ("val_files", self.val_files)):
+            for pattern in patterns:
+                names = _expand(pattern)
+                reasons = [_problem(name) for name in names] or [f"{pattern} matches no file; {_near(pattern)}"]
+                found += [f"data.{setting}: {reason}" for reason in reasons if reason]
+        return found
+
+    def fingerprint(self) -> str:
+        """sha256 over the content of the files, their order, and the settings that choose keys; names do not count.
+
+        Raises `Problems` when a file cannot be read.
+        """
+        whole = hashlib.sha256(repr((self.prompt_key, self.response_key)).encode())
+        for setting, patterns in (("train_files", self.train_files), ("val_files", self.val_files)):
+            whole.update(setting.encode())
+            for name in (name for pattern in patterns for name in _expand(pattern)):
+                try:
+                    with open(name, "rb") as file:
+                        whole.update(hashlib.file_digest(file, "sha256").digest())
+                except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+                    raise Problems([f"data.{setting}: {name} cannot be read: {error}"]) from error
+        return whole.hexdigest()
+
+    def _patterns(self, split: Split) -> tuple[str, ...]:
+        return self.train_files if split == "train" else self.val_files
+
+    def _row(self, found: Found, kind: Kind) -> Row | Refused:
+        row = to_row(found.where, found.values, kind, prompt_key=self.prompt_key, response_key=self.response_key)
+        return found.refused(row) if isinstance(row, str) else row
+
+
+def _expand(pattern: str) -> list[str]:
+    """The files that a person means, written as they wrote them. A name that exists is never taken for a pattern."""
+    path = os.path.expanduser(pattern)
+    if os.path.lexists(path) or not glob.has_magic(path):
+        return [path]
+    return sorted(name for name in glob.glob(path, recursive=True) if not os.path.isdir(name))
+
+
+def _problem(name: str) -> str | None:
+    """Why this file cannot be read, as far as its name and place tell."""
+    if not os.path.exists(name):
+        return f"{name} is not there; {_near(name)}"
+    if os.path.isdir(name):
+        return f"{name} is a folder; {os.path.join(name, '*.jsonl')} would do"
+    if not os.access(name, os.R_OK):
+        return f"{name} may not be read by this user; a file with read permission would do"
+    return ending_problem(name)
+
+
+def _near(name: str) -> str:
+    """What stands where `name` was looked for: the nearest names first, and not the whole of a large folder."""
+    folder, word = os.path.split(os.path.expanduser(name))
+    try:
+        with os.scandir(folder or ".") as entries:
+            known = [entry.name for entry in islice(entries, 2_000) if entry.name.lower().endswith(ENDINGS)]
+    except (OSError, ValueError):
+        return f"neither is the folder {folder}"
+    some = get_close_matches(word, known, n=8, cutoff=0.0)
+    return nearest(word, some, listed="its folder has") if some else "its folder has no JSONL or parquet file"

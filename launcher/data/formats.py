@@ -1,0 +1,189 @@
+"""Raw rows to `Row`: which keys hold the prompt, the answer and the truth.
+
+What one row may look like, as demonstrations ("answers"):
+    {"messages": [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2"}]}
+    {"prompt": "1+1?", "response": "2"}
+    {"question": "1+1?", "answer": "2"}
+and as prompts, where the answer is only what a sampled one is compared with:
+    {"prompt": [{"role": "user", "content": "1+1?"}], "reward_model": {"ground_truth": "2"}, "data_source": "sums"}
+    and each of the above; of `messages`, what comes before the last assistant turn is the prompt
+`prompt` may be text or messages wherever it stands; null counts as missing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from launcher.data.plain import Unfit, type_name
+from launcher.problems import nearest, shown
+from launcher.spec.algorithm import Kind
+from launcher.spec.data import ROLES, Message, Row, Text
+
+Values = Mapping[str, Any]
+
+_ANSWERS = {"prompt": ("response", "answer"), "question": ("answer", "response")}  # the likelier name first
+
+
+def to_row(
+    where: str, values: Values, kind: Kind, *, prompt_key: str | None = None, response_key: str | None = None
+) -> Row | str:
+    """The row that `values` hold, or the reason why they hold none."""
+    try:
+        if kind == "answers":
+            return _demonstration(where, values, prompt_key, response_key)
+        if kind == "prompts":
+            return _prompt_row(where, values, prompt_key, response_key)
+    except Unfit as unfit:
+        return str(unfit)
+    return f"{kind} are not read yet; answers or prompts would be"
+
+
+def _demonstration(where: str, values: Values, prompt_key: str | None, response_key: str | None) -> Row:
+    name = prompt_key or _first(values, ("messages", "prompt", "question")) or "prompt"
+    answer = response_key or _first(values, _ANSWERS.get(name, ("response", "answer")))
+    conversation = name == "messages" or (prompt_key is not None and answer is None)
+    if conversation and response_key is None and isinstance(_held(values, name), list):
+        turns = _messages(name, values[name])
+        spoken = [turn.content for turn in turns if turn.role == "assistant"]
+        if not any(content.strip() for content in spoken):
+            lacks = f"the assistant turns of {name} are empty" if spoken else f"no assistant turn in {name}"
+            raise Unfit(f"{lacks}; one with content would do")
+        return _row(where, values, turns, None, spoken[-1])
+    prompt = _prompt(name, _held(values, name))
+    answer = answer or _ANSWERS.get(name, ("response",))[0]
+    response = _text(answer, _held(values, answer))
+    return _row(where, values, prompt, response, response)
+
+
+def _prompt_row(where: str, values: Values, prompt_key: str | None, response_key: str | None) -> Row:
+    name = prompt_key or _first(values, ("prompt", "question", "messages")) or "prompt"
+    if name == "messages":
+        prompt, truth = _before_last_answer(name, _held(values, name))
+        answer = response_key
+    else:
+        prompt, truth = _prompt(name, _held(values, name)), None
+        answer = response_key or _first(values, _ANSWERS.get(name, ("response", "answer")))
+    if answer is not None:
+        truth = _truth(answer, _held(values, answer))
+    return _row(where, values, prompt, None, truth)
+
+
+def _before_last_answer(path: str, value: Any) -> tuple[Text, str | None]:
+    """The turns before the last assistant turn, and what that turn says; all of them where there is none."""
+    turns = _messages(path, value)
+    last = max((index for index, turn in enumerate(turns) if turn.role == "assistant"), default=len(turns))
+    if not any(turn.content.strip() for turn in turns[:last]):
+        raise Unfit(f"nothing stands before {path}[{last}]; a turn with content would do")
+    return turns[:last], turns[last].content if last < len(turns) else None
+
+
+def _row(where: str, values: Values, prompt: Text, response: str | None, answer: str | None) -> Row:
+    """The row with what all kinds have in common; `answer` is the truth where no other is given."""
+    truth = answer or None
+    rule = _object("reward_model", values)
+    if rule is not None:
+        truth = _truth("reward_model.ground_truth", rule.get("ground_truth"))
+    elif values.get("ground_truth") is not None:
+        truth = _truth("ground_truth", values["ground_truth"])
+    return Row(
+        where=where,
+        prompt=prompt,
+        response=response,
+        ground_truth=truth,
+        data_source=_label("data_source", values) or "unknown",
+        ability=_label("ability", values),
+        extra_info=_object("extra_info", values) or {},
+    )
+
+
+# ---- keys
+
+
+def _first(values: Values, names: tuple[str, ...]) -> str | None:
+    return next((name for name in names if values.get(name) is not None), None)
+
+
+def _held(values: Values, name: str) -> Any:
+    if values.get(name) is not None:
+        return values[name]
+    if name in values:
+        raise Unfit(f"{name} is null; a value would do")
+    keys = sorted(values)
+    near = get_close_matches(name, keys, n=1)
+    listed = ", ".join(key if key.isidentifier() else shown(key, 40) for key in keys[:8]) or "no keys"
+    more = f" and {len(keys) - 8} more" if len(keys) > 8 else ""
+    raise Unfit(f"{name} is missing; it has {listed}{more}" + (f"; {nearest(near[0], [name])}" if near else ""))
+
+
+# ---- values
+
+
+def _text(path: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise Unfit(f"{path} is {type_name(value)}; it must be text")
+    if not value.strip():
+        raise Unfit(f"{path} is empty")
+    return value
+
+
+def _prompt(path: str, value: Any) -> Text:
+    if isinstance(value, str):
+        return _text(path, value)
+    if not isinstance(value, list):
+        raise Unfit(f"{path} is {type_name(value)}; it must be text or a list of messages")
+    turns = _messages(path, value)
+    if not any(turn.content.strip() for turn in turns):
+        raise Unfit(f"{path} is empty: no message has content")
+    return turns
+
+
+def _messages(path: str, value: Any) -> tuple[Message, ...]:
+    if not isinstance(value, list):
+        raise Unfit(f"{path} is {type_name(value)}; it must be a list of messages")
+    if not value:
+        raise Unfit(f"{path} is empty; a list of messages would do")
+    return tuple(_message(f"{path}[{index}]", turn) for index, turn in enumerate(value))
+
+
+def _message(path: str, value: Any) -> Message:
+    if not isinstance(value, dict):
+        raise Unfit(f"{path} is {type_name(value)}; it must be an object with role and content")
+    for key in ("role", "content"):
+        if key not in value:
+            raise Unfit(f"{path}.{key} is missing")
+    role, content = value["role"], value["content"]
+    if role not in ROLES:
+        raise Unfit(f"{path}.role is {shown(role)}; it may be {', '.join(ROLES)}")
+    if not isinstance(content, str):
+        raise Unfit(f"{path}.content is {type_name(content)}; it must be text")
+    if value.get("tool_calls"):  # without them the turn would say something else than it did
+        raise Unfit(f"{path}.tool_calls are not read yet; a turn that has all it says in content would do")
+    return Message(role, content)
+
+
+def _truth(path: str, value: Any) -> str | None:
+    """A number becomes the text that an answer would write."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Unfit(f"{path} is {type_name(value)}; it must be text or a number")
+    if not math.isfinite(value):
+        raise Unfit(f"{path} is {value}; a finite number would do")
+    return str(value)
+
+
+def _object(name: str, values: Values) -> dict[str, Any] | None:
+    value = values.get(name)
+    if value is None or isinstance(value, dict):
+        return value
+    raise Unfit(f"{name} is {type_name(value)}; it must be an object")
+
+
+def _label(name: str, values: Values) -> str:
+    value = values.get(name)
+    if value is None or isinstance(value, str):
+        return value or ""
+    raise Unfit(f"{name} is {type_name(value)}; it must be text")

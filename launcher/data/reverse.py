@@ -1,0 +1,106 @@
+"""A task that this CPU learns in a minute: write the letters backwards. Made from its seed, nothing is downloaded.
+
+One demonstration and one prompt:
+    prompt "dcab>"  response "bacd"  ground_truth "bacd"
+Half of the demonstrations copy instead of reversing, so imitation cannot get beyond that noise and reinforcement
+learning has something to add.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator
+from typing import Annotated
+
+from pydantic import Field
+
+from launcher.problems import Problems
+from launcher.settings import AtLeastOne, Count, Share, settings
+from launcher.spec.algorithm import Kind
+from launcher.spec.data import Dataset, Refused, Row, Split
+
+LETTERS = "abcdefghij"
+SHORTEST, LONGEST = 4, 8
+DISTINCT = sum(len(LETTERS) ** length for length in range(SHORTEST, LONGEST + 1))
+
+
+@settings
+class Reverse(Dataset):
+    """Strings of 4 to 8 letters, followed by `>`; the answer is the string reversed."""
+
+    n_prompts: AtLeastOne = 6000
+    """Training prompts, all different."""
+    n_val: Count = 256
+    """Held-out prompts, none of them among the training prompts; 0 leaves nothing to validate."""
+    n_demos: Count = 4000
+    """Demonstrations: the first so many training prompts, each with a response."""
+    noise: Share = 0.5
+    """Share of the demonstrations that copy the letters instead of reversing them; held-out rows have no noise."""
+    data_seed: Annotated[int, Field(ge=0)] = 77
+    """Another seed draws other strings; it is apart from the run's seed, so runs with other seeds see equal data."""
+
+    def read(self, split: Split, kind: Kind) -> Iterator[Row | Refused]:
+        if kind == "pairs":
+            yield Refused(f"reverse:{split}", "pairs are not read yet; answers or prompts would be", "")
+            return
+        if lines := self.problems():
+            raise Problems(lines)  # drawing more strings than there are would never end
+        train, val = self._strings()
+        if split == "val":
+            yield from (_row(split, number, string, string[::-1]) for number, string in enumerate(val, start=1))
+        elif kind == "prompts":
+            yield from (_row(split, number, string, None) for number, string in enumerate(train, start=1))
+        else:
+            copied = self._copied()
+            for index, string in enumerate(train[: self.n_demos]):
+                yield _row(split, index + 1, string, string if index in copied else string[::-1])
+
+    def has(self, split: Split) -> bool:
+        return split == "train" or self.n_val > 0
+
+    def problems(self) -> list[str]:
+        found = []
+        if self.n_prompts + self.n_val > DISTINCT:
+            asked = f"{self.n_prompts} training and {self.n_val} held-out prompts are more than the {DISTINCT} strings"
+            fits = DISTINCT - self.n_val
+            found.append(f"data.n_prompts: {asked}; {f'{fits} would do' if fits > 0 else 'smaller sizes would do'}")
+        if self.n_demos > self.n_prompts:
+            asked = f"{self.n_demos} demonstrations of {self.n_prompts} training prompts"
+            found.append(f"data.n_demos: {asked}; at most {self.n_prompts} would do")
+        return found
+
+    def fingerprint(self) -> str:
+        """Over the rows themselves, so that a change of how they are drawn cannot hide."""
+        whole = hashlib.sha256()
+        for rows in (self.read("train", "prompts"), self.read("train", "answers"), self.read("val", "answers")):
+            whole.update(b"\n")
+            for row in rows:
+                if isinstance(row, Row):
+                    whole.update(f"{row.prompt} {row.response}\n".encode())
+        return whole.hexdigest()
+
+    def _strings(self) -> tuple[list[str], list[str]]:
+        """Training and held-out strings. Every length is as likely as any other, so that short ones teach the start."""
+        draw = random.Random(self.data_seed)
+        drawn: dict[str, None] = {}  # a set that keeps the order
+        while len(drawn) < self.n_prompts + self.n_val:
+            drawn["".join(draw.choices(LETTERS, k=draw.randint(SHORTEST, LONGEST)))] = None
+        strings = list(drawn)
+        return strings[: self.n_prompts], strings[self.n_prompts :]
+
+    def _copied(self) -> frozenset[int]:
+        """Which demonstrations copy: drawn apart from the strings, so that noise does not change the prompts."""
+        draw = random.Random(f"noise {self.data_seed}")
+        return frozenset(draw.sample(range(self.n_demos), round(self.noise * self.n_demos)))
+
+
+def _row(split: Split, number: int, string: str, response: str | None) -> Row:
+    return Row(
+        where=f"reverse:{split}:{number}",
+        prompt=f"{string}>",
+        response=response,
+        ground_truth=string[::-1],
+        data_source="reverse",
+        ability="copying",
+    )

@@ -1,0 +1,1 @@
+"""Which engines there are."""

@@ -1,0 +1,120 @@
+"""Our decode loop: prompts are read once, their answers share that, and finished answers leave the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from launcher.engines.torch import streams
+from launcher.engines.torch.model import CausalLM
+from launcher.spec.sampler import Sampler
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """One answer's tokens. `cut` when it did not end by itself."""
+
+    tokens: list[int]
+    cut: bool
+
+
+class Decoder:
+    """Samples answers from a model that stays in charge of its own weights."""
+
+    def __init__(self, model: CausalLM, sampler: Sampler, max_new: int) -> None:
+        self.model, self.sampler, self.max_new = model, sampler, max_new
+        self.eos = torch.tensor(model.eos, device=model.device)
+
+    @torch.no_grad()
+    def sample(self, prompts: Sequence[list[int]], n: int, keys: np.ndarray, temperature: float) -> list[Sampled]:
+        """`n` answers to each prompt, prompt by prompt. `keys` [P * n] are their random streams."""
+        self.model.module.eval()
+        answers: list[Sampled] = [Sampled([], True)] * (len(prompts) * n)
+        for part in self._parts(prompts, n):
+            rows = [prompt * n + sample for prompt in part for sample in range(n)]
+            found = self._sample([prompts[prompt] for prompt in part], n, keys[rows], temperature)
+            for row, answer in zip(rows, found, strict=True):
+                answers[row] = answer
+        return answers
+
+    def texts(self, answers: Sequence[Sampled]) -> list[str]:
+        """What the answers say, without the tokens that end them."""
+        return self.model.tokenizer.batch_decode([answer.tokens for answer in answers], skip_special_tokens=True)
+
+    def _parts(self, prompts: Sequence[list[int]], n: int) -> Iterator[list[int]]:
+        """Prompts of like length together, as many as may be answered at a time."""
+        by_length = sorted(range(len(prompts)), key=lambda prompt: len(prompts[prompt]))
+        size = max(self.sampler.max_num_seqs // n, 1)
+        for start in range(0, len(by_length), size):
+            yield by_length[start : start + size]
+
+    def _sample(self, prompts: list[list[int]], n: int, keys: np.ndarray, temperature: float) -> list[Sampled]:
+        cache = DynamicCache(config=self.model.module.config)
+        logits, mask = self._prefill(prompts, cache)
+        logits, mask = logits.repeat_interleave(n, 0), mask.repeat_interleave(n, 0)  # [R, V], [R, L]
+        cache.batch_repeat_interleave(n)
+        alive = torch.arange(len(prompts) * n, device=mask.device)
+        written = torch.full((len(alive), self.max_new), -1, device=mask.device)
+        ended = torch.zeros(len(alive), dtype=torch.bool, device=mask.device)
+        for t in range(self.max_new):
+            token = self._pick(logits, keys, t, temperature)  # [R]
+            written[alive, t] = token
+            going = torch.isin(token, self.eos, invert=True)
+            ended[alive] = ~going
+            if t + 1 == self.max_new or not going.any():
+                break
+            if not going.all():
+                alive, token, mask, keys = alive[going], token[going], mask[going], keys[going.cpu().numpy()]
+                cache.batch_select_indices(going.nonzero()[:, 0])
+            mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
+            logits = self._forward(token[:, None], mask, cache)
+        return [
+            Sampled([token for token in row if token >= 0], not end)
+            for row, end in zip(written.tolist(), ended.tolist(), strict=True)
+        ]
+
+    def _prefill(self, prompts: list[list[int]], cache: DynamicCache) -> tuple[Tensor, Tensor]:
+        """[P, V] logits after each prompt, and the [P, L] mask of its left-padded tokens."""
+        longest = max(map(len, prompts))
+        pad = self.model.tokenizer.pad_token_id
+        ids = torch.tensor([[pad] * (longest - len(prompt)) + prompt for prompt in prompts], device=self.model.device)
+        real = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+        mask = torch.tensor(real, device=self.model.device)
+        return self._forward(ids, mask, cache), mask
+
+    def _forward(self, ids: Tensor, mask: Tensor, cache: DynamicCache) -> Tensor:
+        """[R, V] logits after the last of the `ids` [R, L]; `mask` [R, cached + L] leaves out padding."""
+        positions = (mask.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+        return self.model.module(
+            input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True,
+            logits_to_keep=1,
+        ).logits[:, -1]  # fmt: skip
+
+    def _pick(self, logits: Tensor, keys: np.ndarray, t: int, temperature: float) -> Tensor:
+        """[R] one token for each row, by the inverse of its cumulative probability."""
+        if temperature == 0:
+            return logits.argmax(-1)
+        probability = (logits.double() / temperature).softmax(-1)  # [R, V]
+        probability = _cut_tail(probability, self.sampler.top_k, self.sampler.top_p)
+        below = probability.cumsum(-1)
+        u = torch.from_numpy(streams.uniform(keys, t)).to(below.device)[:, None]
+        token = torch.searchsorted(below, u * below[:, -1:], right=True)[:, 0]
+        return token.clamp(max=logits.shape[-1] - 1)
+
+
+def _cut_tail(probability: Tensor, top_k: int, top_p: float) -> Tensor:
+    """[R, V] with 0 outside the `top_k` likeliest tokens and outside those that first reach `top_p` together."""
+    if top_k > 0 and top_k < probability.shape[-1]:
+        least = probability.topk(top_k, -1).values[:, -1:]
+        probability = probability.masked_fill(probability < least, 0)
+    if top_p < 1:
+        ranked, token = probability.sort(-1, descending=True)
+        before = ranked.cumsum(-1) - ranked
+        reached = before >= top_p * ranked.sum(-1, keepdim=True)
+        probability = probability.masked_fill(reached.gather(-1, token.argsort(-1)), 0)
+    return probability

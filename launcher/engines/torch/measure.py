@@ -1,0 +1,95 @@
+"""What is measured of a step: means and extremes over all processes, and seconds."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from launcher.algorithms import ops
+from launcher.engines.torch import world
+from launcher.spec.algorithm import Batch
+
+
+@dataclass
+class Clock:
+    """Seconds spent under each name since `start`."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begin
+
+    def take(self) -> dict[str, float]:
+        """`timing_s/<name>` of everything measured since the last call."""
+        taken = {f"timing_s/{name}": value for name, value in self.seconds.items()}
+        self.seconds.clear()
+        return taken
+
+
+def spread(values: Mapping[str, Tensor]) -> dict[str, float]:
+    """Mean, maximum and minimum of each tensor's elements, over all processes."""
+    names = list(values)
+    flat = [values[name].double().flatten() for name in names]
+    nothing = flat[0].new_full((1,), -torch.inf)
+    sums = world.total(torch.stack([torch.stack([x.sum(), x.new_tensor(len(x))]) for x in flat]))  # [names, 2]
+    tops = world.highest(
+        torch.stack([torch.stack([torch.cat([x, nothing]).max(), torch.cat([-x, nothing]).max()]) for x in flat])
+    )
+    found = {}
+    for name, (total, count), (top, bottom) in zip(names, sums.tolist(), tops.tolist(), strict=True):
+        found |= {f"{name}/mean": total / max(count, 1), f"{name}/max": top, f"{name}/min": -bottom}
+    return found
+
+
+def of_batch(batch: Batch, max_response: int) -> dict[str, float]:
+    """verl's metrics of a step's data. `batch` is what this process holds."""
+    answer = batch.mask.sum(-1)  # [B]
+    values = {"prompt_length": batch.length - answer, "response_length": answer}
+    if batch.reward is None:
+        return spread(values)
+    same = ops.same_in_group(batch.reward, batch.group.unique(return_inverse=True)[1])
+    values |= {
+        "critic/score": batch.reward,
+        "critic/rewards": batch.reward,
+        "critic/advantages": batch.advantage[batch.mask > 0],
+        "response_length/clip_ratio": answer >= max_response,
+        "critic/frac_reward_zero_std": same,
+    }
+    found = spread(values)
+    for name in ("response_length/clip_ratio", "critic/frac_reward_zero_std"):
+        found[name] = found.pop(f"{name}/mean")
+        del found[f"{name}/max"], found[f"{name}/min"]
+    return found
+
+
+def mean_of(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each metric over a step's optimizer updates."""
+    return {name: sum(update[name] for update in updates) / len(updates) for name in updates[0]}
+
+
+def speed(tokens: int, seconds: float, device: torch.device) -> dict[str, float]:
+    """verl's perf metrics; `tokens` are those of all processes."""
+    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    memory = kilobytes * (1 if sys.platform == "darwin" else 1024)
+    found = {
+        "perf/total_num_tokens": float(tokens),
+        "perf/time_per_step": seconds,
+        "perf/throughput": tokens / seconds / world.SIZE,
+        "perf/cpu_memory_used_gb": memory / 2**30,
+    }
+    if device.type == "cuda":
+        found["perf/max_memory_allocated_gb"] = torch.cuda.max_memory_allocated(device) / 2**30
+        found["perf/max_memory_reserved_gb"] = torch.cuda.max_memory_reserved(device) / 2**30
+    return found

@@ -1,0 +1,176 @@
+"""A transformers model: how it is loaded, and how it is asked for log-probabilities."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+
+from launcher.checkpoints import newest_verified
+from launcher.engines.torch.attention import NAME, NO_MASK
+from launcher.engines.torch.packing import Packed
+from launcher.models.pretrained import Pretrained
+from launcher.models.scratch import Scratch
+from launcher.problems import Problems
+from launcher.spec.model import Model
+
+ENTROPY_ROWS = 4096  # rows of logits whose probabilities are in memory at a time
+
+log = logging.getLogger(__name__)
+
+
+class CausalLM:
+    """A causal language model with its tokenizer, on one device."""
+
+    def __init__(self, module: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
+        self.module, self.tokenizer = module, tokenizer
+        self.packs = _packs(module)
+        if not self.packs:
+            log.warning("%s mixes packed sequences; it computes equal lengths together", type(module).__name__)
+
+    @property
+    def device(self) -> torch.device:
+        return self.module.device
+
+    @property
+    def exact(self) -> torch.dtype:
+        """Format of masks, rewards and advantages: never coarser than float32."""
+        return torch.float64 if self.module.dtype == torch.float64 else torch.float32
+
+    @property
+    def eos(self) -> list[int]:
+        """Tokens that end an answer."""
+        ids = self.module.generation_config.eos_token_id if self.module.generation_config else None
+        found = {self.tokenizer.eos_token_id, *(ids if isinstance(ids, list) else [ids])} - {None}
+        return sorted(cast("set[int]", found))
+
+    def logits(self, packed: Packed) -> Tensor:
+        """[M, V] logits of the predicted tokens, in the packing's order."""
+        if self.packs:
+            return self.module(
+                input_ids=packed.ids, position_ids=packed.positions, attention_mask=NO_MASK, use_cache=False,
+                segments=packed.segments, logits_to_keep=packed.source,
+            ).logits[0]  # fmt: skip
+        parts, start = [], 0
+        for count, length in packed.segments:
+            ids = packed.ids[0, start : start + count * length].view(count, length)
+            parts.append(self.module(input_ids=ids, use_cache=False).logits.flatten(0, 1))  # [count * length, V]
+            start += count * length
+        return torch.cat(parts)[packed.source]
+
+    def logp(self, packed: Packed, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+        """[B, T] log-probability of each predicted token, and the [M, V] logits it came from."""
+        logits = self.logits(packed)
+        if logits.dtype in (torch.bfloat16, torch.float16):
+            logits = logits.float()
+        if temperature != 1.0:
+            logits = logits / temperature
+        return packed.unpack(-nn.functional.cross_entropy(logits, packed.target, reduction="none")), logits
+
+
+@torch.no_grad()
+def entropy(logits: Tensor) -> Tensor:
+    """[M, V] -> [M] entropy of the next-token distribution, in nats."""
+    return torch.cat([_entropy(part) for part in logits.detach().split(ENTROPY_ROWS)])
+
+
+def _entropy(logits: Tensor) -> Tensor:
+    logp = logits.log_softmax(-1)
+    return -(logp.exp() * logp).sum(-1)
+
+
+def load(model: Model, seed: int, device: torch.device, weights: Path | None = None) -> CausalLM:
+    """The model as its settings describe it, or as it stands in the folder `weights`."""
+    dtype = getattr(torch, model.dtype)
+    if isinstance(model, Scratch) and weights is None:
+        module, tokenizer = _from_scratch(model, seed, dtype)
+    else:
+        module, tokenizer = _from_folder(model, weights, dtype)
+    if module.config._attn_implementation == "sdpa" and module._supports_attention_backend:
+        module.set_attn_implementation(NAME)
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return CausalLM(cast("PreTrainedModel", module.to(device)), tokenizer)
+
+
+def _from_scratch(model: Scratch, seed: int, dtype: torch.dtype) -> tuple[Any, PreTrainedTokenizerFast]:
+    tokenizer = characters(model.alphabet)
+    config = AutoConfig.for_model(
+        model.architecture,
+        vocab_size=len(tokenizer),
+        hidden_size=model.hidden_size,
+        intermediate_size=model.intermediate_size,
+        num_hidden_layers=model.num_hidden_layers,
+        num_attention_heads=model.num_attention_heads,
+        num_key_value_heads=model.num_key_value_heads,
+        head_dim=model.hidden_size // model.num_attention_heads,
+        max_position_embeddings=model.max_position_embeddings,
+        tie_word_embeddings=model.tie_word_embeddings,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=None,
+    )
+    torch.manual_seed(seed)
+    return AutoModelForCausalLM.from_config(config, dtype=dtype), tokenizer
+
+
+def _from_folder(model: Model, weights: Path | None, dtype: torch.dtype) -> tuple[Any, PreTrainedTokenizerFast]:
+    path, more = str(weights), {}
+    if weights is None and isinstance(model, Pretrained):
+        path = weights_of(model.path)
+        more = {"revision": model.revision or "main", "trust_remote_code": model.trust_remote_code}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, **more)
+        return AutoModelForCausalLM.from_pretrained(path, dtype=dtype, use_safetensors=True, **more), tokenizer
+    except (OSError, ValueError) as error:
+        raise Problems([f"model.path: {path!r} cannot be loaded: {' '.join(str(error).split())}"]) from error
+
+
+def weights_of(path: str) -> str:
+    """A run's folder stands for its newest checkpoint that verifies; anything else for itself."""
+    checkpoints = Path(path).expanduser() / "checkpoints"
+    if not checkpoints.is_dir():
+        return str(Path(path).expanduser()) if Path(path).expanduser().is_dir() else path
+    newest, faults = newest_verified(checkpoints)
+    if newest is None:
+        raise Problems([f"model.path: {path!r} has no checkpoint that verifies", *faults])
+    return str(newest / "policy")
+
+
+def characters(alphabet: str) -> PreTrainedTokenizerFast:
+    """A tokenizer with one token for each character."""
+    special = ["<pad>", "<eos>", "<unk>"]
+    vocabulary = {token: number for number, token in enumerate([*special, *alphabet])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"(?m)."), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>",
+        clean_up_tokenization_spaces=False,
+    )  # fmt: skip
+
+
+@torch.no_grad()
+def _packs(module: PreTrainedModel) -> bool:
+    """Whether sequences packed into one row are computed as if each stood alone. Measured, not looked up."""
+    if module.config._attn_implementation != NAME:
+        return False
+    device = module.device
+    module.eval()
+    numbers = torch.arange(3, 12, device=device) % module.config.get_text_config().vocab_size
+    alone = [module(input_ids=part[None], use_cache=False).logits[0] for part in (numbers[:4], numbers[4:])]
+    places = torch.tensor([0, 1, 2, 3, 0, 1, 2, 3, 4], device=device)
+    packed = module(
+        input_ids=numbers[None], position_ids=places[None], attention_mask=NO_MASK, use_cache=False,
+        segments=((1, 4), (1, 5)), logits_to_keep=torch.arange(9, device=device),
+    ).logits[0]  # fmt: skip
+    if packed.shape != (9, alone[0].shape[-1]):
+        return False
+    expected = torch.cat(alone).float()
+    near = 0.1 if module.dtype in (torch.bfloat16, torch.float16) else 1e-3
+    return bool((packed.float() - expected).abs().max() <= near * expected.abs().max())

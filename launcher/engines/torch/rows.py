@@ -1,0 +1,39 @@
+"""A dataset's rows in memory, read and turned into tokens once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from launcher.data.refused import RefusedLog
+from launcher.engines.torch.tokens import Encoder, Tokens
+from launcher.spec.algorithm import Kind
+from launcher.spec.data import Refused, Row, Split
+from launcher.spec.reward import Answer
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Good rows and their tokens, place by place."""
+
+    rows: list[Row] = field(default_factory=list)
+    tokens: list[Tokens] = field(default_factory=list)
+    refused: int = 0
+
+    def answer(self, tokens: Tokens, text: str) -> Answer:
+        row = self.rows[tokens.row]
+        return Answer(text, row.ground_truth, row.data_source, row.extra_info)
+
+
+def read(encoder: Encoder, split: Split, kind: Kind, log: RefusedLog) -> Rows:
+    """Every good row of a split; the log counts and keeps the others."""
+    found, before = Rows(), log.refused
+    encode = encoder.demonstration if kind == "answers" else encoder.prompt
+    for row in log.sift(encoder.data.read(split, kind)):
+        made = encode(len(found.rows), row)
+        if isinstance(made, Refused):
+            log.good, log.rows = log.good - 1, log.rows - 1  # it was a good row until its tokens were counted
+            log.keep(made)
+        else:
+            found.rows.append(row)
+            found.tokens.append(made)
+    return Rows(found.rows, found.tokens, log.refused - before)

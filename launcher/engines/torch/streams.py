@@ -1,0 +1,49 @@
+"""Random numbers that belong to an answer, not to the moment it is computed.
+
+Each answer has its own stream, a function of (run seed, step, prompt, sample); number t of it decides token t.
+So neither batch order, nor process count, nor a restart changes what is sampled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterable
+from functools import lru_cache
+
+import numpy as np
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def keys(seed: int, step: int, prompts: Iterable[int], n: int) -> np.ndarray:
+    """[P * n] uint64, one stream for each of the `n` answers to each prompt, prompt by prompt."""
+    return np.array(
+        [
+            int.from_bytes(hashlib.blake2b(struct.pack("<qqqq", seed, step, prompt, sample), digest_size=8).digest(), "little")
+            for prompt in prompts
+            for sample in range(n)
+        ],
+        dtype=np.uint64,
+    )
+
+
+def uniform(streams: np.ndarray, t: int) -> np.ndarray:
+    """[B] number `t` of each stream, in [0, 1): SplitMix64 (Steele, Lea, Flood 2014), which jumps anywhere at once."""
+    with np.errstate(over="ignore"):  # arithmetic modulo 2^64 is the generator
+        z = streams + np.uint64(t + 1) * _GOLDEN
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        z = z ^ (z >> np.uint64(31))
+    return (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def dropout(seed: int, step: int, rank: int) -> int:
+    """Seed of what torch itself draws in a step (dropout), on one process."""
+    return int(keys(seed, step, [-1 - rank], 1)[0]) >> 1
+
+
+@lru_cache(maxsize=2)
+def order(seed: int, epoch: int, rows: int) -> np.ndarray:
+    """[rows] the order in which an epoch takes the rows (RandomState: its streams never change)."""
+    return np.random.RandomState([seed & 0xFFFFFFFF, seed >> 32, epoch]).permutation(rows)

@@ -1,0 +1,110 @@
+"""One training process: `python -m launcher.engines.torch.worker RUN_FOLDER START_STEP`.
+
+Its environment names its rank (RANK, WORLD_SIZE, LOCAL_RANK) and, for several, where they meet. It reads the
+run's spec.yaml, tells what happens on standard output, and ends with 0, 1 (failed), 2 (something to mend),
+or 128 + the signal that asked it to stop.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+import traceback
+from pathlib import Path
+from types import TracebackType
+
+from launcher import checkpoints
+from launcher.clusters.local import LIFELINE
+from launcher.engines.torch import MARK, Torch
+from launcher.events import Crashed, Event, Loaded, Phase, Started, to_line
+from launcher.files import Log
+from launcher.problems import Problems
+from launcher.spec.run import RunSpec
+from launcher.spec.stored import from_yaml
+
+_out = Log(1)
+_asked: list[int] = []
+
+
+def emit(event: Event) -> None:
+    _out.append(MARK + to_line(event))
+
+
+def ask(number: int, _: object) -> None:
+    """The first signal asks to save and end; the second does not wait."""
+    if _asked:
+        os._exit(128 + number)
+    _asked.append(number)
+
+
+def watch_parent() -> None:
+    """End at once when the process that started us is gone: nobody would read what we say."""
+
+    def watch() -> None:
+        while os.read(0, 4096):
+            pass
+        os._exit(1)
+
+    if os.environ.get(LIFELINE):
+        threading.Thread(target=watch, daemon=True).start()
+
+
+def last_words(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """An uncaught error as an event for people, and as a traceback for the log."""
+    lines = tuple(error.lines) if isinstance(error, Problems) else (f"{kind.__name__}: {error}",)
+    emit(Crashed(lines=lines, mendable=isinstance(error, Problems)))
+    traceback.print_exception(kind, error, trace)
+
+
+def main() -> int:
+    folder, start = Path(sys.argv[1]), int(sys.argv[2])
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, ask)
+    watch_parent()
+    sys.excepthook = last_words
+    logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    run = from_yaml((folder / "spec.yaml").read_text(encoding="utf-8"))
+    try:
+        finished = train(run, folder, start)
+    except Problems as problems:
+        last_words(Problems, problems, None)
+        return 2
+    return 0 if finished else 128 + (_asked[0] if _asked else signal.SIGTERM)
+
+
+def train(run: RunSpec, folder: Path, start: int) -> bool:
+    """Load everything, then train; False when asked to stop."""
+    rank, first = int(os.environ.get("RANK", "0")), start == 0
+    tell = emit if rank == 0 else _nothing
+    if first:
+        tell(Started(run=folder.name, algorithm=type(run.algorithm).__name__, processes=run.hardware.processes))
+        tell(Phase(name="loading"))
+
+    from launcher.engines.torch import assemble, world  # late: torch takes seconds
+
+    device = assemble.device(run, run.engine.num_threads if isinstance(run.engine, Torch) else 0)
+    world.join(device)
+    checkpoint = folder / "checkpoints" / checkpoints.name_of(start) if start else None
+    parts = assemble.parts(run, device, checkpoint, folder / "refused.jsonl")
+    if first:
+        tell(
+            Loaded(
+                rows=len(parts.rows.rows), refused=parts.rows.refused, val_rows=len(parts.held_out.rows),
+                val_refused=parts.held_out.refused, steps_per_epoch=parts.source.order.steps_per_epoch,
+                steps=parts.steps,
+            )  # fmt: skip
+        )
+    finished = assemble.training(run, parts, folder, start, tell, lambda: bool(_asked), _out.sync).go()
+    world.leave()
+    return finished
+
+
+def _nothing(event: Event) -> None:
+    """Only rank 0 tells."""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+"""The processes that train together. One process is the simplest case, not a special one."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+RANK = int(os.environ.get("RANK", "0"))
+SIZE = int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def join(device: torch.device) -> None:
+    if SIZE > 1:
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", rank=RANK, world_size=SIZE)
+
+
+def leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def total(x: Tensor) -> Tensor:
+    """The sum of `x` over all processes; every process must ask."""
+    if dist.is_initialized():
+        x = x.clone()
+        dist.all_reduce(x)
+    return x
+
+
+def highest(x: Tensor) -> Tensor:
+    """The elementwise maximum of `x` over all processes; every process must ask."""
+    if dist.is_initialized():
+        x = x.clone()
+        dist.all_reduce(x, dist.ReduceOp.MAX)
+    return x
+
+
+def total_in_place(tensors: list[Tensor]) -> None:
+    """Replace each tensor by its sum over all processes."""
+    if dist.is_initialized():
+        for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
+            work.wait()
+
+
+def wait() -> None:
+    """Until every process is here."""
+    if dist.is_initialized():
+        dist.barrier()

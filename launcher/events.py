@@ -1,0 +1,234 @@
+"""The event log: what a run says about itself, one JSON object a line. Written once, read by everybody.
+
+Console, reports and health rules are readers, and see a run through `RunState`, which `fold` makes out of
+its events. Times are Unix seconds (UTC).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import reduce
+from pathlib import Path
+from typing import Any, Literal
+
+from launcher.metrics import main_score, validation
+
+PhaseName = Literal["loading", "rollout", "update", "validating", "saving"]
+HISTORY = 60  # points of the score's curve, and steps the speed is taken from
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    at: float = field(default_factory=time.time)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Started(Event):
+    """The first line: which run."""
+
+    run: str
+    algorithm: str
+    processes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase(Event):
+    """What the run is busy with from now on."""
+
+    name: PhaseName
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded(Event):
+    """What was read (`rows` + `refused` is all there was), and the steps that it makes."""
+
+    rows: int
+    refused: int
+    val_rows: int
+    val_refused: int
+    steps_per_epoch: int
+    steps: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step(Event):
+    """A finished step with its metrics; step 0 is the validation before training."""
+
+    step: int
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved(Event):
+    """A checkpoint that is complete on disk; `path` is relative to the run's folder."""
+
+    step: int
+    path: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alert(Event):
+    """Something a person should know; the run goes on."""
+
+    step: int
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crashed(Event):
+    """Why a process cannot go on; `lines` are problems to mend or the error, the log has the rest."""
+
+    lines: tuple[str, ...]
+    mendable: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended(Event):
+    how: Literal["finished", "failed", "stopped"]
+    why: str = ""
+
+
+KINDS: Mapping[str, type[Event]] = {
+    cls.__name__: cls for cls in (Started, Phase, Loaded, Step, Saved, Alert, Crashed, Ended)
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunState:
+    """All that a reader may know."""
+
+    run: str = ""
+    algorithm: str = ""
+    status: Literal["waiting", "running", "finished", "failed", "stopped"] = "waiting"
+    phase: str = ""
+    step: int = 0
+    steps: int = 0
+    processes: int = 0
+    started_at: float | None = None
+    last_at: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    validation: Mapping[str, float] = field(default_factory=dict)
+    validated_step: int | None = None
+    score_name: str = ""
+    scores: tuple[float, ...] = ()
+    """The latest values of the score, oldest first."""
+    marks: tuple[tuple[int, float], ...] = ()
+    """(step, time) of the latest steps; speed and ETA come from them."""
+    checkpoint: str = ""
+    alert: str = ""
+    alerts: int = 0
+    why: str = ""
+
+    @property
+    def seconds_per_step(self) -> float | None:
+        """Mean seconds a step took lately, validation and saving included."""
+        if len(self.marks) < 2:
+            return None
+        (first, begin), (last, end) = self.marks[0], self.marks[-1]
+        return max(end - begin, 0.0) / max(last - first, 1)
+
+    @property
+    def eta_s(self) -> float | None:
+        pace = self.seconds_per_step
+        return None if pace is None else pace * (self.steps - self.step)
+
+    @property
+    def elapsed_s(self) -> float:
+        if self.started_at is None or self.last_at is None:
+            return 0.0
+        return max(self.last_at - self.started_at, 0.0)
+
+
+def fold(events: Iterable[Event], state: RunState | None = None) -> RunState:
+    return reduce(after, events, state or RunState())
+
+
+def after(state: RunState, event: Event) -> RunState:
+    """The state once `event` has happened."""
+    state = replace(state, last_at=event.at)
+    match event:
+        case Started():
+            return replace(
+                state, run=event.run, algorithm=event.algorithm, processes=event.processes,
+                status="running", started_at=event.at,
+            )  # fmt: skip
+        case Loaded(steps=steps):
+            return replace(state, steps=steps)
+        case Phase(name=name):
+            return replace(state, phase=name, status="running")
+        case Step():
+            return _after_step(state, event)
+        case Saved(path=path):
+            return replace(state, checkpoint=path)
+        case Alert(text=text):
+            return replace(state, alert=text, alerts=state.alerts + 1)
+        case Crashed(lines=lines):
+            return replace(state, why="; ".join(lines))
+        case Ended(how=how, why=why):
+            return replace(state, status=how, phase="", why=why or state.why)
+    return state
+
+
+def _after_step(state: RunState, event: Step) -> RunState:
+    held_out = validation(event.metrics)
+    if held_out:
+        state = replace(state, validation=held_out, validated_step=event.step)
+    marks = (*state.marks, (event.step, event.at))[-HISTORY:]
+    state = replace(state, step=event.step, metrics={**state.metrics, **event.metrics}, marks=marks)
+    if score := main_score(event.metrics):
+        name, value = score
+        state = replace(state, score_name=name, scores=(*state.scores, value)[-HISTORY:])
+    return state
+
+
+def to_line(event: Event) -> str:
+    """One line of JSON. Numbers that JSON has no word for are written as the texts NaN, Infinity, -Infinity."""
+    node = {"kind": type(event).__name__, **asdict(event)}
+    return json.dumps(_writable(node), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def _writable(node: Any) -> Any:
+    if isinstance(node, float) and not math.isfinite(node):
+        return "NaN" if math.isnan(node) else "Infinity" if node > 0 else "-Infinity"
+    if isinstance(node, str):
+        return node.encode("utf-8", "backslashreplace").decode()  # a lone surrogate cannot be written as UTF-8
+    if isinstance(node, dict):
+        return {_writable(key): _writable(value) for key, value in node.items()}
+    return [_writable(value) for value in node] if isinstance(node, list | tuple) else node
+
+
+def from_line(line: str | bytes) -> Event | None:
+    """The event on a line; None where a newer writer speaks of a kind unknown here."""
+    node = json.loads(line)
+    kind = KINDS.get(node.pop("kind"))
+    if kind is None:
+        return None
+    if kind is Step:
+        node["metrics"] = {name: float(value) for name, value in node["metrics"].items()}
+    if kind is Crashed:
+        node["lines"] = tuple(node["lines"])
+    known = kind.__dataclass_fields__
+    return kind(**{name: value for name, value in node.items() if name in known})
+
+
+def read(path: Path, offset: int = 0) -> Iterator[tuple[Event, int]]:
+    """Whole lines from byte `offset` on, each with the offset after it; a half-written line waits."""
+    with path.open("rb") as log:
+        log.seek(offset)
+        for line in log:
+            if not line.endswith(b"\n"):
+                return
+            offset += len(line)
+            if event := from_line(line):
+                yield event, offset
+
+
+def events_of(path: Path) -> Iterator[Event]:
+    """Every event in the log; none where there is no log yet."""
+    if path.exists():
+        for event, _ in read(path):
+            yield event

@@ -1,0 +1,177 @@
+"""A run's folder: where each thing lies, who may write it, and what its events have to be after a kill.
+
+    runs/<project>/<experiment>/  spec.yaml words.txt lock.json events.jsonl console.log checkpoints/ logs/attempt_N/
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher.checkpoints import step_of
+from launcher.events import Event, Step, events_of, to_line
+from launcher.files import write_whole
+from launcher.problems import Problems
+
+LOCK_WAIT_S = 10.0  # processes of a killed run end within moments; until then they hold the lock
+
+
+@dataclass(frozen=True)
+class Folder:
+    path: Path
+
+    @property
+    def spec(self) -> Path:
+        return self.path / "spec.yaml"
+
+    @property
+    def words(self) -> Path:
+        return self.path / "words.txt"
+
+    @property
+    def events(self) -> Path:
+        return self.path / "events.jsonl"
+
+    @property
+    def console(self) -> Path:
+        return self.path / "console.log"
+
+    @property
+    def refused(self) -> Path:
+        return self.path / "refused.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def name(self) -> str:
+        """project/experiment"""
+        return f"{self.path.parent.name}/{self.path.name}"
+
+    def attempts(self) -> list[Path]:
+        """Folders of the process logs, first attempt first."""
+        found = (self.path / "logs").glob("attempt_*")
+        return sorted(found, key=lambda path: int(path.name.removeprefix("attempt_")))
+
+    def new_attempt(self) -> Path:
+        logs = self.path / "logs" / f"attempt_{len(self.attempts()) + 1}"
+        logs.mkdir(mode=0o700, parents=True)
+        return logs
+
+    def began(self) -> bool:
+        """Whether anything was trained here that a new run must not overwrite."""
+        return any(self.checkpoints.glob("step_*")) or any(isinstance(e, Step) for e in events_of(self.events))
+
+
+class Lock:
+    """One writer for a run. Held by every process that was started with it, until the last one ends.
+
+    The file names the holder, so that `rlrun stop` finds it and a refusal can say who it is.
+    """
+
+    def __init__(self, folder: Folder, wait_s: float = LOCK_WAIT_S) -> None:
+        self.descriptor = os.open(folder.path / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+        give_up = time.monotonic() + wait_s
+        while not self._taken():
+            if time.monotonic() > give_up:
+                os.close(self.descriptor)
+                raise Problems([f"{folder.name}: is being written by {holder_words(folder)}; rlrun stop {folder.name}"])
+            time.sleep(0.1)
+        os.ftruncate(self.descriptor, 0)
+        os.pwrite(self.descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
+
+    def _taken(self) -> bool:
+        try:
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def release(self) -> None:
+        os.close(self.descriptor)
+
+
+def holder(folder: Folder) -> dict[str, int | str] | None:
+    """Process id and host of the run's writer; None when nobody writes it."""
+    try:
+        descriptor = os.open(folder.path / ".lock", os.O_RDWR)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        text = os.pread(descriptor, 4096, 0)
+        return json.loads(text) if text else {}
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def holder_words(folder: Folder) -> str:
+    who = holder(folder) or {}
+    return f"process {who.get('pid', '?')} on {who.get('host', 'another host')}"
+
+
+def take(root: Path, project: str, experiment: str) -> tuple[Folder, Lock]:
+    """The folder of a new run, locked. Raises `Problems` where a run of that name has been trained."""
+    folder = Folder(root / project / experiment)
+    folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.began():
+        raise Problems(
+            [
+                f"trainer.experiment_name: {folder.path} is there already; another name, or"
+                f" rlrun train --resume {folder.path} would do"
+            ]
+        )
+    return folder, Lock(folder)
+
+
+def free_name(root: Path, project: str, label: str) -> str:
+    """`label-1`, or with the next number that no folder has."""
+    taken = {path.name for path in (root / project).glob(f"{label}-*")}
+    number = 1
+    while f"{label}-{number}" in taken:
+        number += 1
+    return f"{label}-{number}"
+
+
+def rewind(folder: Folder, retold: Iterable[Event], checkpoint: Path | None) -> None:
+    """Bring events.jsonl to where `checkpoint` (None: the beginning) was taken.
+
+    `retold` are all events that earlier attempts told, in order. What followed the checkpoint is done again, so it
+    is set aside, and the log reads as if the run had never been broken.
+    """
+    kept, later = [], []
+    last = step_of(checkpoint) if checkpoint else None
+    passed = last is None
+    for event in retold:
+        (later if passed else kept).append(event)
+        if isinstance(event, Step) and event.step == last:
+            passed = True
+    if later and folder.attempts():
+        write_whole(folder.attempts()[-1] / "undone.jsonl", "".join(to_line(event) + "\n" for event in later))
+    write_whole(folder.events, "".join(to_line(event) + "\n" for event in kept))
+
+
+def told_by(folder: Folder, read: Callable[[str], Iterable[Event]]) -> list[Event]:
+    """All events of the run, also those that its last process told after nobody listened any more.
+
+    events.jsonl holds what was written down; `read` turns the lines of the last attempt's rank 0 into events.
+    """
+    written = list(events_of(folder.events))
+    attempts = folder.attempts()
+    log = attempts[-1] / "rank-0.log" if attempts else None
+    if log is None or not log.exists():
+        return written
+    start = attempts[-1] / "events_before"
+    before = int(start.read_text()) if start.exists() else 0
+    with log.open("rb") as lines:
+        heard = [e for line in lines if line.endswith(b"\n") for e in read(line.decode("utf-8", "replace").rstrip("\n"))]
+    return [*written[:before], *heard]

@@ -1,0 +1,199 @@
+"""Command-line words -> Hydra -> RunSpec. The only file that imports Hydra."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, OverrideType
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import ValidationError
+
+from launcher.launch.explain import explain
+from launcher.problems import Problems, nearest, shown
+from launcher.settings import from_node
+from launcher.spec.run import RunSpec
+
+PACKAGE = Path(__file__).parents[1]
+TARGET = "_target_"
+_RESOLVER = re.compile(r"\$\{\s*[\w.]+\s*:")  # ${oc.env:HOME} and its like reach outside the config
+
+
+def conf_dir() -> Path:
+    """The config groups: inside the package where it is installed, beside it in a clone."""
+    inside = PACKAGE / "conf"
+    return inside if inside.is_dir() else PACKAGE.parent / "conf"
+
+
+def groups(extra: Path | None = None) -> dict[str, list[str]]:
+    """Every config group with its choices."""
+    found: dict[str, set[str]] = {}
+    for root in filter(None, (conf_dir(), extra)):
+        for file in root.glob("*/*.yaml"):
+            found.setdefault(file.parent.name, set()).add(file.stem)
+    return {group: sorted(choices) for group, choices in sorted(found.items())}
+
+
+@dataclass(frozen=True)
+class Words:
+    """What was typed, sorted by what can be done with it."""
+
+    choices: dict[str, str]
+    """The word that chooses, for each group that has one."""
+    values: list[str]
+    problems: list[str]
+    doubtful: set[str]
+    """Groups whose choice was refused: what else goes wrong there follows from that."""
+
+
+def resolve(words: Iterable[str], config_dir: Path | None = None) -> RunSpec:
+    """`words` are Hydra's: `algorithm=grpo` picks a file of conf/algorithm, `sampler.n=8` sets a value.
+
+    `config_dir` adds a folder of config groups to ours. Raises `Problems` with everything that is wrong.
+    """
+    if config_dir and not config_dir.is_dir():
+        raise Problems([f"--config-dir: no folder {shown(str(config_dir))}; one that holds <group>/<choice>.yaml would do"])
+    known = groups(config_dir)
+    read = _sort(words, known)
+    left_out = sorted(_required() - read.choices.keys())
+    base = [*(f"~{group}" for group in left_out), *read.choices.values()]
+    node, refusals = _compose(base, read.values, config_dir)
+    unchosen = [group for group in known if group not in node]
+    problems = [*read.problems, *refusals]
+    problems += [
+        f"{group}: not chosen; it may be {', '.join(known[group])}" for group in unchosen if group not in read.doubtful
+    ]
+    problems += [f"{place}: has no value; {place}=VALUE would do" for place in _unset(node)]
+    try:
+        run = from_node(RunSpec, node)
+    except ValidationError as error:
+        follows = {*unchosen, *read.doubtful}  # what is wrong there is said already
+        problems += [line for line in explain(error, node) if re.split(r"[.:]", line, maxsplit=1)[0] not in follows]
+    else:
+        if not problems:
+            return run
+    raise Problems(problems)
+
+
+def _unset(node: Any, place: str = "") -> Iterator[str]:
+    """Where a config file asks for a value that nobody gave."""
+    if node == "???":
+        yield place
+    elif isinstance(node, dict):
+        for key, value in node.items():
+            yield from _unset(value, f"{place}.{key}" if place else str(key))
+
+
+def _required() -> set[str]:
+    """Groups that have no choice of their own."""
+    defaults = OmegaConf.to_container(OmegaConf.load(conf_dir() / "run.yaml"))["defaults"]
+    return {group for entry in defaults if isinstance(entry, dict) for group, choice in entry.items() if choice == "???"}
+
+
+def _sort(words: Iterable[str], known: dict[str, list[str]]) -> Words:
+    """Words that Hydra can take, in the spelling it takes; a line for each of the others."""
+    parser, sorted_words = OverridesParser.create(), Words({}, [], [], set())
+    for word in words:
+        try:
+            override = parser.parse_override(word)
+        except HydraException as error:
+            reason = str(error).splitlines()[0].partition("See https")[0].strip().rstrip(".")
+            sorted_words.problems.append(f"{shown(word)}: cannot be read ({_lower(reason)}); key=value would do")
+            continue
+        if problem := _refusal(override, known):
+            sorted_words.problems.append(problem)
+            top = override.key_or_group.partition(".")[0]
+            sorted_words.doubtful.update([top, *get_close_matches(top, known, n=1)])
+            continue
+        spelled, key = _spelling(override, word, known), override.key_or_group
+        if key not in known:
+            sorted_words.values.append(spelled)
+        elif sorted_words.choices.setdefault(key, spelled) != spelled:
+            sorted_words.problems.append(f"{key}: chosen twice; one of the two would do")
+    return sorted_words
+
+
+def _refusal(override: Override, known: dict[str, list[str]]) -> str:
+    """Why a word is not taken; empty when it is."""
+    key = override.key_or_group
+    top, _, rest = key.partition(".")
+    if not top:
+        return f"{shown(override.input_line)}: names no setting; key=value would do"
+    if _RESOLVER.search(override.input_line or ""):
+        return f"{key}: ${{...:...}} is for config files only; the value itself would do"
+    if override.is_sweep_override():
+        return f"{key}: a sweep is not run yet; one value would do, got {shown(override.input_line)}"
+    if top == "hydra" or key.startswith("hydra/"):
+        return f"{key}: Hydra's own settings are not part of a run; leave it out"
+    if TARGET in key or _names_target(override.value()):
+        return f"{key}: {TARGET} is named by config files only; {top}=CHOICE would do"
+    settable = [*known, "optim", "trainer", "seed"]
+    if top not in settable:
+        return f"{key}: no group or setting {top!r}; {nearest(top, settable)}"
+    if not rest and top in known and override.type != OverrideType.DEL:
+        choice = override.value()
+        if isinstance(choice, str) and choice not in known[top]:
+            return f"{top}: no choice {choice!r}; {nearest(choice, known[top])}"
+        if not isinstance(choice, str):
+            return f"{top}: {shown(choice)} is no choice; {nearest('', known[top])}"
+    return ""
+
+
+def _names_target(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(TARGET in str(key) or _names_target(inner) for key, inner in value.items())
+    return isinstance(value, list) and any(map(_names_target, value))
+
+
+def _spelling(override: Override, word: str, known: dict[str, list[str]]) -> str:
+    """Settings have their defaults in classes, not in YAML, so a plain `key=value` must be allowed to add."""
+    top, _, rest = override.key_or_group.partition(".")
+    if not rest and top in known:
+        return word.removeprefix("+") if override.type == OverrideType.ADD else word
+    plain = override.type in (OverrideType.CHANGE, OverrideType.ADD)
+    return f"++{word.removeprefix('+')}" if plain else word
+
+
+def _compose(base: list[str], words: list[str], config_dir: Path | None) -> tuple[dict[str, Any], list[str]]:
+    """The run that the words make, and a line for each word that Hydra cannot apply."""
+    if config_dir:
+        base = [f"hydra.searchpath=[{_quoted(config_dir.resolve().as_uri())}]", *base]
+    with initialize_config_dir(str(conf_dir()), version_base=None):
+        try:
+            return _composed([*base, *words]), []
+        except (HydraException, OmegaConfBaseException):
+            pass  # some word is at fault; which one shows when each stands alone
+        problems, good = [], []
+        for word in words:
+            try:
+                _composed([*base, word])
+                good.append(word)
+            except (HydraException, OmegaConfBaseException) as error:
+                problems.append(f"{word.lstrip('+')}: {_lower(str(error).splitlines()[0].strip().rstrip('.'))}")
+        try:
+            return _composed([*base, *good]), problems
+        except (HydraException, OmegaConfBaseException) as error:
+            raise Problems([*problems, _lower(str(error).splitlines()[0].strip().rstrip("."))]) from error
+
+
+def _composed(words: list[str]) -> dict[str, Any]:
+    node = OmegaConf.to_container(compose("run", words), resolve=True)
+    assert isinstance(node, dict)
+    return {str(key): value for key, value in node.items()}
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", r"\'") + "'"
+
+
+def _lower(text: str) -> str:
+    """Error lines begin with a small letter, unless the word is a name."""
+    return text[:1].lower() + text[1:] if re.match(r"[A-Z][a-z]", text) else text

@@ -1,0 +1,76 @@
+"""Runs on disk: find them, and see each as its state."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from launcher.events import RunState, events_of, fold
+from launcher.launch.folder import Folder, holder
+from launcher.problems import Problems, nearest, shown
+
+
+@dataclass(frozen=True)
+class Run:
+    folder: Folder
+    state: RunState
+
+
+def every(root: Path) -> Iterator[Run]:
+    """All runs below `root`, the one that wrote last first."""
+    folders = [Folder(path.parent) for path in root.glob("*/*/spec.yaml")]
+    for folder in sorted(folders, key=_last_write, reverse=True):
+        yield see(folder)
+
+
+def _last_write(folder: Folder) -> float:
+    file = folder.events if folder.events.exists() else folder.spec
+    return file.stat().st_mtime
+
+
+def see(folder: Folder) -> Run:
+    """A run as its events tell it. One that tells of no end and has no writer was killed."""
+    state = fold(events_of(folder.events))
+    if state.status in ("waiting", "running") and holder(folder) is None:
+        state = replace(state, status="failed", phase="", why=state.why or "its processes are gone; --resume goes on")
+    return Run(folder, state)
+
+
+def find(name: str, root: Path) -> Folder:
+    """The run meant by a folder's path, `project/experiment`, or an experiment's name that is unique."""
+    for path in (Path(name).expanduser(), root / name):
+        if (path / "spec.yaml").is_file():
+            return Folder(path)
+    known = {f"{path.parent.parent.name}/{path.parent.name}": path.parent for path in root.glob("*/*/spec.yaml")}
+    same = [full for full in known if full.partition("/")[2] == name]
+    if len(same) == 1:
+        return Folder(known[same[0]])
+    if same:
+        raise Problems([f"{shown(name)}: is the name of {len(same)} runs; {' or '.join(sorted(same))} would do"])
+    raise Problems([f"{shown(name)}: no run of that name in {root}; {nearest(name, sorted(known))}"])
+
+
+def stop(folder: Folder, *, now: bool, wait_s: float = 60.0) -> str:
+    """Ask the run to save and end (`now`: not to wait for that); what became of it."""
+    who = holder(folder)
+    if who is None:
+        return "was not running"
+    if who.get("host") != socket.gethostname():
+        raise Problems([f"{folder.name}: runs on {who.get('host')}; rlrun stop on that host would do"])
+    pid = int(who["pid"])
+    os.kill(pid, signal.SIGTERM)
+    if now:
+        time.sleep(0.2)
+        if holder(folder) is not None:
+            os.kill(pid, signal.SIGTERM)
+    give_up = time.monotonic() + wait_s
+    while holder(folder) is not None:
+        if time.monotonic() > give_up:
+            return f"was asked to stop and is still saving after {wait_s:.0f} s; rlrun stop --now does not wait"
+        time.sleep(0.1)
+    return "stopped"

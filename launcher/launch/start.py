@@ -1,0 +1,104 @@
+"""Start a run, or take one up again: the order of things."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from launcher import checkpoints
+from launcher.data.refused import RefusedLog
+from launcher.events import Alert, Event, to_line
+from launcher.files import Log, write_whole
+from launcher.launch import preflight
+from launcher.launch.folder import Folder, Lock, free_name, rewind, take, told_by
+from launcher.launch.follow import Outcome, Show, follow
+from launcher.problems import Problems
+from launcher.spec.run import RunSpec
+from launcher.spec.stored import from_yaml, to_yaml
+
+PACKAGES = ("rlrun", "torch", "transformers", "safetensors", "tokenizers", "numpy", "hydra-core", "pydantic")
+
+
+def start(run: RunSpec, words: Sequence[str], show: Show) -> tuple[Folder, Outcome]:
+    """Begin a new run and follow it to its end. Raises `Problems` before anything is started."""
+    if found := preflight.problems(run):
+        raise Problems(found)
+    trainer, root = run.trainer, Path(run.trainer.run_root).expanduser()
+    name = trainer.experiment_name or free_name(root, trainer.project_name, run.label)
+    run = replace(run, trainer=replace(trainer, experiment_name=name))
+    folder, lock = take(root, trainer.project_name, name)
+    write_whole(folder.spec, to_yaml(run))
+    write_whole(folder.words, shlex.join(["rlrun", "train", *words]) + "\n")
+    write_whole(folder.path / "lock.json", json.dumps(_lock(run), indent=1) + "\n")
+    _check_data(run, folder)
+    rewind(folder, told_by(folder, run.engine.read), None)
+    return folder, _attempt(run, folder, lock, 0, [], show)
+
+
+def resume(folder: Folder, show: Show) -> Outcome:
+    """Go on from the newest checkpoint that verifies; from the beginning where there is none yet."""
+    if not folder.spec.is_file():
+        raise Problems([f"--resume: {folder.path} holds no spec.yaml; a run's folder would do"])
+    run = from_yaml(folder.spec.read_text(encoding="utf-8"))
+    if found := [*run.data.problems(), *run.model.problems()]:
+        raise Problems(found)
+    lock = Lock(folder)
+    checkpoints.tidy(folder.checkpoints)
+    newest, faults = checkpoints.newest_verified(folder.checkpoints)
+    if faults and newest is None:
+        raise Problems([*faults, f"{folder.name}: no checkpoint verifies; a new run would do"])
+    step = checkpoints.step_of(newest) if newest else 0
+    rewind(folder, told_by(folder, run.engine.read), newest)
+    alerts: list[Event] = [
+        Alert(step=step, text=f"checkpoints/{fault}; went on from {checkpoints.name_of(step)}") for fault in faults
+    ]
+    return _attempt(run, folder, lock, step, alerts, show)
+
+
+def _attempt(run: RunSpec, folder: Folder, lock: Lock, step: int, alerts: list[Event], show: Show) -> Outcome:
+    logs = folder.new_attempt()
+    log = Log.open(folder.events)
+    for alert in alerts:
+        log.append(to_line(alert))
+    log.close()
+    write_whole(logs / "events_before", str(sum(1 for _ in folder.events.open("rb"))))
+    job = run.cluster.start(run.engine.plan(run, folder.path, step), logs, lock.descriptor)
+    try:
+        return follow(job, folder, run.engine, logs, show)
+    finally:
+        job.kill()
+        lock.release()
+
+
+def _check_data(run: RunSpec, folder: Folder) -> None:
+    """Bad rows are named before any process starts."""
+    if run.data.on_bad_row != "error":
+        return
+    with RefusedLog(folder.refused) as log:
+        for split in ("train", "val"):
+            for _ in log.sift(run.data.read(split, run.algorithm.data)):
+                pass
+    if log.refused:
+        raise Problems(log.lines())
+
+
+def _lock(run: RunSpec) -> dict[str, object]:
+    """What else decides the result: versions, data, seed."""
+    return {
+        "python": sys.version.split()[0],
+        "packages": {name: _version(name) for name in PACKAGES},
+        "data": run.data.fingerprint(),
+        "seed": run.seed,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,81 @@
+"""What each metric is called (verl's names are ours), its unit, and which direction is better."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One canonical name. `label` is short enough for a screen; `better` is None where neither direction is."""
+
+    label: str
+    meaning: str
+    unit: str = ""
+    better: Literal["up", "down"] | None = None
+
+
+METRICS: Mapping[str, Metric] = {
+    "critic/score/mean": Metric("score", "mean score of the step's answers", better="up"),
+    "critic/rewards/mean": Metric("reward", "mean reward, penalties taken off", better="up"),
+    "critic/frac_reward_zero_std": Metric("no signal", "share of groups whose answers all scored the same"),
+    "actor/pg_loss": Metric("pg loss", "policy-gradient loss; it need not fall"),
+    "actor/kl_loss": Metric("kl to ref", "estimated KL(policy || reference) per token", "nats"),
+    "actor/ppo_kl": Metric("ppo kl", "estimated KL(old || new) of this step's updates per token", "nats"),
+    "actor/pg_clipfrac": Metric("clipped", "share of tokens whose ratio was clipped"),
+    "actor/entropy": Metric("entropy", "mean entropy of the policy per token", "nats"),
+    "actor/grad_norm": Metric("grad norm", "length of the gradient before it was clipped"),
+    "actor/lr": Metric("lr", "learning rate"),
+    "train/loss": Metric("loss", "negative log-likelihood of the answers per token", "nats", "down"),
+    "train/grad_norm": Metric("grad norm", "length of the gradient before it was clipped"),
+    "train/lr": Metric("lr", "learning rate"),
+    "val/loss": Metric("val loss", "negative log-likelihood of held-out answers per token", "nats", "down"),
+    "response_length/mean": Metric("length", "mean length of the answers", "tokens"),
+    "response_length/clip_ratio": Metric("cut", "share of answers cut at data.max_response_length"),
+    "perf/throughput": Metric("tokens/s", "tokens processed a second by each process", "tokens/s", "up"),
+    "timing_s/step": Metric("s/step", "duration of the step", "s", "down"),
+}
+
+TIMES = ("timing_s/", "timing_per_token_ms/", "perf/")
+"""Names that begin so tell of the machine and the clock; all others are equal in equal runs."""
+
+_SCORES = ("critic/score/mean", "train/loss")
+_WATCHED = (
+    "critic/score/mean",
+    "train/loss",
+    "actor/entropy",
+    "actor/kl_loss",
+    "critic/frac_reward_zero_std",
+    "actor/grad_norm",
+    "train/grad_norm",
+    "response_length/mean",
+    "train/lr",
+    "perf/throughput",
+    "timing_s/step",
+)
+
+
+def main_score(metrics: Mapping[str, float]) -> tuple[str, float] | None:
+    """The one number whose curve a person looks at first: the score, or the loss where nothing is scored."""
+    return next(((name, metrics[name]) for name in _SCORES if name in metrics), None)
+
+
+def watched(metrics: Mapping[str, float], count: int = 6) -> list[tuple[str, float]]:
+    """The `count` numbers of a step that matter most, most important first."""
+    return [(name, metrics[name]) for name in _WATCHED if name in metrics][:count]
+
+
+def validation(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Those metrics that speak of held-out data."""
+    return {name: value for name, value in metrics.items() if name.startswith(("val-core/", "val-aux/", "val/"))}
+
+
+def label(name: str) -> str:
+    """Short name for a screen: `val-core/openai/gsm8k/reward/mean@1` is `openai/gsm8k`."""
+    if name in METRICS:
+        return METRICS[name].label
+    if name.startswith(("val-core/", "val-aux/")):
+        return name.split("/", 1)[1].rsplit("/", 2)[0]
+    return name

@@ -1,0 +1,40 @@
+"""A model made here: an architecture with random weights and a tokenizer of single characters."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from launcher.settings import AtLeastOne, settings
+from launcher.spec.model import Model
+
+
+@settings
+class Scratch(Model):
+    """A decoder that starts from random weights (drawn from the run's seed). Nothing is downloaded."""
+
+    architecture: Literal["llama", "qwen2", "qwen3"] = "llama"
+    hidden_size: AtLeastOne = 64
+    intermediate_size: AtLeastOne = 192
+    num_hidden_layers: AtLeastOne = 2
+    num_attention_heads: AtLeastOne = 4
+    num_key_value_heads: AtLeastOne = 4
+    max_position_embeddings: AtLeastOne = 512
+    tie_word_embeddings: bool = False
+    alphabet: str = "abcdefghijklmnopqrstuvwxyz0123456789>+-*/=., "
+    """Each character is one token; any other is unknown."""
+
+    def __post_init__(self) -> None:
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"hidden_size {self.hidden_size} does not split over {self.num_attention_heads} attention heads"
+            )
+        if self.num_attention_heads % self.num_key_value_heads:
+            raise ValueError(
+                f"{self.num_attention_heads} attention heads do not share {self.num_key_value_heads} key-value heads"
+            )
+        if len(set(self.alphabet)) != len(self.alphabet) or not self.alphabet:
+            raise ValueError("alphabet is empty or names a character twice")
+
+    @property
+    def label(self) -> str:
+        return f"{self.architecture}-{self.hidden_size}x{self.num_hidden_layers}"

@@ -1,0 +1,66 @@
+"""Events as lines of verl's console log, so that what people grep for in verl's logs they find in ours."""
+
+from __future__ import annotations
+
+from launcher.events import Alert, Ended, Event, Loaded, RunState, Saved, Started, Step
+from launcher.problems import shown
+
+BAR = 10
+EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+def console_lines(event: Event, state: RunState) -> list[str]:
+    """What `event` adds to console.log; `state` is the run once it has happened."""
+    match event:
+        case Started():
+            return [f"run {event.run}: {event.algorithm} on {event.processes} processes"]
+        case Loaded():
+            held_out = f", {event.val_rows} held out" if event.val_rows else ""
+            refused = event.refused + event.val_refused
+            more = f", {refused} refused" if refused else ""
+            return [f"data: {event.rows} rows{held_out}{more}; {event.steps} steps"]
+        case Step():
+            line = step_line(event)
+            return [line] if event.step == 0 else [line, progress_line(state)]
+        case Saved():
+            return [f"saved {event.path}"]
+        case Alert():
+            return [f"alert at step {event.step}: {event.text}"]
+        case Ended():
+            return [f"{event.how}{': ' + event.why if event.why else ''}"]
+    return []
+
+
+def step_line(event: Step) -> str:
+    """`step:5 - training/global_step:5 - critic/score/mean:0.0234375 - ...`"""
+    return " - ".join([f"step:{event.step}", *(f"{name}:{number(name, x)}" for name, x in event.metrics.items())])
+
+
+def number(name: str, value: float) -> str:
+    """Counters are whole numbers, as in verl's log."""
+    whole = name in ("training/global_step", "training/epoch", "perf/total_num_tokens")
+    return str(int(value)) if whole else repr(float(value))
+
+
+def progress_line(state: RunState) -> str:
+    """`Training Progress:  15%|█▌        | 49/320 [1:06:07<4:11:40, 55.72s/it]`"""
+    share = state.step / state.steps if state.steps else 0.0
+    eighths = int(share * BAR * 8)
+    bar = "█" * (eighths // 8) + (EIGHTHS[eighths % 8].strip() if eighths < BAR * 8 else "")
+    pace = state.seconds_per_step
+    speed = "?s/it" if pace is None else f"{pace:.2f}s/it" if pace >= 1 else f"{1 / pace:.2f}it/s" if pace else "?it/s"
+    left = "?" if state.eta_s is None else clock(state.eta_s)
+    counted = f"{state.step}/{state.steps} [{clock(state.elapsed_s)}<{left}, {speed}]"
+    return f"Training Progress: {share:4.0%}|{bar:<{BAR}}| {counted}"
+
+
+def clock(seconds: float) -> str:
+    """`1:06:07`, `02:30`"""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes:02d}:{rest:02d}"
+
+
+def compact(value: float) -> str:
+    """A number for a screen: four significant digits."""
+    return shown(value) if value != value else f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"

@@ -1,0 +1,28 @@
+"""What is wrong with what a person gave: said all at once, one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+
+
+class Problems(Exception):
+    """One line for each thing to mend, in the form `where: what came; what would do`."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self.lines = list(lines)
+        super().__init__("\n".join(self.lines))
+
+
+def nearest(word: str, known: Sequence[str], *, listed: str = "it may be") -> str:
+    """`did you mean x?` when something known is near, otherwise everything that is known."""
+    near = get_close_matches(word, known, n=1, cutoff=0.6)
+    if near:
+        return f"did you mean {near[0]}?"
+    return f"{listed} {', '.join(sorted(known))}" if known else "there is none yet"
+
+
+def shown(value: object, limit: int = 80) -> str:
+    """`value` as Python writes it, cut so that one line stays one line."""
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."

@@ -1,0 +1,29 @@
+"""Right or wrong: the answer is the expected text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from launcher.settings import settings
+from launcher.spec.reward import Answer, Reward
+
+
+@settings
+class Exact(Reward):
+    """1.0 when the response equals its ground truth, otherwise 0.0; 0.0 too where no ground truth is given."""
+
+    strip: bool = True
+    """Blanks and line ends around either text do not count."""
+    ignore_case: bool = False
+    """`Paris` equals `paris`."""
+
+    def score(self, answers: Sequence[Answer]) -> list[float]:
+        return [float(self._right(answer)) for answer in answers]
+
+    def _right(self, answer: Answer) -> bool:
+        truth = answer.ground_truth
+        return truth is not None and self._compared(answer.response) == self._compared(truth)
+
+    def _compared(self, text: str) -> str:
+        text = text.strip() if self.strip else text
+        return text.casefold() if self.ignore_case else text

@@ -1,0 +1,65 @@
+"""Grade-school mathematics (GSM8K, arXiv:2110.14168): a solution ends in `#### 18`, and only that number counts.
+
+The answer is worked out step by step, so a number is compared, never the text around it: `1,000`, `$1000` and
+`1000.0` are equal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Literal
+
+from launcher.settings import Share, settings
+from launcher.spec.reward import Answer, Reward
+
+# No part can match the same text in two ways, so an answer of a million characters takes one walk.
+# A sign is one only where no number or word ends before it: the 3 of `10-3` is not below zero.
+_NUMBER = re.compile(r"(?:(?<![\w.)\]])[-+])?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)")
+_MARK = "####"
+_BESIDE = str.maketrans({",": None, "$": None, "\N{MINUS SIGN}": "-"})
+
+
+@settings
+class GSM8K(Reward):
+    """1.0 when the number in the response equals the one in the ground truth."""
+
+    method: Literal["strict", "flexible"] = "strict"
+    """`strict` takes the number right after the last `####`, `flexible` the last number of the response."""
+    format_score: Share = 0.0
+    """What a wrong number earns for being written where it belongs; a response without a number earns 0."""
+
+    def score(self, answers: Sequence[Answer]) -> list[float]:
+        return [self._score(answer) for answer in answers]
+
+    def _score(self, answer: Answer) -> float:
+        truth = _true_number(answer.ground_truth)
+        given = (_marked if self.method == "strict" else _last)(answer.response)
+        if truth is None or given is None:
+            return 0.0
+        return 1.0 if given == truth else self.format_score
+
+
+def _true_number(text: str | None) -> Decimal | None:
+    """Of a whole solution or of a bare number. Nothing is guessed: `1/2` is no number here."""
+    if text is None:
+        return None
+    if _MARK in text:
+        return _marked(text)
+    found = _NUMBER.fullmatch(text.translate(_BESIDE).strip().removesuffix("."))
+    return Decimal(found[0]) if found else None
+
+
+def _marked(text: str) -> Decimal | None:
+    """The number right after the last `####`."""
+    _, mark, tail = text.rpartition(_MARK)
+    found = _NUMBER.match(tail.translate(_BESIDE).lstrip()) if mark else None
+    return Decimal(found[0]) if found else None
+
+
+def _last(text: str) -> Decimal | None:
+    """The last number of the text."""
+    found = deque(_NUMBER.finditer(text.translate(_BESIDE)), maxlen=1)
+    return Decimal(found[0][0]) if found else None

@@ -1,0 +1,85 @@
+"""What a dataset is: rows of prompts and answers, each with the place it was read from."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from launcher.settings import AtLeastOne, settings
+from launcher.spec.algorithm import Kind
+
+Split = Literal["train", "val"]
+ROLES = ("system", "user", "assistant", "tool")
+
+
+@dataclass(frozen=True)
+class Message:
+    role: str
+    content: str
+
+
+Text = str | tuple[Message, ...]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row that can be trained on or answered.
+
+    `prompt` is text or a conversation. Its answer is `response`; where that is None and the row is to be
+    imitated, the conversation's assistant turns are the answers.
+    """
+
+    where: str  # file:line
+    prompt: Text
+    response: str | None = None
+    ground_truth: str | None = None
+    data_source: str = "unknown"
+    ability: str = ""
+    extra_info: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A row that cannot be used: where it stands, why, and the whole of it."""
+
+    where: str
+    reason: str
+    raw: str  # bytes that are no UTF-8 stand as surrogates, so that nothing is lost
+
+
+@settings
+class Dataset(ABC):
+    """Subclass it, decorate with @settings, and name the class in conf/data/<name>.yaml."""
+
+    train_batch_size: AtLeastOne = 256
+    """Prompts (or demonstrations) of one step, over all processes."""
+    val_batch_size: AtLeastOne = 256
+    """Held-out prompts answered at a time by each process; it changes memory and speed only."""
+    max_prompt_length: AtLeastOne = 512
+    """Tokens; a longer prompt is refused."""
+    max_response_length: AtLeastOne = 1024
+    """Tokens; a longer demonstration is refused, a longer sampled answer is cut."""
+    chat_template: Literal["auto", "never"] = "auto"
+    """`auto` writes prompts with the tokenizer's chat template where it has one; a text is then the user's turn."""
+    shuffle: bool = True
+    """Draw a new order for every epoch, from the seed."""
+    on_bad_row: Literal["error", "skip"] = "error"
+    """`error` starts nothing while a row is bad; `skip` sets bad rows aside in a file and goes on."""
+
+    @abstractmethod
+    def read(self, split: Split, kind: Kind) -> Iterator[Row | Refused]:
+        """Every row of the split once, as prompts or as demonstrations, good or refused, in a fixed order."""
+
+    @abstractmethod
+    def has(self, split: Split) -> bool:
+        """Whether the split is given at all."""
+
+    def problems(self) -> list[str]:
+        """What can be seen to be wrong without reading rows: one line each."""
+        return []
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """sha256 over what the rows come from: equal text, equal rows."""

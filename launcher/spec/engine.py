@@ -1,0 +1,52 @@
+"""What runs a RunSpec: it says which processes to start, and what their lines mean."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from launcher.events import Event
+
+if TYPE_CHECKING:
+    from launcher.spec.run import RunSpec
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process to start. Its standard output is kept as `rank-<rank>.log`."""
+
+    rank: int
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All processes of a run; rank 0 is the one that tells what happens."""
+
+    processes: tuple[Process, ...]
+
+
+class Engine(ABC):
+    """Subclass it, decorate with @settings, and name the class in conf/engine/<name>.yaml."""
+
+    runs: ClassVar[frozenset[str]]
+    """Names of the algorithm classes it can run."""
+
+    def problems(self, run: RunSpec) -> list[str]:
+        """Why it cannot run this: one line each."""
+        name = type(run.algorithm).__name__
+        if name in self.runs:
+            return []
+        return [f"algorithm: {type(self).__name__} does not run {name}; it runs {', '.join(sorted(self.runs))}"]
+
+    @abstractmethod
+    def plan(self, run: RunSpec, folder: Path, start: int = 0) -> Plan:
+        """The processes that train `run` in its run folder, going on after step `start`. Pure."""
+
+    @abstractmethod
+    def read(self, line: str) -> Iterator[Event]:
+        """The events that one line of rank 0 tells. Pure."""

@@ -1,0 +1,25 @@
+"""What a model is: where its weights come from, and the number format they are trained in."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Literal
+
+from launcher.settings import settings
+
+
+@settings
+class Model(ABC):
+    """Subclass it, decorate with @settings, and name the class in conf/model/<name>.yaml."""
+
+    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
+    """Format of weights, gradients and optimizer; `float64` is for exactness tests."""
+
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """Short name for run names and screens."""
+
+    def problems(self) -> list[str]:
+        """What can be seen to be wrong before anything is loaded: one line each."""
+        return []

@@ -1,0 +1,26 @@
+"""What a reward is: it scores finished answers. It knows nothing of tokens or training."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One finished answer and what is known of its prompt."""
+
+    response: str
+    ground_truth: str | None = None
+    data_source: str = ""
+    extra_info: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Reward(ABC):
+    """Subclass it, decorate with @settings, and name the class in conf/reward/<name>.yaml."""
+
+    @abstractmethod
+    def score(self, answers: Sequence[Answer]) -> list[float]:
+        """One finite number for each answer, higher is better; the order is kept."""

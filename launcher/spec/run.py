@@ -1,0 +1,111 @@
+"""RunSpec: everything about a run, checked before anything starts."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from launcher.settings import AtLeastOne, Chosen, Count, NonNegative, Positive, Share, settings
+from launcher.spec.algorithm import Algorithm
+from launcher.spec.cluster import Cluster
+from launcher.spec.data import Dataset
+from launcher.spec.engine import Engine
+from launcher.spec.hardware import Hardware
+from launcher.spec.model import Model
+from launcher.spec.reward import Reward
+from launcher.spec.sampler import Sampler
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}$")]
+"""Part of a path: letters, digits, `.`, `_`, `-`; at most 128; never hidden, never upwards."""
+
+
+@settings
+class Optim:
+    """AdamW (arXiv:1711.05101)."""
+
+    lr: Positive = 1e-6
+    betas: tuple[Share, Share] = (0.9, 0.999)
+    weight_decay: NonNegative = 0.01
+    clip_grad: Positive = 1.0
+    """The gradient is shortened to this length; its length before that is reported."""
+    lr_warmup_steps: Count = 0
+    """Steps over which the learning rate rises from 0."""
+    lr_scheduler_type: Literal["constant", "linear", "cosine"] = "constant"
+    """After the warm-up: stay, or fall to `min_lr_ratio` at the last step."""
+    min_lr_ratio: Share = 0.0
+
+
+@settings
+class Trainer:
+    project_name: Name = "rlrun"
+    experiment_name: Name | None = None
+    """The run is the folder run_root/project_name/experiment_name; by default a free name is made."""
+    run_root: str = "runs"
+    total_epochs: AtLeastOne = 1
+    total_training_steps: AtLeastOne | None = None
+    """Steps of the whole run; by default as many as the epochs take."""
+    save_freq: int = Field(default=-1, ge=-1)
+    """Steps between checkpoints; -1 and 0 save at the end only."""
+    test_freq: int = Field(default=-1, ge=-1)
+    """Steps between validations; -1 and 0 validate at the end only."""
+    val_before_train: bool = True
+    keep_last: AtLeastOne = 3
+    """Checkpoints that stay; with 1 there is none to fall back on when the newest is damaged."""
+    ppo_mini_batch_size: AtLeastOne | None = None
+    """Prompts of one optimizer update; by default the whole batch, which is then on-policy."""
+    ppo_epochs: AtLeastOne = 1
+    """Times the step's answers are learnt from."""
+    micro_batch_size_per_gpu: AtLeastOne = 16
+    """Sequences computed at a time in one process; it changes memory and speed, never the result."""
+
+
+@settings
+class RunSpec:
+    algorithm: Chosen[Algorithm]
+    model: Chosen[Model]
+    data: Chosen[Dataset]
+    reward: Chosen[Reward]
+    hardware: Hardware
+    engine: Chosen[Engine]
+    sampler: Chosen[Sampler]
+    cluster: Chosen[Cluster]
+    optim: Optim = Field(default_factory=Optim)
+    trainer: Trainer = Field(default_factory=Trainer)
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+
+    def __post_init__(self) -> None:
+        if problems := [*self.engine.problems(self), *self.cluster.problems(self.hardware), *self._misfits()]:
+            raise ValueError("\n".join(problems))
+
+    def _misfits(self) -> list[str]:
+        """Values that are fine each, but not together."""
+        found = []
+        batch, processes = self.data.train_batch_size, self.hardware.processes
+        if batch % processes:
+            down, up = batch // processes * processes, -(-batch // processes) * processes
+            nearest = " or ".join(str(size) for size in (down, up) if size)
+            found.append(
+                f"data.train_batch_size: {batch} rows do not split over {processes} processes; {nearest} would"
+            )
+        mini = self.trainer.ppo_mini_batch_size
+        if mini and (mini > batch or batch % mini):
+            fits = [size for size in range(1, batch + 1) if batch % size == 0]
+            near = min(fits, key=lambda size: abs(size - mini))
+            found.append(
+                f"trainer.ppo_mini_batch_size: {mini} prompts do not divide data.train_batch_size={batch}; {near} would"
+            )
+        elif mini and mini % processes:
+            found.append(
+                f"trainer.ppo_mini_batch_size: {mini} prompts do not split over {processes} processes;"
+                f" {-(-mini // processes) * processes} would"
+            )
+        if self.sampler.n < self.algorithm.min_answers:
+            name, least = type(self.algorithm).__name__, self.algorithm.min_answers
+            found.append(f"sampler.n: {name} compares at least {least} answers to a prompt, got {self.sampler.n}")
+        return found
+
+    @property
+    def label(self) -> str:
+        """Base of a made-up run name."""
+        return f"{type(self.algorithm).__name__.lower()}-{self.model.label}"

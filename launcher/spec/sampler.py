@@ -1,0 +1,31 @@
+"""How answers are sampled."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from launcher.settings import AtLeastOne, NonNegative, Positive, settings
+
+
+@settings
+class Sampler:
+    """Subclass it, decorate with @settings, and name the class in conf/sampler/<name>.yaml."""
+
+    n: AtLeastOne = 1
+    """Answers to each prompt (G)."""
+    temperature: Positive = 1.0
+    """Logits are divided by it, when sampling and when training."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Sample from the likeliest tokens that hold this much probability."""
+    top_k: Annotated[int, Field(ge=-1)] = -1
+    """Sample from this many likeliest tokens; -1 from all."""
+    val_temperature: NonNegative = 0.0
+    """Temperature for held-out prompts; 0 takes the likeliest token."""
+    max_num_seqs: AtLeastOne = 1024
+    """Answers being written at the same time in one process; memory grows with it."""
+
+    def __post_init__(self) -> None:
+        if self.top_k == 0:
+            raise ValueError("top_k is 0, which leaves no token to sample; -1 takes all")

@@ -1,0 +1,188 @@
+"""The dataset of files, and the file of what it refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launcher.data.files import Files
+from launcher.data.refused import RefusedLog, go_through
+from launcher.problems import Problems
+from launcher.settings import adapter
+from launcher.spec.data import Refused, Row
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("data").mkdir()
+    for name, prompt in (("b", "2"), ("a", "1"), ("val", "3")):
+        Path(f"data/{name}.jsonl").write_text(json.dumps({"prompt": prompt, "response": "r"}) + "\n")
+    return tmp_path
+
+
+def read(*train: str, **more: Any) -> list[tuple[str, str]]:
+    found = Files(train_files=train, **more).read("train", "answers")
+    return [(row.where, row.reason if isinstance(row, Refused) else str(row.prompt)) for row in found]
+
+
+def test_files_are_read_in_the_order_given_and_patterns_sorted(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    assert read("data/b.jsonl", "data/a.jsonl") == [("data/b.jsonl:1", "2"), ("data/a.jsonl:1", "1")]
+    assert read("data/?.jsonl") == [("data/a.jsonl:1", "1"), ("data/b.jsonl:1", "2")]
+    assert read("**/[ab].jsonl") == [("data/a.jsonl:1", "1"), ("data/b.jsonl:1", "2")]
+    monkeypatch.setenv("HOME", str(folder))
+    assert read("~/data/a.jsonl") == [(f"{folder}/data/a.jsonl:1", "1")]
+
+
+def test_a_name_that_exists_is_no_pattern() -> None:
+    Path("data/[ab].jsonl").write_text('{"prompt": "bracket", "response": "r"}')
+    assert read("data/[ab].jsonl") == [("data/[ab].jsonl:1", "bracket")]
+
+
+def test_what_is_not_there_is_refused_and_not_passed_over() -> None:
+    assert read("data/c.jsonl") == [("data/c.jsonl", "cannot be read: no such file or directory")]
+    assert read("data/c*.jsonl") == [("data/c*.jsonl", "the pattern matches no file")]
+    assert read("data") == [("data", "the ending of 'data' is not known; .jsonl, .json, .ndjson, .jsonl.gz, "
+                             ".json.gz, .ndjson.gz or .parquet would do")]  # fmt: skip
+
+
+def test_a_row_that_is_no_row_is_refused_with_the_line_as_it_stands() -> None:
+    Path("data/a.jsonl").write_bytes(b'{"prompt" :  "p", "respnse": 1}\r\n')
+    (found,) = Files(train_files=("data/a.jsonl",)).read("train", "answers")
+    assert found == Refused(
+        "data/a.jsonl:1",
+        "response is missing; it has prompt, respnse; did you mean response?",
+        '{"prompt" :  "p", "respnse": 1}\r',
+    )
+
+
+def test_settings_come_as_a_list_or_one_name() -> None:
+    given_list = adapter(Files).validate_python({"train_files": ["a.jsonl", "b.jsonl"], "val_files": "c.jsonl"})
+    assert (given_list.train_files, given_list.val_files) == (("a.jsonl", "b.jsonl"), ("c.jsonl",))
+    assert given_list.has("train") and given_list.has("val")
+    assert not Files(train_files=("a.jsonl",)).has("val")
+
+
+@pytest.mark.parametrize(
+    ("values", "lines"),
+    [
+        ({"train_files": ("data/a.jsonl", "data/*.jsonl"), "val_files": ("data/val.jsonl",)}, []),
+        ({}, ["data.train_files: none is given; a JSONL or parquet file would do"]),
+        (
+            {"train_files": ("data/a.jsonl",), "val_files": ("data/vla.jsonl",)},
+            ["data.val_files: data/vla.jsonl is not there; did you mean val.jsonl?"],
+        ),
+        ({"train_files": ("data/zzzzzzzzzzz",)}, ["data.train_files: data/zzzzzzzzzzz is not there; "
+                                                  "its folder has a.jsonl, b.jsonl, val.jsonl"]),
+        ({"train_files": ("empty/a.jsonl",)}, ["data.train_files: empty/a.jsonl is not there; "
+                                               "its folder has no JSONL or parquet file"]),
+        ({"train_files": ("dta/a.jsonl",)}, ["data.train_files: dta/a.jsonl is not there; neither is the folder dta"]),
+        ({"train_files": ("data/tr*",)}, ["data.train_files: data/tr* matches no file; "
+                                          "its folder has a.jsonl, b.jsonl, val.jsonl"]),
+        ({"train_files": ("data",)}, ["data.train_files: data is a folder; data/*.jsonl would do"]),
+        ({"train_files": ("x.csv",)}, ["data.train_files: the ending of 'x.csv' is not known; .jsonl, .json, .ndjson, "
+                                       ".jsonl.gz, .json.gz, .ndjson.gz or .parquet would do"]),
+    ],
+)  # fmt: skip
+def test_problems(values: dict[str, Any], lines: list[str]) -> None:
+    Path("x.csv").touch()
+    Path("empty").mkdir()
+    assert Files(**values).problems() == lines
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_no_permission_is_a_problem() -> None:
+    Path("data/a.jsonl").chmod(0)
+    (line,) = Files(train_files=("data/a.jsonl",)).problems()
+    assert "may not be read" in line
+
+
+def test_the_fingerprint_follows_what_the_rows_come_from() -> None:
+    first = Files(train_files=("data/a.jsonl", "data/b.jsonl")).fingerprint()
+    Path("data/a.jsonl").rename("data/moved.jsonl")
+    same = ("data/moved.jsonl", "data/b.jsonl")
+    assert Files(train_files=same, shuffle=False).fingerprint() == first  # neither name nor order of drawing counts
+    others = [
+        Files(train_files=tuple(reversed(same))),  # other order
+        Files(train_files=same[:1], val_files=same[1:]),  # other split
+        Files(train_files=same, prompt_key="prompt"),
+        Files(train_files=same, response_key="prompt"),
+    ]
+    Path("data/c.jsonl").write_text(Path("data/moved.jsonl").read_text() + Path("data/b.jsonl").read_text())
+    others.append(Files(train_files=("data/c.jsonl",)))
+    assert len({first, *(other.fingerprint() for other in others)}) == 6
+    with pytest.raises(Problems, match="data.val_files: data cannot be read"):
+        Files(train_files=same, val_files=("data",)).fingerprint()
+
+
+# ---- the file of what was refused
+
+
+def test_refused_rows_are_counted_and_kept_whole() -> None:
+    Path("data/a.jsonl").write_bytes(b'{"prompt": "p", "response": "r"}\nbad \xff\xfe\0\n\n{"prompt": "p"}')
+    taken = go_through(Files(train_files=("data/a.jsonl",)), "train", "answers", Path("refused.jsonl"))
+    assert (taken.rows, taken.good, taken.refused, taken.kept) == (4, 1, 3, Path("refused.jsonl"))
+    assert taken.first[2] == "data/a.jsonl:4: response is missing; it has prompt"
+    kept = [json.loads(line) for line in Path("refused.jsonl").read_bytes().splitlines()]
+    assert [line["where"] for line in kept] == ["data/a.jsonl:2", "data/a.jsonl:3", "data/a.jsonl:4"]
+    assert kept[0]["raw"].encode("utf-8", "surrogateescape") == b"bad \xff\xfe\0"
+    assert stat.S_IMODE(Path("refused.jsonl").stat().st_mode) == 0o600
+    assert Path("refused.jsonl").read_bytes().isascii()
+
+
+def test_no_file_is_made_when_all_is_well() -> None:
+    taken = go_through(Files(train_files=("data/?.jsonl",)), "train", "answers", Path("refused.jsonl"))
+    assert (taken.rows, taken.good, taken.refused, taken.first, taken.kept) == (2, 2, 0, (), None)
+    assert not Path("refused.jsonl").exists()
+
+
+def test_a_disk_that_takes_nothing_is_an_error() -> None:
+    with pytest.raises(OSError), RefusedLog(Path("/dev/full")) as log:
+        log.keep(Refused("x:1", "bad", "raw"))
+    with pytest.raises(KeyError), RefusedLog(Path("/dev/full")) as log:  # the first error is the one to hear of
+        log.keep(Refused("x:1", "bad", "raw"))
+        raise KeyError
+
+
+def test_only_the_first_few_are_shown_and_all_are_kept() -> None:
+    with RefusedLog(Path("refused.jsonl")) as log:
+        list(log.sift(Refused(f"x:{number}", "bad", "") for number in range(1, 101)))
+    assert log.first == [f"x:{number}: bad" for number in range(1, 6)]
+    assert len(Path("refused.jsonl").read_text().splitlines()) == 100
+
+
+@settings(max_examples=200, deadline=None, database=None)
+@given(
+    lines=st.lists(
+        st.one_of(
+            st.binary(max_size=20).filter(lambda line: b"\n" not in line),
+            st.just(b'{"prompt": "p", "response": "r"}'),
+            st.dictionaries(
+                st.sampled_from(["prompt", "response", "messages", "reward_model"]), st.text() | st.none()
+            ).map(lambda values: json.dumps(values).encode()),
+        ),
+        min_size=1,
+    )
+)
+def test_in_is_out_plus_refused(tmp_path_factory: pytest.TempPathFactory, lines: list[bytes]) -> None:
+    content = b"{}\n" + b"\n".join(lines) + b"\n"
+    source, kept = tmp_path_factory.getbasetemp() / "in.jsonl", tmp_path_factory.getbasetemp() / "refused.jsonl"
+    source.write_bytes(content)
+    kept.unlink(missing_ok=True)
+    dataset = Files(train_files=(str(source),))
+    taken = go_through(dataset, "train", "answers", kept)
+    refused = [json.loads(line) for line in kept.read_bytes().splitlines()]
+    good = [row.where for row in dataset.read("train", "answers") if isinstance(row, Row)]
+    assert taken.rows == len(lines) + 1 == len(good) + len(refused)
+    assert (taken.good, taken.refused) == (len(good), len(refused))
+    written = content.split(b"\n")
+    for line in refused:
+        number = int(line["where"].rpartition(":")[2])
+        assert line["raw"].encode("utf-8", "surrogateescape") == written[number - 1]

@@ -1,0 +1,123 @@
+"""The task made from its seed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from launcher.data.reverse import DISTINCT, Reverse
+from launcher.problems import Problems
+from launcher.spec.algorithm import Kind
+from launcher.spec.data import Refused, Row, Split
+
+
+def rows(split: Split, kind: Kind, **values: Any) -> list[Row]:
+    found = list(Reverse(**values).read(split, kind))
+    return [row for row in found if isinstance(row, Row)]
+
+
+def test_prompts_are_distinct_and_held_out_ones_are_none_of_them() -> None:
+    train, val = rows("train", "prompts"), rows("val", "prompts")
+    prompts = {row.prompt for row in train}
+    assert (len(train), len(prompts), len(val)) == (6000, 6000, 256)
+    assert not prompts & {row.prompt for row in val}
+
+
+def test_every_row_is_the_string_and_its_reverse() -> None:
+    for row in rows("train", "prompts") + rows("val", "answers"):
+        assert isinstance(row.prompt, str)
+        string = row.prompt.removesuffix(">")
+        assert row.prompt == f"{string}>"
+        assert 4 <= len(string) <= 8 and set(string) <= set("abcdefghij")
+        assert row.ground_truth == string[::-1]
+        assert (row.data_source, row.ability) == ("reverse", "copying")
+
+
+def test_lengths_are_equally_likely() -> None:
+    lengths = [len(row.prompt) - 1 for row in rows("train", "prompts")]
+    assert all(1000 < lengths.count(length) < 1400 for length in range(4, 9))
+
+
+def test_half_of_the_demonstrations_copy() -> None:
+    demos, prompts = rows("train", "answers"), rows("train", "prompts")
+    assert [row.prompt for row in demos] == [row.prompt for row in prompts[:4000]]
+    strings = [str(row.prompt).removesuffix(">") for row in demos]
+    assert all(row.response in (string, string[::-1]) for row, string in zip(demos, strings, strict=True))
+    lopsided = [(row, string) for row, string in zip(demos, strings, strict=True) if string != string[::-1]]
+    copied = sum(row.response == string for row, string in lopsided)
+    assert abs(copied / len(lopsided) - 0.5) < 0.01
+    assert all(row.ground_truth == string[::-1] for row, string in zip(demos, strings, strict=True))
+
+
+@pytest.mark.parametrize(("noise", "right"), [(0.0, 1.0), (1.0, 0.0)])
+def test_noise_is_the_share_of_copies(noise: float, right: float) -> None:
+    lopsided = [row for row in rows("train", "answers", noise=noise) if row.ground_truth != row.prompt[:-1]]
+    assert sum(row.response == row.ground_truth for row in lopsided) / len(lopsided) == right
+
+
+def test_which_fields_each_reading_fills() -> None:
+    assert {row.response for row in rows("train", "prompts")} == {None}  # to be sampled, not imitated
+    for kind in ("answers", "prompts"):
+        assert all(row.response == row.ground_truth for row in rows("val", kind))  # held-out rows have no noise
+    assert rows("train", "answers")[16].where == "reverse:train:17"
+    assert rows("val", "prompts")[0].where == "reverse:val:1"
+
+
+def test_the_seed_alone_decides() -> None:
+    assert [row.prompt for row in rows("train", "prompts")[:3]] == FIRST
+    assert rows("train", "answers") == rows("train", "answers")
+    assert rows("train", "prompts") != rows("train", "prompts", data_seed=78)
+    assert rows("train", "prompts") == rows("train", "prompts", noise=0.1, n_demos=10, n_val=3)
+
+
+FIRST = ["?"]  # a change of these changes everybody's first run
+
+
+def test_the_fingerprint_follows_the_rows() -> None:
+    small = {"n_prompts": 50, "n_demos": 30, "n_val": 5}
+    same = Reverse(**small).fingerprint()
+    assert Reverse(**small, shuffle=False, train_batch_size=2).fingerprint() == same
+    others = [{"n_prompts": 51}, {"n_demos": 29}, {"n_val": 6}, {"noise": 0.4}, {"data_seed": 1}]
+    assert len({same, *(Reverse(**small | other).fingerprint() for other in others)}) == 6
+
+
+def test_splits_and_kinds() -> None:
+    assert Reverse().has("train") and Reverse().has("val")
+    assert not Reverse(n_val=0).has("val")
+    (found,) = Reverse().read("train", "pairs")
+    assert found == Refused("reverse:train", "pairs are not read yet; answers or prompts would be", "")
+
+
+@pytest.mark.parametrize(
+    ("values", "lines"),
+    [
+        ({}, []),
+        ({"n_demos": 6001}, ["data.n_demos: 6001 demonstrations of 6000 training prompts; at most 6000 would do"]),
+        (
+            {"n_prompts": DISTINCT},
+            [
+                "data.n_prompts: 111110000 training and 256 held-out prompts are more than the 111110000 strings; "
+                "111109744 would do"
+            ],
+        ),
+        (
+            {"n_val": DISTINCT},
+            [
+                "data.n_prompts: 6000 training and 111110000 held-out prompts are more than the 111110000 strings; "
+                "smaller sizes would do"
+            ],
+        ),
+    ],
+)
+def test_sizes_that_cannot_be(values: dict[str, Any], lines: list[str]) -> None:
+    assert Reverse(**values).problems() == lines
+    if lines:
+        with pytest.raises(Problems):  # and not a search without end
+            next(Reverse(**values).read("train", "prompts"))
+
+
+def test_values_are_checked() -> None:
+    with pytest.raises(ValidationError):
+        Reverse(noise=1.5)
