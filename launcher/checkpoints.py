@@ -53,7 +53,7 @@ def write(root: Path, step: int, fill: Callable[[Path], None]) -> Path:
 
 
 def _seal(folder: Path, step: int) -> None:
-    files = {}
+    files: dict[str, dict[str, int | str]] = {}
     for path in _files(folder):
         os.chmod(path, 0o600)
         sync_path(path)
@@ -94,7 +94,9 @@ def faults(folder: Path) -> list[str]:
         whole = False
     if not whole:
         return [f"{folder.name}/{MANIFEST}: is not as it was written"]
-    return [f"{folder.name}/{name}: {fault}" for name, of in node["files"].items() if (fault := _fault(folder / name, of))]
+    return [
+        f"{folder.name}/{name}: {fault}" for name, of in node["files"].items() if (fault := _fault(folder / name, of))
+    ]
 
 
 def _fault(path: Path, written: dict[str, int | str]) -> str:

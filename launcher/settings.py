@@ -38,7 +38,8 @@ def settings(cls: type[T]) -> type[T]:
 
     The string under a field is that field's documentation.
     """
-    return dataclass(cls, frozen=True, kw_only=True, config=ConfigDict(extra="forbid", strict=True))
+    made: Any = dataclass(cls, frozen=True, kw_only=True, config=ConfigDict(extra="forbid", strict=True))
+    return made
 
 
 class ByTarget:

@@ -16,6 +16,7 @@ from rich.text import Text
 from launcher.cli.say import AsJson, out, printable, problems_named, say_json
 from launcher.cli.screen import COLOURS, picture
 from launcher.launch import runs
+from launcher.launch.folder import holder
 from launcher.metrics import label
 from launcher.monitor.lines import compact
 
@@ -70,7 +71,7 @@ def logs(
         folder = runs.find(name, root)
     path = folder.events if as_json else folder.console
     try:
-        for text in _tail(path, (lambda: runs.holder(folder) is not None) if follow else None):
+        for text in _tail(path, (lambda: holder(folder) is not None) if follow else None):
             typer.echo(text if as_json else printable(text))
     except (KeyboardInterrupt, BrokenPipeError):
         raise typer.Exit(0) from None

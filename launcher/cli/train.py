@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,8 +11,9 @@ from rich.text import Text
 from launcher.cli.plan import ConfigDir, Words
 from launcher.cli.say import err, printable, problems_named, say_problems
 from launcher.cli.screen import watching
-from launcher.launch import runs
+from launcher.launch import runs, start
 from launcher.launch.follow import Outcome
+from launcher.launch.resolve import resolve
 from launcher.problems import Problems
 
 
@@ -39,19 +41,12 @@ def train(
 
 
 def _start(words: list[str], config_dir: ConfigDir) -> Outcome:
-    from launcher.launch import start
-    from launcher.launch.resolve import resolve
-
     run = resolve(words, config_dir)
     with watching() as show:
         return start.start(run, words, show)[1]
 
 
 def _resume(name: str, root: str) -> Outcome:
-    from pathlib import Path
-
-    from launcher.launch import start
-
     folder = runs.find(name, Path(root))
     with watching() as show:
         return start.resume(folder, show)

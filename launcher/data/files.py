@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from difflib import get_close_matches
 from itertools import islice
+from pathlib import Path
 
 from launcher.data.formats import to_row
 from launcher.data.rows import ENDINGS, Found, ending_problem, read_rows
@@ -63,7 +64,7 @@ class Files(Dataset):
             whole.update(setting.encode())
             for name in (name for pattern in patterns for name in _expand(pattern)):
                 try:
-                    with open(name, "rb") as file:
+                    with Path(name).open("rb") as file:
                         whole.update(hashlib.file_digest(file, "sha256").digest())
                 except (OSError, ValueError) as error:  # ValueError: a NUL in the name
                     raise Problems([f"data.{setting}: {name} cannot be read: {error}"]) from error

@@ -28,8 +28,8 @@ class RefusedLog:
     def __init__(self, path: Path | None) -> None:
         """`path` None counts only. A file of an earlier reading is replaced."""
         self.path = path
-        if path:
-            path.unlink(missing_ok=True)
+        if path and path.is_file():  # never a device or a pipe
+            path.unlink()
         self.rows = 0
         self.good = 0
         self.refused = 0

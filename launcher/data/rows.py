@@ -12,6 +12,7 @@ import math
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from launcher.data.plain import MAX_DEPTH, MAX_ROW_BYTES, TOO_DEEP, Unfit, check, type_name
@@ -58,7 +59,7 @@ def read_rows(name: str) -> Iterator[Found | Refused]:
         return
     with ExitStack() as stack:
         try:
-            file = stack.enter_context(open(name, "rb"))
+            file = stack.enter_context(Path(name).open("rb"))
             head = file.peek(4)
         except (OSError, ValueError) as error:  # ValueError: a NUL or a lone surrogate in the name
             yield Refused(name, f"cannot be read: {_said(error)}", "")
@@ -76,8 +77,8 @@ def read_rows(name: str) -> Iterator[Found | Refused]:
 def _said(error: Exception) -> str:
     """What an error says, as one line of ours."""
     text = (error.strerror if isinstance(error, OSError) else None) or str(error).strip() or type(error).__name__
-    line = text.splitlines()[0].rstrip(".")
-    return line[:1].lower() + line[1:200]
+    line = text.splitlines()[0].rstrip(".")[:200]
+    return line[0].lower() + line[1:] if line[1:2].islower() else line
 
 
 def _raw(line: bytes) -> str:
@@ -207,8 +208,8 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_int=_int, parse_flo
 
 
 def _parquet_rows(name: str, file: Any) -> Iterator[Found | Refused]:
-    import pyarrow as pa  # type: ignore[import-untyped]
-    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+    import pyarrow as pa  # noqa: PLC0415  half a second that JSON does not need
+    import pyarrow.parquet as pq  # noqa: PLC0415
 
     row = 0
     try:
@@ -222,7 +223,7 @@ def _parquet_rows(name: str, file: Any) -> Iterator[Found | Refused]:
                 for values in _python_rows(batch):
                     row += 1
                     yield _checked(f"{name}:{row}", values)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: a damaged column name
         where = f"{name}:{row + 1}" if row else name
         yield Refused(where, f"the parquet file is cut short or damaged, no row from here on: {_said(error)}", "")
         return
@@ -246,6 +247,8 @@ def _python_rows(batch: Any) -> Iterator[dict[str, Any] | str]:
         for index in range(batch.num_rows):
             try:
                 rows = batch.slice(index, 1).to_pylist()
+            except UnicodeDecodeError as error:
+                yield f"not UTF-8: byte 0x{error.object[error.start]:02x} at byte offset {error.start} of a text"
             except (ValueError, OverflowError) as error:
                 yield f"cannot be turned into plain values: {_said(error)}"
             else:

@@ -1,6 +1,6 @@
 """A run's folder: where each thing lies, who may write it, and what its events have to be after a kill.
 
-    runs/<project>/<experiment>/  spec.yaml words.txt lock.json events.jsonl console.log checkpoints/ logs/attempt_N/
+runs/<project>/<experiment>/  spec.yaml words.txt lock.json events.jsonl console.log checkpoints/ logs/attempt_N/
 """
 
 from __future__ import annotations
@@ -148,7 +148,8 @@ def rewind(folder: Folder, retold: Iterable[Event], checkpoint: Path | None) -> 
     `retold` are all events that earlier attempts told, in order. What followed the checkpoint is done again, so it
     is set aside, and the log reads as if the run had never been broken.
     """
-    kept, later = [], []
+    kept: list[Event] = []
+    later: list[Event] = []
     last = step_of(checkpoint) if checkpoint else None
     passed = last is None
     for event in retold:
@@ -173,5 +174,7 @@ def told_by(folder: Folder, read: Callable[[str], Iterable[Event]]) -> list[Even
     start = attempts[-1] / "events_before"
     before = int(start.read_text()) if start.exists() else 0
     with log.open("rb") as lines:
-        heard = [e for line in lines if line.endswith(b"\n") for e in read(line.decode("utf-8", "replace").rstrip("\n"))]
+        heard = [
+            e for line in lines if line.endswith(b"\n") for e in read(line.decode("utf-8", "replace").rstrip("\n"))
+        ]
     return [*written[:before], *heard]

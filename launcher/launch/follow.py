@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from launcher.events import Crashed, Ended, Event, RunState, after, fold, events_of, to_line
+from launcher.events import Crashed, Ended, Event, RunState, after, events_of, fold, to_line
 from launcher.files import Log
 from launcher.launch.folder import Folder
 from launcher.monitor.lines import console_lines
@@ -107,7 +107,9 @@ def _crash_of(rank: int | None, engine: Engine, logs: Path) -> Crashed | None:
 def _outcome(code: int, asked: list[int], follower: Follower, rank: int | None, logs: Path) -> Outcome:
     """How it ended, told as the last event."""
     crash = follower.crash
-    saved = f"{follower.state.checkpoint} is the newest checkpoint" if follower.state.checkpoint else "nothing is saved yet"
+    saved = (
+        f"{follower.state.checkpoint} is the newest checkpoint" if follower.state.checkpoint else "nothing is saved yet"
+    )
     if asked:
         how = "" if code == 128 + asked[0] else ", ended at once"
         follower.tell([Ended(how="stopped", why=f"{signal.Signals(asked[0]).name}{how}; {saved}")])

@@ -60,7 +60,9 @@ def resolve(words: Iterable[str], config_dir: Path | None = None) -> RunSpec:
     `config_dir` adds a folder of config groups to ours. Raises `Problems` with everything that is wrong.
     """
     if config_dir and not config_dir.is_dir():
-        raise Problems([f"--config-dir: no folder {shown(str(config_dir))}; one that holds <group>/<choice>.yaml would do"])
+        raise Problems(
+            [f"--config-dir: no folder {shown(str(config_dir))}; one that holds <group>/<choice>.yaml would do"]
+        )
     known = groups(config_dir)
     read = _sort(words, known)
     left_out = sorted(_required() - read.choices.keys())
@@ -94,8 +96,10 @@ def _unset(node: Any, place: str = "") -> Iterator[str]:
 
 def _required() -> set[str]:
     """Groups that have no choice of their own."""
-    defaults = OmegaConf.to_container(OmegaConf.load(conf_dir() / "run.yaml"))["defaults"]
-    return {group for entry in defaults if isinstance(entry, dict) for group, choice in entry.items() if choice == "???"}
+    defaults = OmegaConf.load(conf_dir() / "run.yaml")["defaults"]
+    return {
+        group for entry in defaults if isinstance(entry, dict) for group, choice in entry.items() if choice == "???"
+    }
 
 
 def _sort(words: Iterable[str], known: dict[str, list[str]]) -> Words:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -13,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.data.files import Files
-from launcher.data.refused import RefusedLog, go_through
+from launcher.data.refused import SHOWN, RefusedLog, go_through
 from launcher.problems import Problems
-from launcher.settings import adapter
+from launcher.settings import from_node
 from launcher.spec.data import Refused, Row
 
 
@@ -64,7 +65,7 @@ def test_a_row_that_is_no_row_is_refused_with_the_line_as_it_stands() -> None:
 
 
 def test_settings_come_as_a_list_or_one_name() -> None:
-    given_list = adapter(Files).validate_python({"train_files": ["a.jsonl", "b.jsonl"], "val_files": "c.jsonl"})
+    given_list = from_node(Files, {"train_files": ["a.jsonl", "b.jsonl"], "val_files": "c.jsonl"})
     assert (given_list.train_files, given_list.val_files) == (("a.jsonl", "b.jsonl"), ("c.jsonl",))
     assert given_list.has("train") and given_list.has("val")
     assert not Files(train_files=("a.jsonl",)).has("val")
@@ -118,7 +119,7 @@ def test_the_fingerprint_follows_what_the_rows_come_from() -> None:
     Path("data/c.jsonl").write_text(Path("data/moved.jsonl").read_text() + Path("data/b.jsonl").read_text())
     others.append(Files(train_files=("data/c.jsonl",)))
     assert len({first, *(other.fingerprint() for other in others)}) == 6
-    with pytest.raises(Problems, match="data.val_files: data cannot be read"):
+    with pytest.raises(Problems, match=r"data\.val_files: data cannot be read"):
         Files(train_files=same, val_files=("data",)).fingerprint()
 
 
@@ -143,18 +144,43 @@ def test_no_file_is_made_when_all_is_well() -> None:
     assert not Path("refused.jsonl").exists()
 
 
-def test_a_disk_that_takes_nothing_is_an_error() -> None:
-    with pytest.raises(OSError), RefusedLog(Path("/dev/full")) as log:
+def test_a_disk_that_takes_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> int:  # not /dev/full: a log replaces the file at its path, and root may replace devices
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match="no space"), RefusedLog(Path("refused.jsonl")) as log:
         log.keep(Refused("x:1", "bad", "raw"))
-    with pytest.raises(KeyError), RefusedLog(Path("/dev/full")) as log:  # the first error is the one to hear of
+    with pytest.raises(KeyError), RefusedLog(Path("refused.jsonl")) as log:  # the first error is the one to hear of
         log.keep(Refused("x:1", "bad", "raw"))
         raise KeyError
+
+
+def test_an_earlier_reading_is_replaced_and_nothing_but_a_file_ever_is() -> None:
+    Path("refused.jsonl").write_text("old\n")
+    with RefusedLog(Path("refused.jsonl")) as log:
+        log.keep(Refused("x:1", "bad", "raw"))
+    assert [json.loads(line)["where"] for line in Path("refused.jsonl").read_text().splitlines()] == ["x:1"]
+    os.mkfifo("pipe")
+    RefusedLog(Path("pipe"))
+    assert Path("pipe").exists()
+
+
+def test_without_a_path_rows_are_counted_only() -> None:
+    with RefusedLog(None) as log:
+        assert list(log.sift([Refused("x:1", "bad", ""), "good"])) == ["good"]
+    assert (log.rows, log.good, log.refused) == (2, 1, 1)
+    assert log.lines() == ["x:1: bad", "data.on_bad_row: 1 of 2 rows are bad; skip would do"]
 
 
 def test_only_the_first_few_are_shown_and_all_are_kept() -> None:
     with RefusedLog(Path("refused.jsonl")) as log:
         list(log.sift(Refused(f"x:{number}", "bad", "") for number in range(1, 101)))
-    assert log.first == [f"x:{number}: bad" for number in range(1, 6)]
+    assert log.first == [f"x:{number}: bad" for number in range(1, SHOWN + 1)]
+    assert log.lines()[SHOWN:] == [
+        f"... and {100 - SHOWN} more",
+        "data.on_bad_row: 100 of 100 rows are bad, kept in refused.jsonl; skip would do",
+    ]
     assert len(Path("refused.jsonl").read_text().splitlines()) == 100
 
 

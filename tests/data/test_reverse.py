@@ -72,7 +72,7 @@ def test_the_seed_alone_decides() -> None:
     assert rows("train", "prompts") == rows("train", "prompts", noise=0.1, n_demos=10, n_val=3)
 
 
-FIRST = ["?"]  # a change of these changes everybody's first run
+FIRST = ["dcibef>", "cfgacieh>", "fibda>"]  # a change of these changes everybody's first run
 
 
 def test_the_fingerprint_follows_the_rows() -> None:

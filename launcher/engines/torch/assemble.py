@@ -21,7 +21,7 @@ from launcher.engines.torch.rows import Rows
 from launcher.engines.torch.save import Position, Saver, load_optimizer, position_of
 from launcher.engines.torch.sources import Demonstrations, Order, Rollouts
 from launcher.engines.torch.tokens import Encoder
-from launcher.events import Event
+from launcher.events import Event, Loaded
 from launcher.problems import Problems
 from launcher.spec.run import RunSpec
 
@@ -102,6 +102,17 @@ def _take_up(policy: Policy, checkpoint: Path, order: Order) -> None:
     if position.rows != order.rows:
         raise Problems([f"data: the run began with {position.rows} training rows and finds {order.rows} now"])
     load_optimizer(policy, checkpoint)
+
+
+def loaded(parts: Parts) -> Loaded:
+    return Loaded(
+        rows=len(parts.rows.rows),
+        refused=parts.rows.refused,
+        val_rows=len(parts.held_out.rows),
+        val_refused=parts.held_out.refused,
+        steps_per_epoch=parts.source.order.steps_per_epoch,
+        steps=parts.steps,
+    )
 
 
 def training(

@@ -45,7 +45,9 @@ def attention(
     parts, start = [], 0
     for count, length in segments:
         q, k, v = (
-            x[0, :, start : start + count * length].unflatten(1, (count, length)).transpose(0, 1)  # [count, H, length, D]
+            x[0, :, start : start + count * length]
+            .unflatten(1, (count, length))
+            .transpose(0, 1)  # [count, H, length, D]
             for x in (query, key, value)
         )
         window = _window(length, sliding_window, query.device)

@@ -47,7 +47,7 @@ def spread(values: Mapping[str, Tensor]) -> dict[str, float]:
     tops = world.highest(
         torch.stack([torch.stack([torch.cat([x, nothing]).max(), torch.cat([-x, nothing]).max()]) for x in flat])
     )
-    found = {}
+    found: dict[str, float] = {}
     for name, (total, count), (top, bottom) in zip(names, sums.tolist(), tops.tolist(), strict=True):
         found |= {f"{name}/mean": total / max(count, 1), f"{name}/max": top, f"{name}/min": -bottom}
     return found

@@ -74,7 +74,9 @@ class Rollouts:
             scores = self.reward.score(
                 [self.rows.answer(prompt, text) for prompt, text in zip(asked, texts, strict=True)]
             )
-        batch = collate([joined(prompt, answer) for prompt, answer in zip(asked, answers, strict=True)], self.decoder.model)
+        batch = collate(
+            [joined(prompt, answer) for prompt, answer in zip(asked, answers, strict=True)], self.decoder.model
+        )
         place = torch.arange(len(prompts), device=batch.mask.device)
         return replace(batch, group=place.repeat_interleave(n), reward=batch.mask.new_tensor(scores))
 

@@ -20,7 +20,9 @@ def keys(seed: int, step: int, prompts: Iterable[int], n: int) -> np.ndarray:
     """[P * n] uint64, one stream for each of the `n` answers to each prompt, prompt by prompt."""
     return np.array(
         [
-            int.from_bytes(hashlib.blake2b(struct.pack("<qqqq", seed, step, prompt, sample), digest_size=8).digest(), "little")
+            int.from_bytes(
+                hashlib.blake2b(struct.pack("<qqqq", seed, step, prompt, sample), digest_size=8).digest(), "little"
+            )
             for prompt in prompts
             for sample in range(n)
         ],

@@ -28,7 +28,9 @@ class Encoder:
     def prompt(self, number: int, row: Row) -> Tokens | Refused:
         """What the policy reads before it answers."""
         if isinstance(row.prompt, tuple) and not self.templated:
-            return self._refuse(row, "is a conversation, and the tokenizer has no chat template; a text prompt would do")
+            return self._refuse(
+                row, "is a conversation, and the tokenizer has no chat template; a text prompt would do"
+            )
         ids = self._opening(row.prompt)
         limit = self.data.max_prompt_length
         if not ids:
