@@ -96,10 +96,9 @@ def _unset(node: Any, place: str = "") -> Iterator[str]:
 
 def _required() -> set[str]:
     """Groups that have no choice of their own."""
-    defaults = OmegaConf.load(conf_dir() / "run.yaml")["defaults"]
-    return {
-        group for entry in defaults if isinstance(entry, dict) for group, choice in entry.items() if choice == "???"
-    }
+    defaults = OmegaConf.select(OmegaConf.load(conf_dir() / "run.yaml"), "defaults")
+    entries = [entry for entry in defaults if OmegaConf.is_dict(entry)]
+    return {group for entry in entries for group in entry if OmegaConf.is_missing(entry, group)}
 
 
 def _sort(words: Iterable[str], known: dict[str, list[str]]) -> Words:

@@ -91,38 +91,6 @@ def train(run: RunSpec, folder: Path, start: int) -> bool:
     parts = assemble.parts(run, device, checkpoint, folder / "refused.jsonl")
     if first:
         tell(assemble.loaded(parts))
-    finished = train(run, folder, start)
-    except Problems as problems:
-        last_words(Problems, problems, None)
-        return 2
-    return 0 if finished else 128 + (_asked[0] if _asked else signal.SIGTERM)
-
-
-def train(run: RunSpec, folder: Path, start: int) -> bool:
-    """Load everything, then train; False when asked to stop."""
-    rank, first = int(os.environ.get("RANK", "0")), start == 0
-    tell = emit if rank == 0 else _nothing
-    if first:
-        tell(Started(run=folder.name, algorithm=type(run.algorithm).__name__, processes=run.hardware.processes))
-        tell(Phase(name="loading"))
-
-    from launcher.engines.torch import assemble, world  # noqa: PLC0415  # late: torch takes seconds
-
-    device = assemble.device(run, run.engine.num_threads if isinstance(run.engine, Torch) else 0)
-    world.join(device)
-    checkpoint = folder / "checkpoints" / checkpoints.name_of(start) if start else None
-    parts = assemble.parts(run, device, checkpoint, folder / "refused.jsonl")
-    if first:
-        tell(
-            Loaded(
-                rows=len(parts.rows.rows),
-                refused=parts.rows.refused,
-                val_rows=len(parts.held_out.rows),
-                val_refused=parts.held_out.refused,
-                steps_per_epoch=parts.source.order.steps_per_epoch,
-                steps=parts.steps,
-            )  # fmt: skip
-        )
     finished = assemble.training(run, parts, folder, start, tell, lambda: bool(_asked), _out.sync).go()
     world.leave()
     return finished
