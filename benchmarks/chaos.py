@@ -1,0 +1,134 @@
+"""Kill a run with SIGKILL at random moments and resume it: `python benchmarks/chaos.py KILLS [SEED]`.
+
+Every resumed run must end with the events and the final weights of a run that was never touched, byte for byte,
+times aside. The victim is the launcher, the training process, or both; the moment is any in its life, a moment of
+training, or the middle of writing a checkpoint. Ends with 1 when one run differs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from launcher.checkpoints import sha256
+from launcher.events import Event, Step, events_of
+from launcher.metrics import TIMES
+
+WORDS = """algorithm=grpo model=tiny data=reverse sampler.n=4 optim.lr=1e-3 engine.num_threads=1
+    data.n_prompts=256 data.n_demos=256 data.n_val=32 data.shuffle=true model.hidden_size=128
+    trainer.total_training_steps=60 trainer.save_freq=4 trainer.test_freq=15 trainer.project_name=chaos""".split()
+RLRUN = [sys.executable, "-m", "launcher"]
+MOMENTS, VICTIMS = ("any", "training", "saving"), ("launcher", "training process", "both")
+
+
+@dataclass(frozen=True)
+class Kill:
+    moment: str
+    victim: str
+    at_step: int
+    equal: bool
+    seconds: float
+
+
+def begin(name: str) -> subprocess.Popen[bytes]:
+    words = [*RLRUN, "train", *WORDS, f"trainer.experiment_name={name}"]
+    return subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def without_times(event: Event) -> str:
+    """An event as it must be again: the name and the clock taken off."""
+    node = {"kind": type(event).__name__, **asdict(event), "at": 0, "run": ""}
+    if isinstance(event, Step):
+        node["metrics"] = {name: value for name, value in event.metrics.items() if not name.startswith(TIMES)}
+    return json.dumps(node)
+
+
+def result(folder: Path) -> tuple[list[str], str]:
+    weights = folder / "checkpoints" / "step_000060" / "policy" / "model.safetensors"
+    return [without_times(event) for event in events_of(folder / "events.jsonl")], sha256(weights)
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def wait_for(ready: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+    while process.poll() is None and not ready():
+        time.sleep(0.001)
+
+
+def wait_for_moment(moment: str, process: subprocess.Popen[bytes], folder: Path, life: float, rng: random.Random) -> None:
+    if moment == "any":
+        time.sleep(rng.uniform(0, life))
+        return
+    after = rng.randrange(60)
+    log = folder / "events.jsonl"
+    wait_for(lambda: log.exists() and log.read_bytes().count(b'"kind":"Step"') > after, process)
+    if moment == "saving":
+        wait_for(lambda: any((folder / "checkpoints").glob(".*")), process)
+        time.sleep(rng.uniform(0, 0.01))
+    else:
+        time.sleep(rng.uniform(0, 0.05))
+
+
+def kill(process: subprocess.Popen[bytes], victim: str) -> None:
+    """SIGKILL to processes of ours only: the one we started, and its children."""
+    if process.poll() is not None:
+        return
+    pids = {"launcher": [process.pid], "training process": children(process.pid)}
+    for pid in pids.get(victim, [process.pid, *children(process.pid)]):
+        os.kill(pid, signal.SIGKILL)
+
+
+def one(number: int, life: float, expected: tuple[list[str], str], rng: random.Random) -> Kill:
+    moment, victim = MOMENTS[number % 3], VICTIMS[number // 3 % 3]
+    folder, start = Path("runs/chaos") / f"kill-{number}", time.monotonic()
+    process = begin(folder.name)
+    wait_for_moment(moment, process, folder, life, rng)
+    kill(process, victim)
+    process.wait()
+    events = events_of(folder / "events.jsonl")
+    step = max((event.step for event in events if isinstance(event, Step)), default=0)
+    if folder.exists() and (folder / "spec.yaml").exists():
+        resumed = subprocess.run([*RLRUN, "train", "--resume", str(folder)], capture_output=True, check=False)
+    else:  # killed before there was anything to resume
+        resumed = subprocess.run([*RLRUN, "train", *WORDS, f"trainer.experiment_name={folder.name}"], capture_output=True)
+    equal = resumed.returncode == 0 and result(folder) == expected
+    if not equal:
+        print(resumed.stdout.decode()[-2000:], resumed.stderr.decode()[-2000:], file=sys.stderr)
+    return Kill(moment, victim, step, equal, time.monotonic() - start)
+
+
+def main(kills: int, seed: int) -> int:
+    rng = random.Random(seed)
+    table = Table("kill", "moment", "victim", "at step", "resumed run", "s", title=f"kill -9 and resume, seed {seed}")
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        start = time.monotonic()
+        if begin("untouched").wait() != 0:
+            raise SystemExit("the untouched run failed")
+        life, expected = time.monotonic() - start, result(Path("runs/chaos/untouched"))
+        found = [one(number, life, expected, rng) for number in range(kills)]
+        os.chdir("/")
+    for number, row in enumerate(found, 1):
+        told = "equal" if row.equal else "[red]DIFFERS[/]"
+        table.add_row(str(number), row.moment, row.victim, str(row.at_step), told, f"{row.seconds:.1f}")
+    good = sum(row.equal for row in found)
+    Console().print(table, f"{good}/{kills} equal to the untouched run: events and final weights, byte for byte")
+    return 0 if good == kills else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 20, int(sys.argv[2]) if len(sys.argv) > 2 else 0))
