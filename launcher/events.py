@@ -18,7 +18,8 @@ from typing import Any, Literal
 from launcher.metrics import main_score, validation
 
 PhaseName = Literal["loading", "rollout", "update", "validating", "saving"]
-HISTORY = 60  # points of the score's curve, and steps the speed is taken from
+HISTORY = 60  # steps the speed is taken from
+POINTS = 48  # most points of a curve
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +98,25 @@ KINDS: Mapping[str, type[Event]] = {
 }
 
 
+@dataclass(frozen=True)
+class Curve:
+    """A whole run's values in at most POINTS means, each over `stride` of them; what is left over waits."""
+
+    points: tuple[float, ...] = ()
+    stride: int = 1
+    waiting: tuple[float, ...] = ()
+
+    def then(self, value: float) -> Curve:
+        waiting = (*self.waiting, value)
+        if len(waiting) < self.stride:
+            return replace(self, waiting=waiting)
+        points = (*self.points, sum(waiting) / len(waiting))
+        if len(points) < POINTS:
+            return Curve(points, self.stride)
+        halved = tuple((a + b) / 2 for a, b in zip(points[::2], points[1::2], strict=True))
+        return Curve(halved, self.stride * 2)
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunState:
     """All that a reader may know."""
@@ -114,8 +134,9 @@ class RunState:
     validation: Mapping[str, float] = field(default_factory=dict)
     validated_step: int | None = None
     score_name: str = ""
-    scores: tuple[float, ...] = ()
-    """The latest values of the score, oldest first."""
+    score: float | None = None
+    curve: Curve = field(default_factory=Curve)
+    """The score over the whole run."""
     marks: tuple[tuple[int, float], ...] = ()
     """(step, time) of the latest steps; speed and ETA come from them."""
     checkpoint: str = ""
@@ -181,7 +202,7 @@ def _after_step(state: RunState, event: Step) -> RunState:
     state = replace(state, step=event.step, metrics={**state.metrics, **event.metrics}, marks=marks)
     if score := main_score(event.metrics):
         name, value = score
-        state = replace(state, score_name=name, scores=(*state.scores, value)[-HISTORY:])
+        state = replace(state, score_name=name, score=value, curve=state.curve.then(value))
     return state
 
 

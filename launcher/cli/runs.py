@@ -42,7 +42,7 @@ def list_runs(root: Root = Path("runs"), as_json: AsJson = False) -> None:
         held_out = next(iter(state.validation.items()), None)
         table.add_row(
             Text(run.folder.name, "bold"), state.algorithm, Text(state.status, COLOURS[state.status]),
-            f"{state.step}/{state.steps}", compact(state.scores[-1]) if state.scores else "",
+            f"{state.step}/{state.steps}", "" if state.score is None else compact(state.score),
             f"{label(held_out[0])} {compact(held_out[1])}" if held_out else "",
         )  # fmt: skip
     out.print(table)

@@ -54,7 +54,7 @@ def picture(state: RunState, now: float) -> RenderableType:
     colour = COLOURS[state.status]
     title = Text.assemble((state.run or "starting", "bold"), "  ", (state.algorithm, "dim"))
     parts: list[RenderableType] = [_progress(state, now, colour), Text(), _numbers(state)]
-    if state.scores:
+    if state.score is not None:
         parts += [Text(), _curve(state)]
     parts += _news(state)
     return Panel(Group(*parts), title=title, title_align="left", border_style=colour, width=76, padding=(0, 2))
@@ -87,8 +87,8 @@ def _numbers(state: RunState) -> RenderableType:
 
 
 def _curve(state: RunState) -> Text:
-    name = label(state.score_name)
-    return Text.assemble((f"{name} ", "dim"), (sparkline(state.scores), "cyan"), f" {compact(state.scores[-1])}")
+    values = (*state.curve.points, *state.curve.waiting[-1:])
+    return Text.assemble((f"{label(state.score_name)}  ", "dim"), (sparkline(values), "cyan"))
 
 
 def sparkline(values: tuple[float, ...]) -> str:

@@ -57,7 +57,7 @@ class Decoder:
         cache = DynamicCache(config=self.model.module.config)
         logits, mask = self._prefill(prompts, cache)
         logits, mask = logits.repeat_interleave(n, 0), mask.repeat_interleave(n, 0)  # [R, V], [R, L]
-        cache.batch_repeat_interleave(n)
+        cache.reorder_cache(torch.arange(len(prompts), device=mask.device).repeat_interleave(n))
         alive = torch.arange(len(prompts) * n, device=mask.device)
         written = torch.full((len(alive), self.max_new), -1, device=mask.device)
         ended = torch.zeros(len(alive), dtype=torch.bool, device=mask.device)
@@ -70,7 +70,7 @@ class Decoder:
                 break
             if not going.all():
                 alive, token, mask, keys = alive[going], token[going], mask[going], keys[going.cpu().numpy()]
-                cache.batch_select_indices(going.nonzero()[:, 0])
+                cache.reorder_cache(going.nonzero()[:, 0])  # each kind of cache has it; batch_select_indices not
             mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
             logits = self._forward(token[:, None], mask, cache)
         return [

@@ -80,7 +80,13 @@ def train(run: RunSpec, folder: Path, start: int) -> bool:
     rank, first = int(os.environ.get("RANK", "0")), start == 0
     tell = emit if rank == 0 else _nothing
     if first:
-        tell(Started(run=folder.name, algorithm=type(run.algorithm).__name__, processes=run.hardware.processes))
+        tell(
+            Started(
+                run=f"{folder.parent.name}/{folder.name}",
+                algorithm=type(run.algorithm).__name__,
+                processes=run.hardware.processes,
+            )
+        )
         tell(Phase(name="loading"))
 
     from launcher.engines.torch import assemble, world  # noqa: PLC0415  # late: torch takes seconds

@@ -1,0 +1,37 @@
+"""An installed package is whole: conf/ and recipes/ come along and `rlrun plan` works far from the clone."""
+
+from __future__ import annotations
+
+import json
+import site
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.slow
+def test_wheel_in_a_clean_environment(tmp_path):
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", tmp_path, ROOT]
+    subprocess.run(build, check=True)
+    (wheel,) = tmp_path.glob("rlrun-*.whl")
+    venv.create(tmp_path / "env", with_pip=False)
+    python = tmp_path / "env" / "bin" / "python"
+    inside = next((tmp_path / "env").glob("lib/python*/site-packages"))
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", inside, wheel]
+    subprocess.run(install, check=True)
+    # what the package depends on is lent by this environment, but not the clone that is installed here
+    (inside / "lent.pth").write_text("\n".join(site.getsitepackages()))
+    code = "import launcher, sys; print(launcher.__file__)"
+    found = subprocess.run([python, "-c", code], cwd=tmp_path, text=True, capture_output=True, check=True).stdout
+    assert found.startswith(str(inside))
+    words = ["algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=4"]
+    plan = [python, "-m", "launcher", "plan", "--json", *words]
+    ran = subprocess.run(plan, cwd=tmp_path, text=True, capture_output=True, check=True)
+    assert json.loads(ran.stdout)["sampler"]["n"] == 4
+    assert (inside / "launcher" / "recipes" / "quickstart.sh").is_file()
+    assert (inside / "launcher" / "conf" / "run.yaml").is_file()
