@@ -26,9 +26,10 @@ from launcher.checkpoints import sha256
 from launcher.events import Event, Step, events_of
 from launcher.metrics import TIMES
 
-WORDS = """algorithm=grpo model=tiny data=reverse sampler.n=4 optim.lr=1e-3 engine.num_threads=1
-    data.n_prompts=256 data.n_demos=256 data.n_val=32 data.shuffle=true model.hidden_size=128
-    trainer.total_training_steps=60 trainer.save_freq=4 trainer.test_freq=15 trainer.project_name=chaos""".split()
+MODEL = ["model=tiny", "model.hidden_size=128", "engine.num_threads=1"]
+DATA = ["data=reverse", "data.n_prompts=256", "data.n_demos=256", "data.n_val=32"]
+RUN = ["trainer.total_training_steps=60", "trainer.save_freq=4", "trainer.test_freq=15", "trainer.project_name=chaos"]
+WORDS = ["algorithm=grpo", "sampler.n=4", "optim.lr=1e-3", *MODEL, *DATA, *RUN]
 RLRUN = [sys.executable, "-m", "launcher"]
 MOMENTS, VICTIMS = ("any", "training", "saving"), ("launcher", "training process", "both")
 
@@ -69,7 +70,9 @@ def wait_for(ready: Callable[[], bool], process: subprocess.Popen[bytes]) -> Non
         time.sleep(0.001)
 
 
-def wait_for_moment(moment: str, process: subprocess.Popen[bytes], folder: Path, life: float, rng: random.Random) -> None:
+def wait_for_moment(
+    moment: str, process: subprocess.Popen[bytes], folder: Path, life: float, rng: random.Random
+) -> None:
     if moment == "any":
         time.sleep(rng.uniform(0, life))
         return
@@ -101,10 +104,10 @@ def one(number: int, life: float, expected: tuple[list[str], str], rng: random.R
     process.wait()
     events = events_of(folder / "events.jsonl")
     step = max((event.step for event in events if isinstance(event, Step)), default=0)
-    if folder.exists() and (folder / "spec.yaml").exists():
-        resumed = subprocess.run([*RLRUN, "train", "--resume", str(folder)], capture_output=True, check=False)
-    else:  # killed before there was anything to resume
-        resumed = subprocess.run([*RLRUN, "train", *WORDS, f"trainer.experiment_name={folder.name}"], capture_output=True)
+    again = ["--resume", str(folder)]
+    if not (folder / "spec.yaml").exists():  # killed before there was anything to resume
+        again = [*WORDS, f"trainer.experiment_name={folder.name}"]
+    resumed = subprocess.run([*RLRUN, "train", *again], capture_output=True, check=False)
     equal = resumed.returncode == 0 and result(folder) == expected
     if not equal:
         print(resumed.stdout.decode()[-2000:], resumed.stderr.decode()[-2000:], file=sys.stderr)

@@ -42,7 +42,8 @@ def step_seconds(words: list[str], number: int) -> tuple[float, float]:
     name = f"costs-{number}"
     more = ["trainer.total_training_steps=60", f"trainer.experiment_name={name}"]
     subprocess.run([*RLRUN, "train", *words, *more], check=True, stdout=subprocess.DEVNULL)
-    steps = [event.metrics for event in events_of(Path("runs/rlrun") / name / "events.jsonl") if isinstance(event, Step)]
+    log = Path("runs/rlrun") / name / "events.jsonl"
+    steps = [event.metrics for event in events_of(log) if isinstance(event, Step)]
     seconds = statistics.median(step["timing_s/step"] for step in steps[10:])
     return seconds, statistics.median(step["perf/throughput"] for step in steps[10:])
 

@@ -43,7 +43,8 @@ def main(seeds: list[str]) -> int:
         good = AFTER_SFT[0] <= sft <= AFTER_SFT[1] and grpo >= AFTER_GRPO and spent <= CPU_S
         bad += not good
         table.add_row(seed, f"{sft:.2f}", f"{grpo:.2f}", f"{spent:.0f}", "as promised" if good else "OUT OF BOUNDS")
-    table.add_row("promised", f"{AFTER_SFT[0]:.2f}–{AFTER_SFT[1]:.2f}", f"≥ {AFTER_GRPO:.2f}", f"≤ {CPU_S}", style="dim")
+    low, high = AFTER_SFT
+    table.add_row("promised", f"{low:.2f}–{high:.2f}", f"≥ {AFTER_GRPO:.2f}", f"≤ {CPU_S}", style="dim")
     Console().print(table)
     return 1 if bad else 0
 

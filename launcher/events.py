@@ -170,7 +170,7 @@ def fold(events: Iterable[Event], state: RunState | None = None) -> RunState:
 
 def after(state: RunState, event: Event) -> RunState:
     """The state once `event` has happened."""
-    state = replace(state, last_at=event.at)
+    state = replace(state, last_at=max(event.at, state.last_at or 0.0))
     match event:
         case Started():
             return replace(
@@ -237,14 +237,22 @@ def from_line(line: str | bytes) -> Event | None:
 
 
 def read(path: Path, offset: int = 0) -> Iterator[tuple[Event, int]]:
-    """Whole lines from byte `offset` on, each with the offset after it; a half-written line waits."""
+    """Whole lines from byte `offset` on, each with the offset after it; a half-written line waits.
+
+    A line that is damaged is told as an `Alert`: the rest of the log is still worth reading.
+    """
     with path.open("rb") as log:
         log.seek(offset)
         for line in log:
             if not line.endswith(b"\n"):
                 return
+            event: Event | None
+            try:
+                event = from_line(line)
+            except (ValueError, KeyError, TypeError, AttributeError):
+                event = Alert(at=0.0, step=0, text=f"{path.name}: the line at byte {offset} is damaged")
             offset += len(line)
-            if event := from_line(line):
+            if event:
                 yield event, offset
 
 

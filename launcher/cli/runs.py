@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -64,6 +64,7 @@ def logs(
     name: Name,
     root: Root = Path("runs"),
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the run ends.")] = False,
+    last: Annotated[int | None, typer.Option("-n", "--lines", min=0, help="Begin with this many last lines.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print a run's console log; with --json its events."""
@@ -71,15 +72,15 @@ def logs(
         folder = runs.find(name, root)
     path = folder.events if as_json else folder.console
     try:
-        for text in _tail(path, (lambda: holder(folder) is not None) if follow else None):
+        for text in _tail(path, (lambda: holder(folder) is not None) if follow else None, last):
             typer.echo(text if as_json else printable(text))
     except (KeyboardInterrupt, BrokenPipeError):
         raise typer.Exit(0) from None
 
 
-def _tail(path: Path, alive: Any) -> Iterator[str]:
-    """Whole lines from the beginning; with `alive`, new ones until it says no. A file that was replaced or cut is
-    read on from where it now ends."""
+def _tail(path: Path, alive: Callable[[], bool] | None, last: int | None) -> Iterator[str]:
+    """The `last` whole lines, or all; with `alive`, new ones until it says no. A file that was cut is read on from
+    where it now ends."""
     half, offset = b"", 0
     while True:
         going = alive() if alive else False
@@ -90,7 +91,9 @@ def _tail(path: Path, alive: Any) -> Iterator[str]:
                 file.seek(offset)
                 *whole, half = (half + file.read()).split(b"\n")
                 offset = file.tell()
-            yield from (line.decode("utf-8", "replace") for line in whole)
+            skipped = 0 if last is None else max(len(whole) - last, 0)
+            yield from (line.decode("utf-8", "replace") for line in whole[skipped:])
+            last = None
         if not going:
             return
         time.sleep(POLL_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -30,7 +31,7 @@ def watching(console: Console | None = None) -> Iterator[Show]:
     """What is told is shown: drawn on a terminal, printed as verl's lines elsewhere."""
     console = console or Console(file=sys.stdout)
     if not console.is_terminal:
-        yield _print_lines
+        yield _line_printer()
         return
     with Live(console=console, auto_refresh=False, transient=False) as live:
         drawn = [0.0, False]
@@ -44,9 +45,19 @@ def watching(console: Console | None = None) -> Iterator[Show]:
         yield show
 
 
-def _print_lines(state: RunState, events: list[Event], lines: list[str]) -> None:
-    for line in lines:
-        print(printable(line), flush=True)
+def _line_printer() -> Show:
+    """Prints lines until nobody reads them (`| head`); the run goes on."""
+    reader = [True]
+
+    def show(state: RunState, events: list[Event], lines: list[str]) -> None:
+        try:
+            for line in lines if reader[0] else []:
+                print(printable(line), flush=True)
+        except BrokenPipeError:
+            reader[0] = False
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    return show
 
 
 def picture(state: RunState, now: float) -> RenderableType:

@@ -80,7 +80,7 @@ class Lock:
         self.descriptor = os.open(folder.path / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
         give_up = time.monotonic() + wait_s
         while not self._taken():
-            if time.monotonic() > give_up:
+            if time.monotonic() > give_up or writer_lives(folder):
                 os.close(self.descriptor)
                 raise Problems([f"{folder.name}: is being written by {holder_words(folder)}; rlrun stop {folder.name}"])
             time.sleep(0.1)
@@ -112,6 +112,22 @@ def holder(folder: Folder) -> dict[str, int | str] | None:
     finally:
         os.close(descriptor)
     return None
+
+
+def writer_lives(folder: Folder) -> bool:
+    """Whether the lock's holder itself runs here, not only processes that it left behind."""
+    who = holder(folder)
+    return who is not None and who.get("host") == socket.gethostname() and _exists(int(who["pid"]))
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def holder_words(folder: Folder) -> str:

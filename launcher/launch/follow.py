@@ -87,7 +87,8 @@ def _signals(job: Job) -> Iterator[list[int]]:
         else:
             job.kill()
 
-    before = {number: signal.signal(number, pass_on) for number in SIGNALS}
+    heeded = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup ignores SIGHUP
+    before = {number: signal.signal(number, pass_on) for number in heeded}
     try:
         yield asked
     finally:

@@ -79,12 +79,16 @@ def _check_data(run: RunSpec, folder: Folder) -> None:
     """Bad rows are named before any process starts."""
     if run.data.on_bad_row != "error":
         return
+    kind, batch, rows = run.algorithm.data, run.data.train_batch_size, 0
     with RefusedLog(folder.refused) as log:
-        for split in ("train", "val"):
-            for _ in log.sift(run.data.read(split, run.algorithm.data)):
-                pass
-    if log.refused:
-        raise Problems(log.lines())
+        rows = sum(1 for _ in log.sift(run.data.read("train", kind)))
+        for _ in log.sift(run.data.read("val", kind)):
+            pass
+    found = log.lines() if log.refused else []
+    if rows < batch and not found:
+        found.append(f"data.train_batch_size: got {batch}, and the data has {rows} rows; at most {rows} would do")
+    if found:
+        raise Problems(found)
 
 
 def _lock(run: RunSpec) -> dict[str, object]:

@@ -13,7 +13,8 @@ class Model(ABC):
     """Subclass it, decorate with @settings, and name the class in conf/model/<name>.yaml."""
 
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
-    """Format of weights, gradients and optimizer; `float64` is for exactness tests."""
+    """Format of weights, gradients and optimizer. `bfloat16` halves the memory, but has 8 bits for a weight: steps
+    smaller than 1/256 of it are lost, so small learning rates teach nothing. `float64` is for exactness tests."""
 
     @property
     @abstractmethod

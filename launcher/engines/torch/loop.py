@@ -84,9 +84,10 @@ class Training:
         with self.clock("step"):
             self.busy("rollout" if self.policy.sampled else "update")
             batch = self.source.batch(step, self.clock)  # tokens, mask, reward
-            with self.clock("old_log_prob"):
-                batch = self.policy.annotate(batch, on_policy=parts * trainer.ppo_epochs == 1)
-            batch = algorithm.prepare(batch)  # + advantages
+            on_policy = parts * trainer.ppo_epochs == 1
+            batch = self.policy.annotate(batch, self.clock, on_policy=on_policy)  # + log-probabilities as they stand
+            with self.clock("adv"):
+                batch = algorithm.prepare(batch)  # + advantages
             self.busy("update")
             with self.clock("update_actor"):
                 size = len(batch) // parts if self.policy.sampled else len(batch)

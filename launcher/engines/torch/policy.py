@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from launcher.engines.torch import world
+from launcher.engines.torch.measure import Clock
 from launcher.engines.torch.model import CausalLM, entropy
 from launcher.engines.torch.packing import pack
 from launcher.spec.algorithm import Algorithm, Batch, Output
@@ -38,12 +39,14 @@ class Policy:
         )
 
     @torch.no_grad()
-    def annotate(self, batch: Batch, *, on_policy: bool) -> Batch:
+    def annotate(self, batch: Batch, clock: Clock, *, on_policy: bool) -> Batch:
         """Log-probabilities as they stand before the update; `old` is left to the update when it is on-policy."""
         if self.sampled and not on_policy:
-            batch = replace(batch, old=self._logp(self.model, batch))
+            with clock("old_log_prob"):
+                batch = replace(batch, old=self._logp(self.model, batch))
         if self.reference:
-            batch = replace(batch, reference=self._logp(self.reference, batch))
+            with clock("ref"):
+                batch = replace(batch, reference=self._logp(self.reference, batch))
         return batch
 
     def _logp(self, model: CausalLM, batch: Batch) -> Tensor:
