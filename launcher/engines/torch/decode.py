@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from inspect import signature
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from transformers import DynamicCache
 
 from launcher.engines.torch import streams
 from launcher.engines.torch.model import CausalLM
+from launcher.problems import Problems
 from launcher.spec.sampler import Sampler
 
 
@@ -33,6 +35,7 @@ class Decoder:
     @torch.no_grad()
     def sample(self, prompts: Sequence[list[int]], n: int, keys: np.ndarray, temperature: float) -> list[Sampled]:
         """`n` answers to each prompt, prompt by prompt. `keys` [P * n] are their random streams."""
+        self._check_cache()
         self.model.module.eval()
         answers: list[Sampled] = [Sampled([], True)] * (len(prompts) * n)
         for part in self._parts(prompts, n):
@@ -41,6 +44,12 @@ class Decoder:
             for row, answer in zip(rows, found, strict=True):
                 answers[row] = answer
         return answers
+
+    def _check_cache(self) -> None:
+        """A model that knows no `past_key_values` would take them, ignore them, and read single tokens."""
+        if "past_key_values" not in signature(self.model.module.forward).parameters:
+            name = type(self.model.module).__name__
+            raise Problems([f"model.path: {name} keeps a cache of its own kind, so it gives no answers; SFT would do"])
 
     def texts(self, answers: Sequence[Sampled]) -> list[str]:
         """What the answers say, without the tokens that end them."""

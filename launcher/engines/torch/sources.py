@@ -17,6 +17,9 @@ from launcher.spec.algorithm import Batch
 from launcher.spec.reward import Reward
 
 
+EXACT = torch.float64  # of masks, rewards and advantages: they are small, and their sums nearly cancel
+
+
 @dataclass(frozen=True)
 class Order:
     """Which rows a step takes: a pure function of the step, so a restart needs no state."""
@@ -92,7 +95,5 @@ def collate(rows: Sequence[tuple[list[int], list[int]]], model: CausalLM) -> Bat
     return Batch(
         tokens=torch.tensor([ids + [pad] * (longest - len(ids)) for ids, _ in rows], device=model.device),
         length=torch.tensor([len(ids) for ids, _ in rows], device=model.device),
-        mask=torch.tensor(
-            [mask + [0] * (longest - len(mask)) for _, mask in rows], device=model.device, dtype=model.exact
-        ),
+        mask=torch.tensor([mask + [0] * (longest - len(mask)) for _, mask in rows], device=model.device, dtype=EXACT),
     )

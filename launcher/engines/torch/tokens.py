@@ -8,6 +8,8 @@ from transformers import PreTrainedTokenizerFast
 
 from launcher.spec.data import Dataset, Message, Refused, Row, Text
 
+NO_TEMPLATE = "is a conversation, and the tokenizer has no chat template; a text prompt would do"
+
 
 @dataclass(frozen=True)
 class Tokens:
@@ -28,9 +30,7 @@ class Encoder:
     def prompt(self, number: int, row: Row) -> Tokens | Refused:
         """What the policy reads before it answers."""
         if isinstance(row.prompt, tuple) and not self.templated:
-            return self._refuse(
-                row, "is a conversation, and the tokenizer has no chat template; a text prompt would do"
-            )
+            return self._refuse(row, NO_TEMPLATE)
         ids = self._opening(row.prompt)
         limit = self.data.max_prompt_length
         if not ids:
@@ -41,8 +41,11 @@ class Encoder:
 
     def demonstration(self, number: int, row: Row) -> Tokens | Refused:
         """Prompt and answer, the answer's tokens and its end marked."""
+        found: tuple[list[int], list[int]] | str
         if row.response is None:
             found = self._conversation(row)
+        elif isinstance(row.prompt, tuple) and not self.templated:
+            found = NO_TEMPLATE
         else:
             opening, answer = self._opening(row.prompt), self._closing(row.prompt, row.response)
             found = (opening + answer, [0] * len(opening) + [1] * len(answer))
@@ -57,6 +60,8 @@ class Encoder:
         answer = len(tokens.ids) - opening
         if opening == 0:
             return self._refuse(row, "prompt has no tokens")
+        if answer == 0:
+            return self._refuse(row, "answer has no tokens")
         if opening > self.data.max_prompt_length:
             limit = self.data.max_prompt_length
             return self._refuse(row, f"prompt has {opening} tokens; data.max_prompt_length is {limit}")
@@ -78,7 +83,7 @@ class Encoder:
         before = self._render(turns, open_answer=True)
         whole = self._render([*turns, {"role": "assistant", "content": response}])
         if whole.startswith(before):
-            return self._ids(whole[len(before) :])
+            return self._ids(whole[len(before) :].rstrip())  # a line's end after the end token is not the answer's
         return [*self._ids(response), self.tokenizer.eos_token_id]
 
     def _conversation(self, row: Row) -> tuple[list[int], list[int]] | str:
@@ -90,7 +95,7 @@ class Encoder:
         spans = []
         for place, turn in enumerate(turns):
             if turn["role"] == "assistant":
-                start, end = self._render(turns[:place], open_answer=True), self._render(turns[: place + 1])
+                start, end = self._render(turns[:place], open_answer=True), self._render(turns[: place + 1]).rstrip()
                 if not (whole.startswith(start) and whole.startswith(end)):
                     return "the chat template rewrites earlier turns; one row for each answer would do"
                 spans.append((len(start), len(end)))
