@@ -135,6 +135,15 @@ def keep_newest(root: Path, count: int) -> None:
     tidy(root)
 
 
+def keep_newest_verified(root: Path) -> None:
+    """Remove all but the newest one that verifies."""
+    newest, _ = newest_verified(root)
+    for folder in newest_first(root):
+        if newest and folder != newest:
+            folder.rename(root / f"{_REMOVED}{folder.name}")
+    tidy(root)
+
+
 def tidy(root: Path) -> None:
     """Remove what a kill left: unfinished and half-removed folders. Only the run's one writer may call it."""
     for path in _leftovers(root):

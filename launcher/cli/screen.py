@@ -119,6 +119,6 @@ def _news(state: RunState) -> list[RenderableType]:
         lines.append(Text.assemble(("checkpoint  ", "dim"), state.checkpoint))
     if state.alert:
         lines.append(Text.assemble(("alert  ", "bold yellow"), printable(state.alert)))
-    if state.why and state.status in ("failed", "stopped"):
+    if state.why and state.status != "running":
         lines.append(Text.assemble((f"{state.status}  ", f"bold {COLOURS[state.status]}"), printable(state.why)))
     return [Text(), *lines] if lines else []

@@ -55,5 +55,5 @@ def _resume(name: str, root: str) -> Outcome:
 def _say_end(outcome: Outcome) -> None:
     if outcome.crash and outcome.crash.mendable:
         say_problems(outcome.crash.lines)
-    elif outcome.state.status == "failed":
+    elif outcome.state.why and outcome.state.status != "stopped":
         err.print(Text.assemble(("✗ ", "bold red"), printable(outcome.state.why)), soft_wrap=True)

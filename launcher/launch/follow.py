@@ -107,23 +107,23 @@ def _crash_of(rank: int | None, engine: Engine, logs: Path) -> Crashed | None:
 
 def _outcome(code: int, asked: list[int], follower: Follower, rank: int | None, logs: Path) -> Outcome:
     """How it ended, told as the last event."""
-    crash = follower.crash
-    saved = (
-        f"{follower.state.checkpoint} is the newest checkpoint" if follower.state.checkpoint else "nothing is saved yet"
-    )
-    if asked:
-        how = "" if code == 128 + asked[0] else ", ended at once"
-        follower.tell([Ended(how="stopped", why=f"{signal.Signals(asked[0]).name}{how}; {saved}")])
-        return Outcome(128 + asked[0], follower.state)
+    state, crash = follower.state, follower.crash
+    saved = f"{state.checkpoint} is the newest checkpoint" if state.checkpoint else "nothing is saved yet"
     if code == 0:
-        follower.tell([Ended(how="finished")])
-        return Outcome(0, follower.state)
-    if code >= 128:  # the process itself was asked to stop
-        follower.tell([Ended(how="stopped", why=f"{signal.Signals(code - 128).name} to rank {rank}; {saved}")])
-        return Outcome(code, follower.state)
-    why = "; ".join(crash.lines) if crash else _death(code)
-    follower.tell([Ended(how="failed", why=f"rank {rank}: {why}; its log is {logs / f'rank-{rank}.log'}")])
-    return Outcome(2 if crash and crash.mendable else 1, follower.state, crash)
+        unsaved = state.step > 0 and not state.checkpoint.endswith(f"_{state.step:06d}")
+        ended, exit_code = Ended(how="finished", why=f"the last step is not saved; {saved}" if unsaved else ""), 0
+    elif asked:
+        how = "" if code == 128 + asked[0] else ", ended at once"
+        ended, exit_code = Ended(how="stopped", why=f"{signal.Signals(asked[0]).name}{how}; {saved}"), 128 + asked[0]
+    elif code >= 128:  # the process itself was asked to stop
+        ended = Ended(how="stopped", why=f"{signal.Signals(code - 128).name} to rank {rank}; {saved}")
+        exit_code = code
+    else:
+        why = "; ".join(crash.lines) if crash else _death(code)
+        ended = Ended(how="failed", why=f"rank {rank}: {why}; its log is {logs / f'rank-{rank}.log'}")
+        exit_code = 2 if crash and crash.mendable else 1
+    follower.tell([ended])
+    return Outcome(exit_code, follower.state, crash)
 
 
 def _death(code: int) -> str:

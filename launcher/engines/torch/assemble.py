@@ -18,7 +18,7 @@ from launcher.engines.torch.loop import Schedule, Source, Training
 from launcher.engines.torch.model import CausalLM, load
 from launcher.engines.torch.policy import Policy
 from launcher.engines.torch.rows import Rows
-from launcher.engines.torch.save import Position, Saver, load_optimizer, position_of
+from launcher.engines.torch.save import Position, Saver, Written, load_optimizer, position_of
 from launcher.engines.torch.sources import Demonstrations, Order, Rollouts
 from launcher.engines.torch.tokens import Encoder
 from launcher.events import Event, Loaded
@@ -127,7 +127,7 @@ def training(
     saver = Saver(folder / "checkpoints", parts.policy, run.trainer.keep_last)
     order = parts.source.order
 
-    def save(step: int) -> str:
+    def save(step: int) -> Written:
         sync()  # what was told of the steps must outlive them
         return saver.save(Position(step, run.seed, order.epoch(step), order.rows))
 

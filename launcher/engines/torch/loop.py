@@ -11,6 +11,7 @@ import torch
 from launcher.engines.torch import measure, streams, world
 from launcher.engines.torch.evaluate import Validation
 from launcher.engines.torch.policy import Policy
+from launcher.engines.torch.save import Written
 from launcher.engines.torch.sources import Order
 from launcher.events import Alert, Event, Phase, PhaseName, Saved, Step
 from launcher.spec.algorithm import Batch
@@ -52,7 +53,7 @@ class Training:
         validation: Validation | None,
         schedule: Schedule,
         emit: Callable[[Event], None],
-        save: Callable[[int], str],
+        save: Callable[[int], Written],
         asked_to_stop: Callable[[], bool],
     ) -> None:
         self.run, self.policy, self.source, self.validation = run, policy, source, validation
@@ -112,10 +113,10 @@ class Training:
     def checkpoint(self, step: int) -> None:
         self.busy("saving")
         with self.clock("save_checkpoint"):
-            why = self.save(step)
-        if why:
-            self.emit(Alert(step=step, text=f"checkpoint {why}; training goes on"))
-        else:
+            written = self.save(step)
+        if written.told:
+            self.emit(Alert(step=step, text=f"checkpoint {written.told}; training goes on"))
+        if written.done:
             self.emit(Saved(step=step, path=saved_path(step)))
 
     def leave(self, step: int) -> bool:

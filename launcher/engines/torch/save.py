@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -26,23 +27,53 @@ class Position:
     """Rows of the training data: a step takes other rows when this changes."""
 
 
+@dataclass(frozen=True)
+class Written:
+    """Whether a checkpoint is complete on disk, and what a person should know of it."""
+
+    done: bool
+    told: str = ""
+
+
+_FULL = re.compile(r"(Errno|os error) (28|122)\b")  # ENOSPC, EDQUOT; safetensors tells them in text only
+
+
 class Saver:
     """Writes checkpoints from rank 0; the others wait."""
 
     def __init__(self, root: Path, policy: Policy, keep: int) -> None:
         self.root, self.policy, self.keep = root, policy, keep
 
-    def save(self, position: Position) -> str:
-        """Why it could not be written; empty when it was. Earlier checkpoints stay as they are on failure."""
-        why = ""
-        if world.RANK == 0:
-            try:
-                checkpoints.write(self.root, position.step, lambda folder: self._fill(folder, position))
-                checkpoints.keep_newest(self.root, self.keep)
-            except (OSError, SafetensorError) as error:
-                why = f"{checkpoints.name_of(position.step)} not written: {' '.join(str(error).split())}"
+    def save(self, position: Position) -> Written:
+        """Write one checkpoint. On failure nothing of it remains and the newest earlier one stays as it is."""
+        written = self._save(position) if world.RANK == 0 else Written(True)
         world.wait()
-        return why
+        return written
+
+    def _save(self, position: Position) -> Written:
+        name = checkpoints.name_of(position.step)
+        if not (error := self._try(position)):
+            return Written(True)
+        spare = checkpoints.newest_first(self.root)[1:]
+        if not (spare and _FULL.search(error) and checkpoints.newest_verified(self.root)[0]):
+            return Written(False, f"{name} not written: {error}")
+        try:  # a newer checkpoint is worth more than an old one that would go soon anyway
+            checkpoints.keep_newest_verified(self.root)
+        except OSError as refused:
+            return Written(False, f"{name} not written: {error}; and no room could be made: {refused}")
+        gone = ", ".join(path.name for path in spare)
+        if error_again := self._try(position):
+            return Written(False, f"{name} not written: {error_again}; removing {gone} made too little room")
+        return Written(True, f"{name} written only after removing {gone}: {error}")
+
+    def _try(self, position: Position) -> str:
+        """Why it could not be written; empty when it was."""
+        try:
+            checkpoints.write(self.root, position.step, lambda folder: self._fill(folder, position))
+            checkpoints.keep_newest(self.root, self.keep)
+        except (OSError, SafetensorError) as error:
+            return " ".join(str(error).split())
+        return ""
 
     def _fill(self, folder: Path, position: Position) -> None:
         self.policy.model.module.save_pretrained(folder / "policy")

@@ -16,7 +16,6 @@ from launcher.engines.torch.tokens import Tokens
 from launcher.spec.algorithm import Batch
 from launcher.spec.reward import Reward
 
-
 EXACT = torch.float64  # of masks, rewards and advantages: they are small, and their sums nearly cancel
 
 
