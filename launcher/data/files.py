@@ -6,9 +6,11 @@ import glob
 import hashlib
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
+from typing import Self
 
 from launcher.data.formats import to_row
 from launcher.data.rows import ENDINGS, Found, ending_problem, read_rows
@@ -40,8 +42,11 @@ class Files(Dataset):
                 for found in read_rows(name):
                     yield found if isinstance(found, Refused) else self._row(found, kind)
 
-    def has(self, split: Split) -> bool:
-        return bool(self._patterns(split))
+    def rooted(self) -> Self:
+        def absolute(patterns: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(os.path.abspath(os.path.expanduser(pattern)) for pattern in patterns)
+
+        return replace(self, train_files=absolute(self.train_files), val_files=absolute(self.val_files))
 
     def problems(self) -> list[str]:
         found = []

@@ -56,9 +56,6 @@ class Reverse(Dataset):
             for index, string in enumerate(train[: self.n_demos]):
                 yield _row(split, index + 1, string, string if index in copied else string[::-1])
 
-    def has(self, split: Split) -> bool:
-        return split == "train" or self.n_val > 0
-
     def problems(self) -> list[str]:
         found = []
         if self.n_prompts + self.n_val > DISTINCT:

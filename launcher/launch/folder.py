@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from launcher.checkpoints import step_of
 from launcher.events import Event, Step, events_of, to_line
@@ -94,7 +95,10 @@ class Lock:
             return False
         return True
 
-    def release(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         os.close(self.descriptor)
 
 

@@ -11,8 +11,6 @@ from launcher.spec.run import RunSpec
 def problems(run: RunSpec) -> list[str]:
     """One line for each thing that would fail: files that are not there, folders that cannot be written."""
     found = [*run.data.problems(), *run.model.problems()]
-    if not run.data.has("train"):
-        found.append("data.train_files: nothing to train on; data.train_files=FILE.jsonl would do")
     root = Path(run.trainer.run_root).expanduser()
     standing = next((path for path in (root, *root.absolute().parents) if path.exists()), root)
     if not standing.is_dir():

@@ -32,12 +32,13 @@ def start(run: RunSpec, words: Sequence[str], show: Show) -> tuple[Folder, Outco
     name = trainer.experiment_name or free_name(root, trainer.project_name, run.label)
     run = replace(run, trainer=replace(trainer, experiment_name=name))
     folder, lock = take(root, trainer.project_name, name)
-    write_whole(folder.spec, to_yaml(run))
-    write_whole(folder.words, shlex.join(["rlrun", "train", *words]) + "\n")
-    write_whole(folder.path / "lock.json", json.dumps(_lock(run), indent=1) + "\n")
-    _check_data(run, folder)
-    rewind(folder, told_by(folder, run.engine.read), None)
-    return folder, _attempt(run, folder, lock, 0, [], show)
+    with lock:
+        write_whole(folder.path / "lock.json", json.dumps(_lock(run), indent=1) + "\n")
+        write_whole(folder.words, shlex.join(["rlrun", "train", *words]) + "\n")
+        write_whole(folder.spec, to_yaml(replace(run, data=run.data.rooted(), model=run.model.rooted())))
+        _check_data(run, folder)
+        rewind(folder, told_by(folder, run.engine.read), None)
+        return folder, _attempt(run, folder, lock, 0, [], show)
 
 
 def resume(folder: Folder, show: Show) -> Outcome:
@@ -47,20 +48,23 @@ def resume(folder: Folder, show: Show) -> Outcome:
     run = from_yaml(folder.spec.read_text(encoding="utf-8"))
     if found := [*run.data.problems(), *run.model.problems()]:
         raise Problems(found)
-    lock = Lock(folder)
-    checkpoints.tidy(folder.checkpoints)
-    newest, faults = checkpoints.newest_verified(folder.checkpoints)
-    if faults and newest is None:
-        raise Problems([*faults, f"{folder.name}: no checkpoint verifies; a new run would do"])
-    step = checkpoints.step_of(newest) if newest else 0
-    rewind(folder, told_by(folder, run.engine.read), newest)
-    alerts: list[Event] = [
-        Alert(step=step, text=f"checkpoints/{fault}; went on from {checkpoints.name_of(step)}") for fault in faults
-    ]
-    return _attempt(run, folder, lock, step, alerts, show)
+    if run.data.fingerprint() != _recorded(folder).get("data"):
+        raise Problems(["data: is not what the run began with (its sha256 differs); the data as it was would do"])
+    with Lock(folder) as lock:
+        checkpoints.tidy(folder.checkpoints)
+        newest, faults = checkpoints.newest_verified(folder.checkpoints)
+        if faults and newest is None:
+            raise Problems([*faults, f"{folder.name}: no checkpoint verifies; a new run would do"])
+        step = checkpoints.step_of(newest) if newest else 0
+        rewind(folder, told_by(folder, run.engine.read), newest)
+        went_on = checkpoints.name_of(step)
+        alerts: list[Event] = [
+            Alert(step=step, text=f"checkpoints/{fault}; went on from {went_on}") for fault in faults
+        ]
+        return _attempt(run, folder, lock, step, alerts, show)
 
 
-def _attempt(run: RunSpec, folder: Folder, lock: Lock, step: int, alerts: list[Event], show: Show) -> Outcome:
+def _attempt(run: RunSpec, folder: Folder, lock: Lock, step: int, alerts: Sequence[Event], show: Show) -> Outcome:
     logs = folder.new_attempt()
     log = Log.open(folder.events)
     for alert in alerts:
@@ -72,7 +76,6 @@ def _attempt(run: RunSpec, folder: Folder, lock: Lock, step: int, alerts: list[E
         return follow(job, folder, run.engine, logs, show)
     finally:
         job.kill()
-        lock.release()
 
 
 def _check_data(run: RunSpec, folder: Folder) -> None:
@@ -99,6 +102,11 @@ def _lock(run: RunSpec) -> dict[str, object]:
         "data": run.data.fingerprint(),
         "seed": run.seed,
     }
+
+
+def _recorded(folder: Folder) -> dict[str, object]:
+    recorded: dict[str, object] = json.loads((folder.path / "lock.json").read_text(encoding="utf-8"))
+    return recorded
 
 
 def _version(package: str) -> str | None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Self
 
-from launcher.checkpoints import newest_first
-from launcher.problems import nearest, shown
+from launcher.checkpoints import newest_first, newest_verified
+from launcher.problems import Problems, nearest, shown
 from launcher.settings import settings
 from launcher.spec.model import Model
 
@@ -25,7 +27,11 @@ class Pretrained(Model):
     @property
     def label(self) -> str:
         path = Path(self.path)
-        return re.sub(r"[^A-Za-z0-9._-]", "-", path.parents[2].name if path.name == "policy" else path.name)
+        in_a_run = path.name == "policy" and len(path.parents) > 3  # run/checkpoints/step/policy
+        return re.sub(r"[^A-Za-z0-9._-]", "-", path.parents[2].name if in_a_run else path.name)
+
+    def rooted(self) -> Self:
+        return replace(self, path=weights_of(self.path))
 
     def problems(self) -> list[str]:
         folder = Path(self.path).expanduser()
@@ -39,3 +45,14 @@ class Pretrained(Model):
             return []
         beside = [path.name for path in folder.parent.iterdir()] if folder.parent.is_dir() else []
         return [f"model.path: no folder {shown(self.path)}; {nearest(folder.name, beside, listed='beside it stand')}"]
+
+
+def weights_of(path: str) -> str:
+    """A run's folder stands for its newest checkpoint that verifies, a folder for itself, all else for the hub."""
+    folder = Path(path).expanduser()
+    if not (folder / "checkpoints").is_dir():
+        return str(folder.resolve()) if folder.is_dir() else path
+    newest, faults = newest_verified(folder / "checkpoints")
+    if newest is None:
+        raise Problems([f"model.path: {shown(path)} has no checkpoint that verifies", *faults])
+    return str((newest / "policy").resolve())

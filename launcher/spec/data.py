@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from launcher.settings import AtLeastOne, settings
 from launcher.spec.algorithm import Kind
@@ -72,13 +72,13 @@ class Dataset(ABC):
     def read(self, split: Split, kind: Kind) -> Iterator[Row | Refused]:
         """Every row of the split once, as prompts or as demonstrations, good or refused, in a fixed order."""
 
-    @abstractmethod
-    def has(self, split: Split) -> bool:
-        """Whether the split is given at all."""
-
     def problems(self) -> list[str]:
         """What can be seen to be wrong without reading rows: one line each."""
         return []
+
+    def rooted(self) -> Self:
+        """The same data, found from any working folder."""
+        return self
 
     @abstractmethod
     def fingerprint(self) -> str:

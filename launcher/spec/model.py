@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Literal
+from typing import Literal, Self
 
 from launcher.settings import settings
 
@@ -24,3 +24,7 @@ class Model(ABC):
     def problems(self) -> list[str]:
         """What can be seen to be wrong before anything is loaded: one line each."""
         return []
+
+    def rooted(self) -> Self:
+        """The same model, found from any working folder."""
+        return self

@@ -67,8 +67,6 @@ def test_a_row_that_is_no_row_is_refused_with_the_line_as_it_stands() -> None:
 def test_settings_come_as_a_list_or_one_name() -> None:
     given_list = from_node(Files, {"train_files": ["a.jsonl", "b.jsonl"], "val_files": "c.jsonl"})
     assert (given_list.train_files, given_list.val_files) == (("a.jsonl", "b.jsonl"), ("c.jsonl",))
-    assert given_list.has("train") and given_list.has("val")
-    assert not Files(train_files=("a.jsonl",)).has("val")
 
 
 @pytest.mark.parametrize(

@@ -84,8 +84,6 @@ def test_the_fingerprint_follows_the_rows() -> None:
 
 
 def test_splits_and_kinds() -> None:
-    assert Reverse().has("train") and Reverse().has("val")
-    assert not Reverse(n_val=0).has("val")
     (found,) = Reverse().read("train", "pairs")
     assert found == Refused("reverse:train", "pairs are not read yet; answers or prompts would be", "")
 

@@ -122,7 +122,7 @@ def _cut_tail(probability: Tensor, top_k: int, top_p: float) -> Tensor:
         least = probability.topk(top_k, -1).values[:, -1:]
         probability = probability.masked_fill(probability < least, 0)
     if top_p < 1:
-        ranked, token = probability.sort(-1, descending=True)
+        ranked, token = probability.sort(dim=-1, descending=True, stable=True)  # of equals, the first
         before = ranked.cumsum(-1) - ranked
         reached = before >= top_p * ranked.sum(-1, keepdim=True)
         probability = probability.masked_fill(reached.gather(-1, token.argsort(-1)), 0)

@@ -11,10 +11,9 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
-from launcher.checkpoints import newest_verified
 from launcher.engines.torch.attention import NAME, NO_MASK
 from launcher.engines.torch.packing import Packed
-from launcher.models.pretrained import Pretrained
+from launcher.models.pretrained import Pretrained, weights_of
 from launcher.models.scratch import Scratch
 from launcher.problems import Problems
 from launcher.spec.model import Model
@@ -124,17 +123,6 @@ def _from_folder(model: Model, weights: Path | None, dtype: torch.dtype) -> tupl
         return AutoModelForCausalLM.from_pretrained(path, dtype=dtype, use_safetensors=True, **more), tokenizer
     except (OSError, ValueError) as error:
         raise Problems([f"model.path: {path!r} cannot be loaded: {' '.join(str(error).split())}"]) from error
-
-
-def weights_of(path: str) -> str:
-    """A run's folder stands for its newest checkpoint that verifies; anything else for itself."""
-    checkpoints = Path(path).expanduser() / "checkpoints"
-    if not checkpoints.is_dir():
-        return str(Path(path).expanduser()) if Path(path).expanduser().is_dir() else path
-    newest, faults = newest_verified(checkpoints)
-    if newest is None:
-        raise Problems([f"model.path: {path!r} has no checkpoint that verifies", *faults])
-    return str(newest / "policy")
 
 
 def characters(alphabet: str) -> PreTrainedTokenizerFast:
