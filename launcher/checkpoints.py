@@ -19,7 +19,7 @@ from pathlib import Path
 from launcher.files import sync_path
 
 MANIFEST = "manifest.json"
-_NAME = re.compile(r"step_(\d{6,})")
+_NAME = re.compile(r"step_[0-9]{6,}")
 _UNFINISHED, _REMOVED = ".unfinished-", ".removed-"
 
 
@@ -61,6 +61,7 @@ def _seal(folder: Path, step: int) -> None:
     manifest = folder / MANIFEST
     manifest.write_bytes(_manifest_text(step, files))
     for path in (manifest, *(path for path in folder.rglob("*") if path.is_dir()), folder):
+        os.chmod(path, 0o700 if path.is_dir() else 0o600)
         sync_path(path)
 
 

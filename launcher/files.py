@@ -50,7 +50,7 @@ def write_whole(path: Path, text: str) -> None:
     """Replace `path` in one step: a reader finds the old text or the new one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with open(temporary, "x", encoding="utf-8", opener=_private) as file:
+        with open(temporary, "w", encoding="utf-8", opener=_private) as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

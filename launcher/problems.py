@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
@@ -20,6 +21,13 @@ def nearest(word: str, known: Sequence[str], *, listed: str = "it may be") -> st
     if near:
         return f"did you mean {near[0]}?"
     return f"{listed} {', '.join(sorted(known))}" if known else "there is none yet"
+
+
+def said(error: Exception) -> str:
+    """What a library's error says, as one line of ours."""
+    text = (error.strerror if isinstance(error, OSError) else None) or str(error).strip() or type(error).__name__
+    line = text.splitlines()[0].strip().rstrip(".")
+    return line[:1].lower() + line[1:] if re.match(r"[A-Z][a-z]+\b", line) else line
 
 
 def shown(value: object, limit: int = 80) -> str:

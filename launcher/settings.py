@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Callable
+from inspect import isabstract
 from typing import Annotated, Any, TypeVar, dataclass_transform
 
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter
-from pydantic.dataclasses import dataclass
+from pydantic.dataclasses import dataclass, is_pydantic_dataclass
 from pydantic_core import core_schema
 
 T = TypeVar("T")
@@ -53,9 +54,13 @@ class ByTarget:
                 raise ValueError(f"needs a choice of its config group, not a value of type {type(node).__name__}")
             values = dict(node)
             target = values.pop("_target_", None)
-            if target is None:
-                raise ValueError(f"has no _target_; its config file names the {base.__name__} class to build")
-            return from_node(locate(target, base), values)
+            if not isinstance(target, str):
+                came = "has no _target_" if target is None else f"_target_ is {target!r}"
+                raise ValueError(f"{came}; its config file names the {base.__name__} class to build")
+            chosen: type = locate(target, base)
+            if not is_pydantic_dataclass(chosen) or isabstract(chosen):
+                raise ValueError(f"{target} cannot be built; a class with @settings and every method would do")
+            return from_node(chosen, values)
 
         def dump(value: Any) -> dict[str, Any]:
             cls = type(value)

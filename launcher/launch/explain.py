@@ -26,7 +26,7 @@ def explain(error: ValidationError, node: Mapping[str, Any]) -> list[str]:
 
 def _is_key(part: int | str) -> bool:
     """Union branches stand in the place too (`tuple[...]`, `function-before[...]`): they are no keys."""
-    return isinstance(part, int) or part.isidentifier()
+    return isinstance(part, int) or "[" not in part
 
 
 def _lines(place: str, problems: list[ErrorDetails], node: Mapping[str, Any]) -> Iterator[str]:
@@ -58,8 +58,11 @@ def _owner(path: str, node: Mapping[str, Any]) -> type | None:
     if not path:
         return RunSpec
     top = path.partition(".")[0]
-    target = node[top].get("_target_")
-    return locate(target, object) if target else _class_of(get_type_hints(RunSpec)[top])
+    target, base = node[top].get("_target_"), _class_of(get_type_hints(RunSpec)[top])
+    try:
+        return locate(target, base) if target and base else base
+    except ValueError:  # the group takes no _target_
+        return base
 
 
 def _class_of(hint: Any) -> type | None:

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
-from launcher.spec.run import RunSpec
+from launcher.problems import said, shown
+from launcher.spec.run import RunSpec, Trainer
 
 
 def problems(run: RunSpec) -> list[str]:
     """One line for each thing that would fail: files that are not there, folders that cannot be written."""
     found = [*run.data.problems(), *run.model.problems()]
-    root = Path(run.trainer.run_root).expanduser()
-    standing = next((path for path in (root, *root.absolute().parents) if path.exists()), root)
-    if not standing.is_dir():
-        found.append(f"trainer.run_root: {str(standing)!r} is a file; a folder would do")
-    elif not os.access(standing, os.W_OK | os.X_OK):
-        found.append(f"trainer.run_root: cannot write to {str(standing)!r}; another folder would do")
+    try:
+        found += _folder(run.trainer)
+    except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL, or the home of nobody
+        found.append(f"trainer.run_root: got {shown(run.trainer.run_root)}, {said(error)}; another folder would do")
     return list(dict.fromkeys(found))
+
+
+def _folder(trainer: Trainer) -> list[str]:
+    """Why the run's folder cannot be made."""
+    root = Path(trainer.run_root).expanduser().absolute()
+    folder = root / trainer.project_name / (trainer.experiment_name or "")
+    with suppress(FileNotFoundError, NotADirectoryError):
+        folder.stat()  # raises where the name itself is impossible, which exists() does not
+    standing = next(path for path in (folder, *folder.parents) if path.exists())
+    if not standing.is_dir():
+        return [f"trainer.run_root: {str(standing)!r} is a file; a folder would do"]
+    if not os.access(standing, os.W_OK | os.X_OK):
+        return [f"trainer.run_root: cannot write to {str(standing)!r}; another folder would do"]
+    return []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -16,15 +17,17 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
+from yaml import MarkedYAMLError, YAMLError
 
 from launcher.launch.explain import explain
-from launcher.problems import Problems, nearest, shown
+from launcher.problems import Problems, nearest, said, shown
 from launcher.settings import from_node
 from launcher.spec.run import RunSpec
 
 PACKAGE = Path(__file__).parents[1]
 TARGET = "_target_"
-_RESOLVER = re.compile(r"\$\{\s*[\w.]+\s*:")  # ${oc.env:HOME} and its like reach outside the config
+_RESOLVER = re.compile(r"\$\{[^}]*[:$]")  # ${oc.env:HOME}, ${oc.${name}:HOME}: they reach outside the config
+_FAULTS = (HydraException, OmegaConfBaseException, YAMLError, OSError, ValueError)  # what composing raises
 
 
 def conf_dir() -> Path:
@@ -34,11 +37,13 @@ def conf_dir() -> Path:
 
 
 def groups(extra: Path | None = None) -> dict[str, list[str]]:
-    """Every config group with its choices."""
+    """Every config group with its choices. A folder of `extra` that is no group of ours is something else's."""
     found: dict[str, set[str]] = {}
-    for root in filter(None, (conf_dir(), extra)):
-        for file in root.glob("*/*.yaml"):
-            found.setdefault(file.parent.name, set()).add(file.stem)
+    for file in conf_dir().glob("*/*.yaml"):
+        found.setdefault(file.parent.name, set()).add(file.stem)
+    for file in extra.glob("*/*.yaml") if extra else ():
+        if file.parent.name in found:
+            found[file.parent.name].add(file.stem)
     return {group: sorted(choices) for group, choices in sorted(found.items())}
 
 
@@ -67,7 +72,10 @@ def resolve(words: Iterable[str], config_dir: Path | None = None) -> RunSpec:
     read = _sort(words, known)
     left_out = sorted(_required() - read.choices.keys())
     base = [*(f"~{group}" for group in left_out), *read.choices.values()]
-    node, refusals = _compose(base, read.values, config_dir)
+    try:
+        node, refusals = _compose(base, read.values, config_dir)
+    except Problems as found:
+        raise Problems([*read.problems, *found.lines]) from None
     unchosen = [group for group in known if group not in node]
     problems = [*read.problems, *refusals]
     problems += [
@@ -106,10 +114,11 @@ def _sort(words: Iterable[str], known: dict[str, list[str]]) -> Words:
     parser, sorted_words = OverridesParser.create(), Words({}, [], [], set())
     for word in words:
         try:
+            word.encode()
             override = parser.parse_override(word)
-        except HydraException as error:
-            reason = str(error).splitlines()[0].partition("See https")[0].strip().rstrip(".")
-            sorted_words.problems.append(f"{shown(word)}: cannot be read ({_lower(reason)}); key=value would do")
+        except (HydraException, UnicodeEncodeError) as error:
+            reason = said(error).partition("See https")[0].strip().rstrip(".")
+            sorted_words.problems.append(f"{shown(word)}: cannot be read ({reason}); {_readable(word)} would do")
             continue
         if problem := _refusal(override, known):
             sorted_words.problems.append(problem)
@@ -134,6 +143,8 @@ def _refusal(override: Override, known: dict[str, list[str]]) -> str:
         return f"{key}: ${{...:...}} is for config files only; the value itself would do"
     if override.is_sweep_override():
         return f"{key}: a sweep is not run yet; one value would do, got {shown(override.input_line)}"
+    if override.package is not None:
+        return f"{shown(override.input_line)}: a choice has the name of its group; {top}=CHOICE would do"
     if top == "hydra" or key.startswith("hydra/"):
         return f"{key}: Hydra's own settings are not part of a run; leave it out"
     if TARGET in key or _names_target(override.value()):
@@ -160,7 +171,7 @@ def _spelling(override: Override, word: str, known: dict[str, list[str]]) -> str
     """Settings have their defaults in classes, not in YAML, so a plain `key=value` must be allowed to add."""
     top, _, rest = override.key_or_group.partition(".")
     if not rest and top in known:
-        return word.removeprefix("+") if override.type == OverrideType.ADD else word
+        return f"~{top}" if override.type == OverrideType.DEL else word.lstrip("+")
     plain = override.type in (OverrideType.CHANGE, OverrideType.ADD)
     return f"++{word.removeprefix('+')}" if plain else word
 
@@ -172,19 +183,23 @@ def _compose(base: list[str], words: list[str], config_dir: Path | None) -> tupl
     with initialize_config_dir(str(conf_dir()), version_base=None):
         try:
             return _composed([*base, *words]), []
-        except (HydraException, OmegaConfBaseException):
-            pass  # some word is at fault; which one shows when each stands alone
+        except _FAULTS:
+            pass  # a config file or some word is at fault; which one shows when each stands alone
+        try:
+            _composed(base)
+        except _FAULTS as error:
+            raise Problems([_config_fault(error)]) from error
         problems, good = [], []
         for word in words:
             try:
                 _composed([*base, word])
                 good.append(word)
-            except (HydraException, OmegaConfBaseException) as error:
-                problems.append(f"{word.lstrip('+')}: {_lower(str(error).splitlines()[0].strip().rstrip('.'))}")
+            except _FAULTS as error:
+                problems.append(f"{word.lstrip('+')}: {said(error)}")
         try:
             return _composed([*base, *good]), problems
-        except (HydraException, OmegaConfBaseException) as error:
-            raise Problems([*problems, _lower(str(error).splitlines()[0].strip().rstrip("."))]) from error
+        except _FAULTS as error:
+            raise Problems([*problems, said(error)]) from error
 
 
 def _composed(words: list[str]) -> dict[str, Any]:
@@ -197,6 +212,14 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", r"\'") + "'"
 
 
-def _lower(text: str) -> str:
-    """Error lines begin with a small letter, unless the word is a name."""
-    return text[:1].lower() + text[1:] if re.match(r"[A-Z][a-z]", text) else text
+def _config_fault(error: Exception) -> str:
+    if isinstance(error, MarkedYAMLError) and error.problem_mark:
+        return f"{error.problem_mark.name}:{error.problem_mark.line + 1}: {error.problem}"
+    return f"--config-dir: {said(error)}"
+
+
+def _readable(word: str) -> str:
+    """The word as Hydra reads it: what is no plain name or number stands in quotes."""
+    key, equals, value = word.partition("=")
+    plain = equals and value.isprintable() and not set(value) & set('"\\${}[](),')
+    return shlex.quote(f'{key}="{value}"') if plain and re.fullmatch(r"[\w.]+", key) else "key=value"

@@ -43,9 +43,9 @@ def see(folder: Folder) -> Run:
 
 def find(name: str, root: Path) -> Folder:
     """The run meant by a folder's path, `project/experiment`, or an experiment's name that is unique."""
-    for path in (Path(name).expanduser(), root / name):
-        if (path / "spec.yaml").is_file():
-            return Folder(path)
+    for path in (Path(name), root / name):
+        if found := _run_at(path):
+            return found
     known = {f"{path.parent.parent.name}/{path.parent.name}": path.parent for path in root.glob("*/*/spec.yaml")}
     same = [full for full in known if full.partition("/")[2] == name]
     if len(same) == 1:
@@ -53,6 +53,16 @@ def find(name: str, root: Path) -> Folder:
     if same:
         raise Problems([f"{shown(name)}: is the name of {len(same)} runs; {' or '.join(sorted(same))} would do"])
     raise Problems([f"{shown(name)}: no run of that name in {root}; {nearest(name, sorted(known))}"])
+
+
+def _run_at(path: Path) -> Folder | None:
+    try:
+        path = path.expanduser()
+        if not (path / "spec.yaml").is_file():
+            return None
+    except (OSError, RuntimeError):  # longer than a name may be, or the home of nobody
+        return None
+    return Folder(path if path.name and ".." not in path.parts else path.resolve())  # `.` has no name to show
 
 
 def stop(folder: Folder, *, now: bool, wait_s: float = 60.0) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from launcher.checkpoints import newest_first, newest_verified
-from launcher.problems import Problems, nearest, shown
+from launcher.problems import Problems, nearest, said, shown
 from launcher.settings import settings
 from launcher.spec.model import Model
 
@@ -34,7 +34,12 @@ class Pretrained(Model):
         return replace(self, path=weights_of(self.path))
 
     def problems(self) -> list[str]:
-        folder = Path(self.path).expanduser()
+        try:
+            return self._folder_problems(Path(self.path).expanduser())
+        except (OSError, RuntimeError) as error:  # a name that is too long, or the home of nobody
+            return [f"model.path: got {shown(self.path)}, {said(error)}; a model's folder or hub id would do"]
+
+    def _folder_problems(self, folder: Path) -> list[str]:
         if folder.is_dir():
             if (folder / "config.json").is_file() or newest_first(folder / "checkpoints"):
                 return []
@@ -43,7 +48,9 @@ class Pretrained(Model):
             return [f"model.path: {shown(self.path)} is a file; the folder that holds config.json would do"]
         if _HUB_ID.fullmatch(self.path) and not Path(self.path).parent.is_dir():
             return []
-        beside = [path.name for path in folder.parent.iterdir()] if folder.parent.is_dir() else []
+        if not folder.parent.is_dir():
+            return [f"model.path: no folder {shown(self.path)}; neither is the folder {shown(str(folder.parent))}"]
+        beside = [path.name for path in folder.parent.iterdir()]
         return [f"model.path: no folder {shown(self.path)}; {nearest(folder.name, beside, listed='beside it stand')}"]
 
 

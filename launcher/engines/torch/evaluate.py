@@ -39,7 +39,7 @@ class Validation:
             part = mine[start : start + self.size]
             for place, score in zip(part, self._answer(part, step), strict=True):
                 source = self.sources.index(self.rows.rows[place].data_source)
-                sums[source] += torch.tensor([score, 1.0], dtype=torch.double)
+                sums[source] += sums.new_tensor([score, 1.0])
         totals = world.total(sums).tolist()
         return {
             f"val-core/{source}/reward/mean@1": score / count

@@ -11,6 +11,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
+from launcher.checkpoints import MANIFEST
 from launcher.engines.torch.attention import NAME, NO_MASK
 from launcher.engines.torch.packing import Packed
 from launcher.models.pretrained import Pretrained, weights_of
@@ -114,15 +115,22 @@ def _from_scratch(model: Scratch, seed: int, dtype: torch.dtype) -> tuple[Any, P
 
 
 def _from_folder(model: Model, weights: Path | None, dtype: torch.dtype) -> tuple[Any, PreTrainedTokenizerFast]:
-    path, more = str(weights), {}
-    if weights is None and isinstance(model, Pretrained):
-        path = weights_of(model.path)
-        more = {"revision": model.revision or "main", "trust_remote_code": model.trust_remote_code}
+    path, more = str(weights), dict[str, Any]()
+    if isinstance(model, Pretrained):
+        more["trust_remote_code"] = model.trust_remote_code
+        if weights is None:
+            path, more["revision"] = weights_of(model.path), model.revision or "main"
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path, **more)
+        tokenizer = _tokenizer_class(Path(path)).from_pretrained(path, **more)
         return AutoModelForCausalLM.from_pretrained(path, dtype=dtype, use_safetensors=True, **more), tokenizer
     except (OSError, ValueError) as error:
         raise Problems([f"model.path: {path!r} cannot be loaded: {' '.join(str(error).split())}"]) from error
+
+
+def _tokenizer_class(folder: Path) -> Any:
+    """A checkpoint's tokenizer is taken as it was saved: for some models (qwen2) AutoTokenizer rebuilds another."""
+    ours = (folder.parent / MANIFEST).is_file() and (folder / "tokenizer.json").is_file()
+    return PreTrainedTokenizerFast if ours else AutoTokenizer
 
 
 def characters(alphabet: str) -> PreTrainedTokenizerFast:

@@ -1,0 +1,85 @@
+"""Supervised fine-tuning: a plain negative log-likelihood, summed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from launcher.algorithms.sft import SFT
+from launcher.spec.algorithm import Batch, Output
+
+torch.set_num_threads(1)
+
+B, T, V = 8, 6, 11
+
+
+def batch_of(mask: Tensor, tokens: Tensor | None = None) -> Batch:
+    rows, columns = mask.shape
+    tokens = torch.zeros(rows, columns, dtype=torch.long) if tokens is None else tokens
+    return Batch(tokens, torch.full((rows,), columns), mask)
+
+
+def drawn(seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits [B, T, V], tokens [B, T] and a mask [B, T] that begins after token 0, as a prompt does."""
+    torch.manual_seed(seed)
+    mask = (torch.rand(B, T) < 0.6).double()
+    mask[:, 0] = 0
+    return torch.randn(B, T, V, dtype=torch.float64), torch.randint(0, V, (B, T)), mask
+
+
+def aligned(logits: Tensor, tokens: Tensor) -> Tensor:
+    """[B, T] log-probability of token t given those before it; 0 for token 0."""
+    logp = logits[:, :-1].log_softmax(-1).gather(-1, tokens[:, 1:, None])[..., 0]
+    return torch.cat([logp.new_zeros(len(logp), 1), logp], 1)
+
+
+def test_by_hand() -> None:
+    logp = torch.tensor([[0.0, -1.0, -2.0, -4.0], [0.0, -8.0, -16.0, -32.0]], dtype=torch.float64)
+    mask = torch.tensor([[0, 0, 1, 1], [0, 1, 0, 0]], dtype=torch.float64)
+    loss, seen = SFT().loss(Output(logp), batch_of(mask))
+    assert loss.item() == 14.0  # 2 + 4 + 8
+    assert SFT().units(batch_of(mask)).item() == 3.0  # tokens, so the mean is 14 / 3
+    assert {name: value.item() for name, value in seen.items()} == {"train/loss": 14.0}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_it_is_cross_entropy_with_ignored_prompts(seed: int) -> None:
+    logits, tokens, mask = drawn(seed)
+    batch = batch_of(mask, tokens)
+    loss, _ = SFT().loss(Output(aligned(logits, tokens)), batch)
+    labels = tokens.masked_fill(mask == 0, -100)[:, 1:]
+    expected = cross_entropy(logits[:, :-1].flatten(0, 1), labels.flatten(), ignore_index=-100)
+    assert (loss / SFT().units(batch)).item() == pytest.approx(expected.item(), rel=1e-14)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 8])
+def test_the_gradient_does_not_depend_on_how_the_batch_is_split(size: int) -> None:
+    logits, tokens, mask = drawn()
+    batch = batch_of(mask, tokens)
+    logp = aligned(logits, tokens)
+    whole, parts = logp.clone().requires_grad_(), logp.clone().requires_grad_()
+    (SFT().loss(Output(whole), batch)[0] / SFT().units(batch)).backward()
+    for start, part in zip(range(0, B, size), batch.split(size), strict=True):
+        loss, _ = SFT().loss(Output(parts[start : start + size]), part)
+        (loss / SFT().units(batch)).backward()
+    assert whole.grad is not None and parts.grad is not None
+    assert (whole.grad - parts.grad).abs().max() <= 1e-12
+    assert whole.grad.abs().max() > 0
+
+
+def test_no_gradient_reaches_masked_tokens() -> None:
+    logits, tokens, mask = drawn()
+    logp = aligned(logits, tokens).requires_grad_()
+    SFT().loss(Output(logp), batch_of(mask, tokens))[0].backward()
+    assert logp.grad is not None
+    assert torch.equal(logp.grad, -mask)  # each answer token pulls with 1, every other with 0
+
+
+def test_a_long_answer_counts_for_more() -> None:
+    """The mean is over tokens: three tokens of one answer outweigh the single token of the other."""
+    logp = torch.tensor([[0, -1, -1, -1], [0, -5, 0, 0]], dtype=torch.float64)
+    mask = torch.tensor([[0, 1, 1, 1], [0, 1, 0, 0]], dtype=torch.float64)
+    batch = batch_of(mask)
+    assert (SFT().loss(Output(logp), batch)[0] / SFT().units(batch)).item() == 2.0  # 8 / 4, not (1 + 5) / 2

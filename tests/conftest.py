@@ -1,0 +1,120 @@
+"""What several rooms of the tests need: the real command line, a small run, a full disk, a signal at a known moment."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.checkpoints import sha256
+from launcher.events import Event, Step, events_of
+from launcher.metrics import TIMES
+
+RLRUN = [str(Path(sys.executable).parent / "rlrun")]
+MODEL = ["model=tiny", "model.hidden_size=16", "model.num_hidden_layers=1", "model.intermediate_size=32"]
+DATA = ["data=reverse", "data.n_prompts=64", "data.n_val=8", "data.n_demos=64", "data.train_batch_size=8"]
+SMALL = [*MODEL, *DATA, "engine.num_threads=1", "sampler.n=2", "optim.lr=1e-2"]
+"""A run whose cost is the loading of torch."""
+
+Ran = subprocess.CompletedProcess[str]
+
+
+def plain() -> dict[str, str]:
+    """This environment without what changes how things are printed."""
+    left_out = ("COLUMNS", "FORCE_COLOR", "NO_COLOR", "TERM")
+    return {name: value for name, value in os.environ.items() if name not in left_out}
+
+
+class Commands:
+    """`rlrun` as a person calls it, from a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, *words: str, **more: Any) -> Ran:
+        """To its end; at most two minutes."""
+        told = {"cwd": self.folder, "env": plain(), "timeout": 120, "capture_output": True, "text": True} | more
+        return subprocess.run([*RLRUN, *words], check=False, stdin=subprocess.DEVNULL, **told)
+
+    def begin(self, *words: str, **more: Any) -> subprocess.Popen[str]:
+        """Without waiting; what it says goes to the file `said`."""
+        with (self.folder / "said").open("a") as said:
+            told = {"cwd": self.folder, "env": plain(), "text": True, "stdout": said, "stderr": said} | more
+            return subprocess.Popen([*RLRUN, *words], stdin=subprocess.DEVNULL, **told)
+
+    def run(self, name: str) -> Path:
+        return self.folder / "runs" / "rlrun" / name
+
+
+@pytest.fixture(scope="session")
+def commands() -> type[Commands]:
+    return Commands
+
+
+@pytest.fixture(scope="session")
+def small() -> list[str]:
+    return SMALL
+
+
+def wait_until(ready: Callable[[], object], seconds: float = 60.0) -> None:
+    give_up = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < give_up, "it never came to that"
+        time.sleep(0.005)
+
+
+@pytest.fixture(scope="session")
+def until() -> Callable[..., None]:
+    return wait_until
+
+
+def told(folder: Path) -> list[str]:
+    """A run's events as they must be again in an equal run: clocks and the run's name taken off."""
+    return [_without_times(event) for event in events_of(folder / "events.jsonl")]
+
+
+def _without_times(event: Event) -> str:
+    node = {"kind": type(event).__name__, **asdict(event), "at": 0}
+    if "run" in node:
+        node["run"] = ""
+    if isinstance(event, Step):
+        node["metrics"] = {name: value for name, value in event.metrics.items() if not name.startswith(TIMES)}
+    return json.dumps(node)
+
+
+def weights(folder: Path, step: int) -> str:
+    """sha256 of the policy after `step`."""
+    return sha256(folder / "checkpoints" / f"step_{step:06d}" / "policy" / "model.safetensors")
+
+
+@pytest.fixture(scope="session")
+def result() -> Callable[[Path, int], tuple[list[str], str]]:
+    """What equal runs have equal, byte for byte: events and final weights."""
+    return lambda folder, step: (told(folder), weights(folder, step))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[int, Path], Path]]:
+    """Mounts a disk of so many KiB at a folder; needs root."""
+    mounted: list[Path] = []
+
+    def mount(kib: int, at: Path) -> Path:
+        at.mkdir(parents=True, exist_ok=True)
+        words = ["mount", "-t", "tmpfs", "-o", f"size={kib}k,mode=700", "tmpfs", str(at)]
+        if os.geteuid() or not shutil.which("mount") or subprocess.run(words, check=False).returncode:
+            pytest.skip("a small disk needs root and mount")
+        mounted.append(at)
+        return at
+
+    yield mount
+    for at in mounted:
+        subprocess.run(["umount", "--lazy", str(at)], check=True)

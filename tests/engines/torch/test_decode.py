@@ -1,0 +1,328 @@
+"""Sampling: the same answers as transformers' own, whatever they are computed together with."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from launcher.engines.torch import TorchSampler, streams
+from launcher.engines.torch.decode import Decoder, Sampled, _cut_tail
+from launcher.engines.torch.model import CausalLM
+from launcher.problems import Problems
+
+Ids = Callable[..., list[list[int]]]
+Entering = Callable[[CausalLM], list[tuple[int, int]]]
+
+LENGTHS = (9, 3, 5, 9, 4, 7, 1, 2, 6, 8)
+ENDS = list(range(1, 9))  # tokens that end an answer: many, so that answers end early and at different lengths
+
+
+def decoder(model: CausalLM, max_new: int = 12, **values: Any) -> Decoder:
+    """Samples from `model`, which ends an answer at each of ENDS."""
+    model.module.generation_config.eos_token_id = ENDS
+    return Decoder(model, TorchSampler(**values), max_new)
+
+
+def greedy(decoder: Decoder, prompts: Sequence[list[int]], n: int = 1) -> list[Sampled]:
+    return decoder.sample(prompts, n, np.zeros(len(prompts) * n, np.uint64), 0.0)
+
+
+def drawn(decoder: Decoder, prompts: Sequence[list[int]], n: int = 1, step: int = 1) -> list[Sampled]:
+    return decoder.sample(prompts, n, streams.keys(0, step, range(len(prompts)), n), 1.0)
+
+
+# ---- greedy
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "llama",
+        "qwen3",
+        "mistral",  # its cache forgets what is outside the window
+        "gemma3_text",  # windows in some layers only
+        "gpt2",  # positions are learnt: padding on the left must not shift them
+        "mixtral",
+        "lfm2",  # convolutions keep a state beside the cache
+        "qwen3_5_text",  # linear attention keeps a state
+    ],
+)
+def test_greedy_is_transformers_own(
+    name: str, family: Callable[..., Any], ids: Ids, generated: Callable[..., list[int]]
+) -> None:
+    model, plain = family(name)
+    prompts = ids(*LENGTHS)
+    check_greedy(model, prompts, [generated(plain, prompt, 12, ENDS) for prompt in prompts])
+
+
+def test_greedy_with_transformers_eager_attention(
+    family: Callable[..., Any], ids: Ids, generated: Callable[..., list[int]]
+) -> None:
+    """In float32: transformers' eager attention makes NaN of left padding in float64."""
+    model, plain = family("gemma2", torch.float32)
+    prompts = ids(*LENGTHS)
+    check_greedy(model, prompts, [generated(plain, prompt, 12, ENDS) for prompt in prompts])
+
+
+def check_greedy(model: CausalLM, prompts: list[list[int]], expected: list[list[int]]) -> None:
+    found = greedy(decoder(model, max_num_seqs=4), prompts)
+    assert [answer.tokens for answer in found] == expected
+    assert len({len(answer) for answer in expected}) > 1  # they end at different lengths, so rows leave the batch
+
+
+def test_a_cache_that_it_would_ignore_is_refused(family: Callable[..., Any], ids: Ids) -> None:
+    """Mamba calls its cache by another name, and takes `past_key_values` without a word."""
+    model, _ = family("mamba")
+    with pytest.raises(Problems, match="MambaForCausalLM keeps a cache of its own kind"):
+        greedy(Decoder(model, TorchSampler(), 4), ids(3))
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_siblings_of_a_greedy_answer_are_equal(n: int, tiny: Callable[..., CausalLM], ids: Ids) -> None:
+    alone = greedy(decoder(tiny()), ids(*LENGTHS))
+    assert greedy(decoder(tiny()), ids(*LENGTHS), n) == [answer for answer in alone for _ in range(n)]
+
+
+# ---- what an answer may not depend on
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "qwen3_5_text"])
+def test_an_answer_does_not_depend_on_its_company(name: str, family: Callable[..., Any], ids: Ids) -> None:
+    model, _ = family(name)
+    prompts, n = ids(*LENGTHS), 3
+    keys = streams.keys(7, 1, range(len(prompts)), n)
+    whole = decoder(model).sample(prompts, n, keys, 1.0)
+    assert len({len(answer.tokens) for answer in whole}) > 3
+
+    order = np.random.RandomState(0).permutation(len(prompts))  # the batch in another order
+    shuffled = decoder(model).sample(
+        [prompts[i] for i in order], n, np.concatenate([keys[i * n : i * n + n] for i in order]), 1.0
+    )
+    assert [shuffled[place * n + k] for place in np.argsort(order) for k in range(n)] == whole
+
+    for size in (1, 4, 7):  # fewer at a time; 1 is fewer than the answers to one prompt
+        assert decoder(model, max_num_seqs=size).sample(prompts, n, keys, 1.0) == whole
+
+    for count in (2, 3):  # spread over processes, every count-th prompt on each
+        shares: dict[int, list[Sampled]] = {}
+        for rank in range(count):
+            mine = list(range(len(prompts)))[rank::count]
+            part = decoder(model).sample([prompts[i] for i in mine], n, streams.keys(7, 1, mine, n), 1.0)
+            shares |= {i: part[place * n : place * n + n] for place, i in enumerate(mine)}
+        assert [answer for i in range(len(prompts)) for answer in shares[i]] == whole
+
+
+def test_another_step_draws_other_answers(tiny: Callable[..., CausalLM], ids: Ids) -> None:
+    model = tiny()
+    assert drawn(decoder(model), ids(5, 6), 4, step=1) == drawn(decoder(model), ids(5, 6), 4, step=1)
+    assert drawn(decoder(model), ids(5, 6), 4, step=1) != drawn(decoder(model), ids(5, 6), 4, step=2)
+
+
+def test_siblings_differ(tiny: Callable[..., CausalLM], ids: Ids) -> None:
+    found = drawn(decoder(tiny()), ids(5), 16)
+    assert len({tuple(answer.tokens) for answer in found}) > 8
+
+
+# ---- the distribution
+
+
+def chi_square(count: Counter[int], probability: Tensor) -> tuple[float, int]:
+    """Statistic and degrees of freedom; tokens expected less than 5 times are put together."""
+    total = sum(count.values())
+    seen = torch.tensor([count[token] for token in range(len(probability))], dtype=torch.float64)
+    expected, rare = probability * total, probability * total < 5
+    seen = torch.cat([seen[~rare], seen[rare].sum()[None]])
+    expected = torch.cat([expected[~rare], expected[rare].sum()[None]]).clamp(min=1e-9)
+    return ((seen - expected) ** 2 / expected).sum().item(), len(seen) - 1
+
+
+@pytest.mark.parametrize(
+    ("temperature", "tail"),
+    [
+        (1.0, {}),
+        (0.5, {}),
+        (2.0, {}),
+        (1.0, {"top_k": 5}),
+        (1.0, {"top_p": 0.6}),
+        (2.0, {"top_k": 12, "top_p": 0.8}),
+    ],
+)
+def test_sampled_tokens_follow_the_softmax(
+    temperature: float, tail: dict[str, Any], family: Callable[..., Any], ids: Ids
+) -> None:
+    model, plain = family("llama")
+    (prompt,), n = ids(5), 8000
+    found = decoder(model, 1, max_num_seqs=n, **tail).sample([prompt], n, streams.keys(3, 1, [0], n), temperature)
+    with torch.no_grad():
+        logits = plain(input_ids=torch.tensor([prompt])).logits[0, -1]
+    expected = kept_by_hand((logits / temperature).softmax(-1), **tail)
+    count = Counter(answer.tokens[0] for answer in found)
+    assert set(count) <= set(expected.nonzero()[:, 0].tolist())  # nothing from the tail
+    statistic, freedom = chi_square(count, expected)
+    assert freedom >= 3
+    assert statistic < freedom + 5 * math.sqrt(2 * freedom)
+
+
+def kept_by_hand(probability: Tensor, top_k: int = -1, top_p: float = 1.0) -> Tensor:
+    """Softmax without its tail, one token after the other."""
+    ranked = sorted(range(len(probability)), key=lambda token: -probability[token])
+    if top_k > 0:
+        ranked = ranked[:top_k]
+    whole, held, kept = sum(probability[token] for token in ranked), 0.0, []
+    for token in ranked:
+        if held >= top_p * whole:
+            break
+        kept.append(token)
+        held += probability[token]
+    out = torch.zeros_like(probability)
+    out[kept] = probability[kept] / held
+    return out
+
+
+def test_the_second_token_follows_the_first(family: Callable[..., Any], ids: Ids) -> None:
+    """Conditional on the commonest first token, so that numbers of one stream are not used twice."""
+    model, plain = family("llama")
+    (prompt,), n = ids(5), 8000
+    found = decoder(model, 2, max_num_seqs=n).sample([prompt], n, streams.keys(3, 1, [0], n), 1.0)
+    first = next(token for token, _ in Counter(a.tokens[0] for a in found).most_common() if token not in ENDS)
+    count = Counter(answer.tokens[1] for answer in found if answer.tokens[0] == first)
+    with torch.no_grad():
+        expected = plain(input_ids=torch.tensor([[*prompt, first]])).logits[0, -1].softmax(-1)
+    statistic, freedom = chi_square(count, expected)
+    assert freedom >= 3
+    assert statistic < freedom + 5 * math.sqrt(2 * freedom)
+
+
+@pytest.mark.parametrize(
+    ("top_k", "top_p", "kept"),
+    [
+        # probabilities: 0: 1/16, 1: 1/2, 2: 1/4, 3: 1/16, 4: 1/8
+        (-1, 1.0, [0, 1, 2, 3, 4]),  # all
+        (1, 1.0, [1]),
+        (3, 1.0, [1, 2, 4]),
+        (4, 1.0, [0, 1, 2, 3, 4]),  # 0 and 3 are equally likely: neither is the fourth, both stay
+        (5, 1.0, [0, 1, 2, 3, 4]),
+        (99, 1.0, [0, 1, 2, 3, 4]),  # more than there are
+        (-1, 0.01, [1]),  # the likeliest always stays
+        (-1, 0.5, [1]),  # it holds one half, which is enough
+        (-1, 0.5001, [1, 2]),
+        (-1, 0.75, [1, 2]),
+        (-1, 0.875, [1, 2, 4]),
+        (-1, 0.9, [0, 1, 2, 4]),  # one of two equals is needed: the first
+        (-1, 0.95, [0, 1, 2, 3, 4]),
+        (2, 0.6, [1]),  # of the 3/4 that two tokens hold, 1/2 is more than six tenths
+        (2, 0.7, [1, 2]),
+        (3, 0.85, [1, 2]),  # (1/2 + 1/4) / (7/8) = 0.857
+        (3, 0.86, [1, 2, 4]),
+    ],
+)
+def test_tails(top_k: int, top_p: float, kept: list[int]) -> None:
+    probability = torch.tensor([[1 / 16, 1 / 2, 1 / 4, 1 / 16, 1 / 8]] * 2, dtype=torch.float64)
+    found = _cut_tail(probability, top_k, top_p)
+    assert [row.nonzero()[:, 0].tolist() for row in found] == [kept, kept]
+    assert torch.equal(found[0, kept], probability[0, kept])  # what stays is not changed; the draw divides
+
+
+def test_of_equals_at_the_edge_the_first_stay() -> None:
+    probability = torch.full((3, 64), 1 / 64, dtype=torch.float64)
+    assert _cut_tail(probability, -1, 0.25)[1].nonzero()[:, 0].tolist() == list(range(16))
+    assert _cut_tail(probability, 5, 1.0)[1].count_nonzero() == 64  # none is likelier than another
+
+
+def test_a_row_is_cut_by_its_own_probabilities() -> None:
+    probability = torch.tensor([[0.5, 0.25, 0.125, 0.125], [0.125, 0.125, 0.25, 0.5]], dtype=torch.float64)
+    assert (_cut_tail(probability, 2, 1.0) > 0).int().tolist() == [[1, 1, 0, 0], [0, 0, 1, 1]]
+    assert (_cut_tail(probability, -1, 0.6) > 0).int().tolist() == [[1, 1, 0, 0], [0, 0, 1, 1]]
+
+
+def test_top_k_one_is_greedy(tiny: Callable[..., CausalLM], ids: Ids) -> None:
+    model = tiny()
+    assert drawn(decoder(model, top_k=1), ids(*LENGTHS)) == greedy(decoder(model), ids(*LENGTHS))
+
+
+# ---- what it costs
+
+
+def test_prompts_are_read_once_and_finished_answers_leave(
+    tiny: Callable[..., CausalLM], ids: Ids, entering: Entering
+) -> None:
+    model = tiny()
+    shapes = entering(model)
+    found = drawn(decoder(model, max_new=12), ids(6, 6, 6), 4)
+    lengths = [len(answer.tokens) for answer in found]
+    assert len(set(lengths)) > 2
+    assert shapes[0] == (3, 6)  # 3 prompts, not 3 x 4 rows
+    steps = [sum(length > t for length in lengths) for t in range(1, 12)]  # who still needs token t + 1
+    assert shapes[1:] == [(going, 1) for going in steps if going]
+
+
+def test_at_most_max_num_seqs_answers_at_a_time(tiny: Callable[..., CausalLM], ids: Ids, entering: Entering) -> None:
+    model = tiny()
+    shapes = entering(model)
+    drawn(decoder(model, max_num_seqs=6), ids(*LENGTHS), 2)
+    assert max(rows for rows, tokens in shapes if tokens == 1) <= 6
+    assert [rows for rows, tokens in shapes if tokens > 1] == [3, 3, 3, 1]  # 10 prompts, 2 answers each
+    widths = [tokens for rows, tokens in shapes if tokens > 1]
+    assert widths == sorted(widths) == [3, 6, 9, 9]  # like lengths together
+
+
+def test_no_call_is_made_after_the_last_token(tiny: Callable[..., CausalLM], ids: Ids, entering: Entering) -> None:
+    model = tiny()
+    shapes = entering(model)
+    greedy(decoder(model, max_new=1), ids(4, 5))
+    assert shapes == [(2, 5)]
+
+
+# ---- ends
+
+
+def test_an_answer_ends_with_its_end_token_or_is_cut(tiny: Callable[..., CausalLM], ids: Ids) -> None:
+    found = drawn(decoder(tiny(), max_new=4), ids(*LENGTHS), 8)
+    assert {answer.cut for answer in found} == {True, False}
+    for answer in found:
+        assert not set(answer.tokens[:-1]) & set(ENDS)  # nothing after an end
+        assert answer.cut == (answer.tokens[-1] not in ENDS)
+        assert len(answer.tokens) == 4 if answer.cut else 1 <= len(answer.tokens) <= 4
+    assert any(len(answer.tokens) == 4 and not answer.cut for answer in found)  # ended just in time
+
+
+def test_longer_limits_only_go_on_where_an_answer_was_cut(tiny: Callable[..., CausalLM], ids: Ids) -> None:
+    model = tiny()
+    short, long = (drawn(decoder(model, max_new=limit), ids(*LENGTHS), 4) for limit in (3, 9))
+    for a, b in zip(short, long, strict=True):
+        assert b.tokens[: len(a.tokens)] == a.tokens
+        assert a.cut or a == b
+
+
+def test_the_tokens_that_end_an_answer(tiny: Callable[..., CausalLM]) -> None:
+    """The tokenizer's, and all that the model's generation settings name: Llama 3 and Qwen have several."""
+    model = tiny()
+    for named, expected in ((None, [1]), (1, [1]), (5, [1, 5]), ([7, 1, 9], [1, 7, 9])):
+        model.module.generation_config.eos_token_id = named
+        assert model.eos == expected
+
+
+def test_texts_leave_out_the_end(tiny: Callable[..., CausalLM]) -> None:
+    model = tiny()
+    letters = model.tokenizer.convert_tokens_to_ids(list("ba, c"))
+    found = decoder(model).texts([Sampled([*letters, 1], False), Sampled(letters[:2], True), Sampled([1], False)])
+    assert found == ["ba, c", "ba", ""]
+
+
+def test_sampling_leaves_the_model_without_gradient_and_dropout(tiny: Callable[..., CausalLM], ids: Ids) -> None:
+    model = tiny()
+    model.module.train()
+    greedy(decoder(model), ids(4))
+    assert not model.module.training
+    assert all(weight.grad is None for weight in model.module.parameters())
+
+
+def test_no_prompts_no_answers(tiny: Callable[..., CausalLM]) -> None:
+    assert drawn(decoder(tiny()), [], 4) == []

@@ -1,0 +1,96 @@
+"""Reading a dataset into memory: what is good is kept in order, what is not is counted and kept aside."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from launcher.data.refused import RefusedLog
+from launcher.engines.torch.model import characters
+from launcher.engines.torch.rows import Rows, read
+from launcher.engines.torch.tokens import Encoder
+from launcher.settings import settings
+from launcher.spec.algorithm import Kind
+from launcher.spec.data import Dataset, Message, Refused, Row, Split
+from launcher.spec.reward import Answer
+
+FOUND = {
+    "train": [
+        Row("f:1", "ab", "b", ground_truth="b", data_source="s", extra_info={"level": 3}),
+        Refused("f:2", "prompt is missing", '{"promt": "a"}'),
+        Row("f:3", "aaaaaa", "b"),  # too long: found out only here
+        Row("f:4", (Message("user", "a"),), "b"),  # a conversation, and there is no template
+        Row("f:5", "b", "aa", ground_truth="aa"),
+    ],
+    "val": [Row("v:1", "a", "b"), Refused("v:2", "response is empty", "{}")],
+}
+
+
+@settings
+class Listed(Dataset):
+    """Fake: the rows above."""
+
+    def read(self, split: Split, kind: Kind) -> Iterator[Row | Refused]:
+        yield from FOUND[split]
+
+    def has(self, split: Split) -> bool:
+        return True
+
+    def fingerprint(self) -> str:
+        return ""
+
+
+ENCODER = Encoder(characters("ab"), Listed(max_prompt_length=5))
+
+
+def test_good_rows_are_numbered_by_their_place_among_the_good(tmp_path: Path) -> None:
+    with RefusedLog(tmp_path / "refused.jsonl") as log:
+        found = read(ENCODER, "train", "answers", log)
+    assert [row.where for row in found.rows] == ["f:1", "f:5"]
+    assert [tokens.row for tokens in found.tokens] == [0, 1]
+    assert found.refused == 3
+    assert [tokens.ids for tokens in found.tokens] == [[3, 4, 4, 1], [4, 3, 3, 1]]  # a 3, b 4, end 1
+
+
+def test_in_is_out_plus_refused_over_both_splits(tmp_path: Path) -> None:
+    path = tmp_path / "refused.jsonl"
+    with RefusedLog(path) as log:
+        train, val = (read(ENCODER, split, "prompts", log) for split in ("train", "val"))
+    assert (len(train.rows), train.refused, len(val.rows), val.refused) == (2, 3, 1, 1)
+    assert (log.rows, log.good, log.refused) == (7, 3, 4)
+    kept = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(line["where"], line["reason"]) for line in kept] == [
+        ("f:2", "prompt is missing"),
+        ("f:3", "prompt has 6 tokens; data.max_prompt_length is 5"),
+        ("f:4", "is a conversation, and the tokenizer has no chat template; a text prompt would do"),
+        ("v:2", "response is empty"),
+    ]
+    assert kept[0]["raw"] == '{"promt": "a"}'
+    assert "aaaaaa" in kept[1]["raw"]
+
+
+def test_prompts_have_nothing_to_imitate() -> None:
+    with RefusedLog(None) as log:
+        found = read(ENCODER, "train", "prompts", log)
+    assert [(tokens.ids, tokens.mask) for tokens in found.tokens] == [([3, 4], []), ([4], [])]
+
+
+def test_counting_only_leaves_no_file(tmp_path: Path) -> None:
+    with RefusedLog(None) as log:  # as on every process but the first
+        assert read(ENCODER, "train", "answers", log).refused == 3
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_answer_carries_what_is_known_of_its_row() -> None:
+    with RefusedLog(None) as log:
+        found = read(ENCODER, "train", "prompts", log)
+    assert found.answer(found.tokens[0], "ba") == Answer("ba", "b", "s", {"level": 3})
+    assert found.answer(found.tokens[1], "x") == Answer("x", "aa", "unknown", {})
+
+
+def test_nothing_is_shared_between_two_readings() -> None:
+    with RefusedLog(None) as log:
+        first, second = (read(ENCODER, "val", "prompts", log) for _ in range(2))
+    assert len(first.rows) == len(second.rows) == 1
+    assert Rows().rows == []
