@@ -209,17 +209,18 @@ def _after_step(state: RunState, event: Step) -> RunState:
 def to_line(event: Event) -> str:
     """One line of JSON. Numbers that JSON has no word for are written as the texts NaN, Infinity, -Infinity."""
     node = {"kind": type(event).__name__, **asdict(event)}
-    return json.dumps(_writable(node), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return json.dumps(writable(node), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
-def _writable(node: Any) -> Any:
+def writable(node: Any) -> Any:
+    """`node` with texts where JSON or UTF-8 has no word for a value."""
     if isinstance(node, float) and not math.isfinite(node):
         return "NaN" if math.isnan(node) else "Infinity" if node > 0 else "-Infinity"
     if isinstance(node, str):
         return node.encode("utf-8", "backslashreplace").decode()  # a lone surrogate cannot be written as UTF-8
     if isinstance(node, dict):
-        return {_writable(key): _writable(value) for key, value in node.items()}
-    return [_writable(value) for value in node] if isinstance(node, list | tuple) else node
+        return {writable(key): writable(value) for key, value in node.items()}
+    return [writable(value) for value in node] if isinstance(node, list | tuple) else node
 
 
 def from_line(line: str | bytes) -> Event | None:

@@ -48,8 +48,8 @@ class Commands:
     def begin(self, *words: str, **more: Any) -> subprocess.Popen[str]:
         """Without waiting; what it says goes to the file `said`."""
         with (self.folder / "said").open("a") as said:
-            told = {"cwd": self.folder, "env": plain(), "text": True, "stdout": said, "stderr": said} | more
-            return subprocess.Popen([*RLRUN, *words], stdin=subprocess.DEVNULL, **told)
+            told = {"cwd": self.folder, "env": plain(), "text": True, "stdout": said, "stderr": said}
+            return subprocess.Popen([*RLRUN, *words], **{**told, "stdin": subprocess.DEVNULL, **more})
 
     def run(self, name: str) -> Path:
         return self.folder / "runs" / "rlrun" / name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -19,8 +20,6 @@ NOTE_WORDS = f"#!{sys.executable}\nimport sys, json\nprint(json.dumps(sys.argv[1
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 def test_recipe_is_whole_runs(recipe, tmp_path):
-    import json
-
     program = tmp_path / "bin" / "rlrun"  # notes its words instead of training
     program.parent.mkdir()
     program.write_text(NOTE_WORDS)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -24,6 +25,7 @@ Root = Annotated[Path, typer.Option("--root", help="The folder that holds runs."
 Name = Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, project/experiment, or experiment.")]
 
 POLL_S = 0.2
+WIDE = 1_000
 
 
 def list_runs(root: Root = Path("runs"), as_json: AsJson = False) -> None:
@@ -32,7 +34,7 @@ def list_runs(root: Root = Path("runs"), as_json: AsJson = False) -> None:
     if as_json:
         return say_json([_node(run) for run in found])
     if not found:
-        out.print(f"no runs in {root}", style="dim")
+        out.print(Text(printable(f"no runs in {root}"), "dim"), soft_wrap=True)
         return None
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for column in ("run", "algorithm", "status", "step", "score", "held out"):
@@ -41,11 +43,12 @@ def list_runs(root: Root = Path("runs"), as_json: AsJson = False) -> None:
         state = run.state
         held_out = next(iter(state.validation.items()), None)
         table.add_row(
-            Text(run.folder.name, "bold"), state.algorithm, Text(state.status, COLOURS[state.status]),
+            Text(printable(run.folder.name), "bold"), Text(printable(state.algorithm)),
+            Text(state.status, COLOURS[state.status]),
             f"{state.step}/{state.steps}", "" if state.score is None else compact(state.score),
-            f"{label(held_out[0])} {compact(held_out[1])}" if held_out else "",
+            Text(printable(f"{label(held_out[0])} {compact(held_out[1])}") if held_out else ""),
         )  # fmt: skip
-    out.print(table)
+    (out if out.is_terminal else Console(width=WIDE)).print(table)  # a program reads whole names
     return None
 
 
@@ -56,7 +59,8 @@ def show(name: Name, root: Root = Path("runs"), as_json: AsJson = False) -> None
     if as_json:
         return say_json(_node(run))
     out.print(picture(run.state, time.time()))
-    out.print(Text(f"{run.folder.path}  ·  {len(run.folder.attempts())} attempts", "dim"), soft_wrap=True)
+    where = printable(str(run.folder.path))
+    out.print(Text(f"{where}  ·  {len(run.folder.attempts())} attempts", "dim"), soft_wrap=True)
     return None
 
 
@@ -111,7 +115,7 @@ def stop(
         became = runs.stop(folder, now=now)
     if as_json:
         return say_json({"run": folder.name, "became": became})
-    out.print(f"{folder.name}: {became}")
+    out.print(Text(printable(f"{folder.name}: {became}")), soft_wrap=True)
     return None
 
 

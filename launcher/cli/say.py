@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from launcher.events import writable
 from launcher.problems import Problems
 
 out = Console()
@@ -41,4 +42,4 @@ def printable(text: str) -> str:
 
 
 def say_json(node: Any) -> None:
-    typer.echo(json.dumps(node, indent=2, ensure_ascii=False))
+    typer.echo(json.dumps(writable(node), indent=2, ensure_ascii=False, allow_nan=False))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -33,27 +34,34 @@ def watching(console: Console | None = None) -> Iterator[Show]:
     if not console.is_terminal:
         yield _line_printer()
         return
-    with Live(console=console, auto_refresh=False, transient=False) as live:
-        drawn = [0.0, False]
+    live = Live(console=console, auto_refresh=False, transient=False)
+    drawn = [0.0]
 
-        def show(state: RunState, events: list[Event], lines: list[str]) -> None:
-            ended = state.status in ("finished", "failed", "stopped") and bool(events)
-            if ended or time.monotonic() - drawn[0] >= REDRAW_S:
-                drawn[0] = time.monotonic()
+    def show(state: RunState, events: list[Event], lines: list[str]) -> None:
+        ended = state.status in ("finished", "failed", "stopped") and bool(events)
+        if ended or time.monotonic() - drawn[0] >= REDRAW_S:
+            drawn[0] = time.monotonic()
+            with suppress(OSError):  # the terminal was closed; the run goes on
                 live.update(picture(state, time.time()), refresh=True)
 
+    with suppress(OSError):
+        live.start()
+    try:
         yield show
+    finally:
+        with suppress(OSError):
+            live.stop()
 
 
 def _line_printer() -> Show:
-    """Prints lines until nobody reads them (`| head`); the run goes on."""
+    """Prints lines until they cannot be written (`| head`); the run goes on."""
     reader = [True]
 
     def show(state: RunState, events: list[Event], lines: list[str]) -> None:
         try:
             for line in lines if reader[0] else []:
                 print(printable(line), flush=True)
-        except BrokenPipeError:
+        except OSError:  # nobody reads any more, or the disk of a file is full; console.log has everything
             reader[0] = False
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -63,7 +71,7 @@ def _line_printer() -> Show:
 def picture(state: RunState, now: float) -> RenderableType:
     """One panel: where the run is, the numbers that matter, the score's curve, the last validation and alert."""
     colour = COLOURS[state.status]
-    title = Text.assemble((state.run or "starting", "bold"), "  ", (state.algorithm, "dim"))
+    title = Text.assemble((printable(state.run or "starting"), "bold"), "  ", (printable(state.algorithm), "dim"))
     parts: list[RenderableType] = [_progress(state, now, colour), Text(), _numbers(state)]
     if state.score is not None:
         parts += [Text(), _curve(state)]
@@ -77,7 +85,7 @@ def _progress(state: RunState, now: float, colour: str) -> RenderableType:
         row.add_column(ratio=ratio, no_wrap=True)
     busy = state.phase if state.status == "running" else state.status
     bar = ProgressBar(total=max(state.steps, 1), completed=state.step, complete_style=colour, finished_style=colour)
-    row.add_row(Text(busy or "loading", f"bold {colour}"), bar, f"{state.step}/{state.steps or '?'}")
+    row.add_row(Text(printable(busy or "loading"), f"bold {colour}"), bar, f"{state.step}/{state.steps or '?'}")
     running = state.status == "running" and state.started_at is not None
     elapsed = now - state.started_at if running and state.started_at else state.elapsed_s
     left = clock(state.eta_s) if running and state.eta_s is not None else ""
@@ -104,10 +112,10 @@ def _curve(state: RunState) -> Text:
 
 def sparkline(values: tuple[float, ...]) -> str:
     """One block for each value, the lowest the least; a value that is no number is a blank."""
-    real = [x for x in values if x == x and abs(x) != float("inf")]
+    real = [x for x in values if math.isfinite(x)]
     low, high = (min(real), max(real)) if real else (0.0, 0.0)
-    span = high - low or 1.0
-    return "".join(BLOCKS[int((x - low) / span * 7)] if low <= x <= high else " " for x in values)
+    span = high / 2 - low / 2 or 1.0  # halves: the difference of two numbers may be none
+    return "".join(BLOCKS[int((x / 2 - low / 2) / span * 7)] if low <= x <= high else " " for x in values)
 
 
 def _news(state: RunState) -> list[RenderableType]:
@@ -116,7 +124,7 @@ def _news(state: RunState) -> list[RenderableType]:
         shown = "  ".join(f"{label(name)} {compact(value)}" for name, value in state.validation.items())
         lines.append(Text.assemble((f"held out at step {state.validated_step}  ", "dim"), (printable(shown), "bold")))
     if state.checkpoint:
-        lines.append(Text.assemble(("checkpoint  ", "dim"), state.checkpoint))
+        lines.append(Text.assemble(("checkpoint  ", "dim"), printable(state.checkpoint)))
     if state.alert:
         lines.append(Text.assemble(("alert  ", "bold yellow"), printable(state.alert)))
     if state.why and state.status != "running":

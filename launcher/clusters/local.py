@@ -42,6 +42,8 @@ class LocalJob:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._failed: int | None = None
         self._failed_at = 0.0
+        for process in plan.processes:
+            (logs / f"rank-{process.rank}.log").touch(mode=0o600)
         self._log = (logs / "rank-0.log").open("a+b")
         self._log.seek(0, os.SEEK_END)
         self._half = b""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import socket
 import time
 from collections.abc import Callable, Iterable
@@ -20,6 +21,7 @@ from launcher.events import Event, Step, events_of, to_line
 from launcher.files import write_whole
 from launcher.problems import Problems
 
+_ATTEMPT = re.compile(r"attempt_[1-9][0-9]*")
 LOCK_WAIT_S = 10.0  # processes of a killed run end within moments; until then they hold the lock
 
 
@@ -58,17 +60,23 @@ class Folder:
 
     def attempts(self) -> list[Path]:
         """Folders of the process logs, first attempt first."""
-        found = (self.path / "logs").glob("attempt_*")
-        return sorted(found, key=lambda path: int(path.name.removeprefix("attempt_")))
+        found = [path for path in (self.path / "logs").glob("attempt_*") if _ATTEMPT.fullmatch(path.name)]
+        return sorted(found, key=_number_of)
 
     def new_attempt(self) -> Path:
-        logs = self.path / "logs" / f"attempt_{len(self.attempts()) + 1}"
-        logs.mkdir(mode=0o700, parents=True)
+        before = self.attempts()
+        logs = self.path / "logs" / f"attempt_{_number_of(before[-1]) + 1 if before else 1}"
+        logs.parent.mkdir(mode=0o700, exist_ok=True)
+        logs.mkdir(mode=0o700)
         return logs
 
     def began(self) -> bool:
         """Whether anything was trained here that a new run must not overwrite."""
         return any(self.checkpoints.glob("step_*")) or any(isinstance(e, Step) for e in events_of(self.events))
+
+
+def _number_of(attempt: Path) -> int:
+    return int(attempt.name.removeprefix("attempt_"))
 
 
 class Lock:
@@ -83,7 +91,8 @@ class Lock:
         while not self._taken():
             if time.monotonic() > give_up or writer_lives(folder):
                 os.close(self.descriptor)
-                raise Problems([f"{folder.name}: is being written by {holder_words(folder)}; rlrun stop {folder.name}"])
+                who = holder_words(folder)
+                raise Problems([f"{folder.name}: is being written by {who}; rlrun stop {folder.name} would end it"])
             time.sleep(0.1)
         os.ftruncate(self.descriptor, 0)
         os.pwrite(self.descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)

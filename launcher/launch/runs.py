@@ -7,6 +7,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -35,8 +36,9 @@ def _last_write(folder: Folder) -> float:
 
 def see(folder: Folder) -> Run:
     """A run as its events tell it. One that tells of no end and has no writer was killed."""
+    lives = holder(folder) is not None  # asked first: a writer that has gone has written everything
     state = fold(events_of(folder.events))
-    if state.status in ("waiting", "running") and holder(folder) is None:
+    if state.status in ("waiting", "running") and not lives:
         state = replace(state, status="failed", phase="", why=state.why or "its processes are gone; --resume goes on")
     return Run(folder, state)
 
@@ -73,11 +75,12 @@ def stop(folder: Folder, *, now: bool, wait_s: float = 60.0) -> str:
     if who.get("host") != socket.gethostname():
         raise Problems([f"{folder.name}: runs on {who.get('host')}; rlrun stop on that host would do"])
     pid = int(who["pid"])
-    os.kill(pid, signal.SIGTERM)
-    if now:
-        time.sleep(0.2)
-        if holder(folder) is not None:
-            os.kill(pid, signal.SIGTERM)
+    with suppress(ProcessLookupError):  # killed already, and what it left ends by itself
+        os.kill(pid, signal.SIGTERM)
+        if now:
+            time.sleep(0.2)
+            if holder(folder) is not None:
+                os.kill(pid, signal.SIGTERM)
     give_up = time.monotonic() + wait_s
     while holder(folder) is not None:
         if time.monotonic() > give_up:

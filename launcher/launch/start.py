@@ -10,16 +10,21 @@ from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from pydantic import ValidationError
+from yaml import YAMLError, safe_load
+
 from launcher import checkpoints
 from launcher.data.refused import RefusedLog
-from launcher.events import Alert, Event, to_line
-from launcher.files import Log, write_whole
+from launcher.events import Alert, Event
+from launcher.files import write_whole
 from launcher.launch import preflight
+from launcher.launch.explain import explain
 from launcher.launch.folder import Folder, Lock, free_name, rewind, take, told_by
-from launcher.launch.follow import Outcome, Show, follow
-from launcher.problems import Problems
+from launcher.launch.follow import Follower, Outcome, Show, follow
+from launcher.problems import Problems, said
+from launcher.settings import from_node
 from launcher.spec.run import RunSpec
-from launcher.spec.stored import from_yaml, to_yaml
+from launcher.spec.stored import to_yaml
 
 PACKAGES = ("rlrun", "torch", "transformers", "safetensors", "tokenizers", "numpy", "hydra-core", "pydantic")
 
@@ -45,7 +50,7 @@ def resume(folder: Folder, show: Show) -> Outcome:
     """Go on from the newest checkpoint that verifies; from the beginning where there is none yet."""
     if not folder.spec.is_file():
         raise Problems([f"--resume: {folder.path} holds no spec.yaml; a run's folder would do"])
-    run = from_yaml(folder.spec.read_text(encoding="utf-8"))
+    run = _run_of(folder)
     if found := [*run.data.problems(), *run.model.problems()]:
         raise Problems(found)
     if run.data.fingerprint() != _recorded(folder).get("data"):
@@ -64,12 +69,11 @@ def resume(folder: Folder, show: Show) -> Outcome:
         return _attempt(run, folder, lock, step, alerts, show)
 
 
-def _attempt(run: RunSpec, folder: Folder, lock: Lock, step: int, alerts: Sequence[Event], show: Show) -> Outcome:
+def _attempt(run: RunSpec, folder: Folder, lock: Lock, step: int, alerts: list[Event], show: Show) -> Outcome:
     logs = folder.new_attempt()
-    log = Log.open(folder.events)
-    for alert in alerts:
-        log.append(to_line(alert))
-    log.close()
+    follower = Follower(folder, run.engine, show)
+    follower.tell(alerts)
+    follower.close()
     write_whole(logs / "events_before", str(sum(1 for _ in folder.events.open("rb"))))
     job = run.cluster.start(run.engine.plan(run, folder.path, step), logs, lock.descriptor)
     try:
@@ -104,8 +108,24 @@ def _lock(run: RunSpec) -> dict[str, object]:
     }
 
 
+def _run_of(folder: Folder) -> RunSpec:
+    node: object = None
+    try:
+        node = safe_load(folder.spec.read_text(encoding="utf-8"))
+        return from_node(RunSpec, node)
+    except ValidationError as error:
+        lines = explain(error, node) if isinstance(node, dict) else ["holds no run; the file of another run would do"]
+        raise Problems([f"{folder.spec}: {line}" for line in lines]) from error
+    except (YAMLError, ValueError) as error:
+        raise Problems([f"{folder.spec}: cannot be read, {said(error)}; a new run would do"]) from error
+
+
 def _recorded(folder: Folder) -> dict[str, object]:
-    recorded: dict[str, object] = json.loads((folder.path / "lock.json").read_text(encoding="utf-8"))
+    path = folder.path / "lock.json"
+    try:
+        recorded: dict[str, object] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise Problems([f"{path}: cannot be read, {said(error)}; a new run would do"]) from error
     return recorded
 
 

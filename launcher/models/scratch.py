@@ -12,7 +12,7 @@ from launcher.spec.model import Model
 class Scratch(Model):
     """A decoder that starts from random weights (drawn from the run's seed). Nothing is downloaded."""
 
-    architecture: Literal["llama", "qwen2", "qwen3"] = "llama"
+    architecture: Literal["llama", "qwen3"] = "llama"
     hidden_size: AtLeastOne = 64
     intermediate_size: AtLeastOne = 192
     num_hidden_layers: AtLeastOne = 2

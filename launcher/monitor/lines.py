@@ -11,6 +11,10 @@ EIGHTHS = " ▏▎▍▌▋▊▉"
 
 def console_lines(event: Event, state: RunState) -> list[str]:
     """What `event` adds to console.log; `state` is the run once it has happened."""
+    return [" ".join(line.splitlines()) for line in _lines(event, state)]  # whatever a name or a text holds
+
+
+def _lines(event: Event, state: RunState) -> list[str]:
     match event:
         case Started():
             return [f"run {event.run}: {event.algorithm} on {event.processes} processes"]

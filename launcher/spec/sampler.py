@@ -24,7 +24,8 @@ class Sampler:
     val_temperature: NonNegative = 0.0
     """Temperature for held-out prompts; 0 takes the likeliest token."""
     max_num_seqs: AtLeastOne = 1024
-    """Answers being written at the same time in one process; memory grows with it."""
+    """Answers being written at the same time in one process, though never fewer than one prompt's; memory grows
+    with it."""
 
     def __post_init__(self) -> None:
         if self.top_k == 0:

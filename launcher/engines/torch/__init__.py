@@ -6,14 +6,15 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from launcher.events import Event, from_line
+from launcher.events import Alert, Event, from_line
+from launcher.problems import shown
 from launcher.settings import Count, settings
 from launcher.spec.engine import Engine, Plan, Process
 from launcher.spec.run import RunSpec
 from launcher.spec.sampler import Sampler
 
 MARK = "@rlrun "
-"""Begins the lines of rank 0 that are events; all others are talk, and only kept."""
+"""Begins an event on a line of rank 0; lines without it are talk, and only kept."""
 
 
 @settings
@@ -41,5 +42,12 @@ class Torch(Engine):
         )
 
     def read(self, line: str) -> Iterator[Event]:
-        if line.startswith(MARK) and (event := from_line(line.removeprefix(MARK))):
+        _, mark, text = line.partition(MARK)  # talk may stand before it: what a reward prints need not end its line
+        if not mark:
+            return
+        try:
+            event = from_line(text)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            event = Alert(step=0, text=f"rank 0 told what cannot be read: {shown(text)}")
+        if event:
             yield event

@@ -8,13 +8,15 @@ from inspect import signature
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import DynamicCache
 
 from launcher.engines.torch import streams
 from launcher.engines.torch.model import CausalLM
 from launcher.problems import Problems
 from launcher.spec.sampler import Sampler
+
+BLOCK = 512  # tokens of the vocabulary that are summed together
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,9 @@ class Decoder:
             raise Problems([f"model.path: {name} keeps a cache of its own kind, so it gives no answers; SFT would do"])
 
     def texts(self, answers: Sequence[Sampled]) -> list[str]:
-        """What the answers say, without the tokens that end them."""
-        return self.model.tokenizer.batch_decode([answer.tokens for answer in answers], skip_special_tokens=True)
+        """What the answers say, without the token that ends them; other special tokens are shown, not hidden."""
+        said = [answer.tokens if answer.cut else answer.tokens[:-1] for answer in answers]
+        return self.model.tokenizer.batch_decode(said, skip_special_tokens=False)
 
     def _parts(self, prompts: Sequence[list[int]], n: int) -> Iterator[list[int]]:
         """Prompts of like length together, as many as may be answered at a time."""
@@ -108,12 +111,33 @@ class Decoder:
         """[R] one token for each row, by the inverse of its cumulative probability."""
         if temperature == 0:
             return logits.argmax(-1)
-        probability = (logits.double() / temperature).softmax(-1)  # [R, V]
+        probability = (logits.float() / temperature).softmax(-1)  # [R, V]
         probability = _cut_tail(probability, self.sampler.top_k, self.sampler.top_p)
-        below = probability.cumsum(-1)
-        u = torch.from_numpy(streams.uniform(keys, t)).to(below.device)[:, None]
-        token = torch.searchsorted(below, u * below[:, -1:], right=True)[:, 0]
-        return token.clamp(max=logits.shape[-1] - 1)
+        u = torch.from_numpy(streams.uniform(keys, t)).to(probability.device)[:, None]  # [R, 1]
+        return drawn(probability, u)
+
+
+def drawn(probability: Tensor, u: Tensor) -> Tensor:
+    """[R] first token at which the cumulative [R, V] `probability` passes the share `u` [R, 1] of its sum.
+
+    First the block of tokens, then the token in it: sums in float64 over a large vocabulary would cost more than
+    the model's last layer.
+    """
+    rows = probability.shape[0]
+    blocks = nn.functional.pad(probability, (0, -probability.shape[1] % BLOCK)).view(rows, -1, BLOCK)
+    ends = blocks.sum(-1).double().cumsum(-1)  # [R, V / BLOCK]
+    goal = _below(u * ends[:, -1:], ends[:, -1:])
+    block = torch.searchsorted(ends, goal, right=True)  # [R, 1]
+    start = torch.where(block > 0, ends.gather(1, (block - 1).clamp(min=0)), 0.0)
+    share = (goal - start) / (ends.gather(1, block) - start)
+    inside = blocks[torch.arange(rows, device=block.device), block[:, 0]].double().cumsum(-1)  # [R, BLOCK]
+    token = torch.searchsorted(inside, _below(share * inside[:, -1:], inside[:, -1:]), right=True)
+    return (block * BLOCK + token)[:, 0]
+
+
+def _below(x: Tensor, top: Tensor) -> Tensor:
+    """`x`, kept under `top`: rounding must not lead past the last token that has a probability."""
+    return x.minimum(torch.nextafter(top, torch.zeros_like(top)))
 
 
 def _cut_tail(probability: Tensor, top_k: int, top_p: float) -> Tensor:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from safetensors import SafetensorError
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
@@ -19,7 +20,7 @@ from launcher.models.scratch import Scratch
 from launcher.problems import Problems
 from launcher.spec.model import Model
 
-ENTROPY_ROWS = 4096  # rows of logits whose probabilities are in memory at a time
+ENTROPY_LOGITS = 2**24  # logits whose probabilities are in memory at a time
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +72,8 @@ class CausalLM:
 @torch.no_grad()
 def entropy(logits: Tensor) -> Tensor:
     """[M, V] -> [M] entropy of the next-token distribution, in nats."""
-    return torch.cat([_entropy(part) for part in logits.detach().split(ENTROPY_ROWS)])
+    rows = max(ENTROPY_LOGITS // logits.shape[-1], 1)
+    return torch.cat([_entropy(part) for part in logits.detach().split(rows)])
 
 
 def _entropy(logits: Tensor) -> Tensor:
@@ -123,7 +125,7 @@ def _from_folder(model: Model, weights: Path | None, dtype: torch.dtype) -> tupl
     try:
         tokenizer = _tokenizer_class(Path(path)).from_pretrained(path, **more)
         return AutoModelForCausalLM.from_pretrained(path, dtype=dtype, use_safetensors=True, **more), tokenizer
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise Problems([f"model.path: {path!r} cannot be loaded: {' '.join(str(error).split())}"]) from error
 
 

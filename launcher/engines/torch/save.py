@@ -53,7 +53,7 @@ class Saver:
     def _save(self, position: Position) -> Written:
         name = checkpoints.name_of(position.step)
         if not (error := self._try(position)):
-            return Written(True)
+            return Written(True, self._remove_old(name))
         spare = checkpoints.newest_first(self.root)[1:]
         if not (spare and _FULL.search(error) and checkpoints.newest_verified(self.root)[0]):
             return Written(False, f"{name} not written: {error}")
@@ -70,9 +70,15 @@ class Saver:
         """Why it could not be written; empty when it was."""
         try:
             checkpoints.write(self.root, position.step, lambda folder: self._fill(folder, position))
-            checkpoints.keep_newest(self.root, self.keep)
         except (OSError, SafetensorError) as error:
             return " ".join(str(error).split())
+        return ""
+
+    def _remove_old(self, name: str) -> str:
+        try:
+            checkpoints.keep_newest(self.root, self.keep)
+        except OSError as error:
+            return f"{name} written, but older ones could not be removed: {error}"
         return ""
 
     def _fill(self, folder: Path, position: Position) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from launcher.engines.torch import TorchSampler, streams
 from launcher.engines.torch.decode import Decoder, Sampled, _cut_tail
+from launcher.engines.torch.decode import drawn as inverse
 from launcher.engines.torch.model import CausalLM
 from launcher.problems import Problems
 
@@ -314,6 +315,32 @@ def test_texts_leave_out_the_end(tiny: Callable[..., CausalLM]) -> None:
     letters = model.tokenizer.convert_tokens_to_ids(list("ba, c"))
     found = decoder(model).texts([Sampled([*letters, 1], False), Sampled(letters[:2], True), Sampled([1], False)])
     assert found == ["ba, c", "ba", ""]
+
+
+def test_texts_show_special_tokens_that_end_nothing(tiny: Callable[..., CausalLM]) -> None:
+    """A hidden one would let a wrong answer pass for right."""
+    model = tiny()
+    a, b = model.tokenizer.convert_tokens_to_ids(["a", "b"])
+    assert decoder(model).texts([Sampled([a, 0, b, 1], False), Sampled([a, 2], True)]) == ["a<pad>b", "a<unk>"]
+
+
+@pytest.mark.parametrize("vocabulary", [3, 511, 512, 513, 2000])
+def test_drawn_is_the_inverse_of_the_cumulative_probability(vocabulary: int) -> None:
+    generator = torch.Generator().manual_seed(vocabulary)
+    probability = torch.rand(64, vocabulary, generator=generator)
+    probability[:, 1::3] = 0  # never drawn
+    u = torch.rand(64, 1, generator=generator, dtype=torch.double)
+    below = probability.double().cumsum(-1)
+    expected = torch.searchsorted(below, u * below[:, -1:], right=True)[:, 0]
+    assert torch.equal(inverse(probability, u), expected)
+
+
+@pytest.mark.parametrize("u", [0.0, 1 - 2.0**-53])
+def test_the_ends_of_the_unit_interval_draw_tokens_that_have_a_probability(u: float) -> None:
+    probability = torch.zeros(3, 1300)
+    probability[0, 700], probability[1, [5, 1024]], probability[2, :9] = 1e-30, 0.1, 0.3
+    ends = [700, 5 if u == 0 else 1024, 0 if u == 0 else 8]
+    assert inverse(probability, torch.full((3, 1), u, dtype=torch.double)).tolist() == ends
 
 
 def test_sampling_leaves_the_model_without_gradient_and_dropout(tiny: Callable[..., CausalLM], ids: Ids) -> None:

@@ -274,7 +274,7 @@ def test_entropy_by_hand(logits: list[float], expected: float) -> None:
 def test_entropy_in_parts_is_entropy(monkeypatch: pytest.MonkeyPatch) -> None:
     logits = torch.randn(10, 7, dtype=torch.float64)
     whole = entropy(logits)
-    monkeypatch.setattr("launcher.engines.torch.model.ENTROPY_ROWS", 3)
+    monkeypatch.setattr("launcher.engines.torch.model.ENTROPY_LOGITS", 21)
     assert torch.equal(entropy(logits), whole)
     assert entropy(logits[:0]).shape == (0,)
 

@@ -162,7 +162,8 @@ def test_rollouts_are_answers_to_the_steps_prompts_with_their_scores(
         length, answer = int(found.length[place]), found.mask[place] > 0
         assert found.tokens[place, : len(prompt)].tolist() == prompt
         assert answer.tolist() == [len(prompt) <= t < length for t in range(found.tokens.shape[1])]
-        said = model.tokenizer.decode(found.tokens[place, answer], skip_special_tokens=True)
+        tokens = found.tokens[place, answer].tolist()
+        said = model.tokenizer.decode(tokens[:-1] if tokens[-1] in model.eos else tokens)
         assert found.reward[place].item() == 100 * prompts[place // 3] + len(said)
 
 

@@ -1,0 +1,261 @@
+"""Looking at runs from the command line: nothing is trained here, the folders are made by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from launcher import __version__
+from launcher.cli.main import app
+from launcher.events import Ended, Event, Loaded, Phase, Saved, Started, Step, to_line
+
+LOADED = Loaded(at=2.0, rows=8, refused=0, val_rows=0, val_refused=0, steps_per_epoch=4, steps=4)
+LINES = [f"step:{step} - train/loss:{5 - step}.0" for step in range(1, 5)]
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from launcher.launch.folder import Folder, Lock
+folder = Folder(Path(sys.argv[1]))
+with Lock(folder):
+    print("holds", flush=True)
+    for number in range(int(sys.argv[2])):
+        with folder.console.open("a") as log:
+            log.write(f"more {number}")
+            log.flush()
+            time.sleep(0.05)  # a line is seen when it is whole
+            log.write(" é\\n")
+        time.sleep(0.05)
+"""
+
+
+def strictly(text: str) -> Any:
+    def no(constant: str) -> None:
+        raise ValueError(constant)
+
+    return json.loads(text, parse_constant=no)
+
+
+def make(folder: Path, name: str, *events: Event, lines: list[str] = LINES) -> Path:
+    path = folder / "runs" / name
+    path.mkdir(parents=True)
+    (path / "spec.yaml").write_text("")
+    (path / "events.jsonl").write_text("".join(to_line(event) + "\n" for event in events))
+    (path / "console.log").write_text("".join(line + "\n" for line in lines))
+    return path
+
+
+def life(run: str, *, loss: float = 1.5, end: Event | None = None) -> list[Event]:
+    started = Started(at=1.0, run=run, algorithm="SFT", processes=1)
+    metrics = {"train/loss": loss, "val-core/maths/reward/mean@1": 0.25}
+    saved = Saved(at=4.0, step=2, path="checkpoints/step_000002")
+    return [started, LOADED, Phase(at=2.0, name="update"), Step(at=3.0, step=2, metrics=metrics), saved,
+            end or Ended(at=5.0, how="finished")]  # fmt: skip
+
+
+Look = Callable[..., Result]
+
+
+@pytest.fixture
+def rlrun(tmp_path: Path, commands: Any) -> Any:
+    """The command in a process of its own, which costs half a second."""
+    return commands(tmp_path)
+
+
+@pytest.fixture
+def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Look:
+    """The same words inside this process."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    return lambda *words: CliRunner().invoke(app, words, catch_exceptions=False)
+
+
+@pytest.fixture
+def some(tmp_path: Path) -> Path:
+    """A finished run, a stopped one whose loss is no number, and one that was killed."""
+    make(tmp_path, "p/done", *life("p/done"))
+    make(tmp_path, "p/nan", *life("p/nan", loss=math.nan, end=Ended(at=5.0, how="stopped", why="SIGTERM")))
+    make(tmp_path, "q/killed", *life("q/killed")[:-1])
+    for age, name in enumerate(("p/done", "p/nan", "q/killed")):
+        os.utime(tmp_path / "runs" / name / "events.jsonl", (1000 - age, 1000 - age))
+    return tmp_path / "runs"
+
+
+def test_help_names_every_command_and_version_is_the_packages(rlrun: Any) -> None:
+    said = rlrun("--help")
+    assert said.returncode == 0 and said.stderr == ""
+    for command in ("train", "plan", "runs", "show", "logs", "stop"):
+        assert command in said.stdout
+    assert rlrun("--version").stdout == f"rlrun {__version__}\n"
+    assert "Usage" in rlrun().stdout  # no word at all
+    wrong = rlrun("trian")
+    assert (wrong.returncode, wrong.stdout) == (2, "") and "trian" in wrong.stderr
+
+
+def test_completion_for_a_shell_is_printed(rlrun: Any) -> None:
+    quiet = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    said = rlrun("--show-completion", "bash", env=quiet)
+    assert said.returncode == 0 and "complete" in said.stdout and "rlrun" in said.stdout
+
+
+def test_runs_are_listed_the_latest_first(look: Look, some: Path) -> None:
+    said = look("runs")
+    assert (said.exit_code, said.stderr) == (0, "")
+    assert [line.split() for line in said.stdout.splitlines()] == [
+        ["run", "algorithm", "status", "step", "score", "held", "out"],
+        ["p/done", "SFT", "finished", "2/4", "1.5", "maths", "0.25"],
+        ["p/nan", "SFT", "stopped", "2/4", "nan", "maths", "0.25"],
+        ["q/killed", "SFT", "failed", "2/4", "1.5", "maths", "0.25"],
+    ]
+
+
+def test_runs_as_json(look: Look, some: Path) -> None:
+    nodes = strictly(look("runs", "--json").stdout)
+    assert [(node["run"], node["status"], node["step"], node["score"]) for node in nodes] == [
+        ("p/done", "finished", 2, 1.5),
+        ("p/nan", "stopped", 2, "NaN"),  # JSON has no word for it; every reader can read this
+        ("q/killed", "failed", 2, 1.5),
+    ]
+    assert nodes[0]["folder"] == "runs/p/done" and nodes[0]["eta_s"] is None
+
+
+def test_no_runs(look: Look) -> None:
+    assert look("runs").stdout == "no runs in runs\n"
+    assert look("runs", "--root", "[/no markup]").stdout == "no runs in [/no markup]\n"
+    assert strictly(look("runs", "--json").stdout) == []
+
+
+def test_a_long_name_is_whole_where_it_is_read_by_a_program(look: Look, tmp_path: Path) -> None:
+    name = f"{'project' * 8}/{'experiment' * 8}"
+    make(tmp_path, name, *life(name))
+    assert name in look("runs").stdout
+
+
+def test_hostile_names_are_shown_as_text(look: Look, tmp_path: Path) -> None:
+    for name in ("p/\x1b[2J[bold]", os.fsdecode(b"p/\xff")):
+        make(tmp_path, name, *life(name))
+    said = look("runs")
+    assert said.exit_code == 0 and "\x1b" not in said.stdout
+    assert "p/\\x1b[2J[bold]" in said.stdout and "p/\\udcff" in said.stdout
+    assert {node["run"] for node in strictly(look("runs", "--json").stdout)} == {"p/\x1b[2J[bold]", "p/\\udcff"}
+    assert "\x1b" not in look("show", "p/\x1b[2J[bold]").stdout
+    assert look("stop", "p/\x1b[2J[bold]").stdout == "p/\\x1b[2J[bold]: was not running\n"
+
+
+def test_show(look: Look, some: Path) -> None:
+    said = look("show", "killed")
+    assert said.exit_code == 0
+    assert "q/killed" in said.stdout and "failed  its processes are gone; --resume goes on" in said.stdout
+    assert said.stdout.endswith("runs/q/killed  ·  0 attempts\n")
+    node = strictly(look("show", "p/nan", "--json").stdout)
+    assert (node["run"], node["status"], node["metrics"]["train/loss"]) == ("p/nan", "stopped", "NaN")
+
+
+@pytest.mark.parametrize("command", ["show", "logs", "stop"])
+def test_a_run_that_is_not_there(look: Look, some: Path, command: str) -> None:
+    said = look(command, "kiled", "--json")
+    assert (said.exit_code, said.stdout) == (2, "")
+    assert said.stderr == "✗ 'kiled': no run of that name in runs; did you mean q/killed?\n"
+
+
+def test_logs(look: Look, some: Path) -> None:
+    assert look("logs", "done").stdout.splitlines() == LINES
+    assert look("logs", "done", "-n", "2").stdout.splitlines() == LINES[-2:]
+    assert look("logs", "done", "-n", "0").stdout == ""
+    assert look("logs", "done", "-n", "99").stdout.splitlines() == LINES
+    assert look("logs", "done", "-f").stdout.splitlines() == LINES  # it has ended
+    events = [strictly(line) for line in look("logs", "nan", "--json").stdout.splitlines()]
+    assert [event["kind"] for event in events] == ["Started", "Loaded", "Phase", "Step", "Saved", "Ended"]
+    assert look("logs", "done", "-n", "-1").exit_code == 2
+
+
+def test_a_log_cannot_steer_the_terminal_and_a_half_line_waits(look: Look, some: Path) -> None:
+    (some / "p" / "done" / "console.log").write_bytes(b"a \x1b[2J\r\xff\nhalf a li")
+    assert look("logs", "done").stdout == "a \\x1b[2J\\x0d\ufffd\n"
+
+
+def test_a_run_without_a_log_says_nothing(look: Look, some: Path) -> None:
+    (some / "p" / "done" / "console.log").unlink()
+    said = look("logs", "done")
+    assert (said.exit_code, said.stdout, said.stderr) == (0, "", "")
+
+
+def test_a_reader_that_leaves_early_is_no_error(rlrun: Any, some: Path) -> None:
+    (some / "p" / "done" / "console.log").write_text("line\n" * 100_000)
+    process = rlrun.begin("logs", "done", stdout=subprocess.PIPE)
+    assert process.stdout.readline() == "line\n"
+    process.stdout.close()
+    assert process.wait(timeout=30) == 0
+    assert (rlrun.folder / "said").read_text() == ""
+
+
+@pytest.fixture
+def writer(some: Path) -> Any:
+    """A process that writes p/done, holding its lock, for so many lines."""
+    began: list[subprocess.Popen[str]] = []
+
+    def begin(lines: int) -> subprocess.Popen[str]:
+        words = [sys.executable, "-c", WRITER, str(some / "p" / "done"), str(lines)]
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        assert process.stdout and process.stdout.readline() == "holds\n"
+        began.append(process)
+        return process
+
+    yield begin
+    for process in began:
+        process.kill()
+        process.wait()
+        assert process.stdout
+        process.stdout.close()
+
+
+def test_logs_follow_until_the_run_ends(rlrun: Any, writer: Callable[[int], Any]) -> None:
+    writer(20)
+    started = time.monotonic()
+    said = rlrun("logs", "done", "-f")
+    assert said.returncode == 0 and time.monotonic() - started < 20
+    assert said.stdout.splitlines() == [*LINES, *(f"more {number} é" for number in range(20))]
+
+
+def test_ctrl_c_ends_following_and_not_the_run(rlrun: Any, writer: Callable[[int], Any], until: Any) -> None:
+    run = writer(2000)
+    process = rlrun.begin("logs", "done", "-f", stdout=subprocess.PIPE)
+    for _ in range(5):
+        assert process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=30) == 0
+    process.stdout.close()
+    assert "Traceback" not in (rlrun.folder / "said").read_text()
+    assert run.poll() is None
+
+
+def test_stop(rlrun: Any, writer: Callable[[int], Any]) -> None:
+    assert strictly(rlrun("stop", "done", "--json").stdout) == {"run": "p/done", "became": "was not running"}
+    run = writer(2000)
+    assert rlrun("stop", "done").stdout == "p/done: stopped\n"
+    assert run.wait(timeout=10) == -signal.SIGTERM
+    run = writer(2000)
+    assert rlrun("stop", "done", "--now").stdout == "p/done: stopped\n"
+    assert run.wait(timeout=10) == -signal.SIGTERM
+
+
+def test_plan_says_what_would_run_and_starts_nothing(look: Look, tmp_path: Path) -> None:
+    words = ["algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=4", "trainer.run_root='[/x]'"]
+    node = strictly(look("plan", "--json", *words).stdout)
+    assert node["sampler"]["n"] == 4 and node["algorithm"]["_target_"] == "launcher.algorithms.grpo.GRPO"
+    said = look("plan", *words).stdout
+    assert "run folder  [/x]/rlrun/grpo-llama-64x2-N" in said
+    assert "launcher.engines.torch.worker" in said
+    assert list(tmp_path.iterdir()) == []

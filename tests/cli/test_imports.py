@@ -1,0 +1,47 @@
+"""Help, plan and lists answer at once: they never load torch and its like."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HEAVY = ["torch", "transformers", "tokenizers", "safetensors", "ray", "vllm", "pyarrow", "pandas"]
+WORDS = ["algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=4"]
+LOOK = f"""
+import sys
+from launcher.cli.main import app
+try:
+    app(sys.argv[1:])
+except SystemExit as end:
+    code = end.code
+print("loaded", code, [name for name in {HEAVY} if name in sys.modules])
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--help"], ["train", "--help"], ["plan", *WORDS], ["plan", "--json", *WORDS], ["runs"], ["show", "r"],
+     ["logs", "r"], ["stop", "r"], ["plan", "algorithm=sft", "model=tiny", "data=files", "data.train_files=a.jsonl"]],
+    ids=lambda words: " ".join(words[:2]),
+)  # fmt: skip
+def test_nothing_heavy_is_loaded(words: list[str], tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "p" / "r"
+    run.mkdir(parents=True)
+    (run / "spec.yaml").write_text("")
+    (tmp_path / "a.jsonl").write_text("{}\n")
+    ran = subprocess.run([sys.executable, "-c", LOOK, *words], cwd=tmp_path, capture_output=True, text=True)
+    assert ran.stdout.splitlines()[-1] == "loaded 0 []", ran.stderr
+
+
+def test_plan_costs_little(tmp_path: Path, commands: Any) -> None:
+    process = commands(tmp_path).begin("plan", *WORDS)
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0, (tmp_path / "said").read_text()
+    assert used.ru_utime + used.ru_stime <= 2.0
+    assert used.ru_maxrss < 300_000, "KiB"

@@ -1,0 +1,234 @@
+"""What a person sees of a run: everything that matters, and nothing that could steer the terminal."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from launcher.cli import screen
+from launcher.cli.say import printable
+from launcher.cli.screen import picture, sparkline, watching
+from launcher.events import Curve, Ended, Event, RunState, Step
+
+METRICS = {
+    "critic/score/mean": 0.4375,
+    "actor/entropy": 0.5123,
+    "actor/kl_loss": 0.0012,
+    "critic/frac_reward_zero_std": 0.25,
+    "actor/grad_norm": 1.5,
+    "response_length/mean": 6.5,
+    "perf/throughput": 15786.2,
+    "timing_s/step": 0.0067,
+}
+RUNNING = RunState(
+    run="maths/grpo-1",
+    algorithm="GRPO",
+    status="running",
+    phase="rollout",
+    step=30,
+    steps=120,
+    processes=2,
+    started_at=1000.0,
+    last_at=1060.0,
+    metrics=METRICS,
+    validation={"val-core/openai/gsm8k/reward/mean@1": 0.625},
+    validated_step=20,
+    score_name="critic/score/mean",
+    score=0.4375,
+    curve=Curve((0.0, 0.25, 0.5), waiting=(1.0,)),
+    marks=((10, 1020.0), (30, 1060.0)),
+    checkpoint="checkpoints/step_000020",
+    alert="checkpoint step_000030 not written: no space left on device",
+    alerts=1,
+)
+
+
+def drawn(state: RunState, now: float = 1075.0, width: int = 80) -> str:
+    file = io.StringIO()
+    Console(file=file, width=width, force_terminal=True, color_system=None, legacy_windows=False).print(
+        picture(state, now)
+    )
+    return file.getvalue()
+
+
+def flat(text: str) -> str:
+    """Without the frame and the breaks of its lines."""
+    return " ".join(text.replace("│", " ").split())
+
+
+def test_a_running_run_shows_all_that_matters() -> None:
+    text = drawn(RUNNING)
+    assert "maths/grpo-1  GRPO" in text.splitlines()[0]
+    said = flat(text)
+    assert "rollout" in said and "30/120" in said  # what it does, and how far it is
+    assert "01:15 elapsed · 03:00 left" in said  # by the clock on the wall; 90 steps of 2 s
+    for number in ("score 0.4375", "entropy 0.5123", "kl to ref 0.0012", "no signal 0.25", "grad norm 1.5",
+                   "length 6.5"):  # fmt: skip
+        assert number in said
+    assert "tokens/s" not in said, "six numbers, the most important ones"
+    assert "score ▁▂▄█" in said
+    assert "held out at step 20 openai/gsm8k 0.625" in said
+    assert "checkpoint checkpoints/step_000020" in said
+    assert "alert checkpoint step_000030 not written: no space left on device" in said
+    assert max(len(line) for line in text.splitlines()) == 76
+
+
+STATES = [
+    (RunState(), ["starting", "waiting", "0/?", "00:00 elapsed"]),
+    (RunState(status="running", run="p/a", phase="loading", started_at=1000.0), ["p/a", "loading", "01:15 elapsed"]),
+    (replace(RUNNING, status="finished", phase="", step=120), ["finished", "120/120", "01:00 elapsed"]),
+    (replace(RUNNING, status="failed", phase="", why="rank 0: killed"), ["failed", "failed rank 0: killed"]),
+    (replace(RUNNING, status="stopped", phase="", why="SIGTERM"), ["stopped", "stopped SIGTERM"]),
+    (replace(RUNNING, status="finished", why="the last step is not saved"), ["finished the last step is not saved"]),
+    (replace(RUNNING, metrics={"train/loss": math.nan}, score=math.nan, score_name="train/loss",
+             curve=Curve((1.0, math.nan, math.inf, 2.0))), ["loss nan", "loss ▁ █"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("state", "parts"), STATES, ids=[f"{state.status}{place}" for place, (state, _) in enumerate(STATES)]
+)
+def test_a_run_at_any_time(state: RunState, parts: list[str]) -> None:
+    said = flat(drawn(state))
+    for part in parts:
+        assert part in said
+    assert bool(re.search(r"\d left", said)) == (state.status == "running" and len(state.marks) > 1)
+
+
+@pytest.mark.parametrize("width", [10, 40, 80, 200])
+def test_it_fits_the_terminal(width: int) -> None:
+    long = replace(RUNNING, run="p" * 128 + "/" + "e" * 128, why="w" * 500, alert="a " * 500, status="failed")
+    assert max(len(line) for line in drawn(long, width=width).splitlines()) <= width
+
+
+EVIL = "x\x1b[2J\x1b]0;owned\x07\x9b31m\r\x08\x00\u202e\udcff"
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        RunState(run=EVIL, algorithm=EVIL, phase=EVIL, status="running"),
+        replace(RUNNING, validation={f"val-core/{EVIL}/reward/mean@1": 1.0}),
+        replace(RUNNING, alert=EVIL, checkpoint=EVIL, why=EVIL, status="failed"),
+    ],
+    ids=["names", "data source", "texts"],
+)
+def test_no_name_and_no_text_reaches_the_terminal_as_a_command(state: RunState) -> None:
+    text = drawn(state)
+    assert all(c.isprintable() or c == "\n" for c in text)
+    assert "\\x1b[2J" in flat(text)
+    text.encode()
+
+
+@pytest.mark.parametrize(
+    ("text", "safe"),
+    [
+        ("ok é 数 ✗", "ok é 数 ✗"),
+        ("two\nlines", "two\nlines"),
+        ("\x1b[31mred", "\\x1b[31mred"),
+        ("a\tb\rc\x7f", "a\\x09b\\x0dc\\x7f"),
+        ("\udcff", "\\udcff"),
+    ],
+)
+def test_printable(text: str, safe: str) -> None:
+    assert printable(text) == safe
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        ((), ""),
+        ((5.0,), "▁"),
+        ((5.0, 5.0), "▁▁"),
+        ((0.0, 1.0), "▁█"),
+        ((1.0, 0.0), "█▁"),
+        (tuple(map(float, range(8))), "▁▂▃▄▅▆▇█"),
+        ((-3.0, -2.5, -2.0), "▁▄█"),
+        ((0.0, math.nan, 1.0), "▁ █"),
+        ((math.nan,), " "),
+        ((math.inf, 0.0, 1.0, -math.inf), " ▁█ "),
+        ((-1.7e308, 0.0, 1.7e308), "▁▄█"),  # their difference is no number any more
+        ((0.0, 1e-300), "▁█"),
+    ],
+)
+def test_sparkline(values: tuple[float, ...], line: str) -> None:
+    assert sparkline(values) == line
+
+
+# ---- while it runs
+
+
+def test_where_there_is_no_terminal_lines_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with watching(Console(file=io.StringIO())) as show:
+        show(RUNNING, [], ["step:1 - x:1.0", "step:2 \x1b[2J"])
+        show(RUNNING, [], [])
+    assert capsys.readouterr().out == "step:1 - x:1.0\nstep:2 \\x1b[2J\n"
+
+
+def test_on_a_terminal_the_picture_is_drawn_seldom_and_the_end_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(screen.time, "monotonic", lambda: now[0])
+    times = 0
+
+    def counted(state: RunState, _: float) -> str:
+        nonlocal times
+        times += 1
+        return f"step {state.step}"
+
+    monkeypatch.setattr(screen, "picture", counted)
+    step: list[Event] = [Step(step=1, metrics={})]
+    with watching(Console(file=io.StringIO(), force_terminal=True)) as show:
+        for _ in range(100):
+            show(RUNNING, step, [])
+            now[0] += 0.01
+        assert 3 <= times <= 5  # a second of a busy run
+        show(replace(RUNNING, status="finished"), [Ended(how="finished")], [])
+        assert times in (4, 5, 6)
+
+
+class Gone(io.StringIO):
+    """A terminal whose window was closed: after a few writes every one fails."""
+
+    writes = 0
+
+    def write(self, text: str) -> int:
+        self.writes += 1
+        if self.writes > 3:
+            raise OSError(5, "Input/output error")
+        return super().write(text)
+
+
+def test_a_terminal_that_is_closed_does_not_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(screen, "REDRAW_S", 0.0)
+    with watching(Console(file=Gone(), force_terminal=True, width=80)) as show:
+        for _ in range(5):
+            show(RUNNING, [], [])
+        show(replace(RUNNING, status="stopped"), [Ended(how="stopped")], [])
+
+
+LIMITED = """
+import resource, sys
+from launcher.cli.screen import watching
+from launcher.events import RunState
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+with watching() as show:
+    for number in range(50):
+        show(RunState(), [], [f"line {number} of thirty characters"])
+print("still here", file=sys.stderr)
+"""
+
+
+def test_a_file_that_takes_no_more_does_not_end_the_run(tmp_path: Path) -> None:
+    """`rlrun train > log` on a disk that fills up: console.log is tried apart from it."""
+    with (tmp_path / "log").open("wb") as log:
+        ran = subprocess.run([sys.executable, "-c", LIMITED], stdout=log, stderr=subprocess.PIPE, text=True)
+    assert (ran.returncode, ran.stderr) == (0, "still here\n")
+    assert (tmp_path / "log").read_text().startswith("line 0 of thirty characters\nline 1 ")

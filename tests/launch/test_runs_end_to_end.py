@@ -1,0 +1,467 @@
+"""Whole runs through the real command line: finished, refused, interrupted in every way, and resumed to the same end.
+
+A run costs about five CPU seconds, because torch is loaded; so they are shared.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import termios
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.checkpoints import faults, newest_verified
+from launcher.events import Alert, Ended, RunState, Saved, Step, events_of, fold
+from launcher.launch.folder import Folder, holder
+
+pytestmark = pytest.mark.slow
+
+STEPS = 6
+SHORT = [f"trainer.total_training_steps={STEPS}", "trainer.save_freq=2", "trainer.test_freq=3"]
+LAST = 120
+LONG = ["algorithm=grpo", f"trainer.total_training_steps={LAST}", "trainer.save_freq=20", "trainer.test_freq=50"]
+
+
+@pytest.fixture(scope="module")
+def rlrun(tmp_path_factory: pytest.TempPathFactory, commands: Any) -> Any:
+    return commands(tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture(scope="module")
+def done(rlrun: Any, small: list[str]) -> tuple[Any, Path]:
+    """A run that finished, and what it said."""
+    ran = rlrun("train", "algorithm=sft", *small, *SHORT, "trainer.experiment_name=done")
+    assert ran.returncode == 0, ran.stderr
+    return ran, rlrun.run("done")
+
+
+def copy(run: Path, name: str) -> Path:
+    return Path(shutil.copytree(run, run.with_name(name)))
+
+
+def state_of(run: Path) -> RunState:
+    return fold(events_of(run / "events.jsonl"))
+
+
+def steps_of(run: Path) -> list[int]:
+    return [event.step for event in events_of(run / "events.jsonl") if isinstance(event, Step)]
+
+
+def steps_told(run: Path) -> int:
+    log = run / "events.jsonl"
+    return log.read_bytes().count(b'"kind":"Step"') if log.exists() else 0
+
+
+def console(run: Path) -> list[str]:
+    return (run / "console.log").read_text().splitlines()
+
+
+# ---- a run that finishes
+
+
+def test_a_finished_run_leaves_a_whole_folder_for_its_owner_only(done: tuple[Any, Path]) -> None:
+    _, run = done
+    top = {path.name for path in run.iterdir()}
+    assert top == {".lock", "spec.yaml", "words.txt", "lock.json", "events.jsonl", "console.log", "checkpoints", "logs"}
+    assert [path.name for path in sorted((run / "checkpoints").iterdir())] == [f"step_{n:06d}" for n in (2, 4, 6)]
+    assert not [fault for folder in (run / "checkpoints").iterdir() for fault in faults(folder)]
+    assert (run / "logs" / "attempt_1" / "rank-0.log").stat().st_size > 0
+    for path in (run, *run.rglob("*")):
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_its_events_tell_the_whole_story(done: tuple[Any, Path]) -> None:
+    _, run = done
+    state = state_of(run)
+    assert (state.run, state.status, state.step, state.steps) == ("rlrun/done", "finished", STEPS, STEPS)
+    assert state.checkpoint == f"checkpoints/step_{STEPS:06d}" and state.alerts == 0 and state.why == ""
+    assert steps_of(run) == list(range(STEPS + 1))
+    assert [e.step for e in events_of(run / "events.jsonl") if isinstance(e, Saved)] == [2, 4, 6]
+    assert holder(Folder(run)) is None
+
+
+def grep(words: list[str], run: Path) -> list[str]:
+    return subprocess.run(["grep", *words, run / "console.log"], capture_output=True, text=True).stdout.splitlines()
+
+
+def test_what_people_grep_for_in_verls_logs_they_find(done: tuple[Any, Path]) -> None:
+    ran, run = done
+    assert len(grep(["^step:"], run)) == STEPS + 1
+    (third,) = grep(["step:3 "], run)
+    assert third.startswith("step:3 - training/global_step:3 - training/epoch:0 - ")
+    assert len(grep(["-o", "train/loss:[0-9.]*"], run)) == STEPS
+    assert len(grep(["Training Progress"], run)) == STEPS
+    assert grep(["Training Progress"], run)[-1].startswith("Training Progress: 100%|██████████| 6/6 [")
+    assert len(grep(["-o", "val-core/reverse/reward/mean@1:[0-9.]*"], run)) == 3  # before, at 3, at 6
+    assert ran.stdout.splitlines() == console(run)  # a person saw the same
+    assert console(run)[-1] == "finished" and ran.stderr == ""
+
+
+def test_what_was_typed_can_be_typed_again(done: tuple[Any, Path]) -> None:
+    _, run = done
+    words = (run / "words.txt").read_text()
+    assert words.startswith("rlrun train algorithm=sft model=tiny ") and words.endswith("experiment_name=done\n")
+    assert json.loads((run / "lock.json").read_text())["packages"]["torch"]
+
+
+@pytest.mark.parametrize("again", [["train", "algorithm=sft"], ["train", "algorithm=grpo"]])
+def test_the_same_name_again_is_refused(done: tuple[Any, Path], rlrun: Any, small: list[str], again: list[str]) -> None:
+    _, run = done
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    ran = rlrun(*again, *small, "trainer.experiment_name=done")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr == (
+        "✗ trainer.experiment_name: runs/rlrun/done is there already;"
+        " another name, or rlrun train --resume runs/rlrun/done would do\n"
+    )
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_resuming_a_finished_run_changes_nothing(
+    done: tuple[Any, Path], rlrun: Any, result: Callable[..., Any]
+) -> None:
+    _, run = done
+    again = copy(run, "again")
+    ran = rlrun("train", "--resume", "again")
+    assert ran.returncode == 0, ran.stderr
+    assert result(again, STEPS) == result(run, STEPS)
+
+
+def test_it_is_listed_and_shown(done: tuple[Any, Path], rlrun: Any) -> None:
+    (node,) = [node for node in json.loads(rlrun("runs", "--json").stdout) if node["run"] == "rlrun/done"]
+    assert (node["status"], node["step"], node["steps"]) == ("finished", STEPS, STEPS)
+    assert "finished" in rlrun("show", "done").stdout
+
+
+# ---- a run that is interrupted in every way, one after the other
+
+
+@pytest.fixture(scope="module")
+def untouched(rlrun: Any, small: list[str]) -> Path:
+    ran = rlrun("train", *small, *LONG, "trainer.experiment_name=untouched")
+    assert ran.returncode == 0, ran.stderr
+    return rlrun.run("untouched")
+
+
+@dataclass
+class Stage:
+    """How the run stood after an interruption."""
+
+    exit_code: int
+    state: RunState
+    newest: str
+    ended: list[Ended]
+    refused: list[Any] = field(default_factory=list)
+
+
+def training_process(launcher: int) -> int:
+    (child,) = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    return int(child)
+
+
+INTERRUPTIONS: dict[str, Callable[[subprocess.Popen[str]], None]] = {
+    "SIGTERM": lambda process: process.send_signal(signal.SIGTERM),
+    "SIGINT": lambda process: process.send_signal(signal.SIGINT),
+    "kill -9 of the training process": lambda process: os.kill(training_process(process.pid), signal.SIGKILL),
+    "kill -9 of the launcher": lambda process: process.kill(),
+}
+
+
+@pytest.fixture(scope="module")
+def stages(rlrun: Any, small: list[str], until: Callable[..., None]) -> dict[str, Stage]:
+    """One run, interrupted four times and resumed each time; the last one finishes."""
+    run, found = rlrun.run("survivor"), {}
+    words = [*small, *LONG, "trainer.experiment_name=survivor"]
+    for name, interrupt in [*INTERRUPTIONS.items(), ("nothing", None)]:
+        process = rlrun.begin("train", *(["--resume", "survivor"] if found else words))
+        until(lambda: holder(Folder(run)))
+        others = [["train", *words], ["train", "--resume", "survivor"]] if not found else []
+        refused = [rlrun(*other) for other in others]  # while torch is being loaded
+        if interrupt:
+            seen = len(steps_of(run))
+            until(lambda process=process, seen=seen: process.poll() is not None or steps_told(run) >= seen + 6)
+            interrupt(process)
+        exit_code = process.wait(timeout=120)
+        until(lambda: holder(Folder(run)) is None)
+        ended = [event for event in events_of(run / "events.jsonl") if isinstance(event, Ended)]
+        newest = newest_verified(run / "checkpoints")[0]
+        found[name] = Stage(exit_code, state_of(run), newest.name if newest else "", ended, refused)
+    return found
+
+
+def test_a_second_launcher_on_the_same_run_is_refused(stages: dict[str, Stage]) -> None:
+    for ran in stages["SIGTERM"].refused:
+        assert (ran.returncode, ran.stdout) == (2, "")
+        assert re.fullmatch(
+            r"✗ rlrun/survivor: is being written by process \d+ on \S+; rlrun stop rlrun/survivor would end it\n",
+            ran.stderr,
+        )
+
+
+@pytest.mark.parametrize(("name", "exit_code"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_a_signal_saves_the_step_and_ends(stages: dict[str, Stage], name: str, exit_code: int) -> None:
+    stage = stages[name]
+    assert stage.exit_code == exit_code
+    assert 0 < stage.state.step < LAST
+    assert stage.newest == f"step_{stage.state.step:06d}"
+    (ended,) = stage.ended
+    assert ended.how == "stopped" and ended.why == f"{name}; checkpoints/{stage.newest} is the newest checkpoint"
+
+
+def test_a_killed_training_process_is_told(stages: dict[str, Stage], rlrun: Any) -> None:
+    stage = stages["kill -9 of the training process"]
+    assert stage.exit_code == 1
+    (ended,) = stage.ended
+    assert ended.how == "failed"
+    assert ended.why.startswith("rank 0: killed by SIGKILL, often because memory ran out; its log is ")
+    said = (rlrun.folder / "said").read_text()
+    assert f"✗ {ended.why}" in said and "Traceback" not in said
+
+
+def test_a_killed_launcher_leaves_no_process_behind(stages: dict[str, Stage]) -> None:
+    stage = stages["kill -9 of the launcher"]
+    assert (stage.exit_code, stage.ended, stage.state.status) == (-signal.SIGKILL, [], "running")
+
+
+def test_after_all_that_the_run_is_equal_to_one_that_was_never_touched(
+    stages: dict[str, Stage], untouched: Path, rlrun: Any, result: Callable[..., Any]
+) -> None:
+    assert stages["nothing"].exit_code == 0
+    run = rlrun.run("survivor")
+    assert result(run, LAST) == result(untouched, LAST)
+    assert steps_of(run) == list(range(LAST + 1))  # none twice, none missing
+    assert len(list((run / "logs").iterdir())) == 5
+
+
+def test_what_was_undone_is_kept(stages: dict[str, Stage], rlrun: Any) -> None:
+    """The steps after the newest checkpoint were told before the kill, and are done again."""
+    logs = rlrun.run("survivor") / "logs"
+    for attempt, name in enumerate(INTERRUPTIONS, start=1):
+        undone = [e.step for e in events_of(logs / f"attempt_{attempt}" / "undone.jsonl") if isinstance(e, Step)]
+        newest = int(stages[name].newest[5:])
+        assert undone == list(range(newest + 1, newest + 1 + len(undone)))
+        assert newest + len(undone) >= stages[name].state.step
+
+
+def test_a_second_signal_ends_at_once(rlrun: Any, small: list[str], until: Callable[..., None]) -> None:
+    process = rlrun.begin("train", *small, *LONG, "trainer.experiment_name=twice")
+    run = rlrun.run("twice")
+    until(lambda: (run / "events.jsonl").exists() and state_of(run).phase == "loading")
+    child = training_process(process.pid)
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.2)
+    assert process.poll() is None, "the first signal waits until it can save"
+    again = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == 143
+    assert time.monotonic() - again < 1.5
+    assert not Path(f"/proc/{child}").exists()
+    assert state_of(run).why == "SIGTERM, ended at once; nothing is saved yet"
+
+
+def test_a_terminal_that_is_closed_saves_the_step(rlrun: Any, small: list[str], until: Callable[..., None]) -> None:
+    """The system sends SIGHUP then, and the picture can no longer be drawn."""
+    terminal, inside = pty.openpty()
+
+    def become_its_own() -> None:
+        os.setsid()
+        fcntl.ioctl(inside, termios.TIOCSCTTY, 0)
+
+    words = ["train", *small, *LONG, "trainer.experiment_name=closed"]
+    process = rlrun.begin(*words, stdin=inside, stdout=inside, stderr=inside, preexec_fn=become_its_own)
+    os.close(inside)
+    run, drawn = rlrun.run("closed"), b""
+    while steps_told(run) < 5:
+        drawn += os.read(terminal, 65536)
+    os.close(terminal)
+    assert process.wait(timeout=60) == 128 + signal.SIGHUP
+    state = state_of(run)
+    assert b"rlrun/closed" in drawn
+    assert state.why == f"SIGHUP; checkpoints/step_{state.step:06d} is the newest checkpoint"
+    assert not faults(run / state.checkpoint)
+
+
+# ---- damage
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
+    done: tuple[Any, Path], rlrun: Any, result: Callable[..., Any]
+) -> None:
+    _, run = done
+    damaged = copy(run, "damaged")
+    flip(damaged / "checkpoints" / f"step_{STEPS:06d}" / "policy" / "model.safetensors")
+    ran = rlrun("train", "--resume", "damaged")
+    assert ran.returncode == 0, ran.stderr
+    line = (
+        "checkpoints/step_000006/policy/model.safetensors: its bytes changed since it was written (sha256 differs);"
+        " went on from step_000004"
+    )
+    assert [event.text for event in events_of(damaged / "events.jsonl") if isinstance(event, Alert)] == [line]
+    assert f"alert at step 4: {line}" in ran.stdout.splitlines()
+    assert f"alert at step 4: {line}" in console(damaged)
+    events, weights = result(damaged, STEPS)
+    assert ([event for event in events if '"Alert"' not in event], weights) == result(run, STEPS)
+    assert newest_verified(damaged / "checkpoints") == (damaged / "checkpoints" / "step_000006", [])
+
+
+def test_where_every_checkpoint_is_damaged_nothing_is_started(done: tuple[Any, Path], rlrun: Any) -> None:
+    _, run = done
+    damaged = copy(run, "all-damaged")
+    for folder in (damaged / "checkpoints").iterdir():
+        flip(folder / "trainer.json")
+    ran = rlrun("train", "--resume", "all-damaged")
+    assert ran.returncode == 2 and "Traceback" not in ran.stderr
+    assert len(ran.stderr.splitlines()) == 4
+    assert ran.stderr.splitlines()[-1] == "✗ rlrun/all-damaged: no checkpoint verifies; a new run would do"
+    assert (damaged / "events.jsonl").read_bytes() == (run / "events.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [
+        ("spec.yaml", "seed: x\n", "✗ {run}/spec.yaml: algorithm: has no value; "),  # one line for each
+        ("spec.yaml", "[", "✗ {run}/spec.yaml: cannot be read, while parsing a flow node; a new run would do\n"),
+        ("spec.yaml", "", "✗ {run}/spec.yaml: holds no run; the file of another run would do\n"),
+        ("lock.json", "{", "✗ {run}/lock.json: cannot be read, "),
+        ("lock.json", None, "✗ {run}/lock.json: cannot be read, no such file or directory; a new run would do\n"),
+    ],
+)
+def test_a_folder_that_lost_what_it_needs_is_refused_in_words(
+    done: tuple[Any, Path], rlrun: Any, tmp_path: Path, name: str, text: str | None, line: str
+) -> None:
+    run = copy(done[1], f"lost-{tmp_path.name}")
+    (run / name).unlink() if text is None else (run / name).write_text(text)
+    ran = rlrun("train", "--resume", str(run))
+    assert ran.returncode == 2 and "Traceback" not in ran.stderr
+    assert ran.stderr.startswith(line.format(run=run))
+
+
+def test_a_full_disk_does_not_end_the_run(
+    rlrun: Any, small: list[str], small_disk: Callable[[int, Path], Path]
+) -> None:
+    run = rlrun.run("full")
+    disk = small_disk(128, run / "checkpoints")  # room for one checkpoint
+    ran = rlrun("train", "algorithm=sft", *small, *SHORT, "trainer.experiment_name=full")
+    assert ran.returncode == 0, ran.stderr
+    alerts = [event for event in events_of(run / "events.jsonl") if isinstance(event, Alert)]
+    assert [event.step for event in alerts] == [4, 6]
+    for event in alerts:
+        name = f"step_{event.step:06d}"
+        assert re.match(rf"checkpoint {name} not written: .*No space left on device.*; training goes on", event.text)
+        assert f"alert at step {event.step}: {event.text}" in console(run)
+    assert [path.name for path in disk.iterdir()] == ["step_000002"] and not faults(disk / "step_000002")
+    why = "the last step is not saved; checkpoints/step_000002 is the newest checkpoint"
+    assert ran.stderr == f"✗ {why}\n" and console(run)[-1] == f"finished: {why}"
+    assert steps_of(run) == list(range(STEPS + 1))
+
+
+def test_where_no_checkpoint_can_be_written_the_run_goes_on(rlrun: Any, small: list[str]) -> None:
+    run = rlrun.run("nowhere")
+    run.mkdir(parents=True)
+    (run / "checkpoints").write_text("a file stands where the folder would be")
+    ran = rlrun("train", "algorithm=sft", *small, *SHORT, "trainer.experiment_name=nowhere")
+    assert ran.returncode == 0, ran.stderr
+    alerts = [event for event in events_of(run / "events.jsonl") if isinstance(event, Alert)]
+    assert [event.step for event in alerts] == [2, 4, 6]
+    assert all("File exists" in event.text and event.text.endswith("; training goes on") for event in alerts)
+    assert ran.stderr == "✗ the last step is not saved; nothing is saved yet\n"
+
+
+# ---- wrong data, wrong models
+
+ROWS = [{"prompt": f"{letter}>", "response": letter} for letter in "abcdefghij"]
+
+
+def rows(path: Path) -> Path:
+    """Nine good rows, and one whose prompt is missing."""
+    bad = [*ROWS[:3], {"promt": "k>", "response": "k"}, *ROWS[3:9]]
+    path.write_text("".join(json.dumps(row) + "\n" for row in bad))
+    return path
+
+
+def without_data(small: list[str]) -> list[str]:
+    return [word for word in small if not word.startswith("data")]
+
+
+def test_a_bad_row_is_named_before_anything_starts(rlrun: Any, small: list[str], tmp_path: Path) -> None:
+    data = rows(tmp_path / "rows.jsonl")
+    words = ["algorithm=sft", *without_data(small), "data=files", f"data.train_files={data}", "data.train_batch_size=8"]
+    ran = rlrun("train", *words, "trainer.experiment_name=bad")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    first, second = ran.stderr.splitlines()
+    assert first.startswith(f"✗ {data}:4: ") and "promt" in first
+    assert second == ("✗ data.on_bad_row: 1 of 10 rows are bad, kept in runs/rlrun/bad/refused.jsonl; skip would do")
+    run = rlrun.run("bad")
+    (kept,) = [json.loads(line) for line in (run / "refused.jsonl").read_text().splitlines()]
+    assert kept["where"] == f"{data}:4" and json.loads(kept["raw"]) == {"promt": "k>", "response": "k"}
+    assert not (run / "logs").exists()
+
+
+def test_bad_rows_are_skipped_where_that_is_asked_for(rlrun: Any, small: list[str], tmp_path: Path) -> None:
+    data = rows(tmp_path / "rows.jsonl")
+    words = ["algorithm=sft", *without_data(small), "data=files", f"data.train_files={data}", "data.train_batch_size=8",
+             "data.on_bad_row=skip", "data.max_prompt_length=16", "data.max_response_length=12"]  # fmt: skip
+    ran = rlrun("train", *words, "trainer.experiment_name=skip")
+    assert ran.returncode == 0, ran.stderr
+    assert "data: 9 rows, 1 refused; 1 steps" in ran.stdout.splitlines()
+    (kept,) = (rlrun.run("skip") / "refused.jsonl").read_text().splitlines()
+    assert json.loads(kept)["where"] == f"{data}:4"
+
+
+def broken_config(model: Path) -> None:
+    (model / "config.json").write_text("{")
+
+
+def broken_weights(model: Path) -> None:
+    os.truncate(model / "model.safetensors", 100)
+
+
+@pytest.mark.parametrize("damage", [broken_config, broken_weights], ids=lambda damage: damage.__name__)
+def test_a_model_that_cannot_be_loaded_is_told_in_words(
+    done: tuple[Any, Path], rlrun: Any, small: list[str], tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    model = Path(shutil.copytree(done[1] / "checkpoints" / "step_000002" / "policy", tmp_path / "model"))
+    damage(model)
+    words = [word for word in small if not word.startswith("model")]
+    name = damage.__name__
+    ran = rlrun("train", "algorithm=sft", *words, "model=hf", f"model.path={model}", f"trainer.experiment_name={name}")
+    assert ran.returncode == 2, ran.stderr
+    assert ran.stderr.startswith("✗ model.path: ") and str(model) in ran.stderr
+    assert "Traceback" not in ran.stdout + ran.stderr
+    assert state_of(rlrun.run(name)).status == "failed"
+
+
+# ---- several processes
+
+
+@pytest.mark.parametrize("micro", [1, 16])
+def test_two_processes_train_as_one_does(done: tuple[Any, Path], rlrun: Any, small: list[str], micro: int) -> None:
+    name = f"two-{micro}"
+    words = ["hardware.nproc_per_node=2", f"trainer.micro_batch_size_per_gpu={micro}"]
+    ran = rlrun("train", "algorithm=sft", *small, *SHORT, *words, f"trainer.experiment_name={name}")
+    assert ran.returncode == 0, ran.stderr
+    run = rlrun.run(name)
+    assert sorted(path.name for path in (run / "logs" / "attempt_1").glob("*.log")) == ["rank-0.log", "rank-1.log"]
+    one, two = ([e for e in events_of(folder / "events.jsonl") if isinstance(e, Step)] for folder in (done[1], run))
+    for metric in ("train/loss", "train/grad_norm"):
+        ours, theirs = ([e.metrics[metric] for e in told if e.step] for told in (two, one))
+        assert len(ours) == STEPS and ours == pytest.approx(theirs, rel=1e-6)

@@ -1,0 +1,144 @@
+"""console.log is verl's log to everything that reads verl's logs."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+
+from launcher.events import Alert, Crashed, Ended, Event, Loaded, Phase, RunState, Saved, Started, Step, after
+from launcher.monitor.lines import clock, compact, console_lines, number, progress_line, step_line
+
+LOADED = {"rows": 60, "refused": 0, "val_rows": 0, "val_refused": 0, "steps_per_epoch": 7, "steps": 20}
+
+
+def at(step: int, steps: int, elapsed: float, pace: float | None) -> RunState:
+    marks = () if pace is None else ((step - 1, 0.0), (step, pace))
+    return RunState(step=step, steps=steps, started_at=0.0, last_at=elapsed, marks=marks)
+
+
+def test_a_step_is_verls_line() -> None:  # S0-26
+    metrics = {
+        "training/global_step": 5.0,
+        "critic/score/mean": 0.0234375,
+        "critic/rewards/mean": 0.0234375,
+        "timing_s/step": 41.01343672798248,
+    }
+    assert step_line(Step(step=5, metrics=metrics)) == (
+        "step:5 - training/global_step:5 - critic/score/mean:0.0234375 - critic/rewards/mean:0.0234375"
+        " - timing_s/step:41.01343672798248"
+    )
+
+
+def test_a_validation_is_verls_line() -> None:  # S2-27
+    line = step_line(Step(step=290, metrics={"val-core/openai/gsm8k/reward/mean@1": 0.7338893100833965}))
+    assert line == "step:290 - val-core/openai/gsm8k/reward/mean@1:0.7338893100833965"
+
+
+def test_progress_is_tqdms_line() -> None:  # S2-20
+    line = "Training Progress:  15%|█▌        | 49/320 [1:06:07<4:11:40, 55.72s/it]"
+    assert progress_line(at(49, 320, 3967.0, 55.72)) == line
+
+
+PROGRESS = [
+    (at(1, 320, 3.0, None), "  0%|          | 1/320 [00:03<?, ?s/it]"),  # one step tells no speed
+    (at(160, 320, 60.0, 1.0), " 50%|█████     | 160/320 [01:00<02:40, 1.00s/it]"),
+    (at(320, 320, 4.0, 0.0125), "100%|██████████| 320/320 [00:04<00:00, 80.00it/s]"),
+    (at(319, 320, 4.0, 0.999), "100%|█████████▉| 319/320 [00:04<00:00, 1.00it/s]"),
+    (at(2, 4, 0.0, 0.0), " 50%|█████     | 2/4 [00:00<00:00, ?it/s]"),  # a clock that stands still
+    (RunState(step=3), "  0%|          | 3/0 [00:00<?, ?s/it]"),  # nobody has said how many steps
+]
+
+
+@pytest.mark.parametrize(("state", "line"), PROGRESS, ids=[line for _, line in PROGRESS])
+def test_progress(state: RunState, line: str) -> None:
+    assert progress_line(state) == f"Training Progress: {line}"
+
+
+@pytest.mark.parametrize("done", range(101))
+def test_the_bar_is_always_ten_wide(done: int) -> None:
+    """As tqdm draws it: `{percentage:3.0f}%|` and ten cells of eighths."""
+    found = re.fullmatch(r"Training Progress: ([ \d]{3})%\|(.{10})\| .*", progress_line(at(done, 100, 1.0, 1.0)))
+    assert found and int(found[1]) == done
+    cells = found[2].rstrip()
+    assert cells.count("█") == done // 10 and len(cells) - done // 10 == (done % 10 * 8 // 10 > 0)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "00:00"), (59.99, "00:59"), (60, "01:00"), (3599, "59:59"), (3600, "1:00:00"), (90061, "25:01:01")],
+)
+def test_clock(seconds: float, text: str) -> None:
+    assert clock(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("training/global_step", 7.0, "7"),  # counters are whole
+        ("training/epoch", 0.0, "0"),
+        ("perf/total_num_tokens", 123456789.0, "123456789"),
+        ("actor/lr", 1e-06, "1e-06"),  # all others as Python writes them: nothing is rounded
+        ("critic/score/mean", 0.1 + 0.2, "0.30000000000000004"),
+        ("critic/score/mean", 1, "1.0"),
+        ("actor/grad_norm", math.nan, "nan"),
+        ("actor/grad_norm", -math.inf, "-inf"),
+    ],
+)
+def test_numbers(name: str, value: float, text: str) -> None:
+    assert number(name, value) == text
+    assert math.isnan(value) or float(number(name, value)) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"),
+        (0.123456, "0.1235"),
+        (9999.4, "9999"),
+        (12345.6, "12,346"),
+        (-1e-9, "-1e-09"),
+        (math.nan, "nan"),
+        (math.inf, "inf"),
+    ],
+)
+def test_numbers_for_a_screen(value: float, text: str) -> None:
+    assert compact(value) == text
+
+
+LINES: list[tuple[Event, list[str]]] = [
+    (Started(run="p/a", algorithm="GRPO", processes=2), ["run p/a: GRPO on 2 processes"]),
+    (Phase(name="update"), []),
+    (Loaded(**LOADED), ["data: 60 rows; 20 steps"]),
+    (Loaded(**{**LOADED, "val_rows": 8}), ["data: 60 rows, 8 held out; 20 steps"]),
+    (Loaded(**{**LOADED, "refused": 3, "val_refused": 1}), ["data: 60 rows, 4 refused; 20 steps"]),
+    (Step(at=1.0, step=0, metrics={"val/loss": 2.0}), ["step:0 - val/loss:2.0"]),  # a validation is no progress
+    (Step(at=1.0, step=10, metrics={}), ["step:10", "Training Progress:  50%|█████     | 10/20 [00:01<?, ?s/it]"]),
+    (Saved(step=10, path="checkpoints/step_000010"), ["saved checkpoints/step_000010"]),
+    (Alert(step=10, text="checkpoint not written"), ["alert at step 10: checkpoint not written"]),
+    (Crashed(lines=("a", "b"), mendable=True), []),  # the end says why
+    (Ended(how="finished"), ["finished"]),
+    (Ended(how="stopped", why="SIGTERM"), ["stopped: SIGTERM"]),
+]
+
+
+@pytest.mark.parametrize(("event", "lines"), LINES, ids=[type(event).__name__ for event, _ in LINES])
+def test_what_an_event_says(event: Event, lines: list[str]) -> None:
+    before = RunState(started_at=0.0, steps=20)
+    assert console_lines(event, after(before, event)) == lines
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Step(step=0, metrics={"val-core/x\nstep:3 - y/reward/mean@1": 1.0}),  # data_source comes from a data file
+        Alert(step=3, text="disk\r\nfull\u2028now"),
+        Ended(how="failed", why="ValueError: a\nb"),
+        Started(run="p/a\nstep:3 - ", algorithm="X", processes=1),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+def test_one_line_stays_one_line(event: Event) -> None:
+    (line,) = console_lines(event, RunState())
+    assert line.splitlines() == [line] and not line.startswith("step:3 ")
