@@ -30,7 +30,7 @@ demo: $(VENV)/ready  ## SFT, then GRPO, of a tiny model on this CPU; SEEDS="0 1 
 	$(VENV)/bin/python benchmarks/demo.py $(SEEDS)
 
 test: $(VENV)/ready-dev  ## run every test
-	$(VENV)/bin/pytest --durations=10
+	$(VENV)/bin/pytest -n 2 --dist loadfile --durations=10
 
 lint: $(VENV)/ready-dev  ## style and types
 	$(VENV)/bin/ruff check .

@@ -129,6 +129,16 @@ def newest_verified(root: Path) -> tuple[Path | None, list[str]]:
     return None, found
 
 
+def set_aside_after(root: Path, step: int) -> None:
+    """Let checkpoints later than `step` be none any more; their files stay for who wants to look."""
+    for folder in newest_first(root):
+        if step_of(folder) > step:
+            aside, number = root / f"damaged-{folder.name}", 1
+            while aside.exists():
+                aside, number = root / f"damaged-{folder.name}-{number}", number + 1
+            folder.rename(aside)
+
+
 def keep_newest(root: Path, count: int) -> None:
     """Remove all but the `count` newest; the newest one always stays."""
     for folder in newest_first(root)[max(count, 1) :]:

@@ -13,11 +13,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 from pathlib import Path
-from typing import Any, Literal
+from statistics import median
+from typing import Any, Literal, get_args
 
 from launcher.metrics import main_score, validation
 
 PhaseName = Literal["loading", "rollout", "update", "validating", "saving"]
+How = Literal["finished", "failed", "stopped"]
 HISTORY = 60  # steps the speed is taken from
 POINTS = 48  # most points of a curve
 
@@ -89,7 +91,7 @@ class Crashed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Ended(Event):
-    how: Literal["finished", "failed", "stopped"]
+    how: How
     why: str = ""
 
 
@@ -146,11 +148,10 @@ class RunState:
 
     @property
     def seconds_per_step(self) -> float | None:
-        """Mean seconds a step took lately, validation and saving included."""
-        if len(self.marks) < 2:
-            return None
-        (first, begin), (last, end) = self.marks[0], self.marks[-1]
-        return max(end - begin, 0.0) / max(last - first, 1)
+        """Seconds that a step took lately; the median, so that a pause between two attempts does not count."""
+        pairs = zip(self.marks, self.marks[1:], strict=False)
+        paces = [max(end - begin, 0.0) / max(last - first, 1) for (first, begin), (last, end) in pairs]
+        return median(paces) if paces else None
 
     @property
     def eta_s(self) -> float | None:
@@ -229,6 +230,11 @@ def from_line(line: str | bytes) -> Event | None:
     kind = KINDS.get(node.pop("kind"))
     if kind is None:
         return None
+    node["at"] = float(node["at"])
+    if "step" in node:
+        node["step"] = int(node["step"])
+    if kind is Ended and node["how"] not in get_args(How):
+        raise ValueError(f"a run does not end {node['how']!r}")
     if kind is Step:
         node["metrics"] = {name: float(value) for name, value in node["metrics"].items()}
     if kind is Crashed:
@@ -247,14 +253,18 @@ def read(path: Path, offset: int = 0) -> Iterator[tuple[Event, int]]:
         for line in log:
             if not line.endswith(b"\n"):
                 return
-            event: Event | None
-            try:
-                event = from_line(line)
-            except (ValueError, KeyError, TypeError, AttributeError):
-                event = Alert(at=0.0, step=0, text=f"{path.name}: the line at byte {offset} is damaged")
+            event = readable(line, Alert(at=0.0, step=0, text=f"{path.name}: the line at byte {offset} is damaged"))
             offset += len(line)
             if event:
                 yield event, offset
+
+
+def readable(line: str | bytes, damaged: Event | None = None) -> Event | None:
+    """The event on a line, or `damaged` where the line is none."""
+    try:
+        return from_line(line)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return damaged
 
 
 def events_of(path: Path) -> Iterator[Event]:

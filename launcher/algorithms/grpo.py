@@ -6,12 +6,10 @@ PPO without a critic: an answer's advantage is how much better it scored than it
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
-
-from pydantic import Field
+from typing import TYPE_CHECKING
 
 from launcher.algorithms import ops
-from launcher.settings import Fraction, NonNegative, settings
+from launcher.settings import Fraction, NonNegative, Positive, settings
 from launcher.spec.algorithm import Algorithm, Batch, Loss, Output
 
 if TYPE_CHECKING:
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 class GRPO(Algorithm):
     clip_ratio_low: Fraction = 0.2
     """A token's ratio stops counting below 1 - clip_ratio_low."""
-    clip_ratio_high: Annotated[float, Field(gt=0)] = 0.2
+    clip_ratio_high: Positive = 0.2
     """... and above 1 + clip_ratio_high."""
     kl_loss_coef: NonNegative = 0.0
     """Weight of the pull towards the reference model (the paper takes 0.04); 0 loads no reference model."""

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from launcher.events import writable
-from launcher.problems import Problems
+from launcher.problems import Problems, said
 
 out = Console()
 err = Console(stderr=True)
@@ -27,7 +27,11 @@ def problems_named() -> Iterator[None]:
         yield
     except Problems as found:
         say_problems(found.lines)
-        raise typer.Exit(2) from None
+    except OSError as error:  # a full disk, a folder that may not be written
+        say_problems([f"{error.filename or 'the system'}: {said(error)}; a place that can be written would do"])
+    else:
+        return
+    raise typer.Exit(2)
 
 
 def say_problems(lines: list[str] | tuple[str, ...]) -> None:

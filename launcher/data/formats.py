@@ -51,11 +51,11 @@ def _demonstration(where: str, values: Values, prompt_key: str | None, response_
         if not any(content.strip() for content in spoken):
             lacks = f"the assistant turns of {name} are empty" if spoken else f"no assistant turn in {name}"
             raise Unfit(f"{lacks}; one with content would do")
-        return _row(where, values, turns, None, spoken[-1])
+        return _row(where, values, turns, None, None)
     prompt = _prompt(name, _held(values, name))
     answer = answer or _ANSWERS.get(name, ("response",))[0]
     response = _text(answer, _held(values, answer))
-    return _row(where, values, prompt, response, response)
+    return _row(where, values, prompt, response, None)
 
 
 def _prompt_row(where: str, values: Values, prompt_key: str | None, response_key: str | None) -> Row:

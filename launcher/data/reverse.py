@@ -34,7 +34,7 @@ class Reverse(Dataset):
     n_val: Count = 256
     """Held-out prompts, none of them among the training prompts; 0 leaves nothing to validate."""
     n_demos: Count = 4000
-    """Demonstrations: the first so many training prompts, each with a response."""
+    """Demonstrations: the first so many training prompts, or all, each with a response."""
     noise: Share = 0.5
     """Share of the demonstrations that copy the letters instead of reversing them; held-out rows have no noise."""
     data_seed: Annotated[int, Field(ge=0)] = 77
@@ -62,9 +62,6 @@ class Reverse(Dataset):
             asked = f"{self.n_prompts} training and {self.n_val} held-out prompts are more than the {DISTINCT} strings"
             fits = DISTINCT - self.n_val
             found.append(f"data.n_prompts: {asked}; {f'{fits} would do' if fits > 0 else 'smaller sizes would do'}")
-        if self.n_demos > self.n_prompts:
-            asked = f"{self.n_demos} demonstrations of {self.n_prompts} training prompts"
-            found.append(f"data.n_demos: {asked}; at most {self.n_prompts} would do")
         return found
 
     def fingerprint(self) -> str:
@@ -89,7 +86,8 @@ class Reverse(Dataset):
     def _copied(self) -> frozenset[int]:
         """Which demonstrations copy: drawn apart from the strings, so that noise does not change the prompts."""
         draw = random.Random(f"noise {self.data_seed}")
-        return frozenset(draw.sample(range(self.n_demos), round(self.noise * self.n_demos)))
+        demos = min(self.n_demos, self.n_prompts)
+        return frozenset(draw.sample(range(demos), round(self.noise * demos)))
 
 
 def _row(split: Split, number: int, string: str, response: str | None) -> Row:

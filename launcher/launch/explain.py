@@ -81,6 +81,8 @@ _WANTED = {
     "none_required": "null",
     "tuple_type": "a list",
     "dataclass_type": "a group of settings",
+    "too_long": "at most {max_length} of them",
+    "too_short": "at least {min_length} of them",
     "literal_error": "{expected}",
     "greater_than": "a number > {gt}",
     "greater_than_equal": "a number >= {ge}",

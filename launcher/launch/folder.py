@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Self
 
 from launcher.checkpoints import step_of
-from launcher.events import Event, Step, events_of, to_line
+from launcher.events import Event, RunState, Step, after, events_of, readable, to_line
 from launcher.files import write_whole
+from launcher.monitor.lines import console_lines
 from launcher.problems import Problems
 
 _ATTEMPT = re.compile(r"attempt_[1-9][0-9]*")
@@ -92,7 +93,7 @@ class Lock:
             if time.monotonic() > give_up or writer_lives(folder):
                 os.close(self.descriptor)
                 who = holder_words(folder)
-                raise Problems([f"{folder.name}: is being written by {who}; rlrun stop {folder.name} would end it"])
+                raise Problems([f"{folder.name}: is being written by {who}; rlrun stop {folder.path} would end it"])
             time.sleep(0.1)
         os.ftruncate(self.descriptor, 0)
         os.pwrite(self.descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
@@ -114,8 +115,8 @@ class Lock:
 def holder(folder: Folder) -> dict[str, int | str] | None:
     """Process id and host of the run's writer; None when nobody writes it."""
     try:
-        descriptor = os.open(folder.path / ".lock", os.O_RDWR)
-    except OSError:
+        descriptor = os.open(folder.path / ".lock", os.O_RDONLY)
+    except FileNotFoundError:
         return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -152,14 +153,16 @@ def take(root: Path, project: str, experiment: str) -> tuple[Folder, Lock]:
     """The folder of a new run, locked. Raises `Problems` where a run of that name has been trained."""
     folder = Folder(root / project / experiment)
     folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = Lock(folder)
     if folder.began():
-        raise Problems(
-            [
-                f"trainer.experiment_name: {folder.path} is there already; another name, or"
-                f" rlrun train --resume {folder.path} would do"
-            ]
-        )
-    return folder, Lock(folder)
+        with lock:
+            raise Problems(
+                [
+                    f"trainer.experiment_name: {folder.path} is there already; another name, or"
+                    f" rlrun train --resume {folder.path} would do"
+                ]
+            )
+    return folder, lock
 
 
 def free_name(root: Path, project: str, label: str) -> str:
@@ -171,39 +174,53 @@ def free_name(root: Path, project: str, label: str) -> str:
     return f"{label}-{number}"
 
 
-def rewind(folder: Folder, retold: Iterable[Event], checkpoint: Path | None) -> None:
-    """Bring events.jsonl to where `checkpoint` (None: the beginning) was taken.
+def rewind(folder: Folder, told: list[str], checkpoint: Path | None) -> None:
+    """Bring events.jsonl and console.log to where `checkpoint` (None: the beginning) was taken.
 
-    `retold` are all events that earlier attempts told, in order. What followed the checkpoint is done again, so it
-    is set aside, and the log reads as if the run had never been broken.
+    `told` are all event lines of earlier attempts, in order. What followed the checkpoint is done again, so it is set
+    aside, and the log reads as if the run had never been broken.
     """
-    kept: list[Event] = []
-    later: list[Event] = []
-    last = step_of(checkpoint) if checkpoint else None
-    passed = last is None
-    for event in retold:
-        (later if passed else kept).append(event)
-        if isinstance(event, Step) and event.step == last:
-            passed = True
-    if later and folder.attempts():
-        write_whole(folder.attempts()[-1] / "undone.jsonl", "".join(to_line(event) + "\n" for event in later))
-    write_whole(folder.events, "".join(to_line(event) + "\n" for event in kept))
+    cut = _cut(told, step_of(checkpoint)) if checkpoint else 0
+    if told[cut:] and folder.attempts():
+        write_whole(folder.attempts()[-1] / "undone.jsonl", "".join(line + "\n" for line in told[cut:]))
+    write_whole(folder.events, "".join(line + "\n" for line in told[:cut]))
+    state, shown = RunState(), list[str]()
+    for event in events_of(folder.events):
+        state = after(state, event)
+        shown += console_lines(event, state)
+    write_whole(folder.console, "".join(line + "\n" for line in shown))
 
 
-def told_by(folder: Folder, read: Callable[[str], Iterable[Event]]) -> list[Event]:
-    """All events of the run, also those that its last process told after nobody listened any more.
+def _cut(told: list[str], last: int) -> int:
+    """How many lines were told until step `last` was done."""
+    done = 0
+    for place, line in enumerate(told, 1):
+        event = readable(line)
+        if isinstance(event, Step) and event.step > last:
+            break
+        if isinstance(event, Step):
+            done = place
+    return done
+
+
+def told_by(folder: Folder, read: Callable[[str], Iterable[Event]]) -> list[str]:
+    """All event lines of the run, also those that its last process told after nobody listened any more.
 
     events.jsonl holds what was written down; `read` turns the lines of the last attempt's rank 0 into events.
     """
-    written = list(events_of(folder.events))
+    written = folder.events.read_text(encoding="utf-8", errors="replace") if folder.events.exists() else ""
+    lines = written.split("\n")[:-1]  # a half-written line is told again below
     attempts = folder.attempts()
     log = attempts[-1] / "rank-0.log" if attempts else None
-    if log is None or not log.exists():
-        return written
-    start = attempts[-1] / "events_before"
-    before = int(start.read_text()) if start.exists() else 0
-    with log.open("rb") as lines:
+    start = attempts[-1] / "events_before" if attempts else None
+    if log is None or start is None or not log.exists() or not start.exists():
+        return lines
+    before = int(start.read_text().strip() or 0)
+    with log.open("rb") as said:
         heard = [
-            e for line in lines if line.endswith(b"\n") for e in read(line.decode("utf-8", "replace").rstrip("\n"))
+            to_line(event)
+            for line in said
+            if line.endswith(b"\n")
+            for event in read(line.decode("utf-8", "replace").rstrip("\n"))
         ]
-    return [*written[:before], *heard]
+    return [*lines, *heard[max(len(lines) - before, 0) :]]  # what was written down is never doubted

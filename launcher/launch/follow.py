@@ -69,7 +69,7 @@ def follow(job: Job, folder: Folder, engine: Engine, logs: Path, show: Show) -> 
             follower.hear(job.lines())
             time.sleep(POLL_S)
         follower.hear(job.lines())
-    if code and follower.crash is None:
+    if code and job.failed_rank():  # rank 0 tells for itself; what it says now follows from the other's end
         follower.crash = _crash_of(job.failed_rank(), engine, logs)
     outcome = _outcome(code, asked, follower, job.failed_rank(), logs)
     follower.close()

@@ -51,7 +51,8 @@ def resume(folder: Folder, show: Show) -> Outcome:
     if not folder.spec.is_file():
         raise Problems([f"--resume: {folder.path} holds no spec.yaml; a run's folder would do"])
     run = _run_of(folder)
-    if found := [*run.data.problems(), *run.model.problems()]:
+    weights_elsewhere = "reference" in run.algorithm.needs or not checkpoints.newest_first(folder.checkpoints)
+    if found := [*run.data.problems(), *(run.model.problems() if weights_elsewhere else [])]:
         raise Problems(found)
     if run.data.fingerprint() != _recorded(folder).get("data"):
         raise Problems(["data: is not what the run began with (its sha256 differs); the data as it was would do"])
@@ -61,6 +62,7 @@ def resume(folder: Folder, show: Show) -> Outcome:
         if faults and newest is None:
             raise Problems([*faults, f"{folder.name}: no checkpoint verifies; a new run would do"])
         step = checkpoints.step_of(newest) if newest else 0
+        checkpoints.set_aside_after(folder.checkpoints, step)
         rewind(folder, told_by(folder, run.engine.read), newest)
         went_on = checkpoints.name_of(step)
         alerts: list[Event] = [
@@ -93,7 +95,8 @@ def _check_data(run: RunSpec, folder: Folder) -> None:
             pass
     found = log.lines() if log.refused else []
     if rows < batch and not found:
-        found.append(f"data.train_batch_size: got {batch}, and the data has {rows} rows; at most {rows} would do")
+        would_do = f"at most {rows}" if rows else "more data"
+        found.append(f"data.train_batch_size: got {batch}, and the data has {rows} rows; {would_do} would do")
     if found:
         raise Problems(found)
 

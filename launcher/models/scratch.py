@@ -18,7 +18,7 @@ class Scratch(Model):
     num_hidden_layers: AtLeastOne = 2
     num_attention_heads: AtLeastOne = 4
     num_key_value_heads: AtLeastOne = 4
-    max_position_embeddings: AtLeastOne = 512
+    max_position_embeddings: AtLeastOne = 2048
     tie_word_embeddings: bool = False
     alphabet: str = "abcdefghijklmnopqrstuvwxyz0123456789>+-*/=., "
     """Each character is one token; any other is unknown."""
@@ -28,12 +28,21 @@ class Scratch(Model):
             raise ValueError(
                 f"hidden_size {self.hidden_size} does not split over {self.num_attention_heads} attention heads"
             )
+        if self.hidden_size // self.num_attention_heads % 2:
+            raise ValueError(
+                f"hidden_size {self.hidden_size} gives {self.num_attention_heads} heads of an odd size;"
+                " their positions need an even one"
+            )
         if self.num_attention_heads % self.num_key_value_heads:
             raise ValueError(
                 f"{self.num_attention_heads} attention heads do not share {self.num_key_value_heads} key-value heads"
             )
         if len(set(self.alphabet)) != len(self.alphabet) or not self.alphabet:
             raise ValueError("alphabet is empty or names a character twice")
+
+    @property
+    def positions(self) -> int:
+        return self.max_position_embeddings
 
     @property
     def label(self) -> str:

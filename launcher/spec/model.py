@@ -21,6 +21,11 @@ class Model(ABC):
     def label(self) -> str:
         """Short name for run names and screens."""
 
+    @property
+    def positions(self) -> int | None:
+        """Tokens of the longest sequence it knows, where that is known before it is loaded."""
+        return None
+
     def problems(self) -> list[str]:
         """What can be seen to be wrong before anything is loaded: one line each."""
         return []

@@ -20,12 +20,15 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}$")]
 """Part of a path: letters, digits, `.`, `_`, `-`; at most 128; never hidden, never upwards."""
 
 
+Decay = Annotated[float, Field(ge=0, lt=1)]
+
+
 @settings
 class Optim:
     """AdamW (arXiv:1711.05101)."""
 
     lr: Positive = 1e-6
-    betas: tuple[Share, Share] = (0.9, 0.999)
+    betas: tuple[Decay, Decay] = (0.9, 0.999)
     weight_decay: NonNegative = 0.01
     clip_grad: Positive = 1.0
     """The gradient is shortened to this length; its length before that is reported."""
@@ -52,6 +55,8 @@ class Trainer:
     val_before_train: bool = True
     keep_last: AtLeastOne = 3
     """Checkpoints that stay; with 1 there is none to fall back on when the newest is damaged."""
+    max_bad_steps: AtLeastOne = 5
+    """Steps in a row with a gradient that is not finite, before the run gives up. Such steps change nothing."""
     ppo_mini_batch_size: AtLeastOne | None = None
     """Prompts of one optimizer update; by default the whole batch, which is then on-policy."""
     ppo_epochs: AtLeastOne = 1
@@ -100,12 +105,33 @@ class RunSpec:
                 f"trainer.ppo_mini_batch_size: {mini} prompts do not split over {processes} processes;"
                 f" {-(-mini // processes) * processes} would"
             )
+        if self.algorithm.data != "prompts":
+            found += self._unused()
+        longest, known = self.data.max_prompt_length + self.data.max_response_length, self.model.positions
+        if known and longest > known:
+            found.append(
+                f"data.max_response_length: prompt and answer may take {longest} tokens, and the model knows {known}"
+                f" positions; a sum of at most {known} would do"
+            )
         if self.sampler.n < self.algorithm.min_answers:
             name, least = type(self.algorithm).__name__, self.algorithm.min_answers
             found.append(f"sampler.n: {name} compares at least {least} answers to a prompt, got {self.sampler.n}")
         return found
 
+    def _unused(self) -> list[str]:
+        """Settings of sampling that an algorithm which imitates would take and ignore."""
+        given = {
+            "trainer.ppo_mini_batch_size": (self.trainer.ppo_mini_batch_size, None),
+            "trainer.ppo_epochs": (self.trainer.ppo_epochs, 1),
+        }
+        name = type(self.algorithm).__name__
+        return [
+            f"{where}: {name} samples no answers, got {value}; leaving it out would do"
+            for where, (value, unset) in given.items()
+            if value != unset
+        ]
+
     @property
     def label(self) -> str:
         """Base of a made-up run name."""
-        return f"{type(self.algorithm).__name__.lower()}-{self.model.label}"
+        return f"{type(self.algorithm).__name__.lower()}-{self.model.label}"[:100]

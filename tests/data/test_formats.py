@@ -23,13 +23,13 @@ def row(**values: Any) -> Row:
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ({"prompt": "1+1?", "response": "2"}, row(prompt="1+1?", response="2", ground_truth="2")),
-        ({"question": "1+1?", "answer": "2"}, row(prompt="1+1?", response="2", ground_truth="2")),
-        ({"prompt": "1+1?", "answer": "2"}, row(prompt="1+1?", response="2", ground_truth="2")),  # mixed names
-        ({"prompt": [USER], "response": "2"}, row(prompt=(ASKED,), response="2", ground_truth="2")),
-        ({"messages": [USER, BOT]}, row(prompt=(ASKED, SAID), ground_truth="2")),  # its turns are the answers
-        ({"messages": [USER, BOT], "prompt": "1+1?"}, row(prompt=(ASKED, SAID), ground_truth="2")),
-        ({"messages": None, "prompt": "1+1?", "response": "2"}, row(prompt="1+1?", response="2", ground_truth="2")),
+        ({"prompt": "1+1?", "response": "2"}, row(prompt="1+1?", response="2")),
+        ({"question": "1+1?", "answer": "2"}, row(prompt="1+1?", response="2")),
+        ({"prompt": "1+1?", "answer": "2"}, row(prompt="1+1?", response="2")),  # mixed names
+        ({"prompt": [USER], "response": "2"}, row(prompt=(ASKED,), response="2")),
+        ({"messages": [USER, BOT]}, row(prompt=(ASKED, SAID))),  # its turns are the answers
+        ({"messages": [USER, BOT], "prompt": "1+1?"}, row(prompt=(ASKED, SAID))),
+        ({"messages": None, "prompt": "1+1?", "response": "2"}, row(prompt="1+1?", response="2")),
         (
             {"prompt": "1+1?", "response": "it is 2", "reward_model": {"ground_truth": 2}, "data_source": "sums"},
             row(prompt="1+1?", response="it is 2", ground_truth="2", data_source="sums"),
@@ -150,7 +150,7 @@ def test_what_is_no_prompt(values: dict[str, Any], reason: str) -> None:
 def test_named_keys_are_used_and_must_be_there() -> None:
     values = {"q": "1+1?", "a": "2", "prompt": "not this"}
     asked = {"prompt_key": "q", "response_key": "a"}
-    expected = row(prompt="1+1?", response="2", ground_truth="2")
+    expected = row(prompt="1+1?", response="2")
     assert to_row("x:1", values, "answers", prompt_key="q", response_key="a") == expected
     assert to_row("x:1", values, "prompts", prompt_key="q", response_key="a") == row(prompt="1+1?", ground_truth="2")
     assert to_row("x:1", {"q": "1+1?"}, "prompts", **asked) == "a is missing; it has q"
@@ -159,7 +159,7 @@ def test_named_keys_are_used_and_must_be_there() -> None:
 
 def test_a_named_key_may_hold_a_conversation() -> None:
     found = to_row("x:1", {"conversation": [USER, BOT]}, "answers", prompt_key="conversation")
-    assert found == row(prompt=(ASKED, SAID), ground_truth="2")
+    assert found == row(prompt=(ASKED, SAID))
 
 
 def test_an_answer_never_leaks_into_the_prompt_of_messages() -> None:

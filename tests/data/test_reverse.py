@@ -92,7 +92,6 @@ def test_splits_and_kinds() -> None:
     ("values", "lines"),
     [
         ({}, []),
-        ({"n_demos": 6001}, ["data.n_demos: 6001 demonstrations of 6000 training prompts; at most 6000 would do"]),
         (
             {"n_prompts": DISTINCT},
             [

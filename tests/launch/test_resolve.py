@@ -102,7 +102,7 @@ EXACT = [
     ("optim.lr=-1", "optim.lr: got -1; a number > 0.0 would do"),
     ("optim.lr=nan", "optim.lr: got nan; a finite number would do"),
     ("optim.lr=inf", "optim.lr: got inf; a finite number would do"),
-    ("optim.betas=[0.9,2]", "optim.betas.1: got 2; a number <= 1.0 would do"),
+    ("optim.betas=[0.9,2]", "optim.betas.1: got 2; a number < 1.0 would do"),
     ("optim.betas=[0.9]", "optim.betas.1: has no value; optim.betas.1=VALUE would do"),
     ("optim.lr_scheduler_type=cosin", "optim.lr_scheduler_type: got 'cosin';"
                                       " 'constant', 'linear' or 'cosine' would do"),
@@ -198,7 +198,8 @@ EXACT = [
     ("trainer.ppo_mini_batch_size=5", "trainer.ppo_mini_batch_size: 5 prompts do not divide"
                                       " data.train_batch_size=16; 4 would"),
     ("model.hidden_size=65", "model: hidden_size 65 does not split over 4 attention heads"),
-    ("data.n_demos=7000", "data.n_demos: 7000 demonstrations of 6000 training prompts; at most 6000 would do"),
+    ("data.max_response_length=5000", "data.max_response_length: prompt and answer may take 5016 tokens, and the model"
+                                      " knows 2048 positions; a sum of at most 2048 would do"),
     # what stands on the disk
     ("trainer.run_root=note.txt", "trainer.run_root: '{here}/note.txt' is a file; a folder would do"),
     ("trainer.run_root=note.txt/x", "trainer.run_root: '{here}/note.txt' is a file; a folder would do"),

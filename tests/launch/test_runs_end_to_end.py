@@ -5,6 +5,7 @@ A run costs about five CPU seconds, because torch is loaded; so they are shared.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -23,7 +24,7 @@ from typing import Any
 
 import pytest
 
-from launcher.checkpoints import faults, newest_verified
+from launcher.checkpoints import faults, newest_verified, sha256
 from launcher.events import Alert, Ended, RunState, Saved, Step, events_of, fold
 from launcher.launch.folder import Folder, holder
 
@@ -31,8 +32,10 @@ pytestmark = pytest.mark.slow
 
 STEPS = 6
 SHORT = [f"trainer.total_training_steps={STEPS}", "trainer.save_freq=2", "trainer.test_freq=3"]
-LAST = 120
-LONG = ["algorithm=grpo", f"trainer.total_training_steps={LAST}", "trainer.save_freq=20", "trainer.test_freq=50"]
+LAST = 160
+LONG = ["algorithm=sft", f"trainer.total_training_steps={LAST}", "trainer.save_freq=20", "trainer.test_freq=50",
+        "trainer.micro_batch_size_per_gpu=1"]  # fmt: skip
+"""Twenty milliseconds a step, and every step's gradient moves the weights."""
 
 
 @pytest.fixture(scope="module")
@@ -164,12 +167,18 @@ class Stage:
     state: RunState
     newest: str
     ended: list[Ended]
+    held_by_child: bool
+    """Whether the training process held the run's lock too."""
     refused: list[Any] = field(default_factory=list)
 
 
 def training_process(launcher: int) -> int:
     (child,) = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
     return int(child)
+
+
+def holds_lock(process: int) -> bool:
+    return any(os.readlink(file).endswith("/.lock") for file in Path(f"/proc/{process}/fd").iterdir())
 
 
 INTERRUPTIONS: dict[str, Callable[[subprocess.Popen[str]], None]] = {
@@ -190,15 +199,17 @@ def stages(rlrun: Any, small: list[str], until: Callable[..., None]) -> dict[str
         until(lambda: holder(Folder(run)))
         others = [["train", *words], ["train", "--resume", "survivor"]] if not found else []
         refused = [rlrun(*other) for other in others]  # while torch is being loaded
+        held = False
         if interrupt:
             seen = len(steps_of(run))
             until(lambda process=process, seen=seen: process.poll() is not None or steps_told(run) >= seen + 6)
+            held = holds_lock(training_process(process.pid))
             interrupt(process)
         exit_code = process.wait(timeout=120)
         until(lambda: holder(Folder(run)) is None)
         ended = [event for event in events_of(run / "events.jsonl") if isinstance(event, Ended)]
         newest = newest_verified(run / "checkpoints")[0]
-        found[name] = Stage(exit_code, state_of(run), newest.name if newest else "", ended, refused)
+        found[name] = Stage(exit_code, state_of(run), newest.name if newest else "", ended, held, refused)
     return found
 
 
@@ -206,7 +217,7 @@ def test_a_second_launcher_on_the_same_run_is_refused(stages: dict[str, Stage]) 
     for ran in stages["SIGTERM"].refused:
         assert (ran.returncode, ran.stdout) == (2, "")
         assert re.fullmatch(
-            r"✗ rlrun/survivor: is being written by process \d+ on \S+; rlrun stop rlrun/survivor would end it\n",
+            r"✗ rlrun/survivor: is being written by process \d+ on \S+; rlrun stop runs/rlrun/survivor would end it\n",
             ran.stderr,
         )
 
@@ -231,9 +242,12 @@ def test_a_killed_training_process_is_told(stages: dict[str, Stage], rlrun: Any)
     assert f"✗ {ended.why}" in said and "Traceback" not in said
 
 
-def test_a_killed_launcher_leaves_no_process_behind(stages: dict[str, Stage]) -> None:
+def test_a_killed_launcher_leaves_no_process_behind(stages: dict[str, Stage], rlrun: Any) -> None:
     stage = stages["kill -9 of the launcher"]
     assert (stage.exit_code, stage.ended, stage.state.status) == (-signal.SIGKILL, [], "running")
+    assert stage.held_by_child, "until then nobody else may write"
+    log = (rlrun.run("survivor") / "logs" / "attempt_4" / "rank-0.log").read_text()
+    assert f'"step":{LAST},' not in log, "it ended by itself, and did not train on"
 
 
 def test_after_all_that_the_run_is_equal_to_one_that_was_never_touched(
@@ -244,6 +258,9 @@ def test_after_all_that_the_run_is_equal_to_one_that_was_never_touched(
     assert result(run, LAST) == result(untouched, LAST)
     assert steps_of(run) == list(range(LAST + 1))  # none twice, none missing
     assert len(list((run / "logs").iterdir())) == 5
+    assert len(grep(["^step:"], run)) == LAST + 1  # for who greps as well
+    first = untouched / "checkpoints" / f"step_{LAST - 20:06d}" / "policy" / "model.safetensors"
+    assert sha256(first) != result(untouched, LAST)[1], "and training moved the weights at all"
 
 
 def test_what_was_undone_is_kept(stages: dict[str, Stage], rlrun: Any) -> None:
@@ -321,6 +338,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
     events, weights = result(damaged, STEPS)
     assert ([event for event in events if '"Alert"' not in event], weights) == result(run, STEPS)
     assert newest_verified(damaged / "checkpoints") == (damaged / "checkpoints" / "step_000006", [])
+    assert (damaged / "checkpoints" / "damaged-step_000006").is_dir(), "what was found damaged is kept to be looked at"
 
 
 def test_where_every_checkpoint_is_damaged_nothing_is_started(done: tuple[Any, Path], rlrun: Any) -> None:
@@ -374,16 +392,43 @@ def test_a_full_disk_does_not_end_the_run(
     assert steps_of(run) == list(range(STEPS + 1))
 
 
-def test_where_no_checkpoint_can_be_written_the_run_goes_on(rlrun: Any, small: list[str]) -> None:
+def test_a_disk_that_is_full_before_anything_starts_is_told_in_words(
+    done: tuple[Any, Path], rlrun: Any, small: list[str], small_disk: Callable[[int, Path], Path], tmp_path: Path
+) -> None:
+    disk = small_disk(200, tmp_path / "disk")
+    finished = Path(shutil.copytree(done[1], disk / "done", ignore=shutil.ignore_patterns("step_00000[24]")))
+    with (disk / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
+        while filler.write(b"x" * 4096):
+            pass
+    for words in (["algorithm=sft", *small, f"trainer.run_root={disk}/runs"], ["--resume", str(finished)]):
+        ran = rlrun("train", *words)
+        assert (ran.returncode, ran.stdout) == (2, ""), ran.stderr
+        assert re.fullmatch(r"✗ .+: no space left on device; a place that can be written would do\n", ran.stderr)
+    assert not faults(finished / "checkpoints" / "step_000006"), "and nothing is harmed"
+
+
+@pytest.fixture(scope="module")
+def nowhere(rlrun: Any, small: list[str]) -> tuple[Any, Path]:
+    """A run that samples its answers, where a file stands in the place of the folder of checkpoints."""
     run = rlrun.run("nowhere")
     run.mkdir(parents=True)
-    (run / "checkpoints").write_text("a file stands where the folder would be")
-    ran = rlrun("train", "algorithm=sft", *small, *SHORT, "trainer.experiment_name=nowhere")
+    (run / "checkpoints").write_text("")
+    return rlrun("train", "algorithm=grpo", *small, *SHORT, "trainer.experiment_name=nowhere"), run
+
+
+def test_where_no_checkpoint_can_be_written_the_run_goes_on(nowhere: tuple[Any, Path]) -> None:
+    ran, run = nowhere
     assert ran.returncode == 0, ran.stderr
     alerts = [event for event in events_of(run / "events.jsonl") if isinstance(event, Alert)]
     assert [event.step for event in alerts] == [2, 4, 6]
     assert all("File exists" in event.text and event.text.endswith("; training goes on") for event in alerts)
     assert ran.stderr == "✗ the last step is not saved; nothing is saved yet\n"
+
+
+def test_scores_are_found_by_verls_names(nowhere: tuple[Any, Path]) -> None:
+    _, run = nowhere
+    assert len(grep(["-o", "critic/score/mean:[0-9.]*"], run)) == STEPS
+    assert len(grep(["-oE", "critic/rewards/mean:[0-9.]+|actor/entropy:[0-9.]+"], run)) == 2 * STEPS
 
 
 # ---- wrong data, wrong models

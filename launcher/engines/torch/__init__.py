@@ -33,7 +33,7 @@ class Torch(Engine):
 
     def plan(self, run: RunSpec, folder: Path, start: int = 0) -> Plan:
         processes = run.hardware.processes
-        argv = (sys.executable, "-m", "launcher.engines.torch.worker", str(folder), str(start))
+        argv = (sys.executable, "-P", "-m", "launcher.engines.torch.worker", str(folder), str(start))
         return Plan(
             tuple(
                 Process(rank, argv, {"RANK": str(rank), "WORLD_SIZE": str(processes), "LOCAL_RANK": str(rank)})

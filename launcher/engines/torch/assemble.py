@@ -93,7 +93,7 @@ def _check_length(run: RunSpec, model: CausalLM) -> None:
     if known and longest > known:
         raise Problems(
             [f"data.max_response_length: prompt and answer may take {longest} tokens, and the model knows {known}"
-             f" positions; {max(known - run.data.max_prompt_length, 1)} would do"]
+             f" positions; a sum of at most {known} would do"]
         )  # fmt: skip
 
 

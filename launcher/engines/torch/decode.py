@@ -127,12 +127,12 @@ def drawn(probability: Tensor, u: Tensor) -> Tensor:
     blocks = nn.functional.pad(probability, (0, -probability.shape[1] % BLOCK)).view(rows, -1, BLOCK)
     ends = blocks.sum(-1).double().cumsum(-1)  # [R, V / BLOCK]
     goal = _below(u * ends[:, -1:], ends[:, -1:])
-    block = torch.searchsorted(ends, goal, right=True)  # [R, 1]
+    block = torch.searchsorted(ends, goal, right=True).clamp(max=ends.shape[1] - 1)  # [R, 1]; past the end if NaN
     start = torch.where(block > 0, ends.gather(1, (block - 1).clamp(min=0)), 0.0)
     share = (goal - start) / (ends.gather(1, block) - start)
     inside = blocks[torch.arange(rows, device=block.device), block[:, 0]].double().cumsum(-1)  # [R, BLOCK]
     token = torch.searchsorted(inside, _below(share * inside[:, -1:], inside[:, -1:]), right=True)
-    return (block * BLOCK + token)[:, 0]
+    return (block * BLOCK + token)[:, 0].clamp(max=probability.shape[1] - 1)
 
 
 def _below(x: Tensor, top: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from launcher.engines.torch.policy import Policy
 from launcher.engines.torch.save import Written
 from launcher.engines.torch.sources import Order
 from launcher.events import Alert, Event, Phase, PhaseName, Saved, Step
+from launcher.problems import Problems
 from launcher.spec.algorithm import Batch
 from launcher.spec.run import RunSpec
 
@@ -59,6 +60,7 @@ class Training:
         self.run, self.policy, self.source, self.validation = run, policy, source, validation
         self.schedule, self.emit, self.save, self.asked_to_stop = schedule, emit, save, asked_to_stop
         self.clock = measure.Clock()
+        self.bad_steps = 0  # in a row
         self.phase = self._phase_before()
 
     def go(self) -> bool:
@@ -72,7 +74,9 @@ class Training:
         for step in range(schedule.start + 1, schedule.steps + 1):
             if self.stopping():
                 return self.leave(step - 1)
-            self.emit(Step(step=step, metrics=self.step(step)))
+            metrics = self.step(step)
+            self.emit(Step(step=step, metrics=metrics))
+            self.check_finite(step, metrics[f"{self.policy.prefix}/skipped_nonfinite"])
             if schedule.saves(step):
                 self.checkpoint(step)
         return True
@@ -103,6 +107,16 @@ class Training:
         if self.validation and self.schedule.tests(step):
             metrics |= self.validate(step)
         return metrics | self.clock.take()
+
+    def check_finite(self, step: int, skipped: float) -> None:
+        """Tell of updates that were not taken, and end the run when nothing else happens any more."""
+        self.bad_steps = self.bad_steps + 1 if skipped else 0
+        if not skipped:
+            return
+        why = f"the gradient of {skipped:.0%} of the updates is not finite; they were skipped and the weights kept"
+        self.emit(Alert(step=step, text=why))
+        if self.bad_steps >= self.run.trainer.max_bad_steps:
+            raise Problems([f"step {step}: {why}, {self.bad_steps} steps in a row; a smaller optim.lr would do"])
 
     def validate(self, step: int) -> dict[str, float]:
         assert self.validation

@@ -90,6 +90,8 @@ def load(model: Model, seed: int, device: torch.device, weights: Path | None = N
         module, tokenizer = _from_folder(model, weights, dtype)
     if module.config._attn_implementation == "sdpa" and module._supports_attention_backend:
         module.set_attn_implementation(NAME)
+    if tokenizer.eos_token_id is None:
+        raise Problems(["model.path: its tokenizer names no eos_token, so no answer could end; one that does would do"])
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return CausalLM(cast("PreTrainedModel", module.to(device)), tokenizer)

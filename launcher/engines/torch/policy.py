@@ -68,7 +68,8 @@ class Policy:
         rate = self.learning_rate(step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        self.optimizer.step()
+        if finite := bool(torch.isfinite(norm)):  # one update with NaN or Inf would end the model
+            self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         names = sorted(sums)
         totals = world.total(torch.stack([sums[name] for name in names])).tolist()
@@ -76,7 +77,11 @@ class Policy:
             name.removesuffix("@token"): value / (tokens if name.endswith("@token") else units)
             for name, value in zip(names, totals, strict=True)
         }
-        return means | {f"{self.prefix}/grad_norm": norm.item(), f"{self.prefix}/lr": rate}
+        return means | {
+            f"{self.prefix}/grad_norm": norm.item(),
+            f"{self.prefix}/lr": rate,
+            f"{self.prefix}/skipped_nonfinite": float(not finite),
+        }
 
     def _backward(self, part: Batch, units: float) -> dict[str, Tensor]:
         """Add a micro-batch's share of the gradient; the sums it reports."""

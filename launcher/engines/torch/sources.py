@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -13,6 +14,7 @@ from launcher.engines.torch.measure import Clock
 from launcher.engines.torch.model import CausalLM
 from launcher.engines.torch.rows import Rows
 from launcher.engines.torch.tokens import Tokens
+from launcher.problems import Problems, shown
 from launcher.spec.algorithm import Batch
 from launcher.spec.reward import Reward
 
@@ -30,7 +32,7 @@ class Order:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Whole batches only; an epoch's last rows come in another epoch's order."""
+        """Whole batches only. With `shuffle` left-over rows come in another epoch; without it, never."""
         return self.rows // self.batch
 
     def epoch(self, step: int) -> int:
@@ -76,11 +78,22 @@ class Rollouts:
             scores = self.reward.score(
                 [self.rows.answer(prompt, text) for prompt, text in zip(asked, texts, strict=True)]
             )
+        check_scores(scores, texts, self.reward)
         batch = collate(
             [joined(prompt, answer) for prompt, answer in zip(asked, answers, strict=True)], self.decoder.model
         )
         place = torch.arange(len(prompts), device=batch.mask.device)
         return replace(batch, group=place.repeat_interleave(n), reward=batch.mask.new_tensor(scores))
+
+
+def check_scores(scores: Sequence[float], texts: Sequence[str], reward: Reward) -> None:
+    """Every answer has one finite score."""
+    name = type(reward).__name__
+    if len(scores) != len(texts):
+        raise Problems([f"reward: {name} gave {len(scores)} scores for {len(texts)} answers; one for each would do"])
+    for score, text in zip(scores, texts, strict=True):
+        if not math.isfinite(score):
+            raise Problems([f"reward: {name} gave {score} for {shown(text)}; a finite number would do"])
 
 
 def joined(prompt: Tokens, answer: Sampled) -> tuple[list[int], list[int]]:

@@ -83,8 +83,13 @@ class Encoder:
         before = self._render(turns, open_answer=True)
         whole = self._render([*turns, {"role": "assistant", "content": response}])
         if whole.startswith(before):
-            return self._ids(whole[len(before) :].rstrip())  # a line's end after the end token is not the answer's
+            ids = self._ids(whole[len(before) :].rstrip())  # a line's end after the end token is not the answer's
+            return ids if self._ends(ids) else [*ids, self.tokenizer.eos_token_id]
         return [*self._ids(response), self.tokenizer.eos_token_id]
+
+    def _ends(self, ids: list[int]) -> bool:
+        """Whether the template closes an answer with a token of its own; otherwise no end would be learnt."""
+        return bool(ids) and ids[-1] in self.tokenizer.added_tokens_decoder
 
     def _conversation(self, row: Row) -> tuple[list[int], list[int]] | str:
         """Ids and mask of a conversation whose assistant turns are imitated; a text says why not."""

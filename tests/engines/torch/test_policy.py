@@ -112,7 +112,7 @@ def test_names_and_denominators_of_what_it_reports(tiny: Tiny, rollouts_of: Roll
     with torch.no_grad():
         logp, _ = model.logp(pack(batch))
     second = policy.update(batch, 2)
-    names = "pg_loss kl_loss pg_clipfrac ppo_kl entropy grad_norm lr"
+    names = "pg_loss kl_loss pg_clipfrac ppo_kl entropy grad_norm lr skipped_nonfinite"
     assert set(first) == set(second) == {f"actor/{name}" for name in names.split()}
     assert first["actor/pg_clipfrac"] == 0 and abs(first["actor/ppo_kl"]) < 1e-14
     ratio, tokens = (logp - batch.old).exp(), batch.mask.sum()
