@@ -26,10 +26,18 @@ from launcher.checkpoints import sha256
 from launcher.events import Event, Step, events_of
 from launcher.metrics import TIMES
 
-MODEL = ["model=tiny", "model.hidden_size=128", "engine.num_threads=1"]
+PROJECT = ["trainer.project_name=chaos", "engine.num_threads=1"]
 DATA = ["data=reverse", "data.n_prompts=256", "data.n_demos=256", "data.n_val=32"]
-RUN = ["trainer.total_training_steps=60", "trainer.save_freq=4", "trainer.test_freq=15", "trainer.project_name=chaos"]
-WORDS = ["algorithm=grpo", "sampler.n=4", "optim.lr=1e-3", *MODEL, *DATA, *RUN]
+LEARNT = [
+    "algorithm=sft",
+    "model=tiny",
+    "optim.lr=3e-3",
+    "data.train_batch_size=32",
+    "trainer.total_training_steps=250",
+]
+BEGIN = ["model=hf", "model.path=runs/chaos/learnt"]  # a model that is sometimes right, so that there is a gradient
+STEPS = ["trainer.total_training_steps=60", "trainer.save_freq=4", "trainer.test_freq=15"]
+WORDS = ["algorithm=grpo", "sampler.n=8", "optim.lr=1e-3", *BEGIN, *STEPS, *DATA, *PROJECT]
 RLRUN = [sys.executable, "-m", "launcher"]
 MOMENTS, VICTIMS = ("any", "training", "saving"), ("launcher", "training process", "both")
 
@@ -59,6 +67,10 @@ def without_times(event: Event) -> str:
 def result(folder: Path) -> tuple[list[str], str]:
     weights = folder / "checkpoints" / "step_000060" / "policy" / "model.safetensors"
     return [without_times(event) for event in events_of(folder / "events.jsonl")], sha256(weights)
+
+
+def gradient_norms(log: Path) -> list[float]:
+    return [event.metrics["actor/grad_norm"] for event in events_of(log) if isinstance(event, Step) and event.step]
 
 
 def children(pid: int) -> list[int]:
@@ -119,9 +131,14 @@ def main(kills: int, seed: int) -> int:
     table = Table("kill", "moment", "victim", "at step", "resumed run", "s", title=f"kill -9 and resume, seed {seed}")
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
+        learnt = [*RLRUN, "train", *LEARNT, *DATA, *PROJECT, "trainer.experiment_name=learnt"]
+        subprocess.run(learnt, check=True, stdout=subprocess.DEVNULL)
         start = time.monotonic()
         if begin("untouched").wait() != 0:
             raise SystemExit("the untouched run failed")
+        norms = gradient_norms(Path("runs/chaos/untouched/events.jsonl"))
+        if sum(norm > 0 for norm in norms) < len(norms) / 2:
+            raise SystemExit("the untouched run learns nothing, so that equal weights would prove nothing")
         life, expected = time.monotonic() - start, result(Path("runs/chaos/untouched"))
         found = [one(number, life, expected, rng) for number in range(kills)]
         os.chdir("/")
