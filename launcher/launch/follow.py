@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from launcher.checkpoints import name_of
 from launcher.events import Crashed, Ended, Event, RunState, after, events_of, fold, to_line
 from launcher.files import Log
 from launcher.launch.folder import Folder
@@ -110,7 +111,7 @@ def _outcome(code: int, asked: list[int], follower: Follower, rank: int | None, 
     state, crash = follower.state, follower.crash
     saved = f"{state.checkpoint} is the newest checkpoint" if state.checkpoint else "nothing is saved yet"
     if code == 0:
-        unsaved = state.step > 0 and not state.checkpoint.endswith(f"_{state.step:06d}")
+        unsaved = state.step > 0 and not state.checkpoint.endswith(name_of(state.step))
         ended, exit_code = Ended(how="finished", why=f"the last step is not saved; {saved}" if unsaved else ""), 0
     elif asked:
         how = "" if code == 128 + asked[0] else ", ended at once"

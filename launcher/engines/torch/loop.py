@@ -8,6 +8,7 @@ from typing import Protocol
 
 import torch
 
+from launcher import checkpoints
 from launcher.engines.torch import measure, streams, world
 from launcher.engines.torch.evaluate import Validation
 from launcher.engines.torch.policy import Policy
@@ -157,4 +158,4 @@ class Training:
 
 
 def saved_path(step: int) -> str:
-    return f"checkpoints/step_{step:06d}"
+    return f"checkpoints/{checkpoints.name_of(step)}"

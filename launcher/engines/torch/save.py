@@ -105,8 +105,7 @@ def load_optimizer(policy: Policy, folder: Path) -> None:
     weights = dict(policy.model.module.named_parameters())
     for full, value in tensors.items():
         key, _, name = full.partition(".")
-        on = "cpu" if key == "step" and policy.model.device.type == "cpu" else policy.model.device
-        policy.optimizer.state[weights[name]][key] = value.to(on)
+        policy.optimizer.state[weights[name]][key] = value.to(policy.model.device)
 
 
 def position_of(folder: Path) -> Position:
