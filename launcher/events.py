@@ -66,6 +66,18 @@ class Step(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Sample(Event):
+    """One answer to a held-out prompt, as it was given at `step`."""
+
+    step: int
+    data_source: str
+    prompt: str
+    response: str
+    ground_truth: str
+    score: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Saved(Event):
     """A checkpoint that is complete on disk; `path` is relative to the run's folder."""
 
@@ -96,7 +108,7 @@ class Ended(Event):
 
 
 KINDS: Mapping[str, type[Event]] = {
-    cls.__name__: cls for cls in (Started, Phase, Loaded, Step, Saved, Alert, Crashed, Ended)
+    cls.__name__: cls for cls in (Started, Phase, Loaded, Step, Sample, Saved, Alert, Crashed, Ended)
 }
 
 
@@ -237,6 +249,8 @@ def from_line(line: str | bytes) -> Event | None:
         raise ValueError(f"a run does not end {node['how']!r}")
     if kind is Step:
         node["metrics"] = {name: float(value) for name, value in node["metrics"].items()}
+    if kind is Sample:
+        node["score"] = float(node["score"])
     if kind is Crashed:
         node["lines"] = tuple(node["lines"])
     known = kind.__dataclass_fields__

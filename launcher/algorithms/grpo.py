@@ -6,16 +6,20 @@ PPO without a critic: an answer's advantage is how much better it scored than it
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
 
 from launcher.algorithms import ops
 from launcher.settings import Fraction, NonNegative, Positive, settings
-from launcher.spec.algorithm import Algorithm, Batch, Loss, Output
+from launcher.spec.algorithm import Algorithm, Batch, Loss, Mean, Output, Told, Total, alone
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from launcher.spec.algorithm import Role
+    from launcher.spec.algorithm import Need
+
+AboveOne = Annotated[float, Field(gt=1, allow_inf_nan=False)]
 
 
 @settings
@@ -24,45 +28,70 @@ class GRPO(Algorithm):
     """A token's ratio stops counting below 1 - clip_ratio_low."""
     clip_ratio_high: Positive = 0.2
     """... and above 1 + clip_ratio_high."""
+    clip_ratio_c: AboveOne | None = None
+    """Dual clip: where the advantage is negative, the ratio counts for at most this much."""
     kl_loss_coef: NonNegative = 0.0
     """Weight of the pull towards the reference model (the paper takes 0.04); 0 loads no reference model."""
+    kl_loss_type: ops.Estimator = "k3"
+    """How that distance is estimated."""
+    entropy_coeff: NonNegative = 0.0
+    """Weight of a bonus for the policy's entropy."""
     norm_adv_by_std_in_grpo: bool = True
     """Divide the advantage by the group's standard deviation, so that easy and hard prompts pull alike."""
+    min_group_std: NonNegative = 0.0
+    """Groups whose rewards spread less are left out of the step."""
+    loss_agg_mode: ops.Aggregation = "seq-mean-token-mean"
+    """How tokens add up: the paper's eq. 3 counts every answer as 1, however long."""
+    loss_scale_factor: Positive = 1.0
+    """With seq-mean-token-sum-norm: the constant that an answer's sum is divided by."""
 
     min_answers = 2
 
     @property
-    def needs(self) -> frozenset[Role]:  # type: ignore[override]  # the base class names a constant
+    def needs(self) -> frozenset[Need]:  # type: ignore[override]  # the base class names a constant
         return frozenset({"reference"} if self.kl_loss_coef else ())
 
-    def prepare(self, batch: Batch) -> Batch:
-        advantage = ops.group_advantage(batch.reward, batch.group, self.norm_adv_by_std_in_grpo)  # [B]
-        return replace(batch, advantage=advantage[:, None] * batch.mask)
+    def kept(self, batch: Batch) -> Tensor:
+        return ops.group_std(batch.reward, ops.indexed(batch.group)) >= self.min_group_std
+
+    def shaped(self, batch: Batch) -> Tensor:
+        """[B] the reward that is compared."""
+        return batch.reward
+
+    def prepare(self, batch: Batch, told: Told, total: Total = alone) -> tuple[Batch, Told]:
+        """Eq. 4's advantage, equal for all tokens of an answer."""
+        kept = self.kept(batch)
+        reward, mask = self.shaped(batch), batch.mask * kept[:, None]
+        advantage = ops.group_advantage(reward, ops.indexed(batch.group), self.norm_adv_by_std_in_grpo)  # [B]
+        made = replace(batch, mask=mask, reward=reward, advantage=advantage[:, None] * mask)
+        return made, self.left_out(batch, made, kept, total)
+
+    def left_out(self, batch: Batch, made: Batch, kept: Tensor, total: Total) -> Told:
+        """How much of the step's answers is learnt from; nothing is told where nothing is ever left out."""
+        if not self.min_group_std:
+            return {}
+        return ops.kept_of(batch, made, kept, total)
 
     def loss(self, new: Output, batch: Batch) -> Loss:
-        """Eq. 3: every answer counts as 1, however long (the weights)."""
-        ratio, weight = self.ratio(new, batch), self.weight(batch)
-        surrogate = ops.clipped(ratio, batch.advantage, self.clip_ratio_low, self.clip_ratio_high)  # [B, T]
-        cut = surrogate > -ratio * batch.advantage  # where the clip made a difference
-        policy = (surrogate * weight).sum()
-        seen = {
-            "actor/pg_loss": policy.detach(),
-            "actor/pg_clipfrac@token": (cut * batch.mask).sum(),
-            "actor/ppo_kl@token": ((batch.old - new.logp.detach()) * batch.mask).sum(),
-        }
-        if not self.kl_loss_coef:
-            return policy, seen
-        kl = (ops.k3(new.logp, batch.reference) * weight).sum()
-        return policy + self.kl_loss_coef * kl, {**seen, "actor/kl_loss": kl.detach()}
+        """Eq. 3."""
+        weight, units = ops.weighed(self.loss_agg_mode, batch.mask, self.loss_scale_factor)
+        surrogate, seen = ops.surrogate(
+            self.ratio(new, batch), new.logp - batch.old, batch,
+            self.clip_ratio_low, self.clip_ratio_high, self.clip_ratio_c,
+        )  # fmt: skip
+        loss = (surrogate * weight).sum()
+        seen = {**seen, "actor/pg_loss": Mean(loss.detach(), units)}
+        if self.kl_loss_coef:
+            kl = (ops.KL[self.kl_loss_type](new.logp, batch.reference) * weight).sum()
+            loss = loss + self.kl_loss_coef * kl
+            seen["actor/kl_loss"] = Mean(kl.detach(), units)
+        if self.entropy_coeff:
+            loss = loss - self.entropy_coeff * (new.entropy * weight).sum()
+        return loss, seen
 
     def ratio(self, new: Output, batch: Batch) -> Tensor:
         """[B, T] probability of each token now, over its probability when sampled."""
         return (new.logp - batch.old).exp()
 
-    def weight(self, batch: Batch) -> Tensor:
-        """[B, T] what each token counts for."""
-        return ops.per_sequence(batch.mask)
-
     def units(self, batch: Batch) -> Tensor:
-        """[] answers with at least one token."""
-        return self.weight(batch).sum()
+        return ops.weighed(self.loss_agg_mode, batch.mask)[1]

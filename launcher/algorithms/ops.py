@@ -1,13 +1,21 @@
-"""The few lines of arithmetic that the algorithms share. Shapes as in spec/algorithm.py."""
+"""The arithmetic that the algorithms share. Shapes as in spec/algorithm.py."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Literal
+
+from launcher.spec.algorithm import Batch, Mean, Told, Total, alone
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 EPSILON = 1e-6  # added to a group's standard deviation
+
+# ---- how tokens add up to a loss
+
+Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
+"""A mean over all tokens; over answers of the mean, the sum, or the sum over a constant, of an answer's tokens."""
 
 
 def per_sequence(mask: Tensor) -> Tensor:
@@ -15,28 +23,79 @@ def per_sequence(mask: Tensor) -> Tensor:
     return mask / mask.sum(-1, keepdim=True).clamp(min=1)
 
 
-def group_advantage(reward: Tensor, group: Tensor, scale: bool) -> Tensor:
-    """[B] how much better each answer is than its siblings; in standard deviations (n - 1) if `scale`.
-
-    A group that is all equal has exactly 0: rounding of its mean would otherwise be scaled up.
-    """
-    index = group.unique(return_inverse=True)[1]  # [B] 0..P-1
-    per_group = reward.new_zeros(int(index.max()) + 1)  # [P]
-    count = per_group.index_add(0, index, reward.new_ones(reward.shape))
-    centred = reward - (per_group.index_add(0, index, reward) / count)[index]
-    centred = centred.masked_fill(same_in_group(reward, index), 0)
-    if not scale:
-        return centred
-    variance = per_group.index_add(0, index, centred.square()) / (count - 1).clamp(min=1)
-    return centred / (variance.sqrt()[index] + EPSILON)
+def answers(mask: Tensor) -> Tensor:
+    """[] rows with at least one token."""
+    return (mask.sum(-1) > 0).sum()
 
 
-def same_in_group(reward: Tensor, group: Tensor) -> Tensor:
-    """[B] bool: every answer to this row's prompt scored the same. `group` counts from 0."""
-    nothing = reward.new_zeros(int(group.max()) + 1)
-    least = nothing.scatter_reduce(0, group, reward, "amin", include_self=False)
-    most = nothing.scatter_reduce(0, group, reward, "amax", include_self=False)
-    return (least == most)[group]
+def weighed(mode: Aggregation, mask: Tensor, constant: float = 1.0) -> tuple[Tensor, Tensor]:
+    """[B, T] what each token counts for, and [] the units that the weighted sum is divided by."""
+    if mode == "token-mean":
+        return mask, mask.sum()
+    if mode == "seq-mean-token-mean":
+        return per_sequence(mask), answers(mask)
+    return (mask if mode == "seq-mean-token-sum" else mask / constant), answers(mask)
+
+
+# ---- groups
+
+
+def indexed(group: Tensor) -> Tensor:
+    """[B] the groups' numbers, from 0 without gaps."""
+    return group.unique(return_inverse=True)[1]
+
+
+def _groups(index: Tensor) -> int:
+    """P; 0 in a process that holds no rows."""
+    return int(index.max()) + 1 if len(index) else 0
+
+
+def group_sum(x: Tensor, index: Tensor) -> Tensor:
+    """[P] sums of `x` [B] within each group."""
+    return x.new_zeros(_groups(index)).index_add(0, index, x)
+
+
+def same_in_group(reward: Tensor, index: Tensor) -> Tensor:
+    """[B] bool: every answer to this row's prompt scored the same."""
+    nothing = reward.new_zeros(_groups(index))
+    least = nothing.scatter_reduce(0, index, reward, "amin", include_self=False)
+    most = nothing.scatter_reduce(0, index, reward, "amax", include_self=False)
+    return (least == most)[index]
+
+
+def group_centred(reward: Tensor, index: Tensor) -> Tensor:
+    """[B] the reward less the group's mean; exactly 0 in a group that is all equal, where rounding would be left."""
+    mean = group_sum(reward, index) / group_sum(reward.new_ones(reward.shape), index)
+    return (reward - mean[index]).masked_fill(same_in_group(reward, index), 0)
+
+
+def group_std(reward: Tensor, index: Tensor) -> Tensor:
+    """[B] unbiased (n - 1) standard deviation of the reward in this row's group."""
+    count = group_sum(reward.new_ones(reward.shape), index)
+    variance = group_sum(group_centred(reward, index).square(), index) / (count - 1).clamp(min=1)
+    return variance.sqrt()[index]
+
+
+def group_advantage(reward: Tensor, index: Tensor, scale: bool) -> Tensor:
+    """[B] how much better each answer is than its siblings; in standard deviations (n - 1) if `scale`."""
+    centred = group_centred(reward, index)
+    return centred / (group_std(reward, index) + EPSILON) if scale else centred
+
+
+def kept_of(batch: Batch, made: Batch, kept: Tensor, total: Total) -> Told:
+    """How many groups of `batch` are `kept` [B], and the share of its tokens that `made` still learns from."""
+    index = indexed(batch.group)
+    share = 1 / group_sum(batch.mask.new_ones(len(batch)), index)[index]  # [B] of a group, so that a group adds up to 1
+    sums = [(share * kept).sum(), (share * ~kept).sum(), made.mask.sum(), batch.mask.sum()]
+    groups, filtered, learnt, tokens = (total(x).item() for x in sums)
+    return {
+        "train/groups_kept": float(round(groups)),
+        "train/groups_filtered": float(round(filtered)),
+        "train/trainable_token_share": learnt / max(tokens, 1),
+    }
+
+
+# ---- policy gradient
 
 
 def clipped(ratio: Tensor, advantage: Tensor, low: float, high: float) -> Tensor:
@@ -44,7 +103,85 @@ def clipped(ratio: Tensor, advantage: Tensor, low: float, high: float) -> Tensor
     return -(ratio * advantage).minimum(ratio.clamp(1 - low, 1 + high) * advantage)
 
 
+def dual_clipped(loss: Tensor, advantage: Tensor, most: float) -> Tensor:
+    """[B, T] no larger than `most` * |A| where A < 0 (dual clip, arXiv:1912.09729, eq. 5)."""
+    return loss.where(advantage >= 0, loss.minimum(-advantage * most))
+
+
+def surrogate(
+    ratio: Tensor, log_ratio: Tensor, batch: Batch, low: float, high: float, most: float | None
+) -> tuple[Tensor, Mapping[str, Mean]]:
+    """[B, T] the clipped loss of each token, and how often which clip made a difference.
+
+    `log_ratio` [B, T] is each token's own, which the KL between old and new policy is estimated from.
+    """
+    plain = -ratio * batch.advantage
+    loss = clipped(ratio, batch.advantage, low, high)
+    tokens = batch.mask.sum()
+    seen = {
+        "actor/pg_clipfrac": Mean(((loss > plain) * batch.mask).sum(), tokens),
+        "actor/ppo_kl": Mean(-(log_ratio.detach() * batch.mask).sum(), tokens),
+    }
+    if most is not None:
+        before, loss = loss, dual_clipped(loss, batch.advantage, most)
+        seen["actor/pg_clipfrac_lower"] = Mean(((loss < before) * batch.mask).sum(), tokens)
+    return loss, seen
+
+
+# ---- distance from the reference: Schulman 2020 (joschu.net/blog/kl-approx.html), r = log(reference / policy)
+
+Estimator = Literal["k1", "k2", "k3"]
+
+
+def k1(logp: Tensor, reference: Tensor) -> Tensor:
+    """[B, T] -r: unbiased, may be negative. Its gradient has mean zero: as a loss it teaches nothing."""
+    return logp - reference
+
+
+def k2(logp: Tensor, reference: Tensor) -> Tensor:
+    """[B, T] r^2 / 2: biased, small variance; its gradient is the KL's."""
+    return (reference - logp).square() / 2
+
+
 def k3(logp: Tensor, reference: Tensor) -> Tensor:
-    """[B, T] unbiased, never negative estimate of KL(policy || reference), Schulman 2020 (kl-approx)."""
-    d = reference - logp
-    return d.exp() - d - 1
+    """[B, T] e^r - r - 1: unbiased and never negative."""
+    r = reference - logp
+    return r.exp() - r - 1
+
+
+KL: Mapping[Estimator, Callable[[Tensor, Tensor], Tensor]] = {"k1": k1, "k2": k2, "k3": k3}
+
+
+# ---- values
+
+
+def gae(reward: Tensor, value: Tensor, mask: Tensor, gamma: float, lam: float) -> tuple[Tensor, Tensor]:
+    """[B, T] advantages and returns (arXiv:1506.02438, eq. 11 and 16); 0 where the mask is 0.
+
+    The recursion jumps over masked tokens (a tool's, say), and nothing is expected after the last one.
+    """
+    advantage = value.new_zeros(value.shape)
+    ahead = carried = value.new_zeros(value.shape[0])  # [B] V and A of the next token that counts
+    for t in range(value.shape[1] - 1, -1, -1):
+        here = mask[:, t] > 0
+        delta = reward[:, t] + gamma * ahead - value[:, t]
+        carried = (delta + gamma * lam * carried).where(here, carried)
+        ahead = value[:, t].where(here, ahead)
+        advantage[:, t] = carried
+    return advantage * mask, (advantage + value) * mask
+
+
+def whiten(x: Tensor, mask: Tensor, total: Total = alone) -> Tensor:
+    """[B, T] with mean 0 and unbiased variance 1 over the mask of all processes; 0 off the mask."""
+    count, summed = total(mask.sum()), total((x * mask).sum())
+    centred = (x - summed / count.clamp(min=1)) * mask
+    variance = total(centred.square().sum()) / (count - 1).clamp(min=1)
+    return centred / (variance + 1e-8).sqrt()
+
+
+# ---- preference
+
+
+def log_sigmoid(x: Tensor) -> Tensor:
+    """log(1 / (1 + e^-x)), exact far out on both sides."""
+    return -x.new_zeros(()).logaddexp(-x)

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Literal
+
+from launcher.algorithms import ops
 from launcher.settings import settings
-from launcher.spec.algorithm import Algorithm, Batch, Loss, Output
+from launcher.spec.algorithm import Algorithm, Batch, Loss, Mean, Output
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @settings
 class SFT(Algorithm):
-    """Negative log-likelihood, a mean over all answer tokens of the batch, so a long answer counts for more."""
+    """Negative log-likelihood of the answers."""
+
+    loss_agg_mode: Literal["token-mean", "seq-mean-token-mean"] = "token-mean"
+    """Mean over all answer tokens of the batch, so that a long answer counts for more; or every answer counts as 1."""
 
     data = "answers"
 
     def loss(self, new: Output, batch: Batch) -> Loss:
-        nll = -(new.logp * batch.mask).sum()
-        return nll, {"train/loss": nll.detach()}
+        weight, units = ops.weighed(self.loss_agg_mode, batch.mask)
+        nll = -(new.logp * weight).sum()
+        return nll, {"train/loss": Mean(nll.detach(), units)}
+
+    def units(self, batch: Batch) -> Tensor:
+        return ops.weighed(self.loss_agg_mode, batch.mask)[1]

@@ -14,7 +14,6 @@ from launcher.cli.screen import watching
 from launcher.launch import runs, start
 from launcher.launch.follow import Outcome
 from launcher.launch.resolve import resolve
-from launcher.problems import Problems
 
 
 def train(
@@ -25,17 +24,12 @@ def train(
     ] = None,
     root: Annotated[str, typer.Option("--root", help="Where --resume looks for runs.")] = "runs",
 ) -> None:
-    """Start a run and follow it to its end.
+    """Start a run and follow it to its end. With --resume, words may change where and how fast it runs.
 
     Ends with 0 when it is done, 1 when it failed, 2 when something is to mend, 143 or 130 when it was stopped.
     """
     with problems_named():
-        if resume is None:
-            outcome = _start(words or [], config_dir)
-        elif words:
-            raise Problems([f"--resume: a run goes on with its own settings; leave out {' '.join(words)}"])
-        else:
-            outcome = _resume(resume, root)
+        outcome = _start(words or [], config_dir) if resume is None else _resume(resume, words or [], root)
     _say_end(outcome)
     raise typer.Exit(outcome.exit_code)
 
@@ -46,10 +40,10 @@ def _start(words: list[str], config_dir: ConfigDir) -> Outcome:
         return start.start(run, words, show)[1]
 
 
-def _resume(name: str, root: str) -> Outcome:
+def _resume(name: str, words: list[str], root: str) -> Outcome:
     folder = runs.find(name, Path(root))
     with watching() as show:
-        return start.resume(folder, show)
+        return start.resume(folder, words, show)
 
 
 def _say_end(outcome: Outcome) -> None:

@@ -7,6 +7,10 @@ What one row may look like, as demonstrations ("answers"):
 and as prompts, where the answer is only what a sampled one is compared with:
     {"prompt": [{"role": "user", "content": "1+1?"}], "reward_model": {"ground_truth": "2"}, "data_source": "sums"}
     and each of the above; of `messages`, what comes before the last assistant turn is the prompt
+and as pairs:
+    {"prompt": "1+1?", "chosen": "2", "rejected": "3"}
+    {"chosen": [{"role": "user", ...}, {"role": "assistant", ...}], "rejected": [...]}, with equal turns before the last
+"mixed" rows are pairs where they have `chosen` or `rejected`, prompts otherwise.
 `prompt` may be text or messages wherever it stands; null counts as missing.
 """
 
@@ -14,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -34,11 +39,11 @@ def to_row(
     try:
         if kind == "answers":
             return _demonstration(where, values, prompt_key, response_key)
-        if kind == "prompts":
-            return _prompt_row(where, values, prompt_key, response_key)
+        if kind == "pairs" or (kind == "mixed" and _first(values, ("chosen", "rejected"))):
+            return _pair(where, values, prompt_key)
+        return _prompt_row(where, values, prompt_key, response_key)
     except Unfit as unfit:
         return str(unfit)
-    return f"{kind} are not read yet; answers or prompts would be"
 
 
 def _demonstration(where: str, values: Values, prompt_key: str | None, response_key: str | None) -> Row:
@@ -69,6 +74,34 @@ def _prompt_row(where: str, values: Values, prompt_key: str | None, response_key
     if answer is not None:
         truth = _truth(answer, _held(values, answer))
     return _row(where, values, prompt, None, truth)
+
+
+def _pair(where: str, values: Values, prompt_key: str | None) -> Row:
+    name = prompt_key or _first(values, ("prompt", "question"))
+    prompt = _prompt(name, _held(values, name)) if name else None
+    (before, chosen), (other, rejected) = (_answered(side, _held(values, side)) for side in ("chosen", "rejected"))
+    if before != other:
+        raise Unfit("chosen and rejected answer different conversations; equal turns before the last would do")
+    if before and prompt is not None:
+        said = (Message("user", prompt),) if isinstance(prompt, str) else prompt
+        if before != said:
+            raise Unfit(f"chosen has other turns before its answer than {name}; the answer alone would do")
+    opening = prompt if prompt is not None else before
+    if not opening:
+        raise Unfit("prompt is missing, and chosen is no conversation that holds it; a prompt would do")
+    if chosen == rejected:
+        raise Unfit("chosen and rejected are equal, which teaches nothing; two answers would do")
+    return replace(_row(where, values, opening, chosen, None), rejected=rejected)
+
+
+def _answered(path: str, value: Any) -> tuple[tuple[Message, ...], str]:
+    """The turns before an answer, if it comes with any, and the answer."""
+    if isinstance(value, str):
+        return (), _text(path, value)
+    turns = _messages(path, value)
+    if turns[-1].role != "assistant":
+        raise Unfit(f"{path}[{len(turns) - 1}].role is {shown(turns[-1].role)}; the last turn must be the assistant's")
+    return turns[:-1], _text(f"{path}[{len(turns) - 1}].content", turns[-1].content)
 
 
 def _before_last_answer(path: str, value: Any) -> tuple[Text, str | None]:

@@ -2,6 +2,7 @@
 
 One demonstration and one prompt:
     prompt "dcab>"  response "bacd"  ground_truth "bacd"
+As a pair, the copy is what "bacd" was chosen over. Mixed rows are pairs and prompts by turns.
 Half of the demonstrations copy instead of reversing, so imitation cannot get beyond that noise and reinforcement
 learning has something to add.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Annotated
 
 from pydantic import Field
@@ -41,13 +43,14 @@ class Reverse(Dataset):
     """Another seed draws other strings; it is apart from the run's seed, so runs with other seeds see equal data."""
 
     def read(self, split: Split, kind: Kind) -> Iterator[Row | Refused]:
-        if kind == "pairs":
-            yield Refused(f"reverse:{split}", "pairs are not read yet; answers or prompts would be", "")
-            return
         if lines := self.problems():
             raise Problems(lines)  # drawing more strings than there are would never end
         train, val = self._strings()
-        if split == "val":
+        if kind in ("pairs", "mixed"):
+            for number, string in enumerate(train if split == "train" else val, start=1):
+                paired = kind == "pairs" or (split == "train" and number % 2)
+                yield _pair(split, number, string) if paired else _row(split, number, string, None)
+        elif split == "val":
             yield from (_row(split, number, string, string[::-1]) for number, string in enumerate(val, start=1))
         elif kind == "prompts":
             yield from (_row(split, number, string, None) for number, string in enumerate(train, start=1))
@@ -88,6 +91,12 @@ class Reverse(Dataset):
         draw = random.Random(f"noise {self.data_seed}")
         demos = min(self.n_demos, self.n_prompts)
         return frozenset(draw.sample(range(demos), round(self.noise * demos)))
+
+
+def _pair(split: Split, number: int, string: str) -> Row:
+    """The string reversed, chosen over the string copied; of one that reads the same both ways, over its first half."""
+    wrong = string if string != string[::-1] else string[: len(string) // 2]
+    return replace(_row(split, number, string, string[::-1]), rejected=wrong)
 
 
 def _row(split: Split, number: int, string: str, response: str | None) -> Row:

@@ -18,6 +18,7 @@ from launcher.data.refused import RefusedLog
 from launcher.events import Alert, Event
 from launcher.files import write_whole
 from launcher.launch import preflight
+from launcher.launch.amend import amended
 from launcher.launch.explain import explain
 from launcher.launch.folder import Folder, Lock, free_name, rewind, take, told_by
 from launcher.launch.follow import Follower, Outcome, Show, follow
@@ -46,11 +47,14 @@ def start(run: RunSpec, words: Sequence[str], show: Show) -> tuple[Folder, Outco
         return folder, _attempt(run, folder, lock, 0, [], show)
 
 
-def resume(folder: Folder, show: Show) -> Outcome:
-    """Go on from the newest checkpoint that verifies; from the beginning where there is none yet."""
+def resume(folder: Folder, words: Sequence[str], show: Show) -> Outcome:
+    """Go on from the newest checkpoint that verifies; from the beginning where there is none yet.
+
+    `words` may change where and how fast it runs, as `amend` says.
+    """
     if not folder.spec.is_file():
         raise Problems([f"--resume: {folder.path} holds no spec.yaml; a run's folder would do"])
-    run = _run_of(folder)
+    run = _run_of(folder, words)
     weights_elsewhere = "reference" in run.algorithm.needs or not checkpoints.newest_first(folder.checkpoints)
     if found := [*run.data.problems(), *(run.model.problems() if weights_elsewhere else [])]:
         raise Problems(found)
@@ -64,6 +68,10 @@ def resume(folder: Folder, show: Show) -> Outcome:
         step = checkpoints.step_of(newest) if newest else 0
         checkpoints.set_aside_after(folder.checkpoints, step)
         rewind(folder, told_by(folder, run.engine.read), newest)
+        if words:
+            write_whole(folder.spec, to_yaml(run))
+            typed = shlex.join(["rlrun", "train", "--resume", folder.name, *words])
+            write_whole(folder.words, folder.words.read_text(encoding="utf-8") + typed + "\n")
         went_on = checkpoints.name_of(step)
         alerts: list[Event] = [
             Alert(step=step, text=f"checkpoints/{fault}; went on from {went_on}") for fault in faults
@@ -111,11 +119,11 @@ def _lock(run: RunSpec) -> dict[str, object]:
     }
 
 
-def _run_of(folder: Folder) -> RunSpec:
+def _run_of(folder: Folder, words: Sequence[str]) -> RunSpec:
     node: object = None
     try:
         node = safe_load(folder.spec.read_text(encoding="utf-8"))
-        return from_node(RunSpec, node)
+        return from_node(RunSpec, amended(node, words) if words and isinstance(node, dict) else node)
     except ValidationError as error:
         lines = explain(error, node) if isinstance(node, dict) else ["holds no run; the file of another run would do"]
         raise Problems([f"{folder.spec}: {line}" for line in lines]) from error

@@ -12,6 +12,8 @@ from launcher.problems import Problems, nearest, said, shown
 from launcher.settings import settings
 from launcher.spec.model import Model
 
+LAYOUTS = ("config.json", "adapter_config.json")
+"""What a model's folder holds: weights, or adapters that name the weights they belong to."""
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
@@ -41,7 +43,7 @@ class Pretrained(Model):
 
     def _folder_problems(self, folder: Path) -> list[str]:
         if folder.is_dir():
-            if (folder / "config.json").is_file() or newest_first(folder / "checkpoints"):
+            if any((folder / name).is_file() for name in LAYOUTS) or newest_first(folder / "checkpoints"):
                 return []
             return [f"model.path: {shown(self.path)} holds no config.json and no checkpoint; a model's folder would do"]
         if folder.exists():

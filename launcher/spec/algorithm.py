@@ -9,15 +9,18 @@ Position t of a [B, T] tensor speaks of token t, given the tokens before it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Role = Literal["reference", "critic"]
-Kind = Literal["answers", "pairs", "prompts"]
+Need = Literal["reference", "critic", "old"]
+"""What must be computed before the update: log-probabilities of the frozen model, values of the critic, and
+log-probabilities of the policy itself even where the update is on-policy."""
+Kind = Literal["answers", "pairs", "prompts", "mixed"]
+"""Demonstrations; chosen and rejected answers; prompts to be answered; pairs and prompts in one file."""
 
 ABSENT: Any = None  # nobody has filled this field; `needs` and `data` say who will
 
@@ -30,16 +33,19 @@ class Batch:
     length: Tensor  # [B] int64, prompt + answer; padding begins there
     mask: Tensor  # [B, T] 1 where the loss looks: the answer's tokens; 0 on prompt and padding
     group: Tensor = ABSENT  # [B] int64, equal for the answers to one prompt
+    preference: Tensor = ABSENT  # [B] int64, 1 the chosen answer of a pair, -1 the rejected one, 0 a sampled answer
     old: Tensor = ABSENT  # [B, T] log-probability when it was sampled
     reference: Tensor = ABSENT  # [B, T] log-probability under the frozen model
+    value: Tensor = ABSENT  # [B, T] what the critic expected before token t was chosen
     reward: Tensor = ABSENT  # [B] score of the answer
     advantage: Tensor = ABSENT  # [B, T] filled in by `prepare`
+    target: Tensor = ABSENT  # [B, T] filled in by `prepare`: the return that the critic should have expected
 
     def __len__(self) -> int:
         return len(self.length)
 
     def rows(self, which: Any) -> Batch:
-        """The rows that `which` (a slice or an index tensor) selects."""
+        """The rows that `which` (a slice, an index tensor or a bool tensor) selects."""
         held = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
         return Batch(**{name: value[which] for name, value in held.items()})
 
@@ -54,29 +60,62 @@ class Output:
     """What carries gradient."""
 
     logp: Tensor  # [B, T] log-probability of token t; 0 where the mask is 0
+    entropy: Tensor = ABSENT  # [B, T] entropy of the distribution that token t was drawn from, in nats; likewise
 
 
-Loss = tuple["Tensor", Mapping[str, "Tensor"]]
+class Mean(NamedTuple):
+    """A number to report, in two parts that add up over micro-batches and processes."""
+
+    total: Tensor  # []
+    count: Tensor  # type: ignore[assignment]  # [] (a tuple has a method of this name, which nobody needs here)
+
+
+Loss = tuple["Tensor", Mapping[str, Mean]]
+Told = Mapping[str, float]
+Total = Callable[["Tensor"], "Tensor"]
+
+
+def alone(x: Tensor) -> Tensor:
+    """The sum over all processes, where there is one."""
+    return x
 
 
 class Algorithm(ABC):
     """Subclass it, decorate with @settings, and name the class in conf/algorithm/<name>.yaml."""
 
-    needs: ClassVar[frozenset[Role]] = frozenset()
+    needs: ClassVar[frozenset[Need]] = frozenset()
     data: ClassVar[Kind] = "prompts"
     min_answers: ClassVar[int] = 1
     """Answers to one prompt (sampler.n) without which it cannot learn."""
+    whole_groups: ClassVar[bool] = False
+    """The loss compares rows of a group, so they must be computed in one micro-batch."""
+    max_num_gen_batches: int = 1
+    """Times a step may sample prompts until it is full of groups that are `kept`."""
 
-    def prepare(self, batch: Batch) -> Batch:
-        """Fill in advantages. Runs once per step over whole groups, without gradient."""
-        return batch
+    @property
+    def sampled(self) -> bool:
+        """Whether it learns from answers that the policy itself gives."""
+        return self.data in ("prompts", "mixed")
+
+    def kept(self, batch: Batch) -> Tensor:
+        """[B] bool: rows of groups that it wants to learn from, judged by their rewards."""
+        return batch.group >= 0
+
+    def prepare(self, batch: Batch, told: Told, total: Total = alone) -> tuple[Batch, Told]:
+        """Fill in advantages. Runs once per step over whole groups, without gradient.
+
+        `told` is what it returned a step ago; it is reported, and kept in checkpoints. `total` adds up a tensor
+        over all processes, which each hold a part of the step.
+        """
+        return batch, {}
 
     @abstractmethod
     def loss(self, new: Output, batch: Batch) -> Loss:
-        """The SUM of the loss over `units`, and token sums to report. The engine divides.
+        """[] the SUM of the loss over `units`, and what to report. The engine divides."""
 
-        A reported name ending in `@token` is divided by the answer tokens, any other by `units`.
-        """
+    def value_loss(self, value: Tensor, batch: Batch) -> Loss:
+        """[] the SUM over answer tokens of the loss of the critic's `value` [B, T], and what to report."""
+        raise NotImplementedError(f"{type(self).__name__} has no critic")
 
     def units(self, batch: Batch) -> Tensor:
         """[] what the sum is divided by, after adding up all micro-batches of all processes."""

@@ -28,12 +28,14 @@ class Row:
     """One row that can be trained on or answered.
 
     `prompt` is text or a conversation. Its answer is `response`; where that is None and the row is to be
-    imitated, the conversation's assistant turns are the answers.
+    imitated, the conversation's assistant turns are the answers. A row with `rejected` is a pair, and `response`
+    the answer that was chosen over it.
     """
 
     where: str  # file:line
     prompt: Text
     response: str | None = None
+    rejected: str | None = None
     ground_truth: str | None = None
     data_source: str = "unknown"
     ability: str = ""

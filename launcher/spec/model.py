@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Literal, Self
 
-from launcher.settings import settings
+from launcher.settings import AtLeastOne, Count, Names, settings
 
 
 @settings
@@ -15,6 +15,15 @@ class Model(ABC):
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
     """Format of weights, gradients and optimizer. `bfloat16` halves the memory, but has 8 bits for a weight: steps
     smaller than 1/256 of it are lost, so small learning rates teach nothing. `float64` is for exactness tests."""
+
+    lora_rank: Count = 0
+    """Train low-rank adapters of this rank and leave the weights as they are; 0 trains the weights."""
+    lora_alpha: AtLeastOne = 16
+    """What adapters add counts for lora_alpha / lora_rank."""
+    target_modules: Names = ("all-linear",)
+    """Layers that get adapters, by the end of their names; `all-linear` takes every matrix but the last layer's."""
+    enable_gradient_checkpointing: bool = False
+    """Compute each layer a second time instead of keeping what it computed: less memory, a third more time."""
 
     @property
     @abstractmethod

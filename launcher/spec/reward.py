@@ -16,6 +16,8 @@ class Answer:
     ground_truth: str | None = None
     data_source: str = ""
     extra_info: Mapping[str, Any] = field(default_factory=dict)
+    prompt: str | tuple[tuple[str, str], ...] = ""
+    """What was asked: text, or (role, content) of each turn."""
 
 
 class Reward(ABC):
@@ -24,3 +26,7 @@ class Reward(ABC):
     @abstractmethod
     def score(self, answers: Sequence[Answer]) -> list[float]:
         """One finite number for each answer, higher is better; the order is kept."""
+
+    def said(self, response: str) -> str:
+        """What a response comes to: answers that say the same are one when the majority is asked."""
+        return response.strip()

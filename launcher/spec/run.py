@@ -40,6 +40,13 @@ class Optim:
 
 
 @settings
+class Critic:
+    """The model that expects rewards (PPO). It begins as the policy's model, with an output of its own."""
+
+    optim: Optim = Field(default_factory=lambda: Optim(lr=1e-5))
+
+
+@settings
 class Trainer:
     project_name: Name = "rlrun"
     experiment_name: Name | None = None
@@ -61,8 +68,14 @@ class Trainer:
     """Prompts of one optimizer update; by default the whole batch, which is then on-policy."""
     ppo_epochs: AtLeastOne = 1
     """Times the step's answers are learnt from."""
+    critic_warmup: Count = 0
+    """Steps at the beginning in which only the critic learns."""
     micro_batch_size_per_gpu: AtLeastOne = 16
     """Sequences computed at a time in one process; it changes memory and speed, never the result."""
+    max_tokens_per_gpu: AtLeastOne | None = None
+    """Tokens computed at a time in one process, in place of a number of sequences: fuller, so faster."""
+    log_val_generations: Count = 4
+    """Held-out answers of each validation that are kept as events."""
 
 
 @settings
@@ -76,6 +89,7 @@ class RunSpec:
     sampler: Chosen[Sampler]
     cluster: Chosen[Cluster]
     optim: Optim = Field(default_factory=Optim)
+    critic: Critic = Field(default_factory=Critic)
     trainer: Trainer = Field(default_factory=Trainer)
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
 
@@ -105,13 +119,19 @@ class RunSpec:
                 f"trainer.ppo_mini_batch_size: {mini} prompts do not split over {processes} processes;"
                 f" {-(-mini // processes) * processes} would"
             )
-        if self.algorithm.data != "prompts":
+        if not self.algorithm.sampled:
             found += self._unused()
         longest, known = self.data.max_prompt_length + self.data.max_response_length, self.model.positions
         if known and longest > known:
             found.append(
                 f"data.max_response_length: prompt and answer may take {longest} tokens, and the model knows {known}"
                 f" positions; a sum of at most {known} would do"
+            )
+        room = self.trainer.max_tokens_per_gpu
+        most = longest * (2 if self.algorithm.data == "pairs" else 1)
+        if room and room < most:
+            found.append(
+                f"trainer.max_tokens_per_gpu: {room} tokens, and prompt and answer may take {most}; {most} would do"
             )
         if self.sampler.n < self.algorithm.min_answers:
             name, least = type(self.algorithm).__name__, self.algorithm.min_answers

@@ -23,6 +23,8 @@ class Sampler:
     """Sample from this many likeliest tokens; -1 from all."""
     val_temperature: NonNegative = 0.0
     """Temperature for held-out prompts; 0 takes the likeliest token."""
+    val_n: AtLeastOne = 1
+    """Answers to each held-out prompt."""
     max_num_seqs: AtLeastOne = 1024
     """Answers being written at the same time in one process, though never fewer than one prompt's; memory grows
     with it."""
@@ -30,3 +32,7 @@ class Sampler:
     def __post_init__(self) -> None:
         if self.top_k == 0:
             raise ValueError("top_k is 0, which leaves no token to sample; -1 takes all")
+        if self.val_n > 1 and not self.val_temperature:
+            raise ValueError(
+                f"val_n is {self.val_n} and val_temperature 0, so all are alike; val_temperature=1 would do"
+            )

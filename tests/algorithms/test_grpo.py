@@ -11,7 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from launcher.algorithms.dapo import DAPO
+from launcher.algorithms.dr_grpo import DrGRPO
 from launcher.algorithms.grpo import GRPO
+from launcher.algorithms.gspo import GSPO
 from launcher.spec.algorithm import Batch, Output
 
 torch.set_num_threads(1)
@@ -35,7 +38,7 @@ def drawn(seed: int = 0) -> tuple[Tensor, Batch]:
         reference=new + 0.3 * torch.randn(B, T, dtype=torch.float64) * mask,
         reward=torch.rand(B, dtype=torch.float64),
     )
-    return new, GRPO().prepare(batch)
+    return new, GRPO().prepare(batch, {})[0]
 
 
 def mean_loss(algorithm: GRPO, logp: Tensor, batch: Batch) -> Tensor:
@@ -67,8 +70,8 @@ def test_the_four_cases_of_the_clip(ratio: float, advantage: float, loss: float,
     batch = Batch(torch.zeros(1, 2), torch.tensor([2]), mask, old=0 * one, advantage=advantage * mask)
     found, seen = GRPO().loss(Output(math.log(ratio) * mask), batch)
     assert found.item() == pytest.approx(loss, abs=1e-15)
-    assert seen["actor/pg_clipfrac@token"].item() == clipped
-    assert seen["actor/ppo_kl@token"].item() == pytest.approx(-math.log(ratio), abs=1e-15)  # old - new
+    assert (seen["actor/pg_clipfrac"].total.item(), seen["actor/pg_clipfrac"].count.item()) == (clipped, 1)
+    assert seen["actor/ppo_kl"].total.item() == pytest.approx(-math.log(ratio), abs=1e-15)  # old - new
 
 
 def test_an_answer_counts_as_one_however_long_it_is() -> None:
@@ -78,7 +81,7 @@ def test_an_answer_counts_as_one_however_long_it_is() -> None:
     loss, seen = GRPO().loss(Output(0 * mask), batch)
     assert loss.item() == -2.0  # -(4 x 3 / 4) - (-1 / 1), and nothing from the answer without tokens
     assert GRPO().units(batch).item() == 2.0  # answers that have tokens
-    assert seen["actor/pg_loss"].item() == -2.0
+    assert (seen["actor/pg_loss"].total.item(), seen["actor/pg_loss"].count.item()) == (-2.0, 2.0)
 
 
 def test_kl_by_hand() -> None:
@@ -89,7 +92,8 @@ def test_kl_by_hand() -> None:
     loss, seen = GRPO(kl_loss_coef=0.04).loss(Output(new), batch)
     # first answer: d = -1 and +1: ((e^-1 + 1 - 1) + (e - 1 - 1)) / 2; second: 0
     kl = (math.exp(-1) + math.e - 2) / 2
-    assert seen["actor/kl_loss"].item() == pytest.approx(kl, abs=1e-15)
+    assert seen["actor/kl_loss"].total.item() == pytest.approx(kl, abs=1e-15)
+    assert seen["actor/kl_loss"].count.item() == 2.0
     assert loss.item() == pytest.approx(0.04 * kl, abs=1e-15)
 
 
@@ -98,9 +102,9 @@ def test_prepare_spreads_the_advantage_over_the_answers_tokens() -> None:
     batch = Batch(torch.zeros(2, 3), torch.tensor([3, 3]), mask, group=torch.tensor([5, 5]))
     batch = replace(batch, reward=torch.tensor([0.0, 2.0], dtype=torch.float64))
     a = 1 / (math.sqrt(2) + 1e-6)
-    found = GRPO().prepare(batch).advantage
+    found = GRPO().prepare(batch, {})[0].advantage
     assert torch.allclose(found, torch.tensor([[0, -a, -a], [0, 0, a]], dtype=torch.float64), atol=1e-15)
-    plain = GRPO(norm_adv_by_std_in_grpo=False).prepare(batch).advantage
+    plain = GRPO(norm_adv_by_std_in_grpo=False).prepare(batch, {})[0].advantage
     assert plain.tolist() == [[0, -1, -1], [0, 0, 1]]
 
 
@@ -176,75 +180,105 @@ def test_the_gradient_is_the_papers_by_finite_differences(beta: float) -> None:
     assert cut > 0 or beta  # some tokens are clipped, so the flat part is tested too
 
 
-# ---- properties
+# ---- groups
 
 
-@pytest.mark.parametrize("size", [1, 2, 4, 8])
-@pytest.mark.parametrize("beta", [0.0, 0.04])
-def test_the_gradient_does_not_depend_on_how_the_batch_is_split(size: int, beta: float) -> None:
-    algorithm = GRPO(kl_loss_coef=beta)
-    new, batch = drawn()
-    parts = new.clone().requires_grad_()
-    for start, part in zip(range(0, B, size), batch.split(size), strict=True):
-        loss, _ = algorithm.loss(Output(parts[start : start + size]), part)
-        (loss / algorithm.units(batch)).backward()
-    whole = gradient(algorithm, new, batch)
-    assert parts.grad is not None
-    assert (whole - parts.grad).abs().max() <= 1e-12
-    assert whole.abs().max() > 0
+def advantages(algorithm: GRPO, reward: list[float], dtype: torch.dtype = torch.float64) -> list[float]:
+    """[B] of one group of answers with one token."""
+    mask = torch.ones(len(reward), 1, dtype=dtype)
+    batch = Batch(mask, mask[:, 0], mask, group=0 * mask[:, 0].long(), reward=torch.tensor(reward, dtype=dtype))
+    return algorithm.prepare(batch, {})[0].advantage[:, 0].tolist()
 
 
-def test_no_gradient_reaches_masked_tokens() -> None:
-    new, batch = drawn()
-    found = gradient(GRPO(kl_loss_coef=0.04), new, batch)
-    assert (found[batch.mask == 0] == 0).all()
-    assert (found[batch.mask > 0] != 0).any()
-
-
-def test_what_stands_on_masked_tokens_does_not_matter() -> None:
-    new, batch = drawn()
-    algorithm = GRPO(kl_loss_coef=0.04)
-    noise = torch.randn_like(new) * (1 - batch.mask)
-    noisy = replace(batch, old=batch.old + noise, reference=batch.reference - noise)
-    assert mean_loss(algorithm, new + 2 * noise, noisy).item() == mean_loss(algorithm, new, batch).item()
-
-
-def test_at_ratio_one_it_is_reinforce() -> None:
-    new, batch = drawn()
-    batch = replace(batch, old=new)
-    found = gradient(GRPO(), new, batch)
-    logp = new.clone().requires_grad_()
-    score = batch.advantage.sum(1) / batch.mask.sum(1)  # [B] the same on all of an answer's tokens
-    mean_logp = (logp * batch.mask).sum(1) / batch.mask.sum(1)
-    (-(score * mean_logp).mean()).backward()
-    assert logp.grad is not None
-    assert torch.allclose(found, logp.grad, rtol=0, atol=1e-15)
-
-
-def test_the_order_of_answers_within_a_group_does_not_matter() -> None:
-    new, batch = drawn()
-    order = torch.tensor([2, 0, 3, 1, 7, 6, 4, 5])
-    unprepared = replace(batch, advantage=None)
-    shuffled = GRPO().prepare(unprepared.rows(order))
-    assert torch.allclose(gradient(GRPO(), new[order], shuffled), gradient(GRPO(), new, batch)[order], atol=1e-15)
-
-
-def test_a_constant_added_to_the_rewards_does_not_matter() -> None:
-    new, batch = drawn()
-    lifted = GRPO().prepare(replace(batch, reward=batch.reward + 7))
-    assert torch.allclose(gradient(GRPO(), new, lifted), gradient(GRPO(), new, batch), atol=1e-12)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("reward", [0.7, 1000.1])
+@pytest.mark.parametrize("kind", [GRPO, DrGRPO, GSPO, DAPO])
+def test_seven_equal_rewards_are_exactly_zero(kind: type[GRPO], reward: float, dtype: torch.dtype) -> None:
+    assert advantages(kind(), [reward] * 7, dtype) == [0.0] * 7
 
 
 def test_a_group_without_differences_pulls_nowhere() -> None:
     new, batch = drawn()
-    dull = GRPO().prepare(replace(batch, reward=torch.tensor([0.7] * 4 + [0.0, 1.0, 0.0, 1.0], dtype=torch.float64)))
+    reward = torch.tensor([0.7] * 4 + [0.0, 1.0, 0.0, 1.0], dtype=torch.float64)
+    dull, told = GRPO().prepare(replace(batch, reward=reward), {})
+    assert told == {}
     found = gradient(GRPO(), new, dull)
     assert (found[:4] == 0).all()
     assert (found[4:] != 0).any()
 
 
-@pytest.mark.parametrize("field", ["clip_ratio_low", "clip_ratio_high"])
-@pytest.mark.parametrize("value", [0.0, -0.1])
-def test_a_clip_without_room_is_refused(field: str, value: float) -> None:
-    with pytest.raises(ValueError, match=field):
-        GRPO(**{field: value})
+# std is 1 in the first group, sqrt(1/2) = 0.707... in the second, 0 in the third
+SPREAD = {"group": torch.tensor([0, 0, 0, 1, 1, 2, 2]), "reward": [1.0, 2.0, 3.0, 0.0, 1.0, 5.0, 5.0]}
+
+
+@pytest.mark.parametrize(
+    ("least", "kept", "told"),
+    [
+        (0.0, [1, 1, 1, 1, 1, 1, 1], None),  # nothing is ever left out, so nothing is told
+        (1e-9, [1, 1, 1, 1, 1, 0, 0], (2, 1, 5 / 7)),
+        (math.sqrt(0.5), [1, 1, 1, 1, 1, 0, 0], (2, 1, 5 / 7)),  # at the edge a group is kept: strictly less leaves
+        (math.nextafter(math.sqrt(0.5), 1), [1, 1, 1, 0, 0, 0, 0], (1, 2, 3 / 7)),
+        (1.0, [1, 1, 1, 0, 0, 0, 0], (1, 2, 3 / 7)),
+        (math.nextafter(1.0, 2), [0] * 7, (0, 3, 0)),
+    ],
+)
+def test_groups_that_spread_less_are_left_out(least: float, kept: list[int], told: tuple | None) -> None:
+    mask = torch.ones(7, 1, dtype=torch.float64)
+    reward = torch.tensor(SPREAD["reward"], dtype=torch.float64)
+    batch = Batch(mask, mask[:, 0], mask, group=SPREAD["group"], reward=reward)
+    made, found = GRPO(min_group_std=least).prepare(batch, {})
+    assert made.mask[:, 0].tolist() == kept
+    assert (made.advantage[made.mask == 0] == 0).all()
+    assert GRPO().units(made).item() == sum(kept)
+    names = ("train/groups_kept", "train/groups_filtered", "train/trainable_token_share")
+    assert found == ({} if told is None else dict(zip(names, told, strict=True)))
+
+
+# ---- settings
+
+
+def one_token(log_ratio: float, advantage: float) -> tuple[Tensor, Batch]:
+    new, mask = torch.tensor([[log_ratio]], dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64)
+    return new, Batch(mask, mask[:, 0], mask, old=0 * mask, reference=0 * mask, advantage=advantage * mask)
+
+
+@pytest.mark.parametrize(("most", "loss"), [(None, 4.0), (3.0, 3.0), (10.0, 4.0)])
+def test_the_dual_clip_is_off_unless_asked_for(most: float | None, loss: float) -> None:
+    new, batch = one_token(math.log(4), -1.0)
+    found, seen = GRPO(clip_ratio_c=most).loss(Output(new), batch)
+    assert found.item() == pytest.approx(loss, rel=1e-15)
+    assert ("actor/pg_clipfrac_lower" in seen) == (most is not None)
+
+
+@pytest.mark.parametrize(("kind", "kl"), [("k1", 1.0), ("k2", 0.5), ("k3", math.exp(-1))])
+def test_each_kl_estimator(kind: str, kl: float) -> None:
+    new, batch = one_token(1.0, 0.0)  # r = -1
+    found, _ = GRPO(kl_loss_coef=0.5, kl_loss_type=kind).loss(Output(new), batch)
+    assert found.item() == pytest.approx(0.5 * kl, rel=1e-15)
+
+
+def test_the_entropy_bonus_adds_up_as_the_rest_does() -> None:
+    mask = torch.tensor([[1, 1, 1], [1, 0, 0]], dtype=torch.float64)
+    entropy = torch.tensor([[1, 2, 3], [4, 0, 0]], dtype=torch.float64)
+    batch = Batch(mask, torch.tensor([3, 1]), mask, old=0 * mask, advantage=0 * mask)
+    means = {
+        "token-mean": 10 / 4,  # (1 + 2 + 3 + 4) / 4
+        "seq-mean-token-mean": 6 / 2,  # (2 + 4) / 2
+        "seq-mean-token-sum": 10 / 2,  # (6 + 4) / 2
+        "seq-mean-token-sum-norm": 10 / 2 / 8,
+    }
+    for mode, mean in means.items():
+        algorithm = GRPO(entropy_coeff=0.5, loss_agg_mode=mode, loss_scale_factor=8.0)
+        loss, _ = algorithm.loss(Output(0 * mask, entropy), batch)
+        assert (loss / algorithm.units(batch)).item() == pytest.approx(-0.5 * mean, rel=1e-15)
+
+
+def test_dr_grpo_by_hand() -> None:
+    """Rewards 0 and 4: advantages -2 and 2, no std. Answers of 3 and 1 tokens: (2 x 3 - 2 x 1) / 8, over 2 answers."""
+    mask = torch.tensor([[1, 1, 1], [1, 0, 0]], dtype=torch.float64)
+    reward = torch.tensor([0.0, 4.0], dtype=torch.float64)
+    batch = Batch(mask, torch.tensor([3, 1]), mask, group=torch.zeros(2).long(), reward=reward, old=0 * mask)
+    algorithm = DrGRPO(loss_scale_factor=8.0)
+    made, _ = algorithm.prepare(batch, {})
+    assert made.advantage.tolist() == [[-2, -2, -2], [2, 0, 0]]
+    assert mean_loss(algorithm, 0 * mask, made).item() == (2 * 3 - 2 * 1) / 8 / 2

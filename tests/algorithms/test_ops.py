@@ -1,14 +1,16 @@
-"""The shared arithmetic, against numbers worked out by hand in float64."""
+"""How tokens add up, and what is made of groups, against numbers worked out by hand in float64."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
 from launcher.algorithms import ops
+from launcher.spec.algorithm import Batch
 
 torch.set_num_threads(1)
 
@@ -18,7 +20,7 @@ def f64(*values: float) -> Tensor:
 
 
 def advantage(rewards: list[float], groups: list[int], scale: bool = True) -> list[float]:
-    return ops.group_advantage(f64(*rewards), torch.tensor(groups), scale).tolist()
+    return ops.group_advantage(f64(*rewards), ops.indexed(torch.tensor(groups)), scale).tolist()
 
 
 @pytest.mark.parametrize(
@@ -34,9 +36,51 @@ def test_per_sequence(mask: list[int], weights: list[float]) -> None:
     assert ops.per_sequence(f64(*mask)[None]).tolist() == [weights]
 
 
-# ---- advantage
+@pytest.mark.parametrize(
+    ("mode", "weights", "units"),
+    [
+        # two answers of 3 and 1 tokens, and one without: what each token counts for, and what the sum is divided by
+        ("token-mean", [[1, 1, 1], [1, 0, 0], [0, 0, 0]], 4),
+        ("seq-mean-token-mean", [[1 / 3] * 3, [1, 0, 0], [0, 0, 0]], 2),
+        ("seq-mean-token-sum", [[1, 1, 1], [1, 0, 0], [0, 0, 0]], 2),
+        ("seq-mean-token-sum-norm", [[1 / 8] * 3, [1 / 8, 0, 0], [0, 0, 0]], 2),
+    ],
+)
+def test_how_tokens_add_up(mode: ops.Aggregation, weights: list[list[float]], units: int) -> None:
+    mask = torch.tensor([[1, 1, 1], [1, 0, 0], [0, 0, 0]], dtype=torch.float64)
+    found, divisor = ops.weighed(mode, mask, 8.0)
+    assert found.tolist() == weights
+    assert divisor.item() == units
+
+
+# ---- groups
 
 EPS = 1e-6
+
+
+def test_indexed() -> None:
+    assert ops.indexed(torch.tensor([9, 4, 9, 2, 4])).tolist() == [2, 1, 2, 0, 1]
+
+
+def test_group_sum() -> None:
+    assert ops.group_sum(f64(1, 2, 4, 8), torch.tensor([1, 0, 1, 1])).tolist() == [2, 13]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "expected"),
+    [
+        ([1, 0, 0, 1], math.sqrt(1 / 3)),  # squares 4 x 1/4 over n - 1 = 3
+        ([1, 2, 3], 1.0),  # squares 1 + 0 + 1 over 2
+        ([0, 2], math.sqrt(2)),  # squares 1 + 1 over 1
+        ([5], 0.0),  # alone
+        ([0.7] * 7, 0.0),  # exactly, where rounding would be left
+    ],
+)
+def test_group_std(rewards: list[float], expected: float) -> None:
+    reward, index = f64(9, *rewards, 1), torch.tensor([0, *[1] * len(rewards), 0])
+    found = ops.group_std(reward, index)
+    assert found[1:-1].tolist() == pytest.approx([expected] * len(rewards), rel=1e-15, abs=0)
+    assert found[0].item() == pytest.approx(math.sqrt(32), rel=1e-15)  # 9 and 1: squares 16 + 16 over 1
 
 
 @pytest.mark.parametrize(
@@ -107,7 +151,7 @@ def test_float32_rounding_alone_would_not_be_zero() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_a_constant_added_to_the_rewards_does_not_matter(seed: int) -> None:
     torch.manual_seed(seed)
-    reward, group = torch.rand(24, dtype=torch.float64), torch.randint(0, 5, (24,))
+    reward, group = torch.rand(24, dtype=torch.float64), torch.arange(24) % 5
     for constant in (-3.0, 0.125, 100.0):
         assert torch.allclose(
             ops.group_advantage(reward + constant, group, True), ops.group_advantage(reward, group, True), atol=1e-10
@@ -117,7 +161,7 @@ def test_a_constant_added_to_the_rewards_does_not_matter(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_the_order_of_answers_does_not_matter(seed: int) -> None:
     torch.manual_seed(seed)
-    reward, group = torch.rand(24, dtype=torch.float64), torch.randint(0, 5, (24,))
+    reward, group = torch.rand(24, dtype=torch.float64), torch.arange(24) % 5
     shuffled = torch.randperm(24)
     found = ops.group_advantage(reward[shuffled], group[shuffled], True)
     assert torch.allclose(found, ops.group_advantage(reward, group, True)[shuffled], atol=1e-14)
@@ -137,61 +181,13 @@ def test_same_in_group() -> None:
     assert ops.same_in_group(reward, group).tolist() == [True, True, True, False, True, False]
 
 
-# ---- clip and KL
-
-
-@pytest.mark.parametrize(
-    ("ratio", "advantage", "expected"),
-    [
-        (1.5, +1.0, -1.28),  # wanted, and already far up: stop at 1 + 0.28
-        (0.5, +1.0, -0.5),  # wanted, but fell: full pull
-        (0.5, -1.0, +0.8),  # unwanted, and already far down: stop at 1 - 0.2
-        (1.5, -1.0, +1.5),  # unwanted, but rose: full push
-        (1.1, +2.0, -2.2),  # inside: the plain product
-        (0.9, -2.0, +1.8),
-        (1.28, +1.0, -1.28),  # on the edge both are the same
-        (7.0, 0.0, 0.0),
-    ],
-)
-def test_clipped(ratio: float, advantage: float, expected: float) -> None:
-    found = ops.clipped(f64(ratio)[None], f64(advantage)[None], 0.2, 0.28)
-    assert found.item() == pytest.approx(expected, abs=1e-15)
-
-
-@pytest.mark.parametrize(
-    ("ratio", "advantage", "gradient"),
-    [
-        (1.5, +1.0, 0.0),  # clipped: this token pulls no more
-        (0.5, +1.0, -1.0),
-        (0.5, -1.0, 0.0),
-        (1.5, -1.0, +1.0),
-    ],
-)
-def test_where_the_clip_binds_there_is_no_gradient(ratio: float, advantage: float, gradient: float) -> None:
-    x = f64(ratio)[None].requires_grad_()
-    ops.clipped(x, f64(advantage)[None], 0.2, 0.28).sum().backward()
-    assert x.grad is not None
-    assert x.grad.item() == gradient
-
-
-@pytest.mark.parametrize(
-    ("logp", "reference", "expected"),
-    [
-        (-1.0, -1.0, 0.0),  # equal: no divergence
-        (-1.0, -2.0, math.exp(-1) + 1 - 1),  # d = -1: e^-1 - (-1) - 1 = 0.3679
-        (-2.0, -1.0, math.e - 2),  # d = 1: e - 1 - 1 = 0.7183
-        (math.log(0.5), math.log(0.25), 0.5 + math.log(2) - 1),  # d = -ln 2: 0.5 + 0.6931 - 1 = 0.1931
-    ],
-)
-def test_k3(logp: float, reference: float, expected: float) -> None:
-    assert ops.k3(f64(logp), f64(reference)).item() == pytest.approx(expected, abs=1e-15)
-
-
-def test_k3_is_the_divergence_on_average_and_never_negative() -> None:
-    policy, reference = f64(0.5, 0.3, 0.2), f64(0.2, 0.2, 0.6)
-    estimate = ops.k3(policy.log(), reference.log())
-    # 0.5 ln 2.5 + 0.3 ln 1.5 + 0.2 ln(1/3) = 0.4581 + 0.1216 - 0.2197 = 0.3600
-    assert (policy * estimate).sum().item() == pytest.approx(
-        0.5 * math.log(2.5) + 0.3 * math.log(1.5) - 0.2 * math.log(3), abs=1e-14
-    )
-    assert (estimate >= 0).all()
+def test_what_is_kept_and_left_out() -> None:
+    mask = torch.tensor([[1, 1], [1, 0], [1, 1], [1, 1], [1, 1]], dtype=torch.float64)
+    batch = Batch(mask, f64(2, 1, 2, 2, 2), mask, group=torch.tensor([7, 7, 3, 3, 3]))
+    kept = torch.tensor([True, True, False, False, False])
+    made = replace(batch, mask=mask * kept[:, None])
+    assert ops.kept_of(batch, made, kept, lambda x: 2 * x) == {  # two processes that hold the same
+        "train/groups_kept": 2.0,  # 1 + 1
+        "train/groups_filtered": 2.0,
+        "train/trainable_token_share": 6 / 18,  # 3 of 9 in each
+    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 from launcher.events import Alert, Event, from_line
 from launcher.problems import shown
@@ -24,12 +25,29 @@ class TorchSampler(Sampler):
 
 @settings
 class Torch(Engine):
-    """Data-parallel training: each process holds the whole model."""
+    """Trains on as many processes as the hardware has, samples from the model under training."""
 
+    strategy: Literal["ddp", "fsdp2"] = "ddp"
+    """`ddp`: each process holds the whole model. `fsdp2`: each holds a part of every weight, gradient and optimizer
+    state, and layers are gathered while they are computed."""
+    mixed_precision: bool = False
+    """Compute in bfloat16 over weights and an optimizer that stay in the model's number format."""
+    offload: tuple[Literal["weights", "reference", "critic", "reward"], ...] = ()
+    """What rests in CPU memory while it is not computed with; `weights` (and the optimizer) need fsdp2."""
     num_threads: Count = 0
     """CPU threads of each process; 0 shares the machine's cores. One is fastest for very small models."""
 
-    runs = frozenset({"SFT", "GRPO"})
+    runs = frozenset({"SFT", "DPO", "PPO", "GRPO", "DrGRPO", "GSPO", "GSPOSelfPlay", "DAPO"})
+
+    def problems(self, run: RunSpec) -> list[str]:
+        found = super().problems(run)
+        if "weights" in self.offload and self.strategy != "fsdp2":
+            found.append("engine.offload: weights rest in CPU memory with engine.strategy=fsdp2 only, and it is ddp")
+        if self.mixed_precision and run.model.dtype != "float32":
+            found.append(
+                f"engine.mixed_precision: needs model.dtype=float32 to compute in bfloat16 over, got {run.model.dtype}"
+            )
+        return found
 
     def plan(self, run: RunSpec, folder: Path, start: int = 0) -> Plan:
         processes = run.hardware.processes

@@ -10,19 +10,31 @@ from pathlib import Path
 import torch
 from transformers.utils import logging as transformers_logging
 
+from launcher.checkpoints import name_of
 from launcher.data.refused import RefusedLog
-from launcher.engines.torch import rows, world
+from launcher.engines.torch import Torch, rows, world
+from launcher.engines.torch.batching import Limits
 from launcher.engines.torch.decode import Decoder
 from launcher.engines.torch.evaluate import Validation
+from launcher.engines.torch.load import critic, load
 from launcher.engines.torch.loop import Schedule, Source, Training
-from launcher.engines.torch.model import CausalLM, load
+from launcher.engines.torch.model import CausalLM
+from launcher.engines.torch.parallel import Parallel, Sharded
 from launcher.engines.torch.policy import Policy
+from launcher.engines.torch.roles import FrozenCopy, Reference, WithoutAdapters
 from launcher.engines.torch.rows import Rows
-from launcher.engines.torch.save import Position, Saver, Written, load_optimizer, position_of
+from launcher.engines.torch.save import Position, Saver, Written, position_of
+from launcher.engines.torch.scorer import ModelScorer
 from launcher.engines.torch.sources import Demonstrations, Order, Rollouts
+from launcher.engines.torch.state import load_optimizers
 from launcher.engines.torch.tokens import Encoder
+from launcher.engines.torch.trained import Trained
 from launcher.events import Event, Loaded
+from launcher.models.scratch import Scratch
 from launcher.problems import Problems
+from launcher.rewards.model import RewardModel
+from launcher.spec.algorithm import Told
+from launcher.spec.reward import Reward
 from launcher.spec.run import RunSpec
 
 
@@ -51,29 +63,66 @@ def device(run: RunSpec, num_threads: int) -> torch.device:
 
 
 def parts(run: RunSpec, device: torch.device, checkpoint: Path | None, refused: Path) -> Parts:
-    """Read the rows, load the model, and take up a checkpoint's state where one is given."""
-    model = load(run.model, run.seed, device, checkpoint and checkpoint / "policy")
+    """Read the rows, load the models, and take up a checkpoint's state where one is given."""
+    engine = run.engine
+    assert isinstance(engine, Torch)
+    sharded = engine.strategy == "fsdp2" and world.SIZE > 1
+    offload = "weights" in engine.offload
+    parallel = Sharded(device, mixed=engine.mixed_precision, offload=offload) if sharded else Parallel()
+    mixed = engine.mixed_precision and not sharded  # FSDP2 has a number format of its own
+    model = load(run.model, run.seed, device, checkpoint and checkpoint / "policy", mixed=mixed)
     _check_length(run, model)
     train_rows, held_out = _read(run, Encoder(model.tokenizer, run.data), refused)
     order = Order(len(train_rows.rows), run.data.train_batch_size, run.seed, run.data.shuffle)
     if order.rows < order.batch:
         raise Problems([f"data.train_batch_size: {order.batch} rows, and the data has {order.rows}; fewer would do"])
     steps = run.trainer.total_training_steps or order.steps_per_epoch * run.trainer.total_epochs
-    reference = load(run.model, run.seed, device) if "reference" in run.algorithm.needs else None
-    policy = Policy(
-        run.algorithm, model, run.optim, micro=run.trainer.micro_batch_size_per_gpu, steps=steps,
-        temperature=run.sampler.temperature if run.algorithm.data == "prompts" else 1.0, reference=reference,
-    )  # fmt: skip
+    policy = _policy(run, model, parallel, steps, device, mixed, checkpoint)
     if checkpoint:
         _take_up(policy, checkpoint, order)
-    decoder = Decoder(model, run.sampler, run.data.max_response_length)
+    decoder = Decoder(model, run.sampler, run.data.max_response_length, parallel)
+    reward = _reward(run, device)
     source: Source = (
-        Rollouts(train_rows, order, decoder, run.reward, run.seed)
+        Rollouts(train_rows, order, decoder, reward, run.algorithm, run.seed)
         if policy.sampled
         else Demonstrations(train_rows, order, model)
     )
-    validation = Validation(held_out, policy, decoder, run.reward, run.seed, run.data.val_batch_size)
+    shown = run.trainer.log_val_generations
+    validation = Validation(held_out, policy, decoder, reward, run.seed, run.data.val_batch_size, shown)
     return Parts(train_rows, held_out, policy, source, validation if held_out.rows else None, steps)
+
+
+def _policy(
+    run: RunSpec, model: CausalLM, parallel: Parallel, steps: int, device: torch.device, mixed: bool,
+    checkpoint: Path | None,
+) -> Policy:  # fmt: skip
+    needs, offload = run.algorithm.needs, run.engine.offload if isinstance(run.engine, Torch) else ()
+    reference: Reference | None = None
+    if "reference" in needs and run.model.lora_rank:
+        reference = WithoutAdapters(model)
+    elif "reference" in needs:
+        copy = load(run.model, run.seed, device, mixed=mixed)
+        parallel.place(copy)
+        reference = FrozenCopy(copy, rests="reference" in offload and not parallel.even)
+    judge: Trained | None = None
+    if "critic" in needs:
+        network = critic(run.model, run.seed, device, checkpoint and checkpoint / "critic", mixed=mixed)
+        parallel.place(network)
+        judge = Trained(network, run.critic.optim, steps, parallel, rests="critic" in offload and not parallel.even)
+    parallel.place(model)
+    return Policy(
+        run.algorithm, Trained(model, run.optim, steps, parallel),
+        Limits(run.trainer.micro_batch_size_per_gpu, run.trainer.max_tokens_per_gpu), parallel,
+        temperature=run.sampler.temperature, reference=reference, critic=judge,
+        critic_warmup=run.trainer.critic_warmup,
+    )  # fmt: skip
+
+
+def _reward(run: RunSpec, device: torch.device) -> Reward:
+    if not isinstance(run.reward, RewardModel):
+        return run.reward
+    rests = isinstance(run.engine, Torch) and "reward" in run.engine.offload
+    return ModelScorer(run.reward, device, rests)
 
 
 def _read(run: RunSpec, encoder: Encoder, refused: Path) -> tuple[Rows, Rows]:
@@ -89,7 +138,7 @@ def _read(run: RunSpec, encoder: Encoder, refused: Path) -> tuple[Rows, Rows]:
 def _check_length(run: RunSpec, model: CausalLM) -> None:
     """A sequence must fit the positions that the model knows."""
     longest = run.data.max_prompt_length + run.data.max_response_length
-    known = getattr(model.module.config.get_text_config(), "max_position_embeddings", None)
+    known = getattr(model.base.config.get_text_config(), "max_position_embeddings", None)
     if known and longest > known:
         raise Problems(
             [f"data.max_response_length: prompt and answer may take {longest} tokens, and the model knows {known}"
@@ -101,7 +150,7 @@ def _take_up(policy: Policy, checkpoint: Path, order: Order) -> None:
     position = position_of(checkpoint)
     if position.rows != order.rows:
         raise Problems([f"data: the run began with {position.rows} training rows and finds {order.rows} now"])
-    load_optimizer(policy, checkpoint)
+    load_optimizers(policy, checkpoint)
 
 
 def loaded(parts: Parts) -> Loaded:
@@ -124,12 +173,13 @@ def training(
     asked_to_stop: Callable[[], bool],
     sync: Callable[[], None],
 ) -> Training:
-    saver = Saver(folder / "checkpoints", parts.policy, run.trainer.keep_last)
+    saver = Saver(folder / "checkpoints", parts.policy, run.trainer.keep_last, keep_base=isinstance(run.model, Scratch))
     order = parts.source.order
+    told = position_of(folder / "checkpoints" / name_of(start)).told if start else {}
 
-    def save(step: int) -> Written:
+    def save(step: int, told: Told) -> Written:
         sync()  # what was told of the steps must outlive them
-        return saver.save(Position(step, run.seed, order.epoch(step), order.rows))
+        return saver.save(Position(step, run.seed, order.epoch(step), order.rows, dict(told)))
 
     schedule = Schedule(parts.steps, start, run.trainer.test_freq, run.trainer.save_freq)
-    return Training(run, parts.policy, parts.source, parts.validation, schedule, emit, save, asked_to_stop)
+    return Training(run, parts.policy, parts.source, parts.validation, schedule, emit, save, asked_to_stop, told)

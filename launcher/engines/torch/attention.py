@@ -1,11 +1,12 @@
 """Attention over packed sequences, as an attention function of transformers.
 
-Packed: sequences lie behind each other in one row, sorted by length, and each sees only itself. Sequences of
-equal length are computed together. Whatever is not packed goes to transformers' own function.
+Packed: sequences lie behind each other in one row, and each sees only itself and the prompt that it shares with
+others. Sequences of like length are computed together. Whatever is not packed goes to transformers' own function.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,8 +19,34 @@ from transformers.masking_utils import sdpa_mask
 NAME = "rlrun"
 NO_MASK = torch.empty(1, 1, 0, 0)  # of a finished mask's shape, so that transformers builds none
 
-Segments = tuple[tuple[int, int], ...]
-"""(how many sequences, their length) for each run of equal lengths, in order."""
+
+@dataclass(frozen=True)
+class Call:
+    """Sequences that are computed together, each padded at its end to `length` places."""
+
+    count: int
+    length: int
+    prompts: int | None = None  # the earlier call whose sequences stand before these
+    owner: Tensor | None = None  # [count] which of them stands before each
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How N packed tokens are spread over the S places of the calls, which lie behind each other."""
+
+    calls: tuple[Call, ...]
+    places: Tensor | None  # [N] each token's place; None where all places are taken
+    size: int  # S
+
+    def spread(self, x: Tensor) -> Tensor:
+        """[N, ...] -> [S, ...], 0 in places that no token takes: no real token looks there."""
+        if self.places is None:
+            return x
+        return x.new_zeros((self.size, *x.shape[1:])).index_copy(0, self.places, x)
+
+    def gathered(self, x: Tensor) -> Tensor:
+        """[S, ...] -> [N, ...]."""
+        return x if self.places is None else x.index_select(0, self.places)
 
 
 def attention(
@@ -29,42 +56,49 @@ def attention(
     value: Tensor,  # [1, K, N, D]
     attention_mask: Tensor | None,
     *,
-    segments: Segments | None = None,
+    layout: Layout | None = None,
     dropout: float = 0.0,
     scaling: float | None = None,
     sliding_window: int | None = None,
     **rest: Any,
 ) -> tuple[Tensor, None]:
     """[1, N, H, D]."""
-    if segments is None:
+    if layout is None:
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **rest
         )
     if (shared := query.shape[1] // key.shape[1]) > 1:
         key, value = (x.repeat_interleave(shared, 1) for x in (key, value))
+    q, k, v = (layout.spread(x[0].transpose(0, 1)) for x in (query, key, value))  # [S, H, D]
+    done: list[tuple[Tensor, Tensor]] = []
     parts, start = [], 0
-    for count, length in segments:
-        q, k, v = (
-            x[0, :, start : start + count * length]
-            .unflatten(1, (count, length))
-            .transpose(0, 1)  # [count, H, length, D]
-            for x in (query, key, value)
-        )
-        window = _window(length, sliding_window, query.device)
+    for call in layout.calls:
+        end = start + call.count * call.length
+        part_q, part_k, part_v = (
+            x[start:end].unflatten(0, (call.count, call.length)).transpose(1, 2) for x in (q, k, v)
+        )  # [count, H, length, D]
+        if call.prompts is not None and call.owner is not None:
+            owner = call.owner.to(q.device)
+            part_k, part_v = (
+                torch.cat([before.index_select(0, owner), x], 2)
+                for before, x in zip(done[call.prompts], (part_k, part_v), strict=True)
+            )
+        done.append((part_k, part_v))
+        mask = _mask(call.length, part_k.shape[2], sliding_window, q.device)
         out = scaled_dot_product_attention(
-            q, k, v, attn_mask=window, is_causal=window is None, dropout_p=dropout, scale=scaling
+            part_q, part_k, part_v, attn_mask=mask, is_causal=mask is None, dropout_p=dropout, scale=scaling
         )
         parts.append(out.transpose(1, 2).flatten(0, 1))  # [count * length, H, D]
-        start += count * length
-    return torch.cat(parts)[None], None
+        start = end
+    return layout.gathered(torch.cat(parts))[None], None
 
 
-def _window(length: int, size: int | None, device: torch.device) -> Tensor | None:
-    """[length, length] bool, where a token may look; None where every earlier token is near enough."""
-    if size is None or length <= size:
+def _mask(length: int, seen: int, window: int | None, device: torch.device) -> Tensor | None:
+    """[length, seen] bool, where the last `length` of `seen` tokens may look; None where is_causal says it all."""
+    if length == seen and (window is None or length <= window):
         return None
-    near = torch.ones(length, length, dtype=torch.bool, device=device)
-    return near.tril().triu(1 - size)
+    near = torch.ones(length, seen, dtype=torch.bool, device=device).tril(seen - length)
+    return near if window is None else near.triu(seen - length + 1 - window)
 
 
 AttentionInterface.register(NAME, attention)

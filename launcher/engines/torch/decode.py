@@ -13,6 +13,7 @@ from transformers import DynamicCache
 
 from launcher.engines.torch import streams
 from launcher.engines.torch.model import CausalLM
+from launcher.engines.torch.parallel import Parallel
 from launcher.problems import Problems
 from launcher.spec.sampler import Sampler
 
@@ -30,27 +31,29 @@ class Sampled:
 class Decoder:
     """Samples answers from a model that stays in charge of its own weights."""
 
-    def __init__(self, model: CausalLM, sampler: Sampler, max_new: int) -> None:
+    def __init__(self, model: CausalLM, sampler: Sampler, max_new: int, parallel: Parallel | None = None) -> None:
         self.model, self.sampler, self.max_new = model, sampler, max_new
+        self.parallel = parallel or Parallel()
         self.eos = torch.tensor(model.eos, device=model.device)
 
     @torch.no_grad()
     def sample(self, prompts: Sequence[list[int]], n: int, keys: np.ndarray, temperature: float) -> list[Sampled]:
         """`n` answers to each prompt, prompt by prompt. `keys` [P * n] are their random streams."""
         self._check_cache()
-        self.model.module.eval()
+        self.model.eval()
         answers: list[Sampled] = [Sampled([], True)] * (len(prompts) * n)
-        for part in self._parts(prompts, n):
-            rows = [prompt * n + sample for prompt in part for sample in range(n)]
-            found = self._sample([prompts[prompt] for prompt in part], n, keys[rows], temperature)
-            for row, answer in zip(rows, found, strict=True):
-                answers[row] = answer
+        with self.parallel.whole(self.model), self.model.precision():
+            for part in self._parts(prompts, n):
+                rows = [prompt * n + sample for prompt in part for sample in range(n)]
+                found = self._sample([prompts[prompt] for prompt in part], n, keys[rows], temperature)
+                for row, answer in zip(rows, found, strict=True):
+                    answers[row] = answer
         return answers
 
     def _check_cache(self) -> None:
         """A model that knows no `past_key_values` would take them, ignore them, and read single tokens."""
-        if "past_key_values" not in signature(self.model.module.forward).parameters:
-            name = type(self.model.module).__name__
+        if "past_key_values" not in signature(self.model.base.forward).parameters:
+            name = type(self.model.base).__name__
             raise Problems([f"model.path: {name} keeps a cache of its own kind, so it gives no answers; SFT would do"])
 
     def texts(self, answers: Sequence[Sampled]) -> list[str]:
@@ -66,7 +69,7 @@ class Decoder:
             yield by_length[start : start + size]
 
     def _sample(self, prompts: list[list[int]], n: int, keys: np.ndarray, temperature: float) -> list[Sampled]:
-        cache = DynamicCache(config=self.model.module.config)
+        cache = DynamicCache(config=self.model.base.config)
         logits, mask = self._prefill(prompts, cache)
         logits, mask = logits.repeat_interleave(n, 0), mask.repeat_interleave(n, 0)  # [R, V], [R, L]
         cache.reorder_cache(torch.arange(len(prompts), device=mask.device).repeat_interleave(n))
@@ -102,7 +105,7 @@ class Decoder:
     def _forward(self, ids: Tensor, mask: Tensor, cache: DynamicCache) -> Tensor:
         """[R, V] logits after the last of the `ids` [R, L]; `mask` [R, cached + L] leaves out padding."""
         positions = (mask.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
-        return self.model.module(
+        return self.model.base(
             input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True,
             logits_to_keep=1,
         ).logits[:, -1]  # fmt: skip

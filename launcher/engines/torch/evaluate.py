@@ -2,63 +2,139 @@
 
 from __future__ import annotations
 
-import torch
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from launcher.engines.torch import streams, world
 from launcher.engines.torch.decode import Decoder
 from launcher.engines.torch.policy import Policy
 from launcher.engines.torch.rows import Rows
-from launcher.engines.torch.sources import imitated
-from launcher.spec.reward import Reward
+from launcher.engines.torch.sources import imitated, scored
+from launcher.engines.torch.tokens import Tokens
+from launcher.events import Sample
+from launcher.monitor.scores import best_of, majority, powers, wilson
+from launcher.spec.reward import Answer, Reward
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A held-out prompt with its answers."""
+
+    source: str
+    answers: Sequence[Answer]
+    scores: Sequence[float]
 
 
 class Validation:
-    """Answers held-out prompts and scores them; where demonstrations are held out, their loss too.
+    """Answers held-out prompts and scores them; where demonstrations or pairs are held out, their loss too.
 
     A demonstration is answered only where its right answer is known.
     """
 
-    def __init__(self, rows: Rows, policy: Policy, decoder: Decoder, reward: Reward, seed: int, size: int) -> None:
+    def __init__(
+        self, rows: Rows, policy: Policy, decoder: Decoder, reward: Reward, seed: int, size: int, shown: int = 0
+    ) -> None:
         self.rows, self.policy, self.decoder, self.reward = rows, policy, decoder, reward
-        self.seed, self.size = seed, size
+        self.seed, self.size, self.shown = seed, size, shown
         self.asked = [
             place
             for place, row in enumerate(rows.rows)
-            if row.ground_truth is not None and (row.response is not None or policy.sampled)
+            if (row.ground_truth is not None and (row.response is not None or policy.sampled)) and self._prompt(place)
         ]
         self.sources = sorted({rows.rows[place].data_source for place in self.asked})
 
-    def measure(self, step: int) -> dict[str, float]:
-        """verl's metrics of a validation, over all processes."""
-        return (self._scores(step) if self.asked else {}) | (self._loss() if not self.policy.sampled else {})
+    def measure(self, step: int) -> tuple[dict[str, float], list[Sample]]:
+        """verl's metrics of a validation, over all processes, and a few of the answers."""
+        metrics, samples = self._scores(step) if self.asked else ({}, [])
+        if not self.policy.sampled:
+            metrics |= self._losses()
+        return metrics, samples
 
-    def _scores(self, step: int) -> dict[str, float]:
-        sums = torch.zeros(len(self.sources), 2, dtype=torch.double, device=self.decoder.model.device)
+    def _scores(self, step: int) -> tuple[dict[str, float], list[Sample]]:
+        sums: dict[str, dict[str, float]] = {source: {} for source in self.sources}
+        samples: list[Sample] = []
         mine = self.asked[world.RANK :: world.SIZE]
         for start in range(0, len(mine), self.size):
-            part = mine[start : start + self.size]
-            for place, score in zip(part, self._answer(part, step), strict=True):
-                source = self.sources.index(self.rows.rows[place].data_source)
-                sums[source] += sums.new_tensor([score, 1.0])
-        totals = world.total(sums).tolist()
-        return {
-            f"val-core/{source}/reward/mean@1": score / count
-            for source, (score, count) in zip(self.sources, totals, strict=True)
-        }
+            for asked in self._answer(mine[start : start + self.size], step):
+                held = sums[asked.source]
+                for name, value in self._of_prompt(asked).items():
+                    held[name] = held.get(name, 0.0) + value
+                if len(samples) < self.shown:
+                    samples.append(_sample(step, asked))
+        return self._metrics(sums), samples
 
-    def _answer(self, places: list[int], step: int) -> list[float]:
-        prompts = [self.rows.tokens[place] for place in places]
-        ids = [prompt.ids[: prompt.mask.index(1)] if 1 in prompt.mask else prompt.ids for prompt in prompts]
-        keys = streams.keys(self.seed, -step - 1, places, 1)  # never a training step's streams
-        answers = self.decoder.sample(ids, 1, keys, self.decoder.sampler.val_temperature)
-        texts = self.decoder.texts(answers)
-        return self.reward.score([self.rows.answer(*asked) for asked in zip(prompts, texts, strict=True)])
+    def _of_prompt(self, asked: Asked) -> dict[str, float]:
+        """What one prompt adds to each sum."""
+        n, scores = len(asked.scores), asked.scores
+        mean = math.fsum(scores) / n
+        found = {"prompts": 1.0, f"mean@{n}": mean, "unlike": float(sum(score not in (0.0, 1.0) for score in scores))}
+        if n > 1:
+            found |= {f"best@{k}/mean": best_of(scores, k) for k in powers(n)[1:]}
+            said = [self.reward.said(answer.response) for answer in asked.answers]
+            found[f"maj@{n}/mean"] = majority(scores, said)
+            found[f"std@{n}"] = math.sqrt(math.fsum((score - mean) ** 2 for score in scores) / (n - 1))
+        return found
 
-    def _loss(self) -> dict[str, float]:
+    def _metrics(self, sums: dict[str, dict[str, float]]) -> dict[str, float]:
+        """Means over the prompts of all processes; the chief ones are core, the others auxiliary, as verl has it."""
+        found: dict[str, float] = {}
+        held = world.gathered(sums)
+        for source in self.sources:
+            names = sorted({name for part in held for name in part[source]})
+            totals = {name: math.fsum(part[source].get(name, 0.0) for part in held) for name in names}
+            prompts, unlike = totals.pop("prompts"), totals.pop("unlike")
+            n = self.decoder.sampler.val_n
+            for name, total in totals.items():
+                chief = name in (f"mean@{n}", f"best@{n}/mean", f"maj@{n}/mean")
+                found[f"val-{'core' if chief else 'aux'}/{source}/reward/{name}"] = total / prompts
+            if not unlike:  # right or wrong, so that the mean is a share of prompts
+                low, high = wilson(totals[f"mean@{n}"] / prompts, round(prompts))
+                found |= {
+                    f"val-aux/{source}/reward/wilson95_low@{n}": low,
+                    f"val-aux/{source}/reward/wilson95_high@{n}": high,
+                }
+        return found
+
+    def _prompt(self, place: int) -> list[int]:
+        """What stands before the answer."""
+        tokens = self.rows.tokens[place]
+        if not isinstance(tokens, Tokens):
+            tokens = tokens.chosen
+        return tokens.ids[: tokens.mask.index(1)] if 1 in tokens.mask else tokens.ids
+
+    def _answer(self, places: list[int], step: int) -> Iterator[Asked]:
+        n, temperature = self.decoder.sampler.val_n, self.decoder.sampler.val_temperature
+        keys = streams.keys(self.seed, -step - 1, places, n)  # never a training step's streams
+        found = self.decoder.sample([self._prompt(place) for place in places], n, keys, temperature)
+        texts = self.decoder.texts(found)
+        answers = [self.rows.answer(places[number // n], text) for number, text in enumerate(texts)]
+        scores = scored(self.reward, answers)
+        for number, place in enumerate(places):
+            of = slice(number * n, (number + 1) * n)
+            yield Asked(self.rows.rows[place].data_source, answers[of], scores[of])
+
+    def _losses(self) -> dict[str, float]:
+        """`val/loss`, and `val/` all else that the algorithm reports of rows."""
         mine = self.rows.tokens[world.RANK :: world.SIZE]
-        found = [0.0, 0.0]
+        sums: dict[str, tuple[float, float]] = {}
         for start in range(0, len(mine), self.size):
             batch = imitated(mine[start : start + self.size], self.policy.model)
-            found = [a + b for a, b in zip(found, self.policy.loss(batch), strict=True)]
-        nll, tokens = world.total(torch.tensor(found, dtype=torch.double, device=self.policy.model.device)).tolist()
-        return {"val/loss": nll / max(tokens, 1)}
+            for name, (total, count) in self.policy.losses(batch).items():
+                before = sums.get(name, (0.0, 0.0))
+                sums[name] = before[0] + total, before[1] + count
+        held = world.gathered(sums)
+        found = {}
+        for name in sorted({name for part in held for name in part if "/loss" not in name}):
+            total, count = (math.fsum(part.get(name, (0.0, 0.0))[i] for part in held) for i in (0, 1))
+            found[f"val/{name.removeprefix('actor/')}"] = total / max(count, 1e-300)
+        return found
+
+
+def _sample(step: int, asked: Asked) -> Sample:
+    answer = asked.answers[0]
+    prompt = answer.prompt if isinstance(answer.prompt, str) else "\n".join(f"{r}: {c}" for r, c in answer.prompt)
+    return Sample(
+        step=step, data_source=asked.source, prompt=prompt, response=answer.response,
+        ground_truth=answer.ground_truth or "", score=asked.scores[0],
+    )  # fmt: skip

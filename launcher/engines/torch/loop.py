@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,7 +17,7 @@ from launcher.engines.torch.save import Written
 from launcher.engines.torch.sources import Order
 from launcher.events import Alert, Event, Phase, PhaseName, Saved, Step
 from launcher.problems import Problems
-from launcher.spec.algorithm import Batch
+from launcher.spec.algorithm import Batch, Told
 from launcher.spec.run import RunSpec
 
 
@@ -25,7 +26,8 @@ class Source(Protocol):
 
     order: Order
 
-    def batch(self, step: int, clock: measure.Clock) -> Batch: ...
+    def batch(self, step: int, clock: measure.Clock) -> tuple[Batch, dict[str, float]]:
+        """What this process learns from in a step, and what there is to tell of how it came about."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +57,14 @@ class Training:
         validation: Validation | None,
         schedule: Schedule,
         emit: Callable[[Event], None],
-        save: Callable[[int], Written],
+        save: Callable[[int, Told], Written],
         asked_to_stop: Callable[[], bool],
+        told: Told,
     ) -> None:
         self.run, self.policy, self.source, self.validation = run, policy, source, validation
         self.schedule, self.emit, self.save, self.asked_to_stop = schedule, emit, save, asked_to_stop
         self.clock = measure.Clock()
+        self.told = told  # by the algorithm, a step ago
         self.bad_steps = 0  # in a row
         self.phase = self._phase_before()
 
@@ -75,60 +79,69 @@ class Training:
         for step in range(schedule.start + 1, schedule.steps + 1):
             if self.stopping():
                 return self.leave(step - 1)
-            metrics = self.step(step)
+            metrics, spoilt = self.step(step)
+            if spoilt:  # before the step: what is told after it, a resume from it would not tell again
+                self.emit(Alert(step=step, text=f"update skipped, nothing was changed: {spoilt} is not finite"))
             self.emit(Step(step=step, metrics=metrics))
-            self.check_finite(step, metrics[f"{self.policy.prefix}/skipped_nonfinite"])
+            self.check_finite(step, spoilt)
             if schedule.saves(step):
                 self.checkpoint(step)
         return True
 
-    def step(self, step: int) -> dict[str, float]:
-        """One step of training, and of validation where it is due."""
+    def step(self, step: int) -> tuple[dict[str, float], str]:
+        """One step of training, and of validation where it is due; and what of it was not finite."""
         torch.manual_seed(streams.dropout(self.run.seed, step, world.RANK))
-        trainer, algorithm = self.run.trainer, self.policy.algorithm
-        parts = self.run.data.train_batch_size // (trainer.ppo_mini_batch_size or self.run.data.train_batch_size)
+        cpu = time.process_time()
         with self.clock("step"):
             self.busy("rollout" if self.policy.sampled else "update")
-            batch = self.source.batch(step, self.clock)  # tokens, mask, reward
-            on_policy = parts * trainer.ppo_epochs == 1
-            batch = self.policy.annotate(batch, self.clock, on_policy=on_policy)  # + log-probabilities as they stand
-            with self.clock("adv"):
-                batch = algorithm.prepare(batch)  # + advantages
-            self.busy("update")
-            with self.clock("update_actor"):
-                size = len(batch) // parts if self.policy.sampled else len(batch)
-                updates = [
-                    self.policy.update(part, step) for _ in range(trainer.ppo_epochs) for part in batch.split(size)
-                ]
-        seconds = self.clock.seconds["step"]
-        tokens = int(world.total(batch.length.sum()).item())
-        metrics = {"training/global_step": float(step), "training/epoch": float(self.source.order.epoch(step))}
-        metrics |= measure.mean_of(updates) | measure.of_batch(batch, self.run.data.max_response_length)
-        metrics |= measure.speed(tokens, seconds, self.policy.model.device)
+            came, told = self.source.batch(step, self.clock)  # tokens, mask, reward
+            made, metrics, spoilt = self.learn(came, step)
+        metrics |= told | measure.of_batch(came, made, self.policy.sampled, self.run.data.max_response_length)
+        metrics |= {"training/global_step": float(step), "training/epoch": float(self.source.order.epoch(step))}
+        tokens = int(world.total(came.length.sum()).item())
+        seconds, cpu = self.clock.seconds["step"], time.process_time() - cpu
+        metrics |= measure.speed(tokens, seconds, cpu, self.policy.model.device)
         if self.validation and self.schedule.tests(step):
             metrics |= self.validate(step)
-        return metrics | self.clock.take()
+        return metrics | self.clock.take(), spoilt
 
-    def check_finite(self, step: int, skipped: float) -> None:
-        """Tell of updates that were not taken, and end the run when nothing else happens any more."""
-        self.bad_steps = self.bad_steps + 1 if skipped else 0
-        if not skipped:
-            return
-        why = f"the gradient of {skipped:.0%} of the updates is not finite; they were skipped and the weights kept"
-        self.emit(Alert(step=step, text=why))
+    def learn(self, batch: Batch, step: int) -> tuple[Batch, dict[str, float], str]:
+        """The batch with its advantages, what its updates measured, and what was not finite."""
+        trainer, algorithm = self.run.trainer, self.policy.algorithm
+        parts = self.run.data.train_batch_size // (trainer.ppo_mini_batch_size or self.run.data.train_batch_size)
+        if batch.reward is not None and world.total((~batch.reward.isfinite()).sum().double()).item():
+            return batch, {f"{self.policy.prefix}/skipped_nonfinite": 1.0}, "reward"
+        on_policy = parts * trainer.ppo_epochs == 1
+        batch = self.policy.annotate(batch, self.clock, on_policy=on_policy)  # + log-probabilities, values
+        with self.clock("adv"):
+            batch, self.told = algorithm.prepare(batch, self.told, world.total)  # + advantages
+        self.busy("update")
+        with self.clock("update_actor"):
+            size = len(batch) // parts if self.policy.sampled else len(batch)
+            updates = [self.policy.update(part, step) for _ in range(trainer.ppo_epochs) for part in batch.split(size)]
+        spoilt = next((update.spoilt for update in updates if update.spoilt), "")
+        return batch, measure.mean_of([update.metrics for update in updates]) | dict(self.told), spoilt
+
+    def check_finite(self, step: int, spoilt: str) -> None:
+        """End the run when nothing but bad steps comes."""
+        self.bad_steps = self.bad_steps + 1 if spoilt else 0
         if self.bad_steps >= self.run.trainer.max_bad_steps:
-            raise Problems([f"step {step}: {why}, {self.bad_steps} steps in a row; a smaller optim.lr would do"])
+            remedy = "a reward that is a number" if spoilt == "reward" else "a smaller optim.lr"
+            raise Problems([f"step {step}: {spoilt} is not finite, {self.bad_steps} steps in a row; {remedy} would do"])
 
     def validate(self, step: int) -> dict[str, float]:
         assert self.validation
         self.busy("validating")
         with self.clock("testing"):
-            return self.validation.measure(step)
+            metrics, samples = self.validation.measure(step)
+        for sample in samples:
+            self.emit(sample)
+        return metrics
 
     def checkpoint(self, step: int) -> None:
         self.busy("saving")
         with self.clock("save_checkpoint"):
-            written = self.save(step)
+            written = self.save(step, self.told)
         if written.told:
             self.emit(Alert(step=step, text=f"checkpoint {written.told}; training goes on"))
         if written.done:

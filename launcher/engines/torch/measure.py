@@ -53,20 +53,24 @@ def spread(values: Mapping[str, Tensor]) -> dict[str, float]:
     return found
 
 
-def of_batch(batch: Batch, max_response: int) -> dict[str, float]:
-    """verl's metrics of a step's data. `batch` is what this process holds."""
-    answer = batch.mask.sum(-1)  # [B]
-    values = {"prompt_length": batch.length - answer, "response_length": answer}
-    if batch.reward is None:
+def of_batch(came: Batch, made: Batch, sampled: bool, max_response: int) -> dict[str, float]:
+    """verl's metrics of a step's data: as it came, and as the algorithm made it. Both are what this process holds."""
+    if sampled:  # pairs among sampled answers have no score
+        came, made = (batch.rows(batch.preference == 0) for batch in (came, made))
+    answer = came.mask.sum(-1)  # [B]
+    values = {"prompt_length": came.length - answer, "response_length": answer}
+    if not sampled:
         return spread(values)
-    same = ops.same_in_group(batch.reward, batch.group.unique(return_inverse=True)[1])
+    same = ops.same_in_group(came.reward, ops.indexed(came.group)) if len(came) else came.group > 0
     values |= {
-        "critic/score": batch.reward,
-        "critic/rewards": batch.reward,
-        "critic/advantages": batch.advantage[batch.mask > 0],
+        "critic/score": came.reward,
+        "critic/rewards": made.reward,
         "response_length/clip_ratio": answer >= max_response,
         "critic/frac_reward_zero_std": same,
     }
+    for name, values_of in (("advantages", made.advantage), ("returns", made.target), ("values", made.value)):
+        if values_of is not None:
+            values[f"critic/{name}"] = values_of[made.mask > 0]
     found = spread(values)
     for name in ("response_length/clip_ratio", "critic/frac_reward_zero_std"):
         found[name] = found.pop(f"{name}/mean")
@@ -79,14 +83,15 @@ def mean_of(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: sum(update[name] for update in updates) / len(updates) for name in updates[0]}
 
 
-def speed(tokens: int, seconds: float, device: torch.device) -> dict[str, float]:
-    """verl's perf metrics; `tokens` are those of all processes."""
+def speed(tokens: int, seconds: float, cpu: float, device: torch.device) -> dict[str, float]:
+    """verl's perf metrics; `tokens` are those of all processes, `cpu` the processor seconds of this one."""
     kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     memory = kilobytes * (1 if sys.platform == "darwin" else 1024)
     found = {
         "perf/total_num_tokens": float(tokens),
         "perf/time_per_step": seconds,
         "perf/throughput": tokens / seconds / world.SIZE,
+        "perf/cpu_s": cpu,
         "perf/cpu_memory_used_gb": memory / 2**30,
     }
     if device.type == "cuda":

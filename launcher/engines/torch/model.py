@@ -1,175 +1,185 @@
-"""A transformers model: how it is loaded, and how it is asked for log-probabilities."""
+"""A transformers model, asked for what training needs: scores of tokens, and a critic's values."""
 
 from __future__ import annotations
 
 import logging
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
-from safetensors import SafetensorError
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from peft import PeftModel
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+from torch.nn.functional import linear
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from launcher.checkpoints import MANIFEST
+from launcher.engines.torch import head
 from launcher.engines.torch.attention import NAME, NO_MASK
-from launcher.engines.torch.packing import Packed
-from launcher.models.pretrained import Pretrained, weights_of
-from launcher.models.scratch import Scratch
-from launcher.problems import Problems
-from launcher.spec.model import Model
-
-ENTROPY_LOGITS = 2**24  # logits whose probabilities are in memory at a time
+from launcher.engines.torch.head import Scores
+from launcher.engines.torch.packing import Packed, pack
+from launcher.spec.algorithm import Batch
 
 log = logging.getLogger(__name__)
 
 
-class CausalLM:
-    """A causal language model with its tokenizer, on one device."""
+class Network(nn.Module):
+    """What a language model and a critic have in common: a decoder over packed sequences, in a number format."""
 
-    def __init__(self, module: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
-        self.module, self.tokenizer = module, tokenizer
-        self.packs = _packs(module)
-        if not self.packs:
-            log.warning("%s mixes packed sequences; it computes equal lengths together", type(module).__name__)
+    def __init__(self, decoder: nn.Module, packs: bool, mixed: bool = False) -> None:
+        super().__init__()
+        self._decoder = (decoder,)  # a tuple, so that torch does not list its weights a second time
+        self.packs, self.mixed = packs, mixed
 
     @property
     def device(self) -> torch.device:
-        return self.module.device
+        return next(self.parameters()).device
+
+    @contextmanager
+    def precision(self) -> Iterator[None]:
+        """With `mixed`, arithmetic in bfloat16 over weights that stay as they are."""
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.mixed):
+            yield
+
+    def pack(self, batch: Batch) -> Packed:
+        """A prompt is shared but in float64: there transformers' norms still round to float32, and the gradient of
+        a shared prompt, rounded once and not for every answer, would differ in the seventh digit."""
+        exact = next(self.parameters()).dtype == torch.float64
+        return pack(batch, share=self.packs and not exact, ragged=self.packs)
+
+    def hidden(self, packed: Packed) -> Tensor:
+        """[M, H] last hidden states before the predicted tokens."""
+        decoder = self._decoder[0]
+        if self.packs:
+            return _packed(decoder, packed).last_hidden_state[0].index_select(0, packed.source)
+        return torch.cat([decoder(input_ids=ids, use_cache=False).last_hidden_state.flatten(0, 1)
+                          for ids in _rectangles(packed)])[packed.source]  # fmt: skip
+
+
+class CausalLM(Network):
+    """A causal language model with its tokenizer, on one device."""
+
+    def __init__(
+        self, module: PreTrainedModel | PeftModel, tokenizer: PreTrainedTokenizerFast, mixed: bool = False
+    ) -> None:
+        base = base_of(module)
+        super().__init__(cast("Any", base).get_decoder(), _packs(base), mixed)
+        self.module, self.tokenizer = module, tokenizer
+        self.splits = _splits(base)
+        if not self.packs:
+            log.warning("%s mixes packed sequences; it computes equal lengths together", type(base).__name__)
+
+    @property
+    def base(self) -> PreTrainedModel:
+        """The transformers model, under its adapters where it has some."""
+        return base_of(self.module)
 
     @property
     def eos(self) -> list[int]:
         """Tokens that end an answer."""
-        ids = self.module.generation_config.eos_token_id if self.module.generation_config else None
+        ids = self.base.generation_config.eos_token_id if self.base.generation_config else None
         found = {self.tokenizer.eos_token_id, *(ids if isinstance(ids, list) else [ids])} - {None}
         return sorted(cast("set[int]", found))
 
+    def forward(self, packed: Packed, temperature: float = 1.0, entropy: bool = False) -> Scores:
+        """[B, T] log-probability of each predicted token, and entropy where asked for; 0 elsewhere."""
+        with self.precision():
+            if self.splits:
+                weight = cast("nn.Linear", self.base.get_output_embeddings()).weight
+                found = head.of_hidden(self.hidden(packed), weight, packed.target, temperature, entropy=entropy)
+            else:
+                found = head.of_logits(self.logits(packed), packed.target, temperature, entropy=entropy)
+        return Scores(*map(packed.unpack, found))
+
     def logits(self, packed: Packed) -> Tensor:
-        """[M, V] logits of the predicted tokens, in the packing's order."""
+        """[M, V] logits of the predicted tokens."""
         if self.packs:
-            return self.module(
-                input_ids=packed.ids, position_ids=packed.positions, attention_mask=NO_MASK, use_cache=False,
-                segments=packed.segments, logits_to_keep=packed.source,
-            ).logits[0]  # fmt: skip
-        parts, start = [], 0
-        for count, length in packed.segments:
-            ids = packed.ids[0, start : start + count * length].view(count, length)
-            parts.append(self.module(input_ids=ids, use_cache=False).logits.flatten(0, 1))  # [count * length, V]
-            start += count * length
-        return torch.cat(parts)[packed.source]
-
-    def logp(self, packed: Packed, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
-        """[B, T] log-probability of each predicted token, and the [M, V] logits it came from."""
-        logits = self.logits(packed)
-        if logits.dtype in (torch.bfloat16, torch.float16):
-            logits = logits.float()
-        if temperature != 1.0:
-            logits = logits / temperature
-        return packed.unpack(-nn.functional.cross_entropy(logits, packed.target, reduction="none")), logits
+            return _packed(self.base, packed, logits_to_keep=packed.source).logits[0]
+        return torch.cat([self.base(input_ids=ids, use_cache=False).logits.flatten(0, 1)
+                          for ids in _rectangles(packed)])[packed.source]  # fmt: skip
 
 
-@torch.no_grad()
-def entropy(logits: Tensor) -> Tensor:
-    """[M, V] -> [M] entropy of the next-token distribution, in nats."""
-    rows = max(ENTROPY_LOGITS // logits.shape[-1], 1)
-    return torch.cat([_entropy(part) for part in logits.detach().split(rows)])
+class Critic(Network):
+    """Expects an answer's reward, at each of its tokens: a decoder with one output."""
+
+    def __init__(self, decoder: PreTrainedModel, mixed: bool = False) -> None:
+        super().__init__(decoder, _packs(decoder), mixed)
+        self.module = decoder
+        width = decoder.config.get_text_config().hidden_size
+        self.head = nn.Linear(width, 1, device=decoder.device, dtype=decoder.dtype)
+        nn.init.zeros_(self.head.weight)  # it begins without an opinion
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, packed: Packed) -> Tensor:
+        """[B, T] value before each predicted token was chosen; 0 elsewhere."""
+        with self.precision():
+            value = self.head(self.hidden(packed))[:, 0]
+        return packed.unpack(value.float() if value.dtype == torch.bfloat16 else value)
 
 
-def _entropy(logits: Tensor) -> Tensor:
-    logp = logits.log_softmax(-1)
-    return -(logp.exp() * logp).sum(-1)
+def base_of(module: PreTrainedModel | PeftModel) -> PreTrainedModel:
+    return cast("PreTrainedModel", module.get_base_model() if isinstance(module, PeftModel) else module)
 
 
-def load(model: Model, seed: int, device: torch.device, weights: Path | None = None) -> CausalLM:
-    """The model as its settings describe it, or as it stands in the folder `weights`."""
-    dtype = getattr(torch, model.dtype)
-    if isinstance(model, Scratch) and weights is None:
-        module, tokenizer = _from_scratch(model, seed, dtype)
-    else:
-        module, tokenizer = _from_folder(model, weights, dtype)
-    if module.config._attn_implementation == "sdpa" and module._supports_attention_backend:
-        module.set_attn_implementation(NAME)
-    if tokenizer.eos_token_id is None:
-        raise Problems(["model.path: its tokenizer names no eos_token, so no answer could end; one that does would do"])
-    if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    return CausalLM(cast("PreTrainedModel", module.to(device)), tokenizer)
-
-
-def _from_scratch(model: Scratch, seed: int, dtype: torch.dtype) -> tuple[Any, PreTrainedTokenizerFast]:
-    tokenizer = characters(model.alphabet)
-    config = AutoConfig.for_model(
-        model.architecture,
-        vocab_size=len(tokenizer),
-        hidden_size=model.hidden_size,
-        intermediate_size=model.intermediate_size,
-        num_hidden_layers=model.num_hidden_layers,
-        num_attention_heads=model.num_attention_heads,
-        num_key_value_heads=model.num_key_value_heads,
-        head_dim=model.hidden_size // model.num_attention_heads,
-        max_position_embeddings=model.max_position_embeddings,
-        tie_word_embeddings=model.tie_word_embeddings,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        bos_token_id=None,
-    )
-    torch.manual_seed(seed)
-    return AutoModelForCausalLM.from_config(config, dtype=dtype), tokenizer
-
-
-def _from_folder(model: Model, weights: Path | None, dtype: torch.dtype) -> tuple[Any, PreTrainedTokenizerFast]:
-    path, more = str(weights), dict[str, Any]()
-    if isinstance(model, Pretrained):
-        more["trust_remote_code"] = model.trust_remote_code
-        if weights is None:
-            path, more["revision"] = weights_of(model.path), model.revision or "main"
-    try:
-        tokenizer = _tokenizer_class(Path(path)).from_pretrained(path, **more)
-        return AutoModelForCausalLM.from_pretrained(path, dtype=dtype, use_safetensors=True, **more), tokenizer
-    except (OSError, ValueError, SafetensorError) as error:
-        raise Problems([f"model.path: {path!r} cannot be loaded: {' '.join(str(error).split())}"]) from error
-
-
-def _tokenizer_class(folder: Path) -> Any:
-    """A checkpoint's tokenizer is taken as it was saved: for some models (qwen2) AutoTokenizer rebuilds another."""
-    ours = (folder.parent / MANIFEST).is_file() and (folder / "tokenizer.json").is_file()
-    return PreTrainedTokenizerFast if ours else AutoTokenizer
-
-
-def characters(alphabet: str) -> PreTrainedTokenizerFast:
-    """A tokenizer with one token for each character."""
-    special = ["<pad>", "<eos>", "<unk>"]
-    vocabulary = {token: number for number, token in enumerate([*special, *alphabet])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"(?m)."), "isolated")
-    tokenizer.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>",
-        clean_up_tokenization_spaces=False,
+def _packed(module: nn.Module, packed: Packed, **more: Any) -> Any:
+    return module(
+        input_ids=packed.ids, position_ids=packed.positions, attention_mask=NO_MASK, use_cache=False,
+        layout=packed.layout, **more,
     )  # fmt: skip
+
+
+def _rectangles(packed: Packed) -> Iterator[Tensor]:
+    """[count, length] ids of the sequences of each length."""
+    start = 0
+    for call in packed.layout.calls:
+        size = call.count * call.length
+        yield packed.ids[0, start : start + size].view(call.count, call.length)
+        start += size
 
 
 @torch.no_grad()
 def _packs(module: PreTrainedModel) -> bool:
     """Whether sequences packed into one row are computed as if each stood alone. Measured, not looked up."""
-    layers = getattr(module.config.get_text_config(), "layer_types", None) or ()
+    config = module.config.get_text_config()
+    layers = getattr(config, "layer_types", None) or ()
     if module.config._attn_implementation != NAME or "chunked_attention" in layers:  # chunks are longer than we measure
         return False
-    device = module.device
     module.eval()
-    numbers = torch.arange(3, 12, device=device) % module.config.get_text_config().vocab_size
-    alone = [module(input_ids=part[None], use_cache=False).logits[0] for part in (numbers[:4], numbers[4:])]
-    places = torch.tensor([0, 1, 2, 3, 0, 1, 2, 3, 4], device=device)
+    sequences = [list(range(3, 7)), list(range(7, 12)), [*range(3, 6), 11, 12]]
+    rows = [torch.tensor(row, device=module.device) % config.vocab_size for row in sequences]
+    width = max(map(len, rows))
+    batch = Batch(
+        tokens=torch.stack([nn.functional.pad(row, (0, width - len(row))) for row in rows]),
+        length=torch.tensor([len(row) for row in rows], device=module.device),
+        mask=torch.stack([(torch.arange(width, device=module.device) < len(row)).double() for row in rows]),
+        group=torch.tensor([0, 1, 0], device=module.device),
+    )
+    batch.mask[:, :3] = 0  # rows 0 and 2 share a prompt of three tokens
+    packed = pack(batch)
     try:
-        packed = module(
-            input_ids=numbers[None], position_ids=places[None], attention_mask=NO_MASK, use_cache=False,
-            segments=((1, 4), (1, 5)), logits_to_keep=torch.arange(9, device=device),
-        ).logits[0]  # fmt: skip
-    except RuntimeError:  # it reads the mask itself, and NO_MASK fits nothing
+        found = _packed(module, packed)[0][0]
+    except (RuntimeError, TypeError):  # it reads the mask itself, and NO_MASK fits nothing
         return False
-    if packed.shape != (9, alone[0].shape[-1]):
+    if found.shape[0] != packed.ids.shape[1]:
         return False
-    expected = torch.cat(alone).float()
-    near = 0.1 if module.dtype in (torch.bfloat16, torch.float16) else 1e-3
-    return bool((packed.float() - expected).abs().max() <= near * expected.abs().max())
+    alone = [module(input_ids=row[None], use_cache=False)[0][0] for row in rows]
+    expected = torch.stack([alone[row][column - 1] for row, column in zip(packed.row, packed.column, strict=True)])
+    return _near(found[packed.source], expected)
+
+
+@torch.no_grad()
+def _splits(module: PreTrainedModel) -> bool:
+    """Whether its logits are its decoder's output times one matrix."""
+    layer = module.get_output_embeddings()
+    if type(layer) is not nn.Linear or layer.bias is not None:
+        return False
+    ids = torch.arange(3, 9, device=module.device)[None] % module.config.get_text_config().vocab_size
+    decoder = cast("Any", module).get_decoder()
+    found = linear(decoder(input_ids=ids, use_cache=False).last_hidden_state, layer.weight)
+    expected = module(input_ids=ids, use_cache=False).logits
+    return found.shape == expected.shape and _near(found, expected)
+
+
+def _near(found: Tensor, expected: Tensor) -> bool:
+    near = 0.1 if found.dtype in (torch.bfloat16, torch.float16) else 1e-3
+    expected = expected.float()
+    return bool((found.float() - expected).abs().max() <= near * expected.abs().max())

@@ -1,109 +1,205 @@
-"""The model under training, with its optimizer and the reference that stands beside it."""
+"""The policy under training, with the critic and the reference that stand beside it."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from launcher.engines.torch import world
+from launcher.engines.torch.batching import Limits, Rows, evened, micro_batches
 from launcher.engines.torch.measure import Clock
-from launcher.engines.torch.model import CausalLM, entropy
-from launcher.engines.torch.packing import pack
-from launcher.spec.algorithm import Algorithm, Batch, Output
-from launcher.spec.run import Optim
+from launcher.engines.torch.model import CausalLM, Network
+from launcher.engines.torch.parallel import Parallel
+from launcher.engines.torch.roles import Reference
+from launcher.engines.torch.trained import Trained
+from launcher.spec.algorithm import Algorithm, Batch, Loss, Mean, Output
+
+LossOf = Callable[[Batch, Batch], tuple[Loss, Tensor]]
+"""Of a micro-batch, and of what of it is computed: its loss, and what the loss was computed from."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """One optimizer update of the policy, and of the critic where there is one."""
+
+    metrics: Mapping[str, float]
+    spoilt: str = ""  # what was not finite, so that nothing was changed
 
 
 class Policy:
-    """Equal on every process: each holds all weights and takes the same optimizer steps."""
+    """Computes rows of a batch in micro-batches; what comes out does not depend on how they are cut."""
 
     def __init__(
         self,
         algorithm: Algorithm,
-        model: CausalLM,
-        optim: Optim,
+        actor: Trained,
+        limits: Limits,
+        parallel: Parallel,
         *,
-        micro: int,
-        steps: int,
         temperature: float = 1.0,
-        reference: CausalLM | None = None,
+        reference: Reference | None = None,
+        critic: Trained | None = None,
+        critic_warmup: int = 0,
     ) -> None:
-        self.algorithm, self.model, self.optim, self.reference = algorithm, model, optim, reference
-        self.micro, self.steps, self.temperature = micro, steps, temperature
-        self.sampled = algorithm.data == "prompts"
-        self.prefix = "actor" if self.sampled else "train"
-        self.optimizer = torch.optim.AdamW(
-            model.module.parameters(), lr=optim.lr, betas=optim.betas, weight_decay=optim.weight_decay, fused=True
-        )
+        assert isinstance(actor.network, CausalLM)
+        self.algorithm, self.actor, self.critic, self.reference = algorithm, actor, critic, reference
+        self.model: CausalLM = actor.network
+        self.limits, self.parallel, self.critic_warmup = limits, parallel, critic_warmup
+        self.sampled = algorithm.sampled
+        self.temperature = temperature if self.sampled else 1.0
+        self.prefix = "train" if algorithm.data == "answers" else "actor"
 
     @torch.no_grad()
     def annotate(self, batch: Batch, clock: Clock, *, on_policy: bool) -> Batch:
-        """Log-probabilities as they stand before the update; `old` is left to the update when it is on-policy."""
-        if self.sampled and not on_policy:
+        """What stands before the update; an on-policy `old` is left to the update, which computes it anyway."""
+        parts = self._parts(batch)
+        if self.sampled and (not on_policy or "old" in self.algorithm.needs):
             with clock("old_log_prob"):
-                batch = replace(batch, old=self._logp(self.model, batch))
+                batch = replace(batch, old=self._each(self.model, batch, parts, self._logp))
         if self.reference:
-            with clock("ref"):
-                batch = replace(batch, reference=self._logp(self.reference, batch))
+            with clock("ref"), self.reference.awake() as model:
+                batch = replace(batch, reference=self._each(model, batch, parts, self._logp))
+        if self.critic:
+            with clock("values"), self.critic.awake() as critic:
+                batch = replace(batch, value=self._each(critic, batch, parts, _value))
         return batch
 
-    def _logp(self, model: CausalLM, batch: Batch) -> Tensor:
-        model.module.eval()
-        return torch.cat([model.logp(pack(part), self.temperature)[0] for part in batch.split(self.micro)])
+    def _logp(self, network: Network, part: Batch) -> Tensor:
+        found: Tensor = network(network.pack(part), self.temperature).logp
+        return found
 
-    def update(self, batch: Batch, step: int) -> dict[str, float]:
+    def _parts(self, batch: Batch) -> list[Rows]:
+        whole = self.algorithm.whole_groups
+        parts = micro_batches(batch, self.limits, whole=whole, share=self.model.packs)
+        if not self.parallel.even:
+            return parts
+        most = int(world.highest(torch.tensor(float(len(parts)), device=self.model.device)).item())
+        return evened(parts, most, batch.group.tolist() if whole else range(len(batch)))
+
+    def _each(
+        self, network: Network, batch: Batch, parts: Sequence[Rows], of: Callable[[Network, Batch], Tensor]
+    ) -> Tensor:
+        """[B, T] of every row, computed part by part."""
+        network.eval()
+        found: Tensor | None = None
+        for rows in parts:
+            values = of(network, _computable(batch.rows(rows or [0])))
+            if found is None:
+                found = values.new_zeros(batch.tokens.shape)
+            if rows:
+                found[rows] = values
+        assert found is not None
+        return found * (batch.mask > 0)
+
+    def update(self, batch: Batch, step: int) -> Update:
         """One optimizer step. The sum of the parts' losses is divided once, by what all processes hold together."""
-        self.model.module.train()
-        counts = torch.stack([self.algorithm.units(batch), batch.mask.sum()]).double()
-        units, tokens = world.total(counts).clamp(min=torch.finfo(torch.double).tiny).tolist()
-        sums: dict[str, Tensor] = {}
-        for part in batch.split(self.micro):
-            for name, value in self._backward(part, units).items():
-                sums[name] = sums.get(name, 0) + value.double()
-        weights = [weight for weight in self.model.module.parameters() if weight.requires_grad]
-        world.total_in_place([weight.grad for weight in weights if weight.grad is not None])
-        norm = nn.utils.clip_grad_norm_(weights, self.optim.clip_grad)
-        rate = self.learning_rate(step)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        if finite := bool(torch.isfinite(norm)):  # one update with NaN or Inf would end the model
-            self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        names = sorted(sums)
-        totals = world.total(torch.stack([sums[name] for name in names])).tolist()
-        means = {
-            name.removesuffix("@token"): value / (tokens if name.endswith("@token") else units)
-            for name, value in zip(names, totals, strict=True)
-        }
-        return means | {
-            f"{self.prefix}/grad_norm": norm.item(),
-            f"{self.prefix}/lr": rate,
-            f"{self.prefix}/skipped_nonfinite": float(not finite),
-        }
+        parts, metrics, spoilt = self._parts(batch), dict[str, float](), ""
+        if step > self.critic_warmup or not self.critic:
+            units = self.algorithm.units(batch)
+            metrics, spoilt = self._learn(self.actor, batch, parts, self._policy_loss, units, step, self.prefix)
+        if self.critic:
+            with self.critic.awake():
+                more, bad = self._learn(self.critic, batch, parts, self._value_loss, batch.mask.sum(), step, "critic")
+            metrics |= more
+            spoilt = spoilt or (bad and f"critic's {bad}")
+        return Update(metrics, spoilt)
 
-    def _backward(self, part: Batch, units: float) -> dict[str, Tensor]:
-        """Add a micro-batch's share of the gradient; the sums it reports."""
-        logp, logits = self.model.logp(pack(part), self.temperature)
+    def _learn(
+        self,
+        trained: Trained,
+        batch: Batch,
+        parts: Sequence[Rows],
+        loss_of: LossOf,
+        units: Tensor,
+        step: int,
+        name: str,
+    ) -> tuple[dict[str, float], str]:
+        trained.network.train()
+        divisor = world.total(units.double()).item()
+        sums: dict[str, Tensor] = {}  # [2] total and count
+        finite = {what: torch.ones((), dtype=torch.bool, device=batch.mask.device) for what in _CHECKED}
+        for rows in parts:
+            part = batch.rows(rows or [0])
+            (loss, seen), computed = loss_of(part, _computable(part))
+            if not rows:
+                loss = loss * 0
+            ((loss / divisor) if divisor else loss * 0).backward()
+            if rows:
+                for what, mean in seen.items():
+                    sums[what] = sums.get(what, 0) + torch.stack([x.double() for x in mean])
+            for what, values in (*_given(part), ("log-probability", computed), ("loss", loss)):
+                finite[what] &= torch.isfinite(values).all()
+        taken = trained.take(step, finite, idle=not divisor)
+        return _means(sums) | {
+            f"{name}/grad_norm": taken.norm,
+            f"{name}/lr": taken.rate,
+            f"{name}/skipped_nonfinite": float(bool(taken.spoilt)),
+        }, taken.spoilt
+
+    def _policy_loss(self, part: Batch, computed: Batch) -> tuple[Loss, Tensor]:
+        logp, entropy = self.model(self.model.pack(computed), self.temperature, self.sampled)
         if self.sampled and part.old is None:  # on-policy: these weights sampled the answers
             part = replace(part, old=logp.detach())
-        loss, seen = self.algorithm.loss(Output(logp), part)
-        (loss / units).backward()
-        return {**seen, "actor/entropy@token": entropy(logits).sum()} if self.sampled else dict(seen)
+        loss, seen = self.algorithm.loss(Output(logp, entropy), part)
+        if self.sampled:
+            told = Mean((entropy.detach() * part.mask).sum(), part.mask.sum())
+            seen = {**seen, "actor/entropy": told}
+        return (loss, seen), logp
+
+    def _value_loss(self, part: Batch, computed: Batch) -> tuple[Loss, Tensor]:
+        assert self.critic
+        value = _value(self.critic.network, computed)
+        return self.algorithm.value_loss(value, part), value
 
     @torch.no_grad()
-    def loss(self, batch: Batch) -> tuple[float, float]:
-        """Summed negative log-likelihood of a local batch, and its number of answer tokens."""
-        return -self._logp(self.model, batch).double().sum().item(), batch.mask.sum().item()
+    def losses(self, batch: Batch) -> dict[str, tuple[float, float]]:
+        """Of held-out rows on this process: total and count of the loss, and of all that the algorithm reports."""
+        sums: dict[str, Tensor] = {}
+        self.model.eval()
+        with self.reference.awake() if self.reference else nullcontext(None) as reference:
+            for rows in self._parts(batch):
+                part = _computable(batch.rows(rows or [0]))
+                if reference:
+                    part = replace(part, reference=self._logp(reference, part))
+                loss, seen = self.algorithm.loss(Output(self._logp(self.model, part)), part)
+                for what, mean in {**seen, "loss": Mean(loss, self.algorithm.units(part))}.items():
+                    if rows:
+                        sums[what] = sums.get(what, 0) + torch.stack([x.double() for x in mean])
+        return {what: (x[0].item(), x[1].item()) for what, x in sums.items()}
 
-    def learning_rate(self, step: int) -> float:
-        """Rate of a step (1-based): linear warm-up from 0, then constant, linear or half a cosine down."""
-        optim, warm = self.optim, self.optim.lr_warmup_steps
-        if step <= warm:
-            return optim.lr * step / warm
-        if optim.lr_scheduler_type == "constant":
-            return optim.lr
-        done = (step - warm) / max(self.steps - warm, 1)
-        left = 1 - done if optim.lr_scheduler_type == "linear" else (1 + math.cos(math.pi * done)) / 2
-        return optim.lr * (optim.min_lr_ratio + (1 - optim.min_lr_ratio) * left)
+
+_CHECKED = ("reference", "old log-probability", "value", "advantage", "log-probability", "loss")
+
+
+def _given(part: Batch) -> list[tuple[str, Tensor]]:
+    """What the loss takes from before the update, by the names that an event tells."""
+    found = {
+        "reference": part.reference, "old log-probability": part.old, "value": part.value, "advantage": part.advantage,
+    }  # fmt: skip
+    return [(name, values) for name, values in found.items() if values is not None]
+
+
+def _computable(part: Batch) -> Batch:
+    """The rows, of which at least one token is predicted: a network must compute something."""
+    if (part.mask[:, 1:] > 0).any():
+        return part
+    mask = part.mask.clone()
+    mask[0, 1] = 1
+    return replace(part, mask=mask)
+
+
+def _value(network: Network, part: Batch) -> Tensor:
+    found: Tensor = network(network.pack(part))
+    return found
+
+
+def _means(sums: Mapping[str, Tensor]) -> dict[str, float]:
+    """Each total over its count, over all processes. They report equal names, as their batches are of one kind."""
+    names = world.union(sums)
+    nothing = next(iter(sums.values())).new_zeros(2)
+    totals = world.total(torch.stack([sums.get(name, nothing) for name in names]))
+    return {name: total / max(count, 1e-300) for name, (total, count) in zip(names, totals.tolist(), strict=True)}

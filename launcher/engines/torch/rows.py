@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from launcher.data.refused import RefusedLog
-from launcher.engines.torch.tokens import Encoder, Tokens
+from launcher.engines.torch.tokens import Encoder, Pair, Tokens
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Refused, Row, Split
 from launcher.spec.reward import Answer
@@ -16,19 +16,20 @@ class Rows:
     """Good rows and their tokens, place by place."""
 
     rows: list[Row] = field(default_factory=list)
-    tokens: list[Tokens] = field(default_factory=list)
+    tokens: list[Tokens | Pair] = field(default_factory=list)
     refused: int = 0
 
-    def answer(self, tokens: Tokens, text: str) -> Answer:
-        row = self.rows[tokens.row]
-        return Answer(text, row.ground_truth, row.data_source, row.extra_info)
+    def answer(self, place: int, text: str) -> Answer:
+        row = self.rows[place]
+        prompt = row.prompt if isinstance(row.prompt, str) else tuple((turn.role, turn.content) for turn in row.prompt)
+        return Answer(text, row.ground_truth, row.data_source, row.extra_info, prompt)
 
 
 def read(encoder: Encoder, split: Split, kind: Kind, log: RefusedLog) -> Rows:
     """Every good row of a split; the log counts and keeps the others."""
     found, before = Rows(), log.refused
-    encode = encoder.demonstration if kind == "answers" else encoder.prompt
     for row in log.sift(encoder.data.read(split, kind)):
+        encode = encoder.pair if row.rejected else encoder.demonstration if kind == "answers" else encoder.prompt
         made = encode(len(found.rows), row)
         if isinstance(made, Refused):
             log.good, log.rows = log.good - 1, log.rows - 1  # it was a good row until its tokens were counted

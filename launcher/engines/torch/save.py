@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 
 from launcher import checkpoints
-from launcher.engines.torch import world
+from launcher.engines.torch import state, world
 from launcher.engines.torch.policy import Policy
 
 
@@ -25,6 +24,8 @@ class Position:
     epoch: int
     rows: int
     """Rows of the training data: a step takes other rows when this changes."""
+    told: Mapping[str, float] = field(default_factory=dict)
+    """What the algorithm told last, which it is given again."""
 
 
 @dataclass(frozen=True)
@@ -39,20 +40,22 @@ _FULL = re.compile(r"(Errno|os error) (28|122)\b")  # ENOSPC, EDQUOT; safetensor
 
 
 class Saver:
-    """Writes checkpoints from rank 0; the others wait."""
+    """Writes checkpoints from rank 0; the others hand over their parts, and wait."""
 
-    def __init__(self, root: Path, policy: Policy, keep: int) -> None:
-        self.root, self.policy, self.keep = root, policy, keep
+    def __init__(self, root: Path, policy: Policy, keep: int, keep_base: bool = False) -> None:
+        """`keep_base` saves the weights under adapters too."""
+        self.root, self.policy, self.keep, self.keep_base = root, policy, keep, keep_base
 
     def save(self, position: Position) -> Written:
         """Write one checkpoint. On failure nothing of it remains and the newest earlier one stays as it is."""
-        written = self._save(position) if world.RANK == 0 else Written(True)
+        held = state.gathered(self.policy, self.keep_base)
+        written = self._save(position, held) if world.RANK == 0 else Written(True)
         world.wait()
         return written
 
-    def _save(self, position: Position) -> Written:
+    def _save(self, position: Position, held: state.Held) -> Written:
         name = checkpoints.name_of(position.step)
-        if not (error := self._try(position)):
+        if not (error := self._try(position, held)):
             return Written(True, self._remove_old(name))
         spare = checkpoints.newest_first(self.root)[1:]
         if not (spare and _FULL.search(error) and checkpoints.newest_verified(self.root)[0]):
@@ -62,14 +65,14 @@ class Saver:
         except OSError as refused:
             return Written(False, f"{name} not written: {error}; and no room could be made: {refused}")
         gone = ", ".join(path.name for path in spare)
-        if error_again := self._try(position):
+        if error_again := self._try(position, held):
             return Written(False, f"{name} not written: {error_again}; removing {gone} made too little room")
         return Written(True, f"{name} written only after removing {gone}: {error}")
 
-    def _try(self, position: Position) -> str:
+    def _try(self, position: Position, held: state.Held) -> str:
         """Why it could not be written; empty when it was."""
         try:
-            checkpoints.write(self.root, position.step, lambda folder: self._fill(folder, position))
+            checkpoints.write(self.root, position.step, lambda folder: self._fill(folder, position, held))
         except (OSError, SafetensorError) as error:
             return " ".join(str(error).split())
         return ""
@@ -81,31 +84,9 @@ class Saver:
             return f"{name} written, but older ones could not be removed: {error}"
         return ""
 
-    def _fill(self, folder: Path, position: Position) -> None:
-        self.policy.model.module.save_pretrained(folder / "policy")
-        self.policy.model.tokenizer.save_pretrained(folder / "policy")
-        (folder / "state").mkdir()
-        save_file(_optimizer_tensors(self.policy), folder / "state" / "optimizer.safetensors")
+    def _fill(self, folder: Path, position: Position, held: state.Held) -> None:
+        state.write(self.policy, held, folder)
         (folder / "trainer.json").write_text(json.dumps(asdict(position), indent=1) + "\n")
-
-
-def _optimizer_tensors(policy: Policy) -> dict[str, torch.Tensor]:
-    """`exp_avg.<weight>`, `exp_avg_sq.<weight>`, `step.<weight>`."""
-    state = policy.optimizer.state
-    return {
-        f"{key}.{name}": value.contiguous()
-        for name, weight in policy.model.module.named_parameters()
-        for key, value in state[weight].items()
-    }
-
-
-def load_optimizer(policy: Policy, folder: Path) -> None:
-    """Put back the optimizer's state; the weights come with the model."""
-    tensors = load_file(folder / "state" / "optimizer.safetensors")
-    weights = dict(policy.model.module.named_parameters())
-    for full, value in tensors.items():
-        key, _, name = full.partition(".")
-        policy.optimizer.state[weights[name]][key] = value.to(policy.model.device)
 
 
 def position_of(folder: Path) -> Position:

@@ -1,22 +1,24 @@
-"""Where a step's sequences come from: rows that are imitated, or prompts that the policy answers."""
+"""Where a step's sequences come from: rows that are imitated, pairs, or prompts that the policy answers."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn.functional import pad
 
 from launcher.engines.torch import streams, world
 from launcher.engines.torch.decode import Decoder, Sampled
 from launcher.engines.torch.measure import Clock
 from launcher.engines.torch.model import CausalLM
 from launcher.engines.torch.rows import Rows
-from launcher.engines.torch.tokens import Tokens
-from launcher.problems import Problems, shown
-from launcher.spec.algorithm import Batch
-from launcher.spec.reward import Reward
+from launcher.engines.torch.tokens import Pair, Tokens
+from launcher.problems import Problems
+from launcher.spec.algorithm import Algorithm, Batch
+from launcher.spec.reward import Answer, Reward
 
 EXACT = torch.float64  # of masks, rewards and advantages: they are small, and their sums nearly cancel
 
@@ -44,56 +46,111 @@ class Order:
         order = streams.order(self.seed, self.epoch(step), self.rows) if self.shuffle else range(self.rows)
         return [int(row) for row in order[start : start + self.batch]][world.RANK :: world.SIZE]
 
+    def again(self, step: int, round_: int) -> list[int]:
+        """This process's rows when a step samples once more: drawn anew, and apart from every epoch's order."""
+        drawn = streams.order(self.seed, -(step * 1000 + round_), self.rows)[: self.batch]
+        return [int(row) for row in drawn][world.RANK :: world.SIZE]
+
 
 class Demonstrations:
-    """Rows of a dataset, as they are."""
+    """Rows of a dataset, as they are: demonstrations, or pairs of answers."""
 
     def __init__(self, rows: Rows, order: Order, model: CausalLM) -> None:
         self.rows, self.order, self.model = rows, order, model
 
-    def batch(self, step: int, clock: Clock) -> Batch:
-        return imitated([self.rows.tokens[row] for row in self.order.of(step)], self.model)
+    def batch(self, step: int, clock: Clock) -> tuple[Batch, dict[str, float]]:
+        return imitated([self.rows.tokens[row] for row in self.order.of(step)], self.model), {}
 
 
-def imitated(rows: Sequence[Tokens], model: CausalLM) -> Batch:
-    """A batch of demonstrations."""
-    return collate([(row.ids, row.mask) for row in rows], model)
+def imitated(rows: Sequence[Tokens | Pair], model: CausalLM, numbers: Sequence[int] | None = None) -> Batch:
+    """A batch of demonstrations or of pairs; a pair's answers are a group, called by its number."""
+    if not any(isinstance(row, Pair) for row in rows):
+        return collate([(row.ids, row.mask) for row in rows if isinstance(row, Tokens)], model)
+    pairs = [row for row in rows if isinstance(row, Pair)]
+    batch = collate([(side.ids, side.mask) for pair in pairs for side in (pair.chosen, pair.rejected)], model)
+    group = torch.tensor(numbers or range(len(pairs)), device=batch.mask.device).repeat_interleave(2)
+    preference = 1 - 2 * (torch.arange(len(batch), device=group.device) % 2)
+    return replace(batch, group=group, preference=preference, reward=batch.mask.new_zeros(len(batch)))
 
 
 class Rollouts:
-    """Prompts of a dataset, answered by the policy and scored by the reward."""
+    """Prompts of a dataset, answered by the policy and scored by the reward; pairs among them stay as they are."""
 
-    def __init__(self, rows: Rows, order: Order, decoder: Decoder, reward: Reward, seed: int) -> None:
-        self.rows, self.order, self.decoder, self.reward, self.seed = rows, order, decoder, reward, seed
+    def __init__(
+        self, rows: Rows, order: Order, decoder: Decoder, reward: Reward, algorithm: Algorithm, seed: int
+    ) -> None:
+        self.rows, self.order, self.decoder, self.reward = rows, order, decoder, reward
+        self.algorithm, self.seed = algorithm, seed
 
-    def batch(self, step: int, clock: Clock) -> Batch:
+    def batch(self, step: int, clock: Clock) -> tuple[Batch, dict[str, float]]:
+        """The step's answers; an algorithm that wants a step full of groups it keeps gets them, within its bound."""
+        most, first = self.algorithm.max_num_gen_batches, self._round(self.order.of(step), step, 0, clock)
+        if most == 1:
+            return first, {}
+        keeps = self.algorithm.kept(first)
+        kept, left, rounds = first.rows(keeps), first.rows(~keeps), 1
+        while (full := self._groups(kept)) < self.order.batch and rounds < most:
+            more = self._round(self.order.again(step, rounds), step, rounds, clock)
+            kept, rounds = _joined([kept, more.rows(self.algorithm.kept(more))]), rounds + 1
+        told = {"train/num_gen_batches": float(rounds), "train/share_full": min(full / self.order.batch, 1.0)}
+        return self._shared_out(kept, left), told
+
+    def _groups(self, batch: Batch) -> int:
+        return int(world.total(torch.tensor(float(len(batch) // self.decoder.sampler.n))).item())
+
+    def _shared_out(self, kept: Batch, left: Batch) -> Batch:
+        """As many groups as a step takes, in the order of their numbers and as many to each process.
+
+        Where too few were kept, groups that the algorithm leaves out hold the empty places.
+        """
+        n, groups = self.decoder.sampler.n, list[Batch]()
+        for held in (kept, left):
+            parts = [part for parts in world.gathered([_to(part, "cpu") for part in held.split(n)]) for part in parts]
+            groups += sorted(parts, key=lambda part: int(part.group[0]))
+        chosen = groups[: self.order.batch][world.RANK :: world.SIZE]
+        return _to(_joined(chosen), self.decoder.model.device)
+
+    def _round(self, rows: Sequence[int], step: int, round_: int, clock: Clock) -> Batch:
+        given = [self.rows.tokens[row] for row in rows]
+        numbers = [round_ * self.order.batch + place * world.SIZE + world.RANK for place in range(len(rows))]
+        prompts = {number: row for number, row in zip(numbers, given, strict=True) if isinstance(row, Tokens)}
+        pairs = {number: row for number, row in zip(numbers, given, strict=True) if isinstance(row, Pair)}
+        parts = [self._answered(prompts, step, round_, clock)] if prompts else []
+        if pairs:
+            parts.append(imitated(list(pairs.values()), self.decoder.model, list(pairs)))
+        return _joined(parts)
+
+    def _answered(self, numbered: Mapping[int, Tokens], step: int, round_: int, clock: Clock) -> Batch:
+        prompts = list(numbered.values())
         n, temperature = self.decoder.sampler.n, self.decoder.sampler.temperature
-        prompts = [self.rows.tokens[row] for row in self.order.of(step)]
         with clock("gen"):
-            keys = streams.keys(self.seed, step, [prompt.row for prompt in prompts], n)
+            keys = streams.keys(self.seed, step, [prompt.row for prompt in prompts], n, round_)
             answers = self.decoder.sample([prompt.ids for prompt in prompts], n, keys, temperature)
         asked = [prompt for prompt in prompts for _ in range(n)]
         with clock("reward"):
             texts = self.decoder.texts(answers)
-            scores = self.reward.score(
-                [self.rows.answer(prompt, text) for prompt, text in zip(asked, texts, strict=True)]
+            scores = scored(
+                self.reward, [self.rows.answer(prompt.row, text) for prompt, text in zip(asked, texts, strict=True)]
             )
-        check_scores(scores, texts, self.reward)
         batch = collate(
             [joined(prompt, answer) for prompt, answer in zip(asked, answers, strict=True)], self.decoder.model
         )
-        place = torch.arange(len(prompts), device=batch.mask.device)
-        return replace(batch, group=place.repeat_interleave(n), reward=batch.mask.new_tensor(scores))
+        group = torch.tensor(list(numbered), device=batch.mask.device)
+        return replace(
+            batch, group=group.repeat_interleave(n), reward=batch.mask.new_tensor(scores),
+            preference=torch.zeros_like(batch.length),
+        )  # fmt: skip
 
 
-def check_scores(scores: Sequence[float], texts: Sequence[str], reward: Reward) -> None:
-    """Every answer has one finite score."""
-    name = type(reward).__name__
-    if len(scores) != len(texts):
-        raise Problems([f"reward: {name} gave {len(scores)} scores for {len(texts)} answers; one for each would do"])
-    for score, text in zip(scores, texts, strict=True):
-        if not math.isfinite(score):
-            raise Problems([f"reward: {name} gave {score} for {shown(text)}; a finite number would do"])
+def scored(reward: Reward, answers: Sequence[Answer]) -> list[float]:
+    """One score for each answer. One that is not finite is passed on: the step will not be taken."""
+    scores = reward.score(answers)
+    if len(scores) != len(answers):
+        raise Problems(
+            [f"reward: {type(reward).__name__} gave {len(scores)} scores for {len(answers)} answers;"
+             " one for each would do"]
+        )  # fmt: skip
+    return scores
 
 
 def joined(prompt: Tokens, answer: Sampled) -> tuple[list[int], list[int]]:
@@ -103,9 +160,27 @@ def joined(prompt: Tokens, answer: Sampled) -> tuple[list[int], list[int]]:
 
 def collate(rows: Sequence[tuple[list[int], list[int]]], model: CausalLM) -> Batch:
     """Rows of (ids, mask), right-padded."""
-    longest, pad = max(len(ids) for ids, _ in rows), model.tokenizer.pad_token_id
+    longest, padding = max(len(ids) for ids, _ in rows), model.tokenizer.pad_token_id
     return Batch(
-        tokens=torch.tensor([ids + [pad] * (longest - len(ids)) for ids, _ in rows], device=model.device),
+        tokens=torch.tensor([ids + [padding] * (longest - len(ids)) for ids, _ in rows], device=model.device),
         length=torch.tensor([len(ids) for ids, _ in rows], device=model.device),
         mask=torch.tensor([mask + [0] * (longest - len(mask)) for _, mask in rows], device=model.device, dtype=EXACT),
     )
+
+
+def _joined(parts: Sequence[Batch]) -> Batch:
+    """Batches as one: rows behind each other, padded alike."""
+    if len(parts) == 1:
+        return parts[0]
+    width, found = max(part.tokens.shape[1] for part in parts), []
+    for part in parts:
+        held = ((f.name, getattr(part, f.name)) for f in fields(part))
+        found.append(
+            {name: pad(x, (0, width - x.shape[1])) if x.ndim == 2 else x for name, x in held if isinstance(x, Tensor)}
+        )
+    return Batch(**{name: torch.cat([part[name] for part in found]) for name in found[0]})
+
+
+def _to(batch: Batch, device: Any) -> Batch:
+    held = {f.name: value for f in fields(batch) if isinstance(value := getattr(batch, f.name), Tensor)}
+    return Batch(**{name: value.to(device) for name, value in held.items()})

@@ -16,12 +16,18 @@ import numpy as np
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-def keys(seed: int, step: int, prompts: Iterable[int], n: int) -> np.ndarray:
-    """[P * n] uint64, one stream for each of the `n` answers to each prompt, prompt by prompt."""
+def keys(seed: int, step: int, prompts: Iterable[int], n: int, round_: int = 0) -> np.ndarray:
+    """[P * n] uint64, one stream for each of the `n` answers to each prompt, prompt by prompt.
+
+    A step that samples more than once names its `round_`.
+    """
     return np.array(
         [
             int.from_bytes(
-                hashlib.blake2b(struct.pack("<qqqq", seed, step, prompt, sample), digest_size=8).digest(), "little"
+                hashlib.blake2b(
+                    struct.pack("<qqqq", seed, step, prompt, sample + (round_ << 32)), digest_size=8
+                ).digest(),
+                "little",
             )
             for prompt in prompts
             for sample in range(n)
@@ -48,4 +54,4 @@ def dropout(seed: int, step: int, rank: int) -> int:
 @lru_cache(maxsize=2)
 def order(seed: int, epoch: int, rows: int) -> np.ndarray:
     """[rows] the order in which an epoch takes the rows (RandomState: its streams never change)."""
-    return np.random.RandomState([seed & 0xFFFFFFFF, seed >> 32, epoch]).permutation(rows)
+    return np.random.RandomState([seed & 0xFFFFFFFF, seed >> 32, epoch & 0xFFFFFFFF]).permutation(rows)

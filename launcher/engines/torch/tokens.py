@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from transformers import PreTrainedTokenizerFast
 
@@ -18,6 +18,15 @@ class Tokens:
     row: int  # its place among the rows that were read: names its random stream
     ids: list[int]
     mask: list[int]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two answers to one prompt, with their prompt."""
+
+    row: int
+    chosen: Tokens
+    rejected: Tokens
 
 
 class Encoder:
@@ -53,6 +62,16 @@ class Encoder:
             return self._refuse(row, found)
         ids, mask = found
         return self._limited(row, Tokens(number, ids, mask))
+
+    def pair(self, number: int, row: Row) -> Pair | Refused:
+        """The chosen and the rejected answer, each as a demonstration."""
+        chosen = self.demonstration(number, row)
+        if isinstance(chosen, Refused):
+            return chosen
+        rejected = self.demonstration(number, replace(row, response=row.rejected))
+        if isinstance(rejected, Refused):
+            return replace(rejected, reason=f"rejected: {rejected.reason}", raw=repr(row))
+        return Pair(number, chosen, rejected)
 
     def _limited(self, row: Row, tokens: Tokens) -> Tokens | Refused:
         """The answer is what follows the first imitated token; a demonstration is never cut."""

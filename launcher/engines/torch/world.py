@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -10,6 +12,8 @@ from torch import Tensor
 
 RANK = int(os.environ.get("RANK", "0"))
 SIZE = int(os.environ.get("WORLD_SIZE", "1"))
+
+T = TypeVar("T")
 
 
 def join(device: torch.device) -> None:
@@ -43,6 +47,20 @@ def total_in_place(tensors: list[Tensor]) -> None:
     if dist.is_initialized():
         for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
             work.wait()
+
+
+def gathered(mine: T) -> list[T]:
+    """What each process holds, in their order; every process must ask."""
+    if not dist.is_initialized():
+        return [mine]
+    found: list[T] = [mine] * SIZE
+    dist.all_gather_object(found, mine)
+    return found
+
+
+def union(names: Iterable[str]) -> list[str]:
+    """The names that any process has, sorted; every process must ask."""
+    return sorted({name for held in gathered(sorted(names)) for name in held})
 
 
 def wait() -> None:

@@ -1,0 +1,299 @@
+"""Training against TRL, on this CPU: same model, rows, batch and lengths, both sides in turn.
+
+    python benchmarks/train_vs_trl.py [--sizes tiny,small] [--what sft,dpo,grpo] [--repeats 5] [--peer PYTHON]
+
+Ends with 1 when a bound is missed. Each repetition runs the real command and then TRL's script (`trl_peer.py`).
+CPU seconds are those of all threads. What a step costs is the median of a repetition's steps after the warm-up;
+a figure is the median of the repetitions, and a ratio the median of the ratios of neighbouring runs, because other
+work on the machine comes and goes. Tokens are real ones, without padding. The start is what the whole process tree
+has spent when the first step is written down; the peak is its resident memory up to the last step, libraries counted
+once for each process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from peer_task import MAX_ANSWER, SIZES, write_model, write_rows
+from rich.console import Console
+from rich.table import Table
+
+from launcher.events import Step, events_of
+
+RLRUN = (sys.executable, "-m", "launcher")
+PEER = Path(__file__).with_name("trl_peer.py")
+QUIET = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1"}
+POLL_S = 0.02
+WARM_UP = 3  # steps
+START, MEMORY = 0.8, 1.0  # at most this share of TRL's
+TICK = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Work:
+    """One kind of training, as each side is told of it."""
+
+    words: tuple[str, ...]
+    arguments: Mapping[str, Any]
+    bound: float  # at least this many times TRL's tokens a CPU second
+    same_tokens: bool = True  # both read the same rows in the same order; sampled answers differ
+
+
+WORKS = {
+    "sft": Work(
+        ("data.train_batch_size=8", "data.max_response_length=512", "trainer.micro_batch_size_per_gpu=8"),
+        {"per_device_train_batch_size": 8},
+        bound=1.5,
+    ),
+    "dpo": Work(
+        ("data.train_batch_size=4", "data.max_response_length=512", "trainer.micro_batch_size_per_gpu=8",
+         "algorithm.beta=0.1"),
+        {"per_device_train_batch_size": 4},
+        bound=1.5,
+    ),
+    "grpo": Work(
+        ("data.train_batch_size=2", "sampler.n=8", f"data.max_response_length={MAX_ANSWER}",
+         "trainer.micro_batch_size_per_gpu=16", "reward=gsm8k", "reward.method=flexible"),
+        {"per_device_train_batch_size": 16, "max_completion_length": MAX_ANSWER},
+        bound=2.0,
+        same_tokens=False,
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Taken:
+    """One step, as the side itself tells of it."""
+
+    cpu_s: float
+    tokens: float
+    answer: float  # tokens of an answer, in the mean
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One repetition of one side."""
+
+    steps: Sequence[Taken]  # after the warm-up
+    start: float  # CPU seconds
+    peak: float  # MiB
+
+    @property
+    def speed(self) -> float:
+        return median(step.tokens / step.cpu_s for step in self.steps)
+
+    @property
+    def answer(self) -> float:
+        return sum(step.answer for step in self.steps) / len(self.steps)
+
+
+# ---- the process tree
+
+
+def tree(pid: int) -> list[int]:
+    """The process and its descendants. One that has just ended has none."""
+    try:
+        found = [child for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").open()]
+    except OSError:
+        return [pid]
+    return [pid, *(below for line in found for child in line.split() for below in tree(int(child)))]
+
+
+def cpu_seconds(pid: int) -> float:
+    """Of the whole tree, children that have ended included."""
+    ticks = 0
+    for process in tree(pid):
+        after_name = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        ticks += sum(map(int, after_name[11:15]))  # utime, stime, cutime, cstime
+    return ticks / TICK
+
+
+def peak_mib(pid: int) -> float:
+    """The most memory that each process of the tree ever had resident, added up."""
+    total = 0
+    for process in tree(pid):
+        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+        total += sum(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+    return total / 1024
+
+
+def watched(command: Sequence[str], log: Path, mark: bytes, steps: int, said: Path) -> tuple[float, float]:
+    """Run the command; CPU seconds to the first step that `log` tells of, and the peak up to the last."""
+    seen, start, peak = 0, 0.0, 0.0
+    with said.open("wb") as out, subprocess.Popen(
+        command, env={**os.environ, **QUIET}, stdin=subprocess.DEVNULL, stdout=out, stderr=out
+    ) as process:  # fmt: skip
+        while process.poll() is None:
+            done = sum(mark in line for line in log.read_bytes().split(b"\n")[:-1]) if log.exists() else 0
+            if done > seen:
+                start = start or cpu_seconds(process.pid)
+                peak, seen = max(peak, peak_mib(process.pid)), done
+            if seen < steps:
+                time.sleep(POLL_S)
+            else:
+                process.wait()
+    if process.returncode or seen < steps:
+        sys.exit(
+            f"{' '.join(command)}\nended with {process.returncode} after {seen} steps:\n{said.read_text()[-3000:]}"
+        )
+    return start, peak
+
+
+# ---- the sides
+
+
+class Bench:
+    """What both sides share: a folder with the task, and how many steps to take."""
+
+    def __init__(self, folder: Path, peer: str, threads: int) -> None:
+        self.folder, self.peer, self.threads, self.runs = folder, peer, threads, 0
+
+    def words(self, size: str, what: str, name: str, seed: int = 0) -> list[str]:
+        steps = WARM_UP + SIZES[size].steps
+        return [
+            f"algorithm={what}", "model=hf", f"model.path={self.folder / size}", "data=files",
+            f"data.train_files={self.folder / f'{what}.jsonl'}", "data.shuffle=false", "hardware=cpu", "optim.lr=1e-9",
+            f"seed={seed}",
+            f"engine.num_threads={self.threads}", f"trainer.total_training_steps={steps}",
+            "trainer.val_before_train=false", f"trainer.run_root={self.folder / 'runs'}",
+            "trainer.project_name=bench", f"trainer.experiment_name={name}", *WORKS[what].words,
+        ]  # fmt: skip
+
+    def unknown(self, size: str, what: str) -> str:
+        """Why this version cannot run the work; nothing where it can."""
+        told = subprocess.run([*RLRUN, "plan", *self.words(size, what, "plan")], capture_output=True, text=True)
+        return (told.stdout + told.stderr).strip() if told.returncode else ""
+
+    def ours(self, size: str, what: str, seed: int) -> Seen:
+        name, steps = self._next(), WARM_UP + SIZES[size].steps
+        log = self.folder / "runs" / "bench" / name / "events.jsonl"
+        command = [*RLRUN, "train", *self.words(size, what, name, seed)]
+        start, peak = watched(command, log, b'"kind":"Step"', steps, self.folder / "said")
+        metrics = [event.metrics for event in events_of(log) if isinstance(event, Step)]
+        taken = [Taken(m["perf/cpu_s"], m["perf/total_num_tokens"], m["response_length/mean"]) for m in metrics]
+        return Seen(taken[WARM_UP:], start, peak)
+
+    def trl(self, size: str, what: str, seed: int) -> Seen:
+        name, steps = self._next(), WARM_UP + SIZES[size].steps
+        log, scratch = self.folder / f"{name}.jsonl", self.folder / "scratch"
+        command = [
+            self.peer, str(PEER), what, str(self.folder / size), str(self.folder / f"{what}.jsonl"), str(steps),
+            str(log), str(scratch), str(self.threads), json.dumps({**WORKS[what].arguments, "seed": seed}),
+        ]  # fmt: skip
+        start, peak = watched(command, log, b'"cpu_s"', steps, self.folder / "said")
+        taken = [Taken(**json.loads(line)) for line in log.read_text().splitlines()]
+        return Seen(taken[WARM_UP:], start, peak)
+
+    def _next(self) -> str:
+        self.runs += 1
+        return f"run-{self.runs}"
+
+
+# ---- the table
+
+
+def compared(size: str, what: str, pairs: Sequence[tuple[Seen, Seen]]) -> tuple[list[str], bool]:
+    """A row of the table, and whether all its bounds are kept."""
+    work = WORKS[what]
+    if work.same_tokens:
+        for ours, trl in pairs:
+            told = [[step.tokens for step in side.steps] for side in (ours, trl)]
+            assert told[0] == told[1], f"{what}: the sides do not read the same tokens: {told}"
+
+    def cell(value: Callable[[Seen], float], form: str) -> str:
+        return " / ".join(format(median(value(pair[side]) for pair in pairs), form) for side in (0, 1))
+
+    def ratio(value: Callable[[Seen], float]) -> float:
+        return median(value(ours) / value(trl) for ours, trl in pairs)
+
+    speed, start, memory = ratio(lambda x: x.speed), ratio(lambda x: x.start), ratio(lambda x: x.peak)
+    speeds = sorted(ours.speed / trl.speed for ours, trl in pairs)
+
+    def judged(text: str, good: bool) -> str:
+        return text if good else f"[red]{text}[/red]"
+
+    kept = (speed >= work.bound, start <= START, memory <= MEMORY)
+    cells = [
+        size, what.upper(), cell(lambda x: x.speed, ",.0f"),
+        judged(f"{speed:.2f}", kept[0]) + f" ({speeds[0]:.2f}–{speeds[-1]:.2f})", f"≥ {work.bound}",
+        cell(lambda x: x.answer, ".1f"),
+        f"{cell(lambda x: x.start, '.1f')} = {judged(f'{start:.2f}', kept[1])}",
+        f"{cell(lambda x: x.peak, ',.0f')} = {judged(f'{memory:.2f}', kept[2])}",
+    ]  # fmt: skip
+    return cells, all(kept)
+
+
+def machine(peer: str, threads: int) -> str:
+    """Where this was measured, with which versions."""
+    info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    names = [line.partition(":")[2].strip() for line in info.splitlines() if line.startswith("model name")]
+    packages = ("torch", "transformers")
+    ask = (
+        f"from importlib.metadata import version as v; print(*(n + ' ' + v(n) for n in {(*packages, 'trl')}), sep=', ')"
+    )
+    theirs = subprocess.run([peer, "-c", ask], capture_output=True, text=True, check=True).stdout.strip()
+    return (
+        f"{names[0] if names else platform.processor()}, {os.cpu_count()} cores, {threads} threads a side, float32\n"
+        f"ours: {', '.join(f'{name} {version(name)}' for name in ('rlrun', *packages))}\nTRL:  {theirs}"
+    )
+
+
+def main(arguments: argparse.Namespace) -> int:
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    table = Table(
+        "size", "work", "tokens a CPU s", "ratio (range)", "bound", "answer tokens", f"CPU s to step 1, ≤ {START}",
+        f"peak MiB, ≤ {MEMORY}", title=f"ours / TRL, medians of {arguments.repeats}",
+    )  # fmt: skip
+    bad = 0
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(Path(folder), arguments.peer, arguments.threads)
+        write_rows(bench.folder)
+        for size in arguments.sizes:
+            write_model(bench.folder / size, SIZES[size])
+            for what in arguments.what:
+                if unknown := bench.unknown(size, what):
+                    console.print(f"{what} is left out: {unknown}", style="yellow", markup=False)
+                    continue
+                pairs = []
+                for number in range(arguments.repeats):
+                    pairs.append((bench.ours(size, what, number), bench.trl(size, what, number)))
+                    ours, trl = (f"{side.speed:,.0f}" for side in pairs[-1])
+                    console.print(f"{size} {what} {number + 1}: {ours} / {trl} tokens a CPU s", style="dim")
+                cells, good = compared(size, what, pairs)
+                table.add_row(*cells)
+                bad += not good
+    console.print(table, machine(arguments.peer, arguments.threads), highlight=False)
+    return 1 if bad else 0
+
+
+def listed(known: Mapping[str, object]) -> Callable[[str], list[str]]:
+    def read(text: str) -> list[str]:
+        names = text.split(",")
+        if unknown := [name for name in names if name not in known]:
+            raise argparse.ArgumentTypeError(f"{', '.join(unknown)} is none of {', '.join(known)}")
+        return names
+
+    return read
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="training against TRL on this CPU")
+    parser.add_argument("--sizes", type=listed(SIZES), default=list(SIZES), help="of " + ",".join(SIZES))
+    parser.add_argument("--what", type=listed(WORKS), default=list(WORKS), help="of " + ",".join(WORKS))
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--peer", default=".venv-oracles/bin/python", help="a Python that has TRL")
+    sys.exit(main(parser.parse_args()))

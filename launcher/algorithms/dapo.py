@@ -1,0 +1,56 @@
+"""Decoupled Clip and Dynamic sAmpling Policy Optimization (DAPO, arXiv:2503.14476).
+
+GRPO with four changes: more room upwards than downwards (eq. 10), every token counts the same (eq. 12), only
+groups with both right and wrong answers (eq. 11), and a soft price for answers that grow too long (eq. 13).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from launcher.algorithms import ops
+from launcher.algorithms.grpo import GRPO
+from launcher.settings import AtLeastOne, Count, NonNegative, Positive, settings
+from launcher.spec.algorithm import Batch, Told, Total
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@settings
+class DAPO(GRPO):
+    clip_ratio_high: Positive = 0.28
+    loss_agg_mode: ops.Aggregation = "token-mean"
+    max_num_gen_batches: AtLeastOne = 10
+    """Times a step samples prompts until it is full of groups that teach; 1 never samples again. Places that stay
+    empty are left out of the step."""
+    max_response_length: AtLeastOne | None = None
+    """Tokens of the longest answer."""
+    overlong_buffer_len: Count = 0
+    """Tokens before that length over which the price of an answer's length rises from 0; 0 asks no price."""
+    overlong_penalty_factor: NonNegative = 1.0
+    """The price of the longest answer."""
+
+    def __post_init__(self) -> None:
+        longest = self.max_response_length
+        if self.overlong_buffer_len and longest is None:
+            raise ValueError("overlong_buffer_len needs max_response_length, and it is not given")
+        if longest is not None and self.overlong_buffer_len > longest:
+            raise ValueError(
+                f"overlong_buffer_len is {self.overlong_buffer_len} of {longest} tokens; at most {longest} would do"
+            )
+
+    def kept(self, batch: Batch) -> Tensor:
+        """Eq. 11: neither all right nor all wrong, by the score without the price of length."""
+        return super().kept(batch) & ~ops.same_in_group(batch.reward, ops.indexed(batch.group))
+
+    def shaped(self, batch: Batch) -> Tensor:
+        """Eq. 13."""
+        if not (self.overlong_buffer_len and self.max_response_length):
+            return batch.reward
+        free = self.max_response_length - self.overlong_buffer_len
+        over = ((batch.mask.sum(-1) - free) / self.overlong_buffer_len).clamp(0, 1)  # [B]
+        return batch.reward - self.overlong_penalty_factor * over
+
+    def left_out(self, batch: Batch, made: Batch, kept: Tensor, total: Total) -> Told:
+        return ops.kept_of(batch, made, kept, total)

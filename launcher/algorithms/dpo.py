@@ -1,0 +1,81 @@
+"""Direct Preference Optimization (arXiv:2305.18290, eq. 7): learn from pairs, without a reward model.
+
+Its relatives differ in one function of the margin h, the difference between the two answers' log-ratios.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from launcher.algorithms import ops
+from launcher.settings import Positive, settings
+from launcher.spec.algorithm import Algorithm, Batch, Loss, Mean, Need, Output
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Smoothing = Annotated[float, Field(ge=0, lt=0.5)]
+
+
+def sigmoid(margin: Tensor, beta: float, wrong: float) -> Tensor:
+    """[P] eq. 7; the share `wrong` of the pairs is thought to be labelled the wrong way round (cDPO)."""
+    right = -(1 - wrong) * ops.log_sigmoid(beta * margin)
+    return right - wrong * ops.log_sigmoid(-beta * margin) if wrong else right
+
+
+def hinge(margin: Tensor, beta: float, _: float) -> Tensor:
+    """[P] SLiC (arXiv:2305.10425): pairs that are far enough apart rest."""
+    return (1 - beta * margin).clamp(min=0)
+
+
+def ipo(margin: Tensor, beta: float, _: float) -> Tensor:
+    """[P] IPO (arXiv:2310.12036, eq. 17): draws the margin to 1 / (2 beta), not to infinity."""
+    return (margin - 1 / (2 * beta)).square()
+
+
+LOSSES: Mapping[str, Callable[[Tensor, float, float], Tensor]] = {"sigmoid": sigmoid, "hinge": hinge, "ipo": ipo}
+
+
+@settings
+class DPO(Algorithm):
+    """The two answers of a pair have one `group`, and `preference` 1 (chosen) and -1 (rejected)."""
+
+    beta: Positive = 0.1
+    """How dear it is to leave the reference: small is free, large is strict."""
+    loss_type: Literal["sigmoid", "hinge", "ipo"] = "sigmoid"
+    label_smoothing: Smoothing = 0.0
+    """With sigmoid: the share of pairs that are thought to be labelled the wrong way round."""
+    length_normalised: bool = False
+    """With ipo: the mean log-ratio of an answer's tokens instead of their sum, so that long answers weigh no more."""
+
+    needs: ClassVar[frozenset[Need]] = frozenset({"reference"})
+    data = "pairs"
+    whole_groups = True
+
+    def __post_init__(self) -> None:
+        if self.label_smoothing and self.loss_type != "sigmoid":
+            raise ValueError(f"label_smoothing belongs to loss_type=sigmoid, and it is {self.loss_type}; 0 would do")
+        if self.length_normalised and self.loss_type != "ipo":
+            raise ValueError(f"length_normalised belongs to loss_type=ipo, and it is {self.loss_type}; false would do")
+
+    def loss(self, new: Output, batch: Batch) -> Loss:
+        weight = ops.per_sequence(batch.mask) if self.length_normalised else batch.mask
+        gained = ((new.logp - batch.reference) * weight).sum(-1)  # [B] log-ratio of whole answers
+        index = ops.indexed(batch.group)
+        margin = ops.group_sum(gained * batch.preference, index)  # [P]
+        loss = LOSSES[self.loss_type](margin, self.beta, self.label_smoothing).sum()
+        reward, pairs = self.beta * gained.detach(), self.units(batch)
+        return loss, {
+            "actor/dpo_loss": Mean(loss.detach(), pairs),
+            "rewards/chosen": Mean(reward[batch.preference > 0].sum(), pairs),
+            "rewards/rejected": Mean(reward[batch.preference < 0].sum(), pairs),
+            "rewards/margins": Mean(self.beta * margin.detach().sum(), pairs),
+            "rewards/accuracies": Mean((margin > 0).sum(), pairs),
+        }
+
+    def units(self, batch: Batch) -> Tensor:
+        """[] pairs."""
+        return (batch.preference > 0).sum()

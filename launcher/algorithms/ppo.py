@@ -1,0 +1,109 @@
+"""Proximal Policy Optimization (arXiv:1707.06347) with a critic, as InstructGPT (arXiv:2203.02155) uses it.
+
+The reward of an answer comes with its last token; every token pays for its distance from the reference.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+from launcher.algorithms import ops
+from launcher.algorithms.grpo import AboveOne
+from launcher.settings import AtLeastOne, Fraction, NonNegative, Positive, Share, settings
+from launcher.spec.algorithm import Algorithm, Batch, Loss, Mean, Output, Told, Total, alone
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from launcher.spec.algorithm import Need
+
+PENALTY = "actor/reward_kl_penalty"
+COEFFICIENT = "actor/reward_kl_penalty_coeff"
+
+
+@settings
+class PPO(Algorithm):
+    clip_ratio_low: Fraction = 0.2
+    """A token's ratio stops counting below 1 - clip_ratio_low."""
+    clip_ratio_high: Positive = 0.2
+    """... and above 1 + clip_ratio_high."""
+    clip_ratio_c: AboveOne | None = 3.0
+    """Dual clip (arXiv:1912.09729): where the advantage is negative, the ratio counts for at most this much."""
+    gamma: Share = 1.0
+    """What a reward one token later is worth."""
+    lam: Share = 1.0
+    """1 trusts the rewards that came, 0 the critic (arXiv:1506.02438)."""
+    cliprange_value: Positive = 0.5
+    """A value's step away from what it was counts for at most this much."""
+    kl_coef: NonNegative = 0.001
+    """Price of one nat from the reference, taken off each token's reward; 0 loads no reference model."""
+    kl_penalty: ops.Estimator = "k1"
+    """How that distance is estimated."""
+    kl_ctrl: Literal["fixed", "adaptive"] = "fixed"
+    """`adaptive` moves the price until the distance is `target_kl` (arXiv:1909.08593, section 2.2)."""
+    target_kl: Positive = 0.1
+    """Nats per token, not per answer."""
+    horizon: AtLeastOne = 10_000
+    """Answers over which the price adapts."""
+    entropy_coeff: NonNegative = 0.0
+    """Weight of a bonus for the policy's entropy."""
+    loss_agg_mode: ops.Aggregation = "token-mean"
+    """How tokens add up."""
+    loss_scale_factor: Positive = 1.0
+    """With seq-mean-token-sum-norm: the constant that an answer's sum is divided by."""
+
+    @property
+    def needs(self) -> frozenset[Need]:  # type: ignore[override]  # the base class names a constant
+        return frozenset({"critic", "reference", "old"} if self.kl_coef else {"critic"})
+
+    def prepare(self, batch: Batch, told: Told, total: Total = alone) -> tuple[Batch, Told]:
+        """Advantages, whitened over the step, and the returns that the critic should have expected."""
+        last = batch.mask * (batch.mask.cumsum(-1) == batch.mask.sum(-1, keepdim=True))  # [B, T] each one's last token
+        reward, told = self._priced(batch, last * batch.reward[:, None], told, total)
+        advantage, target = ops.gae(reward, batch.value.to(reward.dtype), batch.mask, self.gamma, self.lam)
+        whitened = ops.whiten(advantage, batch.mask, total)
+        return replace(batch, advantage=whitened, target=target, reward=reward.sum(-1)), told
+
+    def _priced(self, batch: Batch, reward: Tensor, told: Told, total: Total) -> tuple[Tensor, Told]:
+        """[B, T] the reward less the price of each token's distance from the reference."""
+        if not self.kl_coef:
+            return reward, {}
+        kl = ops.KL[self.kl_penalty](batch.old, batch.reference) * batch.mask
+        answers = total(ops.answers(batch.mask)).item()
+        mean = total((kl.sum(-1) / batch.mask.sum(-1).clamp(min=1)).sum()).item() / max(answers, 1)
+        coefficient = self._adapted(told, answers)
+        return reward - coefficient * kl, {PENALTY: mean, COEFFICIENT: coefficient}
+
+    def _adapted(self, told: Told, answers: float) -> float:
+        """The price, moved by how far the last step was from the target."""
+        if self.kl_ctrl == "fixed" or COEFFICIENT not in told:
+            return self.kl_coef
+        error = min(max(told[PENALTY] / self.target_kl - 1, -0.2), 0.2)
+        return told[COEFFICIENT] * (1 + error * answers / self.horizon)
+
+    def loss(self, new: Output, batch: Batch) -> Loss:
+        weight, units = ops.weighed(self.loss_agg_mode, batch.mask, self.loss_scale_factor)
+        log_ratio = new.logp - batch.old
+        surrogate, seen = ops.surrogate(
+            log_ratio.exp(), log_ratio, batch, self.clip_ratio_low, self.clip_ratio_high, self.clip_ratio_c
+        )
+        loss = (surrogate * weight).sum()
+        seen = {**seen, "actor/pg_loss": Mean(loss.detach(), units)}
+        if self.entropy_coeff:
+            loss = loss - self.entropy_coeff * (new.entropy * weight).sum()
+        return loss, seen
+
+    def value_loss(self, value: Tensor, batch: Batch) -> Loss:
+        """Half the squared error, of the value or of the value kept near what it was, whichever is larger."""
+        near = batch.value + (value - batch.value).clamp(-self.cliprange_value, self.cliprange_value)
+        plain, kept = (value - batch.target).square(), (near - batch.target).square()
+        loss, tokens = (plain.maximum(kept) * batch.mask).sum() / 2, batch.mask.sum()
+        return loss, {
+            "critic/vf_loss": Mean(loss.detach(), tokens),
+            "critic/vf_clipfrac": Mean(((kept > plain) * batch.mask).sum(), tokens),
+            "critic/vpred_mean": Mean((value.detach() * batch.mask).sum(), tokens),
+        }
+
+    def units(self, batch: Batch) -> Tensor:
+        return ops.weighed(self.loss_agg_mode, batch.mask)[1]

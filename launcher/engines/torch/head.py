@@ -1,0 +1,105 @@
+"""Log-probability and entropy of tokens, out of the last hidden states, without keeping the logits.
+
+The vocabulary is the largest dimension of a language model. Logits are made for some rows at a time; what the
+backward pass needs of them is kept while it is small, and made again where it is not.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+LOGITS = 2**24  # made at a time
+KEPT = 2**27  # most that are kept for the backward pass, for all rows of a micro-batch
+
+
+class Scores(NamedTuple):
+    """Of each predicted token."""
+
+    logp: Tensor  # [M] log-probability
+    entropy: Tensor  # [M] entropy of the distribution it stands in, in nats; 0 where it was not asked for
+
+
+def of_hidden(
+    hidden: Tensor, weight: Tensor, target: Tensor, temperature: float = 1.0, *, entropy: bool = True
+) -> Scores:
+    """Scores of `target` [M] after the `hidden` states [M, H], by the output layer's `weight` [V, H]."""
+    return Scores(*_Scores.apply(hidden, weight, target, temperature, entropy))
+
+
+def of_logits(logits: Tensor, target: Tensor, temperature: float = 1.0, *, entropy: bool = True) -> Scores:
+    """Scores of `target` [M] by ready `logits` [M, V], for models whose output layer is more than a matrix."""
+    return Scores(*_Scores.apply(logits, None, target, temperature, entropy))
+
+
+class _Scores(torch.autograd.Function):
+    """With z the logits over the temperature, p = softmax(z): d logp / dz = onehot - p, dH / dz = -p (log p + H)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor | None, target: Tensor, temperature: float, wants_entropy: bool
+    ) -> tuple[Tensor, Tensor]:
+        vocabulary = hidden.shape[1] if weight is None else weight.shape[0]
+        ctx.rows, ctx.temperature = max(LOGITS // vocabulary, 1), temperature
+        ctx.kept = {}
+        keep = hidden.shape[0] * vocabulary <= KEPT and any(ctx.needs_input_grad)
+        logp, entropy = [], []
+        for number, (part, token) in enumerate(zip(hidden.split(ctx.rows), target.split(ctx.rows), strict=True)):
+            p, part_logp, part_entropy = _softmax(_logits(part, weight, temperature), token, wants_entropy)
+            logp.append(part_logp)
+            entropy.append(part_entropy)
+            if keep:
+                ctx.kept[number] = p
+        found = torch.cat(logp), torch.cat(entropy)
+        ctx.save_for_backward(hidden, weight, target, found[1])
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
+        hidden, weight, target, entropy = ctx.saved_tensors
+        of_logp, of_entropy = grads
+        hidden_grad = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
+        weight_grad = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
+        for number, start in enumerate(range(0, len(target), ctx.rows)):
+            rows = slice(start, start + ctx.rows)
+            p = ctx.kept.pop(number, None)  # used up below; a second backward pass makes it again
+            if p is None:
+                p = _softmax(_logits(hidden[rows], weight, ctx.temperature), target[rows], False)[0]
+            z = _logits_grad(p, target[rows], of_logp[rows], of_entropy[rows], entropy[rows])
+            z = (z if ctx.temperature == 1.0 else z.div_(ctx.temperature)).to(hidden.dtype)
+            if hidden_grad is not None:
+                hidden_grad[rows] = z if weight is None else z @ weight.to(z.dtype)
+            if weight_grad is not None:
+                weight_grad.addmm_(z.T.to(weight_grad.dtype), hidden[rows].to(weight_grad.dtype))
+        return hidden_grad, weight_grad, None, None, None
+
+
+def _logits(hidden: Tensor, weight: Tensor | None, temperature: float) -> Tensor:
+    """[M, V] at least in float32, and nobody else's."""
+    logits = hidden if weight is None else linear(hidden, weight)
+    if logits.dtype in (torch.bfloat16, torch.float16):
+        logits = logits.float()
+    elif weight is None:
+        logits = logits.clone()
+    return logits if temperature == 1.0 else logits.div_(temperature)
+
+
+def _softmax(z: Tensor, token: Tensor, wants_entropy: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """[M, V] probabilities, [M] log-probability of `token`, [M] entropy. `z` is used up."""
+    logp = z.log_softmax(-1)
+    picked = logp.gather(-1, token[:, None])[:, 0]
+    if not wants_entropy:
+        return logp.exp_(), picked, torch.zeros_like(picked)
+    p = logp.exp()
+    logp.clamp_(min=torch.finfo(logp.dtype).min)  # what has no probability has no share: 0 * -inf would be NaN
+    return p, picked, -torch.linalg.vecdot(p, logp)
+
+
+def _logits_grad(p: Tensor, token: Tensor, of_logp: Tensor, of_entropy: Tensor, entropy: Tensor) -> Tensor:
+    """[M, V] gradient of z. `p` is used up."""
+    spread = (torch.special.entr(p) - p * entropy[:, None]).mul_(of_entropy[:, None]) if of_entropy.any() else None
+    grad = p.mul_(-of_logp[:, None]).scatter_add_(-1, token[:, None], of_logp[:, None])
+    return grad if spread is None else grad.add_(spread)

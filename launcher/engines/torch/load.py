@@ -1,0 +1,156 @@
+"""How a model comes into memory: from a folder or hub, or made from scratch; with adapters, in its number format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+
+from launcher.checkpoints import MANIFEST
+from launcher.engines.torch.attention import NAME
+from launcher.engines.torch.model import CausalLM, Critic
+from launcher.models.pretrained import Pretrained, weights_of
+from launcher.models.scratch import Scratch
+from launcher.problems import Problems
+from launcher.spec.model import Model
+
+ADAPTER = "adapter_config.json"  # peft's name
+BASE = "base"  # beside an adapter: the weights it belongs to, where no hub or folder has them
+VALUE_HEAD = "value_head.safetensors"
+
+
+def load(
+    model: Model, seed: int, device: torch.device, weights: Path | None = None, *, adapt: bool = True,
+    mixed: bool = False,
+) -> CausalLM:  # fmt: skip
+    """The model as its settings describe it, or as it stands in the folder `weights`."""
+    dtype = getattr(torch, model.dtype)
+    adapter = weights if weights and (weights / ADAPTER).is_file() else None
+    if isinstance(model, Scratch) and (weights is None or adapter):
+        module, tokenizer = _from_scratch(model, seed, dtype)
+    else:
+        module, tokenizer = _from_folder(model, None if adapter else weights, dtype)
+    _prepare(module, model)
+    if tokenizer.eos_token_id is None:
+        raise Problems(["model.path: its tokenizer names no eos_token, so no answer could end; one that does would do"])
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    module = module.to(device)
+    if adapt and model.lora_rank:
+        module = _adapted(module, model, seed, adapter)
+    return CausalLM(module, tokenizer, mixed)
+
+
+def critic(
+    model: Model, seed: int, device: torch.device, weights: Path | None = None, *, mixed: bool = False
+) -> Critic:
+    """The critic that begins as `model`, or as it stands in the folder `weights`."""
+    if weights is None:
+        decoder = cast("Any", load(model, seed, device, adapt=False).base).get_decoder()
+        return Critic(decoder, mixed)
+    decoder = AutoModel.from_pretrained(weights, dtype=getattr(torch, model.dtype), use_safetensors=True)
+    _prepare(decoder, model)
+    made = Critic(decoder.to(device), mixed)
+    made.head.load_state_dict(load_file(weights / VALUE_HEAD))
+    return made
+
+
+def _prepare(module: PreTrainedModel, model: Model) -> None:
+    if module.config._attn_implementation == "sdpa" and module._supports_attention_backend:
+        module.set_attn_implementation(NAME)
+    if model.enable_gradient_checkpointing:
+        module.gradient_checkpointing_enable({"use_reentrant": False})
+
+
+def _adapted(module: PreTrainedModel, model: Model, seed: int, adapter: Path | None) -> PeftModel:
+    """The model with its weights frozen and low-rank adapters beside them (LoRA, arXiv:2106.09685)."""
+    if adapter:
+        return PeftModel.from_pretrained(module, str(adapter), is_trainable=True)
+    targets = model.target_modules
+    config = LoraConfig(
+        r=model.lora_rank, lora_alpha=model.lora_alpha, task_type="CAUSAL_LM",
+        target_modules=targets[0] if targets == ("all-linear",) else list(targets),
+        base_model_name_or_path=None if isinstance(model, Scratch) else getattr(model, "path", None),
+    )  # fmt: skip
+    torch.manual_seed(seed)
+    try:
+        made = get_peft_model(module, config)
+    except ValueError as error:
+        raise Problems([f"model.target_modules: {' '.join(str(error).split())}"]) from error
+    return cast("PeftModel", made)
+
+
+def _from_scratch(model: Scratch, seed: int, dtype: torch.dtype) -> tuple[Any, PreTrainedTokenizerFast]:
+    tokenizer = characters(model.alphabet)
+    config = AutoConfig.for_model(
+        model.architecture,
+        vocab_size=len(tokenizer),
+        hidden_size=model.hidden_size,
+        intermediate_size=model.intermediate_size,
+        num_hidden_layers=model.num_hidden_layers,
+        num_attention_heads=model.num_attention_heads,
+        num_key_value_heads=model.num_key_value_heads,
+        head_dim=model.hidden_size // model.num_attention_heads,
+        max_position_embeddings=model.max_position_embeddings,
+        tie_word_embeddings=model.tie_word_embeddings,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=None,
+    )
+    torch.manual_seed(seed)
+    return AutoModelForCausalLM.from_config(config, dtype=dtype), tokenizer
+
+
+def _from_folder(model: Model, weights: Path | None, dtype: torch.dtype) -> tuple[Any, PreTrainedTokenizerFast]:
+    path, more = str(weights), dict[str, Any]()
+    if isinstance(model, Pretrained):
+        more["trust_remote_code"] = model.trust_remote_code
+        if weights is None:
+            path, more["revision"] = weights_of(model.path), model.revision or "main"
+    try:
+        tokenizer = _tokenizer_class(Path(path)).from_pretrained(path, **more)
+        if (Path(path) / ADAPTER).is_file():
+            return _merged(Path(path), dtype, more), tokenizer
+        return AutoModelForCausalLM.from_pretrained(path, dtype=dtype, use_safetensors=True, **more), tokenizer
+    except (OSError, ValueError, SafetensorError) as error:
+        raise Problems([f"model.path: {path!r} cannot be loaded: {' '.join(str(error).split())}"]) from error
+
+
+def _merged(folder: Path, dtype: torch.dtype, more: dict[str, Any]) -> Any:
+    """The model that an adapter's folder speaks of, the adapter added into its weights."""
+    base = folder / BASE
+    path = str(base) if base.is_dir() else LoraConfig.from_pretrained(str(folder)).base_model_name_or_path
+    module = AutoModelForCausalLM.from_pretrained(weights_of(str(path)), dtype=dtype, use_safetensors=True, **more)
+    return cast("Any", PeftModel.from_pretrained(module, str(folder))).merge_and_unload().requires_grad_(True)
+
+
+def _tokenizer_class(folder: Path) -> Any:
+    """A checkpoint's tokenizer is taken as it was saved: for some models (qwen2) AutoTokenizer rebuilds another."""
+    ours = (folder.parent / MANIFEST).is_file() and (folder / "tokenizer.json").is_file()
+    return PreTrainedTokenizerFast if ours else AutoTokenizer
+
+
+def characters(alphabet: str) -> PreTrainedTokenizerFast:
+    """A tokenizer with one token for each character."""
+    special = ["<pad>", "<eos>", "<unk>"]
+    vocabulary = {token: number for number, token in enumerate([*special, *alphabet])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"(?m)."), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>",
+        clean_up_tokenization_spaces=False,
+    )  # fmt: skip

@@ -1,0 +1,122 @@
+"""The tensors of a checkpoint: collected from all processes, and laid out on as many as there are when it is taken up.
+
+On disk every tensor is whole, so what N processes saved, M take up. Names are those of the model's own weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from peft import PeftModel, get_peft_model_state_dict
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from launcher.engines.torch import world
+from launcher.engines.torch.load import BASE, VALUE_HEAD
+from launcher.engines.torch.model import CausalLM, Critic
+from launcher.engines.torch.parallel import laid_like, whole_value
+from launcher.engines.torch.policy import Policy
+from launcher.engines.torch.trained import Trained
+
+Tensors = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Held:
+    """All tensors of a checkpoint, whole; on other processes than rank 0 they are empty."""
+
+    policy: Tensors
+    base: Tensors  # of adapters on weights that stand nowhere else
+    optimizer: Tensors
+    critic: Tensors
+    value_head: Tensors
+    critic_optimizer: Tensors
+
+
+def gathered(policy: Policy, keep_base: bool) -> Held:
+    """Every process must ask: each may hold a part of every tensor."""
+    module, critic = policy.model.module, critic_of(policy)
+    adapters = isinstance(module, PeftModel)
+    return Held(
+        policy=_whole(get_peft_model_state_dict(module) if adapters else module.state_dict(keep_vars=True)),
+        base=_whole(_beneath(policy.model)) if adapters and keep_base else {},
+        optimizer=_whole(_optimizer_tensors(policy.actor)),
+        critic=_whole(critic.module.state_dict(keep_vars=True)) if critic else {},
+        value_head=_whole(critic.head.state_dict(keep_vars=True)) if critic else {},
+        critic_optimizer=_whole(_optimizer_tensors(policy.critic)) if policy.critic else {},
+    )
+
+
+def write(policy: Policy, held: Held, folder: Path) -> None:
+    """Models in Hugging Face's layout (adapters in peft's), optimizers beside them."""
+    model, critic = policy.model, critic_of(policy)
+    model.module.save_pretrained(str(folder / "policy"), state_dict=dict(held.policy))
+    model.tokenizer.save_pretrained(folder / "policy")
+    if held.base:
+        model.base.save_pretrained(folder / "policy" / BASE, state_dict=dict(held.base))
+    (folder / "state").mkdir()
+    save_file(dict(held.optimizer), folder / "state" / "optimizer.safetensors")
+    if critic:
+        critic.module.save_pretrained(folder / "critic", state_dict=dict(held.critic))
+        save_file(dict(held.value_head), folder / "critic" / VALUE_HEAD)
+        save_file(dict(held.critic_optimizer), folder / "state" / "critic_optimizer.safetensors")
+
+
+def load_optimizers(policy: Policy, folder: Path) -> None:
+    """Put back the optimizers' state; the weights come with the models."""
+    _load_optimizer(policy.actor, folder / "state" / "optimizer.safetensors")
+    if policy.critic:
+        _load_optimizer(policy.critic, folder / "state" / "critic_optimizer.safetensors")
+
+
+def critic_of(policy: Policy) -> Critic | None:
+    if policy.critic is None:
+        return None
+    assert isinstance(policy.critic.network, Critic)
+    return policy.critic.network
+
+
+def _whole(tensors: Tensors) -> Tensors:
+    """Each tensor from all processes, in CPU memory of rank 0. What is one tensor under two names stays one."""
+    found: dict[str, Tensor] = {}
+    seen: dict[int, Tensor] = {}
+    for name, value in tensors.items():
+        if id(value) not in seen:
+            whole = whole_value(value.detach())
+            seen[id(value)] = whole.to("cpu").contiguous() if world.RANK == 0 else whole
+        found[name] = seen[id(value)]
+    return found if world.RANK == 0 else {}
+
+
+def _beneath(model: CausalLM) -> Tensors:
+    """The weights under the adapters, by the names that they have without."""
+    adapters = ("lora_A.", "lora_B.", "lora_embedding_")
+    return {
+        name.replace(".base_layer.", "."): value
+        for name, value in model.base.state_dict(keep_vars=True).items()
+        if not any(part in name for part in adapters)
+    }
+
+
+def _names(trained: Trained) -> dict[str, nn.Parameter]:
+    return {name.removeprefix("module."): weight for name, weight in trained.network.named_parameters()}
+
+
+def _optimizer_tensors(trained: Trained) -> Tensors:
+    """`exp_avg.<weight>`, `exp_avg_sq.<weight>`, `step.<weight>`."""
+    state = trained.optimizer.state
+    return {
+        f"{key}.{name}": value
+        for name, weight in _names(trained).items()
+        if weight in state
+        for key, value in state[weight].items()
+    }
+
+
+def _load_optimizer(trained: Trained, file: Path) -> None:
+    weights = _names(trained)
+    for full, value in load_file(file).items():
+        key, _, name = full.partition(".")
+        trained.optimizer.state[weights[name]][key] = laid_like(value, weights[name])

@@ -1,0 +1,53 @@
+"""What may be changed of a run that goes on: where it runs and how fast, never what it learns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import Any
+
+from yaml import YAMLError, safe_load
+
+from launcher.problems import Problems, nearest, shown
+
+FREE = ("hardware.", "engine.", "cluster.", "sampler.max_num_seqs", "data.val_batch_size")
+FREE_OF_TRAINER = (
+    "micro_batch_size_per_gpu", "max_tokens_per_gpu", "save_freq", "test_freq", "keep_last", "max_bad_steps",
+    "log_val_generations",
+)  # fmt: skip
+
+
+def amended(node: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
+    """The stored run with the settings that `words` (`hardware.nproc_per_node=3`) change. Raises `Problems`."""
+    made, problems = deepcopy(node), list[str]()
+    for word in words:
+        path, equals, text = word.partition("=")
+        *above, name = path.split(".")
+        if not equals or not above:
+            problems.append(f"--resume: {shown(word)} changes no setting; hardware.nproc_per_node=2 would do")
+        elif not _free(path):
+            problems.append(
+                f"{path}: a run goes on with what it learns by; leave it out, or change {', '.join(FREE[:3])}..."
+            )
+        else:
+            problems += _set(made, above, name, text, path)
+    if problems:
+        raise Problems(problems)
+    return made
+
+
+def _free(path: str) -> bool:
+    return path.startswith(FREE) or path in {f"trainer.{name}" for name in FREE_OF_TRAINER}
+
+
+def _set(node: dict[str, Any], above: list[str], name: str, text: str, path: str) -> list[str]:
+    """Why it cannot be set."""
+    for step in above:
+        node = node.get(step, {})
+    if name not in node or name == "_target_":
+        return [f"{path}: no such setting; {nearest(name, [key for key in node if key != '_target_'])}"]
+    try:
+        node[name] = safe_load(text)
+    except YAMLError:
+        return [f"{path}: got {shown(text)}; a number, a word or a [list] would do"]
+    return []

@@ -1,0 +1,25 @@
+"""A reward model: a network that was trained to say how good an answer is. The engine loads it and asks it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from launcher.settings import AtLeastOne, settings
+from launcher.spec.reward import Answer, Reward
+
+
+@settings
+class RewardModel(Reward):
+    """A sequence classifier with one output (`AutoModelForSequenceClassification`): its logit is the score."""
+
+    path: str
+    """Hugging Face id, or a folder with a config.json."""
+    revision: str | None = None
+    """Branch, tag or commit on the hub."""
+    batch_size: AtLeastOne = 16
+    """Answers scored at a time; it changes memory and speed only."""
+    max_length: AtLeastOne | None = None
+    """Tokens of prompt and answer; of a longer one the beginning is cut. By default the model's positions."""
+
+    def score(self, answers: Sequence[Answer]) -> list[float]:
+        raise NotImplementedError("a reward model needs an engine that computes networks; engine=torch would do")

@@ -1,0 +1,115 @@
+"""A value that makes no sense is refused when the settings are made, and the error names it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from launcher.algorithms.dapo import DAPO
+from launcher.algorithms.dpo import DPO
+from launcher.algorithms.dr_grpo import DrGRPO
+from launcher.algorithms.grpo import GRPO
+from launcher.algorithms.gspo import GSPO
+from launcher.algorithms.gspo_selfplay import GSPOSelfPlay
+from launcher.algorithms.ppo import PPO
+from launcher.algorithms.sft import SFT
+from launcher.settings import adapter, from_node
+from launcher.spec.algorithm import Algorithm
+
+NAN, INF = float("nan"), float("inf")
+CLIPS = {
+    "clip_ratio_low": [0.0, -0.1, 1.0, 1.5, NAN],
+    "clip_ratio_high": [0.0, -0.1, INF, NAN],
+    "clip_ratio_c": [1.0, 0.5, -3.0, INF, NAN],
+    "entropy_coeff": [-0.1, INF, NAN],
+}
+GROUPS = {"kl_loss_coef": [-0.1, INF, NAN], "kl_loss_type": ["k4", "kl", 1], "min_group_std": [-1.0, NAN]}
+SUMS = {"loss_agg_mode": ["mean", "token_mean", None], "loss_scale_factor": [0.0, -1.0, NAN]}
+BAD: dict[type[Algorithm], dict[str, list[Any]]] = {
+    SFT: {"loss_agg_mode": ["mean", "seq-mean-token-sum"]},
+    DPO: {
+        "beta": [0.0, -0.1, INF, NAN, "0.1"],
+        "loss_type": ["kto", ""],
+        "label_smoothing": [-0.1, 0.5, 1.0, NAN],
+        "length_normalised": [1, "true"],
+    },
+    GRPO: CLIPS | GROUPS | SUMS | {"norm_adv_by_std_in_grpo": [1, "yes"]},
+    DrGRPO: CLIPS | SUMS,
+    DAPO: CLIPS
+    | SUMS
+    | {
+        "max_num_gen_batches": [0, -1, 1.5],
+        "max_response_length": [0, -1],
+        "overlong_buffer_len": [-1, 0.5],
+        "overlong_penalty_factor": [-1.0, NAN],
+    },
+    GSPO: CLIPS | GROUPS | {"loss_agg_mode": ["token-mean", "seq-mean-token-sum"]},
+    GSPOSelfPlay: CLIPS | {"beta": [0.0, NAN], "pair_weight": [0.0, -1.0, NAN], "label_smoothing": [0.5]},
+    PPO: CLIPS
+    | SUMS
+    | {
+        "gamma": [-0.1, 1.1, NAN],
+        "lam": [-0.1, 1.1, NAN],
+        "cliprange_value": [0.0, -1.0, NAN],
+        "kl_coef": [-0.1, INF, NAN],
+        "kl_penalty": ["abs", "k4"],
+        "kl_ctrl": ["sometimes", None],
+        "target_kl": [0.0, -1.0, NAN],
+        "horizon": [0, -1, 1.5],
+    },
+}
+CASES = [(kind, field, value) for kind, bad in BAD.items() for field, values in bad.items() for value in values]
+
+
+@pytest.mark.parametrize(("kind", "field", "value"), CASES)
+def test_a_value_out_of_range(kind: type[Algorithm], field: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=field):
+        kind(**{field: value})
+    with pytest.raises(ValueError, match=field):
+        from_node(kind, {field: value})
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "said"),
+    [
+        (DPO, {"label_smoothing": 0.1, "loss_type": "hinge"}, "label_smoothing belongs to loss_type=sigmoid.*hinge"),
+        (DPO, {"label_smoothing": 0.1, "loss_type": "ipo"}, "label_smoothing belongs to loss_type=sigmoid.*ipo"),
+        (DPO, {"length_normalised": True}, "length_normalised belongs to loss_type=ipo.*sigmoid"),
+        (DAPO, {"overlong_buffer_len": 4}, "overlong_buffer_len needs max_response_length"),
+        (DAPO, {"overlong_buffer_len": 5, "max_response_length": 4}, "5 of 4 tokens; at most 4 would do"),
+    ],
+)
+def test_values_that_do_not_go_together(kind: type[Algorithm], values: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        kind(**values)
+    with pytest.raises(ValueError, match=said):
+        from_node(kind, values)
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_name_that_it_does_not_know(kind: type[Algorithm]) -> None:
+    with pytest.raises(ValueError, match="clip_ratio_lo\n"):
+        from_node(kind, {"clip_ratio_lo": 0.2})
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_settings_survive_being_written_down(kind: type[Algorithm]) -> None:
+    made = kind()
+    assert from_node(kind, adapter(kind).dump_python(made, mode="json")) == made
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value"),
+    [
+        (PPO, "gamma", 0.0),
+        (PPO, "gamma", 1.0),
+        (PPO, "clip_ratio_c", None),
+        (DPO, "label_smoothing", 0.49),
+        (DAPO, "max_num_gen_batches", 1),
+        (GRPO, "clip_ratio_high", 5.0),
+    ],
+)
+def test_the_edge_of_the_range_is_inside(kind: type[Algorithm], field: str, value: Any) -> None:
+    assert getattr(kind(**{field: value}), field) == value
+    assert getattr(from_node(kind, {field: value}), field) == value

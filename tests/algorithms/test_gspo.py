@@ -1,0 +1,111 @@
+"""GSPO against hand-made numbers and the paper's eq. 5 and 7, written out in plain Python."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from launcher.algorithms import ops
+from launcher.algorithms.gspo import GSPO
+from launcher.spec.algorithm import Batch, Output
+
+torch.set_num_threads(1)
+
+
+def batch_of(mask: Tensor, old: Tensor, advantage: Tensor) -> Batch:
+    return Batch(mask, mask.sum(1), mask, old=old, advantage=advantage[:, None] * mask)
+
+
+def drawn(seed: int) -> tuple[Tensor, Batch]:
+    """Six ragged answers whose sequence ratios lie inside the clip, below it and above it."""
+    torch.manual_seed(seed)
+    mask = (torch.arange(7) < torch.tensor([1, 7, 3, 4, 2, 5])[:, None]).double()
+    new = -torch.rand(6, 7, dtype=torch.float64) * mask
+    shift = torch.tensor([0.0, 0.1, -0.1, 3e-4, -2e-4, 0.2], dtype=torch.float64)[:, None]
+    noise = torch.randn(6, 7, dtype=torch.float64) * mask
+    centred = noise - (noise * ops.per_sequence(mask)).sum(1, keepdim=True)
+    return new, batch_of(mask, (new + centred - shift) * mask, torch.randn(6, dtype=torch.float64))
+
+
+def paper(new: Tensor, batch: Batch, low: float, high: float) -> float:
+    """Eq. 5 turned over, with the ratio of eq. 7: the mean over answers."""
+    total = 0.0
+    for row in range(len(new)):
+        places = batch.mask[row].nonzero()[:, 0].tolist()
+        log_ratio = sum(new[row, t].item() - batch.old[row, t].item() for t in places)
+        s, a = math.exp(log_ratio / len(places)), batch.advantage[row, places[0]].item()
+        total += min(s * a, min(max(s, 1 - low), 1 + high) * a)
+    return -total / len(new)
+
+
+@pytest.mark.parametrize(
+    ("new", "advantage", "loss", "gradient"),
+    [
+        # two tokens; s = exp(mean), and a token's pull is A s / 2 where nothing is clipped
+        ([0.2, -0.2], 1.0, -1.0, -1 / 2),  # each ratio is far from 1, the answer's is 1
+        ([2e-4, 4e-4], 1.0, -math.exp(3e-4), -math.exp(3e-4) / 2),
+        ([0.1, 0.3], 1.0, -1.0004, 0.0),  # s = e^0.2: wanted, and already up
+        ([0.1, 0.3], -1.0, math.exp(0.2), math.exp(0.2) / 2),  # unwanted, but rose: full push
+        ([-0.1, -0.3], -1.0, 0.9997, 0.0),  # unwanted, and already down
+        ([-0.1, -0.3], 1.0, -math.exp(-0.2), -math.exp(-0.2) / 2),
+    ],
+)
+def test_by_hand(new: list[float], advantage: float, loss: float, gradient: float) -> None:
+    mask = torch.ones(1, 2, dtype=torch.float64)
+    at = torch.tensor([new], dtype=torch.float64).requires_grad_()
+    batch = batch_of(mask, 0 * mask, torch.tensor([advantage], dtype=torch.float64))
+    found, seen = GSPO().loss(Output(at), batch)
+    found.backward()
+    assert found.item() == pytest.approx(loss, rel=1e-15)
+    assert at.grad is not None
+    assert at.grad[0].tolist() == pytest.approx([gradient] * 2, rel=1e-14, abs=1e-15)
+    assert seen["actor/pg_clipfrac"].total.item() == (2 if gradient == 0 else 0)  # a whole answer, or none of it
+
+
+def test_the_papers_clip() -> None:
+    assert (GSPO().clip_ratio_low, GSPO().clip_ratio_high) == (3e-4, 4e-4)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("low", "high"), [(3e-4, 4e-4), (0.2, 0.2)])
+def test_the_loss_is_the_papers(seed: int, low: float, high: float) -> None:
+    new, batch = drawn(seed)
+    algorithm = GSPO(clip_ratio_low=low, clip_ratio_high=high)
+    found = algorithm.loss(Output(new), batch)[0] / algorithm.units(batch)
+    assert found.item() == pytest.approx(paper(new, batch, low, high), rel=1e-13)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("low", "high"), [(3e-4, 4e-4), (0.2, 0.2)])
+def test_the_tokens_gradient_is_the_sequences(seed: int, low: float, high: float) -> None:
+    """Eq. 14 spreads one ratio over tokens; its gradient is that of eq. 7, which has none to spread."""
+    new, batch = drawn(seed)
+    ours, plain = new.clone().requires_grad_(), new.clone().requires_grad_()
+    GSPO(clip_ratio_low=low, clip_ratio_high=high).loss(Output(ours), batch)[0].backward()
+    s = ((plain - batch.old) * ops.per_sequence(batch.mask)).sum(1).exp()  # [B]
+    a = batch.advantage[:, 0]
+    torch.maximum(-s * a, -s.clamp(1 - low, 1 + high) * a).sum().backward()
+    assert ours.grad is not None and plain.grad is not None
+    assert (ours.grad - plain.grad).abs().max() <= 1e-15
+    assert (ours.grad == 0).all(1).any() or low == 0.2  # some answers are clipped, so the flat part is tested too
+    assert (ours.grad != 0).any()
+
+
+def test_a_token_may_have_its_own_advantage() -> None:
+    """What eq. 14 is for: the ratio is the answer's, the advantage the token's. s = 1, so the pulls are A_t / 2."""
+    mask = torch.ones(1, 2, dtype=torch.float64)
+    at = torch.zeros(1, 2, dtype=torch.float64).requires_grad_()
+    advantage = torch.tensor([[3.0, -1.0]], dtype=torch.float64)
+    loss, _ = GSPO().loss(Output(at), Batch(mask, mask.sum(1), mask, old=0 * mask, advantage=advantage))
+    loss.backward()
+    assert loss.item() == -1.0  # -(3 - 1) / 2
+    assert at.grad is not None
+    assert at.grad.tolist() == [[-1.5, 0.5]]
+
+
+def test_other_sums_are_refused() -> None:
+    with pytest.raises(ValueError, match="loss_agg_mode"):
+        GSPO(loss_agg_mode="token-mean")

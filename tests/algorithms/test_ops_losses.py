@@ -1,0 +1,231 @@
+"""Clip, KL, GAE and whitening, against numbers worked out by hand in float64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from launcher.algorithms import ops
+from launcher.spec.algorithm import Batch
+
+torch.set_num_threads(1)
+
+
+def f64(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+# ---- clip
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "expected"),
+    [
+        (1.5, +1.0, -1.28),  # wanted, and already far up: stop at 1 + 0.28
+        (0.5, +1.0, -0.5),  # wanted, but fell: full pull
+        (0.5, -1.0, +0.8),  # unwanted, and already far down: stop at 1 - 0.2
+        (1.5, -1.0, +1.5),  # unwanted, but rose: full push
+        (1.1, +2.0, -2.2),  # inside: the plain product
+        (0.9, -2.0, +1.8),
+        (1.28, +1.0, -1.28),  # on the edge both are the same
+        (7.0, 0.0, 0.0),
+    ],
+)
+def test_clipped(ratio: float, advantage: float, expected: float) -> None:
+    found = ops.clipped(f64(ratio)[None], f64(advantage)[None], 0.2, 0.28)
+    assert found.item() == pytest.approx(expected, abs=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "gradient"),
+    [
+        (1.5, +1.0, 0.0),  # clipped: this token pulls no more
+        (0.5, +1.0, -1.0),
+        (0.5, -1.0, 0.0),
+        (1.5, -1.0, +1.0),
+    ],
+)
+def test_where_the_clip_binds_there_is_no_gradient(ratio: float, advantage: float, gradient: float) -> None:
+    x = f64(ratio)[None].requires_grad_()
+    ops.clipped(x, f64(advantage)[None], 0.2, 0.28).sum().backward()
+    assert x.grad is not None
+    assert x.grad.item() == gradient
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "expected", "gradient"),
+    [
+        (4.0, -1.0, 3.0, 0.0),  # unwanted, and rose a lot: no more push than 3 |A|
+        (3.5, -2.0, 6.0, 0.0),
+        (2.0, -1.0, 2.0, 1.0),  # not that much: the plain product
+        (0.5, -1.0, 0.8, 0.0),  # the first clip binds
+        (4.0, +1.0, -1.28, 0.0),  # wanted: the first clip binds
+        (4.0, 0.0, 0.0, 0.0),
+    ],
+)
+def test_dual_clipped(ratio: float, advantage: float, expected: float, gradient: float) -> None:
+    x, a = f64(ratio)[None].requires_grad_(), f64(advantage)[None]
+    found = ops.dual_clipped(ops.clipped(x, a, 0.2, 0.28), a, 3.0)
+    assert found.item() == pytest.approx(expected, abs=1e-15)
+    found.sum().backward()
+    assert x.grad is not None
+    assert x.grad.item() == gradient
+
+
+def test_the_surrogate_counts_which_clip_made_a_difference() -> None:
+    ratio, advantage = f64(1.5, 0.5, 4.0, 1.1, 9.0)[None], f64(1, -1, -1, 1, 1)[None]
+    mask = f64(1, 1, 1, 1, 0)[None]
+    batch = Batch(mask, f64(5), mask, advantage=advantage * mask)
+    loss, seen = ops.surrogate(ratio, ratio.log(), batch, 0.2, 0.28, 3.0)
+    assert loss[0].tolist() == pytest.approx([-1.28, 0.8, 3.0, -1.1, 0.0], abs=1e-15)
+    assert {name: (mean.total.item(), mean.count.item()) for name, mean in seen.items()} == {
+        "actor/pg_clipfrac": (2.0, 4.0),  # the first two
+        "actor/pg_clipfrac_lower": (1.0, 4.0),  # the third
+        "actor/ppo_kl": (pytest.approx(-math.log(1.5 * 0.5 * 4 * 1.1), abs=1e-15), 4.0),
+    }
+    assert set(ops.surrogate(ratio, ratio.log(), batch, 0.2, 0.28, None)[1]) == {"actor/pg_clipfrac", "actor/ppo_kl"}
+
+
+# ---- distance from the reference
+
+
+@pytest.mark.parametrize(
+    ("kind", "logp", "reference", "expected", "gradient"),
+    [
+        ("k1", -1.0, -2.0, 1.0, 1.0),  # r = -1
+        ("k1", -2.0, -1.0, -1.0, 1.0),  # may be negative
+        ("k2", -1.0, -2.0, 0.5, 1.0),  # r^2 / 2, gradient -r
+        ("k2", -2.0, -0.5, 1.125, -1.5),
+        ("k3", -1.0, -2.0, math.exp(-1), 1 - math.exp(-1)),  # gradient 1 - e^r
+        ("k3", -2.0, -1.0, math.e - 2, 1 - math.e),
+        ("k3", -25.0, 0.0, math.exp(25) - 26, 1 - math.exp(25)),  # nothing is cut off
+    ],
+)
+def test_kl(kind: ops.Estimator, logp: float, reference: float, expected: float, gradient: float) -> None:
+    x = f64(logp).requires_grad_()
+    found = ops.KL[kind](x, f64(reference))
+    assert found.item() == pytest.approx(expected, rel=1e-15)
+    found.sum().backward()
+    assert x.grad is not None
+    assert x.grad.item() == pytest.approx(gradient, rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("logp", "reference", "expected"),
+    [
+        (-1.0, -1.0, 0.0),  # equal: no divergence
+        (-1.0, -2.0, math.exp(-1) + 1 - 1),  # d = -1: e^-1 - (-1) - 1 = 0.3679
+        (-2.0, -1.0, math.e - 2),  # d = 1: e - 1 - 1 = 0.7183
+        (math.log(0.5), math.log(0.25), 0.5 + math.log(2) - 1),  # d = -ln 2: 0.5 + 0.6931 - 1 = 0.1931
+    ],
+)
+def test_k3(logp: float, reference: float, expected: float) -> None:
+    assert ops.k3(f64(logp), f64(reference)).item() == pytest.approx(expected, abs=1e-15)
+
+
+def test_k3_is_the_divergence_on_average_and_never_negative() -> None:
+    policy, reference = f64(0.5, 0.3, 0.2), f64(0.2, 0.2, 0.6)
+    estimate = ops.k3(policy.log(), reference.log())
+    # 0.5 ln 2.5 + 0.3 ln 1.5 + 0.2 ln(1/3) = 0.4581 + 0.1216 - 0.2197 = 0.3600
+    assert (policy * estimate).sum().item() == pytest.approx(
+        0.5 * math.log(2.5) + 0.3 * math.log(1.5) - 0.2 * math.log(3), abs=1e-14
+    )
+    assert (estimate >= 0).all()
+
+
+def test_what_the_estimators_are_on_average() -> None:
+    """Over the policy itself: k1 and k3 are the KL; of the gradients only k2's is the KL's, and k1's is nothing."""
+    logits = f64(0.5, -0.3, 0.2).requires_grad_()
+    reference = f64(0.2, 0.2, 0.6).log()
+    policy = logits.log_softmax(0)
+    kl = (policy.exp() * (policy - reference)).sum()
+    (wanted,) = torch.autograd.grad(kl, logits, retain_graph=True)
+    for kind, value, pull in (("k1", True, 0 * wanted), ("k2", False, wanted), ("k3", True, None)):
+        estimate = ops.KL[kind](policy, reference)
+        mean = (policy.detach().exp() * estimate).sum()  # sampled from the policy, whose sampling has no gradient
+        assert (abs(mean.item() - kl.item()) < 1e-15) == value
+        (gradient,) = torch.autograd.grad(mean, logits, retain_graph=True)
+        if pull is not None:
+            assert (gradient - pull).abs().max() < 1e-15
+        else:
+            assert (gradient - wanted).abs().max() > 1e-3
+
+
+# ---- values
+
+
+def gae_by_hand(
+    reward: Sequence[float], value: Sequence[float], mask: Sequence[float], gamma: float, lam: float
+) -> tuple[list[float], list[float]]:
+    """Eq. 16 as the sum it is, over the tokens that count: A_t = sum over l of (gamma lam)^l delta_(t + l)."""
+    places = [t for t, m in enumerate(mask) if m]
+    values = [value[t] for t in places] + [0.0]
+    deltas = [reward[t] + gamma * values[i + 1] - values[i] for i, t in enumerate(places)]
+    advantages, returns = [0.0] * len(mask), [0.0] * len(mask)
+    for i, t in enumerate(places):
+        for ahead in range(i, len(places)):
+            advantages[t] += (gamma * lam) ** (ahead - i) * deltas[ahead]
+        returns[t] = advantages[t] + value[t]
+    return advantages, returns
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("gamma", "lam"), [(1.0, 1.0), (0.99, 0.95), (0.5, 0.0), (0.0, 1.0)])
+def test_gae_jumps_over_masked_tokens(seed: int, gamma: float, lam: float) -> None:
+    torch.manual_seed(seed)
+    reward, value = torch.randn(6, 11, dtype=torch.float64), torch.randn(6, 11, dtype=torch.float64)
+    mask = (torch.rand(6, 11) < 0.6).double()  # holes anywhere
+    mask[0] = 0
+    found = ops.gae(reward, value, mask, gamma, lam)
+    for row in range(6):
+        expected = gae_by_hand(reward[row].tolist(), value[row].tolist(), mask[row].tolist(), gamma, lam)
+        assert found[0][row].tolist() == pytest.approx(expected[0], abs=1e-13)
+        assert found[1][row].tolist() == pytest.approx(expected[1], abs=1e-13)
+
+
+def test_gae_by_hand() -> None:
+    """gamma = lam = 1/2; the tool's token between the two has a value and a reward that nobody sees.
+
+    Last: delta = 4 - 2 = 2, so A = 2 and the return is 4. First: delta = 0 + 2 / 2 - 3 = -2; A = -2 + 2 / 4 = -1.5.
+    """
+    reward, value, mask = f64(0, 99, 4)[None], f64(3, 77, 2)[None], f64(1, 0, 1)[None]
+    advantage, returns = ops.gae(reward, value, mask, 0.5, 0.5)
+    assert advantage.tolist() == [[-1.5, 0, 2]]
+    assert returns.tolist() == [[1.5, 0, 4]]
+
+
+@pytest.mark.parametrize(
+    ("values", "mask", "expected"),
+    [
+        # mean 2, squares 1 + 0 + 1 over n - 1 = 2
+        ([1, 2, 3, 50], [1, 1, 1, 0], [-1, 0, 1, 0]),
+        # mean 1, squares 1 + 1 over 1: sqrt(2)
+        ([0, 9, 2, 9], [1, 0, 1, 0], [-1 / math.sqrt(2), 0, 1 / math.sqrt(2), 0]),
+        ([4, 9, 9, 9], [1, 0, 0, 0], [0, 0, 0, 0]),  # one value has no spread
+        ([4, 9, 9, 9], [0, 0, 0, 0], [0, 0, 0, 0]),  # none at all, and no 0 / 0
+        ([5, 5, 5, 9], [1, 1, 1, 0], [0, 0, 0, 0]),
+    ],
+)
+def test_whiten(values: list[float], mask: list[float], expected: list[float]) -> None:
+    found = ops.whiten(f64(*values)[None], f64(*mask)[None])
+    assert found[0].tolist() == pytest.approx(expected, abs=1e-8)  # 1e-8 stands beside the variance
+
+
+# ---- preference
+
+
+@pytest.mark.parametrize(
+    ("x", "expected"),
+    [(0.0, -math.log(2)), (1.0, -math.log1p(math.exp(-1))), (-800.0, -800.0), (800.0, 0.0), (40.0, -math.exp(-40))],
+)
+def test_log_sigmoid(x: float, expected: float) -> None:
+    at = f64(x).requires_grad_()
+    found = ops.log_sigmoid(at)
+    assert found.item() == pytest.approx(expected, rel=1e-15, abs=0)
+    found.sum().backward()
+    assert at.grad is not None
+    assert at.grad.item() == pytest.approx(1 / (1 + math.exp(min(x, 700))), rel=1e-12, abs=1e-300)

@@ -1,0 +1,197 @@
+"""PPO with a critic, against numbers worked out by hand in float64."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from launcher.algorithms.ppo import COEFFICIENT, PENALTY, PPO
+from launcher.spec.algorithm import Batch, Output, Told
+
+torch.set_num_threads(1)
+
+
+def f64(rows: list[list[float]]) -> Tensor:
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def batch_of(mask: Tensor, reward: list[float], value: Tensor, kl: Tensor) -> Batch:
+    """`kl` is each token's distance by k1."""
+    rewards = torch.tensor(reward, dtype=torch.float64)
+    return Batch(mask, mask.sum(1), mask, old=kl - 1, reference=0 * kl - 1, value=value, reward=rewards)
+
+
+# ---- advantages
+
+
+def test_prepare_by_hand() -> None:
+    """One answer of two tokens, reward 3, values 1 and 2, k1 0.2 and -0.4 at a price of 1/2.
+
+    Rewards -0.1 and 3 + 0.2. A_2 = 3.2 - 2 = 1.2; A_1 = -0.1 + 2 - 1 + 1.2 = 2.1. Returns 3.1 and 3.2.
+    Their mean is 1.65, and two numbers always lie 1 / sqrt(2) standard deviations (n - 1) from their mean.
+    """
+    mask = f64([[0, 1, 1, 0]])
+    batch = batch_of(mask, [3.0], f64([[9, 1, 2, 9]]), f64([[9, 0.2, -0.4, 9]]))
+    made, told = PPO(kl_coef=0.5).prepare(batch, {})
+    assert made.target[0].tolist() == pytest.approx([0, 3.1, 3.2, 0], rel=1e-14)
+    assert made.advantage[0].tolist() == pytest.approx([0, math.sqrt(0.5), -math.sqrt(0.5), 0], abs=1e-7)
+    assert made.reward.tolist() == pytest.approx([3.1], rel=1e-15)  # 3 - (0.2 - 0.4) / 2
+    assert told == {PENALTY: pytest.approx(-0.1, rel=1e-14), COEFFICIENT: 0.5}
+
+
+def test_gamma_and_lambda_by_hand() -> None:
+    """gamma = lam = 1/2: A_2 = 3 - 2 = 1; A_1 = 0 + 2 / 2 - 1 + 1 / 4 = 0.25; returns 1.25 and 3."""
+    mask = f64([[1, 1]])
+    batch = batch_of(mask, [3.0], f64([[1, 2]]), 0 * mask)
+    made, told = PPO(kl_coef=0.0, gamma=0.5, lam=0.5).prepare(batch, {})
+    assert made.target.tolist() == [[1.25, 3.0]]
+    assert told == {}
+
+
+@pytest.mark.parametrize(
+    ("mask", "place"),
+    [([1, 1, 1, 1], 3), ([1, 1, 0, 0], 1), ([0, 1, 0, 1], 3), ([1, 1, 1, 0], 2), ([0, 0, 1, 0], 2)],
+)
+def test_the_reward_comes_with_the_last_token(mask: list[int], place: int) -> None:
+    """lam = 0 and no values: a token's return is its own reward."""
+    rows = f64([mask])
+    made, _ = PPO(kl_coef=0.0, lam=0.0).prepare(batch_of(rows, [5.0], 0 * rows, 0 * rows), {})
+    assert made.target[0].tolist() == [5.0 if t == place else 0.0 for t in range(4)]
+
+
+def test_an_answer_without_tokens_is_not_rewarded_nor_counted() -> None:
+    mask = f64([[1, 1], [0, 0]])
+    batch = batch_of(mask, [1.0, 100.0], 0 * mask, f64([[0.1, 0.3], [9, 9]]))
+    made, told = PPO(kl_coef=1.0).prepare(batch, {})
+    assert made.target[1].tolist() == made.advantage[1].tolist() == [0.0, 0.0]
+    assert told[PENALTY] == pytest.approx(0.2, rel=1e-14)  # of one answer, not of two
+
+
+@pytest.mark.parametrize(("kind", "mean"), [("k1", 0.5), ("k2", 0.25), ("k3", (math.exp(-1) + 1 - 1) / 2)])
+def test_the_penalty_is_a_mean_over_tokens_then_answers(kind: str, mean: float) -> None:
+    """An answer of one token at distance 1, and one of three at distance 0: 1/2, where a mean over tokens says 1/4."""
+    mask = f64([[1, 0, 0], [1, 1, 1]])
+    batch = batch_of(mask, [0.0, 0.0], 0 * mask, f64([[1, 0, 0], [0, 0, 0]]))
+    assert PPO(kl_penalty=kind).prepare(batch, {})[1][PENALTY] == pytest.approx(mean, rel=1e-14)
+
+
+# ---- the price that adapts
+
+
+def price_of(algorithm: PPO, kl: float, told: Told, answers: int = 4) -> Told:
+    mask = torch.ones(answers, 2, dtype=torch.float64)
+    return algorithm.prepare(batch_of(mask, [0.0] * answers, 0 * mask, kl * mask), told)[1]
+
+
+def test_three_steps_by_hand() -> None:
+    """Four answers a step, horizon 100, target 0.1: the price moves by at most 0.2 x 4 / 100 = 0.8 % a step."""
+    algorithm = PPO(kl_coef=0.5, kl_ctrl="adaptive", target_kl=0.1, horizon=100)
+    first = price_of(algorithm, 0.3, {})
+    second = price_of(algorithm, 0.11, first)
+    third = price_of(algorithm, 0.0, second)
+    fourth = price_of(algorithm, 0.0, third)
+    assert first[COEFFICIENT] == 0.5  # nothing is known yet
+    assert second[COEFFICIENT] == pytest.approx(0.5 * 1.008, rel=1e-14)  # 0.3 is 3 times the target: + 0.2 at most
+    assert third[COEFFICIENT] == pytest.approx(0.5 * 1.008 * 1.004, rel=1e-14)  # 0.11 is 1.1 times: + 0.1
+    assert fourth[COEFFICIENT] == pytest.approx(0.5 * 1.008 * 1.004 * 0.992, rel=1e-14)  # 0: - 0.2 at most
+    assert [told[PENALTY] for told in (first, second, third)] == pytest.approx([0.3, 0.11, 0.0], rel=1e-14)
+
+
+def test_the_price_is_paid_in_its_own_step() -> None:
+    """What is told is what was paid: rewards lack the price times the distance."""
+    algorithm = PPO(kl_coef=0.5, kl_ctrl="adaptive", horizon=1)
+    mask = torch.ones(1, 2, dtype=torch.float64)
+    batch = batch_of(mask, [0.0], 0 * mask, 0.3 * mask)
+    made, told = algorithm.prepare(batch, {PENALTY: 7.0, COEFFICIENT: 0.5})
+    assert told[COEFFICIENT] == 0.5 * (1 + 0.2)
+    assert made.reward.item() == pytest.approx(-0.6 * 0.6, rel=1e-14)
+
+
+def test_a_fixed_price_stays() -> None:
+    assert price_of(PPO(kl_coef=0.5, horizon=1), 3.0, {PENALTY: 9.0, COEFFICIENT: 0.1})[COEFFICIENT] == 0.5
+
+
+# ---- losses
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss"),
+    [
+        (1.5, +1.0, -1.2),  # wanted, and already far up: stop at 1 + clip_ratio_high
+        (0.5, +1.0, -0.5),  # wanted, but fell: full pull
+        (0.5, -1.0, +0.8),  # unwanted, and already far down: stop at 1 - clip_ratio_low
+        (1.5, -1.0, +1.5),  # unwanted, but rose: full push
+        (9.0, -1.0, +3.0),  # unwanted, and rose a lot: dual clip, on by default
+        (9.0, -2.0, +6.0),
+    ],
+)
+def test_the_clips(ratio: float, advantage: float, loss: float) -> None:
+    new, mask = f64([[0, math.log(ratio)]]), f64([[0, 1]])
+    batch = Batch(mask, torch.tensor([2]), mask, old=0 * mask, advantage=advantage * mask)
+    assert PPO().loss(Output(new), batch)[0].item() == pytest.approx(loss, rel=1e-14)
+
+
+def test_every_token_counts_the_same() -> None:
+    mask = f64([[1, 1, 1], [1, 0, 0]])
+    batch = Batch(mask, mask.sum(1), mask, old=0 * mask, advantage=f64([[1, 1, 1], [-5, 0, 0]]))
+    loss, seen = PPO().loss(Output(0 * mask), batch)
+    assert (loss.item(), PPO().units(batch).item()) == (2.0, 4.0)  # -(3 - 5)
+    assert (seen["actor/pg_loss"].total.item(), seen["actor/pg_loss"].count.item()) == (2.0, 4.0)
+
+
+def test_the_entropy_bonus() -> None:
+    mask = f64([[1, 1, 0]])
+    batch = Batch(mask, mask.sum(1), mask, old=0 * mask, advantage=0 * mask)
+    loss, _ = PPO(entropy_coeff=0.5).loss(Output(0 * mask, f64([[1, 2, 9]])), batch)
+    assert loss.item() == -1.5  # -(1 + 2) / 2, and the masked 9 is not seen
+
+
+@pytest.mark.parametrize(
+    ("value", "loss", "gradient", "kept"),
+    [
+        # the value was 1 and should have been 3; a step counts for 0.5 at most
+        (1.25, 1.53125, -1.75, False),  # inside: (1.25 - 3)^2 / 2
+        (2.5, 1.125, 0.0, True),  # a good step, but too long: (1.5 - 3)^2 / 2, and no more pull
+        (0.0, 4.5, -3.0, False),  # a bad one: its own error is the larger one
+        (5.5, 3.125, 2.5, False),  # past the target: (5.5 - 3)^2 is more than (1.5 - 3)^2
+        (1.5, 1.125, -1.5, False),  # on the edge both are the same
+    ],
+)
+def test_the_value_loss(value: float, loss: float, gradient: float, kept: bool) -> None:
+    mask = f64([[1, 0]])
+    at = f64([[value, 7.0]]).requires_grad_()
+    batch = Batch(mask, mask.sum(1), mask, value=f64([[1, 1]]), target=f64([[3, 0]]))
+    found, seen = PPO().value_loss(at, batch)
+    found.backward()
+    assert found.item() == loss
+    assert at.grad is not None
+    assert at.grad.tolist() == [[gradient, 0.0]]
+    assert {name: (mean.total.item(), mean.count.item()) for name, mean in seen.items()} == {
+        "critic/vf_loss": (loss, 1.0),
+        "critic/vf_clipfrac": (float(kept), 1.0),
+        "critic/vpred_mean": (value, 1.0),
+    }
+
+
+def test_the_value_loss_is_a_sum_over_tokens() -> None:
+    mask = f64([[1, 1], [1, 0]])
+    batch = Batch(mask, mask.sum(1), mask, value=0 * mask, target=f64([[1, 2], [3, 9]]))
+    assert PPO(cliprange_value=100.0).value_loss(0 * mask, batch)[0].item() == (1 + 4 + 9) / 2
+
+
+# ---- what it needs
+
+
+@pytest.mark.parametrize(("price", "needs"), [(0.0, {"critic"}), (0.001, {"critic", "reference", "old"})])
+def test_what_it_needs(price: float, needs: set[str]) -> None:
+    assert PPO(kl_coef=price).needs == needs
+
+
+def test_without_a_price_nobody_asks_for_the_reference() -> None:
+    mask = f64([[1, 1]])
+    batch = replace(batch_of(mask, [1.0], 0 * mask, mask), old=None, reference=None)
+    assert PPO(kl_coef=0.0).prepare(batch, {})[1] == {}

@@ -1,0 +1,223 @@
+"""What must hold of every algorithm: how a step is cut up, and where its rows stand, changes nothing."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from launcher.algorithms.grpo import GRPO
+from launcher.spec.algorithm import Algorithm, Batch, Mean, Output, Told
+
+torch.set_num_threads(1)
+
+CLOSE = 1e-12
+Pulled = tuple[Tensor, Tensor, dict[str, tuple[float, float]]]
+seeds = pytest.mark.parametrize("seed", range(2))
+
+
+def assert_same(one: Pulled, other: Pulled) -> None:
+    assert (one[0] - other[0]).abs() <= CLOSE
+    assert (one[1] - other[1]).abs().max() <= CLOSE
+    assert one[1].abs().max() > 0, "nothing pulls, so nothing is compared"
+    assert one[2].keys() == other[2].keys()
+    for metric, value in one[2].items():
+        assert value == pytest.approx(other[2][metric], rel=CLOSE, abs=CLOSE), metric
+
+
+def in_groups(group: Tensor, count: int) -> list[Tensor]:
+    """Rows in `count` parts that cut no group."""
+    index = group.unique(return_inverse=True)[1]
+    return [torch.nonzero(index % count == part)[:, 0] for part in range(count)]
+
+
+# ---- how a step is cut up
+
+
+@seeds
+@pytest.mark.parametrize("count", [1, 2, 4, 8])
+def test_micro_batches_do_not_matter(algorithm, drawn, pulled, seed: int, count: int) -> None:
+    new, batch = drawn(algorithm, seed)
+    made, _ = algorithm.prepare(batch, {})
+    rows = torch.arange(len(made))
+    parts = in_groups(made.group, count) if algorithm.whole_groups else list(rows.chunk(count))
+    assert len(parts) == count
+    assert_same(pulled(algorithm, new, made, parts), pulled(algorithm, new, made))
+
+
+class Together:
+    """`total` of processes that are threads here: each gives its part, and each gets the sum."""
+
+    def __init__(self, count: int) -> None:
+        self.barrier, self.given, self.count = threading.Barrier(count, timeout=20), dict[int, Tensor](), count
+
+    def total(self, process: int, x: Tensor) -> Tensor:
+        self.given[process] = x
+        self.barrier.wait()  # all have given
+        summed = sum(self.given[i] for i in range(self.count))
+        self.barrier.wait()  # all have taken
+        return summed
+
+
+def prepared_apart(algorithm: Algorithm, batch: Batch, told: Told, parts: list[Tensor]) -> list[tuple[Batch, Told]]:
+    together, found = Together(len(parts)), dict[int, tuple[Batch, Told]]()
+
+    def process(i: int) -> None:
+        found[i] = algorithm.prepare(batch.rows(parts[i]), told, lambda x: together.total(i, x))
+
+    threads = [threading.Thread(target=process, args=[i]) for i in range(len(parts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == len(parts), "a process asked for fewer sums than another"
+    return [found[i] for i in range(len(parts))]
+
+
+@pytest.mark.parametrize("count", [2, 4, 9])
+def test_processes_do_not_matter(algorithm, drawn, pulled, count: int) -> None:
+    """Two steps, so that what the first one told is used. Each process holds whole groups; the ninth holds none."""
+    told: Told = {}
+    told_apart: Told = {}
+    for seed in range(2):
+        new, batch = drawn(algorithm, seed)
+        parts = in_groups(batch.group, count)
+        made, told = algorithm.prepare(batch, told)
+        found = prepared_apart(algorithm, batch, told_apart, parts)
+        for (mine, said), part in zip(found, parts, strict=True):
+            assert said == pytest.approx(told, rel=CLOSE)
+            for field in ("mask", "reward", "advantage", "target"):
+                expected = getattr(made, field)
+                if expected is not None:
+                    assert torch.allclose(getattr(mine, field), expected[part], rtol=0, atol=CLOSE), field
+        told_apart = found[0][1]
+        assert_same(pulled(algorithm, new, made, parts), pulled(algorithm, new, made))
+
+
+# ---- where rows and columns stand
+
+
+@seeds
+def test_padding_does_not_matter(algorithm, drawn, pulled, seed: int) -> None:
+    new, batch = drawn(algorithm, seed)
+
+    def wider(x: Any, fill: float = 0.0) -> Any:
+        grid = torch.is_tensor(x) and x.ndim == 2
+        return torch.nn.functional.pad(x, (0, 5), value=fill) if grid else x
+
+    wide = Batch(**{f.name: wider(getattr(batch, f.name)) for f in fields(batch)})
+    wide = replace(wide, **{name: wider(getattr(batch, name), -2.5) for name in ("old", "reference", "value")})
+    loss, gradient, seen = pulled(algorithm, wider(new), algorithm.prepare(wide, {})[0])
+    columns = new.shape[1]
+    assert (gradient[:, columns:] == 0).all()
+    assert_same((loss, gradient[:, :columns], seen), pulled(algorithm, new, algorithm.prepare(batch, {})[0]))
+
+
+@seeds
+def test_the_order_of_rows_does_not_matter(algorithm, drawn, pulled, seed: int) -> None:
+    new, batch = drawn(algorithm, seed)
+    order = torch.randperm(len(batch))
+    loss, gradient, seen = pulled(algorithm, new, algorithm.prepare(batch, {})[0])
+    found = pulled(algorithm, new[order], algorithm.prepare(batch.rows(order), {})[0])
+    assert_same(found, (loss, gradient[order], seen))
+
+
+def test_the_numbers_of_groups_do_not_matter(algorithm, drawn, pulled) -> None:
+    new, batch = drawn(algorithm)
+    renamed = replace(batch, group=1000 - 7 * batch.group)
+    assert_same(*(pulled(algorithm, new, algorithm.prepare(x, {})[0]) for x in (batch, renamed)))
+
+
+def test_masked_tokens_pull_nowhere(algorithm, drawn) -> None:
+    new, batch = drawn(algorithm)
+    made, _ = algorithm.prepare(batch, {})
+    at = new.clone().requires_grad_()
+    algorithm.loss(Output(at, at.square()), made)[0].backward()
+    assert at.grad is not None
+    assert torch.isfinite(at.grad).all()
+    assert (at.grad[made.mask == 0] == 0).all()
+    assert (at.grad[made.mask > 0] != 0).any()
+
+
+# ---- edges
+
+
+def test_an_answer_without_tokens_is_not_there(algorithm, drawn, pulled) -> None:
+    new, batch = drawn(algorithm)
+    gone = torch.nonzero(batch.preference == 0)[:, 0][:2] if algorithm.data == "mixed" else torch.tensor([0, 3])
+    batch.mask[gone] = 0
+    made, _ = algorithm.prepare(batch, {})
+    loss, gradient, seen = pulled(algorithm, new, made)
+    assert (gradient[gone] == 0).all()
+    left = torch.ones(len(batch), dtype=torch.bool).index_fill(0, gone, False)
+    if algorithm.data == "pairs":  # a pair stays a pair, whose empty answer gained nothing
+        assert torch.isfinite(loss)
+    else:
+        assert_same((loss, gradient[left], seen), pulled(algorithm, new[left], made.rows(left)))
+
+
+def test_a_micro_batch_without_tokens_is_zero(algorithm, drawn) -> None:
+    new, batch = drawn(algorithm)
+    rows = torch.nonzero(batch.preference == 0)[:, 0] if algorithm.data == "mixed" else torch.arange(len(batch))
+    none = replace(batch, mask=0 * batch.mask).rows(rows)
+    made, told = algorithm.prepare(none, {})
+    assert all(value == value for value in told.values())  # no NaN
+    loss, seen = algorithm.loss(Output(0 * new[rows], 0 * new[rows]), made)
+    assert all(torch.isfinite(mean.total) for mean in seen.values())
+    if algorithm.data != "pairs":
+        assert (loss.item(), algorithm.units(made).item()) == (0.0, 0.0)
+
+
+def test_prepare_leaves_its_batch_alone(algorithm, drawn) -> None:
+    _, batch = drawn(algorithm)
+    before = {f.name: x.clone() for f in fields(batch) if (x := getattr(batch, f.name)) is not None}
+    algorithm.prepare(batch, {})
+    assert all(torch.equal(getattr(batch, field), x) for field, x in before.items())
+
+
+def test_what_is_reported_carries_no_gradient(algorithm, drawn) -> None:
+    new, batch = drawn(algorithm)
+    made, _ = algorithm.prepare(batch, {})
+    at = new.clone().requires_grad_()
+    _, seen = algorithm.loss(Output(at, at.square()), made)
+    assert seen
+    for mean in seen.values():
+        assert isinstance(mean, Mean)
+        assert not mean.total.requires_grad and not mean.count.requires_grad
+
+
+# ---- policy gradient
+
+
+@pytest.mark.parametrize("constant", [-3.0, 0.125, 64.0])
+def test_a_constant_added_to_the_rewards_does_not_matter(comparing, drawn, constant: float) -> None:
+    _, batch = drawn(comparing)
+    made, lifted = (comparing.prepare(replace(batch, reward=batch.reward + c), {})[0] for c in (0, constant))
+    assert torch.equal(made.mask, lifted.mask)
+    assert (made.advantage - lifted.advantage).abs().max() <= CLOSE
+    assert made.advantage.abs().max() > 0
+
+
+def test_at_ratio_one_it_is_reinforce(clipping, drawn) -> None:
+    """Without KL and bonus the gradient of a token's log-probability is -A, weighed as the tokens add up."""
+    price = "kl_loss_coef" if isinstance(clipping, GRPO) else "kl_coef"
+    algorithm: Any = replace(clipping, entropy_coeff=0.0, **{price: 0.0})
+    new, batch = drawn(algorithm)
+    made, _ = algorithm.prepare(replace(batch, old=new), {})
+    made = made.rows(made.preference == 0) if algorithm.data == "mixed" else made
+    at = made.old.clone().requires_grad_()
+    (algorithm.loss(Output(at, 0 * at), made)[0] / algorithm.units(made)).backward()
+    length, answers = made.mask.sum(1, keepdim=True).clamp(min=1), (made.mask.sum(1) > 0).double().sum()
+    share = {
+        "token-mean": 1 / made.mask.sum(),
+        "seq-mean-token-mean": 1 / length / answers,
+        "seq-mean-token-sum": 1 / answers,
+        "seq-mean-token-sum-norm": 1 / algorithm.loss_scale_factor / answers,
+    }[algorithm.loss_agg_mode]
+    assert at.grad is not None
+    assert (at.grad + made.advantage * made.mask * share).abs().max() <= CLOSE
+    assert at.grad.abs().max() > 0

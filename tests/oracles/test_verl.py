@@ -1,0 +1,266 @@
+"""Against verl 0.9.1, in float64: the same value and gradient, or the difference is named in test_verl_differs.
+
+verl adds 1e-8 to every count that it divides by. Where answers are short enough for this to reach 1e-9, `undone`
+takes it back out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("verl")
+import torch
+from tensordict import TensorDict
+from verl.trainer.ppo import core_algos as verl
+from verl.trainer.ppo.ray_trainer import apply_kl_penalty
+from verl.utils.torch_functional import masked_whiten
+from verl.workers.config import FSDPActorConfig
+
+from launcher.algorithms import ops
+from launcher.algorithms.grpo import GRPO
+from launcher.algorithms.gspo import GSPO
+from launcher.algorithms.ppo import COEFFICIENT, PENALTY, PPO
+from launcher.spec.algorithm import Batch, Output
+
+SHAPES = [(4, 4, 9), (3, 8, 24), (16, 2, 40)]  # P prompts, G answers, T tokens
+CASES = [(seed, shape, holes) for seed in range(2) for shape in SHAPES for holes in (False, True)]
+MODES = ["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
+every_case = pytest.mark.parametrize(("seed", "shape", "holes"), CASES)
+NO_DUAL_CLIP = 1e9
+"""verl has no way to switch it off."""
+
+
+def actor(low: float = 0.2, high: float = 0.28, most: float = NO_DUAL_CLIP, **more: Any) -> FSDPActorConfig:
+    made = FSDPActorConfig(
+        strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=1,
+        clip_ratio_low=low, clip_ratio_high=high, clip_ratio_c=most,
+    )  # fmt: skip
+    made.global_batch_info.update(more)
+    return made
+
+
+def undone(mode: str, mask: torch.Tensor) -> torch.Tensor:
+    """[B, 1] what a token must be multiplied by, so that verl's (n + 1e-8) becomes n."""
+    n = mask.sum(-1, keepdim=True).clamp(min=1)
+    return (n + 1e-8) / n if mode == "seq-mean-token-mean" else torch.ones_like(n)
+
+
+def scored(batch: Batch) -> torch.Tensor:
+    """[B, T] each answer's reward at its last token."""
+    last = batch.mask.cumsum(-1) == batch.mask.sum(-1, keepdim=True)
+    return batch.mask * last * batch.reward[:, None]
+
+
+# ---- advantages
+
+
+@every_case
+@pytest.mark.parametrize(("gamma", "lam"), [(1.0, 1.0), (0.99, 0.95), (0.9, 0.0)])
+def test_gae(drawn, agree, seed, shape, holes, gamma, lam) -> None:
+    _, batch = drawn(seed, shape, holes)
+    made, _ = PPO(kl_coef=0.0, gamma=gamma, lam=lam).prepare(batch, {})
+    advantage, target = verl.compute_gae_advantage_return(scored(batch), batch.value, batch.mask, gamma, lam)
+    agree("GAE, whitened", "verl", made.advantage, advantage * batch.mask)
+    agree("GAE, returns", "verl", made.target, target * batch.mask)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_whiten(drawn, agree, seed) -> None:
+    x, batch = drawn(seed, (8, 8, 40), holes=True)
+    agree(
+        "whiten", "verl",
+        lambda at: ops.whiten(at, batch.mask), lambda at: masked_whiten(at, batch.mask) * batch.mask,
+        at=x + batch.value,
+    )  # fmt: skip
+
+
+@every_case
+@pytest.mark.parametrize("scale", [True, False])
+def test_grpo_advantage(drawn, agree, seed, shape, holes, scale) -> None:
+    _, batch = drawn(seed, shape, holes, empty=True)
+    made, _ = GRPO(norm_adv_by_std_in_grpo=scale).prepare(batch, {})
+    rewards = torch.nn.functional.pad(batch.reward[:, None], (0, batch.mask.shape[1] - 1))
+    found, _ = verl.compute_grpo_outcome_advantage(
+        rewards, batch.mask, batch.group.numpy(), norm_adv_by_std_in_grpo=scale
+    )
+    agree("GRPO advantage" if scale else "GRPO advantage, no std", "verl", made.advantage, found)
+
+
+@pytest.mark.parametrize("scale", [True, False])
+def test_grpo_advantage_vectorised(monkeypatch, agree, scale) -> None:
+    """It works in float32, so the numbers are such that float32 holds every step exactly: a, a + d, a + 2 d."""
+    epsilon = 2.0**-20
+    monkeypatch.setattr(ops, "EPSILON", epsilon)
+    reward = torch.tensor([1.0, 0.5, 4.0, 2.0, 0.75, 0.0, 3.0, 1.0, -4.0], dtype=torch.float64)
+    group, mask = torch.tensor([3, 1, 7] * 3), torch.ones(9, 4, dtype=torch.float64)
+    batch = Batch(torch.zeros(9, 4), torch.full((9,), 4), mask, group=group, reward=reward)
+    found, _ = verl.compute_grpo_vectorized_outcome_advantage(
+        torch.nn.functional.pad(reward[:, None], (3, 0)), mask, np.array(group), epsilon, scale
+    )
+    made, _ = GRPO(norm_adv_by_std_in_grpo=scale).prepare(batch, {})
+    agree("GRPO advantage, vectorised", "verl", made.advantage, found)
+
+
+# ---- losses
+
+
+@every_case
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("most", [None, 3.0])
+def test_policy_loss(drawn, agree, mean_loss, seed, shape, holes, mode, most) -> None:
+    logp, batch = drawn(seed, shape, holes, empty=seed == 1)
+    wide = replace(batch, old=batch.old - 0.5 * batch.mask)  # ratios that a dual clip at 3 reaches
+    told = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28, "clip_ratio_c": most, "loss_agg_mode": mode}
+    config = actor(most=most or NO_DUAL_CLIP, loss_scale_factor=40)
+
+    def theirs(at: torch.Tensor, agg: str = mode) -> torch.Tensor:
+        lifted = wide.advantage * undone(agg, wide.mask)
+        return verl.compute_policy_loss_vanilla(wide.old, at, lifted, wide.mask, agg, config)[0]
+
+    kind = f"{mode}, dual clip" if most else mode
+    for algorithm in (GRPO(**told, loss_scale_factor=40.0), PPO(**told, loss_scale_factor=40.0)):
+        name = f"{type(algorithm).__name__} loss, {kind}"
+        agree(name, "verl", lambda at, algorithm=algorithm: mean_loss(algorithm, at, wide), theirs, at=logp)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_the_loss_reports(drawn, agree, seed) -> None:
+    logp, batch = drawn(seed, (8, 8, 40), holes=True)
+    wide = replace(batch, old=batch.old - 0.5 * batch.mask)
+    _, seen = GRPO(clip_ratio_high=0.28, clip_ratio_c=3.0).loss(Output(logp), wide)
+    _, told = verl.compute_policy_loss_vanilla(wide.old, logp, wide.advantage, wide.mask, "token-mean", actor(most=3.0))
+    assert set(told) < set(seen)
+    for name, value in told.items():
+        assert value != 0
+        agree(name, "verl", seen[name].total / seen[name].count, torch.tensor(value, dtype=torch.float64))
+
+
+@every_case
+def test_gspo(drawn, agree, mean_loss, seed, shape, holes) -> None:
+    logp, batch = drawn(seed, shape, holes, empty=seed == 1)
+    near = replace(batch, old=logp + 0.01 * (batch.old - logp))  # some answers inside the clip, some outside
+    config, mode = actor(3e-4, 4e-4), "seq-mean-token-mean"
+
+    def theirs(at: torch.Tensor) -> torch.Tensor:
+        lifted = near.advantage * undone(mode, near.mask)
+        return verl.compute_policy_loss_gspo(near.old, at, lifted, near.mask, mode, config)[0]
+
+    agree("GSPO loss", "verl", lambda at: mean_loss(GSPO(), at, near), theirs, at=logp)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("ours", "peer"), [("k1", "kl"), ("k2", "mse"), ("k3", "low_var_kl")])
+def test_the_whole_actor_loss(drawn, agree, mode, ours, peer) -> None:
+    """Clip, KL and entropy bonus together, each added up in the same way."""
+    logp, batch = drawn(3, (3, 8, 24), holes=True)
+    algorithm = GRPO(
+        clip_ratio_high=0.28, kl_loss_coef=0.04, kl_loss_type=ours, entropy_coeff=0.02, loss_agg_mode=mode,
+        loss_scale_factor=40.0,
+    )  # fmt: skip
+
+    def mine(at: torch.Tensor) -> torch.Tensor:
+        # a square stands for an entropy: it depends on the policy
+        return algorithm.loss(Output(at, at.square()), batch)[0] / algorithm.units(batch)
+
+    def theirs(at: torch.Tensor) -> torch.Tensor:
+        back = undone(mode, batch.mask)
+        policy = verl.compute_policy_loss_vanilla(
+            batch.old, at, batch.advantage * back, batch.mask, mode, actor(loss_scale_factor=40)
+        )[0]
+        kl = verl.kl_penalty(at, batch.reference, peer)
+        added = [verl.agg_loss(x * back, batch.mask, mode, loss_scale_factor=40) for x in (kl, at.square())]
+        return policy + 0.04 * added[0] - 0.02 * added[1]
+
+    agree(f"actor loss with {ours} and entropy", "verl", mine, theirs, at=logp)
+
+
+@every_case
+@pytest.mark.parametrize("mode", MODES)
+def test_how_tokens_add_up(drawn, agree, seed, shape, holes, mode) -> None:
+    """Whole, and in two micro-batches that know the whole step's counts."""
+    x, batch = drawn(seed, shape, holes, empty=True)
+    counts = {"batch_num_tokens": batch.mask.sum(), "global_batch_size": ops.answers(batch.mask)}
+    back, half = undone(mode, batch.mask), len(batch) // 2
+
+    def mine(at: torch.Tensor) -> torch.Tensor:
+        weight, units = ops.weighed(mode, batch.mask, 40.0)
+        return (at * weight).sum() / units
+
+    def theirs(at: torch.Tensor) -> torch.Tensor:
+        return verl.agg_loss(at * back, batch.mask, mode, loss_scale_factor=40)
+
+    def in_parts(at: torch.Tensor) -> torch.Tensor:
+        parts = zip((at * back).split(half), batch.mask.split(half), strict=True)
+        return sum(verl.agg_loss(a, m, mode, loss_scale_factor=40, **counts) for a, m in parts)
+
+    agree(f"agg_loss {mode}", "verl", mine, theirs, at=x)
+    agree(f"agg_loss {mode}, 2 parts", "verl", mine, in_parts, at=x)
+
+
+@every_case
+@pytest.mark.parametrize("clip", [0.2, 0.5])
+def test_value_loss(drawn, agree, seed, shape, holes, clip) -> None:
+    x, batch = drawn(seed, shape, holes)
+    batch = replace(batch, target=batch.advantage + batch.value)
+    agree(
+        "value loss", "verl",
+        lambda at: PPO(cliprange_value=clip).value_loss(at, batch)[0] / batch.mask.sum(),
+        lambda at: verl.compute_value_loss(at, batch.target, batch.value, batch.mask, clip)[0],
+        at=batch.value + 0.5 * x,
+    )  # fmt: skip
+
+
+# ---- distance from the reference
+
+
+@every_case
+@pytest.mark.parametrize(("ours", "peer"), [("k1", "kl"), ("k2", "mse"), ("k3", "low_var_kl")])
+def test_kl(drawn, agree, seed, shape, holes, ours, peer) -> None:
+    logp, batch = drawn(seed, shape, holes)
+    agree(
+        f"KL {ours}", "verl",
+        lambda at: ops.KL[ours](at, batch.reference), lambda at: verl.kl_penalty(at, batch.reference, peer), at=logp,
+    )  # fmt: skip
+
+
+def test_the_price_that_adapts(agree) -> None:
+    controller = verl.AdaptiveKLController(init_kl_coef=0.2, target_kl=0.1, horizon=1000)
+    algorithm, told, prices = PPO(kl_coef=0.2, kl_ctrl="adaptive", horizon=1000), {}, []
+    for seen in (0.3, 0.11, 0.101, 0.05, 0.0, 7.0):  # cut above, not cut, ..., cut below, ..., cut above
+        told = {PENALTY: seen, COEFFICIENT: algorithm._adapted(told, 64)}
+        prices.append((told[COEFFICIENT], controller.value))
+        controller.update(seen, 64)
+    ours, theirs = torch.tensor(prices, dtype=torch.float64).T
+    assert len(set(ours.tolist())) == 6
+    agree("adaptive KL", "verl", ours, theirs)
+
+
+@pytest.mark.parametrize(("ours", "peer"), [("k1", "kl"), ("k2", "mse"), ("k3", "low_var_kl")])
+@pytest.mark.parametrize("control", ["fixed", "adaptive"])
+@pytest.mark.parametrize("holes", [False, True])
+def test_ppo_over_three_steps(drawn, agree, ours, peer, control, holes) -> None:
+    """KL in the reward, the price that follows it, GAE and whitening, one after the other."""
+    algorithm = PPO(kl_coef=0.3, kl_penalty=ours, kl_ctrl=control, horizon=500, target_kl=0.04, gamma=0.99, lam=0.95)
+    controller, told = verl.AdaptiveKLController(0.3, 0.04, 500), {}
+    if control == "fixed":
+        controller = verl.FixedKLController(0.3)
+    for seed in range(3):
+        _, batch = drawn(seed, (8, 8, 48), holes, shortest=32)  # see above: verl's 1e-8
+        made, told = algorithm.prepare(batch, told)
+        held = {
+            "response_mask": batch.mask, "token_level_scores": scored(batch),
+            "old_log_probs": batch.old, "ref_log_prob": batch.reference,
+        }  # fmt: skip
+        data = SimpleNamespace(batch=TensorDict(held, batch_size=[len(batch)]))
+        data, metrics = apply_kl_penalty(data, controller, peer)
+        priced = data.batch["token_level_rewards"]
+        advantage, target = verl.compute_gae_advantage_return(priced, batch.value, batch.mask, 0.99, 0.95)
+        agree(f"PPO prepare, {control} {ours}", "verl", made.advantage, advantage * batch.mask)
+        agree(f"PPO returns, {control} {ours}", "verl", made.target, target * batch.mask)
+        agree("reward_kl_penalty", "verl", told[PENALTY], metrics[PENALTY])
+        agree("reward_kl_penalty_coeff", "verl", told[COEFFICIENT], metrics[COEFFICIENT])
