@@ -7,7 +7,8 @@ CPU seconds are those of all threads. What a step costs is the median of a repet
 a figure is the median of the repetitions, and a ratio the median of the ratios of neighbouring runs, because other
 work on the machine comes and goes. Tokens are real ones, without padding. The start is what the whole process tree
 has spent when the first step is written down; the peak is its resident memory up to the last step, libraries counted
-once for each process.
+once for each process. On a busy machine two threads wait for one another while they spin, and neither side's
+figures mean much: the share that others took stands beside each repetition, and `--threads 1` is steadier.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import platform
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -30,16 +30,15 @@ from typing import Any
 from peer_task import MAX_ANSWER, SIZES, write_model, write_rows
 from rich.console import Console
 from rich.table import Table
+from watching import Watched, watch
 
 from launcher.events import Step, events_of
 
 RLRUN = (sys.executable, "-m", "launcher")
 PEER = Path(__file__).with_name("trl_peer.py")
-QUIET = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1"}
-POLL_S = 0.02
 WARM_UP = 3  # steps
+OTHERS = 0.1  # of the machine: with more, threads wait for one another, and that counts as CPU time
 START, MEMORY = 0.8, 1.0  # at most this share of TRL's
-TICK = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -88,8 +87,7 @@ class Seen:
     """One repetition of one side."""
 
     steps: Sequence[Taken]  # after the warm-up
-    start: float  # CPU seconds
-    peak: float  # MiB
+    watched: Watched
 
     @property
     def speed(self) -> float:
@@ -98,58 +96,6 @@ class Seen:
     @property
     def answer(self) -> float:
         return sum(step.answer for step in self.steps) / len(self.steps)
-
-
-# ---- the process tree
-
-
-def tree(pid: int) -> list[int]:
-    """The process and its descendants. One that has just ended has none."""
-    try:
-        found = [child for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").open()]
-    except OSError:
-        return [pid]
-    return [pid, *(below for line in found for child in line.split() for below in tree(int(child)))]
-
-
-def cpu_seconds(pid: int) -> float:
-    """Of the whole tree, children that have ended included."""
-    ticks = 0
-    for process in tree(pid):
-        after_name = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-        ticks += sum(map(int, after_name[11:15]))  # utime, stime, cutime, cstime
-    return ticks / TICK
-
-
-def peak_mib(pid: int) -> float:
-    """The most memory that each process of the tree ever had resident, added up."""
-    total = 0
-    for process in tree(pid):
-        lines = Path(f"/proc/{process}/status").read_text().splitlines()
-        total += sum(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
-    return total / 1024
-
-
-def watched(command: Sequence[str], log: Path, mark: bytes, steps: int, said: Path) -> tuple[float, float]:
-    """Run the command; CPU seconds to the first step that `log` tells of, and the peak up to the last."""
-    seen, start, peak = 0, 0.0, 0.0
-    with said.open("wb") as out, subprocess.Popen(
-        command, env={**os.environ, **QUIET}, stdin=subprocess.DEVNULL, stdout=out, stderr=out
-    ) as process:  # fmt: skip
-        while process.poll() is None:
-            done = sum(mark in line for line in log.read_bytes().split(b"\n")[:-1]) if log.exists() else 0
-            if done > seen:
-                start = start or cpu_seconds(process.pid)
-                peak, seen = max(peak, peak_mib(process.pid)), done
-            if seen < steps:
-                time.sleep(POLL_S)
-            else:
-                process.wait()
-    if process.returncode or seen < steps:
-        sys.exit(
-            f"{' '.join(command)}\nended with {process.returncode} after {seen} steps:\n{said.read_text()[-3000:]}"
-        )
-    return start, peak
 
 
 # ---- the sides
@@ -181,10 +127,10 @@ class Bench:
         name, steps = self._next(), WARM_UP + SIZES[size].steps
         log = self.folder / "runs" / "bench" / name / "events.jsonl"
         command = [*RLRUN, "train", *self.words(size, what, name, seed)]
-        start, peak = watched(command, log, b'"kind":"Step"', steps, self.folder / "said")
+        watched = watch(command, log, b'"kind":"Step"', steps, self.folder / "said")
         metrics = [event.metrics for event in events_of(log) if isinstance(event, Step)]
         taken = [Taken(m["perf/cpu_s"], m["perf/total_num_tokens"], m["response_length/mean"]) for m in metrics]
-        return Seen(taken[WARM_UP:], start, peak)
+        return Seen(taken[WARM_UP:], watched)
 
     def trl(self, size: str, what: str, seed: int) -> Seen:
         name, steps = self._next(), WARM_UP + SIZES[size].steps
@@ -193,9 +139,9 @@ class Bench:
             self.peer, str(PEER), what, str(self.folder / size), str(self.folder / f"{what}.jsonl"), str(steps),
             str(log), str(scratch), str(self.threads), json.dumps({**WORKS[what].arguments, "seed": seed}),
         ]  # fmt: skip
-        start, peak = watched(command, log, b'"cpu_s"', steps, self.folder / "said")
+        watched = watch(command, log, b'"cpu_s"', steps, self.folder / "said")
         taken = [Taken(**json.loads(line)) for line in log.read_text().splitlines()]
-        return Seen(taken[WARM_UP:], start, peak)
+        return Seen(taken[WARM_UP:], watched)
 
     def _next(self) -> str:
         self.runs += 1
@@ -219,7 +165,7 @@ def compared(size: str, what: str, pairs: Sequence[tuple[Seen, Seen]]) -> tuple[
     def ratio(value: Callable[[Seen], float]) -> float:
         return median(value(ours) / value(trl) for ours, trl in pairs)
 
-    speed, start, memory = ratio(lambda x: x.speed), ratio(lambda x: x.start), ratio(lambda x: x.peak)
+    speed, start, memory = ratio(lambda x: x.speed), ratio(lambda x: x.watched.start), ratio(lambda x: x.watched.peak)
     speeds = sorted(ours.speed / trl.speed for ours, trl in pairs)
 
     def judged(text: str, good: bool) -> str:
@@ -230,8 +176,8 @@ def compared(size: str, what: str, pairs: Sequence[tuple[Seen, Seen]]) -> tuple[
         size, what.upper(), cell(lambda x: x.speed, ",.0f"),
         judged(f"{speed:.2f}", kept[0]) + f" ({speeds[0]:.2f}–{speeds[-1]:.2f})", f"≥ {work.bound}",
         cell(lambda x: x.answer, ".1f"),
-        f"{cell(lambda x: x.start, '.1f')} = {judged(f'{start:.2f}', kept[1])}",
-        f"{cell(lambda x: x.peak, ',.0f')} = {judged(f'{memory:.2f}', kept[2])}",
+        f"{cell(lambda x: x.watched.start, '.1f')} = {judged(f'{start:.2f}', kept[1])}",
+        f"{cell(lambda x: x.watched.peak, ',.0f')} = {judged(f'{memory:.2f}', kept[2])}",
     ]  # fmt: skip
     return cells, all(kept)
 
@@ -271,7 +217,9 @@ def main(arguments: argparse.Namespace) -> int:
                 for number in range(arguments.repeats):
                     pairs.append((bench.ours(size, what, number), bench.trl(size, what, number)))
                     ours, trl = (f"{side.speed:,.0f}" for side in pairs[-1])
-                    console.print(f"{size} {what} {number + 1}: {ours} / {trl} tokens a CPU s", style="dim")
+                    others = max(side.watched.others for side in pairs[-1])
+                    said = f"{size} {what} {number + 1}: {ours} / {trl} tokens a CPU s; others took {others:.0%}"
+                    console.print(said, style="red" if others > OTHERS else "dim")
                 cells, good = compared(size, what, pairs)
                 table.add_row(*cells)
                 bad += not good

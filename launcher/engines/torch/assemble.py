@@ -19,7 +19,7 @@ from launcher.engines.torch.evaluate import Validation
 from launcher.engines.torch.load import critic, load
 from launcher.engines.torch.loop import Schedule, Source, Training
 from launcher.engines.torch.model import CausalLM
-from launcher.engines.torch.parallel import Parallel, Sharded
+from launcher.engines.torch.parallel import Parallel
 from launcher.engines.torch.policy import Policy
 from launcher.engines.torch.roles import FrozenCopy, Reference, WithoutAdapters
 from launcher.engines.torch.rows import Rows
@@ -67,8 +67,11 @@ def parts(run: RunSpec, device: torch.device, checkpoint: Path | None, refused: 
     engine = run.engine
     assert isinstance(engine, Torch)
     sharded = engine.strategy == "fsdp2" and world.SIZE > 1
-    offload = "weights" in engine.offload
-    parallel = Sharded(device, mixed=engine.mixed_precision, offload=offload) if sharded else Parallel()
+    parallel = Parallel()
+    if sharded:
+        from launcher.engines.torch.sharded import Sharded  # noqa: PLC0415  # late: FSDP2 takes a while to import
+
+        parallel = Sharded(device, mixed=engine.mixed_precision, offload="weights" in engine.offload)
     mixed = engine.mixed_precision and not sharded  # FSDP2 has a number format of its own
     model = load(run.model, run.seed, device, checkpoint and checkpoint / "policy", mixed=mixed)
     _check_length(run, model)

@@ -46,7 +46,38 @@ class Layout:
 
     def gathered(self, x: Tensor) -> Tensor:
         """[S, ...] -> [N, ...]."""
-        return x if self.places is None else x.index_select(0, self.places)
+        return x if self.places is None else _Gathered.apply(x, self.places)
+
+
+class _Gathered(torch.autograd.Function):
+    """index_select of places that are all different: its gradient is a copy, where torch would add."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, places: Tensor) -> Tensor:
+        ctx.size = len(x)
+        ctx.save_for_backward(places)
+        return x.index_select(0, places)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (places,), (grad,) = ctx.saved_tensors, grads
+        return grad.new_zeros((ctx.size, *grad.shape[1:])).index_copy_(0, places, grad), None
+
+
+class _Repeated(torch.autograd.Function):
+    """index_select of few large rows, each taken many times: its gradient is one matrix product."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, owner: Tensor) -> Tensor:
+        ctx.count = len(x)
+        ctx.save_for_backward(owner)
+        return x.index_select(0, owner)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (owner,), (grad,) = ctx.saved_tensors, grads
+        of = (torch.arange(ctx.count, device=owner.device)[:, None] == owner).to(grad.dtype)  # [g, n]
+        return (of @ grad.flatten(1)).view(ctx.count, *grad.shape[1:]), None
 
 
 def attention(
@@ -71,16 +102,18 @@ def attention(
         key, value = (x.repeat_interleave(shared, 1) for x in (key, value))
     q, k, v = (layout.spread(x[0].transpose(0, 1)) for x in (query, key, value))  # [S, H, D]
     done: list[tuple[Tensor, Tensor]] = []
-    parts, start = [], 0
-    for call in layout.calls:
-        end = start + call.count * call.length
+    parts = []
+    sizes = [
+        call.count * call.length for call in layout.calls
+    ]  # split, whose gradient is one copy; a slice's is S long
+    for call, *places in zip(layout.calls, q.split(sizes), k.split(sizes), v.split(sizes), strict=True):
         part_q, part_k, part_v = (
-            x[start:end].unflatten(0, (call.count, call.length)).transpose(1, 2) for x in (q, k, v)
+            x.unflatten(0, (call.count, call.length)).transpose(1, 2) for x in places
         )  # [count, H, length, D]
         if call.prompts is not None and call.owner is not None:
             owner = call.owner.to(q.device)
             part_k, part_v = (
-                torch.cat([before.index_select(0, owner), x], 2)
+                torch.cat([_Repeated.apply(before, owner), x], 2)
                 for before, x in zip(done[call.prompts], (part_k, part_v), strict=True)
             )
         done.append((part_k, part_v))
@@ -89,7 +122,6 @@ def attention(
             part_q, part_k, part_v, attn_mask=mask, is_causal=mask is None, dropout_p=dropout, scale=scaling
         )
         parts.append(out.transpose(1, 2).flatten(0, 1))  # [count * length, H, D]
-        start = end
     return layout.gathered(torch.cat(parts))[None], None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import signature
 
@@ -11,13 +12,15 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
-from launcher.engines.torch import streams
+from launcher.engines.torch import cache, streams
 from launcher.engines.torch.model import CausalLM
 from launcher.engines.torch.parallel import Parallel
 from launcher.problems import Problems
 from launcher.spec.sampler import Sampler
 
 BLOCK = 512  # tokens of the vocabulary that are summed together
+DROP = 7 / 8  # share of rows still writing at which the others leave: leaving copies the cache
+SMALL = 2**21  # multiplications of a layer's largest matrix under which a second thread costs more than it gives
 
 
 @dataclass(frozen=True)
@@ -42,13 +45,25 @@ class Decoder:
         self._check_cache()
         self.model.eval()
         answers: list[Sampled] = [Sampled([], True)] * (len(prompts) * n)
-        with self.parallel.whole(self.model), self.model.precision():
+        with self.parallel.whole(self.model), self.model.precision(), self._threads(len(prompts) * n):
             for part in self._parts(prompts, n):
                 rows = [prompt * n + sample for prompt in part for sample in range(n)]
                 found = self._sample([prompts[prompt] for prompt in part], n, keys[rows], temperature)
                 for row, answer in zip(rows, found, strict=True):
                     answers[row] = answer
         return answers
+
+    @contextmanager
+    def _threads(self, rows: int) -> Iterator[None]:
+        """One CPU thread while all matrices are small: others would only wait for each other."""
+        before = torch.get_num_threads()
+        work = max(weight.numel() for layer in self.model.layers() for weight in layer.parameters())
+        if self.model.device.type == "cpu" and min(rows, self.sampler.max_num_seqs) * work < SMALL:
+            torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
 
     def _check_cache(self) -> None:
         """A model that knows no `past_key_values` would take them, ignore them, and read single tokens."""
@@ -69,44 +84,47 @@ class Decoder:
             yield by_length[start : start + size]
 
     def _sample(self, prompts: list[list[int]], n: int, keys: np.ndarray, temperature: float) -> list[Sampled]:
-        cache = DynamicCache(config=self.model.base.config)
-        logits, mask = self._prefill(prompts, cache)
+        held = cache.empty(self.model.base.config)
+        logits, mask = self._prefill(prompts, held)
         logits, mask = logits.repeat_interleave(n, 0), mask.repeat_interleave(n, 0)  # [R, V], [R, L]
-        cache.reorder_cache(torch.arange(len(prompts), device=mask.device).repeat_interleave(n))
-        alive = torch.arange(len(prompts) * n, device=mask.device)
+        held.reorder_cache(torch.arange(len(prompts), device=mask.device).repeat_interleave(n))
+        alive = torch.arange(len(prompts) * n, device=mask.device)  # [R] which answer each row writes
+        going = torch.ones_like(alive, dtype=torch.bool)  # [R] whether it still does
         written = torch.full((len(alive), self.max_new), -1, device=mask.device)
         ended = torch.zeros(len(alive), dtype=torch.bool, device=mask.device)
         for t in range(self.max_new):
             token = self._pick(logits, keys, t, temperature)  # [R]
-            written[alive, t] = token
-            going = torch.isin(token, self.eos, invert=True)
-            ended[alive] = ~going
-            if t + 1 == self.max_new or not going.any():
+            written[alive[going], t] = token[going]
+            going = going & torch.isin(token, self.eos, invert=True)
+            ended[alive[~going]] = True
+            left = int(going.sum())
+            if t + 1 == self.max_new or not left:
                 break
-            if not going.all():
+            if left <= DROP * len(going):
                 alive, token, mask, keys = alive[going], token[going], mask[going], keys[going.cpu().numpy()]
-                cache.reorder_cache(going.nonzero()[:, 0])  # each kind of cache has it; batch_select_indices not
+                held.reorder_cache(going.nonzero()[:, 0])  # each kind of cache has it; batch_select_indices not
+                going = going[going]
             mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
-            logits = self._forward(token[:, None], mask, cache)
+            logits = self._forward(token[:, None], mask, held)
         return [
             Sampled([token for token in row if token >= 0], not end)
             for row, end in zip(written.tolist(), ended.tolist(), strict=True)
         ]
 
-    def _prefill(self, prompts: list[list[int]], cache: DynamicCache) -> tuple[Tensor, Tensor]:
+    def _prefill(self, prompts: list[list[int]], held: DynamicCache) -> tuple[Tensor, Tensor]:
         """[P, V] logits after each prompt, and the [P, L] mask of its left-padded tokens."""
         longest = max(map(len, prompts))
         pad = self.model.tokenizer.pad_token_id
         ids = torch.tensor([[pad] * (longest - len(prompt)) + prompt for prompt in prompts], device=self.model.device)
         real = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
         mask = torch.tensor(real, device=self.model.device)
-        return self._forward(ids, mask, cache), mask
+        return self._forward(ids, mask, held), mask
 
-    def _forward(self, ids: Tensor, mask: Tensor, cache: DynamicCache) -> Tensor:
+    def _forward(self, ids: Tensor, mask: Tensor, held: DynamicCache) -> Tensor:
         """[R, V] logits after the last of the `ids` [R, L]; `mask` [R, cached + L] leaves out padding."""
         positions = (mask.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
         return self.model.base(
-            input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True,
+            input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=held, use_cache=True,
             logits_to_keep=1,
         ).logits[:, -1]  # fmt: skip
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
@@ -49,9 +48,12 @@ def load(
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     module = module.to(device)
-    if adapt and model.lora_rank:
-        module = _adapted(module, model, seed, adapter)
-    return CausalLM(module, tokenizer, mixed)
+    if not (adapt and model.lora_rank):
+        return CausalLM(module, tokenizer, mixed)
+    from launcher.engines.torch import adapters  # noqa: PLC0415  # late: peft takes half a second
+
+    path = weights_of(model.path) if isinstance(model, Pretrained) else None
+    return CausalLM(adapters.adapted(module, model, seed, path, adapter), tokenizer, mixed, base=module)
 
 
 def critic(
@@ -73,24 +75,6 @@ def _prepare(module: PreTrainedModel, model: Model) -> None:
         module.set_attn_implementation(NAME)
     if model.enable_gradient_checkpointing:
         module.gradient_checkpointing_enable({"use_reentrant": False})
-
-
-def _adapted(module: PreTrainedModel, model: Model, seed: int, adapter: Path | None) -> PeftModel:
-    """The model with its weights frozen and low-rank adapters beside them (LoRA, arXiv:2106.09685)."""
-    if adapter:
-        return PeftModel.from_pretrained(module, str(adapter), is_trainable=True)
-    targets = model.target_modules
-    config = LoraConfig(
-        r=model.lora_rank, lora_alpha=model.lora_alpha, task_type="CAUSAL_LM",
-        target_modules=targets[0] if targets == ("all-linear",) else list(targets),
-        base_model_name_or_path=None if isinstance(model, Scratch) else getattr(model, "path", None),
-    )  # fmt: skip
-    torch.manual_seed(seed)
-    try:
-        made = get_peft_model(module, config)
-    except ValueError as error:
-        raise Problems([f"model.target_modules: {' '.join(str(error).split())}"]) from error
-    return cast("PeftModel", made)
 
 
 def _from_scratch(model: Scratch, seed: int, dtype: torch.dtype) -> tuple[Any, PreTrainedTokenizerFast]:
@@ -123,18 +107,12 @@ def _from_folder(model: Model, weights: Path | None, dtype: torch.dtype) -> tupl
     try:
         tokenizer = _tokenizer_class(Path(path)).from_pretrained(path, **more)
         if (Path(path) / ADAPTER).is_file():
-            return _merged(Path(path), dtype, more), tokenizer
+            from launcher.engines.torch import adapters  # noqa: PLC0415  # late: peft takes half a second
+
+            return adapters.merged(Path(path), dtype, more), tokenizer
         return AutoModelForCausalLM.from_pretrained(path, dtype=dtype, use_safetensors=True, **more), tokenizer
     except (OSError, ValueError, SafetensorError) as error:
         raise Problems([f"model.path: {path!r} cannot be loaded: {' '.join(str(error).split())}"]) from error
-
-
-def _merged(folder: Path, dtype: torch.dtype, more: dict[str, Any]) -> Any:
-    """The model that an adapter's folder speaks of, the adapter added into its weights."""
-    base = folder / BASE
-    path = str(base) if base.is_dir() else LoraConfig.from_pretrained(str(folder)).base_model_name_or_path
-    module = AutoModelForCausalLM.from_pretrained(weights_of(str(path)), dtype=dtype, use_safetensors=True, **more)
-    return cast("Any", PeftModel.from_pretrained(module, str(folder))).merge_and_unload().requires_grad_(True)
 
 
 def _tokenizer_class(folder: Path) -> Any:

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
-from peft import PeftModel
 from torch import Tensor, nn
 from torch.nn.functional import linear
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -25,10 +24,25 @@ log = logging.getLogger(__name__)
 class Network(nn.Module):
     """What a language model and a critic have in common: a decoder over packed sequences, in a number format."""
 
-    def __init__(self, decoder: nn.Module, packs: bool, mixed: bool = False) -> None:
+    module: PreTrainedModel
+    """What is trained and saved."""
+
+    def __init__(self, base: PreTrainedModel, decoder: PreTrainedModel, mixed: bool) -> None:
         super().__init__()
-        self._decoder = (decoder,)  # a tuple, so that torch does not list its weights a second time
-        self.packs, self.mixed = packs, mixed
+        self._inside = base, decoder  # in a tuple, so that torch does not list their weights a second time
+        self.packs, self.mixed = _packs(base), mixed
+        if not self.packs:
+            log.warning("%s mixes packed sequences; it computes equal lengths together", type(base).__name__)
+
+    @property
+    def base(self) -> PreTrainedModel:
+        """The transformers model, under its adapters where it has some."""
+        return self._inside[0]
+
+    def layers(self) -> list[nn.Module]:
+        """The repeated blocks."""
+        names = set(self.base._no_split_modules or ())
+        return [part for part in self.base.modules() if type(part).__name__ in names]
 
     @property
     def device(self) -> torch.device:
@@ -48,7 +62,7 @@ class Network(nn.Module):
 
     def hidden(self, packed: Packed) -> Tensor:
         """[M, H] last hidden states before the predicted tokens."""
-        decoder = self._decoder[0]
+        decoder = self._inside[1]
         if self.packs:
             return _packed(decoder, packed).last_hidden_state[0].index_select(0, packed.source)
         return torch.cat([decoder(input_ids=ids, use_cache=False).last_hidden_state.flatten(0, 1)
@@ -56,22 +70,15 @@ class Network(nn.Module):
 
 
 class CausalLM(Network):
-    """A causal language model with its tokenizer, on one device."""
+    """A causal language model with its tokenizer, on one device. Adapters stand around its `base`."""
 
     def __init__(
-        self, module: PreTrainedModel | PeftModel, tokenizer: PreTrainedTokenizerFast, mixed: bool = False
-    ) -> None:
-        base = base_of(module)
-        super().__init__(cast("Any", base).get_decoder(), _packs(base), mixed)
-        self.module, self.tokenizer = module, tokenizer
-        self.splits = _splits(base)
-        if not self.packs:
-            log.warning("%s mixes packed sequences; it computes equal lengths together", type(base).__name__)
-
-    @property
-    def base(self) -> PreTrainedModel:
-        """The transformers model, under its adapters where it has some."""
-        return base_of(self.module)
+        self, module: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, mixed: bool = False, *,
+        base: PreTrainedModel | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(base or module, cast("Any", base or module).get_decoder(), mixed)
+        self.module, self.tokenizer, self.adapted = module, tokenizer, base is not None
+        self.splits = _splits(self.base)
 
     @property
     def eos(self) -> list[int]:
@@ -102,7 +109,7 @@ class Critic(Network):
     """Expects an answer's reward, at each of its tokens: a decoder with one output."""
 
     def __init__(self, decoder: PreTrainedModel, mixed: bool = False) -> None:
-        super().__init__(decoder, _packs(decoder), mixed)
+        super().__init__(decoder, decoder, mixed)
         self.module = decoder
         width = decoder.config.get_text_config().hidden_size
         self.head = nn.Linear(width, 1, device=decoder.device, dtype=decoder.dtype)
@@ -114,10 +121,6 @@ class Critic(Network):
         with self.precision():
             value = self.head(self.hidden(packed))[:, 0]
         return packed.unpack(value.float() if value.dtype == torch.bfloat16 else value)
-
-
-def base_of(module: PreTrainedModel | PeftModel) -> PreTrainedModel:
-    return cast("PreTrainedModel", module.get_base_model() if isinstance(module, PeftModel) else module)
 
 
 def _packed(module: nn.Module, packed: Packed, **more: Any) -> Any:
@@ -172,8 +175,10 @@ def _splits(module: PreTrainedModel) -> bool:
     layer = module.get_output_embeddings()
     if type(layer) is not nn.Linear or layer.bias is not None:
         return False
-    ids = torch.arange(3, 9, device=module.device)[None] % module.config.get_text_config().vocab_size
     decoder = cast("Any", module).get_decoder()
+    if decoder is module:  # it names none of its own (llama4)
+        return False
+    ids = torch.arange(3, 9, device=module.device)[None] % module.config.get_text_config().vocab_size
     found = linear(decoder(input_ids=ids, use_cache=False).last_hidden_state, layer.weight)
     expected = module(input_ids=ids, use_cache=False).logits
     return found.shape == expected.shape and _near(found, expected)

@@ -9,13 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from peft import PeftModel, get_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from launcher.engines.torch import world
 from launcher.engines.torch.load import BASE, VALUE_HEAD
-from launcher.engines.torch.model import CausalLM, Critic
+from launcher.engines.torch.model import Critic
 from launcher.engines.torch.parallel import laid_like, whole_value
 from launcher.engines.torch.policy import Policy
 from launcher.engines.torch.trained import Trained
@@ -37,11 +36,16 @@ class Held:
 
 def gathered(policy: Policy, keep_base: bool) -> Held:
     """Every process must ask: each may hold a part of every tensor."""
-    module, critic = policy.model.module, critic_of(policy)
-    adapters = isinstance(module, PeftModel)
+    model, critic = policy.model, critic_of(policy)
+    weights: Tensors = model.module.state_dict(keep_vars=True)
+    base: Tensors = {}
+    if model.adapted:
+        from launcher.engines.torch import adapters  # noqa: PLC0415  # late: peft takes half a second
+
+        weights, base = adapters.weights(model.module), adapters.beneath(model.base) if keep_base else {}
     return Held(
-        policy=_whole(get_peft_model_state_dict(module) if adapters else module.state_dict(keep_vars=True)),
-        base=_whole(_beneath(policy.model)) if adapters and keep_base else {},
+        policy=_whole(weights),
+        base=_whole(base),
         optimizer=_whole(_optimizer_tensors(policy.actor)),
         critic=_whole(critic.module.state_dict(keep_vars=True)) if critic else {},
         value_head=_whole(critic.head.state_dict(keep_vars=True)) if critic else {},
@@ -88,16 +92,6 @@ def _whole(tensors: Tensors) -> Tensors:
             seen[id(value)] = whole.to("cpu").contiguous() if world.RANK == 0 else whole
         found[name] = seen[id(value)]
     return found if world.RANK == 0 else {}
-
-
-def _beneath(model: CausalLM) -> Tensors:
-    """The weights under the adapters, by the names that they have without."""
-    adapters = ("lora_A.", "lora_B.", "lora_embedding_")
-    return {
-        name.replace(".base_layer.", "."): value
-        for name, value in model.base.state_dict(keep_vars=True).items()
-        if not any(part in name for part in adapters)
-    }
 
 
 def _names(trained: Trained) -> dict[str, nn.Parameter]:

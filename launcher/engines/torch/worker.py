@@ -7,6 +7,7 @@ or 128 + the signal that asked it to stop.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -89,8 +90,11 @@ def train(run: RunSpec, folder: Path, start: int) -> bool:
         )
         tell(Phase(name="loading"))
 
+    gc.disable()  # importing makes no garbage, and looking for it would take a fifth of the time
     from launcher.engines.torch import assemble, world  # noqa: PLC0415  # late: torch takes seconds
 
+    gc.freeze()
+    gc.enable()
     device = assemble.device(run, run.engine.num_threads if isinstance(run.engine, Torch) else 0)
     world.join(device)
     checkpoint = folder / "checkpoints" / checkpoints.name_of(start) if start else None
