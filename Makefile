@@ -5,10 +5,11 @@ SEEDS ?= 0
 KILLS ?= 20
 SEED ?= 0
 RUNS ?= 5
+PEERS ?= .venv-oracles
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint chaos bench picture clean
+.PHONY: help setup demo test lint chaos bench oracles peers compare docs picture clean
 
 help:  ## list what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,8 +44,32 @@ chaos: $(VENV)/ready-dev  ## kill a run KILLS times at random moments; each must
 bench: $(VENV)/ready-dev  ## what starting, planning and a training step cost
 	$(VENV)/bin/python benchmarks/costs.py $(RUNS)
 
+$(PEERS)/ready: Makefile
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(PEERS)/bin/pip install --quiet --disable-pip-version-check trl==1.16.0 transformers==5.23.0 peft==0.21.2 ray==2.60.0 \
+		hydra-core==1.3.8 pydantic==2.14.3 pytest==9.2.0 pillow==13.0.0 cachetools==7.1.6 fastapi==0.165.0 uvicorn==0.54.0
+	$(PEERS)/bin/pip install --quiet --disable-pip-version-check --no-deps verl==0.9.1 tensordict==0.10.0 pyvers==0.2.3 \
+		codetiming==1.4.0 torchdata==0.11.0 orjson==3.13.0 cloudpickle==3.1.2 importlib_metadata==10.2.0 zipp==4.1.2 \
+		pylatexenc==2.11 pybind11==3.1.0
+	@touch $@
+
+oracles: $(VENV)/ready-dev $(PEERS)/ready  ## every loss, advantage and KL against verl and TRL, value and gradient
+	$(VENV)/bin/python benchmarks/oracles.py $(PEERS)/bin/python
+
+peers: $(VENV)/ready-dev $(PEERS)/ready  ## training against TRL: tokens a CPU second, start, memory
+	$(VENV)/bin/python benchmarks/train_vs_trl.py --peer $(PEERS)/bin/python --sizes tiny --threads 1 --repeats $(RUNS)
+	$(VENV)/bin/python benchmarks/train_vs_trl.py --peer $(PEERS)/bin/python --sizes small --threads 2 --repeats $(RUNS)
+
+compare: $(VENV)/ready-dev  ## every RL algorithm on the quickstart's task, three seeds
+	$(VENV)/bin/python benchmarks/algorithms.py
+
+docs: $(VENV)/ready-dev picture  ## write what docs/ holds, from real runs
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	$(VENV)/bin/python benchmarks/algorithms.py --write
+
 picture: $(VENV)/ready  ## draw docs/console.svg from the newest quickstart run
 	$(VENV)/bin/python docs/console.py
 
 clean:  ## remove the environment and caches; runs stay
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -28,12 +28,29 @@ METRICS: Mapping[str, Metric] = {
     "actor/entropy": Metric("entropy", "mean entropy of the policy per token", "nats"),
     "actor/grad_norm": Metric("grad norm", "length of the gradient before it was clipped"),
     "actor/lr": Metric("lr", "learning rate"),
+    "actor/dpo_loss": Metric("dpo loss", "loss over the pairs", better="down"),
+    "actor/pg_clipfrac_lower": Metric("dual clip", "share of tokens that the dual clip bounded"),
+    "actor/reward_kl_penalty": Metric("kl in reward", "mean distance from the reference per token", "nats"),
+    "actor/reward_kl_penalty_coeff": Metric("kl price", "what a nat of that distance costs"),
+    "actor/skipped_nonfinite": Metric("skipped", "share of updates not taken, as something was not finite"),
+    "critic/vf_loss": Metric("vf loss", "half the squared error of the critic", better="down"),
+    "critic/vf_clipfrac": Metric("vf clipped", "share of tokens whose value was clipped"),
+    "critic/values/mean": Metric("value", "mean of what the critic expects"),
+    "critic/returns/mean": Metric("return", "mean of what it should have expected"),
+    "rewards/accuracies": Metric("accuracy", "share of pairs whose chosen answer gained more", better="up"),
+    "rewards/margins": Metric("margin", "mean difference of what the two answers gained", better="up"),
+    "train/num_gen_batches": Metric("rounds", "times the step sampled until it was full"),
+    "train/share_full": Metric("full", "share of the step's groups that teach", better="up"),
+    "train/groups_kept": Metric("kept", "groups that were learnt from"),
+    "train/groups_filtered": Metric("left out", "groups whose rewards spread too little"),
+    "train/trainable_token_share": Metric("learnt", "share of the answers' tokens that were learnt from"),
     "train/loss": Metric("loss", "negative log-likelihood of the answers per token", "nats", "down"),
     "train/grad_norm": Metric("grad norm", "length of the gradient before it was clipped"),
     "train/lr": Metric("lr", "learning rate"),
     "val/loss": Metric("val loss", "negative log-likelihood of held-out answers per token", "nats", "down"),
     "response_length/mean": Metric("length", "mean length of the answers", "tokens"),
     "response_length/clip_ratio": Metric("cut", "share of answers cut at data.max_response_length"),
+    "perf/cpu_s": Metric("cpu s", "processor seconds of the step in one process", "s", "down"),
     "perf/throughput": Metric("tokens/s", "tokens processed a second by each process", "tokens/s", "up"),
     "timing_s/step": Metric("s/step", "duration of the step", "s", "down"),
 }
@@ -41,12 +58,17 @@ METRICS: Mapping[str, Metric] = {
 TIMES = ("timing_s/", "timing_per_token_ms/", "perf/")
 """Names that begin so tell of the machine and the clock; all others are equal in equal runs."""
 
-_SCORES = ("critic/score/mean", "train/loss")
+_SCORES = ("critic/score/mean", "rewards/accuracies", "train/loss")
 _WATCHED = (
     "critic/score/mean",
+    "rewards/accuracies",
     "train/loss",
+    "actor/dpo_loss",
+    "rewards/margins",
     "actor/entropy",
     "actor/kl_loss",
+    "critic/vf_loss",
+    "train/share_full",
     "critic/frac_reward_zero_std",
     "actor/grad_norm",
     "train/grad_norm",

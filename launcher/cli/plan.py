@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,24 +53,32 @@ def _table(run: RunSpec) -> Table:
     for group, values in node.items():
         if not isinstance(values, dict):
             table.add_row(Text(group, "bold"), str(values), "")
-            continue
-        target = str(values.pop("_target_", "")).rpartition(".")[2]
-        table.add_row(Text(group, "bold"), Text(target, "bold cyan"), "")
-        defaults = _defaults(type(getattr(run, group)))
-        for name, value in values.items():
-            changed = name not in defaults or defaults[name] != value
-            table.add_row(
-                f"  {name}",
-                Text(_shown(value), "bold" if changed else "dim"),
-                Text(f"default {_shown(defaults[name])}" if changed and name in defaults else "", "dim"),
-            )
+        elif group != "critic" or "critic" in run.algorithm.needs:
+            target = str(values.pop("_target_", "")).rpartition(".")[2]
+            table.add_row(Text(group, "bold"), Text(target, "bold cyan"), "")
+            _add_rows(table, getattr(run, group), values, "  ")
     return table
+
+
+def _add_rows(table: Table, settings: Any, values: dict[str, Any], before: str) -> None:
+    """A row for each setting; settings that hold settings give theirs."""
+    defaults = _defaults(type(settings))
+    for name, value in values.items():
+        if isinstance(value, dict) and is_dataclass(held := getattr(settings, name)):
+            _add_rows(table, held, value, f"{before}{name}.")
+            continue
+        changed = name not in defaults or defaults[name] != value
+        table.add_row(
+            f"{before}{name}",
+            Text(_shown(value), "bold" if changed else "dim"),
+            Text(f"default {_shown(defaults[name])}" if changed and name in defaults else "", "dim"),
+        )
 
 
 def _defaults(cls: type) -> dict[str, Any]:
     """What each setting is when nobody sets it."""
     schema = adapter(cls).json_schema()
-    schema = schema if "properties" in schema else next(iter(schema["$defs"].values()))
+    schema = schema if "properties" in schema else schema["$defs"][cls.__name__]
     return {name: field["default"] for name, field in schema["properties"].items() if "default" in field}
 
 

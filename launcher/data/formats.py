@@ -98,6 +98,8 @@ def _answered(path: str, value: Any) -> tuple[tuple[Message, ...], str]:
     """The turns before an answer, if it comes with any, and the answer."""
     if isinstance(value, str):
         return (), _text(path, value)
+    if not isinstance(value, list):
+        raise Unfit(f"{path} is {type_name(value)}; it must be text or a list of messages")
     turns = _messages(path, value)
     if turns[-1].role != "assistant":
         raise Unfit(f"{path}[{len(turns) - 1}].role is {shown(turns[-1].role)}; the last turn must be the assistant's")

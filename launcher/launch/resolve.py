@@ -149,7 +149,7 @@ def _refusal(override: Override, known: dict[str, list[str]]) -> str:
         return f"{key}: Hydra's own settings are not part of a run; leave it out"
     if TARGET in key or _names_target(override.value()):
         return f"{key}: {TARGET} is named by config files only; {top}=CHOICE would do"
-    settable = [*known, "optim", "trainer", "seed"]
+    settable = [*known, "optim", "critic", "trainer", "seed"]
     if top not in settable:
         return f"{key}: no group or setting {top!r}; {nearest(top, settable)}"
     if not rest and top in known and override.type != OverrideType.DEL:

@@ -40,10 +40,15 @@ class Optim:
 
 
 @settings
+class CriticOptim(Optim):
+    lr: Positive = 1e-5
+
+
+@settings
 class Critic:
     """The model that expects rewards (PPO). It begins as the policy's model, with an output of its own."""
 
-    optim: Optim = Field(default_factory=lambda: Optim(lr=1e-5))
+    optim: CriticOptim = Field(default_factory=CriticOptim)
 
 
 @settings

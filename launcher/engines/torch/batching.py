@@ -31,6 +31,16 @@ class Sizes:
         return sum(self.length[row] - self.prompt[row] for row in rows) + self.prompt[rows[0]]
 
 
+def mini_batches(batch: Batch, parts: int) -> list[Batch]:
+    """The batch in `parts` of equally many groups, in the order of the groups' numbers."""
+    if parts == 1:
+        return [batch]
+    groups = sorted(_groups(batch), key=lambda rows: int(batch.group[rows[0]]))
+    size = len(groups) // parts
+    chosen = [groups[start : start + size] for start in range(0, parts * size, size)]
+    return [batch.rows([row for rows in part for row in rows]) for part in chosen]
+
+
 def micro_batches(batch: Batch, limits: Limits, *, whole: bool, share: bool) -> list[Rows]:
     """All rows, in parts that keep to the limits; a group that must stay `whole` may be a part that does not."""
     groups = _groups(batch)

@@ -57,7 +57,7 @@ class Decoder:
     def _threads(self, rows: int) -> Iterator[None]:
         """One CPU thread while all matrices are small: others would only wait for each other."""
         before = torch.get_num_threads()
-        work = max(weight.numel() for layer in self.model.layers() for weight in layer.parameters())
+        work = max((weight.numel() for layer in self.model.layers() for weight in layer.parameters()), default=SMALL)
         if self.model.device.type == "cpu" and min(rows, self.sampler.max_num_seqs) * work < SMALL:
             torch.set_num_threads(1)
         try:

@@ -55,7 +55,7 @@ class Validation:
         sums: dict[str, dict[str, float]] = {source: {} for source in self.sources}
         samples: list[Sample] = []
         mine = self.asked[world.RANK :: world.SIZE]
-        for start in range(0, len(mine), self.size):
+        for start in range(0, _share(len(self.asked)), self.size):
             for asked in self._answer(mine[start : start + self.size], step):
                 held = sums[asked.source]
                 for name, value in self._of_prompt(asked).items():
@@ -107,6 +107,8 @@ class Validation:
         n, temperature = self.decoder.sampler.val_n, self.decoder.sampler.val_temperature
         keys = streams.keys(self.seed, -step - 1, places, n)  # never a training step's streams
         found = self.decoder.sample([self._prompt(place) for place in places], n, keys, temperature)
+        if not places:
+            return
         texts = self.decoder.texts(found)
         answers = [self.rows.answer(places[number // n], text) for number, text in enumerate(texts)]
         scores = scored(self.reward, answers)
@@ -118,17 +120,23 @@ class Validation:
         """`val/loss`, and `val/` all else that the algorithm reports of rows."""
         mine = self.rows.tokens[world.RANK :: world.SIZE]
         sums: dict[str, tuple[float, float]] = {}
-        for start in range(0, len(mine), self.size):
-            batch = imitated(mine[start : start + self.size], self.policy.model)
-            for name, (total, count) in self.policy.losses(batch).items():
+        for start in range(0, _share(len(self.rows.tokens)), self.size):
+            rows = mine[start : start + self.size]
+            found = self.policy.losses(imitated(rows or self.rows.tokens[:1], self.policy.model))
+            for name, (total, count) in found.items() if rows else ():
                 before = sums.get(name, (0.0, 0.0))
                 sums[name] = before[0] + total, before[1] + count
         held = world.gathered(sums)
-        found = {}
+        means = {}
         for name in sorted({name for part in held for name in part if "/loss" not in name}):
             total, count = (math.fsum(part.get(name, (0.0, 0.0))[i] for part in held) for i in (0, 1))
-            found[f"val/{name.removeprefix('actor/')}"] = total / max(count, 1e-300)
-        return found
+            means[f"val/{name.removeprefix('actor/')}"] = total / max(count, 1e-300)
+        return means
+
+
+def _share(rows: int) -> int:
+    """The most rows that a process has of so many: where weights lie in parts, all compute equally often."""
+    return -(-rows // world.SIZE)
 
 
 def _sample(step: int, asked: Asked) -> Sample:

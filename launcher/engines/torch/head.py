@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 LOGITS = 2**24  # made at a time
-KEPT = 2**27  # most that are kept for the backward pass, for all rows of a micro-batch
+KEPT = 2**26  # most that are kept for the backward pass, for all rows of a micro-batch
 
 
 class Scores(NamedTuple):

@@ -11,6 +11,7 @@ import torch
 
 from launcher import checkpoints
 from launcher.engines.torch import measure, streams, world
+from launcher.engines.torch.batching import mini_batches
 from launcher.engines.torch.evaluate import Validation
 from launcher.engines.torch.policy import Policy
 from launcher.engines.torch.save import Written
@@ -81,7 +82,7 @@ class Training:
                 return self.leave(step - 1)
             metrics, spoilt = self.step(step)
             if spoilt:  # before the step: what is told after it, a resume from it would not tell again
-                self.emit(Alert(step=step, text=f"update skipped, nothing was changed: {spoilt} is not finite"))
+                self.emit(Alert(step=step, text=f"update skipped, weights and optimizer kept: {spoilt} is not finite"))
             self.emit(Step(step=step, metrics=metrics))
             self.check_finite(step, spoilt)
             if schedule.saves(step):
@@ -96,8 +97,9 @@ class Training:
             self.busy("rollout" if self.policy.sampled else "update")
             came, told = self.source.batch(step, self.clock)  # tokens, mask, reward
             made, metrics, spoilt = self.learn(came, step)
-        metrics |= told | measure.of_batch(came, made, self.policy.sampled, self.run.data.max_response_length)
-        metrics |= {"training/global_step": float(step), "training/epoch": float(self.source.order.epoch(step))}
+        begun = {"training/global_step": float(step), "training/epoch": float(self.source.order.epoch(step))}
+        metrics = begun | metrics | told
+        metrics |= measure.of_batch(came, made, self.policy.sampled, self.run.data.max_response_length)
         tokens = int(world.total(came.length.sum()).item())
         seconds, cpu = self.clock.seconds["step"], time.process_time() - cpu
         metrics |= measure.speed(tokens, seconds, cpu, self.policy.model.device)
@@ -117,8 +119,8 @@ class Training:
             batch, self.told = algorithm.prepare(batch, self.told, world.total)  # + advantages
         self.busy("update")
         with self.clock("update_actor"):
-            size = len(batch) // parts if self.policy.sampled else len(batch)
-            updates = [self.policy.update(part, step) for _ in range(trainer.ppo_epochs) for part in batch.split(size)]
+            minis = mini_batches(batch, parts)
+            updates = [self.policy.update(mini, step) for _ in range(trainer.ppo_epochs) for mini in minis]
         spoilt = next((update.spoilt for update in updates if update.spoilt), "")
         return batch, measure.mean_of([update.metrics for update in updates]) | dict(self.told), spoilt
 

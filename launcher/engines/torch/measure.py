@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -79,8 +80,9 @@ def of_batch(came: Batch, made: Batch, sampled: bool, max_response: int) -> dict
 
 
 def mean_of(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean of each metric over a step's optimizer updates."""
-    return {name: sum(update[name] for update in updates) / len(updates) for name in updates[0]}
+    """The mean of each metric over those of a step's updates that have it."""
+    names = dict.fromkeys(name for update in updates for name in update)
+    return {name: fmean(update[name] for update in updates if name in update) for name in names}
 
 
 def speed(tokens: int, seconds: float, cpu: float, device: torch.device) -> dict[str, float]:

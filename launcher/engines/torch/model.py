@@ -29,7 +29,7 @@ class Network(nn.Module):
 
     def __init__(self, base: PreTrainedModel, decoder: PreTrainedModel, mixed: bool) -> None:
         super().__init__()
-        self._inside = base, decoder  # in a tuple, so that torch does not list their weights a second time
+        self._inside = base, decoder, base.device  # in a tuple, so that torch does not list their weights a second time
         self.packs, self.mixed = _packs(base), mixed
         if not self.packs:
             log.warning("%s mixes packed sequences; it computes equal lengths together", type(base).__name__)
@@ -42,11 +42,14 @@ class Network(nn.Module):
     def layers(self) -> list[nn.Module]:
         """The repeated blocks."""
         names = set(self.base._no_split_modules or ())
-        return [part for part in self.base.modules() if type(part).__name__ in names]
+        return [  # FSDP2 makes a subclass of each part's class
+            part for part in self.base.modules() if names & {kind.__name__ for kind in type(part).__mro__}
+        ]
 
     @property
     def device(self) -> torch.device:
-        return next(self.parameters()).device
+        """Where it is computed; its weights may rest elsewhere."""
+        return self._inside[2]
 
     @contextmanager
     def precision(self) -> Iterator[None]:

@@ -131,7 +131,8 @@ class Policy:
             if rows:
                 for what, mean in seen.items():
                     sums[what] = sums.get(what, 0) + torch.stack([x.double() for x in mean])
-            for what, values in (*_given(part), ("log-probability", computed), ("loss", loss)):
+            of = "prediction" if name == "critic" else "log-probability"
+            for what, values in (*_given(part), (of, computed), ("loss", loss)):
                 finite[what] &= torch.isfinite(values).all()
         taken = trained.take(step, finite, idle=not divisor)
         return _means(sums) | {
@@ -172,7 +173,7 @@ class Policy:
         return {what: (x[0].item(), x[1].item()) for what, x in sums.items()}
 
 
-_CHECKED = ("reference", "old log-probability", "value", "advantage", "log-probability", "loss")
+_CHECKED = ("reference", "old log-probability", "value", "advantage", "log-probability", "prediction", "loss")
 
 
 def _given(part: Batch) -> list[tuple[str, Tensor]]:

@@ -87,16 +87,20 @@ class Rollouts:
         most, first = self.algorithm.max_num_gen_batches, self._round(self.order.of(step), step, 0, clock)
         if most == 1:
             return first, {}
-        keeps = self.algorithm.kept(first)
+        keeps = self._kept(first)
         kept, left, rounds = first.rows(keeps), first.rows(~keeps), 1
         while (full := self._groups(kept)) < self.order.batch and rounds < most:
             more = self._round(self.order.again(step, rounds), step, rounds, clock)
-            kept, rounds = _joined([kept, more.rows(self.algorithm.kept(more))]), rounds + 1
+            kept, rounds = _joined([kept, more.rows(self._kept(more))]), rounds + 1
         told = {"train/num_gen_batches": float(rounds), "train/share_full": min(full / self.order.batch, 1.0)}
         return self._shared_out(kept, left), told
 
+    def _kept(self, batch: Batch) -> Tensor:
+        """[B] rows of groups to learn from, and of those in which a score is not finite: that must not pass unseen."""
+        return self.algorithm.kept(batch) | torch.isin(batch.group, batch.group[~batch.reward.isfinite()])
+
     def _groups(self, batch: Batch) -> int:
-        return int(world.total(torch.tensor(float(len(batch) // self.decoder.sampler.n))).item())
+        return int(world.total(batch.mask.new_tensor(float(len(batch) // self.decoder.sampler.n))).item())
 
     def _shared_out(self, kept: Batch, left: Batch) -> Batch:
         """As many groups as a step takes, in the order of their numbers and as many to each process.
@@ -116,6 +120,8 @@ class Rollouts:
         prompts = {number: row for number, row in zip(numbers, given, strict=True) if isinstance(row, Tokens)}
         pairs = {number: row for number, row in zip(numbers, given, strict=True) if isinstance(row, Pair)}
         parts = [self._answered(prompts, step, round_, clock)] if prompts else []
+        if not prompts:  # the others gather the weights for their prompts; where these lie in parts, that takes all
+            self.decoder.sample([], 1, streams.keys(self.seed, step, [], 1), 0.0)
         if pairs:
             parts.append(imitated(list(pairs.values()), self.decoder.model, list(pairs)))
         return _joined(parts)

@@ -58,7 +58,7 @@ class Trained:
         An `idle` step had nothing to learn from, and moves nothing either.
         """
         self.parallel.add_up_gradients(self.weights)
-        norm = whole_value(nn.utils.clip_grad_norm_(self.weights, self.optim.clip_grad))
+        norm = whole_value(nn.utils.clip_grad_norm_(self.weights, self.optim.clip_grad)).to(self.device)
         checks = {**finite, "gradient": torch.isfinite(norm)}
         bad = world.total(torch.stack([(~good).double() for good in checks.values()]))
         spoilt = next((name for name, count in zip(checks, bad.tolist(), strict=True) if count), "")

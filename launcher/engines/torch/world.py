@@ -18,7 +18,8 @@ T = TypeVar("T")
 
 def join(device: torch.device) -> None:
     if SIZE > 1:
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", rank=RANK, world_size=SIZE)
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, rank=RANK, world_size=SIZE)
 
 
 def leave() -> None:
