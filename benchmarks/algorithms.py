@@ -96,7 +96,7 @@ def write(found: Sequence[Mapping[str, Curve]], made: Table, steps: int) -> None
         f"""# The algorithms on one task
 
 Reverse a word (`data=reverse`): a tiny model imitates demonstrations of which half are wrong, then each algorithm
-goes on from there for {steps} steps. Written by `make compare`, from real runs on a CPU.
+goes on from there for {steps} steps. Written by `make docs`, from real runs on a CPU.
 
 ```
 {console.export_text().strip()}

@@ -91,12 +91,10 @@ class Decoder:
         alive = torch.arange(len(prompts) * n, device=mask.device)  # [R] which answer each row writes
         going = torch.ones_like(alive, dtype=torch.bool)  # [R] whether it still does
         written = torch.full((len(alive), self.max_new), -1, device=mask.device)
-        ended = torch.zeros(len(alive), dtype=torch.bool, device=mask.device)
         for t in range(self.max_new):
             token = self._pick(logits, keys, t, temperature)  # [R]
-            written[alive[going], t] = token[going]
+            written[alive, t] = token.where(going, -1)
             going = going & torch.isin(token, self.eos, invert=True)
-            ended[alive[~going]] = True
             left = int(going.sum())
             if t + 1 == self.max_new or not left:
                 break
@@ -106,10 +104,8 @@ class Decoder:
                 going = going[going]
             mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
             logits = self._forward(token[:, None], mask, held)
-        return [
-            Sampled([token for token in row if token >= 0], not end)
-            for row, end in zip(written.tolist(), ended.tolist(), strict=True)
-        ]
+        answers = ([token for token in row if token >= 0] for row in written.tolist())
+        return [Sampled(tokens, tokens[-1] not in self.model.eos) for tokens in answers]
 
     def _prefill(self, prompts: list[list[int]], held: DynamicCache) -> tuple[Tensor, Tensor]:
         """[P, V] logits after each prompt, and the [P, L] mask of its left-padded tokens."""

@@ -44,11 +44,13 @@ class _Scores(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         vocabulary = hidden.shape[1] if weight is None else weight.shape[0]
         ctx.rows, ctx.temperature = max(LOGITS // vocabulary, 1), temperature
-        ctx.kept = {}
+        ctx.kept, ctx.dtype = {}, _computed_in(hidden)
+        ctx.set_materialize_grads(False)
+        matrix = None if weight is None else weight.to(ctx.dtype)
         keep = hidden.shape[0] * vocabulary <= KEPT and any(ctx.needs_input_grad)
         logp, entropy = [], []
         for number, (part, token) in enumerate(zip(hidden.split(ctx.rows), target.split(ctx.rows), strict=True)):
-            p, part_logp, part_entropy = _softmax(_logits(part, weight, temperature), token, wants_entropy)
+            p, part_logp, part_entropy = _softmax(_logits(part, matrix, temperature), token, wants_entropy)
             logp.append(part_logp)
             entropy.append(part_entropy)
             if keep:
@@ -58,31 +60,48 @@ class _Scores(torch.autograd.Function):
         return found
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, Tensor | None, None, None, None]:
         hidden, weight, target, entropy = ctx.saved_tensors
-        of_logp, of_entropy = grads
+        of_logp = torch.zeros_like(entropy) if grads[0] is None else grads[0]
+        of_entropy = grads[1]
         hidden_grad = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         weight_grad = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
+        matrix = None if weight is None else weight.to(ctx.dtype)
         for number, start in enumerate(range(0, len(target), ctx.rows)):
             rows = slice(start, start + ctx.rows)
             p = ctx.kept.pop(number, None)  # used up below; a second backward pass makes it again
             if p is None:
-                p = _softmax(_logits(hidden[rows], weight, ctx.temperature), target[rows], False)[0]
-            z = _logits_grad(p, target[rows], of_logp[rows], of_entropy[rows], entropy[rows])
-            z = (z if ctx.temperature == 1.0 else z.div_(ctx.temperature)).to(hidden.dtype)
+                p = _softmax(_logits(hidden[rows], matrix, ctx.temperature), target[rows], False)[0]
+            z = _logits_grad(
+                p, target[rows], of_logp[rows], None if of_entropy is None else of_entropy[rows], entropy[rows]
+            )
+            z = (z if ctx.temperature == 1.0 else z.div_(ctx.temperature)).to(ctx.dtype)
             if hidden_grad is not None:
-                hidden_grad[rows] = z if weight is None else z @ weight.to(z.dtype)
+                hidden_grad[rows] = z if matrix is None else z @ matrix
             if weight_grad is not None:
-                weight_grad.addmm_(z.T.to(weight_grad.dtype), hidden[rows].to(weight_grad.dtype))
+                _add_product(weight_grad, z.T, hidden[rows].to(ctx.dtype))
         return hidden_grad, weight_grad, None, None, None
 
 
-def _logits(hidden: Tensor, weight: Tensor | None, temperature: float) -> Tensor:
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    if total.dtype == a.dtype:
+        total.addmm_(a, b)  # without the product in memory
+    else:
+        total += a @ b
+
+
+def _computed_in(hidden: Tensor) -> torch.dtype:
+    """The number format of the matrix product: autocast's where it is on, which it is not in the backward pass."""
+    kind = hidden.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
+
+
+def _logits(hidden: Tensor, matrix: Tensor | None, temperature: float) -> Tensor:
     """[M, V] at least in float32, and nobody else's."""
-    logits = hidden if weight is None else linear(hidden, weight)
+    logits = hidden if matrix is None else linear(hidden.to(matrix.dtype), matrix)
     if logits.dtype in (torch.bfloat16, torch.float16):
         logits = logits.float()
-    elif weight is None:
+    elif matrix is None:
         logits = logits.clone()
     return logits if temperature == 1.0 else logits.div_(temperature)
 
@@ -98,8 +117,10 @@ def _softmax(z: Tensor, token: Tensor, wants_entropy: bool) -> tuple[Tensor, Ten
     return p, picked, -torch.linalg.vecdot(p, logp)
 
 
-def _logits_grad(p: Tensor, token: Tensor, of_logp: Tensor, of_entropy: Tensor, entropy: Tensor) -> Tensor:
+def _logits_grad(p: Tensor, token: Tensor, of_logp: Tensor, of_entropy: Tensor | None, entropy: Tensor) -> Tensor:
     """[M, V] gradient of z. `p` is used up."""
-    spread = (torch.special.entr(p) - p * entropy[:, None]).mul_(of_entropy[:, None]) if of_entropy.any() else None
+    spread = None
+    if of_entropy is not None:
+        spread = (torch.special.entr(p) - p * entropy[:, None]).mul_(of_entropy[:, None])
     grad = p.mul_(-of_logp[:, None]).scatter_add_(-1, token[:, None], of_logp[:, None])
     return grad if spread is None else grad.add_(spread)
