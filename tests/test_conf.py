@@ -8,18 +8,23 @@ import pytest
 import yaml
 
 from launcher.launch.resolve import conf_dir, groups, resolve
+from launcher.problems import Problems
 from launcher.settings import locate
 from launcher.spec.stored import from_yaml, to_yaml
 
 BASE = {"algorithm": "grpo", "model": "tiny", "data": "reverse"}
-MORE = {"hf": ["model.path=Qwen/Qwen3-0.6B"], "files": ["data.train_files=train.jsonl"]}
+MORE = {
+    ("model", "hf"): ["model.path=Qwen/Qwen3-0.6B"],
+    ("data", "files"): ["data.train_files=train.jsonl"],
+    ("reward", "model"): ["reward.path=Skywork/Skywork-Reward-V2-Qwen3-0.6B"],
+}
 CHOICES = [(group, choice) for group, choices in groups().items() for choice in choices]
 
 
 @pytest.mark.parametrize(("group", "choice"), CHOICES, ids=lambda value: value)
 def test_choice_is_a_run_that_survives_being_written_down(group, choice):
     words = [f"{name}={value}" for name, value in {**BASE, group: choice}.items()]
-    run = resolve([*words, "sampler.n=8", *MORE.get(choice, [])])
+    run = resolve([*words, "sampler.n=8", *MORE.get((group, choice), [])])
     assert from_yaml(to_yaml(run)) == run
 
 
@@ -30,3 +35,27 @@ def test_class_and_its_settings_are_documented(group, choice):
         chosen = locate(node["_target_"], object)
         assert chosen.__doc__ or chosen.__module__ != "", choice
         assert set(node) - {"_target_"} <= {field.name for field in fields(chosen)}
+
+
+def test_each_algorithm_can_be_chosen_by_its_name():
+    """The name in conf/ is the class's, in small letters."""
+    names = {choice: type(resolve([f"algorithm={choice}", "model=tiny", "data=reverse", "sampler.n=8"]).algorithm)
+             for choice in groups()["algorithm"]}  # fmt: skip
+    assert {choice: found.__name__ for choice, found in names.items()} == {
+        "sft": "SFT", "dpo": "DPO", "ppo": "PPO", "grpo": "GRPO", "dr_grpo": "DrGRPO", "gspo": "GSPO", "dapo": "DAPO",
+        "gspo_selfplay": "GSPOSelfPlay",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("group", "name"), [("model", "hf"), ("reward", "model")])
+def test_a_value_that_only_a_person_knows_is_asked_for(group, name):
+    with pytest.raises(Problems) as caught:
+        resolve([f"{of}={choice}" for of, choice in {**BASE, group: name}.items()] + ["sampler.n=8"])
+    assert caught.value.lines == [f"{group}.path: has no value; {group}.path=VALUE would do"]
+
+
+def test_lengths_follow_the_data():
+    """The price of length and the constant of Dr. GRPO are those of the longest answer."""
+    words = ["model=tiny", "data=reverse", "sampler.n=8", "data.max_response_length=24"]
+    assert resolve(["algorithm=dapo", *words]).algorithm.max_response_length == 24
+    assert resolve(["algorithm=dr_grpo", *words]).algorithm.loss_scale_factor == 24

@@ -165,7 +165,3 @@ def test_a_named_key_may_hold_a_conversation() -> None:
 def test_an_answer_never_leaks_into_the_prompt_of_messages() -> None:
     found = to_row("x:1", {"messages": [USER, BOT], "label": 7}, "prompts", response_key="label")
     assert found == row(prompt=(ASKED,), ground_truth="7")
-
-
-def test_pairs_are_refused_for_now() -> None:
-    assert to_row("x:1", {"prompt": "p"}, "pairs") == "pairs are not read yet; answers or prompts would be"

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from launcher.data.reverse import DISTINCT, Reverse
 from launcher.problems import Problems
 from launcher.spec.algorithm import Kind
-from launcher.spec.data import Refused, Row, Split
+from launcher.spec.data import Row, Split
 
 
 def rows(split: Split, kind: Kind, **values: Any) -> list[Row]:
@@ -83,9 +83,24 @@ def test_the_fingerprint_follows_the_rows() -> None:
     assert len({same, *(Reverse(**small | other).fingerprint() for other in others)}) == 6
 
 
-def test_splits_and_kinds() -> None:
-    (found,) = Reverse().read("train", "pairs")
-    assert found == Refused("reverse:train", "pairs are not read yet; answers or prompts would be", "")
+def test_a_pair_prefers_the_reverse_to_the_copy() -> None:
+    for split in ("train", "val"):
+        pairs, prompts = rows(split, "pairs"), rows(split, "prompts")
+        assert [row.prompt for row in pairs] == [row.prompt for row in prompts]
+        for row in pairs:
+            string = str(row.prompt).removesuffix(">")
+            assert row.response == row.ground_truth == string[::-1]
+            same = string == string[::-1]
+            assert row.rejected == (string[: len(string) // 2] if same else string)
+            assert row.rejected and row.rejected != row.response
+    assert any(row.response == str(row.prompt)[:-1] for row in rows("train", "pairs"))  # a palindrome is among them
+
+
+def test_mixed_rows_are_pairs_and_prompts_by_turns() -> None:
+    mixed, pairs, prompts = (rows("train", kind) for kind in ("mixed", "pairs", "prompts"))
+    assert mixed[::2] == pairs[::2] and mixed[1::2] == prompts[1::2]
+    held_out = rows("val", "mixed")
+    assert len(held_out) == 256 and all(row.rejected is None and row.response is None for row in held_out)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from launcher.spec.stored import from_yaml, to_yaml
 
 BASE = {"algorithm": "grpo", "model": "tiny", "data": "reverse", "sampler.n": "4"}
 GROUPS = groups()
-TOP = ", ".join(sorted([*GROUPS, "optim", "seed", "trainer"]))
+TOP = ", ".join(sorted([*GROUPS, "critic", "optim", "seed", "trainer"]))
 LONG = "a" * 300
 NAME = "a name of letters, digits, '.', '_' and '-', at most 128 and not beginning with '.', would do"
 TARGET = "_target_ is named by config files only"
@@ -334,7 +334,11 @@ def test_the_command_ends_with_2_and_lines_that_begin_with_a_cross(
 def nodes(group: str) -> list[dict[str, Any]]:
     """The group's choices as their files say; what a file leaves open is filled in."""
     read = [yaml.safe_load((conf_dir() / group / f"{choice}.yaml").read_text()) for choice in GROUPS[group]]
-    return [{key: "some/where" if value == "???" else value for key, value in node.items()} for node in read]
+    return [{key: filled(value) for key, value in node.items()} for node in read]
+
+
+def filled(value: Any) -> Any:
+    return "some/where" if value == "???" else 16 if str(value).startswith("${") else value
 
 
 def test_every_combination_of_choices_is_read_back_as_it_was_written() -> None:
@@ -390,7 +394,7 @@ OWN = [
      "algorithm: _target_ is ['os.system']; its config file names the Algorithm class to build"),
     ("", "algorithm: has no _target_; its config file names the Algorithm class to build"),
     ("- a\n", "algorithm: needs a choice of its config group, not a value of type list"),
-    (f"{CLASS}klloss: 1\n", "algorithm.klloss: GRPO has no setting 'klloss'; did you mean kl_loss_coef?"),
+    (f"{CLASS}kl_coef: 1\n", "algorithm.kl_coef: GRPO has no setting 'kl_coef'; did you mean kl_loss_coef?"),
     (f"{CLASS}5: 1\n", f"algorithm.5: GRPO has no setting '5'; it has {names(GRPO)}"),
     (f"{CLASS}kl_loss_coef: [\n", "{file}:3: expected the node content, but found '<stream end>'"),
     (f"{CLASS}kl_loss_coef: 1\nkl_loss_coef: 2\n", "{file}:3: found duplicate key kl_loss_coef"),

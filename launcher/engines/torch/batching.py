@@ -6,6 +6,7 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from launcher.engines.torch.packing import pays
 from launcher.spec.algorithm import Batch
 
 Rows = list[int]
@@ -28,7 +29,8 @@ class Sizes:
 
     def tokens(self, rows: Rows) -> int:
         """What a group's rows cost together."""
-        return sum(self.length[row] - self.prompt[row] for row in rows) + self.prompt[rows[0]]
+        lengths, prompt = [self.length[row] for row in rows], self.prompt[rows[0]]
+        return sum(lengths) - (prompt * (len(rows) - 1) if pays(prompt, lengths) else 0)
 
 
 def mini_batches(batch: Batch, parts: int) -> list[Batch]:

@@ -61,7 +61,12 @@ def critic(
 ) -> Critic:
     """The critic that begins as `model`, or as it stands in the folder `weights`."""
     if weights is None:
-        decoder = cast("Any", load(model, seed, device, adapt=False).base).get_decoder()
+        whole = load(model, seed, device, adapt=False).base
+        decoder = cast("Any", whole).get_decoder()
+        if decoder is whole:
+            raise Problems(
+                [f"model.path: {type(whole).__name__} has no decoder of its own for a critic; GRPO would do"]
+            )
         return Critic(decoder, mixed)
     decoder = AutoModel.from_pretrained(weights, dtype=getattr(torch, model.dtype), use_safetensors=True)
     _prepare(decoder, model)

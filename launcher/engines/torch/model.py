@@ -57,11 +57,14 @@ class Network(nn.Module):
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.mixed):
             yield
 
+    @property
+    def shares(self) -> bool:
+        """Whether a prompt is computed once for several answers. Not in float64: there transformers' norms still round
+        to float32, and a gradient rounded once and not for every answer would differ in the seventh digit."""
+        return self.packs and next(self.parameters()).dtype != torch.float64
+
     def pack(self, batch: Batch) -> Packed:
-        """A prompt is shared but in float64: there transformers' norms still round to float32, and the gradient of
-        a shared prompt, rounded once and not for every answer, would differ in the seventh digit."""
-        exact = next(self.parameters()).dtype == torch.float64
-        return pack(batch, share=self.packs and not exact, ragged=self.packs)
+        return pack(batch, share=self.shares, ragged=self.packs)
 
     def hidden(self, packed: Packed) -> Tensor:
         """[M, H] last hidden states before the predicted tokens."""

@@ -81,10 +81,7 @@ def pack(batch: Batch, *, share: bool = True, ragged: bool = True) -> Packed:
     opening = mask.argmax(1).tolist()  # [B] first predicted token
     rows = np.flatnonzero(mask.any(1)).tolist()
     group = range(len(batch)) if batch.group is None else batch.group.tolist()
-    families = _families(rows, tokens, opening, group) if share else [[row] for row in rows]
-    saved = sum(opening[family[0]] * (len(family) - 1) for family in families)
-    if saved < WORTH * sum(length[row] for row in rows):
-        families = [[row] for row in rows]
+    families = _families(rows, tokens, opening, length, group) if share else [[row] for row in rows]
     laid, place = _Laid(tokens), np.zeros((len(batch), 2), dtype=np.int64)  # of token 0 (-1: of its own), of its own
     calls = _lay(families, opening, length, laid, place, ragged)
     row, column = np.nonzero(mask)
@@ -109,12 +106,23 @@ def pack(batch: Batch, *, share: bool = True, ragged: bool = True) -> Packed:
     )
 
 
-def _families(rows: Sequence[int], tokens: np.ndarray, opening: Sequence[int], group: Sequence[int]) -> list[list[int]]:
-    """Rows of a group with the same prompt, together."""
+def pays(prompt: int, lengths: Sequence[int]) -> bool:
+    """Whether laying a prompt down once for rows of these lengths saves enough."""
+    return prompt * (len(lengths) - 1) >= WORTH * sum(lengths)
+
+
+def _families(
+    rows: Sequence[int], tokens: np.ndarray, opening: Sequence[int], length: Sequence[int], group: Sequence[int]
+) -> list[list[int]]:
+    """Rows of a group with the same prompt, together where that pays."""
     found: dict[tuple[int, bytes], list[int]] = {}
     for row in rows:
         found.setdefault((group[row], tokens[row, : opening[row]].tobytes()), []).append(row)
-    return list(found.values())
+    families = []
+    for family in found.values():
+        worth = pays(opening[family[0]], [length[row] for row in family])
+        families += [family] if worth else [[row] for row in family]
+    return families
 
 
 def _lay(

@@ -74,7 +74,7 @@ class Policy:
 
     def _parts(self, batch: Batch) -> list[Rows]:
         whole = self.algorithm.whole_groups
-        parts = micro_batches(batch, self.limits, whole=whole, share=self.model.packs)
+        parts = micro_batches(batch, self.limits, whole=whole, share=self.model.shares)
         if not self.parallel.even:
             return parts
         most = int(world.highest(torch.tensor(float(len(parts)), device=self.model.device)).item())
@@ -131,7 +131,7 @@ class Policy:
             if rows:
                 for what, mean in seen.items():
                     sums[what] = sums.get(what, 0) + torch.stack([x.double() for x in mean])
-            of = "prediction" if name == "critic" else "log-probability"
+            of = "value" if name == "critic" else "log-probability"
             for what, values in (*_given(part), (of, computed), ("loss", loss)):
                 finite[what] &= torch.isfinite(values).all()
         taken = trained.take(step, finite, idle=not divisor)
@@ -173,7 +173,7 @@ class Policy:
         return {what: (x[0].item(), x[1].item()) for what, x in sums.items()}
 
 
-_CHECKED = ("reference", "old log-probability", "value", "advantage", "log-probability", "prediction", "loss")
+_CHECKED = ("reference", "old log-probability", "value", "advantage", "log-probability", "loss")
 
 
 def _given(part: Batch) -> list[tuple[str, Tensor]]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
+import importlib.util
 import json
 import os
-import random
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
-from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -19,23 +21,13 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from launcher.algorithms.grpo import GRPO
-from launcher.algorithms.sft import SFT
-from launcher.engines.torch import TorchSampler, world
+from launcher.engines.torch import world
 from launcher.engines.torch.attention import NAME
-from launcher.engines.torch.decode import Decoder
-from launcher.engines.torch.evaluate import Validation
-from launcher.engines.torch.measure import Clock
-from launcher.engines.torch.model import CausalLM, characters, load
-from launcher.engines.torch.policy import Policy
-from launcher.engines.torch.rows import Rows
+from launcher.engines.torch.load import characters, load
+from launcher.engines.torch.model import CausalLM
 from launcher.engines.torch.sources import collate
-from launcher.engines.torch.tokens import Tokens
 from launcher.models.scratch import Scratch
 from launcher.spec.algorithm import Batch
-from launcher.spec.data import Row
-from launcher.spec.reward import Answer, Reward
-from launcher.spec.run import Optim
 
 CPU = torch.device("cpu")
 ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789>+-*/=., "  # 45 characters and 3 special tokens
@@ -147,10 +139,10 @@ def entering() -> Iterator[Callable[[CausalLM], list[tuple[int, int]]]]:
         shapes: list[tuple[int, int]] = []
 
         def note(_: Any, args: tuple[Any, ...], values: dict[str, Any]) -> None:
-            assert not args, "the engine names what it gives"
-            shapes.append(tuple(values["input_ids"].shape))
+            shapes.append(tuple((values["input_ids"] if "input_ids" in values else args[0]).shape))
 
-        handles.append(model.module.register_forward_pre_hook(note, with_kwargs=True))
+        decoder = model.base.get_decoder()
+        handles.append(decoder.register_forward_pre_hook(note, with_kwargs=True))
         return shapes
 
     yield watch
@@ -188,128 +180,53 @@ def generated() -> Callable[..., list[int]]:
 
 # ---- training and validating, the same in one process and in several
 
-
-class Known(Reward):
-    """Fake: every answer scores what its row's ground truth says, and a little for its length."""
-
-    def score(self, answers: Sequence[Answer]) -> list[float]:
-        return [float(answer.ground_truth or 0) + len(answer.response) / 1024 for answer in answers]
-
-
-def sequences_of(seed: int, count: int) -> list[tuple[list[int], list[int]]]:
-    """Prompts of 1 to 4 tokens with answers of 1 to 6, as ids and masks."""
-    draw = random.Random(seed)
-    found = []
-    for _ in range(count):
-        prompt, answer = draw.randint(1, 4), draw.randint(1, 6)
-        found.append((draw.choices(range(3, 48), k=prompt + answer), [0] * prompt + [1] * answer))
-    return found
-
-
-def rollouts_of(model: CausalLM, step: int) -> Batch:
-    """This process's share of 6 prompts with 4 answers each, scored."""
-    draw = random.Random(1000 + step)
-    answers, scores = sequences_of(step, 24), [float(draw.randint(0, 3)) for _ in range(24)]
-    mine = [row for prompt in range(6)[world.RANK :: world.SIZE] for row in range(prompt * 4, prompt * 4 + 4)]
-    batch = collate([answers[row] for row in mine], model)
-    reward = batch.mask.new_tensor([scores[row] for row in mine])
-    return replace(batch, group=torch.arange(len(mine), device=model.device) // 4, reward=reward)
-
-
-def small(dtype: str, seed: int = 0, device: torch.device = CPU) -> CausalLM:
-    model = load(Scratch(hidden_size=16, intermediate_size=24, num_hidden_layers=1, dtype=dtype), seed, device)
-    _draw(model.module, 0.3, seed)
-    return model
-
-
-def trained(kind: str, dtype: str, micro: int, steps: int = 5, device: torch.device = CPU) -> dict[str, Any]:
-    """The metrics of every update and the weights at the end."""
-    model, optim = small(dtype, device=device), Optim(lr=1e-3, clip_grad=0.5)
-    algorithm = GRPO(kl_loss_coef=0.04) if kind == "grpo" else SFT()
-    reference = small(dtype, 1, device) if kind == "grpo" else None
-    policy = Policy(algorithm, model, optim, micro=micro, steps=steps, temperature=0.9, reference=reference)
-    metrics = []
-    for step in range(1, steps + 1):
-        if kind == "sft":
-            batch = collate(sequences_of(step, 12)[world.RANK :: world.SIZE], model)
-            metrics.append(policy.update(batch, step))
-            continue
-        batch = algorithm.prepare(policy.annotate(rollouts_of(model, step), Clock(), on_policy=False))
-        metrics += [policy.update(batch, step), policy.update(batch, step)]  # the second is off-policy
-    weights = torch.cat([weight.detach().flatten() for weight in model.module.parameters()])
-    return {"metrics": metrics, "weights": weights.tolist()}
-
-
-def validated(kind: str, device: torch.device = CPU) -> dict[str, float]:
-    """A validation of 11 rows from two sources; rows are spread over the processes, and 11 do not spread evenly."""
-    model = small("float64", device=device)
-    policy = Policy(GRPO() if kind == "grpo" else SFT(), model, Optim(), micro=2, steps=1)
-    held_out = Rows()
-    for place, (ids, mask) in enumerate(sequences_of(3, 11)):
-        source = "sums" if place % 3 else "words"
-        held_out.rows.append(Row(f"f:{place}", "", response="", ground_truth=str(place * place), data_source=source))
-        held_out.tokens.append(Tokens(place, ids, mask))
-    decoder = Decoder(model, TorchSampler(val_temperature=1.0), 6)
-    return Validation(held_out, policy, decoder, Known(), 5, 2).measure(4)
-
-
-@pytest.fixture(name="trained")
-def _trained() -> Callable[..., dict[str, Any]]:
-    return trained
-
-
-@pytest.fixture(name="validated")
-def _validated() -> Callable[..., dict[str, float]]:
-    return validated
-
-
-@pytest.fixture(name="sequences_of")
-def _sequences_of() -> Callable[[int, int], list[tuple[list[int], list[int]]]]:
-    return sequences_of
-
-
-@pytest.fixture(name="rollouts_of")
-def _rollouts_of() -> Callable[[CausalLM, int], Batch]:
-    return rollouts_of
+JOBS = Path(__file__).with_name("jobs.py")
 
 
 @pytest.fixture(scope="session")
-def together(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], list[dict[str, Any]]]:
-    """What each of `size` real processes finds that train and validate together; run once for each size."""
-    known: dict[int, list[dict[str, Any]]] = {1: [_everything()]}
+def jobs() -> ModuleType:
+    """The file beside this one; tests are no package, so it is loaded by its path."""
+    spec = importlib.util.spec_from_file_location("jobs", JOBS)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["jobs"] = module  # dataclasses look it up
+    spec.loader.exec_module(module)
+    return module
 
+
+@pytest.fixture
+def share(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
+    """Be process `rank` of `size`."""
+
+    def be(rank: int, size: int) -> None:
+        monkeypatch.setattr(world, "RANK", rank)
+        monkeypatch.setattr(world, "SIZE", size)
+
+    return be
+
+
+@pytest.fixture(scope="session")
+def together(jobs: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], list[dict[str, Any]]]:
+    """What each of `size` real processes finds that train and validate together; run once for each size, whichever
+    of pytest's own processes asks first.
+    """
+    root = tmp_path_factory.getbasetemp()
+    root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+
+    @cache
     def run(size: int) -> list[dict[str, Any]]:
-        if size not in known:
-            script = tmp_path_factory.mktemp("together") / "job.py"
-            script.write_text(_JOB.format(path=__file__))
-            known[size] = _run(script, size)
-        return known[size]
+        known = root / f"together-{size}.json"
+        with (root / f"together-{size}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not known.exists():
+                found = [jobs.everything()] if size == 1 else _run(size)
+                known.write_text(json.dumps(found))
+        return json.loads(known.read_text())
 
     return run
 
 
-def _everything() -> dict[str, Any]:
-    return {
-        **{f"{kind} {dtype}": trained(kind, dtype, micro=2) for kind in ("sft", "grpo") for dtype in DTYPES},
-        **{f"validation {kind}": validated(kind) for kind in ("sft", "grpo")},
-    }
-
-
-DTYPES = ("float32", "float64")
-_JOB = """
-import importlib.util, json, sys
-import torch
-torch.set_num_threads(1)
-spec = importlib.util.spec_from_file_location("shared", {path!r})
-shared = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(shared)
-shared.world.join(torch.device("cpu"))
-print(json.dumps(shared._everything()))
-shared.world.leave()
-"""
-
-
-def _run(script: Path, size: int) -> list[dict[str, Any]]:
+def _run(size: int) -> list[dict[str, Any]]:
     """What each process prints last."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -317,10 +234,10 @@ def _run(script: Path, size: int) -> list[dict[str, Any]]:
     meet = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
     started = [
         subprocess.Popen(
-            [sys.executable, str(script)], env={**os.environ, **meet, "RANK": str(rank)}, stdout=subprocess.PIPE
+            [sys.executable, "-P", str(JOBS)], env={**os.environ, **meet, "RANK": str(rank)}, stdout=subprocess.PIPE
         )
         for rank in range(size)
     ]
-    said = [process.communicate(timeout=180)[0] for process in started]
+    said = [process.communicate(timeout=300)[0] for process in started]
     assert [process.returncode for process in started] == [0] * size
     return [json.loads(text.splitlines()[-1]) for text in said]

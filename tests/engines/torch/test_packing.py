@@ -9,8 +9,9 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from launcher.engines.torch.attention import NAME
-from launcher.engines.torch.model import CausalLM, characters
+from launcher.engines.torch.attention import NAME, Call
+from launcher.engines.torch.load import characters
+from launcher.engines.torch.model import CausalLM
 from launcher.engines.torch.packing import pack
 from launcher.spec.algorithm import Batch
 
@@ -26,13 +27,14 @@ def test_by_hand() -> None:
         mask=torch.tensor([[0, 1, 1], [0, 1, 0], [0, 0, 1]]),
     )
     packed = pack(batch)
-    assert packed.ids.tolist() == [[d, e, a, b, c, f, g, h]]  # shortest first, then in the batch's order
-    assert packed.positions.tolist() == [[0, 1, 0, 1, 2, 0, 1, 2]]
-    assert packed.segments == ((1, 2), (2, 3))  # one of 2 tokens, two of 3
-    assert packed.source.tolist() == [0, 2, 3, 6]  # the places of d, a, b, g: each before a predicted token
-    assert packed.target.tolist() == [e, b, c, h]
-    assert list(zip(packed.row.tolist(), packed.column.tolist(), strict=True)) == [(1, 1), (0, 1), (0, 2), (2, 2)]
-    assert packed.unpack(torch.tensor([1.0, 2.0, 3.0, 4.0])).tolist() == [[0, 2, 3], [0, 1, 0], [0, 0, 4]]
+    assert packed.ids.tolist() == [[a, b, c, f, g, h, d, e]]  # longest first, then in the batch's order
+    assert packed.positions.tolist() == [[0, 1, 2, 0, 1, 2, 0, 1]]
+    assert packed.layout.calls == (Call(3, 3),)  # short ones are computed in one call
+    assert (packed.layout.size, packed.layout.places.tolist()) == (9, [0, 1, 2, 3, 4, 5, 6, 7])  # de's third is empty
+    assert packed.source.tolist() == [0, 1, 6, 4]  # the places of a, b, d, g: each before a predicted token
+    assert packed.target.tolist() == [b, c, e, h]
+    assert list(zip(packed.row.tolist(), packed.column.tolist(), strict=True)) == [(0, 1), (0, 2), (1, 1), (2, 2)]
+    assert packed.unpack(torch.tensor([1.0, 2.0, 3.0, 4.0])).tolist() == [[0, 1, 2], [0, 3, 0], [0, 0, 4]]
 
 
 def test_the_first_token_is_never_predicted() -> None:
@@ -41,16 +43,37 @@ def test_the_first_token_is_never_predicted() -> None:
     assert (packed.source.tolist(), packed.target.tolist(), packed.column.tolist()) == ([0], [6], [1])
 
 
-def test_rows_without_answer_are_read_and_predict_nothing(
+def test_where_calls_must_be_of_equal_length_none_is_padded() -> None:
+    batch = Batch(torch.ones(3, 3, dtype=torch.long), torch.tensor([3, 2, 3]), torch.tensor([[0, 1, 1]] * 3))
+    batch.mask[1, 2] = 0
+    packed = pack(batch, ragged=False)
+    assert packed.layout.calls == (Call(2, 3), Call(1, 2))
+    assert packed.layout.places is None
+
+
+@pytest.mark.parametrize("lengths", [(200, 199, 160, 149, 70, 65, 64, 30, 3)])
+def test_long_sequences_are_padded_little_and_short_ones_share_a_call(lengths: tuple[int, ...]) -> None:
+    """A call's padding is at most a quarter where sequences are longer than 64 tokens."""
+    places = torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None]
+    packed = pack(Batch(torch.zeros_like(places).long(), torch.tensor(lengths), places.double()))
+    assert packed.layout.calls == (Call(3, 200), Call(1, 149), Call(3, 70), Call(2, 30))
+    assert sorted(packed.layout.places.tolist()) == packed.layout.places.tolist()
+    assert len(packed.layout.places) == sum(lengths)
+
+
+def test_rows_without_answer_are_left_out_and_predict_nothing(
     tiny: Callable[..., CausalLM], ids: Callable[..., list[list[int]]], batch_of: Callable[..., Batch]
 ) -> None:
     model = tiny()
-    logp, logits = model.logp(pack(batch_of(model, ids(4, 2), prompt=9)))
-    assert logp.tolist() == [[0] * 4] * 2
-    assert logits.shape == (0, 48)
-    logp.sum().backward()  # so a micro-batch without any answer token breaks nothing
-    grads = [weight.grad for weight in model.module.parameters() if weight.grad is not None]
-    assert all((grad == 0).all() for grad in grads)
+    batch = batch_of(model, ids(4, 9, 2), prompt=4)  # only the second has an answer
+    packed = model.pack(batch)
+    assert packed.ids.tolist() == [batch.tokens[1].tolist()]
+    found = model(packed, entropy=True)
+    for values in found:
+        assert values.shape == batch.tokens.shape
+        assert (values[[0, 2]] == 0).all() and (values[1, 4:] != 0).all()
+    found.logp.sum().backward()
+    assert all(weight.grad is None or weight.grad.isfinite().all() for weight in model.parameters())
 
 
 @pytest.mark.parametrize(
@@ -86,7 +109,7 @@ def test_packed_is_what_each_sequence_is_alone(
     assert model.packs == packs
     sequences = ids(*LENGTHS)
     with torch.no_grad():
-        found, _ = model.logp(pack(batch_of(model, sequences)))
+        found = model(model.pack(batch_of(model, sequences))).logp
     for row, sequence in zip(found, sequences, strict=True):
         assert row[0] == 0
         assert (row[1 : len(sequence)] - logp_alone(plain, sequence)).abs().max() <= NEAR.get(name, 1e-10)
@@ -105,7 +128,7 @@ def test_the_gradient_too(
 ) -> None:
     model, plain = family(name)
     sequences = ids(*LENGTHS)
-    model.logp(pack(batch_of(model, sequences, prompt=2)))[0].sum().backward()
+    model(model.pack(batch_of(model, sequences, prompt=2))).logp.sum().backward()
     for sequence in sequences:
         tokens = torch.tensor([sequence])
         logp = plain(input_ids=tokens, use_cache=False).logits[0, :-1].log_softmax(-1)
@@ -122,7 +145,7 @@ def test_the_value_at_column_t_is_that_of_token_t_given_those_before_it(
     model, plain = family("llama")
     sequences = ids(6, 4)
     with torch.no_grad():
-        found, _ = model.logp(pack(batch_of(model, sequences, prompt=2)))
+        found = model(model.pack(batch_of(model, sequences, prompt=2))).logp
         for row, sequence in zip(found, sequences, strict=True):
             for t in range(2, len(sequence)):
                 next_token = plain(input_ids=torch.tensor([sequence[:t]])).logits[0, -1].log_softmax(-1)
@@ -142,7 +165,7 @@ def test_padding_never_reaches_the_model(
     batch = batch_of(model, ids(*LENGTHS))
     shapes = entering(model)
     with torch.no_grad():
-        model.logp(pack(batch))
+        model(model.pack(batch))
     assert sum(rows * tokens for rows, tokens in shapes) == sum(LENGTHS)  # of 7 x 9 = 63 places, 39
     if model.packs:
         assert shapes == [(1, sum(LENGTHS))]
@@ -158,7 +181,7 @@ def test_what_stands_in_the_padding_does_not_matter(
     other = Batch(batch.tokens.clone(), batch.length, batch.mask)
     other.tokens[torch.arange(9) >= batch.length[:, None]] = 17
     with torch.no_grad():
-        assert torch.equal(model.logp(pack(batch))[0], model.logp(pack(other))[0])
+        assert torch.equal(model(model.pack(batch)).logp, model(model.pack(other)).logp)
 
 
 def test_only_predicted_tokens_take_part_in_the_vocabulary(
@@ -167,8 +190,9 @@ def test_only_predicted_tokens_take_part_in_the_vocabulary(
     """The widest tensor of a step has one row for each answer token and none for prompts."""
     model = tiny()
     with torch.no_grad():
-        _, logits = model.logp(pack(batch_of(model, ids(9, 5), prompt=4)))
-    assert logits.shape == (5 + 1, 48)
+        packed = model.pack(batch_of(model, ids(9, 5), prompt=4))
+        assert model.hidden(packed).shape == (5 + 1, 32)
+        assert model.logits(packed).shape == (5 + 1, 48)
 
 
 def test_temperature_divides_the_logits(
@@ -177,7 +201,7 @@ def test_temperature_divides_the_logits(
     model, plain = family("llama")
     (sequence,) = ids(6)
     with torch.no_grad():
-        found, _ = model.logp(pack(batch_of(model, [sequence])), 0.7)
+        found = model(model.pack(batch_of(model, [sequence])), 0.7).logp
         logits = plain(input_ids=torch.tensor([sequence])).logits[0, :-1]
     expected = (logits / 0.7).log_softmax(-1).gather(1, torch.tensor(sequence)[1:, None])[:, 0]
     assert torch.allclose(found[0, 1:], expected, rtol=0, atol=1e-12)
@@ -190,7 +214,7 @@ def test_log_probabilities_are_float32_where_weights_are_coarser(
     model, _ = family("llama", dtype)
     assert model.packs
     with torch.no_grad():
-        found, _ = model.logp(pack(batch_of(model, ids(*LENGTHS))))
+        found = model(model.pack(batch_of(model, ids(*LENGTHS)))).logp
     assert found.dtype == torch.float32
 
 

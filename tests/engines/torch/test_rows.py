@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from launcher.data.refused import RefusedLog
-from launcher.engines.torch.model import characters
+from launcher.engines.torch.load import characters
 from launcher.engines.torch.rows import Rows, read
 from launcher.engines.torch.tokens import Encoder
 from launcher.settings import settings
@@ -85,8 +85,8 @@ def test_counting_only_leaves_no_file(tmp_path: Path) -> None:
 def test_an_answer_carries_what_is_known_of_its_row() -> None:
     with RefusedLog(None) as log:
         found = read(ENCODER, "train", "prompts", log)
-    assert found.answer(found.tokens[0], "ba") == Answer("ba", "b", "s", {"level": 3})
-    assert found.answer(found.tokens[1], "x") == Answer("x", "aa", "unknown", {})
+    assert found.answer(0, "ba") == Answer("ba", "b", "s", {"level": 3}, "ab")
+    assert found.answer(1, "x") == Answer("x", "aa", "unknown", {}, "b")
 
 
 def test_nothing_is_shared_between_two_readings() -> None:

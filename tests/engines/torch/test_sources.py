@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from launcher.engines.torch import TorchSampler, world
+from launcher.algorithms.grpo import GRPO
+from launcher.engines.torch import TorchSampler
 from launcher.engines.torch.decode import Decoder, Sampled
 from launcher.engines.torch.measure import Clock
 from launcher.engines.torch.model import CausalLM
@@ -19,17 +20,6 @@ from launcher.spec.data import Row
 from launcher.spec.reward import Answer, Reward
 
 Share = Callable[[int, int], None]
-
-
-@pytest.fixture
-def share(monkeypatch: pytest.MonkeyPatch) -> Share:
-    """Be process `rank` of `size`."""
-
-    def be(rank: int, size: int) -> None:
-        monkeypatch.setattr(world, "RANK", rank)
-        monkeypatch.setattr(world, "SIZE", size)
-
-    return be
 
 
 # ---- order
@@ -127,7 +117,8 @@ def test_demonstrations_are_the_rows_of_the_step(tiny: Callable[..., CausalLM], 
     order = Order(6, 4, 0, True)
     for rank in range(2):
         share(rank, 2)
-        found = Demonstrations(rows, order, model).batch(1, Clock())
+        found, told = Demonstrations(rows, order, model).batch(1, Clock())
+        assert told == {}
         assert found.tokens[:, 0].tolist() == [10 + row for row in order.of(1)]
         assert torch.equal(found.tokens, imitated([rows.tokens[row] for row in order.of(1)], model).tokens)
         assert found.mask.tolist() == [[0, 1]] * 2
@@ -144,8 +135,9 @@ def rolled(model: CausalLM, sequences: Sequence[list[int]], step: int) -> Any:
     rows = rows_of(sequences, [[]] * len(sequences))
     decoder = Decoder(model, TorchSampler(n=3), 5)
     clock = Clock()
-    found = Rollouts(rows, Order(len(rows.rows), 4, 0, True), decoder, Numbers(), 7).batch(step, clock)
-    assert set(clock.seconds) == {"gen", "reward"}
+    order = Order(len(rows.rows), 4, 0, True)
+    found, told = Rollouts(rows, order, decoder, Numbers(), GRPO(), 7).batch(step, clock)
+    assert set(clock.seconds) == {"gen", "reward"} and told == {}
     return found
 
 
@@ -157,6 +149,7 @@ def test_rollouts_are_answers_to_the_steps_prompts_with_their_scores(
     prompts = Order(6, 4, 0, True).of(1)
     assert len(found) == 12
     assert found.group.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
+    assert found.preference.tolist() == [0] * 12
     for place in range(12):
         prompt = sequences[prompts[place // 3]]
         length, answer = int(found.length[place]), found.mask[place] > 0

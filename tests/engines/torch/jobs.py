@@ -1,0 +1,300 @@
+"""Training and validating, the same in one process and in several. As a script it prints `everything` as JSON."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from launcher.algorithms.dapo import DAPO
+from launcher.algorithms.dpo import DPO
+from launcher.algorithms.dr_grpo import DrGRPO
+from launcher.algorithms.grpo import GRPO
+from launcher.algorithms.gspo import GSPO
+from launcher.algorithms.gspo_selfplay import GSPOSelfPlay
+from launcher.algorithms.ppo import PPO
+from launcher.algorithms.sft import SFT
+from launcher.engines.torch import TorchSampler, world
+from launcher.engines.torch.batching import Limits
+from launcher.engines.torch.decode import Decoder
+from launcher.engines.torch.evaluate import Validation
+from launcher.engines.torch.load import critic, load
+from launcher.engines.torch.measure import Clock
+from launcher.engines.torch.model import CausalLM, Network
+from launcher.engines.torch.parallel import Parallel, whole_value
+from launcher.engines.torch.policy import Policy
+from launcher.engines.torch.roles import FrozenCopy, Reference, WithoutAdapters
+from launcher.engines.torch.rows import Rows
+from launcher.engines.torch.sharded import Sharded
+from launcher.engines.torch.sources import Order, Rollouts, _joined, collate, imitated
+from launcher.engines.torch.tokens import Pair, Tokens
+from launcher.engines.torch.trained import Trained
+from launcher.models.scratch import Scratch
+from launcher.spec.algorithm import Algorithm, Batch, Told
+from launcher.spec.data import Row
+from launcher.spec.reward import Answer, Reward
+from launcher.spec.run import Optim
+
+CPU = torch.device("cpu")
+PROMPTS, ANSWERS = 6, 4  # of a step
+ALGORITHMS: dict[str, Algorithm] = {
+    "sft": SFT(),
+    "dpo": DPO(),
+    "ppo": PPO(kl_coef=0.05, lam=0.9, cliprange_value=0.05),
+    "grpo": GRPO(kl_loss_coef=0.04, entropy_coeff=0.01),
+    "dr_grpo": DrGRPO(loss_scale_factor=6.0),
+    "gspo": GSPO(),
+    "dapo": DAPO(max_response_length=6, overlong_buffer_len=3),
+    "gspo_selfplay": GSPOSelfPlay(pair_weight=0.5),
+}
+DTYPES = ("float32", "float64")
+
+SMALL = Scratch(hidden_size=16, intermediate_size=24, num_hidden_layers=1)
+
+
+class Known(Reward):
+    """Fake: every answer scores what its row's ground truth says, and a little for its length."""
+
+    def score(self, answers: Sequence[Answer]) -> list[float]:
+        return [float(answer.ground_truth or 0) + len(answer.response) / 1024 for answer in answers]
+
+
+class Even(Reward):
+    """Fake: right is an answer whose letters add up to an even number, so that half of the pairs are mixed."""
+
+    def score(self, answers: Sequence[Answer]) -> list[float]:
+        return [float(sum(map(ord, answer.response)) % 2 == 0) for answer in answers]
+
+
+# ---- data
+
+
+def sequences_of(seed: int, count: int) -> list[tuple[list[int], list[int]]]:
+    """Prompts of 1 to 4 tokens with answers of 1 to 6, as ids and masks."""
+    draw = random.Random(seed)
+    found = []
+    for _ in range(count):
+        prompt, answer = draw.randint(1, 4), draw.randint(1, 6)
+        found.append((draw.choices(range(3, 48), k=prompt + answer), [0] * prompt + [1] * answer))
+    return found
+
+
+def shared(answers: list[tuple[list[int], list[int]]], size: int) -> list[tuple[list[int], list[int]]]:
+    """Every `size` answers to the prompt of the first of them."""
+    found = []
+    for row, (ids, mask) in enumerate(answers):
+        first, of_first = answers[row // size * size]
+        prompt = first[: of_first.index(1)]
+        found.append((prompt + ids[mask.index(1) :], [0] * len(prompt) + [1] * sum(mask)))
+    return found
+
+
+def rollouts_of(model: CausalLM, step: int, numbers: Sequence[int] | None = None) -> Batch:
+    """The prompts of these numbers with 4 answers each, scored; by default this process's share of all 6."""
+    draw = random.Random(1000 + step)
+    numbers = range(PROMPTS)[world.RANK :: world.SIZE] if numbers is None else numbers
+    answers = shared(sequences_of(step, PROMPTS * ANSWERS), ANSWERS)
+    scores = [float(draw.randint(0, 3)) for _ in answers]
+    mine = [row for number in numbers for row in range(number * ANSWERS, number * ANSWERS + ANSWERS)]
+    batch = collate([answers[row] for row in mine], model)
+    group = torch.tensor(list(numbers), device=model.device).repeat_interleave(ANSWERS)
+    return replace(
+        batch, group=group, reward=batch.mask.new_tensor([scores[row] for row in mine]),
+        preference=torch.zeros_like(batch.length),
+    )  # fmt: skip
+
+
+def pairs_of(model: CausalLM, step: int, numbers: Sequence[int] | None = None) -> Batch:
+    """The pairs of these numbers; by default this process's share of all 6."""
+    numbers = range(PROMPTS)[world.RANK :: world.SIZE] if numbers is None else numbers
+    answers = shared(sequences_of(step, PROMPTS * 2), 2)
+    tokens = [Tokens(row // 2, *answer) for row, answer in enumerate(answers)]
+    pairs = [Pair(number, tokens[2 * number], tokens[2 * number + 1]) for number in numbers]
+    return imitated(pairs, model, list(numbers))
+
+
+def batch_for(algorithm: Algorithm, model: CausalLM, step: int) -> Batch:
+    """What this process learns from in a step. Of mixed rows one process may hold the pairs and one the prompts."""
+    if algorithm.data == "answers":
+        return collate(sequences_of(step, 12)[world.RANK :: world.SIZE], model)
+    if algorithm.data == "pairs":
+        return pairs_of(model, step)
+    if algorithm.data == "prompts":
+        return rollouts_of(model, step)
+    mine = range(PROMPTS)[world.RANK :: world.SIZE]
+    prompts, pairs = [number for number in mine if number % 2], [number for number in mine if number % 2 == 0]
+    parts = [rollouts_of(model, step, prompts)] if prompts else []
+    return _joined([*parts, *([pairs_of(model, step, pairs)] if pairs else [])])
+
+
+# ---- models and policies
+
+
+def draw(module: torch.nn.Module, spread: float, seed: int) -> None:
+    """Random weights, loud enough that next tokens are far from equally likely. Adapters come last, so that the
+    weights under them are those of a model without.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    for _, weight in sorted(module.named_parameters(), key=lambda named: "lora_" in named[0]):
+        if weight.dim() > 1:
+            weight.data.copy_(spread * torch.randn(weight.shape, generator=generator, dtype=torch.float64))
+
+
+def small(dtype: str, seed: int = 0, device: torch.device = CPU, **values: Any) -> CausalLM:
+    model = load(replace(SMALL, dtype=dtype, **values), seed, device)
+    draw(model.module, 0.3, seed)
+    return model
+
+
+def policy_of(
+    model: CausalLM, algorithm: Algorithm | None = None, *, limits: Limits | None = None, optim: Optim | None = None,
+    steps: int = 10, parallel: Parallel | None = None, reference: CausalLM | None = None,
+    critic: Network | None = None, **more: Any,
+) -> Policy:  # fmt: skip
+    """A policy with what its algorithm needs, laid out as `assemble` does it."""
+    optim, parallel, algorithm = optim or Optim(lr=1e-3), parallel or Parallel(), algorithm or GRPO()
+    beside: Reference | None = WithoutAdapters(model) if _adapted(model) and "reference" in algorithm.needs else None
+    if reference:
+        parallel.place(reference)
+        beside = FrozenCopy(reference)
+    judge = None
+    if critic:
+        parallel.place(critic)
+        judge = Trained(critic, optim, steps, parallel)
+    parallel.place(model)
+    actor = Trained(model, optim, steps, parallel)
+    return Policy(algorithm, actor, limits or Limits(16), parallel, reference=beside, critic=judge, **more)
+
+
+def _adapted(model: CausalLM) -> bool:
+    return model.module is not model.base
+
+
+def policy_for(
+    kind: str, dtype: str, limits: Limits, parallel: Parallel | None = None, device: torch.device = CPU,
+    **values: Any,
+) -> Policy:  # fmt: skip
+    """A small policy of one of ALGORITHMS."""
+    algorithm, model = ALGORITHMS[kind], small(dtype, device=device, **values)
+    needs_copy = "reference" in algorithm.needs and not _adapted(model)
+    judge = critic(replace(SMALL, dtype=dtype), 0, device) if "critic" in algorithm.needs else None
+    if judge:
+        draw(judge, 0.3, 2)
+    return policy_of(
+        model, algorithm, limits=limits, optim=Optim(lr=1e-3, clip_grad=0.5), parallel=parallel, temperature=0.9,
+        reference=small(dtype, 1, device, **values) if needs_copy else None, critic=judge,
+    )  # fmt: skip
+
+
+def learn(policy: Policy, step: int, told: Told, updates: int = 2) -> tuple[list[dict[str, float]], Told]:
+    """The metrics of some updates from a step's batch; all but the first are off-policy."""
+    batch = policy.annotate(batch_for(policy.algorithm, policy.model, step), Clock(), on_policy=False)
+    batch, told = policy.algorithm.prepare(batch, told, world.total)
+    return [{**policy.update(batch, step).metrics, **told} for _ in range(updates)], told
+
+
+def trained(kind: str, dtype: str, limits: Limits, steps: int = 5, **values: Any) -> dict[str, Any]:
+    """The metrics of every update and the weights at the end."""
+    policy, told, metrics = policy_for(kind, dtype, limits, **values), dict[str, float](), []
+    for step in range(1, steps + 1):
+        found, told = learn(policy, step, told)
+        metrics += found
+    return {"metrics": metrics, "weights": weights(policy).tolist()}
+
+
+def weights(policy: Policy) -> torch.Tensor:
+    """All that is trained, of the critic too, in one row."""
+    networks = [policy.model, *([policy.critic.network] if policy.critic else [])]
+    return torch.cat([whole_value(weight.detach()).flatten() for net in networks for weight in net.parameters()])
+
+
+# ---- validating, and sampling until a step is full
+
+
+def validated(
+    kind: str, device: torch.device = CPU, size: int = 5, parallel: Parallel | None = None
+) -> dict[str, float]:
+    """A validation of 11 rows from two sources, `size` at a time. Their spread over the processes is not even."""
+    model = small("float64", device=device)
+    policy = policy_of(
+        model, ALGORITHMS[kind], limits=Limits(2), parallel=parallel, reference=small("float64", 1, device)
+    )
+    held_out, answers = Rows(), shared(sequences_of(3, 22), 2)
+    for place in range(11):
+        source = "sums" if place % 3 else "words"
+        held_out.rows.append(Row(f"f:{place}", "", response="", ground_truth=str(place * place), data_source=source))
+        one, other = Tokens(place, *answers[2 * place]), Tokens(place, *answers[2 * place + 1])
+        held_out.tokens.append(Pair(place, one, other) if kind == "dpo" else one)
+    decoder = Decoder(model, TorchSampler(val_n=4, val_temperature=1.0), 6, policy.parallel)
+    return Validation(held_out, policy, decoder, Known(), 5, size).measure(4)[0]
+
+
+def filled(step: int, parallel: Parallel | None = None) -> dict[str, Any]:
+    """This process's rows of a step that samples until it is full, by group."""
+    rows = Rows()
+    for place, (ids, mask) in enumerate(sequences_of(7, 16)):
+        rows.rows.append(Row(f"f:{place}", ""))
+        rows.tokens.append(Tokens(place, ids[: mask.index(1)], []))
+    return _sampled(DAPO(), rows, Order(16, PROMPTS, 0, True), step, parallel)
+
+
+def mixed(parallel: Parallel | None = None) -> dict[str, Any]:
+    """This process's rows of a step of pairs and prompts by turns; of two processes one has all the pairs."""
+    rows, answers = Rows(), shared(sequences_of(7, 12), 2)
+    for place in range(PROMPTS):
+        one, other = Tokens(place, *answers[2 * place]), Tokens(place, *answers[2 * place + 1])
+        rows.rows.append(Row(f"f:{place}", ""))
+        rows.tokens.append(Tokens(place, one.ids, []) if place % 2 else Pair(place, one, other))
+    return _sampled(GSPOSelfPlay(), rows, Order(PROMPTS, PROMPTS, 0, False), 1, parallel)
+
+
+def _sampled(algorithm: Algorithm, rows: Rows, order: Order, step: int, parallel: Parallel | None) -> dict[str, Any]:
+    model, parallel = small("float64"), parallel or Parallel()
+    parallel.place(model)
+    decoder = Decoder(model, TorchSampler(n=2), 5, parallel)
+    found, told = Rollouts(rows, order, decoder, Even(), algorithm, 3).batch(step, Clock())
+    ids = [row[:length] for row, length in zip(found.tokens.tolist(), found.length.tolist(), strict=True)]
+    held = {name: getattr(found, name).tolist() for name in ("group", "reward", "preference")}
+    return {**held, "ids": ids, "answer": found.mask.sum(1).tolist(), "told": told}
+
+
+# ---- everything, for several processes to do together
+
+
+def everything() -> dict[str, Any]:
+    """Equal for every number of processes, and for every way to lay the weights on them."""
+    found: dict[str, Any] = {}
+    for kind in ALGORITHMS:
+        for dtype in DTYPES if world.SIZE < 3 else DTYPES[1:]:
+            found[f"{kind} {dtype}"] = trained(kind, dtype, Limits(3), steps=3)
+            if world.SIZE > 1:
+                limits = Limits(3, 13 if kind in BY_TOKENS else None)  # unlike numbers of parts on the processes
+                found[f"{kind} {dtype} fsdp2"] = trained(kind, dtype, limits, 3, parallel=fsdp2())
+    for kind in ("sft", "dpo", "grpo"):
+        found[f"validation {kind}"] = validated(kind)
+        if world.SIZE > 1:
+            found[f"validation {kind} fsdp2"] = validated(kind, parallel=fsdp2())
+    found["filled"] = [filled(step) for step in (1, 2, 3)]
+    found["mixed"] = mixed()
+    if world.SIZE > 1:
+        found["filled fsdp2"] = [filled(step, parallel=fsdp2()) for step in (1, 2, 3)]
+        found["mixed fsdp2"] = mixed(fsdp2())
+    return found
+
+
+BY_TOKENS = ("ppo", "grpo", "gspo_selfplay")
+
+
+def fsdp2() -> Parallel:
+    return Sharded(CPU, mixed=False, offload=False)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    world.join(CPU)
+    print(json.dumps(everything()))
+    world.leave()

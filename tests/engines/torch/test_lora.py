@@ -1,0 +1,155 @@
+"""Adapters: only they train, the weights under them are the reference, and peft reads what is saved."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from launcher.engines.torch.batching import Limits
+from launcher.engines.torch.load import load
+from launcher.engines.torch.measure import Clock
+from launcher.engines.torch.policy import Policy
+from launcher.engines.torch.save import Position, Saver
+from launcher.engines.torch.state import load_optimizers
+from launcher.models.pretrained import Pretrained
+from launcher.models.scratch import Scratch
+from launcher.problems import Problems
+
+CPU = torch.device("cpu")
+KINDS = ("sft", "dpo", "ppo", "grpo", "dr_grpo", "gspo", "dapo", "gspo_selfplay")
+TINY = Scratch(hidden_size=16, intermediate_size=24, num_hidden_layers=1, dtype="float64", lora_rank=4)
+
+
+def adapted(policy: Policy) -> dict[str, torch.Tensor]:
+    return {name: weight.detach().clone() for name, weight in policy.model.named_parameters() if "lora_" in name}
+
+
+def frozen(policy: Policy) -> dict[str, torch.Tensor]:
+    return {name: weight.detach().clone() for name, weight in policy.model.named_parameters() if "lora_" not in name}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_algorithm_trains_adapters_and_nothing_else(kind: str, jobs: ModuleType) -> None:
+    policy: Policy = jobs.policy_for(kind, "float64", Limits(5), lora_rank=4)
+    before, weights = adapted(policy), frozen(policy)
+    assert len(before) == 2 * 7  # two matrices beside each of a layer's seven
+    metrics, _ = jobs.learn(policy, 1, {})
+    assert all(update[f"{policy.prefix}/skipped_nonfinite"] == 0.0 for update in metrics)
+    after = adapted(policy)
+    assert all(not torch.equal(after[name], value) for name, value in before.items())
+    assert all(torch.equal(frozen(policy)[name], value) for name, value in weights.items())
+    assert {id(weight) for weight in policy.actor.weights} == {
+        id(weight) for name, weight in policy.model.named_parameters() if "lora_" in name
+    }
+
+
+@pytest.mark.parametrize("kind", ["sft", "ppo", "grpo", "gspo_selfplay"])
+@pytest.mark.parametrize("limits", [Limits(1), Limits(16, 30)], ids=str)
+def test_micro_batches_do_not_change_the_result(kind: str, limits: Limits, jobs: ModuleType) -> None:
+    found, expected = (jobs.trained(kind, "float64", of, 2, lora_rank=4) for of in (limits, Limits(5)))
+    for ours, theirs in zip(found["metrics"], expected["metrics"], strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-12, abs=1e-12)
+
+
+def test_the_reference_is_the_policy_without_its_adapters(jobs: ModuleType) -> None:
+    policy: Policy = jobs.policy_for("grpo", "float64", Limits(16), lora_rank=4)
+    jobs.learn(policy, 1, {})
+    batch = policy.annotate(jobs.rollouts_of(policy.model, 2), Clock(), on_policy=False)
+    plain = jobs.policy_for("grpo", "float64", Limits(16))  # the same weights, and none beside them
+    expected = plain.annotate(jobs.rollouts_of(plain.model, 2), Clock(), on_policy=False)
+    assert torch.equal(batch.reference, expected.old)
+    assert (batch.old - batch.reference).abs().max() > 1e-4
+    again = policy.annotate(jobs.rollouts_of(policy.model, 2), Clock(), on_policy=False)
+    assert torch.equal(again.old, batch.old)  # they are on again afterwards
+
+
+# ---- checkpoints
+
+
+@pytest.fixture
+def trained(jobs: ModuleType) -> Callable[..., Policy]:
+    def make(model: Scratch | Pretrained = TINY, folder: Path | None = None) -> Policy:
+        policy: Policy = jobs.policy_of(
+            load(model, 0, CPU, folder and folder / "policy"), jobs.SFT(), optim=jobs.Optim(lr=1e-2)
+        )
+        if folder:
+            load_optimizers(policy, folder)
+        else:
+            for step in (1, 2):
+                policy.update(jobs.rollouts_of(policy.model, step), step)
+        return policy
+
+    return make
+
+
+def saved(policy: Policy, root: Path, keep_base: bool = True) -> Path:
+    assert Saver(root / "checkpoints", policy, 3, keep_base).save(Position(2, 0, 0, 24)).done
+    return root / "checkpoints" / "step_000002"
+
+
+def logits(module: torch.nn.Module) -> torch.Tensor:
+    module.eval()
+    with torch.no_grad():
+        return module(input_ids=torch.arange(3, 12)[None], use_cache=False).logits
+
+
+def test_pefts_own_reader_finds_the_same_model(trained: Callable[..., Policy], tmp_path: Path) -> None:
+    policy = trained()
+    folder = saved(policy, tmp_path) / "policy"
+    assert {path.name for path in folder.iterdir()} >= {"adapter_config.json", "adapter_model.safetensors", "base"}
+    assert not (folder / "model.safetensors").exists()
+    assert json.loads((folder / "adapter_config.json").read_text())["r"] == 4
+    assert all("lora_" in name for name in load_file(folder / "adapter_model.safetensors"))
+    base = AutoModelForCausalLM.from_pretrained(folder / "base", dtype=torch.float64)
+    plain = logits(base)
+    theirs = logits(PeftModel.from_pretrained(base, str(folder)))
+    assert (theirs - logits(policy.model.module)).abs().max() <= 1e-12
+    assert (plain - theirs).abs().max() > 1e-6
+    assert (plain - logits(load(TINY, 0, CPU, adapt=False).module)).abs().max() <= 1e-12  # as it was
+
+
+def test_training_goes_on_to_the_last_bit(trained: Callable[..., Policy], tmp_path: Path, jobs: ModuleType) -> None:
+    policy = trained()
+    again = trained(folder=saved(policy, tmp_path))
+    assert again.model.adapted
+    found = [[dict(each.update(jobs.rollouts_of(each.model, step), step).metrics) for step in (3, 4)]
+             for each in (policy, again)]  # fmt: skip
+    assert found[0] == found[1]
+    assert all(torch.equal(value, adapted(again)[name]) for name, value in adapted(policy).items())
+
+
+def test_a_run_begins_from_a_run_with_adapters_added_in(trained: Callable[..., Policy], tmp_path: Path) -> None:
+    policy = trained()
+    saved(policy, tmp_path / "run")
+    model = load(Pretrained(path=str(tmp_path / "run"), dtype="float64"), 0, CPU)
+    assert not model.adapted and all(weight.requires_grad for weight in model.parameters())
+    assert (logits(model.module) - logits(policy.model.module)).abs().max() <= 1e-12
+
+
+def test_of_weights_that_stand_elsewhere_no_copy_is_kept(trained: Callable[..., Policy], tmp_path: Path) -> None:
+    origin = load(TINY, 0, CPU, adapt=False)
+    origin.module.save_pretrained(tmp_path / "origin")
+    origin.tokenizer.save_pretrained(tmp_path / "origin")
+    policy = trained(Pretrained(path=str(tmp_path / "origin"), dtype="float64", lora_rank=4))
+    folder = saved(policy, tmp_path / "run", keep_base=False)
+    assert not (folder / "policy" / "base").exists()
+    assert json.loads((folder / "policy" / "adapter_config.json").read_text())["base_model_name_or_path"] == str(
+        tmp_path / "origin"
+    )
+    merged = load(Pretrained(path=str(tmp_path / "run"), dtype="float64"), 0, CPU)
+    assert (logits(merged.module) - logits(policy.model.module)).abs().max() <= 1e-12
+
+
+def test_layers_may_be_named_and_wrong_names_are_refused(jobs: ModuleType) -> None:
+    policy: Policy = jobs.policy_for("sft", "float64", Limits(5), lora_rank=2, target_modules=("q_proj", "v_proj"))
+    assert len(adapted(policy)) == 4
+    with pytest.raises(Problems, match=r"^model\.target_modules: "):
+        jobs.small("float64", lora_rank=2, target_modules=("nowhere",))

@@ -1,0 +1,190 @@
+"""Models that stand beside the policy: frozen copies that rest, critics, and reward models that score."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from transformers import Qwen3Config, Qwen3ForSequenceClassification
+
+from launcher.engines.torch.batching import Limits
+from launcher.engines.torch.load import characters, critic
+from launcher.engines.torch.measure import Clock
+from launcher.engines.torch.model import CausalLM
+from launcher.engines.torch.roles import FrozenCopy
+from launcher.engines.torch.scorer import ModelScorer
+from launcher.models.scratch import Scratch
+from launcher.problems import Problems
+from launcher.rewards.model import RewardModel
+from launcher.spec.reward import Answer
+
+CPU = torch.device("cpu")
+ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789>+-*/=., :\n"
+TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
+
+
+def test_a_frozen_copy_learns_nothing_and_drops_nothing(tiny: Callable[..., CausalLM]) -> None:
+    model = tiny()
+    model.train()
+    with FrozenCopy(model).awake() as awake:
+        assert awake is model and not model.training
+        assert not any(weight.requires_grad for weight in model.parameters())
+
+
+class Moves:
+    """Fake: notes where a network is sent, for a machine with one device has nowhere to send it."""
+
+    def __init__(self, network: torch.nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.to: list[str] = []
+        monkeypatch.setattr(network, "to", lambda device: self.to.append(str(device)))
+
+
+def test_it_rests_but_while_it_is_asked(tiny: Callable[..., CausalLM], monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny()
+    moves = Moves(model, monkeypatch)
+    copy = FrozenCopy(model, rests=True)
+    copy.device = torch.device("meta")
+    with pytest.raises(KeyError), copy.awake():
+        assert moves.to == ["cpu", "meta"]
+        raise KeyError  # it goes to rest even then
+    assert moves.to == ["cpu", "meta", "cpu"]
+
+
+def test_who_does_not_rest_is_never_moved(tiny: Callable[..., CausalLM], monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny()
+    moves = Moves(model, monkeypatch)
+    with FrozenCopy(model).awake():
+        pass
+    assert moves.to == []
+
+
+@pytest.mark.parametrize("kind", ["ppo", "grpo"])
+def test_resting_changes_no_number(kind: str, jobs: ModuleType) -> None:
+    found = []
+    for rests in (False, True):
+        policy = jobs.policy_for(kind, "float64", Limits(5))
+        policy.reference.rests = rests
+        if policy.critic:
+            policy.critic.rests = rests
+        found.append([jobs.learn(policy, step, {})[0] for step in (1, 2)])
+    assert found[0] == found[1]
+
+
+# ---- critic
+
+
+def test_a_critic_begins_without_an_opinion_and_speaks_before_each_token(jobs: ModuleType) -> None:
+    made = critic(Scratch(hidden_size=16, intermediate_size=24, num_hidden_layers=1, dtype="float64"), 0, CPU)
+    batch = jobs.rollouts_of(jobs.small("float64"), 1)
+    assert (made(made.pack(batch)) == 0).all()
+    jobs.draw(made, 0.3, 2)
+    made.head.bias.data.fill_(0.25)
+    with torch.no_grad():
+        found = made(made.pack(batch))
+        for row in range(len(batch)):
+            length = int(batch.length[row])
+            hidden = made.module(input_ids=batch.tokens[row : row + 1, :length]).last_hidden_state[0]
+            value = made.head(hidden)[:-1, 0] * batch.mask[row, 1:length]
+            assert (found[row, 1:length] - value).abs().max() <= 1e-12
+    assert (found[batch.mask == 0] == 0).all()
+
+
+def test_values_before_the_update_are_the_critics(jobs: ModuleType) -> None:
+    policy = jobs.policy_for("ppo", "float64", Limits(5))
+    batch = policy.annotate(jobs.rollouts_of(policy.model, 1), Clock(), on_policy=False)
+    network = policy.critic.network
+    with torch.no_grad():
+        assert (batch.value - network(network.pack(batch))).abs().max() <= 1e-12
+
+
+# ---- reward models
+
+
+@pytest.fixture(scope="module")
+def reward_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """A classifier with random weights in a folder; its one output reads the last token before padding."""
+
+    def make(template: str | None = None, outputs: int = 1) -> Path:
+        folder = tmp_path_factory.mktemp("judge")
+        tokenizer = characters(ALPHABET)
+        tokenizer.chat_template = template
+        tokenizer.save_pretrained(folder)
+        config = Qwen3Config(
+            vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, head_dim=8, max_position_embeddings=64, num_labels=outputs,
+            pad_token_id=tokenizer.pad_token_id,
+        )  # fmt: skip
+        torch.manual_seed(0)
+        Qwen3ForSequenceClassification(config).save_pretrained(folder)
+        return folder
+
+    return make
+
+
+ANSWERS = [
+    Answer("42", prompt="6*7="),
+    Answer("a long answer, of many words", prompt="say something: "),
+    Answer("", prompt="1"),
+    Answer("yes", prompt=(("system", "be brief"), ("user", "is it so?"), ("assistant", "no"), ("user", "why"))),
+    Answer("x" * 90, prompt="longer than the model's positions: "),
+]
+
+
+def alone(folder: Path, text: str, longest: int | None) -> float:
+    """Plain transformers, one text at a time."""
+    model = Qwen3ForSequenceClassification.from_pretrained(folder).eval()
+    ids = characters(ALPHABET)(text).input_ids
+    with torch.no_grad():
+        return model(input_ids=torch.tensor([ids[-longest:] if longest else ids])).logits[0, 0].item()
+
+
+@pytest.mark.parametrize("size", [1, 2, 16])
+@pytest.mark.parametrize("longest", [None, 20])
+@pytest.mark.parametrize("template", [None, TEMPLATE])
+def test_scores_are_what_each_answer_alone_gets(
+    template: str | None, longest: int | None, size: int, reward_model: Callable[..., Path]
+) -> None:
+    folder = reward_model(template)
+    scorer = ModelScorer(RewardModel(path=str(folder), batch_size=size, max_length=longest), CPU)
+    found = scorer.score(ANSWERS)
+    for answer, score in zip(ANSWERS, found, strict=True):
+        turns = [("user", answer.prompt)] if isinstance(answer.prompt, str) else list(answer.prompt)
+        text = "".join(f"{role}: {said}\n" for role, said in [*turns, ("assistant", answer.response)])
+        if template is None:
+            text = "".join(said for _, said in turns) + answer.response
+        assert scorer.text(answer) == text
+        assert score == pytest.approx(alone(folder, text, longest or 64), abs=1e-5)
+    assert len({round(score, 4) for score in found}) > 3
+
+
+def test_no_answers_no_scores(reward_model: Callable[..., Path]) -> None:
+    assert ModelScorer(RewardModel(path=str(reward_model())), CPU).score([]) == []
+
+
+def test_several_outputs_are_refused(reward_model: Callable[..., Path]) -> None:
+    with pytest.raises(Problems, match=r"^reward\.path: the model has 3 outputs; one would do$"):
+        ModelScorer(RewardModel(path=str(reward_model(outputs=3))), CPU)
+
+
+def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Problems, match=r"^reward\.path: '.*' cannot be loaded: "):
+        ModelScorer(RewardModel(path=str(tmp_path)), CPU)
+
+
+def test_without_an_engine_nobody_scores() -> None:
+    with pytest.raises(NotImplementedError, match="engine=torch would do"):
+        RewardModel(path="some/where").score([Answer("x")])
+
+
+@pytest.mark.slow
+def test_a_real_run_learns_from_it(
+    reward_model: Callable[..., Path], tmp_path: Path, commands: Any, small: list[str]
+) -> None:
+    words = ["algorithm=grpo", *small, "reward=model", f"reward.path={reward_model()}", "engine.offload=[reward]"]
+    ran = commands(tmp_path)("train", *words, "trainer.total_training_steps=2", "trainer.experiment_name=judged")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "critic/score/mean:" in ran.stdout

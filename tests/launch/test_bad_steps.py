@@ -1,0 +1,62 @@
+"""A reward that gives no number: the run says so step by step, changes nothing, and ends with 2."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.checkpoints import sha256
+from launcher.events import Alert, Crashed, Ended, Step, events_of
+
+REWARD = """
+from launcher.rewards.exact import Exact
+from launcher.settings import settings
+
+@settings
+class Breaks(Exact):
+    after: int = 0
+    times = 0
+
+    def score(self, answers):
+        type(self).times += 1
+        found = super().score(answers)
+        return [float("nan"), *found[1:]] if type(self).times > self.after else found
+"""
+
+
+@pytest.fixture(scope="module")
+def rlrun(tmp_path_factory: pytest.TempPathFactory, commands: Any) -> Any:
+    folder = tmp_path_factory.mktemp("home")
+    (folder / "breaks.py").write_text(REWARD)
+    (folder / "conf" / "reward").mkdir(parents=True)
+    (folder / "conf" / "reward" / "breaks.yaml").write_text("_target_: breaks.Breaks\n")
+    return commands(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["grpo", "dapo"])
+def test_it_ends_with_two_and_a_line(
+    algorithm: str, rlrun: Any, small: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(rlrun.folder))
+    words = [f"algorithm={algorithm}", *small, "reward=breaks", "reward.after=2", "sampler.n=4",
+             "trainer.total_training_steps=9", "trainer.max_bad_steps=3", "trainer.save_freq=1",
+             "trainer.val_before_train=false", "trainer.keep_last=9", "algorithm.max_num_gen_batches=1"]  # fmt: skip
+    if algorithm == "grpo":
+        words.pop()
+    ran = rlrun("train", *words, "--config-dir", "conf", f"trainer.experiment_name={algorithm}")
+    line = "step 5: reward is not finite, 3 steps in a row; a reward that is a number would do"
+    assert (ran.returncode, ran.stderr) == (2, f"✗ {line}\n")
+    run: Path = rlrun.run(algorithm)
+    told = [e for e in events_of(run / "events.jsonl") if isinstance(e, Step | Alert | Crashed | Ended)]
+    assert [(type(event).__name__, getattr(event, "step", None)) for event in told] == [
+        ("Step", 1), ("Step", 2), ("Alert", 3), ("Step", 3), ("Alert", 4), ("Step", 4), ("Alert", 5), ("Step", 5),
+        ("Crashed", None), ("Ended", None),
+    ]  # fmt: skip
+    files = {name: [sha256(run / "checkpoints" / f"step_{step:06d}" / name) for step in (1, 2, 3, 4)]
+             for name in ("policy/model.safetensors", "state/optimizer.safetensors")}  # fmt: skip
+    for first, second, third, fourth in files.values():
+        assert second == third == fourth  # bit for bit
+        assert algorithm == "dapo" or first != second
