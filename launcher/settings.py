@@ -22,14 +22,14 @@ Count = Annotated[int, Field(ge=0)]
 AtLeastOne = Annotated[int, Field(ge=1)]
 
 
-def _listed(value: Any) -> Any:
+def listed(value: Any) -> Any:
     """One name may be written without the brackets of a list; a list becomes the tuple that we keep."""
     if isinstance(value, str):
         return (value,)
     return tuple(value) if isinstance(value, list) else value
 
 
-Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+Names = Annotated[tuple[str, ...], BeforeValidator(listed)]
 """One text or a list of texts."""
 
 

@@ -32,6 +32,7 @@ class DAPO(GRPO):
     """The price of the longest answer."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         longest = self.max_response_length
         if self.overlong_buffer_len and longest is None:
             raise ValueError("overlong_buffer_len needs max_response_length, and it is not given")

@@ -42,10 +42,13 @@ class GRPO(Algorithm):
     """Groups whose rewards spread less are left out of the step."""
     loss_agg_mode: ops.Aggregation = "seq-mean-token-mean"
     """How tokens add up: the paper's eq. 3 counts every answer as 1, however long."""
-    loss_scale_factor: Positive = 1.0
-    """With seq-mean-token-sum-norm: the constant that an answer's sum is divided by."""
+    loss_scale_factor: Positive | None = None
+    """With seq-mean-token-sum-norm: the constant that an answer's sum is divided by; null is 1."""
 
     min_answers = 2
+
+    def __post_init__(self) -> None:
+        ops.check_constant(self.loss_agg_mode, self.loss_scale_factor)
 
     @property
     def needs(self) -> frozenset[Need]:  # type: ignore[override]  # the base class names a constant
@@ -74,7 +77,7 @@ class GRPO(Algorithm):
 
     def loss(self, new: Output, batch: Batch) -> Loss:
         """Eq. 3."""
-        weight, units = ops.weighed(self.loss_agg_mode, batch.mask, self.loss_scale_factor)
+        weight, units = ops.weighed(self.loss_agg_mode, batch.mask, self.loss_scale_factor or 1.0)
         surrogate, seen = ops.surrogate(
             self.ratio(new, batch), new.logp - batch.old, batch,
             self.clip_ratio_low, self.clip_ratio_high, self.clip_ratio_c,

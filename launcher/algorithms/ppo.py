@@ -50,8 +50,11 @@ class PPO(Algorithm):
     """Weight of a bonus for the policy's entropy."""
     loss_agg_mode: ops.Aggregation = "token-mean"
     """How tokens add up."""
-    loss_scale_factor: Positive = 1.0
-    """With seq-mean-token-sum-norm: the constant that an answer's sum is divided by."""
+    loss_scale_factor: Positive | None = None
+    """With seq-mean-token-sum-norm: the constant that an answer's sum is divided by; null is 1."""
+
+    def __post_init__(self) -> None:
+        ops.check_constant(self.loss_agg_mode, self.loss_scale_factor)
 
     @property
     def needs(self) -> frozenset[Need]:  # type: ignore[override]  # the base class names a constant
@@ -83,7 +86,7 @@ class PPO(Algorithm):
         return told[COEFFICIENT] * (1 + error * answers / self.horizon)
 
     def loss(self, new: Output, batch: Batch) -> Loss:
-        weight, units = ops.weighed(self.loss_agg_mode, batch.mask, self.loss_scale_factor)
+        weight, units = ops.weighed(self.loss_agg_mode, batch.mask, self.loss_scale_factor or 1.0)
         log_ratio = new.logp - batch.old
         surrogate, seen = ops.surrogate(
             log_ratio.exp(), log_ratio, batch, self.clip_ratio_low, self.clip_ratio_high, self.clip_ratio_c

@@ -34,10 +34,11 @@ def looked_at(file: str) -> Have:
     if not found:
         told = f": {rows[0].reason}" if rows and isinstance(rows[0], Refused) else ""
         raise Problems([f"{file}: holds no row that can be read{told}; JSONL or parquet would do"])
-    paired = sum("chosen" in row.values or "rejected" in row.values for row in found)
+    paired = sum(any(row.values.get(key) is not None for key in ("chosen", "rejected")) for row in found)
     if paired:
         return "pairs" if paired == len(found) else "mixed"
-    graded = any(key in row.values for row in found for key in ("reward_model", "ground_truth", "self_play"))
+    marks = ("reward_model", "ground_truth", "self_play")
+    graded = any(row.values.get(key) is not None for row in found for key in marks)
     kinds = list(_fitting(found[0]))
     if not kinds:
         raise Problems(

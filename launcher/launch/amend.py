@@ -37,17 +37,21 @@ def amended(node: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
 
 
 def _free(path: str) -> bool:
-    return path.startswith(FREE) or path in {f"trainer.{name}" for name in FREE_OF_TRAINER}
+    return (path.startswith(FREE) and path != "engine.mixed_precision") or path in {
+        f"trainer.{name}" for name in FREE_OF_TRAINER
+    }
 
 
 def _set(node: dict[str, Any], above: list[str], name: str, text: str, path: str) -> list[str]:
     """Why it cannot be set."""
+    held: Any = node
     for step in above:
-        node = node.get(step, {})
-    if name not in node or name == "_target_":
-        return [f"{path}: no such setting; {nearest(name, [key for key in node if key != '_target_'])}"]
+        held = held.get(step) if isinstance(held, dict) else None
+    if not isinstance(held, dict) or name not in held or name == "_target_":
+        known = [key for key in held if key != "_target_"] if isinstance(held, dict) else []
+        return [f"{path}: no such setting; {nearest(name, known)}"]
     try:
-        node[name] = safe_load(text)
+        held[name] = safe_load(text)
     except YAMLError:
         return [f"{path}: got {shown(text)}; a number, a word or a [list] would do"]
     return []

@@ -12,7 +12,7 @@ from launcher.spec.run import RunSpec, Trainer
 
 def problems(run: RunSpec) -> list[str]:
     """One line for each thing that would fail: files that are not there, folders that cannot be written."""
-    found = [*run.data.problems(), *run.model.problems()]
+    found = [*run.data.problems(), *run.model.problems(), *run.reward.problems()]
     try:
         found += _folder(run.trainer)
     except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL, or the home of nobody

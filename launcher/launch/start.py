@@ -27,7 +27,7 @@ from launcher.settings import from_node
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_yaml
 
-PACKAGES = ("rlrun", "torch", "transformers", "safetensors", "tokenizers", "numpy", "hydra-core", "pydantic")
+PACKAGES = ("rlrun", "torch", "transformers", "peft", "safetensors", "tokenizers", "numpy", "hydra-core", "pydantic")
 
 
 def start(run: RunSpec, words: Sequence[str], show: Show) -> tuple[Folder, Outcome]:
@@ -41,7 +41,8 @@ def start(run: RunSpec, words: Sequence[str], show: Show) -> tuple[Folder, Outco
     with lock:
         write_whole(folder.path / "lock.json", json.dumps(_lock(run), indent=1) + "\n")
         write_whole(folder.words, shlex.join(["rlrun", "train", *words]) + "\n")
-        write_whole(folder.spec, to_yaml(replace(run, data=run.data.rooted(), model=run.model.rooted())))
+        rooted = replace(run, data=run.data.rooted(), model=run.model.rooted(), reward=run.reward.rooted())
+        write_whole(folder.spec, to_yaml(rooted))
         _check_data(run, folder)
         rewind(folder, told_by(folder, run.engine.read), None)
         return folder, _attempt(run, folder, lock, 0, [], show)
@@ -56,7 +57,8 @@ def resume(folder: Folder, words: Sequence[str], show: Show) -> Outcome:
         raise Problems([f"--resume: {folder.path} holds no spec.yaml; a run's folder would do"])
     run = _run_of(folder, words)
     weights_elsewhere = "reference" in run.algorithm.needs or not checkpoints.newest_first(folder.checkpoints)
-    if found := [*run.data.problems(), *(run.model.problems() if weights_elsewhere else [])]:
+    of_model = run.model.problems() if weights_elsewhere else []
+    if found := [*run.data.problems(), *run.reward.problems(), *of_model]:
         raise Problems(found)
     if run.data.fingerprint() != _recorded(folder).get("data"):
         raise Problems(["data: is not what the run began with (its sha256 differs); the data as it was would do"])

@@ -20,6 +20,9 @@ class Exact(Reward):
     def score(self, answers: Sequence[Answer]) -> list[float]:
         return [float(self._right(answer)) for answer in answers]
 
+    def said(self, response: str) -> str:
+        return self._compared(response)
+
     def _right(self, answer: Answer) -> bool:
         truth = answer.ground_truth
         return truth is not None and self._compared(answer.response) == self._compared(truth)

@@ -34,6 +34,11 @@ class GSM8K(Reward):
     def score(self, answers: Sequence[Answer]) -> list[float]:
         return [self._score(answer) for answer in answers]
 
+    def said(self, response: str) -> str:
+        """The number, however it was come to."""
+        given = (_marked if self.method == "strict" else _last)(response)
+        return "" if given is None else str(given.normalize())
+
     def _score(self, answer: Answer) -> float:
         truth = _true_number(answer.ground_truth)
         given = (_marked if self.method == "strict" else _last)(answer.response)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,14 @@ class Reward(ABC):
     @abstractmethod
     def score(self, answers: Sequence[Answer]) -> list[float]:
         """One finite number for each answer, higher is better; the order is kept."""
+
+    def problems(self) -> list[str]:
+        """What can be seen to be wrong before anything is loaded: one line each."""
+        return []
+
+    def rooted(self) -> Self:
+        """The same reward, found from any working folder."""
+        return self
 
     def said(self, response: str) -> str:
         """What a response comes to: answers that say the same are one when the majority is asked."""

@@ -46,7 +46,8 @@ class CriticOptim(Optim):
 
 @settings
 class Critic:
-    """The model that expects rewards (PPO). It begins as the policy's model, with an output of its own."""
+    """The model that expects rewards (PPO). It begins as the policy's model with an output of its own, and all of its
+    weights learn, also where the policy's do not (lora_rank)."""
 
     optim: CriticOptim = Field(default_factory=CriticOptim)
 
@@ -126,6 +127,9 @@ class RunSpec:
             )
         if not self.algorithm.sampled:
             found += self._unused()
+        if self.trainer.critic_warmup and "critic" not in self.algorithm.needs:
+            name = type(self.algorithm).__name__
+            found.append(f"trainer.critic_warmup: {name} has no critic, got {self.trainer.critic_warmup}; 0 would do")
         longest, known = self.data.max_prompt_length + self.data.max_response_length, self.model.positions
         if known and longest > known:
             found.append(

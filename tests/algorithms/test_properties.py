@@ -216,7 +216,7 @@ def test_at_ratio_one_it_is_reinforce(clipping, drawn) -> None:
         "token-mean": 1 / made.mask.sum(),
         "seq-mean-token-mean": 1 / length / answers,
         "seq-mean-token-sum": 1 / answers,
-        "seq-mean-token-sum-norm": 1 / algorithm.loss_scale_factor / answers,
+        "seq-mean-token-sum-norm": 1 / (algorithm.loss_scale_factor or 1) / answers,
     }[algorithm.loss_agg_mode]
     assert at.grad is not None
     assert (at.grad + made.advantage * made.mask * share).abs().max() <= CLOSE

@@ -25,7 +25,6 @@ RUN = yaml.safe_load(to_yaml(resolve(["algorithm=grpo", "model=tiny", "data=reve
         ("hardware.nproc_per_node=3", ("hardware", "nproc_per_node"), 3),
         ("engine.strategy=fsdp2", ("engine", "strategy"), "fsdp2"),
         ("engine.offload=[weights,critic]", ("engine", "offload"), ["weights", "critic"]),
-        ("engine.mixed_precision=true", ("engine", "mixed_precision"), True),
         ("trainer.micro_batch_size_per_gpu=2", ("trainer", "micro_batch_size_per_gpu"), 2),
         ("trainer.max_tokens_per_gpu=null", ("trainer", "max_tokens_per_gpu"), None),
         ("trainer.save_freq=10", ("trainer", "save_freq"), 10),

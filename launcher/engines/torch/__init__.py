@@ -5,17 +5,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator
 
 from launcher.events import Alert, Event, from_line
 from launcher.problems import shown
-from launcher.settings import Count, settings
+from launcher.settings import Count, listed, settings
 from launcher.spec.engine import Engine, Plan, Process
 from launcher.spec.run import RunSpec
 from launcher.spec.sampler import Sampler
 
 MARK = "@rlrun "
 """Begins an event on a line of rank 0; lines without it are talk, and only kept."""
+
+
+Resting = Literal["weights", "reference", "critic", "reward"]
 
 
 @settings
@@ -32,7 +37,7 @@ class Torch(Engine):
     state, and layers are gathered while they are computed."""
     mixed_precision: bool = False
     """Compute in bfloat16 over weights and an optimizer that stay in the model's number format."""
-    offload: tuple[Literal["weights", "reference", "critic", "reward"], ...] = ()
+    offload: Annotated[tuple[Resting, ...], BeforeValidator(listed)] = ()
     """What rests in CPU memory while it is not computed with; `weights` (and the optimizer) need fsdp2."""
     num_threads: Count = 0
     """CPU threads of each process; 0 shares the machine's cores. One is fastest for very small models."""
@@ -41,12 +46,28 @@ class Torch(Engine):
 
     def problems(self, run: RunSpec) -> list[str]:
         found = super().problems(run)
-        if "weights" in self.offload and self.strategy != "fsdp2":
-            found.append("engine.offload: weights rest in CPU memory with engine.strategy=fsdp2 only, and it is ddp")
+        found += [f"engine.offload: {why}; leaving it out would do" for why in self._idle(run)]
         if self.mixed_precision and run.model.dtype != "float32":
             found.append(
                 f"engine.mixed_precision: needs model.dtype=float32 to compute in bfloat16 over, got {run.model.dtype}"
             )
+        return found
+
+    def _idle(self, run: RunSpec) -> list[str]:
+        """What is asked to rest and never would."""
+        name, needs, sharded = type(run.algorithm).__name__, run.algorithm.needs, self.strategy == "fsdp2"
+        found = []
+        if "weights" in self.offload and not (sharded and run.hardware.processes > 1):
+            found.append("weights rest in CPU memory with engine.strategy=fsdp2 on several processes only")
+        for role in ("reference", "critic"):
+            if role in self.offload and role not in needs:
+                found.append(f"{name} has no {role} here")
+            elif role in self.offload and sharded:
+                found.append(f"with engine.strategy=fsdp2 `weights` rests the {role} too")
+        if "reference" in self.offload and "reference" in needs and run.model.lora_rank:
+            found.append("the reference is the policy without its adapters")
+        if "reward" in self.offload and type(run.reward).__name__ != "RewardModel":
+            found.append("the reward is no model")
         return found
 
     def plan(self, run: RunSpec, folder: Path, start: int = 0) -> Plan:

@@ -30,9 +30,11 @@ def adapted(module: PreTrainedModel, model: Model, seed: int, path: str | None, 
     )  # fmt: skip
     torch.manual_seed(seed)
     try:
-        return cast("PreTrainedModel", get_peft_model(module, config))
+        made = get_peft_model(module, config)
     except ValueError as error:
         raise Problems([f"model.target_modules: {' '.join(str(error).split())}"]) from error
+    made.peft_config["default"].base_model_name_or_path = path  # peft takes the name that the weights were loaded by
+    return cast("PreTrainedModel", made)
 
 
 def merged(folder: Path, dtype: torch.dtype, more: Mapping[str, Any]) -> Any:
@@ -45,7 +47,7 @@ def merged(folder: Path, dtype: torch.dtype, more: Mapping[str, Any]) -> Any:
 
 def weights(module: PreTrainedModel) -> Mapping[str, Tensor]:
     """The adapters' weights, by the names that peft saves them under."""
-    return cast("Mapping[str, Tensor]", get_peft_model_state_dict(module))
+    return cast("Mapping[str, Tensor]", get_peft_model_state_dict(module, save_embedding_layers=False))
 
 
 def beneath(base: PreTrainedModel) -> Mapping[str, Tensor]:

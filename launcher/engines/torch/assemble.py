@@ -30,7 +30,6 @@ from launcher.engines.torch.state import load_optimizers
 from launcher.engines.torch.tokens import Encoder
 from launcher.engines.torch.trained import Trained
 from launcher.events import Event, Loaded
-from launcher.models.scratch import Scratch
 from launcher.problems import Problems
 from launcher.rewards.model import RewardModel
 from launcher.spec.algorithm import Told
@@ -73,14 +72,16 @@ def parts(run: RunSpec, device: torch.device, checkpoint: Path | None, refused: 
 
         parallel = Sharded(device, mixed=engine.mixed_precision, offload="weights" in engine.offload)
     mixed = engine.mixed_precision and not sharded  # FSDP2 has a number format of its own
-    model = load(run.model, run.seed, device, checkpoint and checkpoint / "policy", mixed=mixed)
+    lies = torch.device("cpu") if sharded else device  # FSDP2 takes layer by layer to the GPU
+    model = load(run.model, run.seed, lies, checkpoint and checkpoint / "policy", mixed=mixed)
+    parallel.place(model)
     _check_length(run, model)
     train_rows, held_out = _read(run, Encoder(model.tokenizer, run.data), refused)
     order = Order(len(train_rows.rows), run.data.train_batch_size, run.seed, run.data.shuffle)
     if order.rows < order.batch:
         raise Problems([f"data.train_batch_size: {order.batch} rows, and the data has {order.rows}; fewer would do"])
     steps = run.trainer.total_training_steps or order.steps_per_epoch * run.trainer.total_epochs
-    policy = _policy(run, model, parallel, steps, device, mixed, checkpoint)
+    policy = _policy(run, model, parallel, steps, lies, mixed, checkpoint)
     if checkpoint:
         _take_up(policy, checkpoint, order)
     decoder = Decoder(model, run.sampler, run.data.max_response_length, parallel)
@@ -112,7 +113,6 @@ def _policy(
         network = critic(run.model, run.seed, device, checkpoint and checkpoint / "critic", mixed=mixed)
         parallel.place(network)
         judge = Trained(network, run.critic.optim, steps, parallel, rests="critic" in offload and not parallel.even)
-    parallel.place(model)
     return Policy(
         run.algorithm, Trained(model, run.optim, steps, parallel),
         Limits(run.trainer.micro_batch_size_per_gpu, run.trainer.max_tokens_per_gpu), parallel,
@@ -176,7 +176,7 @@ def training(
     asked_to_stop: Callable[[], bool],
     sync: Callable[[], None],
 ) -> Training:
-    saver = Saver(folder / "checkpoints", parts.policy, run.trainer.keep_last, keep_base=isinstance(run.model, Scratch))
+    saver = Saver(folder / "checkpoints", parts.policy, run.trainer.keep_last)
     order = parts.source.order
     told = position_of(folder / "checkpoints" / name_of(start)).told if start else {}
 

@@ -111,9 +111,8 @@ def attention(
             x.unflatten(0, (call.count, call.length)).transpose(1, 2) for x in places
         )  # [count, H, length, D]
         if call.prompts is not None and call.owner is not None:
-            owner = call.owner.to(q.device)
             part_k, part_v = (
-                torch.cat([_Repeated.apply(before, owner), x], 2)
+                torch.cat([_Repeated.apply(before, call.owner), x], 2)
                 for before, x in zip(done[call.prompts], (part_k, part_v), strict=True)
             )
         done.append((part_k, part_v))

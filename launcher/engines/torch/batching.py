@@ -46,12 +46,14 @@ def mini_batches(batch: Batch, parts: int) -> list[Batch]:
 def micro_batches(batch: Batch, limits: Limits, *, whole: bool, share: bool) -> list[Rows]:
     """All rows, in parts that keep to the limits; a group that must stay `whole` may be a part that does not."""
     groups = _groups(batch)
+    fixed = [whole and (batch.preference is None or bool(batch.preference[group[0]])) for group in groups]  # pairs are
     if limits.tokens is None:
-        return _by_rows(groups, limits.rows, whole)
+        items = [[group] if stays else [[row] for row in group] for group, stays in zip(groups, fixed, strict=True)]
+        return _by_rows([item for of_group in items for item in of_group], limits.rows)
     prompt = (batch.mask > 0).double().argmax(1).tolist() if share else [0] * len(batch)
-    sizes = Sizes(batch.length.tolist(), prompt)
-    items = groups if whole else [part for group in groups for part in _fitting(group, sizes, limits.tokens)]
-    return best_fit([(sizes.tokens(item), item) for item in items], limits.tokens)
+    sizes, most = Sizes(batch.length.tolist(), prompt), limits.tokens
+    items = [[group] if stays else _fitting(group, sizes, most) for group, stays in zip(groups, fixed, strict=True)]
+    return best_fit([(sizes.tokens(item), item) for of_group in items for item in of_group], most)
 
 
 def evened(parts: Sequence[Rows], count: int, keys: Sequence[int]) -> list[Rows]:
@@ -93,16 +95,13 @@ def _groups(batch: Batch) -> list[Rows]:
     return list(found.values())
 
 
-def _by_rows(groups: Sequence[Rows], most: int, whole: bool) -> list[Rows]:
-    if not whole:
-        rows = [row for group in groups for row in group]
-        return [rows[start : start + most] for start in range(0, len(rows), most)]
+def _by_rows(items: Sequence[Rows], most: int) -> list[Rows]:
     parts: list[Rows] = []
-    for group in groups:
-        if parts and len(parts[-1]) + len(group) <= most:
-            parts[-1] += group
+    for item in items:
+        if parts and len(parts[-1]) + len(item) <= most:
+            parts[-1] += item
         else:
-            parts.append(list(group))
+            parts.append(list(item))
     return parts
 
 

@@ -11,7 +11,7 @@ from launcher.engines.torch.decode import Decoder
 from launcher.engines.torch.policy import Policy
 from launcher.engines.torch.rows import Rows
 from launcher.engines.torch.sources import imitated, scored
-from launcher.engines.torch.tokens import Tokens
+from launcher.engines.torch.tokens import Pair, Tokens
 from launcher.events import Sample
 from launcher.monitor.scores import best_of, majority, powers, wilson
 from launcher.spec.reward import Answer, Reward
@@ -42,12 +42,15 @@ class Validation:
             for place, row in enumerate(rows.rows)
             if (row.ground_truth is not None and (row.response is not None or policy.sampled)) and self._prompt(place)
         ]
+        self.compared = [  # whose loss is told
+            tokens for tokens in rows.tokens if isinstance(tokens, Pair) or not policy.sampled
+        ]
         self.sources = sorted({rows.rows[place].data_source for place in self.asked})
 
     def measure(self, step: int) -> tuple[dict[str, float], list[Sample]]:
         """verl's metrics of a validation, over all processes, and a few of the answers."""
         metrics, samples = self._scores(step) if self.asked else ({}, [])
-        if not self.policy.sampled:
+        if self.compared:
             metrics |= self._losses()
         return metrics, samples
 
@@ -118,11 +121,11 @@ class Validation:
 
     def _losses(self) -> dict[str, float]:
         """`val/loss`, and `val/` all else that the algorithm reports of rows."""
-        mine = self.rows.tokens[world.RANK :: world.SIZE]
+        mine = self.compared[world.RANK :: world.SIZE]
         sums: dict[str, tuple[float, float]] = {}
-        for start in range(0, _share(len(self.rows.tokens)), self.size):
+        for start in range(0, _share(len(self.compared)), self.size):
             rows = mine[start : start + self.size]
-            found = self.policy.losses(imitated(rows or self.rows.tokens[:1], self.policy.model))
+            found = self.policy.losses(imitated(rows or self.compared[:1], self.policy.model))
             for name, (total, count) in found.items() if rows else ():
                 before = sums.get(name, (0.0, 0.0))
                 sums[name] = before[0] + total, before[1] + count

@@ -27,12 +27,12 @@ def of_hidden(
     hidden: Tensor, weight: Tensor, target: Tensor, temperature: float = 1.0, *, entropy: bool = True
 ) -> Scores:
     """Scores of `target` [M] after the `hidden` states [M, H], by the output layer's `weight` [V, H]."""
-    return Scores(*_Scores.apply(hidden, weight, target, temperature, entropy))
+    return Scores(*_Scores.apply(hidden, weight, target, temperature, entropy, torch.is_grad_enabled()))
 
 
 def of_logits(logits: Tensor, target: Tensor, temperature: float = 1.0, *, entropy: bool = True) -> Scores:
     """Scores of `target` [M] by ready `logits` [M, V], for models whose output layer is more than a matrix."""
-    return Scores(*_Scores.apply(logits, None, target, temperature, entropy))
+    return Scores(*_Scores.apply(logits, None, target, temperature, entropy, torch.is_grad_enabled()))
 
 
 class _Scores(torch.autograd.Function):
@@ -40,14 +40,20 @@ class _Scores(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor | None, target: Tensor, temperature: float, wants_entropy: bool
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor | None,
+        target: Tensor,
+        temperature: float,
+        wants_entropy: bool,
+        learning: bool,
     ) -> tuple[Tensor, Tensor]:
         vocabulary = hidden.shape[1] if weight is None else weight.shape[0]
         ctx.rows, ctx.temperature = max(LOGITS // vocabulary, 1), temperature
         ctx.kept, ctx.dtype = {}, _computed_in(hidden)
         ctx.set_materialize_grads(False)
         matrix = None if weight is None else weight.to(ctx.dtype)
-        keep = hidden.shape[0] * vocabulary <= KEPT and any(ctx.needs_input_grad)
+        keep = learning and hidden.shape[0] * vocabulary <= KEPT
         logp, entropy = [], []
         for number, (part, token) in enumerate(zip(hidden.split(ctx.rows), target.split(ctx.rows), strict=True)):
             p, part_logp, part_entropy = _softmax(_logits(part, matrix, temperature), token, wants_entropy)
@@ -60,12 +66,13 @@ class _Scores(torch.autograd.Function):
         return found
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, Tensor | None, None, None, None]:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
         hidden, weight, target, entropy = ctx.saved_tensors
         of_logp = torch.zeros_like(entropy) if grads[0] is None else grads[0]
         of_entropy = grads[1]
         hidden_grad = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
-        weight_grad = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
+        exact = torch.float64 if ctx.dtype == torch.float64 else torch.float32  # sums of many rounded parts drift
+        weight_grad = torch.zeros_like(weight, dtype=exact) if ctx.needs_input_grad[1] else None
         matrix = None if weight is None else weight.to(ctx.dtype)
         for number, start in enumerate(range(0, len(target), ctx.rows)):
             rows = slice(start, start + ctx.rows)
@@ -80,7 +87,7 @@ class _Scores(torch.autograd.Function):
                 hidden_grad[rows] = z if matrix is None else z @ matrix
             if weight_grad is not None:
                 _add_product(weight_grad, z.T, hidden[rows].to(ctx.dtype))
-        return hidden_grad, weight_grad, None, None, None
+        return hidden_grad, weight_grad if weight_grad is None else weight_grad.to(weight.dtype), None, None, None, None
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:

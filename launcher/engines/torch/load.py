@@ -53,7 +53,10 @@ def load(
     from launcher.engines.torch import adapters  # noqa: PLC0415  # late: peft takes half a second
 
     path = weights_of(model.path) if isinstance(model, Pretrained) else None
-    return CausalLM(adapters.adapted(module, model, seed, path, adapter), tokenizer, mixed, base=module)
+    if path and (Path(path) / ADAPTER).is_file():  # merged just now, so no folder holds them
+        path = None
+    made = adapters.adapted(module, model, seed, path, adapter)
+    return CausalLM(made, tokenizer, mixed, base=module, keep_base=path is None)
 
 
 def critic(

@@ -82,7 +82,9 @@ class Training:
                 return self.leave(step - 1)
             metrics, spoilt = self.step(step)
             if spoilt:  # before the step: what is told after it, a resume from it would not tell again
-                self.emit(Alert(step=step, text=f"update skipped, weights and optimizer kept: {spoilt} is not finite"))
+                share = metrics[f"{self.policy.prefix}/skipped_nonfinite"]
+                why = f"{share:.0%} of the updates skipped, weights and optimizer kept: {spoilt} is not finite"
+                self.emit(Alert(step=step, text=why))
             self.emit(Step(step=step, metrics=metrics))
             self.check_finite(step, spoilt)
             if schedule.saves(step):
@@ -116,13 +118,15 @@ class Training:
         on_policy = parts * trainer.ppo_epochs == 1
         batch = self.policy.annotate(batch, self.clock, on_policy=on_policy)  # + log-probabilities, values
         with self.clock("adv"):
-            batch, self.told = algorithm.prepare(batch, self.told, world.total)  # + advantages
+            batch, told = algorithm.prepare(batch, self.told, world.total)  # + advantages
         self.busy("update")
         with self.clock("update_actor"):
             minis = mini_batches(batch, parts)
             updates = [self.policy.update(mini, step) for _ in range(trainer.ppo_epochs) for mini in minis]
-        spoilt = next((update.spoilt for update in updates if update.spoilt), "")
-        return batch, measure.mean_of([update.metrics for update in updates]) | dict(self.told), spoilt
+        bad = [update.spoilt for update in updates if update.spoilt]
+        if not bad:  # a number that is not finite would stay in it for ever
+            self.told = told
+        return batch, measure.mean_of([update.metrics for update in updates]) | dict(told), bad[0] if bad else ""
 
     def check_finite(self, step: int, spoilt: str) -> None:
         """End the run when nothing but bad steps comes."""

@@ -29,7 +29,8 @@ class Network(nn.Module):
 
     def __init__(self, base: PreTrainedModel, decoder: PreTrainedModel, mixed: bool) -> None:
         super().__init__()
-        self._inside = base, decoder, base.device  # in a tuple, so that torch does not list their weights a second time
+        self.device = base.device  # where it is computed; its weights may rest elsewhere
+        self._inside = base, decoder  # in a tuple, so that torch does not list their weights a second time
         self.packs, self.mixed = _packs(base), mixed
         if not self.packs:
             log.warning("%s mixes packed sequences; it computes equal lengths together", type(base).__name__)
@@ -45,11 +46,6 @@ class Network(nn.Module):
         return [  # FSDP2 makes a subclass of each part's class
             part for part in self.base.modules() if names & {kind.__name__ for kind in type(part).__mro__}
         ]
-
-    @property
-    def device(self) -> torch.device:
-        """Where it is computed; its weights may rest elsewhere."""
-        return self._inside[2]
 
     @contextmanager
     def precision(self) -> Iterator[None]:
@@ -80,10 +76,11 @@ class CausalLM(Network):
 
     def __init__(
         self, module: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, mixed: bool = False, *,
-        base: PreTrainedModel | None = None,
+        base: PreTrainedModel | None = None, keep_base: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(base or module, cast("Any", base or module).get_decoder(), mixed)
         self.module, self.tokenizer, self.adapted = module, tokenizer, base is not None
+        self.keep_base = keep_base  # the weights under the adapters stand nowhere else
         self.splits = _splits(self.base)
 
     @property
@@ -123,10 +120,12 @@ class Critic(Network):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, packed: Packed) -> Tensor:
-        """[B, T] value before each predicted token was chosen; 0 elsewhere."""
+        """[B, T] value before each predicted token was chosen; 0 elsewhere. Not in bfloat16, which has eight bits."""
         with self.precision():
-            value = self.head(self.hidden(packed))[:, 0]
-        return packed.unpack(value.float() if value.dtype == torch.bfloat16 else value)
+            hidden = self.hidden(packed)
+        exact = hidden.dtype if hidden.dtype == torch.float64 else torch.float32
+        value = linear(hidden.to(exact), self.head.weight.to(exact), self.head.bias.to(exact))
+        return packed.unpack(value[:, 0])
 
 
 def _packed(module: nn.Module, packed: Packed, **more: Any) -> Any:
@@ -179,7 +178,8 @@ def _packs(module: PreTrainedModel) -> bool:
 def _splits(module: PreTrainedModel) -> bool:
     """Whether its logits are its decoder's output times one matrix."""
     layer = module.get_output_embeddings()
-    if type(layer) is not nn.Linear or layer.bias is not None:
+    capped = getattr(module.config.get_text_config(), "final_logit_softcapping", None)  # not seen at small logits
+    if type(layer) is not nn.Linear or layer.bias is not None or capped:
         return False
     decoder = cast("Any", module).get_decoder()
     if decoder is module:  # it names none of its own (llama4)

@@ -54,6 +54,7 @@ class _Laid:
     """What has been laid down so far."""
 
     tokens: np.ndarray  # [B, T]
+    device: torch.device
     ids: list[np.ndarray] = field(default_factory=list)
     positions: list[np.ndarray] = field(default_factory=list)
     slots: list[np.ndarray] = field(default_factory=list)
@@ -82,7 +83,10 @@ def pack(batch: Batch, *, share: bool = True, ragged: bool = True) -> Packed:
     rows = np.flatnonzero(mask.any(1)).tolist()
     group = range(len(batch)) if batch.group is None else batch.group.tolist()
     families = _families(rows, tokens, opening, length, group) if share else [[row] for row in rows]
-    laid, place = _Laid(tokens), np.zeros((len(batch), 2), dtype=np.int64)  # of token 0 (-1: of its own), of its own
+    laid, place = (
+        _Laid(tokens, batch.tokens.device),
+        np.zeros((len(batch), 2), dtype=np.int64),
+    )  # of token 0 (-1: of its own), of its own
     calls = _lay(families, opening, length, laid, place, ragged)
     row, column = np.nonzero(mask)
     before, shared = column - 1, place[row, 0] >= 0
@@ -145,7 +149,7 @@ def _lay(
             slots = block[0].length
             for piece in block:
                 place[piece.row, 1] = laid.add(piece, slots)
-            of = torch.tensor([owner[piece.row] for piece in block]) if prefix else None
+            of = torch.tensor([owner[piece.row] for piece in block], device=laid.device) if prefix else None
             calls.append(Call(len(block), slots, prompts, of))
     return calls
 

@@ -37,8 +37,9 @@ def whole_value(x: Tensor) -> Tensor:
 
 
 def laid_like(value: Tensor, like: Tensor) -> Tensor:
-    """A whole tensor, laid on the processes as `like` is; a counter stays where it is."""
+    """A whole tensor, laid on the processes and devices as `like` is; a counter beside it, as fused AdamW wants it."""
     if value.ndim == 0:
-        return value
-    value = value.to(like.device, like.dtype)
-    return distribute_tensor(value, like.device_mesh, like.placements) if isinstance(like, DTensor) else value
+        return value.to(like.device)
+    if not isinstance(like, DTensor):
+        return value.to(like.device, like.dtype)
+    return distribute_tensor(value.to(like.dtype), like.device_mesh, like.placements).to(like.device)

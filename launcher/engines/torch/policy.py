@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,13 +12,14 @@ from launcher.engines.torch import world
 from launcher.engines.torch.batching import Limits, Rows, evened, micro_batches
 from launcher.engines.torch.measure import Clock
 from launcher.engines.torch.model import CausalLM, Network
+from launcher.engines.torch.packing import Packed
 from launcher.engines.torch.parallel import Parallel
 from launcher.engines.torch.roles import Reference
 from launcher.engines.torch.trained import Trained
 from launcher.spec.algorithm import Algorithm, Batch, Loss, Mean, Output
 
-LossOf = Callable[[Batch, Batch], tuple[Loss, Tensor]]
-"""Of a micro-batch, and of what of it is computed: its loss, and what the loss was computed from."""
+LossOf = Callable[[Batch, Packed], tuple[Loss, Tensor]]
+"""Of a micro-batch, and of it packed: its loss, and what the loss was computed from."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ class Policy:
                 batch = replace(batch, value=self._each(critic, batch, parts, _value))
         return batch
 
-    def _logp(self, network: Network, part: Batch) -> Tensor:
-        found: Tensor = network(network.pack(part), self.temperature).logp
+    def _logp(self, network: Network, packed: Packed) -> Tensor:
+        found: Tensor = network(packed, self.temperature).logp
         return found
 
     def _parts(self, batch: Batch) -> list[Rows]:
@@ -81,13 +81,13 @@ class Policy:
         return evened(parts, most, batch.group.tolist() if whole else range(len(batch)))
 
     def _each(
-        self, network: Network, batch: Batch, parts: Sequence[Rows], of: Callable[[Network, Batch], Tensor]
+        self, network: Network, batch: Batch, parts: Sequence[Rows], of: Callable[[Network, Packed], Tensor]
     ) -> Tensor:
         """[B, T] of every row, computed part by part."""
         network.eval()
         found: Tensor | None = None
-        for rows in parts:
-            values = of(network, _computable(batch.rows(rows or [0])))
+        for rows, _, packed in _work(network, batch, parts):
+            values = of(network, packed)
             if found is None:
                 found = values.new_zeros(batch.tokens.shape)
             if rows:
@@ -102,7 +102,7 @@ class Policy:
             units = self.algorithm.units(batch)
             metrics, spoilt = self._learn(self.actor, batch, parts, self._policy_loss, units, step, self.prefix)
         if self.critic:
-            with self.critic.awake():
+            with self.critic.awake(learning=True):
                 more, bad = self._learn(self.critic, batch, parts, self._value_loss, batch.mask.sum(), step, "critic")
             metrics |= more
             spoilt = spoilt or (bad and f"critic's {bad}")
@@ -122,9 +122,8 @@ class Policy:
         divisor = world.total(units.double()).item()
         sums: dict[str, Tensor] = {}  # [2] total and count
         finite = {what: torch.ones((), dtype=torch.bool, device=batch.mask.device) for what in _CHECKED}
-        for rows in parts:
-            part = batch.rows(rows or [0])
-            (loss, seen), computed = loss_of(part, _computable(part))
+        for rows, part, packed in _work(trained.network, batch, parts):
+            (loss, seen), computed = loss_of(part, packed)
             if not rows:
                 loss = loss * 0
             ((loss / divisor) if divisor else loss * 0).backward()
@@ -141,8 +140,8 @@ class Policy:
             f"{name}/skipped_nonfinite": float(bool(taken.spoilt)),
         }, taken.spoilt
 
-    def _policy_loss(self, part: Batch, computed: Batch) -> tuple[Loss, Tensor]:
-        logp, entropy = self.model(self.model.pack(computed), self.temperature, self.sampled)
+    def _policy_loss(self, part: Batch, packed: Packed) -> tuple[Loss, Tensor]:
+        logp, entropy = self.model(packed, self.temperature, self.sampled)
         if self.sampled and part.old is None:  # on-policy: these weights sampled the answers
             part = replace(part, old=logp.detach())
         loss, seen = self.algorithm.loss(Output(logp, entropy), part)
@@ -151,25 +150,26 @@ class Policy:
             seen = {**seen, "actor/entropy": told}
         return (loss, seen), logp
 
-    def _value_loss(self, part: Batch, computed: Batch) -> tuple[Loss, Tensor]:
+    def _value_loss(self, part: Batch, packed: Packed) -> tuple[Loss, Tensor]:
         assert self.critic
-        value = _value(self.critic.network, computed)
+        value = _value(self.critic.network, packed)
         return self.algorithm.value_loss(value, part), value
 
     @torch.no_grad()
     def losses(self, batch: Batch) -> dict[str, tuple[float, float]]:
         """Of held-out rows on this process: total and count of the loss, and of all that the algorithm reports."""
+        parts = self._parts(batch)
+        if self.reference:
+            with self.reference.awake() as model:
+                batch = replace(batch, reference=self._each(model, batch, parts, self._logp))
+        batch = replace(batch, old=self._each(self.model, batch, parts, self._logp))
         sums: dict[str, Tensor] = {}
-        self.model.eval()
-        with self.reference.awake() if self.reference else nullcontext(None) as reference:
-            for rows in self._parts(batch):
-                part = _computable(batch.rows(rows or [0]))
-                if reference:
-                    part = replace(part, reference=self._logp(reference, part))
-                loss, seen = self.algorithm.loss(Output(self._logp(self.model, part)), part)
+        for rows in parts:
+            part = batch.rows(rows)
+            if rows:
+                loss, seen = self.algorithm.loss(Output(part.old), part)
                 for what, mean in {**seen, "loss": Mean(loss, self.algorithm.units(part))}.items():
-                    if rows:
-                        sums[what] = sums.get(what, 0) + torch.stack([x.double() for x in mean])
+                    sums[what] = sums.get(what, 0) + torch.stack([x.double() for x in mean])
         return {what: (x[0].item(), x[1].item()) for what, x in sums.items()}
 
 
@@ -193,8 +193,14 @@ def _computable(part: Batch) -> Batch:
     return replace(part, mask=mask)
 
 
-def _value(network: Network, part: Batch) -> Tensor:
-    found: Tensor = network(network.pack(part))
+def _work(network: Network, batch: Batch, parts: Sequence[Rows]) -> list[tuple[Rows, Batch, Packed]]:
+    """Each part's rows, batch and packing; all before the first is computed, as packing waits for the GPU."""
+    given = [(rows, batch.rows(rows or [0])) for rows in parts]
+    return [(rows, part, network.pack(_computable(part))) for rows, part in given]
+
+
+def _value(network: Network, packed: Packed) -> Tensor:
+    found: Tensor = network(packed)
     return found
 
 

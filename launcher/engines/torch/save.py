@@ -42,13 +42,12 @@ _FULL = re.compile(r"(Errno|os error) (28|122)\b")  # ENOSPC, EDQUOT; safetensor
 class Saver:
     """Writes checkpoints from rank 0; the others hand over their parts, and wait."""
 
-    def __init__(self, root: Path, policy: Policy, keep: int, keep_base: bool = False) -> None:
-        """`keep_base` saves the weights under adapters too."""
-        self.root, self.policy, self.keep, self.keep_base = root, policy, keep, keep_base
+    def __init__(self, root: Path, policy: Policy, keep: int) -> None:
+        self.root, self.policy, self.keep = root, policy, keep
 
     def save(self, position: Position) -> Written:
         """Write one checkpoint. On failure nothing of it remains and the newest earlier one stays as it is."""
-        held = state.gathered(self.policy, self.keep_base)
+        held = state.gathered(self.policy)
         written = self._save(position, held) if world.RANK == 0 else Written(True)
         world.wait()
         return written

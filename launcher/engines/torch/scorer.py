@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from itertools import groupby
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -29,35 +30,34 @@ class ModelScorer(Reward):
             raise Problems([f"reward.path: {settings.path!r} cannot be loaded: {said}"]) from error
         if module.config.num_labels != 1:
             raise Problems([f"reward.path: the model has {module.config.num_labels} outputs; one would do"])
-        if self.tokenizer.pad_token_id is None:
-            self.tokenizer.pad_token = self.tokenizer.eos_token
-        module.config.pad_token_id = self.tokenizer.pad_token_id  # the classifier reads the last token before it
+        module.config.pad_token_id = -1  # it reads the last token before the padding, of which we give none
         self.module = module.eval().to("cpu" if rests else device)
         self.longest = settings.max_length or getattr(module.config, "max_position_embeddings", None)
 
     @torch.no_grad()
     def score(self, answers: Sequence[Answer]) -> list[float]:
         """One logit for each answer."""
+        if not answers:
+            return []
         self.module.to(self.device)
-        texts = [self.text(answer) for answer in answers]
-        order = sorted(range(len(texts)), key=lambda place: len(texts[place]))  # like lengths together
-        scores = [0.0] * len(texts)
-        for start in range(0, len(order), self.settings.batch_size):
-            places = order[start : start + self.settings.batch_size]
-            for place, value in zip(places, self._logits([texts[place] for place in places]), strict=True):
-                scores[place] = value
+        rows = self._ids([self.text(answer) for answer in answers])
+        order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
+        scores = [0.0] * len(rows)
+        for _, same in groupby(order, key=lambda place: len(rows[place])):  # equal lengths together: nothing is padded
+            places = list(same)
+            for start in range(0, len(places), self.settings.batch_size):
+                part = places[start : start + self.settings.batch_size]
+                ids = torch.tensor([rows[place] for place in part], device=self.device)
+                for place, value in zip(part, self.module(input_ids=ids).logits[:, 0].tolist(), strict=True):
+                    scores[place] = value
         if self.rests:
             self.module.to("cpu")
         return scores
 
-    def _logits(self, texts: list[str]) -> list[float]:
-        templated = self.tokenizer.chat_template is not None
-        rows = self.tokenizer(texts, add_special_tokens=not templated).input_ids
-        rows = [row[-self.longest :] if self.longest else row for row in rows]
-        width, pad = max(map(len, rows)), self.tokenizer.pad_token_id
-        ids = torch.tensor([row + [pad] * (width - len(row)) for row in rows], device=self.device)
-        mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows], device=self.device)
-        return cast("list[float]", self.module(input_ids=ids, attention_mask=mask).logits[:, 0].float().tolist())
+    def _ids(self, texts: list[str]) -> list[list[int]]:
+        templated = self.tokenizer.chat_template is not None  # a template writes the special tokens itself
+        rows: list[list[int]] = self.tokenizer(texts, add_special_tokens=not templated).input_ids
+        return [row[-self.longest :] if self.longest else row for row in rows]
 
     def text(self, answer: Answer) -> str:
         """Prompt and answer as the reward model was taught to read them."""

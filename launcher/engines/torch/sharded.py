@@ -13,6 +13,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from launcher.engines.torch import world
 from launcher.engines.torch.model import Network
 from launcher.engines.torch.parallel import Parallel
+from launcher.problems import Problems
 from launcher.spec.algorithm import Batch
 
 
@@ -22,6 +23,7 @@ class Sharded(Parallel):
     even = True
 
     def __init__(self, device: torch.device, *, mixed: bool, offload: bool) -> None:
+        self.device = device
         self.mesh = init_device_mesh(device.type, (world.SIZE,))
         self.precision = (
             MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
@@ -31,6 +33,13 @@ class Sharded(Parallel):
         self.offload: OffloadPolicy = CPUOffloadPolicy() if offload and device.type == "cuda" else OffloadPolicy()
 
     def place(self, network: Network) -> None:
+        """Raises `Problems` where processes would not meet equally often."""
+        if not network.packs:  # it computes each length apart, and processes have other lengths
+            name = type(network.base).__name__
+            raise Problems(
+                [f"engine.strategy: fsdp2 needs a model that packs sequences, and {name} mixes them; ddp would do"]
+            )
+        network.device = self.device
         for layer in [*network.layers(), network]:
             fully_shard(
                 layer, mesh=self.mesh, reshard_after_forward=True, mp_policy=self.precision, offload_policy=self.offload

@@ -111,8 +111,8 @@ class Rollouts:
         for held in (kept, left):
             parts = [part for parts in world.gathered([_to(part, "cpu") for part in held.split(n)]) for part in parts]
             groups += sorted(parts, key=lambda part: int(part.group[0]))
-        chosen = groups[: self.order.batch][world.RANK :: world.SIZE]
-        return _to(_joined(chosen), self.decoder.model.device)
+        chosen = sorted(groups[: self.order.batch], key=lambda part: int(part.group[0]))
+        return _to(_joined(chosen[world.RANK :: world.SIZE]), self.decoder.model.device)
 
     def _round(self, rows: Sequence[int], step: int, round_: int, clock: Clock) -> Batch:
         given = [self.rows.tokens[row] for row in rows]
@@ -189,4 +189,4 @@ def _joined(parts: Sequence[Batch]) -> Batch:
 
 def _to(batch: Batch, device: Any) -> Batch:
     held = {f.name: value for f in fields(batch) if isinstance(value := getattr(batch, f.name), Tensor)}
-    return Batch(**{name: value.to(device) for name, value in held.items()})
+    return Batch(**{name: value.to(device, copy=True) for name, value in held.items()})  # a slice is sent as the whole

@@ -34,7 +34,7 @@ class Held:
     critic_optimizer: Tensors
 
 
-def gathered(policy: Policy, keep_base: bool) -> Held:
+def gathered(policy: Policy) -> Held:
     """Every process must ask: each may hold a part of every tensor."""
     model, critic = policy.model, critic_of(policy)
     weights: Tensors = model.module.state_dict(keep_vars=True)
@@ -42,7 +42,7 @@ def gathered(policy: Policy, keep_base: bool) -> Held:
     if model.adapted:
         from launcher.engines.torch import adapters  # noqa: PLC0415  # late: peft takes half a second
 
-        weights, base = adapters.weights(model.module), adapters.beneath(model.base) if keep_base else {}
+        weights, base = adapters.weights(model.module), adapters.beneath(model.base) if model.keep_base else {}
     return Held(
         policy=_whole(weights),
         base=_whole(base),
@@ -89,7 +89,7 @@ def _whole(tensors: Tensors) -> Tensors:
     for name, value in tensors.items():
         if id(value) not in seen:
             whole = whole_value(value.detach())
-            seen[id(value)] = whole.to("cpu").contiguous() if world.RANK == 0 else whole
+            seen[id(value)] = whole.to("cpu").contiguous() if world.RANK == 0 else whole.new_empty(0)
         found[name] = seen[id(value)]
     return found if world.RANK == 0 else {}
 

@@ -38,12 +38,13 @@ class Trained:
         )
 
     @contextmanager
-    def awake(self) -> Iterator[Network]:
-        """The network where it is computed; where it rests, it and its optimizer go back to CPU memory afterwards."""
+    def awake(self, *, learning: bool = False) -> Iterator[Network]:
+        """The network where it is computed, and with `learning` its optimizer; where it rests, both go back."""
         with brought(self.network, self.device, self.rests):
-            self._bring_optimizer(self.device)
+            if learning:
+                self._bring_optimizer(self.device)
             yield self.network
-        if self.rests:
+        if learning:
             self._bring_optimizer(torch.device("cpu"))
 
     def _bring_optimizer(self, device: torch.device) -> None:

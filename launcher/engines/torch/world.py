@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import TypeVar
 
 import torch
@@ -14,12 +15,15 @@ RANK = int(os.environ.get("RANK", "0"))
 SIZE = int(os.environ.get("WORLD_SIZE", "1"))
 
 T = TypeVar("T")
+PATIENCE = timedelta(hours=6)  # for a process whose reward is slow, or that writes a large checkpoint
 
 
 def join(device: torch.device) -> None:
     if SIZE > 1:
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, rank=RANK, world_size=SIZE)
+        dist.init_process_group(
+            backend, rank=RANK, world_size=SIZE, timeout=PATIENCE, device_id=device if device.type == "cuda" else None
+        )
 
 
 def leave() -> None:

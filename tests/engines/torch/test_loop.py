@@ -88,7 +88,7 @@ def test_a_reward_that_is_not_finite_skips_the_step_and_is_told_before_it(
     assert why == ""
     alert, step = told_of(events, 3)
     assert isinstance(alert, Alert) and isinstance(step, Step)
-    assert alert.text.startswith("update skipped, ") and alert.text.endswith(": reward is not finite")
+    assert alert.text.startswith("100% of the updates skipped, ") and alert.text.endswith(": reward is not finite")
     assert step.metrics["actor/skipped_nonfinite"] == 1.0
     assert "actor/pg_loss" not in step.metrics
     weights = {event.step: held[place] for place, event in enumerate(events) if isinstance(event, Step)}

@@ -91,7 +91,8 @@ def trained(jobs: ModuleType) -> Callable[..., Policy]:
 
 
 def saved(policy: Policy, root: Path, keep_base: bool = True) -> Path:
-    assert Saver(root / "checkpoints", policy, 3, keep_base).save(Position(2, 0, 0, 24)).done
+    policy.model.keep_base = keep_base
+    assert Saver(root / "checkpoints", policy, 3).save(Position(2, 0, 0, 24)).done
     return root / "checkpoints" / "step_000002"
 
 
