@@ -1,0 +1,23 @@
+"""What answers come to: the majority of n is taken over that, not over their text."""
+
+from __future__ import annotations
+
+from launcher.monitor.scores import majority
+from launcher.rewards.exact import Exact
+from launcher.rewards.gsm8k import GSM8K
+from launcher.spec.reward import Answer
+
+
+def test_solutions_with_equal_numbers_say_the_same() -> None:
+    told = ["I guess #### 7", "2 and 3 make #### 5", "it is #### 5.0", "so #### $5"]
+    reward = GSM8K()
+    scores = reward.score([Answer(text, ground_truth="5") for text in told])
+    assert [reward.said(text) for text in told] == ["7", "5", "5", "5"]
+    assert majority(scores, [reward.said(text) for text in told]) == 1.0
+    assert reward.said("no number") == ""
+    assert GSM8K(method="flexible").said("first 3, then 4") == "4"
+
+
+def test_case_and_blanks_count_where_they_do_for_the_score() -> None:
+    assert Exact(ignore_case=True).said(" Paris\n") == Exact(ignore_case=True).said("paris")
+    assert Exact().said("Paris") != Exact().said("paris")
