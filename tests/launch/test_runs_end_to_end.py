@@ -32,10 +32,10 @@ pytestmark = pytest.mark.slow
 
 STEPS = 6
 SHORT = [f"trainer.total_training_steps={STEPS}", "trainer.save_freq=2", "trainer.test_freq=3"]
-LAST = 160
+LAST = 400
 LONG = ["algorithm=sft", f"trainer.total_training_steps={LAST}", "trainer.save_freq=20", "trainer.test_freq=50",
         "trainer.micro_batch_size_per_gpu=1"]  # fmt: skip
-"""Twenty milliseconds a step, and every step's gradient moves the weights."""
+"""Five milliseconds a step or more, and every step's gradient moves the weights."""
 
 
 @pytest.fixture(scope="module")

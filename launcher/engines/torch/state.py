@@ -56,7 +56,8 @@ def gathered(policy: Policy) -> Held:
 def write(policy: Policy, held: Held, folder: Path) -> None:
     """Models in Hugging Face's layout (adapters in peft's), optimizers beside them."""
     model, critic = policy.model, critic_of(policy)
-    model.module.save_pretrained(str(folder / "policy"), state_dict=dict(held.policy))
+    more = {"save_embedding_layers": False} if model.adapted else {}  # peft would ask the hub whether they have changed
+    model.module.save_pretrained(str(folder / "policy"), state_dict=dict(held.policy), **more)
     model.tokenizer.save_pretrained(folder / "policy")
     if held.base:
         model.base.save_pretrained(folder / "policy" / BASE, state_dict=dict(held.base))
