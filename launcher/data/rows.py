@@ -9,23 +9,19 @@ from __future__ import annotations
 import gzip
 import json
 import math
-import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from launcher.data.plain import MAX_DEPTH, MAX_ROW_BYTES, TOO_DEEP, Unfit, check, type_name
-from launcher.problems import shown
+from launcher.data.blocks import BOM, Block, Unread, blocks
+from launcher.data.plain import MAX_DEPTH, TOO_DEEP, Unfit, check, type_name
+from launcher.problems import said, shown
 from launcher.spec.data import Refused
 
-MAX_KEPT_BYTES = 64 * 2**20
-"""A still longer line is not held in memory either; it stays in its file only."""
 ENDINGS = (".jsonl", ".json", ".ndjson", ".jsonl.gz", ".json.gz", ".ndjson.gz", ".parquet")
 
-_CHUNK_BYTES = 2**16
 _BATCH_ROWS = 1024
-_BOM = b"\xef\xbb\xbf"
 
 
 class Found(NamedTuple):
@@ -41,10 +37,6 @@ class Found(NamedTuple):
         return Refused(self.where, reason, raw)
 
 
-class _Bytes(Protocol):
-    def read1(self, size: int, /) -> bytes: ...
-
-
 def ending_problem(name: str) -> str | None:
     """Why a file of this name is not read, or None."""
     if name.lower().endswith(ENDINGS):
@@ -52,8 +44,16 @@ def ending_problem(name: str) -> str | None:
     return f"the ending of {shown(name)} is not known; {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]} would do"
 
 
-def read_rows(name: str) -> Iterator[Found | Refused]:
-    """Every row of the file once, in its order, good or refused."""
+class Opened(NamedTuple):
+    """A file that holds something: the bytes of lines, or parquet."""
+
+    file: Any
+    parquet: bool
+
+
+@contextmanager
+def opened(name: str) -> Iterator[Opened | Refused]:
+    """The file for reading, or why it cannot be read."""
     if reason := ending_problem(name):
         yield Refused(name, reason, "")
         return
@@ -62,23 +62,27 @@ def read_rows(name: str) -> Iterator[Found | Refused]:
             file = stack.enter_context(Path(name).open("rb"))
             head = file.peek(4)
         except (OSError, ValueError) as error:  # ValueError: a NUL or a lone surrogate in the name
-            yield Refused(name, f"cannot be read: {_said(error)}", "")
+            yield Refused(name, f"cannot be read: {said(error)}", "")
             return
         if not head:
             yield Refused(name, "the file is empty", "")
         elif name.lower().endswith(".parquet") or head.startswith(b"PAR1"):
-            yield from _parquet_rows(name, file)
+            yield Opened(file, True)
         elif head.startswith(b"\x1f\x8b"):
-            yield from _json_rows(name, stack.enter_context(gzip.GzipFile(fileobj=file)))
+            yield Opened(stack.enter_context(gzip.GzipFile(fileobj=file)), False)
         else:
-            yield from _json_rows(name, file)
+            yield Opened(file, False)
 
 
-def _said(error: Exception) -> str:
-    """What an error says, as one line of ours."""
-    text = (error.strerror if isinstance(error, OSError) else None) or str(error).strip() or type(error).__name__
-    line = text.splitlines()[0].rstrip(".")[:200]
-    return line[0].lower() + line[1:] if line[1:2].islower() else line
+def read_rows(name: str) -> Iterator[Found | Refused]:
+    """Every row of the file once, in its order, good or refused."""
+    with opened(name) as source:
+        if isinstance(source, Refused):
+            yield source
+        elif source.parquet:
+            yield from _parquet_rows(name, source.file)
+        else:
+            yield from _json_rows(name, source.file)
 
 
 def _raw(line: bytes) -> str:
@@ -89,69 +93,26 @@ def _raw(line: bytes) -> str:
 # ---- JSON lines
 
 
-class _Line:
-    """A line that comes in piece by piece."""
-
-    def __init__(self) -> None:
-        self.size = 0
-        self.held = bytearray()
-
-    def add(self, piece: bytes) -> None:
-        self.size += len(piece)
-        if self.size <= MAX_KEPT_BYTES:
-            self.held += piece
+def _json_rows(name: str, file: Any) -> Iterator[Found | Refused]:
+    empty = True
+    for found in blocks(file):
+        empty = False
+        if isinstance(found, Unread):
+            yield Refused(f"{name}:{found.number}", found.reason, _raw(found.line))
         else:
-            self.held.clear()
-
-    def take(self) -> tuple[bytes, str]:
-        """The line, what is wrong with its size ('' when nothing is), and a fresh start."""
-        line, size = bytes(self.held), self.size
-        self.held.clear()
-        self.size = 0
-        if size <= MAX_ROW_BYTES:
-            return line, ""
-        kept = "" if size <= MAX_KEPT_BYTES else " (too long to set aside: it stays in the file only)"
-        return line, f"the line has {size:,} bytes; at most {MAX_ROW_BYTES:,} would do{kept}"
+            yield from rows_of(name, found)
+    if empty:
+        yield Refused(name, "the file is empty", "")
 
 
-def _lines(file: _Bytes) -> Iterator[tuple[bytes, str]]:
-    """Each line without its newline, and why it must not be parsed ('' when it may).
-
-    Reading by chunks and not by `readline` keeps the beginning of a line in which a gzip file breaks off.
-    """
-    line = _Line()
-    while True:
-        try:
-            chunk = file.read1(_CHUNK_BYTES)
-        except (OSError, EOFError, zlib.error) as error:
-            yield line.take()[0], f"the file breaks off in this line: {_said(error)}"
-            return
-        if not chunk:
-            break
-        *ended, rest = chunk.split(b"\n")
-        for piece in ended:
-            line.add(piece)
-            yield line.take()
-        line.add(rest)
-    if line.size:
-        yield line.take()
-
-
-def _json_rows(name: str, file: _Bytes) -> Iterator[Found | Refused]:
-    number = 0
-    for number, (line, reason) in enumerate(_lines(file), start=1):
+def rows_of(name: str, block: Block) -> Iterator[Found | Refused]:
+    """The block's lines as rows."""
+    for number, line in block.lines():
         where = f"{name}:{number}"
-        if reason:
-            yield Refused(where, reason, _raw(line))
-            continue
         try:
-            values = _parse(line.removeprefix(_BOM) if number == 1 else line)
+            yield Found(where, _parse(line.removeprefix(BOM) if number == 1 else line), line)
         except Unfit as unfit:
             yield Refused(where, str(unfit), _raw(line))
-        else:
-            yield Found(where, values, line)
-    if not number:
-        yield Refused(name, "the file is empty", "")
 
 
 def _parse(line: bytes) -> dict[str, Any]:
@@ -165,7 +126,7 @@ def _parse(line: bytes) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise Unfit(f"not UTF-8: byte 0x{line[error.start]:02x} at byte offset {error.start}") from error
     except json.JSONDecodeError as error:
-        raise Unfit(f"invalid JSON at column {error.colno}: {_said(ValueError(error.msg))}") from error
+        raise Unfit(f"invalid JSON at column {error.colno}: {said(ValueError(error.msg))}") from error
     except RecursionError as error:
         raise Unfit(TOO_DEEP) from error
     if not isinstance(values, dict):
@@ -225,7 +186,7 @@ def _parquet_rows(name: str, file: Any) -> Iterator[Found | Refused]:
                     yield _checked(f"{name}:{row}", values)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: a damaged column name
         where = f"{name}:{row + 1}" if row else name
-        yield Refused(where, f"the parquet file is cut short or damaged, no row from here on: {_said(error)}", "")
+        yield Refused(where, f"the parquet file is cut short or damaged, no row from here on: {said(error)[:200]}", "")
         return
     if row < promised:
         yield Refused(f"{name}:{row + 1}", f"the parquet file promises {promised:,} rows and holds {row:,}", "")
@@ -250,7 +211,7 @@ def _python_rows(batch: Any) -> Iterator[dict[str, Any] | str]:
             except UnicodeDecodeError as error:
                 yield f"not UTF-8: byte 0x{error.object[error.start]:02x} at byte offset {error.start} of a text"
             except (ValueError, OverflowError) as error:
-                yield f"cannot be turned into plain values: {_said(error)}"
+                yield f"cannot be turned into plain values: {said(error)[:200]}"
             else:
                 yield rows[0]
 

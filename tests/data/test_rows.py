@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.data import rows
+from launcher.data import blocks
 from launcher.data.rows import Found, read_rows
 from launcher.spec.data import Refused
 
@@ -124,7 +124,7 @@ def test_the_longest_line_is_read_and_one_byte_more_is_not(tmp_path: Path, more:
 
 
 def test_a_line_beyond_what_memory_should_hold_stays_in_its_file(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(rows, "MAX_KEPT_BYTES", 5_000_000)
+    monkeypatch.setattr(blocks, "MAX_KEPT_BYTES", 5_000_000)
     found = read(tmp_path / "x.jsonl", b"x" * 6_000_000 + b"\n" + GOOD)
     assert isinstance(found[0], Refused)
     assert found[0].reason.endswith("(too long to set aside: it stays in the file only)")
