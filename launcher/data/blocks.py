@@ -14,7 +14,7 @@ MAX_KEPT_BYTES = 64 * 2**20
 """A still longer line is not held in memory; it stays in its file only."""
 BLOCK_BYTES = MAX_ROW_BYTES
 """About so much is held at a time."""
-_CHUNK_BYTES = 2**16
+_CHUNK_BYTES = 2**20
 BOM = b"\xef\xbb\xbf"
 
 
@@ -77,7 +77,8 @@ class _Held:
     """What was read and not yet handed on: some whole lines, and the beginning of one."""
 
     def __init__(self) -> None:
-        self.whole = bytearray()
+        self.whole: list[bytes] = []
+        self.waiting = 0  # bytes in `whole`
         self.begun = bytearray()  # of a line; emptied where the line is too long to be kept
         self.size = 0  # of that line so far
 
@@ -88,17 +89,17 @@ class _Held:
             return
         end = chunk.rfind(b"\n") + 1
         if end:
-            self.whole += self.begun
-            self.whole += chunk[:end]
+            self.whole += (bytes(self.begun), chunk[:end])
+            self.waiting += len(self.begun) + end
             self.begun.clear()
         self.begun += chunk[end:]
         self.size = len(self.begun)
-        if len(self.whole) >= BLOCK_BYTES:
+        if self.waiting >= BLOCK_BYTES:
             yield self._take(number)
 
     def _long(self, chunk: bytes, cut: int, number: int) -> Iterator[Block | Unread]:
         """Go on with a line that is too long to be parsed."""
-        if self.whole:
+        if self.waiting:
             block = self._take(number)
             number += block.data.count(b"\n")
             yield block
@@ -122,16 +123,18 @@ class _Held:
         return Unread(number, line, reason or f"the line has {size:,} bytes; at most {MAX_ROW_BYTES:,} would do{kept}")
 
     def _take(self, number: int) -> Block:
-        block = Block(number, bytes(self.whole))
+        block = Block(number, b"".join(self.whole))
         self.whole.clear()
+        self.waiting = 0
         return block
 
     def rest(self, number: int, broken: str) -> Iterator[Block | Unread]:
         """What is left at the end; `broken` says why there is no more."""
         if not broken and self.size <= MAX_ROW_BYTES:
-            self.whole += self.begun
+            self.whole.append(bytes(self.begun))
+            self.waiting += self.size
             self.size = 0
-        if self.whole:
+        if self.waiting:
             block = self._take(number)
             number += block.data.count(b"\n")
             yield block

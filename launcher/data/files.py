@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Self
 
 from launcher.data.formats import to_row
+from launcher.data.plain import Unfit
+from launcher.data.recipes import Format, shaped
 from launcher.data.rows import ENDINGS, Found, ending_problem, read_rows
 from launcher.problems import Problems, nearest
 from launcher.settings import Names, settings
@@ -32,6 +34,13 @@ class Files(Dataset):
     """The key of the prompt; by default messages, prompt or question, whichever the row has."""
     response_key: str | None = None
     """The key of the answer; by default response or answer, whichever the row has."""
+    format: Format = "auto"
+    """What a row looks like: `auto` takes messages, prompt and response, question and answer, prompt, chosen and
+    rejected, and verl's rows; `gsm8k`, `math` and `hh` those of the datasets of that name."""
+    instruction: str | None = None
+    """Text after each question; by default the format's own, which asks for the answer where its reward looks."""
+    data_source: str | None = None
+    """Name of the rows' source, by which rewards are chosen; by default what the row says, or the format."""
 
     def read(self, split: Split, kind: Kind) -> Iterator[Row | Refused]:
         for pattern in self._patterns(split):
@@ -40,7 +49,7 @@ class Files(Dataset):
                 yield Refused(pattern, "the pattern matches no file", "")
             for name in names:
                 for found in read_rows(name):
-                    yield found if isinstance(found, Refused) else self._row(found, kind)
+                    yield found if isinstance(found, Refused) else self.row(found, kind)
 
     def rooted(self) -> Self:
         def absolute(patterns: tuple[str, ...]) -> tuple[str, ...]:
@@ -64,7 +73,8 @@ class Files(Dataset):
 
         Raises `Problems` when a file cannot be read.
         """
-        whole = hashlib.sha256(repr((self.prompt_key, self.response_key)).encode())
+        chosen = (self.prompt_key, self.response_key, self.format, self.instruction, self.data_source)
+        whole = hashlib.sha256(repr(chosen).encode())
         for setting, patterns in (("train_files", self.train_files), ("val_files", self.val_files)):
             whole.update(setting.encode())
             for name in (name for pattern in patterns for name in _expand(pattern)):
@@ -78,8 +88,13 @@ class Files(Dataset):
     def _patterns(self, split: Split) -> tuple[str, ...]:
         return self.train_files if split == "train" else self.val_files
 
-    def _row(self, found: Found, kind: Kind) -> Row | Refused:
-        row = to_row(found.where, found.values, kind, prompt_key=self.prompt_key, response_key=self.response_key)
+    def row(self, found: Found, kind: Kind) -> Row | Refused:
+        """What a row of a file comes to."""
+        try:
+            values = shaped(self.format, found.values, self.instruction, self.data_source)
+        except Unfit as unfit:
+            return found.refused(str(unfit))
+        row = to_row(found.where, values, kind, prompt_key=self.prompt_key, response_key=self.response_key)
         return found.refused(row) if isinstance(row, str) else row
 
 

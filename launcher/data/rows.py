@@ -9,8 +9,9 @@ from __future__ import annotations
 import gzip
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Container, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -98,16 +99,22 @@ def _json_rows(name: str, file: Any) -> Iterator[Found | Refused]:
     for found in blocks(file):
         empty = False
         if isinstance(found, Unread):
-            yield Refused(f"{name}:{found.number}", found.reason, _raw(found.line))
+            yield unread(name, found)
         else:
             yield from rows_of(name, found)
     if empty:
         yield Refused(name, "the file is empty", "")
 
 
-def rows_of(name: str, block: Block) -> Iterator[Found | Refused]:
-    """The block's lines as rows."""
-    for number, line in block.lines():
+def unread(name: str, line: Unread) -> Refused:
+    return Refused(f"{name}:{line.number}", line.reason, _raw(line.line))
+
+
+def rows_of(name: str, block: Block, places: Container[int] | None = None) -> Iterator[Found | Refused]:
+    """The block's lines as rows; with `places` only those of these places, counted from 0."""
+    for place, (number, line) in enumerate(block.lines()):
+        if places is not None and place not in places:
+            continue
         where = f"{name}:{number}"
         try:
             yield Found(where, _parse(line.removeprefix(BOM) if number == 1 else line), line)
@@ -169,6 +176,27 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_int=_int, parse_flo
 
 
 def _parquet_rows(name: str, file: Any) -> Iterator[Found | Refused]:
+    for found in batches(name, file):
+        yield from (found,) if isinstance(found, Refused) else found.rows(name)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some rows of a parquet file, as columns (`pyarrow.RecordBatch`)."""
+
+    first: int  # number of its first row, from 1
+    columns: Any
+
+    def rows(self, name: str, places: Collection[int] | None = None) -> Iterator[Found | Refused]:
+        """All rows; with `places` only those of these places, counted from 0."""
+        chosen = range(self.columns.num_rows) if places is None else sorted(places)
+        columns = self.columns if places is None else self.columns.take(chosen)
+        for place, values in zip(chosen, _python_rows(columns), strict=True):
+            yield _checked(f"{name}:{self.first + place}", values)
+
+
+def batches(name: str, file: Any, size: int = _BATCH_ROWS) -> Iterator[Batch | Refused]:
+    """The file's rows in order, and at last why there are no more, where it is damaged."""
     import pyarrow as pa  # noqa: PLC0415  half a second that JSON does not need
     import pyarrow.parquet as pq  # noqa: PLC0415
 
@@ -180,10 +208,9 @@ def _parquet_rows(name: str, file: Any) -> Iterator[Found | Refused]:
             yield Refused(name, problem, "")
             return
         for group in range(source.num_row_groups):  # one at a time: a batch may not reach into a broken neighbour
-            for batch in source.iter_batches(_BATCH_ROWS, row_groups=[group]):
-                for values in _python_rows(batch):
-                    row += 1
-                    yield _checked(f"{name}:{row}", values)
+            for batch in source.iter_batches(size, row_groups=[group], use_threads=False):
+                yield Batch(row + 1, batch)
+                row += batch.num_rows
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: a damaged column name
         where = f"{name}:{row + 1}" if row else name
         yield Refused(where, f"the parquet file is cut short or damaged, no row from here on: {said(error)[:200]}", "")

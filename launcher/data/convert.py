@@ -1,0 +1,211 @@
+"""Rows of files to prepared parquet: in columns where that is plain, one by one where it is not, always in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from launcher.data import columns, written
+from launcher.data.blocks import Block, Unread, blocks
+from launcher.data.columns import Taken
+from launcher.data.files import Files
+from launcher.data.plain import Unfit
+from launcher.data.refused import RefusedLog
+from launcher.data.rows import Found, Opened, batches, opened, rows_of, unread
+from launcher.spec.algorithm import Kind
+from launcher.spec.data import Refused, Split
+
+GROUP_ROWS = 65_536  # of parquet: what a reader holds at a time
+_LOOKED_AT = 100  # rows that tell a file's columns
+_BATCH_ROWS = 16_384
+
+Piece = tuple[pa.Table, pa.StructArray]
+"""Good rows in order: the written columns, and what each brought for extra_info."""
+
+
+class _Row(NamedTuple):
+    """One row that was looked at."""
+
+    found: Found
+    made: dict[str, Any]
+    extra: dict[str, Any]
+
+
+@dataclass
+class Converter:
+    """Turns files into prepared rows. What is refused goes to `log`; `read` hears of bytes that were read."""
+
+    files: Files
+    kind: Kind
+    log: RefusedLog
+    read: Callable[[int], None]
+    extra: Any = None
+    """Type of extra_info, of what rows bring of their own. Rows that need a wider one raise `written.Wider`."""
+
+    def __post_init__(self) -> None:
+        self.extra = self.extra or pa.struct([])
+
+    def write(self, names: Sequence[str], split: Split, path: Path) -> int:
+        """Write the files' good rows; how many there are. Raises `OSError` where the disk refuses."""
+        count, waiting, held = 0, list[pa.Table](), 0
+        writer: pq.ParquetWriter | None = None
+        for table, extras in self._pieces(names):
+            made = written.numbered(table, self._widened(extras), split, count)
+            count += made.num_rows
+            waiting.append(made)
+            held += made.num_rows
+            writer = writer or _writer(path, made.schema)
+            while held >= GROUP_ROWS:
+                whole = pa.concat_tables(waiting)
+                writer.write_table(whole.slice(0, GROUP_ROWS))
+                waiting, held = [whole.slice(GROUP_ROWS)], held - GROUP_ROWS
+        if writer:
+            if held:
+                writer.write_table(pa.concat_tables(waiting))
+            writer.close()
+        return count
+
+    def _widened(self, extras: pa.StructArray) -> pa.StructArray:
+        if extras.type == self.extra:
+            return extras
+        have = {of.name: extras.field(place) for place, of in enumerate(extras.type)}
+        if not have.keys() <= {of.name for of in self.extra}:
+            raise written.Wider(written.merged(self.extra, extras.type))
+        parts = [
+            have[of.name].cast(of.type) if of.name in have else pa.nulls(len(extras), of.type) for of in self.extra
+        ]
+        return pa.StructArray.from_arrays(parts, fields=list(self.extra))
+
+    def _pieces(self, names: Sequence[str]) -> Iterator[Piece]:
+        for name in names:
+            with opened(name) as source:
+                if isinstance(source, Refused):
+                    self.log.keep(source)
+                else:
+                    yield from self._batches(name, source) if source.parquet else self._blocks(name, source)
+
+    # ---- JSON lines
+
+    def _blocks(self, name: str, source: Opened) -> Iterator[Piece]:
+        shape, first, empty = None, True, True
+        for found in blocks(source.file):
+            empty = False
+            if isinstance(found, Unread):
+                self.log.keep(unread(name, found))
+                continue
+            if first:
+                head = Block(found.first, b"\n".join(line for _, line in islice(found.lines(), _LOOKED_AT)))
+                rows = [row.values for row in rows_of(name, head) if isinstance(row, Found)]
+                shape, first = columns.shape(columns.sampled(rows), self.files, self.kind), False
+            pieces = columns.parsed(found, shape) if shape else [(found, None)]
+            for block, table in pieces:
+                if shape is None or table is None:
+                    yield from self._one_by_one(rows_of(name, block))
+                else:
+                    taken = columns.taken(table, shape, self.files, self.kind)
+                    yield from self._merged(taken, rows_of(name, block, set(taken.others.tolist())))
+            self.read(len(found.data))
+        if empty:
+            self.log.keep(Refused(name, "the file is empty", ""))
+
+    # ---- parquet
+
+    def _batches(self, name: str, source: Opened) -> Iterator[Piece]:
+        shape, first, before = None, True, 0
+        for found in batches(name, source.file, _BATCH_ROWS):
+            if isinstance(found, Refused):
+                self.log.keep(found)
+                continue
+            table = columns.plain(pa.Table.from_batches([found.columns]))
+            if first:
+                fields = dict(zip(table.schema.names, table.schema.types, strict=True))
+                shape, first = columns.shape(fields, self.files, self.kind), False
+            if shape is None or not columns.readable(table):
+                yield from self._one_by_one(found.rows(name))
+            else:
+                taken = columns.taken(table, shape, self.files, self.kind)
+                yield from self._merged(taken, found.rows(name, set(taken.others.tolist())))
+            here = source.file.tell()
+            self.read(max(here - before, 0))
+            before = max(here, before)
+
+    # ---- both
+
+    def _merged(self, taken: Taken, found: Iterator[Found | Refused]) -> Iterator[Piece]:
+        """The rows taken in columns, and in their places those of the others (`found`) that are good."""
+        if not len(taken.others):
+            yield taken.columns, self._widened(taken.extras)
+            return
+        places, rows = list[int](), list[_Row]()
+        for place, row in zip(taken.others, self._sifted(found), strict=True):
+            if row:
+                places.append(place)
+                rows.append(row)
+        fitting = self._fitting(rows)
+        if not fitting:
+            if len(taken.places):
+                yield taken.columns, self._widened(taken.extras)
+            return
+        table, extras = self._table([rows[place] for place in fitting])
+        order = pa.array(np.argsort(np.concatenate([taken.places, [places[place] for place in fitting]])))
+        whole = pa.concat_tables([taken.columns, table]).take(order)
+        yield whole, pa.concat_arrays([self._widened(taken.extras), extras]).take(order)
+
+    def _one_by_one(self, found: Iterator[Found | Refused]) -> Iterator[Piece]:
+        sifted = (row for row in self._sifted(found) if row)
+        while rows := list(islice(sifted, _BATCH_ROWS)):
+            yield self._table([rows[place] for place in self._fitting(rows)])
+
+    def _sifted(self, found: Iterator[Found | Refused]) -> Iterator[_Row | None]:
+        """What is to be written of each row, None where it is refused."""
+        for item in found:
+            made = item if isinstance(item, Refused) else self._made(item)
+            if isinstance(made, Refused):
+                self.log.keep(made)
+                yield None
+            else:
+                yield made
+
+    def _made(self, found: Found) -> _Row | Refused:
+        row = self.files.row(found, self.kind)
+        if isinstance(row, Refused):
+            return row
+        try:
+            return _Row(found, written.values_of(row, self.kind), dict(row.extra_info))
+        except Unfit as unfit:
+            return found.refused(str(unfit))
+
+    def _fitting(self, rows: Sequence[_Row]) -> list[int]:
+        """The rows whose extra_info can stand in one column with those before. Raises `Wider` where that is wider."""
+        extras = [row.extra for row in rows]
+        if not any(extras):
+            return list(range(len(rows)))
+        try:
+            wider, fitting = written.widened(self.extra, extras), list(range(len(rows)))
+        except Unfit:  # some row's; which ones shows when each is asked alone
+            wider, fitting = self.extra, []
+            for place, row in enumerate(rows):
+                try:
+                    wider = written.widened(wider, [row.extra])
+                    fitting.append(place)
+                except Unfit as unfit:
+                    self.log.keep(row.found.refused(str(unfit)))
+        if wider != self.extra:
+            raise written.Wider(wider)
+        return fitting
+
+    def _table(self, rows: Sequence[_Row]) -> Piece:
+        return written.table([row.made for row in rows], self.kind), pa.array([row.extra for row in rows], self.extra)
+
+
+def _writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
+    return pq.ParquetWriter(
+        path, schema, compression="snappy", use_dictionary=["data_source", "ability"], write_statistics=False
+    )
