@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -40,36 +41,31 @@ class _Row(NamedTuple):
 
 @dataclass
 class Converter:
-    """Turns files into prepared rows. What is refused goes to `log`; `read` hears of bytes that were read."""
+    """Turns files into prepared rows. What is refused goes to `log`; `read` hears of bytes read and rows written."""
 
     files: Files
     kind: Kind
     log: RefusedLog
-    read: Callable[[int], None]
+    read: Callable[[int, int], None]
     extra: Any = None
     """Type of extra_info, of what rows bring of their own. Rows that need a wider one raise `written.Wider`."""
+    rows: int = 0
+    """Written so far, of all splits."""
 
     def __post_init__(self) -> None:
         self.extra = self.extra or pa.struct([])
 
     def write(self, names: Sequence[str], split: Split, path: Path) -> int:
         """Write the files' good rows; how many there are. Raises `OSError` where the disk refuses."""
-        count, waiting, held = 0, list[pa.Table](), 0
-        writer: pq.ParquetWriter | None = None
-        for table, extras in self._pieces(names):
-            made = written.numbered(table, self._widened(extras), split, count)
-            count += made.num_rows
-            waiting.append(made)
-            held += made.num_rows
-            writer = writer or _writer(path, made.schema)
-            while held >= GROUP_ROWS:
-                whole = pa.concat_tables(waiting)
-                writer.write_table(whole.slice(0, GROUP_ROWS))
-                waiting, held = [whole.slice(GROUP_ROWS)], held - GROUP_ROWS
-        if writer:
-            if held:
-                writer.write_table(pa.concat_tables(waiting))
-            writer.close()
+        count = 0
+        with ExitStack() as stack:
+            out: _Groups | None = None
+            for table, extras in self._pieces(names):
+                made = written.numbered(table, self._widened(extras), split, count)
+                count += made.num_rows
+                self.rows += made.num_rows
+                out = out or stack.enter_context(_Groups(path, made.schema))
+                out.add(made)
         return count
 
     def _widened(self, extras: pa.StructArray) -> pa.StructArray:
@@ -111,7 +107,7 @@ class Converter:
                 else:
                     taken = columns.taken(table, shape, self.files, self.kind)
                     yield from self._merged(taken, rows_of(name, block, set(taken.others.tolist())))
-            self.read(len(found.data))
+            self.read(len(found.data), self.rows)
         if empty:
             self.log.keep(Refused(name, "the file is empty", ""))
 
@@ -133,7 +129,7 @@ class Converter:
                 taken = columns.taken(table, shape, self.files, self.kind)
                 yield from self._merged(taken, found.rows(name, set(taken.others.tolist())))
             here = source.file.tell()
-            self.read(max(here - before, 0))
+            self.read(max(here - before, 0), self.rows)
             before = max(here, before)
 
     # ---- both
@@ -205,7 +201,27 @@ class Converter:
         return written.table([row.made for row in rows], self.kind), pa.array([row.extra for row in rows], self.extra)
 
 
-def _writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
-    return pq.ParquetWriter(
-        path, schema, compression="snappy", use_dictionary=["data_source", "ability"], write_statistics=False
-    )
+class _Groups:
+    """A parquet file whose row groups all have GROUP_ROWS rows, but the last."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        few = ["data_source", "ability"]  # values; a dictionary of texts that differ is work for nothing
+        self.writer = pq.ParquetWriter(path, schema, compression="snappy", use_dictionary=few, write_statistics=False)
+        self.waiting: list[pa.Table] = []
+        self.held = 0
+
+    def add(self, table: pa.Table) -> None:
+        self.waiting.append(table)
+        self.held += table.num_rows
+        while self.held >= GROUP_ROWS:
+            whole = pa.concat_tables(self.waiting)
+            self.writer.write_table(whole.slice(0, GROUP_ROWS))
+            self.waiting, self.held = [whole.slice(GROUP_ROWS)], self.held - GROUP_ROWS
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None and self.held:
+            self.writer.write_table(pa.concat_tables(self.waiting))
+        self.writer.close()

@@ -44,7 +44,7 @@ class Files(Dataset):
 
     def read(self, split: Split, kind: Kind) -> Iterator[Row | Refused]:
         for pattern in self._patterns(split):
-            names = _expand(pattern)
+            names = expand(pattern)
             if not names:
                 yield Refused(pattern, "the pattern matches no file", "")
             for name in names:
@@ -63,7 +63,7 @@ class Files(Dataset):
             found.append("data.train_files: none is given; a JSONL or parquet file would do")
         for setting, patterns in (("train_files", self.train_files), ("val_files", self.val_files)):
             for pattern in patterns:
-                names = _expand(pattern)
+                names = expand(pattern)
                 reasons = [_problem(name) for name in names] or [f"{pattern} matches no file; {_near(pattern)}"]
                 found += [f"data.{setting}: {reason}" for reason in reasons if reason]
         return found
@@ -77,7 +77,7 @@ class Files(Dataset):
         whole = hashlib.sha256(repr(chosen).encode())
         for setting, patterns in (("train_files", self.train_files), ("val_files", self.val_files)):
             whole.update(setting.encode())
-            for name in (name for pattern in patterns for name in _expand(pattern)):
+            for name in (name for pattern in patterns for name in expand(pattern)):
                 try:
                     with Path(name).open("rb") as file:
                         whole.update(hashlib.file_digest(file, "sha256").digest())
@@ -98,7 +98,7 @@ class Files(Dataset):
         return found.refused(row) if isinstance(row, str) else row
 
 
-def _expand(pattern: str) -> list[str]:
+def expand(pattern: str) -> list[str]:
     """The files that a person means, written as they wrote them. A name that exists is never taken for a pattern."""
     path = os.path.expanduser(pattern)
     if os.path.lexists(path) or not glob.has_magic(path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
@@ -51,6 +51,30 @@ class Refused:
     raw: str  # bytes that are no UTF-8 stand as surrogates, so that nothing is lost
 
 
+@dataclass(frozen=True)
+class Progress:
+    """How far rows are with being fetched and prepared."""
+
+    doing: str
+    done_bytes: int
+    bytes: int
+    rows: int
+    """Written so far; 0 while files are fetched."""
+    elapsed_s: float
+
+    @property
+    def rows_per_s(self) -> float:
+        return self.rows / self.elapsed_s if self.elapsed_s > 0 else 0.0
+
+    @property
+    def eta_s(self) -> float | None:
+        """Seconds to the last byte, at the speed so far."""
+        return self.elapsed_s * (self.bytes / self.done_bytes - 1) if self.done_bytes else None
+
+
+Watch = Callable[[Progress], None]
+
+
 @settings
 class Dataset(ABC):
     """Subclass it, decorate with @settings, and name the class in conf/data/<name>.yaml."""
@@ -80,6 +104,10 @@ class Dataset(ABC):
 
     def rooted(self) -> Self:
         """The same data, found from any working folder."""
+        return self
+
+    def prepared(self, kind: Kind, watch: Watch) -> Dataset:
+        """The same rows, lying on this machine and ready to be read. Raises `Problems`."""
         return self
 
     @abstractmethod

@@ -1,0 +1,119 @@
+"""A dataset of a hub: its files are fetched, and prepared once. After that it is read from parquet like any other."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Literal
+
+from launcher.data import prepare
+from launcher.data.files import Files
+from launcher.data.rows import ENDINGS
+from launcher.hubs.choice import HubOrder
+from launcher.hubs.fetch import fetch, listing
+from launcher.hubs.progress import Progress as Fetched
+from launcher.hubs.repo import Listing, RemoteFile, is_id
+from launcher.problems import Problems, nearest, shown
+from launcher.settings import settings
+from launcher.spec.algorithm import Kind
+from launcher.spec.data import Dataset, Progress, Refused, Row, Split, Watch
+
+_SHARD = re.compile(r"(?:.*/)?(?P<split>[a-z_]+)(?:-\d+-of-\d+(?:-[0-9a-f]+)?)?\.(?:parquet|jsonl?|ndjson)(?:\.gz)?")
+
+
+@settings
+class Hub(Files):
+    """Rows from a dataset repository on a hub. `train_files` and `val_files` are patterns of the files in it."""
+
+    repo: str
+    """Id of the dataset, such as openai/gsm8k."""
+    revision: str | None = None
+    """Branch, tag or commit; by default the hub's main one."""
+    source: Literal["auto", "huggingface", "modelscope"] = "auto"
+    """Which hub it is fetched from; `auto` asks those of `sources` in turn."""
+    sources: HubOrder = ("huggingface", "modelscope")
+    """What `auto` means: the first hub that has it is taken."""
+
+    def problems(self) -> list[str]:
+        if is_id(self.repo):
+            return []
+        return [f"data.repo: got {shown(self.repo)}; the id of a dataset, such as openai/gsm8k, would do"]
+
+    def read(self, split: Split, kind: Kind) -> Iterator[Row | Refused]:
+        raise Problems([f"data: {self.repo} is not prepared; rlrun data prepare {self.repo} would do"])
+
+    def fingerprint(self) -> str:
+        raise Problems([f"data: {self.repo} is not prepared; rlrun data prepare {self.repo} would do"])
+
+    def rooted(self) -> Hub:
+        return self
+
+    def prepared(self, kind: Kind, watch: Watch) -> Dataset:
+        return prepare.read_from(self, self.prepare(kind, watch))
+
+    def prepare(self, kind: Kind, watch: Watch, into: Path | None = None) -> Path:
+        """The folder with the prepared rows. One that was prepared from the same revision will do where no hub can
+        be asked. Raises `Problems`."""
+        if found := self.problems():
+            raise Problems(found)
+        sources = self.sources if self.source == "auto" else (self.source,)
+        try:
+            listed = listing("dataset", self.repo, sources=sources, revision=self.revision)
+        except Problems:
+            if into is None and (known := self._prepared_before(kind)):
+                return known
+            raise
+        chosen = {split: self._chosen(listed, split) for split in ("train", "val")}
+        if not chosen["train"]:
+            raise Problems([self._none(listed)])
+        raw = prepare.store() / "raw" / listed.source / listed.repo / listed.commit[:40]
+        wanted = list({file.path: file for files in chosen.values() for file in files}.values())
+        begun = time.monotonic()
+
+        def fetching(at: Fetched) -> None:
+            watch(Progress(f"fetching {self.repo}", at.there, at.size, 0, time.monotonic() - begun))
+
+        fetch(listed, wanted, raw, fetching)
+        here = {split: tuple(str(raw / file.path) for file in files) for split, files in chosen.items()}
+        local = self._local(here["train"], here["val"])
+        hashes = {str(raw / file.path): file.sha256 for file in wanted if file.sha256}
+        origin = {"repo": self.repo, "source": listed.source, "revision": self.revision or "", "commit": listed.commit}
+        name = self.repo.replace("/", "--")
+        return prepare.prepare(local, kind, name, watch, into=into, hashes=hashes, origin=origin)
+
+    def _local(self, train: tuple[str, ...], val: tuple[str, ...]) -> Files:
+        shared = {name: value for name, value in vars(self).items() if name in Files.__dataclass_fields__}
+        return Files(**shared | {"train_files": train, "val_files": val})
+
+    def _prepared_before(self, kind: Kind) -> Path | None:
+        asked = {"repo": self.repo, "revision": self.revision or ""}
+        local = prepare.converted(self)
+        for folder, known in prepare.every():
+            if known.kind == kind and dict(known.settings) == local and asked.items() <= known.origin.items():
+                return folder
+        return None
+
+    def _chosen(self, listed: Listing, split: str) -> list[RemoteFile]:
+        """The split's files: those of the patterns, or those whose names say so."""
+        rows = [file for file in listed.files if file.path.lower().endswith(ENDINGS)]
+        patterns = self.train_files if split == "train" else self.val_files
+        if patterns:
+            return [file for pattern in patterns for file in rows if fnmatchcase(file.path, pattern)]
+        if self.train_files:  # who names the training files has none to validate
+            return []
+        called = ("train",) if split == "train" else ("validation", "val", "valid", "dev", "test")
+        by_split: dict[str, list[RemoteFile]] = {}
+        for file in rows:
+            if (found := _SHARD.fullmatch(file.path)) and "/" not in file.path.removeprefix("data/"):
+                by_split.setdefault(found["split"], []).append(file)
+        return next((by_split[name] for name in called if name in by_split), [])
+
+    def _none(self, listed: Listing) -> str:
+        rows = [file.path for file in listed.files if file.path.lower().endswith(ENDINGS)]
+        if not rows:
+            return f"data.repo: {self.repo} has no JSONL or parquet file; another dataset would do"
+        wanted = ", ".join(self.train_files) or "data/train-*.parquet"
+        return f"data.train_files: {self.repo} has no {wanted}; {nearest(wanted, rows[:20], listed='it has')}"

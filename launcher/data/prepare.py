@@ -1,0 +1,216 @@
+"""Rows are prepared once: parquet in a folder that the hash of content and settings names, whole or not at all.
+
+    <store>/<name>-<hash>/  train.parquet  val.parquet  refused.jsonl  manifest.json
+
+The store is the folder `$RLRUN_DATA`, by default ~/.cache/rlrun/data. A folder is filled under another name, synced,
+and renamed; a kill leaves a draft, which the next preparation removes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, get_args
+
+from launcher.data.files import Files, expand
+from launcher.data.refused import RefusedLog
+from launcher.files import sync_path, write_whole
+from launcher.problems import Problems
+from launcher.spec.algorithm import Kind
+from launcher.spec.data import Progress, Split, Watch
+
+VERSION = 1
+"""Of what preparing makes of a row: a new one lets everything be prepared again."""
+MANIFEST = "manifest.json"
+_DRAFT = ".unfinished-"
+_CONVERTED = ("format", "instruction", "data_source", "prompt_key", "response_key")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A prepared dataset: what `manifest.json` says of it."""
+
+    name: str
+    kind: Kind
+    rows: Mapping[str, int]
+    """Good rows of train and, where there are such files, of val."""
+    refused: int
+    sources: Mapping[str, str]
+    """sha256 of each file that was read, by its name."""
+    settings: Mapping[str, Any]
+    origin: Mapping[str, str]
+    """Of a hub: repo, source, the revision that was asked for, and its commit."""
+    sha256: Mapping[str, str]
+    """Of each file in the folder."""
+    digest: str
+    """Of all that went in; see `digest`."""
+    made_at: float
+
+
+def store() -> Path:
+    return Path(os.environ.get("RLRUN_DATA") or Path("~/.cache/rlrun/data")).expanduser().absolute()
+
+
+def prepared(folder: Path) -> Prepared | None:
+    """What the folder holds, where its preparation was finished and no file is missing."""
+    try:
+        node = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        found = Prepared(**node)
+    except (OSError, ValueError, TypeError):
+        return None
+    return found if all((folder / name).is_file() for name in found.sha256) else None
+
+
+def every() -> Iterator[tuple[Path, Prepared]]:
+    """All prepared datasets of the store, the newest first."""
+    root = store()
+    found = [(path, prepared(path)) for path in root.iterdir() if path.is_dir()] if root.is_dir() else []
+    whole = [(path, known) for path, known in found if known]
+    yield from sorted(whole, key=lambda entry: entry[1].made_at, reverse=True)
+
+
+def read_from(files: Files, folder: Path) -> Files:
+    """The prepared rows as a dataset: the settings of `files`, its rows from the folder."""
+    held = {split: (str(folder / f"{split}.parquet"),) for split in ("train", "val")}
+    there = {split: names if Path(names[0]).is_file() else () for split, names in held.items()}
+    shared = {name: value for name, value in vars(files).items() if name in Files.__dataclass_fields__}
+    shared |= {"train_files": there["train"], "val_files": there["val"]}
+    return Files(**shared | dict.fromkeys(_CONVERTED[1:]) | {"format": "auto"})
+
+
+def prepare(
+    files: Files,
+    kind: Kind,
+    name: str,
+    watch: Watch,
+    *,
+    into: Path | None = None,
+    hashes: Mapping[str, str] | None = None,
+    origin: Mapping[str, str] | None = None,
+) -> Path:
+    """The folder with the prepared rows of `files`; nothing is done where it is there already.
+
+    `into` is a folder to make instead of one in the store; `hashes` are sha256 that are known, by file name.
+    Raises `Problems` for bad rows (unless `on_bad_row` is `skip`; all are named and kept), `OSError` of the disk.
+    """
+    names = {"train": expanded(files.train_files), "val": expanded(files.val_files)}
+    if found := files.problems():
+        raise Problems(found)
+    sources = {file: (hashes or {}).get(file) or _sha256(file) for split in names.values() for file in split}
+    content = [[sources[file] for file in names[split]] for split in names]
+    known = Prepared(
+        name=name, kind=kind, rows={}, refused=0, sources=sources, settings=converted(files), origin=dict(origin or {}),
+        sha256={}, digest=digest(kind, converted(files), content), made_at=time.time(),
+    )  # fmt: skip
+    final = into or store() / f"{name}-{known.digest}"
+    if (there := prepared(final)) and there.digest == known.digest:
+        return final
+    if into and into.exists():
+        raise Problems([f"--out: {into} is there already, and holds something else; another folder would do"])
+    with _draft(final) as draft:
+        _convert(files, names, draft, known, watch, final)
+    return final
+
+
+def converted(files: Files) -> dict[str, Any]:
+    """The settings that decide what is made of a row."""
+    return {setting: getattr(files, setting) for setting in _CONVERTED}
+
+
+def digest(kind: Kind, chosen: Mapping[str, Any], sources: Sequence[Sequence[str]]) -> str:
+    """Twelve hex digits that stand for what goes in: content, order, kind and settings."""
+    whole = json.dumps([VERSION, kind, dict(sorted(chosen.items())), sources])
+    return hashlib.sha256(whole.encode()).hexdigest()[:12]
+
+
+def expanded(patterns: Sequence[str]) -> list[str]:
+    return [file for pattern in patterns for file in expand(pattern)]
+
+
+@contextmanager
+def _draft(final: Path) -> Iterator[Path]:
+    """A folder to fill; it gets its name when all is well, and is removed otherwise."""
+    final.parent.mkdir(parents=True, exist_ok=True)
+    _tidy(final.parent)
+    draft = final.parent / f"{_DRAFT}{final.name}@{socket.gethostname()}@{os.getpid()}"
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir()
+    try:
+        yield draft
+        for file in draft.iterdir():
+            sync_path(file)
+        sync_path(draft)
+        if final.exists():  # damaged, or made by another process meanwhile
+            shutil.rmtree(final)
+        draft.rename(final)
+        sync_path(final.parent)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _tidy(root: Path) -> None:
+    """Remove the drafts of processes of this machine that are gone."""
+    for path in root.glob(f"{_DRAFT}*@{socket.gethostname()}@*"):
+        number = path.name.rpartition("@")[2]
+        if number.isdecimal() and not Path(f"/proc/{number}").exists():
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _convert(
+    files: Files, names: Mapping[str, list[str]], draft: Path, known: Prepared, watch: Watch, final: Path
+) -> None:
+    """Fill the draft: its parquet files, what was refused, and the manifest."""
+    from launcher.data.convert import Converter  # noqa: PLC0415  late: arrow takes half a second
+    from launcher.data.written import Wider  # noqa: PLC0415  late, as above
+
+    splits: list[Split] = [split for split in get_args(Split) if names[split]]
+    meter, extra = _Meter(known.name, sum(os.path.getsize(file) for file in known.sources), watch), None
+    while True:
+        meter.done, rows = 0, dict[str, int]()
+        with RefusedLog(draft / "refused.jsonl") as log:
+            converter = Converter(files, known.kind, log, meter.read, extra)
+            try:
+                for split in splits:
+                    rows[split] = converter.write(names[split], split, draft / f"{split}.parquet")
+                break
+            except Wider as wider:  # a row brings extra_info that the files begun have no place for
+                extra = wider.extra
+    if log.refused and files.on_bad_row == "error":
+        log.path = final.with_name(f"{final.name}-refused.jsonl")
+        os.replace(draft / "refused.jsonl", log.path)
+        raise Problems(log.lines())
+    if not rows.get("train"):
+        raise Problems(
+            [f"{known.name}: has no row that can be prepared for {known.kind}; data.format may tell its form"]
+        )
+    hashes = {file.name: _sha256(str(file)) for file in sorted(draft.iterdir())}
+    manifest = replace(known, rows=rows, refused=log.refused, sha256=hashes)
+    write_whole(draft / MANIFEST, json.dumps(asdict(manifest), indent=1) + "\n")
+
+
+class _Meter:
+    """Adds up what was read, and tells it at most ten times a second."""
+
+    def __init__(self, doing: str, size: int, watch: Watch) -> None:
+        self.doing, self.size, self.watch, self.done = doing, size, watch, 0
+        self.begun = self.told = time.monotonic()
+
+    def read(self, count: int, rows: int) -> None:
+        self.done += count
+        now = time.monotonic()
+        if now - self.told > 0.1:
+            self.told = now
+            self.watch(Progress(self.doing, min(self.done, self.size), self.size, rows, now - self.begun))
+
+
+def _sha256(name: str) -> str:
+    with Path(name).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,254 @@
+"""Both ways of preparing give equal rows: in columns, and one by one."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launcher.data import columns, written
+from launcher.data.convert import Converter
+from launcher.data.files import Files
+from launcher.data.refused import RefusedLog
+from launcher.data.rows import Found, read_rows
+from launcher.spec.data import Row
+
+QUESTION = 'How many "clips"?\nNone, or 5 \u00e9\u4e2d\U0001f600'
+SOLUTION = "In May 48/2 = <<48/2=24>>24 clips.\n#### 1,024"
+GSM8K = {"question": QUESTION, "answer": SOLUTION}
+ASK, SAY = {"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2"}
+
+
+def converted(
+    path: Path, folder: Path, kind: Any, *, in_columns: bool = True, **more: Any
+) -> tuple[list[dict[str, Any]], list[tuple[str, str, str]]]:
+    """The rows written, and place, reason and raw of those refused."""
+    files, out, extra = Files(train_files=(str(path),), **more), folder / "out.parquet", None
+    refused = folder / "refused.jsonl"
+    with pytest.MonkeyPatch.context() as patch:
+        if not in_columns:
+            patch.setattr(columns, "shape", lambda *_: None)
+        while True:
+            with RefusedLog(refused) as log:
+                try:
+                    count = Converter(files, kind, log, lambda *_: None, extra).write([str(path)], "train", out)
+                    break
+                except written.Wider as wider:
+                    extra = wider.extra
+    rows = pq.read_table(out).to_pylist() if count else []
+    kept = [json.loads(line) for line in refused.read_text().splitlines()] if refused.exists() else []
+    assert count == len(rows)
+    return rows, sorted((one["where"].removeprefix(f"{path}:"), one["reason"], one["raw"]) for one in kept)
+
+
+def lines(path: Path, rows: list[Any]) -> Path:
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    return path
+
+
+def test_gsm8k_has_verls_columns(tmp_path: Path) -> None:
+    rows, refused = converted(lines(tmp_path / "a.jsonl", [GSM8K]), tmp_path, "prompts", format="gsm8k")
+    assert refused == []
+    asked = f'{QUESTION} Let\'s think step by step and output the final answer after "####".'
+    assert rows == [
+        {
+            "data_source": "openai/gsm8k",
+            "prompt": [{"role": "user", "content": asked}],
+            "ability": "math",
+            "reward_model": {"style": "rule", "ground_truth": "1024"},
+            "extra_info": {"split": "train", "index": 0, "answer": SOLUTION},
+        }
+    ]
+
+
+FORMS = [
+    ("prompts", "gsm8k", GSM8K),
+    ("answers", "gsm8k", GSM8K),
+    ("answers", "auto", {"prompt": "1+1?", "response": "2", "score": 0.5, "id": 3}),
+    ("answers", "auto", {"question": "1+1?", "answer": "2"}),
+    ("answers", "auto", {"messages": [ASK, SAY]}),
+    ("prompts", "auto", {"question": "1+1?", "answer": "2", "data_source": "sums", "ability": "math"}),
+    ("pairs", "auto", {"prompt": "1+1?", "chosen": "2", "rejected": "3"}),
+]
+"""Kind, format and row of what is read in columns."""
+
+
+@pytest.mark.parametrize(("kind", "format", "row"), FORMS, ids=lambda value: str(value)[:20])
+@pytest.mark.parametrize("ending", [".jsonl", ".jsonl.gz", ".parquet"])
+def test_the_fast_way_is_taken_and_gives_what_the_other_gives(
+    tmp_path: Path, kind: Any, format: Any, row: dict[str, Any], ending: str, monkeypatch: Any
+) -> None:
+    path = tmp_path / f"a{ending}"
+    text = (json.dumps(row) + "\n").encode() * 3
+    if ending == ".parquet":
+        pq.write_table(pa.Table.from_pylist([row] * 3), path)
+    else:
+        path.write_bytes(gzip.compress(text) if ending.endswith(".gz") else text)
+    slow = converted(path, tmp_path, kind, in_columns=False, format=format)
+    monkeypatch.setattr(Files, "row", None)  # any row that was looked at alone would fail
+    assert converted(path, tmp_path, kind, format=format) == slow
+    assert len(slow[0]) == 3
+
+
+@pytest.mark.parametrize(("kind", "format", "row"), FORMS, ids=lambda value: str(value)[:20])
+def test_a_prepared_row_reads_as_the_row_it_was(tmp_path: Path, kind: Any, format: Any, row: dict[str, Any]) -> None:
+    path = lines(tmp_path / "a.jsonl", [row])
+    converted(path, tmp_path, kind, format=format)
+    [before] = Files(train_files=(str(path),), format=format).read("train", kind)
+    [after] = Files(train_files=(str(tmp_path / "out.parquet"),)).read("train", kind)
+    assert isinstance(before, Row)
+    assert isinstance(after, Row)
+    assert _said(after) == _said(before)
+    assert (after.rejected, after.data_source, after.ability) == (before.rejected, before.data_source, before.ability)
+    if kind == "prompts":
+        assert after.ground_truth == before.ground_truth
+
+
+def _said(row: Row) -> list[tuple[str, str]]:
+    turns = [("user", row.prompt)] if isinstance(row.prompt, str) else [(m.role, m.content) for m in row.prompt]
+    return turns if row.response is None else [*turns, ("assistant", row.response)]
+
+
+TEXTS = st.one_of(
+    st.sampled_from(
+        [
+            "",
+            " ",
+            "\u3000",
+            "\x1c",
+            "a\0b",
+            "\ud800",
+            "x",
+            "5",
+            "#### 7",
+            "a #### -1,024.5 ",
+            "#### 1/2",
+            "####",
+            "#### $3",
+        ]
+    ),
+    st.text(max_size=6),
+)
+VALUES = st.one_of(TEXTS, TEXTS, TEXTS, st.none(), st.integers(), st.floats(), st.booleans(), st.just([]), st.just({}))
+TURNS = st.lists(
+    st.one_of(
+        st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant", "bot", "system"]), "content": TEXTS}),
+        st.fixed_dictionaries({"role": VALUES}, optional={"content": VALUES, "tool_calls": VALUES}),
+        VALUES,
+    ),
+    max_size=3,
+)
+KEYS = (
+    "prompt",
+    "question",
+    "response",
+    "answer",
+    "chosen",
+    "rejected",
+    "data_source",
+    "ability",
+    "score",
+    "extra_info",
+)
+ROWS = st.one_of(
+    st.fixed_dictionaries({"question": TEXTS, "answer": TEXTS}, optional={"score": st.floats(), "id": st.integers()}),
+    st.fixed_dictionaries({"prompt": TEXTS, "response": TEXTS}, optional=dict.fromkeys(KEYS[3:], VALUES)),
+    st.fixed_dictionaries({"prompt": TEXTS, "chosen": TEXTS, "rejected": TEXTS}),
+    st.fixed_dictionaries({"messages": TURNS}),
+    st.fixed_dictionaries({}, optional={**dict.fromkeys(KEYS, VALUES), "messages": TURNS}),
+)
+BROKEN = st.sampled_from(
+    ["", "{", '{"question": "x"', "}", '{"question": "a", "answer": "#### 1"} {"question": "b", "answer": "#### 2"}',
+     '{"question": "a", "question": "b"}', "[]", '"x"', "null", '{"x": NaN}', '{"x": 1e999}', '{"id": 18446744073709551616}']
+)  # fmt: skip
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    rows=st.lists(st.one_of(ROWS, ROWS, ROWS, BROKEN), min_size=1, max_size=12),
+    kind=st.sampled_from(["answers", "prompts", "pairs", "mixed"]),
+    format=st.sampled_from(["auto", "auto", "gsm8k", "math", "hh"]),
+    more=st.sampled_from([{}, {}, {"instruction": "Be brief."}, {"data_source": "x"}, {"prompt_key": "question"}]),
+)
+def test_any_rows_come_out_equal_and_none_is_lost(
+    tmp_path_factory: Any, rows: list[Any], kind: Any, format: Any, more: Any
+) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    path = lines(folder / "a.jsonl", rows)
+    fast = converted(path, folder, kind, format=format, **more)
+    slow = converted(path, folder, kind, in_columns=False, format=format, **more)
+    assert fast == slow
+    assert len(fast[0]) + len(fast[1]) == len(list(read_rows(str(path))))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.lists(st.fixed_dictionaries({"prompt": TEXTS, "response": TEXTS, "score": st.floats()}), min_size=1),
+    kind=st.sampled_from(["answers", "prompts"]),
+)
+def test_parquet_rows_come_out_equal(tmp_path_factory: Any, rows: list[dict[str, Any]], kind: Any) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    path = folder / "a.parquet"
+    sound = [{key: v.replace("\ud800", "") if isinstance(v, str) else v for key, v in row.items()} for row in rows]
+    sound = [
+        {key: v.encode("utf-8", "ignore").decode() if isinstance(v, str) else v for key, v in r.items()} for r in sound
+    ]
+    pq.write_table(pa.Table.from_pylist(sound), path)
+    assert converted(path, folder, kind) == converted(path, folder, kind, in_columns=False)
+
+
+def test_bad_rows_among_many_are_found_and_the_others_keep_their_order(tmp_path: Path) -> None:
+    rows: list[Any] = [{"question": f"{n}?", "answer": f"#### {n}"} for n in range(5_000)]
+    bad = {7: "{", 8: {"question": "", "answer": "#### 1"}, 4_000: {"question": "x", "answer": "no"}, 4_999: "null"}
+    for place, row in bad.items():
+        rows[place] = row
+    made, refused = converted(lines(tmp_path / "a.jsonl", rows), tmp_path, "prompts", format="gsm8k")
+    assert [int(place) for place, _, _ in refused] == [4001, 5000, 8, 9]
+    truths = [row["reward_model"]["ground_truth"] for row in made]
+    assert truths == [str(n) for n in range(5_000) if n not in bad]
+    assert [row["extra_info"]["index"] for row in made] == list(range(len(made)))
+
+
+def test_extra_info_grows_with_the_rows(tmp_path: Path) -> None:
+    rows = [
+        {"prompt": "a", "answer": "1"},
+        {"prompt": "b", "answer": "2", "extra_info": {"level": 3}},
+        {"prompt": "c", "answer": "3", "extra_info": {"level": 3.5, "tags": ["x"], "index": 99}},
+        {"prompt": "d", "answer": "4", "extra_info": {"tags": {"x": 1}}},  # another type than before
+    ]
+    made, refused = converted(lines(tmp_path / "a.jsonl", rows), tmp_path, "prompts")
+    assert [place for place, _, _ in refused] == ["4"]
+    assert "extra_info has other types than in the rows before" in refused[0][1]
+    assert [row["extra_info"] for row in made] == [
+        {"split": "train", "index": 0, "level": None, "tags": None},
+        {"split": "train", "index": 1, "level": 3.0, "tags": None},
+        {"split": "train", "index": 2, "level": 3.5, "tags": ["x"]},
+    ]
+
+
+def test_hh_prompts_become_turns(tmp_path: Path) -> None:
+    row = {
+        "prompt": "\n\nHuman: Hi\n\nAssistant: Hello.\n\nHuman: And\n\nmore?\n\nAssistant:",
+        "chosen": " Yes.", "rejected": " No.", "response": " Yes.",
+    }  # fmt: skip
+    [made], refused = converted(lines(tmp_path / "a.jsonl", [row]), tmp_path, "pairs", format="hh")
+    assert refused == []
+    assert made["prompt"] == [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Hello."},
+        {"role": "user", "content": "And\n\nmore?"},
+    ]
+    assert (made["chosen"], made["rejected"], made["data_source"]) == ("Yes.", "No.", "Dahoas/full-hh-rlhf")
+
+
+def test_found_rows_are_those_of_the_reader(tmp_path: Path) -> None:
+    """The oracle's own check: the reader names each row by its line."""
+    found = list(read_rows(str(lines(tmp_path / "a.jsonl", [GSM8K, "{"]))))
+    assert [isinstance(row, Found) for row in found] == [True, False]
