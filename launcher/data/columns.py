@@ -29,8 +29,9 @@ _BLANK = r"\x09-\x0d\x1c-\x20\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{202
 _SOME = f"[^{_BLANK}]"
 _CHAT = types("answers")["messages"]
 _READ = {"prompt", "question", "response", "answer", "chosen", "rejected", "messages", "data_source", "ability"}
-"""Keys of rows whose meaning is known here; a row with another key that `formats` reads goes the other way."""
+"""Keys of rows that are read here, each text, but messages."""
 _ELSE = {"reward_model", "ground_truth", "extra_info"}
+"""Keys that `formats` reads, too, and whose rows go the other way."""
 _ANSWERS = {"prompt": ("response", "answer"), "question": ("answer", "response")}
 SMALL = 64
 """Lines of a block that is not halved any more to find the one that arrow cannot read."""
@@ -67,9 +68,10 @@ def shape(fields: Mapping[str, pa.DataType], files: Files, kind: Kind) -> Shape 
         return None
     if files.prompt_key not in (None, "prompt", "question"):
         return None
-    scalar = {pa.string(), pa.int64(), pa.float64(), pa.bool_(), pa.null()}
-    if any(of not in scalar and not (name == "messages" and of == _CHAT) for name, of in fields.items()):
-        return None
+    for name, of in fields.items():
+        plain = of == (_CHAT if name == "messages" else pa.string())
+        if not plain and (name in _READ or of not in (pa.int64(), pa.float64(), pa.bool_(), pa.null())):
+            return None
     found = _keys(fields, files, kind)
     if found is None:
         return None
@@ -80,7 +82,7 @@ def _keys(fields: Mapping[str, pa.DataType], files: Files, kind: Kind) -> tuple[
     """The columns of prompt and answer (of messages alone: that, twice), each text."""
     text = {name for name, of in fields.items() if of == pa.string()}
     if files.format == "gsm8k":
-        return ("question", "answer") if {"question", "answer"} <= text else None
+        return ("question", "answer") if {"question", "answer"} <= text and kind != "pairs" else None
     if "messages" in fields and files.prompt_key is None:
         plain = kind == "answers" and fields["messages"] == _CHAT and not files.instruction
         return ("messages", "messages") if plain else None

@@ -32,6 +32,8 @@ class Hub(Files):
     """Id of the dataset, such as openai/gsm8k."""
     revision: str | None = None
     """Branch, tag or commit; by default the hub's main one."""
+    holds: Kind | None = None
+    """What its rows are, where nobody says what they are to be: answers, pairs, prompts or mixed."""
     source: Literal["auto", "huggingface", "modelscope"] = "auto"
     """Which hub it is fetched from; `auto` asks those of `sources` in turn."""
     sources: HubOrder = ("huggingface", "modelscope")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
 from launcher.files import Log
-from launcher.spec.algorithm import Kind
-from launcher.spec.data import Dataset, Refused, Split
+from launcher.spec.data import Refused
 
 T = TypeVar("T")
 
@@ -33,6 +31,8 @@ class RefusedLog:
         self.rows = 0
         self.good = 0
         self.refused = 0
+        self.wanted = 0
+        """Those of the refused that a setting asks to leave out."""
         self.first: list[str] = []
         """The first few, as `where: reason`."""
         self._log: Log | None = None
@@ -62,7 +62,8 @@ class RefusedLog:
         """Count the row and append it to the file. Raises `OSError` when the file cannot be made."""
         self.rows += 1
         self.refused += 1
-        if len(self.first) < SHOWN:
+        self.wanted += refused.wanted
+        if len(self.first) < SHOWN and not refused.wanted:
             self.first.append(f"{refused.where}: {refused.reason}")
         if self.path is None:
             return
@@ -70,27 +71,13 @@ class RefusedLog:
             self._log = Log.open(self.path)
         self._log.append(json.dumps({"where": refused.where, "reason": refused.reason, "raw": refused.raw}))
 
+    @property
+    def bad(self) -> int:
+        """Rows that are something to mend."""
+        return self.refused - self.wanted
+
     def lines(self) -> list[str]:
         """The first refused rows, how many more there are, and the two ways on."""
-        more = [f"... and {self.refused - SHOWN} more"] if self.refused > SHOWN else []
+        more = [f"... and {self.bad - SHOWN} more"] if self.bad > SHOWN else []
         kept = f", kept in {self.path}" if self.path else ""
-        return [*self.first, *more, f"data.on_bad_row: {self.refused} of {self.rows} rows are bad{kept}; skip would do"]
-
-
-@dataclass(frozen=True)
-class Taken:
-    """What going through a split found."""
-
-    rows: int  # all of them: good + refused
-    good: int
-    refused: int
-    first: tuple[str, ...]  # `where: reason`, at most SHOWN
-    kept: Path | None  # the file with the refused rows; None when there are none
-
-
-def go_through(dataset: Dataset, split: Split, kind: Kind, path: Path) -> Taken:
-    """Read every row of the split once and keep the refused ones in `path`."""
-    with RefusedLog(path) as log:
-        for _ in log.sift(dataset.read(split, kind)):
-            pass
-    return Taken(log.rows, log.good, log.refused, tuple(log.first), path if log.refused else None)
+        return [*self.first, *more, f"data.on_bad_row: {self.bad} of {self.rows} rows are bad{kept}; skip would do"]

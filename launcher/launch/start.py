@@ -103,7 +103,7 @@ def _check_data(run: RunSpec, folder: Folder) -> None:
         rows = sum(1 for _ in log.sift(run.data.read("train", kind)))
         for _ in log.sift(run.data.read("val", kind)):
             pass
-    found = log.lines() if log.refused else []
+    found = log.lines() if log.bad else []
     if rows < batch and not found:
         would_do = f"at most {rows}" if rows else "more data"
         found.append(f"data.train_batch_size: got {batch}, and the data has {rows} rows; {would_do} would do")

@@ -49,6 +49,7 @@ class Refused:
     where: str
     reason: str
     raw: str  # bytes that are no UTF-8 stand as surrogates, so that nothing is lost
+    wanted: bool = False  # a setting asks for it to be left out, so it is nothing to mend
 
 
 @dataclass(frozen=True)
@@ -84,9 +85,12 @@ class Dataset(ABC):
     val_batch_size: AtLeastOne = 256
     """Held-out prompts answered at a time by each process; it changes memory and speed only."""
     max_prompt_length: AtLeastOne = 512
-    """Tokens; a longer prompt is refused."""
+    """Tokens; what becomes of a longer prompt, `truncation` says."""
     max_response_length: AtLeastOne = 1024
-    """Tokens; a longer demonstration is refused, a longer sampled answer is cut."""
+    """Tokens; a longer sampled answer is cut, and what becomes of a longer demonstration, `truncation` says."""
+    truncation: Literal["error", "filter", "left", "right"] = "error"
+    """Of rows longer than that: `error` takes them for bad rows, `filter` leaves them out, `left` and `right` cut the
+    prompt on that side, which may cut into the chat template; a demonstration loses its end."""
     chat_template: Literal["auto", "never"] = "auto"
     """`auto` writes prompts with the tokenizer's chat template where it has one; a text is then the user's turn."""
     shuffle: bool = True

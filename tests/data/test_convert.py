@@ -166,7 +166,8 @@ ROWS = st.one_of(
 )
 BROKEN = st.sampled_from(
     ["", "{", '{"question": "x"', "}", '{"question": "a", "answer": "#### 1"} {"question": "b", "answer": "#### 2"}',
-     '{"question": "a", "question": "b"}', "[]", '"x"', "null", '{"x": NaN}', '{"x": 1e999}', '{"id": 18446744073709551616}']
+     '{"question": "a", "question": "b"}', "[]", '"x"', "null", '{"x": NaN}', '{"x": 1e999}',
+     '{"id": 18446744073709551616}']
 )  # fmt: skip
 
 

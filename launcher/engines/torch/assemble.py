@@ -133,7 +133,7 @@ def _read(run: RunSpec, encoder: Encoder, refused: Path) -> tuple[Rows, Rows]:
     kind = run.algorithm.data
     with RefusedLog(None if world.RANK else refused) as log:
         read = rows.read(encoder, "train", kind, log), rows.read(encoder, "val", kind, log)
-    if log.refused and run.data.on_bad_row == "error":
+    if log.bad and run.data.on_bad_row == "error":
         raise Problems(log.lines())
     return read
 

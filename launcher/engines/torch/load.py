@@ -23,7 +23,7 @@ from launcher.engines.torch.attention import NAME
 from launcher.engines.torch.model import CausalLM, Critic
 from launcher.models.pretrained import Pretrained, weights_of
 from launcher.models.scratch import Scratch
-from launcher.problems import Problems
+from launcher.problems import Problems, said
 from launcher.spec.model import Model
 
 ADAPTER = "adapter_config.json"  # peft's name
@@ -57,6 +57,20 @@ def load(
         path = None
     made = adapters.adapted(module, model, seed, path, adapter)
     return CausalLM(made, tokenizer, mixed, base=module, keep_base=path is None)
+
+
+def tokenizer(model: Model) -> PreTrainedTokenizerFast:
+    """The model's tokenizer alone. Raises `Problems` where it cannot be loaded."""
+    if isinstance(model, Scratch):
+        return characters(model.alphabet)
+    assert isinstance(model, Pretrained)
+    path = weights_of(model.path)
+    try:
+        return _tokenizer_class(Path(path)).from_pretrained(
+            path, revision=model.revision or "main", trust_remote_code=model.trust_remote_code
+        )
+    except (OSError, ValueError) as error:
+        raise Problems([f"model.path: the tokenizer of {path!r} cannot be loaded: {said(error)}"]) from error
 
 
 def critic(

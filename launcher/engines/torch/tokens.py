@@ -38,25 +38,24 @@ class Encoder:
 
     def prompt(self, number: int, row: Row) -> Tokens | Refused:
         """What the policy reads before it answers."""
-        if isinstance(row.prompt, tuple) and not self.templated:
+        if not self.templated and alone(row.prompt) is None:
             return self._refuse(row, NO_TEMPLATE)
         ids = self._opening(row.prompt)
-        limit = self.data.max_prompt_length
         if not ids:
             return self._refuse(row, "prompt has no tokens")
-        if len(ids) > limit:
-            return self._refuse(row, f"prompt has {len(ids)} tokens; data.max_prompt_length is {limit}")
-        return Tokens(number, ids, [])
+        cut = self._cut_prompt(ids)
+        return self._refuse_long(row, "prompt", len(ids)) if cut is None else Tokens(number, cut, [])
 
     def demonstration(self, number: int, row: Row) -> Tokens | Refused:
         """Prompt and answer, the answer's tokens and its end marked."""
         found: tuple[list[int], list[int]] | str
-        if row.response is None:
+        prompt, response = (row.prompt, row.response) if self.templated else answered(row)
+        if response is None:
             found = self._conversation(row)
-        elif isinstance(row.prompt, tuple) and not self.templated:
+        elif not self.templated and alone(prompt) is None:
             found = NO_TEMPLATE
         else:
-            opening, answer = self._opening(row.prompt), self._closing(row.prompt, row.response)
+            opening, answer = self._opening(prompt), self._closing(prompt, response)
             found = (opening + answer, [0] * len(opening) + [1] * len(answer))
         if isinstance(found, str):
             return self._refuse(row, found)
@@ -74,25 +73,40 @@ class Encoder:
         return Pair(number, chosen, rejected)
 
     def _limited(self, row: Row, tokens: Tokens) -> Tokens | Refused:
-        """The answer is what follows the first imitated token; a demonstration is never cut."""
+        """The answer is what follows the first imitated token; where it is cut, it loses its end."""
         opening = tokens.mask.index(1) if 1 in tokens.mask else len(tokens.mask)
         answer = len(tokens.ids) - opening
         if opening == 0:
             return self._refuse(row, "prompt has no tokens")
         if answer == 0:
             return self._refuse(row, "answer has no tokens")
-        if opening > self.data.max_prompt_length:
-            limit = self.data.max_prompt_length
-            return self._refuse(row, f"prompt has {opening} tokens; data.max_prompt_length is {limit}")
-        if answer > self.data.max_response_length:
-            limit = self.data.max_response_length
-            return self._refuse(row, f"answer has {answer} tokens; data.max_response_length is {limit}")
-        return tokens
+        cut = self._cut_prompt(tokens.ids[:opening])
+        if cut is None:
+            return self._refuse_long(row, "prompt", opening)
+        limit = self.data.max_response_length
+        if answer > limit and self.data.truncation not in ("left", "right"):
+            return self._refuse_long(row, "answer", answer)
+        ids, mask = tokens.ids[opening : opening + limit], tokens.mask[opening : opening + limit]
+        return Tokens(tokens.row, cut + ids, [0] * len(cut) + mask)
+
+    def _cut_prompt(self, ids: list[int]) -> list[int] | None:
+        """The prompt within data.max_prompt_length, cut where data.truncation cuts; None where it is too long."""
+        limit = self.data.max_prompt_length
+        if len(ids) <= limit:
+            return ids
+        return {"left": ids[-limit:], "right": ids[:limit]}.get(self.data.truncation)
+
+    def opening(self, prompt: Text) -> str:
+        """The text that the policy reads before it answers."""
+        if self.templated:
+            return self._render(_turns(prompt), open_answer=True)
+        text = alone(prompt)
+        assert text is not None
+        return text
 
     def _opening(self, prompt: Text) -> list[int]:
-        if not self.templated:
-            return self.tokenizer(str(prompt)).input_ids
-        return self._ids(self._render(_turns(prompt), open_answer=True))
+        text = self.opening(prompt)
+        return self._ids(text) if self.templated else self.tokenizer(text).input_ids
 
     def _closing(self, prompt: Text, response: str) -> list[int]:
         """The answer's tokens up to the one that ends it."""
@@ -135,6 +149,28 @@ class Encoder:
 
     def _refuse(self, row: Row, reason: str) -> Refused:
         return Refused(row.where, reason, repr(row))
+
+    def _refuse_long(self, row: Row, what: str, length: int) -> Refused:
+        setting = "max_prompt_length" if what == "prompt" else "max_response_length"
+        limit = self.data.max_prompt_length if what == "prompt" else self.data.max_response_length
+        reason = f"{what} has {length} tokens; data.{setting} is {limit}"
+        return Refused(row.where, reason, repr(row), wanted=self.data.truncation == "filter")
+
+
+def alone(prompt: Text) -> str | None:
+    """The text of a prompt that is one user's turn and nothing else: it needs no template."""
+    if isinstance(prompt, str):
+        return prompt
+    return prompt[0].content if len(prompt) == 1 and prompt[0].role == "user" else None
+
+
+def answered(row: Row) -> tuple[Text, str | None]:
+    """Prompt and answer; those of a conversation that is a question and its answer, too."""
+    if row.response is None and isinstance(row.prompt, tuple) and len(row.prompt) == 2:
+        question, answer = row.prompt
+        if (question.role, answer.role) == ("user", "assistant"):
+            return question.content, answer.content
+    return row.prompt, row.response
 
 
 def _turns(prompt: Text) -> list[dict[str, str]]:

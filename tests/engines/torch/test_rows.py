@@ -20,7 +20,7 @@ FOUND = {
         Row("f:1", "ab", "b", ground_truth="b", data_source="s", extra_info={"level": 3}),
         Refused("f:2", "prompt is missing", '{"promt": "a"}'),
         Row("f:3", "aaaaaa", "b"),  # too long: found out only here
-        Row("f:4", (Message("user", "a"),), "b"),  # a conversation, and there is no template
+        Row("f:4", (Message("system", "a"), Message("user", "a")), "b"),  # a conversation, and there is no template
         Row("f:5", "b", "aa", ground_truth="aa"),
     ],
     "val": [Row("v:1", "a", "b"), Refused("v:2", "response is empty", "{}")],

@@ -227,21 +227,55 @@ def reason(found: Tokens | Refused) -> str:
         (lambda plain: plain.demonstration(0, row("aaaa", "a")), "prompt has 4 tokens; data.max_prompt_length is 3"),
         (lambda plain: plain.demonstration(0, row("a", "aa")), "answer has 3 tokens; data.max_response_length is 2"),
         (
-            lambda plain: plain.prompt(0, row(talk("user: a"))),
+            lambda plain: plain.prompt(0, row(talk("system: b", "user: a"))),
             "is a conversation, and the tokenizer has no chat template; a text prompt would do",
         ),
         (
-            lambda plain: plain.demonstration(0, row(talk("user: a"), "b")),
+            lambda plain: plain.demonstration(0, row(talk("system: b", "user: a"), "b")),
             "is a conversation, and the tokenizer has no chat template; a text prompt would do",
         ),
         (
-            lambda plain: plain.demonstration(0, row(talk("user: a", "assistant: b"))),
+            lambda plain: plain.demonstration(0, row(talk("system: b", "user: a", "assistant: b"))),
             "is a conversation, and the tokenizer has no chat template; prompt and response would do",
         ),
     ],
 )
 def test_what_plain_text_cannot_hold(make: Callable[[Encoder], Tokens | Refused], words: str) -> None:
     assert reason(make(encoder(characters("ab>"), max_prompt_length=3, max_response_length=2))) == words
+
+
+def test_a_single_question_needs_no_template() -> None:
+    """Prepared rows are messages, and a model without a template reads them as the text they came from."""
+    plain = encoder(characters("ab>"))
+    assert plain.prompt(0, row(talk("user: a"))) == plain.prompt(0, row("a"))
+    assert plain.demonstration(0, row(talk("user: a"), "b")) == plain.demonstration(0, row("a", "b"))
+    assert plain.demonstration(0, row(talk("user: a", "assistant: b"))) == plain.demonstration(0, row("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("truncation", "prompt", "answer"),
+    [
+        ("left", [4, 5, 3], [4, 4, 4]),  # b, >, a: the prompt's beginning is gone, and the answer's end
+        ("right", [3, 4, 4], [4, 4, 4]),  # a, b, b
+    ],
+)
+def test_what_is_too_long_is_cut(truncation: Any, prompt: list[int], answer: list[int]) -> None:
+    cut = encoder(characters("ab>"), max_prompt_length=3, max_response_length=3, truncation=truncation)
+    asked = cut.prompt(0, row("abb>a"))
+    assert isinstance(asked, Tokens)
+    assert asked.ids == ([4, 5, 3] if truncation == "left" else [3, 4, 4])
+    shown = cut.demonstration(0, row("abb>a", "bbbbb"))
+    assert isinstance(shown, Tokens)
+    assert (shown.ids, shown.mask) == (prompt + answer, [0, 0, 0, 1, 1, 1])
+
+
+def test_what_is_too_long_is_left_out_on_demand() -> None:
+    refused = encoder(characters("ab>"), max_prompt_length=3, truncation="filter").prompt(0, row("abb>a"))
+    assert isinstance(refused, Refused)
+    assert refused.wanted
+    kept = encoder(characters("ab>"), max_prompt_length=3).prompt(0, row("abb>a"))
+    assert isinstance(kept, Refused)
+    assert not kept.wanted
 
 
 def test_the_longest_that_is_taken() -> None:

@@ -1,0 +1,111 @@
+"""What rows are like beyond being readable: equal ones, prompts in both splits, and how long they are."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from launcher.spec.algorithm import Kind
+from launcher.spec.data import Row, Text
+
+BINS = 16
+
+
+class Twice(NamedTuple):
+    """Two rows with one content; `where` is the later one, or the one in val."""
+
+    where: str
+    first: str
+
+
+@dataclass
+class Seen:
+    """The rows of a split, remembered by 64 bits each: 24 bytes a row, so millions fit."""
+
+    rows: array[int] = field(default_factory=lambda: array("q"))
+    prompts: array[int] = field(default_factory=lambda: array("q"))
+    lines: array[int] = field(default_factory=lambda: array("q"))
+    starts: list[tuple[int, str]] = field(default_factory=list)
+    """From which row on they come from which file."""
+    sources: Counter[str] = field(default_factory=Counter)
+    without_truth: int = 0
+
+    def add(self, row: Row, kind: Kind) -> None:
+        file, _, line = row.where.rpartition(":")
+        if not self.starts or self.starts[-1][1] != file:
+            self.starts.append((len(self.lines), file))
+        asked = _key(row.prompt)
+        self.prompts.append(hash(asked))
+        self.rows.append(hash((asked, row.response, row.rejected) if kind != "prompts" else asked))
+        self.lines.append(int(line) if line.isdecimal() else 0)
+        self.sources[row.data_source] += 1
+        self.without_truth += row.ground_truth is None
+
+    def where(self, place: int) -> str:
+        file = next(file for start, file in reversed(self.starts) if start <= place)
+        return f"{file}:{self.lines[place]}"
+
+
+def _key(prompt: Text) -> tuple[tuple[str, str], ...]:
+    return (("user", prompt),) if isinstance(prompt, str) else tuple((turn.role, turn.content) for turn in prompt)
+
+
+def repeated(seen: Seen) -> Iterator[Twice]:
+    """Each row that says what an earlier one says, in order."""
+    import numpy as np  # noqa: PLC0415  late: only who checks needs it
+
+    rows = np.frombuffer(seen.rows, np.int64) if seen.rows else np.empty(0, np.int64)
+    order = np.argsort(rows, kind="stable")
+    equal = np.flatnonzero(rows[order][1:] == rows[order][:-1]) + 1
+    for place in sorted(order[equal].tolist()):
+        first = order[np.searchsorted(rows, rows[place], sorter=order)]
+        yield Twice(seen.where(place), seen.where(int(first)))
+
+
+def in_both(train: Seen, val: Seen) -> Iterator[Twice]:
+    """Each held-out row whose prompt is trained on."""
+    import numpy as np  # noqa: PLC0415  late, as above
+
+    if not train.prompts or not val.prompts:
+        return
+    known, asked = (np.frombuffer(seen.prompts, np.int64) for seen in (train, val))
+    order = np.argsort(known, kind="stable")
+    found = np.searchsorted(known, asked, sorter=order)
+    for place in np.flatnonzero(known[order[np.minimum(found, len(known) - 1)]] == asked).tolist():
+        yield Twice(val.where(place), train.where(int(order[found[place]])))
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """How long some texts are, in tokens."""
+
+    count: int
+    mean: float
+    quantiles: dict[str, int]
+    """p50, p90, p99 and max."""
+    bins: list[tuple[int, int]]
+    """Length up to which a bin reaches, and how many texts lie in it."""
+    limit: int
+    over: int
+    """Texts longer than the limit."""
+
+    @property
+    def share_over(self) -> float:
+        return self.over / self.count if self.count else 0.0
+
+
+def histogram(lengths: Sequence[int], limit: int) -> Histogram:
+    import numpy as np  # noqa: PLC0415  late, as above
+
+    values = np.asarray(lengths, np.int64)
+    if not len(values):
+        return Histogram(0, 0.0, {}, [], limit, 0)
+    top = int(values.max())
+    width = -(-top // BINS) or 1
+    counts = np.bincount((values - 1).clip(0) // width, minlength=BINS)
+    bins = [((place + 1) * width, int(count)) for place, count in enumerate(counts)]
+    marks: dict[str, Any] = {f"p{p}": int(np.percentile(values, p, method="higher")) for p in (50, 90, 99)}
+    return Histogram(len(values), float(values.mean()), {**marks, "max": top}, bins, limit, int((values > limit).sum()))
