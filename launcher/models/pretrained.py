@@ -1,4 +1,4 @@
-"""A model in Hugging Face's layout: from the hub, a folder, or an earlier run."""
+"""A model in Hugging Face's layout: from a hub, a folder, or an earlier run."""
 
 from __future__ import annotations
 
@@ -8,23 +8,26 @@ from pathlib import Path
 from typing import Self
 
 from launcher.checkpoints import newest_first, newest_verified
-from launcher.problems import Problems, nearest, said, shown
+from launcher.hubs.choice import FromHub
+from launcher.models import config, weights
+from launcher.problems import Problems, shown
 from launcher.settings import settings
-from launcher.spec.model import Model
+from launcher.spec.model import Architecture, Model
 
 LAYOUTS = ("config.json", "adapter_config.json")
 """What a model's folder holds: weights, or adapters that name the weights they belong to."""
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
 @settings
-class Pretrained(Model):
+class Pretrained(FromHub, Model):
     path: str
-    """Hugging Face id (`Qwen/Qwen3-0.6B`), a folder with a config.json, or a run's folder: its newest checkpoint."""
-    revision: str | None = None
-    """Branch, tag or commit on the hub."""
+    """Hub id (`Qwen/Qwen3-0.6B`), a folder with a config.json, or a run's folder: its newest checkpoint."""
     trust_remote_code: bool = False
-    """Run Python code that comes with the model."""
+    """Run Python code that comes with the model. It is then left to transformers to fetch both."""
+    gated: bool = False
+    """The hub shows it only to those who accepted its licence at its page."""
+    architecture: Architecture | None = None
+    """Its numbers, so that a plan can be made before it is here; a folder's own config.json goes before."""
 
     @property
     def label(self) -> str:
@@ -32,28 +35,44 @@ class Pretrained(Model):
         in_a_run = path.name == "policy" and len(path.parents) > 3  # run/checkpoints/step/policy
         return re.sub(r"[^A-Za-z0-9._-]", "-", path.parents[2].name if in_a_run else path.name)
 
+    @property
+    def shape(self) -> Architecture | None:
+        try:
+            node = None if self.on_hub else config.read(_files(Path(self.path).expanduser()))
+        except (OSError, RuntimeError):  # no name of a folder; `problems` says so
+            node = None
+        return config.architecture(node) if node else self.architecture
+
     def rooted(self) -> Self:
         return replace(self, path=weights_of(self.path))
 
     def problems(self) -> list[str]:
-        try:
-            return self._folder_problems(Path(self.path).expanduser())
-        except (OSError, RuntimeError) as error:  # a name that is too long, or the home of nobody
-            return [f"model.path: got {shown(self.path)}, {said(error)}; a model's folder or hub id would do"]
+        found = self.hub_problems("model.path", _is_model, "config.json and no checkpoint")
+        return found or ([] if self.on_hub else self._unsafe(_files(Path(self.path).expanduser())))
 
-    def _folder_problems(self, folder: Path) -> list[str]:
-        if folder.is_dir():
-            if any((folder / name).is_file() for name in LAYOUTS) or newest_first(folder / "checkpoints"):
-                return []
-            return [f"model.path: {shown(self.path)} holds no config.json and no checkpoint; a model's folder would do"]
-        if folder.exists():
-            return [f"model.path: {shown(self.path)} is a file; the folder that holds config.json would do"]
-        if _HUB_ID.fullmatch(self.path) and not Path(self.path).parent.is_dir():
-            return []
-        if not folder.parent.is_dir():
-            return [f"model.path: no folder {shown(self.path)}; neither is the folder {shown(str(folder.parent))}"]
-        beside = [path.name for path in folder.parent.iterdir()]
-        return [f"model.path: no folder {shown(self.path)}; {nearest(folder.name, beside, listed='beside it stand')}"]
+    def _unsafe(self, folder: Path) -> list[str]:
+        """What must not be loaded from a folder that looks like a model's."""
+        node = config.read(folder) or {}
+        code = "" if self.trust_remote_code else config.foreign_code(node)
+        if code:
+            return [
+                f"model.path: {shown(self.path)} needs Python code that comes with it ({shown(code)});"
+                " model.trust_remote_code=true would run it, after you read it"
+            ]
+        index = folder / weights.INDEX
+        if index.is_file() and not (folder / weights.SINGLE).is_file():
+            return [f"model.path: {line}" for line in weights.folder_faults(folder)]
+        return []
+
+
+def _is_model(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in LAYOUTS) or bool(newest_first(folder / "checkpoints"))
+
+
+def _files(folder: Path) -> Path:
+    """Where a model's files lie: of a run, its newest checkpoint's, which is not verified here."""
+    newest = newest_first(folder / "checkpoints")
+    return newest[0] / "policy" if newest else folder
 
 
 def weights_of(path: str) -> str:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Literal
 
 from launcher.settings import AtLeastOne, settings
-from launcher.spec.model import Model
+from launcher.spec.model import Architecture, Model
+
+SPECIAL_TOKENS = 3
+"""Padding, end and unknown stand before the alphabet."""
 
 
 @settings
@@ -41,8 +44,20 @@ class Scratch(Model):
             raise ValueError("alphabet is empty or names a character twice")
 
     @property
-    def positions(self) -> int:
-        return self.max_position_embeddings
+    def shape(self) -> Architecture:
+        return Architecture(
+            model_type=self.architecture,
+            hidden_size=self.hidden_size,
+            intermediate_size=self.intermediate_size,
+            num_hidden_layers=self.num_hidden_layers,
+            num_attention_heads=self.num_attention_heads,
+            num_key_value_heads=self.num_key_value_heads,
+            head_dim=self.hidden_size // self.num_attention_heads,
+            vocab_size=len(self.alphabet) + SPECIAL_TOKENS,
+            max_position_embeddings=self.max_position_embeddings,
+            tie_word_embeddings=self.tie_word_embeddings,
+            qk_norm=self.architecture == "qwen3",
+        )
 
     @property
     def label(self) -> str:

@@ -9,6 +9,34 @@ from launcher.settings import AtLeastOne, Count, Names, settings
 
 
 @settings
+class Architecture:
+    """The numbers of a decoder that decide how many weights it has and what they cost. The names are those of its
+    config.json, so a plan can be made before anything is downloaded."""
+
+    model_type: Literal["llama", "mistral", "qwen2", "qwen3", "qwen3_moe"]
+    hidden_size: AtLeastOne
+    intermediate_size: AtLeastOne
+    num_hidden_layers: AtLeastOne
+    num_attention_heads: AtLeastOne
+    num_key_value_heads: AtLeastOne
+    head_dim: AtLeastOne
+    vocab_size: AtLeastOne
+    max_position_embeddings: AtLeastOne
+    """Tokens of the longest sequence that it was trained for."""
+    tie_word_embeddings: bool = False
+    """The last layer is the embedding once more, and costs nothing."""
+    attention_bias: Literal["none", "qkv", "qkvo"] = "none"
+    """Which of attention's matrices have a bias."""
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    """Queries and keys are normalised, each with head_dim weights."""
+    num_experts: Count = 0
+    """Feed-forward networks in each layer, of which each token takes num_experts_per_tok; 0 is one for all tokens."""
+    num_experts_per_tok: Count = 0
+    moe_intermediate_size: Count = 0
+
+
+@settings
 class Model(ABC):
     """Subclass it, decorate with @settings, and name the class in conf/model/<name>.yaml."""
 
@@ -31,9 +59,14 @@ class Model(ABC):
         """Short name for run names and screens."""
 
     @property
+    def shape(self) -> Architecture | None:
+        """Its numbers, where they are known before it is loaded."""
+        return None
+
+    @property
     def positions(self) -> int | None:
         """Tokens of the longest sequence it knows, where that is known before it is loaded."""
-        return None
+        return self.shape.max_position_embeddings if self.shape else None
 
     def problems(self) -> list[str]:
         """What can be seen to be wrong before anything is loaded: one line each."""

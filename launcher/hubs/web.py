@@ -1,0 +1,244 @@
+"""One GET of a file's bytes, from where it was left off. It follows redirects itself, and trusts none of them.
+
+Credentials go to the hub's own host only. From a public host it never goes on to a private address, from https never
+to http, and to nothing but these two. It knows nothing of files, hashes or retries.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address
+from typing import Any
+from urllib.parse import SplitResult, urljoin, urlsplit
+
+import requests
+import urllib3
+from requests.adapters import HTTPAdapter
+from requests.utils import get_environ_proxies, select_proxy
+
+from launcher.problems import said, shown
+
+MAX_HOPS = 8
+LONGEST_WAIT_S = 60.0
+CHUNK = 1 << 20
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
+
+
+class Fault(Exception):
+    """This try failed; another may not."""
+
+    def __init__(self, text: str, wait_s: float = 0.0) -> None:
+        super().__init__(text)
+        self.wait_s = wait_s
+        """The server asked not to be asked again before that."""
+
+
+class OutOfRange(Fault):
+    """The server knows no such byte (416): what is here is not the beginning of what is there."""
+
+
+class Refused(Exception):
+    """The server, or we, will not do it however often it is tried."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a file's bytes are to be asked for."""
+
+    url: str
+    headers: dict[str, str]
+    """For the host of `url` only: they may hold a token."""
+    etag: str | None = None
+    """What the hub must name the content, where it names it."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a slow or failing server is waited for."""
+
+    connect_s: float = 10.0
+    read_s: float = 20.0
+    """Silence that counts as a cut connection."""
+    window_s: float = 30.0
+    least_bytes_per_s: float = 1024.0
+    """A server that sends less than this, over the window, has stalled."""
+    attempts: int = 6
+    """Tries in a row that bring next to nothing, before it is given up."""
+    backoff_s: float = 1.0
+    """Wait after the first of them; it doubles."""
+
+
+class _Adapter(HTTPAdapter):
+    """Trusts what the system trusts (and SSL_CERT_FILE names) besides certifi's list, as the hubs' clients do."""
+
+    def init_poolmanager(self, *args: Any, **more: Any) -> None:
+        super().init_poolmanager(*args, ssl_context=ssl.create_default_context(), **more)
+
+
+def session() -> requests.Session:
+    """For one thread. Proxies come from the environment; ~/.netrc is not asked, for a hub's token is in the headers."""
+    made = requests.Session()
+    made.auth = lambda request: request
+    made.mount("https://", _Adapter())
+    return made
+
+
+class Opened:
+    """A server's answer, before its bytes are read."""
+
+    def __init__(self, response: requests.Response, first: requests.Response, hops: int) -> None:
+        self._response = response
+        self.host = host_of(urlsplit(response.url))
+        self.hub_headers = first.headers
+        """What the hub itself said of the file, before it sent us elsewhere."""
+        self.whole = response.status_code == 200
+        encoding = response.headers.get("Content-Encoding", "identity").lower()
+        if encoding != "identity":
+            raise Fault(f"{self.host} sends it as {shown(encoding)} though it was asked for plain bytes")
+
+    def begins_at(self) -> int:
+        return 0 if self.whole else int(self._content_range()[1])
+
+    def size(self) -> int | None:
+        """Bytes of the whole file, where the server says so."""
+        if self.whole:
+            length = self._response.headers.get("Content-Length", "")
+            return int(length) if length.isdigit() else None
+        total = self._content_range()[2]
+        return None if total == "*" else int(total)
+
+    def _content_range(self) -> re.Match[str]:
+        value = self._response.headers.get("Content-Range", "")
+        if not (match := _CONTENT_RANGE.fullmatch(value)):
+            raise Fault(f"{self.host} sends a part and names it {shown(value)}")
+        return match
+
+    def read(self) -> bytes:
+        """What has come, at most `CHUNK`; nothing at the end. Raises `Fault` when the connection breaks."""
+        try:
+            data: bytes = self._response.raw.read1(CHUNK, decode_content=False)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise Fault(f"{self.host} {_broken(error)}") from error
+        return data or b""
+
+    def abort(self) -> None:
+        """Wake a thread that waits for bytes; it finds the connection cut."""
+        with suppress(ValueError, RuntimeError, OSError):  # it has ended by itself
+            self._response.raw.shutdown()
+
+
+@contextmanager
+def opened(web: requests.Session, address: Address, start: int, patience: Patience) -> Iterator[Opened]:
+    """The bytes of `address` from `start` on. Raises `Fault` or `Refused`."""
+    hub = urlsplit(address.url)
+    url, first = address.url, None
+    for hop in range(MAX_HOPS):
+        response = _asked(web, url, hub, address, start, patience)
+        first = first or response
+        with response:
+            _check_peer(response, hub)
+            location = response.headers.get("Location")
+            if response.status_code in (301, 302, 303, 307, 308) and location:
+                url = _next(url, location, hub)
+                continue
+            _check_status(response, hop, first)
+            yield Opened(response, first, hop)
+            return
+    raise Refused(f"{host_of(hub)} sends us on more than {MAX_HOPS} times")
+
+
+def _asked(
+    web: requests.Session, url: str, hub: SplitResult, address: Address, start: int, patience: Patience
+) -> requests.Response:
+    there = urlsplit(url)
+    headers = {name: value for name, value in address.headers.items() if _origin(there) == _origin(hub)}
+    headers["Accept-Encoding"] = "identity"
+    if start:
+        headers["Range"] = f"bytes={start}-"
+    try:
+        return web.get(
+            url, headers=headers, stream=True, allow_redirects=False, timeout=(patience.connect_s, patience.read_s)
+        )
+    except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
+        raise Fault(f"{host_of(there)} {_broken(error)}") from error
+
+
+def _next(url: str, location: str, hub: SplitResult) -> str:
+    """Where a redirect leads, or `Refused`."""
+    target = urljoin(url, location)
+    before, after = urlsplit(url), urlsplit(target)
+    if after.scheme not in ("http", "https") or not after.hostname:
+        raise Refused(f"{host_of(before)} sends us to {shown(after.scheme)}, which is neither http nor https")
+    if before.scheme == "https" and after.scheme == "http":
+        raise Refused(f"{host_of(before)} sends us from https to http at {host_of(after)}")
+    if is_public(hub.hostname) and not is_public(after.hostname):
+        raise Refused(f"{host_of(before)} sends us to {host_of(after)}, an address of a private network")
+    return target
+
+
+def _check_peer(response: requests.Response, hub: SplitResult) -> None:
+    """A name may stand for another address when it is asked for again: what counts is whom we talk to."""
+    connection = response.raw.connection
+    if connection is None or connection.sock is None or select_proxy(response.url, get_environ_proxies(response.url)):
+        return
+    peer = connection.sock.getpeername()[0]
+    if is_public(hub.hostname) and not is_public(peer):
+        raise Refused(f"{host_of(urlsplit(response.url))} turned out to be {peer}, an address of a private network")
+
+
+def _check_status(response: requests.Response, hop: int, first: requests.Response) -> None:
+    status, host = response.status_code, host_of(urlsplit(response.url))
+    if status in (200, 206):
+        return
+    if status == 416:
+        raise OutOfRange(f"{host} knows no such byte (416)")
+    if status in (408, 425, 429) or status >= 500:
+        after = response.headers.get("Retry-After", "")
+        raise Fault(f"{host} answers {status}", min(float(after), LONGEST_WAIT_S) if after.isdigit() else 0.0)
+    if hop and status in (400, 401, 403, 404, 410):  # a signed link that has run out: the hub makes a new one
+        raise Fault(f"{host} refuses the link that the hub made ({status})")
+    told = first.headers.get("X-Error-Message") or response.reason
+    raise Refused(f"{host} answers {status} ({shown(told)})")
+
+
+def _broken(error: Exception) -> str:
+    """What happened to a connection, in our words where a library's would be long."""
+    text = str(error)
+    if isinstance(error, requests.Timeout | urllib3.exceptions.TimeoutError | TimeoutError) or "timed out" in text:
+        return "sends nothing any more"
+    if isinstance(error, requests.exceptions.SSLError):
+        return f"cannot be trusted: {said(error)}"
+    if isinstance(error, requests.ConnectionError):
+        inner = error.args[0] if error.args else error
+        reason = inner.reason if isinstance(inner, urllib3.exceptions.MaxRetryError) else inner
+        return f"cannot be reached: {said(reason) if isinstance(reason, Exception) else reason}"
+    return "cut the connection"
+
+
+def _origin(address: SplitResult) -> tuple[str, str | None, int | None]:
+    return address.scheme, address.hostname, address.port
+
+
+def host_of(address: SplitResult) -> str:
+    """Host and port, for people: a signed link has secrets in the rest."""
+    return f"{address.hostname}:{address.port}" if address.port else str(address.hostname)
+
+
+def is_public(host: str | None) -> bool:
+    """Whether every address of `host` belongs to the internet. A name that only a proxy can look up counts as such."""
+    try:
+        found = {str(entry[4][0]).partition("%")[0] for entry in socket.getaddrinfo(host, None)}
+    except (OSError, UnicodeError):
+        return True
+    for text in found:
+        address = ip_address(text)
+        if isinstance(address, IPv6Address) and address.ipv4_mapped:
+            address = address.ipv4_mapped
+        if not address.is_global:
+            return False
+    return True

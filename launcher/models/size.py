@@ -1,0 +1,98 @@
+"""How many weights an architecture has, and the memory that they take. Pure arithmetic: nothing is loaded.
+
+h hidden_size, i intermediate_size, L layers, H heads, K key-value heads, d head_dim, V vocab_size
+"""
+
+from __future__ import annotations
+
+from launcher.spec.model import Architecture
+
+FLOAT32, BFLOAT16 = 4, 2  # bytes
+
+
+def parameters(a: Architecture) -> int:
+    """All weights: embedding and last layer (one matrix when tied), L layers, and the last norm of h."""
+    embedding = a.vocab_size * a.hidden_size
+    return (
+        embedding * (1 if a.tie_word_embeddings else 2)
+        + a.num_hidden_layers * _layer(a, a.num_experts)
+        + (a.hidden_size)
+    )
+
+
+def active_parameters(a: Architecture) -> int:
+    """The weights that one token meets: all but those of the experts that it does not take."""
+    return parameters(a) - a.num_hidden_layers * (_layer(a, a.num_experts) - _layer(a, a.num_experts_per_tok))
+
+
+def _layer(a: Architecture, experts: int) -> int:
+    """Attention, feed-forward, and two norms of h; the router of experts has its full size in any case."""
+    matrices = sum(rows * columns for rows, columns in _attention(a)) + 2 * a.hidden_size
+    biases = {"none": 0, "qkv": _widths(a), "qkvo": _widths(a) + a.hidden_size}[a.attention_bias]
+    norms = 2 * a.head_dim if a.qk_norm else 0
+    if a.num_experts:
+        feed_forward = a.hidden_size * a.num_experts + experts * 3 * a.hidden_size * a.moe_intermediate_size
+    else:
+        feed_forward = sum(rows * columns for rows, columns in _feed_forward(a))
+        feed_forward += 2 * a.intermediate_size + a.hidden_size if a.mlp_bias else 0
+    return matrices + biases + norms + feed_forward
+
+
+def _widths(a: Architecture) -> int:
+    """What queries, keys and values of one token hold: H d + 2 K d."""
+    return (a.num_attention_heads + 2 * a.num_key_value_heads) * a.head_dim
+
+
+def _attention(a: Architecture) -> list[tuple[int, int]]:
+    """(in, out) of queries, keys, values, and of the way back."""
+    of_queries, of_keys = a.num_attention_heads * a.head_dim, a.num_key_value_heads * a.head_dim
+    return [
+        (a.hidden_size, of_queries),
+        (a.hidden_size, of_keys),
+        (a.hidden_size, of_keys),
+        (of_queries, a.hidden_size),
+    ]
+
+
+def _feed_forward(a: Architecture) -> list[tuple[int, int]]:
+    """(in, out) of gate, up and down."""
+    return [(a.hidden_size, a.intermediate_size)] * 2 + [(a.intermediate_size, a.hidden_size)]
+
+
+def lora_parameters(a: Architecture, rank: int) -> int:
+    """Adapters of this rank on every matrix but the last layer's: rank (in + out) for each.
+
+    Experts and their router get none: they are no plain linear layers.
+    """
+    adapted = _attention(a) + ([] if a.num_experts else _feed_forward(a))
+    return a.num_hidden_layers * sum(rank * (rows + columns) for rows, columns in adapted)
+
+
+def training_bytes(count: int) -> dict[str, int]:
+    """Memory of training all of `count` weights, without activations.
+
+    float32: 4 a weight, 4 its gradient, 8 Adam's two moments: 16.
+    bfloat16 with a float32 master: 2 a weight, 2 its gradient, 4 the master, 8 the moments: 16.
+    bfloat16 throughout (model.dtype=bfloat16): 2 a weight, 2 its gradient, 4 the moments: 8.
+    """
+    return {
+        "float32": count * 4 * FLOAT32,
+        "bfloat16 with float32 master": count * (2 * BFLOAT16 + 3 * FLOAT32),
+        "bfloat16": count * 4 * BFLOAT16,
+    }
+
+
+def lora_training_bytes(a: Architecture, rank: int) -> int:
+    """Memory of training adapters on weights that stay as they are, without activations: 2 bytes for each of the
+    model's weights (bfloat16), 16 for each of the adapters'."""
+    return parameters(a) * BFLOAT16 + lora_parameters(a, rank) * 4 * FLOAT32
+
+
+def kv_bytes_per_token(a: Architecture, bytes_each: int = BFLOAT16) -> int:
+    """What the cache of one sequence grows by with each token: keys and values of all layers, 2 L K d numbers."""
+    return 2 * a.num_hidden_layers * a.num_key_value_heads * a.head_dim * bytes_each
+
+
+def serving_bytes(a: Architecture, tokens: int) -> int:
+    """Weights and a cache of so many tokens, of all sequences together, in bfloat16."""
+    return parameters(a) * BFLOAT16 + tokens * kv_bytes_per_token(a)

@@ -1,0 +1,98 @@
+"""Which files hold a model's weights, and what they hold, by their headers: no tensor is read."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection, Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from launcher.hubs import names
+from launcher.problems import said, shown
+
+SINGLE, INDEX, ADAPTER = "model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors"
+PICKLES = (
+    ".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".npy", ".npz", ".h5", ".hdf5", ".keras", ".msgpack", ".joblib",
+    ".dill", ".pdparams", ".ot",
+)  # fmt: skip
+"""Formats that can hold code which runs when they are opened, or that nothing here opens."""
+_LONGEST_HEADER = 100_000_000  # bytes; safetensors' own bound
+
+
+def shards_of(text: bytes | str) -> tuple[list[str], list[str]]:
+    """The files that an index names, and what is wrong with it: one line each, to follow the index's own name."""
+    try:
+        node = json.loads(text)
+        named = node["weight_map"].values()
+        shards = sorted({name for name in named if isinstance(name, str)})
+        whole = len(shards) > 0 and all(isinstance(name, str) for name in named)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        whole, shards = False, []
+    if not whole:
+        return [], ["names no files in its weight_map; an index that safetensors wrote would do"]
+    found = names.faults(shards)
+    found += [
+        f"{shown(name)}: is no safetensors file of the model's own folder; an index of such would do"
+        for name in shards
+        if not name.endswith(".safetensors") or "/" in name
+    ]
+    return shards, found
+
+
+def index_faults(text: bytes | str, present: Collection[str]) -> list[str]:
+    """What is wrong with an index among the files `present`."""
+    shards, found = shards_of(text)
+    missing = [name for name in shards if name not in present] if not found else []
+    return found + [f"{shown(name)}: is named by the index and is not there; all shards would do" for name in missing]
+
+
+def folder_faults(folder: Path) -> list[str]:
+    """Why the weights of a folder cannot be loaded, or must not: one line each."""
+    try:
+        present = {path.name for path in folder.iterdir() if path.is_file()}
+        if SINGLE in present or ADAPTER in present:
+            return []
+        if INDEX in present:
+            found = index_faults((folder / INDEX).read_bytes(), present)
+            return [f"{folder / INDEX}: {line}" for line in found]
+    except OSError as error:
+        return [f"{folder}: {said(error)}; a folder that can be read would do"]
+    pickles = sorted(name for name in present if name.endswith(PICKLES))
+    if pickles:
+        return [
+            f"{folder}: holds weights as pickle only ({shown(pickles[0])}), which can run code; safetensors would do"
+        ]
+    return [f"{folder}: holds no weights; {SINGLE} or {INDEX} would do"]
+
+
+def counted(folder: Path) -> dict[str, int]:
+    """Weights for each number format, by the headers of the folder's safetensors files.
+
+    Raises `ValueError` where a header cannot be read.
+    """
+    if (folder / SINGLE).is_file():
+        files = [SINGLE]
+    elif (folder / INDEX).is_file():
+        files, _ = shards_of((folder / INDEX).read_bytes())
+    else:
+        files = [ADAPTER] if (folder / ADAPTER).is_file() else []
+    found: dict[str, int] = {}
+    for name in files:
+        for tensor, of in header(names.inside(folder, name)).items():
+            if tensor != "__metadata__":
+                found[of["dtype"]] = found.get(of["dtype"], 0) + prod(of["shape"])
+    return found
+
+
+def header(path: Path) -> Mapping[str, Any]:
+    """Of a safetensors file: eight bytes of length, then JSON with dtype and shape of each tensor."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if not 2 <= length <= min(_LONGEST_HEADER, os.fstat(file.fileno()).st_size - 8):
+            raise ValueError(f"{path}: is no safetensors file")
+        node = json.loads(file.read(length))
+    if not isinstance(node, dict):
+        raise ValueError(f"{path}: its header names no tensors")
+    return node
