@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import queue
 import shutil
-import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from launcher.hubs import huggingface, manifest, modelscope, names, transfer, web
+from launcher.hubs import huggingface, manifest, modelscope, names
 from launcher.hubs.manifest import Manifest
-from launcher.hubs.progress import Board, Progress
-from launcher.hubs.repo import Kind, Listing, NetworkFaults, RemoteFile, Source, check_asked
-from launcher.hubs.transfer import Job, Stopped, path_of
-from launcher.hubs.web import Patience
-from launcher.problems import Problems, said
+from launcher.hubs.progress import Board, Watch
+from launcher.hubs.repo import Kind, Listing, NetworkFaults, Patience, RemoteFile, Source, check_asked
+from launcher.problems import Problems
 
 HUBS = {"huggingface": huggingface, "modelscope": modelscope}
-LOOK_S = 0.1
-END_S = 2.0  # a worker that waits for an answer ends later, and writes nothing any more
-
-Watch = Callable[[Progress], None]
 
 
 def listing(
@@ -107,6 +97,9 @@ def _bring(
     listed: Listing, wanted: Sequence[RemoteFile], folder: Path, watch: Watch, board: Board, workers: int,
     patience: Patience,
 ) -> None:  # fmt: skip
+    from launcher.hubs.transfer import Job  # noqa: PLC0415  # late: with them comes the HTTP library
+    from launcher.hubs.workers import run  # noqa: PLC0415  # late, as above
+
     _check_room(folder, wanted)
     theirs = manifest.set_aside(folder, [file.path for file in wanted])
     hub = HUBS[listed.source]
@@ -114,58 +107,8 @@ def _bring(
         Job(file, lambda file: hub.address(listed, file), folder, file.path in theirs, board, patience)
         for file in sorted(wanted, key=lambda file: -file.size)
     ]
-    hashes = _run(jobs, workers, watch, board)
+    hashes = run(jobs, workers, watch, board)
     _finish(listed, wanted, folder, hashes)
-
-
-@dataclass
-class _Work:
-    """What the workers share: files that wait, hashes of those that are done, and what went wrong."""
-
-    jobs: queue.SimpleQueue[Job] = field(default_factory=queue.SimpleQueue)
-    hashes: dict[str, str] = field(default_factory=dict)
-    refusals: list[Problems] = field(default_factory=list)
-
-    def work(self) -> None:
-        session = web.session()
-        with suppress(queue.Empty, Stopped):
-            while True:
-                job = self.jobs.get_nowait()
-                try:
-                    self.hashes[job.file.path] = transfer.bring(job, session)
-                except (Problems, OSError) as error:
-                    found = error if isinstance(error, Problems) else _of_disk(job, error)
-                    self.refusals.append(found)
-                    job.board.failed(job.file)
-
-
-def _of_disk(job: Job, error: OSError) -> Problems:
-    return Problems([f"{job.folder / job.file.path}: {said(error)}; what is here stays, room for the rest would do"])
-
-
-def _run(jobs: Sequence[Job], workers: int, watch: Watch, board: Board) -> dict[str, str]:
-    """All jobs, several at once. However it ends, no thread writes afterwards."""
-    shared = _Work()
-    for job in jobs:
-        shared.jobs.put(job)
-    threads = [threading.Thread(target=shared.work, daemon=True) for _ in range(max(1, min(workers, len(jobs))))]
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            while thread.is_alive():
-                thread.join(LOOK_S)
-                watch(board.read())
-    finally:
-        board.stop()
-        give_up = time.monotonic() + END_S
-        for thread in threads:
-            if thread.ident is not None:
-                thread.join(max(give_up - time.monotonic(), 0))
-    if shared.refusals:
-        lines = [line for found in shared.refusals for line in found.lines]
-        raise (NetworkFaults if all(isinstance(found, NetworkFaults) for found in shared.refusals) else Problems)(lines)
-    return shared.hashes
 
 
 def _finish(listed: Listing, wanted: Sequence[RemoteFile], folder: Path, hashes: dict[str, str]) -> None:
@@ -189,7 +132,7 @@ def _check_room(folder: Path, wanted: Sequence[RemoteFile]) -> None:
     """Raises `Problems` where the disk cannot hold what is still to come."""
     missing = 0
     for file in wanted:
-        target, partial = folder / file.path, path_of(folder, file)
+        target, partial = folder / file.path, manifest.partial(folder, file)
         if target.is_file() and target.stat().st_size == file.size:
             continue  # if it is another of that size, it is replaced: room for both is not asked for
         missing += file.size - (partial.stat().st_size if partial.is_file() else 0)

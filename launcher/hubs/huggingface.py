@@ -6,8 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from launcher.hubs.repo import Kind, Listing, NetworkFaults, RemoteFile
-from launcher.hubs.web import Address, Patience
+from launcher.hubs.repo import Address, Kind, Listing, NetworkFaults, Patience, RemoteFile
 from launcher.problems import Problems, said, shown
 
 ATTEMPTS = 3

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -21,6 +22,7 @@ from pathlib import Path
 from launcher.checkpoints import sha256
 from launcher.files import sync_path, write_whole
 from launcher.hubs import names
+from launcher.hubs.repo import RemoteFile
 from launcher.problems import Problems, said
 
 _POLL_S = 0.2
@@ -44,6 +46,13 @@ def home(folder: Path) -> Path:
         raise Problems([f"{ours}: is a link; a folder that nobody else wrote to would do"])
     (ours / "partial").mkdir(parents=True, exist_ok=True)
     return ours
+
+
+def partial(folder: Path, file: RemoteFile) -> Path:
+    """Where the unfinished bytes of a file lie."""
+    content = file.sha256 or f"git-{file.git_sha1}"
+    of_path = hashlib.sha256(file.path.encode()).hexdigest()[:8]  # two files may have one content
+    return folder / names.OURS / "partial" / f"{content}-{of_path}"
 
 
 def read(folder: Path, name: str = "manifest.json") -> Manifest | None:

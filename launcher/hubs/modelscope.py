@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.hubs.repo import Kind, Listing, NetworkFaults, RemoteFile
-from launcher.hubs.web import Address, Patience
+from launcher.hubs.repo import Address, Kind, Listing, NetworkFaults, Patience, RemoteFile
 from launcher.problems import Problems, said, shown
 
 DEFAULT_REVISION = "master"

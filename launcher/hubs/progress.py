@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
@@ -46,6 +46,9 @@ class Progress:
     def eta_s(self) -> float | None:
         """Seconds until the last byte, at the speed of the last seconds."""
         return (self.size - self.there) / self.bytes_per_s if self.bytes_per_s > 0 else None
+
+
+Watch = Callable[[Progress], None]
 
 
 class Abortable(Protocol):

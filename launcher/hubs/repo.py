@@ -41,6 +41,33 @@ class Listing:
     """Scheme and host that the hub answered from."""
 
 
+@dataclass(frozen=True)
+class Address:
+    """Where a file's bytes are to be asked for."""
+
+    url: str
+    headers: dict[str, str]
+    """For the host of `url` only: they may hold a token."""
+    etag: str | None = None
+    """What the hub must name the content, where it names it."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a slow or failing server is waited for."""
+
+    connect_s: float = 10.0
+    read_s: float = 20.0
+    """Silence that counts as a cut connection."""
+    window_s: float = 30.0
+    least_bytes_per_s: float = 1024.0
+    """A server that sends less than this, over the window, has stalled."""
+    attempts: int = 6
+    """Tries in a row that bring next to nothing, before it is given up."""
+    backoff_s: float = 1.0
+    """Wait after the first of them; it doubles."""
+
+
 class NetworkFaults(Problems):
     """The network or the hub failed, after every retry: nothing is to mend, trying again may do."""
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import requests
 
 from launcher.files import sync_path
-from launcher.hubs import names, web
+from launcher.hubs import manifest, names, web
 from launcher.hubs.progress import Board
-from launcher.hubs.repo import NetworkFaults, RemoteFile
-from launcher.hubs.web import Address, Fault, Opened, OutOfRange, Patience, Refused
+from launcher.hubs.repo import Address, NetworkFaults, Patience, RemoteFile
+from launcher.hubs.web import Fault, Opened, OutOfRange, Refused
 from launcher.problems import Problems
 
 SOME = 1 << 20  # bytes that count as getting on
@@ -49,7 +49,7 @@ class Partial:
 
     def __init__(self, job: Job) -> None:
         file, self._job = job.file, job
-        self.path = path_of(job.folder, file)
+        self.path = manifest.partial(job.folder, file)
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         self.size = os.fstat(self._descriptor).st_size
         self._start_hashes()
@@ -109,13 +109,6 @@ class Partial:
 
     def close(self) -> None:
         os.close(self._descriptor)
-
-
-def path_of(folder: Path, file: RemoteFile) -> Path:
-    """Where the unfinished bytes of a file lie."""
-    content = file.sha256 or f"git-{file.git_sha1}"
-    of_path = hashlib.sha256(file.path.encode()).hexdigest()[:8]  # two files may have one content
-    return folder / names.OURS / "partial" / f"{content}-{of_path}"
 
 
 def bring(job: Job, session: requests.Session) -> str:

@@ -11,7 +11,6 @@ import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 from typing import Any
 from urllib.parse import SplitResult, urljoin, urlsplit
@@ -21,6 +20,7 @@ import urllib3
 from requests.adapters import HTTPAdapter
 from requests.utils import get_environ_proxies, select_proxy
 
+from launcher.hubs.repo import Address, Patience
 from launcher.problems import said, shown
 
 MAX_HOPS = 8
@@ -44,33 +44,6 @@ class OutOfRange(Fault):
 
 class Refused(Exception):
     """The server, or we, will not do it however often it is tried."""
-
-
-@dataclass(frozen=True)
-class Address:
-    """Where a file's bytes are to be asked for."""
-
-    url: str
-    headers: dict[str, str]
-    """For the host of `url` only: they may hold a token."""
-    etag: str | None = None
-    """What the hub must name the content, where it names it."""
-
-
-@dataclass(frozen=True)
-class Patience:
-    """How long a slow or failing server is waited for."""
-
-    connect_s: float = 10.0
-    read_s: float = 20.0
-    """Silence that counts as a cut connection."""
-    window_s: float = 30.0
-    least_bytes_per_s: float = 1024.0
-    """A server that sends less than this, over the window, has stalled."""
-    attempts: int = 6
-    """Tries in a row that bring next to nothing, before it is given up."""
-    backoff_s: float = 1.0
-    """Wait after the first of them; it doubles."""
 
 
 class _Adapter(HTTPAdapter):

@@ -22,6 +22,7 @@ from launcher.launch.amend import amended
 from launcher.launch.explain import explain
 from launcher.launch.folder import Folder, Lock, free_name, rewind, take, told_by
 from launcher.launch.follow import Follower, Outcome, Show, follow
+from launcher.launch.prepare import prepared
 from launcher.problems import Problems, said
 from launcher.settings import from_node
 from launcher.spec.run import RunSpec
@@ -41,6 +42,7 @@ def start(run: RunSpec, words: Sequence[str], show: Show) -> tuple[Folder, Outco
     with lock:
         write_whole(folder.path / "lock.json", json.dumps(_lock(run), indent=1) + "\n")
         write_whole(folder.words, shlex.join(["rlrun", "train", *words]) + "\n")
+        run = prepared(run, show)
         rooted = replace(run, data=run.data.rooted(), model=run.model.rooted(), reward=run.reward.rooted())
         write_whole(folder.spec, to_yaml(rooted))
         _check_data(run, folder)

@@ -1,0 +1,57 @@
+"""What a run needs from hubs is brought here before any process starts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from launcher.events import RunState
+from launcher.hubs.choice import FromHub
+from launcher.hubs.progress import Progress
+from launcher.launch.follow import Show
+from launcher.models import store
+from launcher.models.pretrained import Pretrained
+from launcher.problems import Problems
+from launcher.rewards.model import RewardModel
+from launcher.spec.run import RunSpec
+
+LINE_S = 5.0
+
+
+def prepared(run: RunSpec, show: Show) -> RunSpec:
+    """The run with its models in folders of this machine. Raises `Problems` where one cannot be had, or must not be
+    loaded. A model whose own code may run is left to transformers, which fetches code and weights."""
+    model, reward = run.model, run.reward
+    if isinstance(model, Pretrained) and model.on_hub and not model.trust_remote_code:
+        model = replace(model, path=str(_here(model, show)))
+    if isinstance(reward, RewardModel) and reward.on_hub:
+        reward = replace(reward, path=str(_here(reward, show)))
+    if found := [*model.problems(), *reward.problems()]:
+        raise Problems(found)
+    return replace(run, model=model, reward=reward)
+
+
+def _here(asked: FromHub, show: Show) -> Path:
+    found = store.find(asked.path, asked.revision)
+    if found is None:
+        found = store.download(asked.path, _told(asked.path, show), sources=asked.asked, revision=asked.revision)
+    return found.resolve()
+
+
+def _told(repo: str, show: Show) -> Callable[[Progress], None]:
+    """Shows a download as the phase that the run is in."""
+    last = [0.0]
+
+    def watch(progress: Progress) -> None:
+        now = time.monotonic()
+        due = now - last[0] >= LINE_S
+        share = 100 * progress.there // max(progress.size, 1)
+        told = f"downloading {repo} {share} % of {progress.size / 1e9:.2f} GB, {progress.bytes_per_s / 1e6:.1f} MB/s"
+        if due:
+            last[0] = now
+        lines = [*progress.notes, *([told] if due else [])]
+        show(replace(RunState(), status="running", phase=f"downloading {repo} {share} %"), [], lines)
+
+    return watch

@@ -1,0 +1,112 @@
+"""The models of the config group `model`, and what is known of any model without a network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from launcher.hubs import manifest
+from launcher.hubs.manifest import Manifest
+from launcher.models import config, size, store, weights
+from launcher.models.pretrained import Pretrained
+from launcher.problems import Problems, nearest, shown
+from launcher.settings import from_node
+from launcher.spec.model import Architecture
+
+_PRETRAINED = f"{Pretrained.__module__}.{Pretrained.__qualname__}"
+
+
+@dataclass(frozen=True)
+class Known:
+    """A model, as far as it is known here."""
+
+    name: str | None
+    """Its choice in the config group."""
+    repo: str | None
+    gated: bool
+    folder: Path | None
+    """Where it lies; None when it is not here."""
+    manifest: Manifest | None
+    """Where it came from, when it was downloaded by us."""
+    architecture: Architecture | None
+    parameters: int | None
+
+    def files(self) -> list[tuple[str, int]]:
+        """(name, bytes) of what lies in its folder."""
+        if self.folder is None:
+            return []
+        return sorted((path.name, path.stat().st_size) for path in self.folder.iterdir() if path.is_file())
+
+
+def choices(group: Path) -> dict[str, Pretrained]:
+    """The models that files of the folder `group` name, those without a path left out."""
+    found = {}
+    for file in sorted(group.glob("*.yaml")):
+        node = yaml.safe_load(file.read_text(encoding="utf-8"))
+        if node.pop("_target_", None) == _PRETRAINED and node.get("path") not in (None, "???"):
+            found[file.stem] = from_node(Pretrained, node)
+    return dict(sorted(found.items(), key=lambda item: (_family(item[1]), _count(item[1]))))
+
+
+def _family(model: Pretrained) -> str:
+    return model.path.rpartition("/")[2].partition("-")[0].lower()
+
+
+def _count(model: Pretrained) -> int:
+    return size.parameters(model.architecture) if model.architecture else 0
+
+
+def every(group: Path) -> list[Known]:
+    """The whole catalogue, with what is here of it."""
+    return [_of_hub(name, model) for name, model in choices(group).items()]
+
+
+def wanted(word: str, group: Path) -> Pretrained:
+    """What a choice of the group, or a hub id, stands for. Raises `Problems` for anything else."""
+    known = choices(group)
+    if word in known:
+        return known[word]
+    asked = Pretrained(path=word)
+    if asked.on_hub:
+        return next((model for model in known.values() if model.path == word), asked)
+    raise Problems([f"{shown(word)}: is neither a model of the catalogue nor owner/name; {nearest(word, list(known))}"])
+
+
+def known(word: str, group: Path) -> Known:
+    """What is known of a choice, a hub id or a folder, without a network. Raises `Problems` where that is nothing."""
+    folder = Path(word).expanduser()
+    if word not in choices(group) and folder.is_dir():
+        return _of_folder(folder)
+    model = wanted(word, group)
+    name = next((name for name, other in choices(group).items() if other == model), None)
+    found = _of_hub(name, model)
+    if found.architecture is None and found.folder is None:
+        raise Problems([f"{shown(word)}: is not here and not in the catalogue; rlrun model download {word} would do"])
+    return found
+
+
+def _of_hub(name: str | None, model: Pretrained) -> Known:
+    folder = store.find(model.path, model.revision)
+    here = _of_folder(folder) if folder else None
+    shape = (here.architecture if here else None) or model.architecture
+    count = here.parameters if here and here.parameters else size.parameters(shape) if shape else None
+    return Known(name, model.path, model.gated, folder, here.manifest if here else None, shape, count)
+
+
+def _of_folder(folder: Path) -> Known:
+    """By its config.json, or where that is no family we count, by the headers of its weights."""
+    node, of = config.read(folder), manifest.read(folder)
+    if node is None and not (folder / "adapter_config.json").is_file():
+        raise Problems([f"{folder}: holds no config.json; a model's folder would do"])
+    shape = config.architecture(node) if node else None
+    count = size.parameters(shape) if shape else _in_headers(folder)
+    return Known(None, of.repo if of else None, False, folder, of, shape, count)
+
+
+def _in_headers(folder: Path) -> int | None:
+    try:
+        return sum(weights.counted(folder).values()) or None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
