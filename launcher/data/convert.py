@@ -64,6 +64,7 @@ class Converter:
                 made = written.numbered(table, self._widened(extras), split, count)
                 count += made.num_rows
                 self.rows += made.num_rows
+                self.log.passed(made.num_rows)
                 out = out or stack.enter_context(_Groups(path, made.schema))
                 out.add(made)
         return count

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from launcher.data.files import Files, expand
-from launcher.data.refused import RefusedLog
+from launcher.data.refused import RefusedLog, kept_lines
 from launcher.files import sync_path, write_whole
 from launcher.problems import Problems
 from launcher.spec.algorithm import Kind
@@ -112,6 +112,8 @@ def prepare(
     )  # fmt: skip
     final = into or store() / f"{name}-{known.digest}"
     if (there := prepared(final)) and there.digest == known.digest:
+        if there.refused and files.on_bad_row == "error":
+            raise Problems(kept_lines(final / "refused.jsonl", sum(there.rows.values()) + there.refused))
         return final
     if into and into.exists():
         raise Problems([f"--out: {into} is there already, and holds something else; another folder would do"])

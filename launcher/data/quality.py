@@ -103,9 +103,9 @@ def histogram(lengths: Sequence[int], limit: int) -> Histogram:
     values = np.asarray(lengths, np.int64)
     if not len(values):
         return Histogram(0, 0.0, {}, [], limit, 0)
-    top = int(values.max())
-    width = -(-top // BINS) or 1
-    counts = np.bincount((values - 1).clip(0) // width, minlength=BINS)
-    bins = [((place + 1) * width, int(count)) for place, count in enumerate(counts)]
+    least, top = int(values.min()), int(values.max())
+    width = -(-(top - least + 1) // BINS)
+    counts = np.bincount((values - least) // width)
+    bins = [(least - 1 + (place + 1) * width, int(count)) for place, count in enumerate(counts)]
     marks: dict[str, Any] = {f"p{p}": int(np.percentile(values, p, method="higher")) for p in (50, 90, 99)}
     return Histogram(len(values), float(values.mean()), {**marks, "max": top}, bins, limit, int((values > limit).sum()))

@@ -54,9 +54,13 @@ class RefusedLog:
             if isinstance(item, Refused):
                 self.keep(item)
             else:
-                self.rows += 1
-                self.good += 1
+                self.passed(1)
                 yield item
+
+    def passed(self, rows: int) -> None:
+        """Count rows that are good."""
+        self.rows += rows
+        self.good += rows
 
     def keep(self, refused: Refused) -> None:
         """Count the row and append it to the file. Raises `OSError` when the file cannot be made."""
@@ -78,6 +82,18 @@ class RefusedLog:
 
     def lines(self) -> list[str]:
         """The first refused rows, how many more there are, and the two ways on."""
-        more = [f"... and {self.bad - SHOWN} more"] if self.bad > SHOWN else []
-        kept = f", kept in {self.path}" if self.path else ""
-        return [*self.first, *more, f"data.on_bad_row: {self.bad} of {self.rows} rows are bad{kept}; skip would do"]
+        return _lines(self.first, self.bad, self.rows, self.path)
+
+
+def kept_lines(path: Path, rows: int) -> list[str]:
+    """The same of rows that were refused earlier: `path` is their file, `rows` counts all that there were."""
+    with path.open(encoding="utf-8") as file:
+        kept = [json.loads(line) for line in file]
+    first = [f"{refused['where']}: {refused['reason']}" for refused in kept[:SHOWN]]
+    return _lines(first, len(kept), rows, path)
+
+
+def _lines(first: list[str], bad: int, rows: int, path: Path | None) -> list[str]:
+    more = [f"... and {bad - SHOWN} more"] if bad > SHOWN else []
+    kept = f", kept in {path}" if path else ""
+    return [*first, *more, f"data.on_bad_row: {bad} of {rows} rows are bad{kept}; skip would do"]

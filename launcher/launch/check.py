@@ -89,13 +89,13 @@ def _report(
 
 def _verdict(report: Report, data: Dataset) -> tuple[list[str], list[str]]:
     """What speaks against training on it, and what a person should know."""
-    wrong, notes, total = [], [], sum(report.rows.values()) + report.refused
+    wrong, notes, total = list[str](), list[str](), sum(report.rows.values()) + report.refused
     if report.refused:
         text = f"{report.refused:,} of {total:,} rows are bad"
         (notes if data.on_bad_row == "skip" else wrong).append(f"{text}; data.on_bad_row=skip would leave them out")
     if report.rows["train"] < data.train_batch_size:
         rows = report.rows["train"]
-        wrong.append(f"{rows:,} rows do not fill data.train_batch_size={data.train_batch_size}; a smaller one would do")
+        notes.append(f"{rows:,} rows do not fill data.train_batch_size={data.train_batch_size}; a smaller one would do")
     if report.in_both:
         wrong.append(f"{report.in_both:,} prompts of val are trained on, too; validation would flatter the model")
     if report.repeated:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,12 +61,17 @@ def known() -> list[Known]:
     """Every choice of conf/data, in the order of their names."""
     lying = list(every())
     found = []
-    for name in groups()["data"]:
+    for name in _named():
         node = safe_load((conf_dir() / "data" / f"{name}.yaml").read_text(encoding="utf-8"))
         repo = str(node.get("repo", ""))
         where = tuple(folder for folder, of in lying if repo and of.origin.get("repo") == repo)
         found.append(Known(name, repo, str(node.get("holds", "")), str(node.get("format", "")), where))
     return found
+
+
+def _named(config_dir: Path | None = None) -> list[str]:
+    """The choices that name a dataset; the others ask which files or repository it is."""
+    return [name for name in groups(config_dir)["data"] if name not in ("files", "hub")]
 
 
 def chosen(what: str, kind: Kind | None, words: Sequence[str], config_dir: Path | None = None) -> Chosen:
@@ -82,13 +88,14 @@ def chosen(what: str, kind: Kind | None, words: Sequence[str], config_dir: Path 
     rest = [word for word in words if not word.startswith("algorithm=")]
     endless = [] if has_model else ["model=tiny", f"model.max_position_embeddings={2**40}"]
     run = resolve([*algorithm, *named, *endless, "sampler.n=8", *rest], config_dir)
-    return Chosen(Path(what).name if named[0] == "data=files" else what.replace("/", "--"), run, has_model)
+    name = re.sub(r"\.(jsonl?|ndjson|parquet)(\.gz)?$", "", Path(what).name) if named[0] == "data=files" else what
+    return Chosen(re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "data", run, has_model)
 
 
 def _words(what: str, config_dir: Path | None) -> tuple[list[str], Kind | None]:
     """The words that choose the dataset, and what it holds where its config says so."""
-    names = groups(config_dir)["data"]
-    if what in names and what not in ("files", "hub"):
+    names = _named(config_dir)
+    if what in names:
         places = [folder / "data" / f"{what}.yaml" for folder in (config_dir, conf_dir()) if folder]
         node = safe_load(next(place for place in places if place.is_file()).read_text(encoding="utf-8"))
         return [f"data={what}"], node.get("holds", "prompts")
@@ -96,9 +103,8 @@ def _words(what: str, config_dir: Path | None) -> tuple[list[str], Kind | None]:
         return ["data=files", f"data.train_files={_quoted(what)}"], None
     if is_id(what):
         return ["data=hub", f"data.repo={what}"], None
-    offered = [name for name in names if name not in ("files", "hub")]
     raise Problems(
-        [f"{shown(what)}: is no file, no hub id (owner/name), and no choice of data; {nearest(what, offered)}"]
+        [f"{shown(what)}: is no file, no hub id (owner/name), and no choice of data; {nearest(what, names)}"]
     )
 
 
@@ -119,5 +125,5 @@ def made_ready(found: Chosen, watch: Watch, into: Path | None = None) -> Path:
     if isinstance(data, Hub):
         return data.prepare(found.kind, watch, into)
     if isinstance(data, Files):
-        return prepare(data, found.kind, Path(found.name).name.split(".")[0] or "data", watch, into=into)
+        return prepare(data, found.kind, found.name, watch, into=into)
     raise Problems([f"{found.name}: is made, not read, so there is nothing to prepare; data={found.name} would do"])

@@ -1,0 +1,22 @@
+"""Ours: the tokens of every prompt of a prepared file, `python benchmarks/data_lengths.py PARQUET MODEL`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+from launcher.data.files import Files
+from launcher.engines.torch.lengths import Lengths
+from launcher.engines.torch.load import tokenizer
+from launcher.engines.torch.tokens import Encoder
+from launcher.models.pretrained import Pretrained
+from launcher.spec.data import Row
+
+source, model = sys.argv[1:]
+data = Files(train_files=(source,))
+lengths = Lengths(Encoder(tokenizer(Pretrained(path=model)), data))
+begun = time.process_time()
+rows = [row for row in data.read("train", "prompts") if isinstance(row, Row)]
+kept = sum(prompt <= 512 for prompt, _ in lengths.of(rows, "prompts"))
+print(json.dumps({"rows": kept, "cpu_s": time.process_time() - begun}))

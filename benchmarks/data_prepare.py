@@ -1,0 +1,151 @@
+"""Rows to parquet, and tokens counted, against the `datasets` library in one run.
+
+`python benchmarks/data_prepare.py --peer PYTHON [--rows 1000000] [--most 4000000] [--prompts 200000] [--repeats 3]`
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+from data_rows import write
+from rich.console import Console
+from rich.table import Table
+
+HERE = Path(__file__).parent
+ENOUGH, BOUND, FLAT = {"prepare": 10.0, "lengths": 2.0}, 600, 1.15
+QUIET = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+def ran(command: list[str], env: dict[str, str]) -> tuple[dict[str, object], float, float]:
+    """What the command printed last, its CPU seconds, and its peak memory in MiB. It has to succeed."""
+    reader, writer = os.pipe()
+    pid = os.posix_spawn(
+        command[0], command, os.environ | QUIET | env,
+        file_actions=[(os.POSIX_SPAWN_DUP2, writer, 1), (os.POSIX_SPAWN_CLOSE, reader)],
+    )  # fmt: skip
+    os.close(writer)
+    with open(reader, encoding="utf-8") as said:
+        text = said.read()
+    _, status, usage = os.wait4(pid, 0)
+    if os.waitstatus_to_exitcode(status):
+        sys.exit(f"{' '.join(command)} ended with {os.waitstatus_to_exitcode(status)}")
+    return json.loads(text[text.index("{") :]), usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+
+
+def prepare(source: Path, folder: Path) -> tuple[Path, float, float]:
+    """Ours, from the start of the process to its end: a whole `rlrun data prepare`."""
+    words = ["data.format=gsm8k", "--for", "prompts", "--json"]
+    store = {"RLRUN_DATA": str(folder / f"store-{time.monotonic_ns()}")}
+    made, cpu, peak = ran([sys.executable, "-m", "launcher", "data", "prepare", str(source), *words], store)
+    return Path(str(made["folder"])) / "train.parquet", cpu, peak
+
+
+def same(ours: Path, theirs: Path) -> bool:
+    """Whether the two files hold equal rows in equal order."""
+    one, other = pq.ParquetFile(ours), pq.ParquetFile(theirs)
+    columns = one.schema_arrow.names
+    if one.metadata.num_rows != other.metadata.num_rows or set(columns) != set(other.schema_arrow.names):
+        return False
+    left, right = (file.iter_batches(10_000, columns=columns) for file in (one, other))
+    return all(a.to_pylist() == b.to_pylist() for a, b in zip(left, right, strict=True))
+
+
+def compare_preparing(peer: str, rows: int, most: int, repeats: int, folder: Path, table: Table) -> bool:
+    small, large = folder / "rows.jsonl", folder / "most.jsonl"
+    write(rows, small)
+    ratios, peaks, ours, theirs = [], [], [0.0], [0.0]
+    for number in range(repeats):
+        made, cpu, peak = prepare(small, folder)
+        _, whole, their_peak = ran(
+            [peer, str(HERE / "datasets_peer.py"), "map", str(small), str(folder / "peer.parquet")], {}
+        )
+        equal = number > 0 or same(made, folder / "peer.parquet")
+        if not equal:
+            sys.exit("the two did not write equal rows")
+        ours.append(rows / cpu)
+        theirs.append(rows / whole)
+        ratios.append(whole / cpu)
+        peaks.append(peak)
+        shutil.rmtree(made.parents[1])
+        shutil.rmtree(f"{folder / 'peer.parquet'}.cache")
+    ratio = statistics.median(ratios)
+    table.add_row(
+        f"{rows:,} rows to parquet", f"{statistics.median(ours[1:]):,.0f}", f"{statistics.median(theirs[1:]):,.0f}",
+        f"{ratio:.1f} ({min(ratios):.1f}–{max(ratios):.1f})", f"≥ {ENOUGH['prepare']:.0f}",
+        f"{max(peaks):.0f} / {their_peak:.0f}", f"≤ {BOUND}",
+    )  # fmt: skip
+    small.unlink()
+    write(most, large)
+    _, cpu, peak = prepare(large, folder)
+    flat = peak / statistics.median(peaks)
+    table.add_row(
+        f"{most:,} rows to parquet",
+        f"{most / cpu:,.0f}",
+        "",
+        "",
+        "",
+        f"{peak:.0f}, {flat:.2f} times",
+        f"≤ {FLAT} times",
+    )
+    large.unlink()
+    return ratio >= ENOUGH["prepare"] and max(*peaks, peak) <= BOUND and flat <= FLAT
+
+
+def compare_counting(peer: str, prompts: int, repeats: int, folder: Path, table: Table) -> bool:
+    """Ours counts every token of every prompt; theirs keeps the prompts of at most 512."""
+    from data_tokenizer import make  # noqa: PLC0415  late: it loads transformers
+
+    model, source = make(folder / "tokenizer"), folder / "rows.jsonl"
+    write(prompts, source)
+    made, _, _ = prepare(source, folder)
+    ratios, ours, theirs = [], [], []
+    for _ in range(repeats):
+        mine, _, _ = ran([sys.executable, str(HERE / "data_lengths.py"), str(made), str(model)], {})
+        command = [peer, str(HERE / "datasets_peer.py"), "filter", str(made), str(folder / "kept"), str(model)]
+        other, _, _ = ran(command, {})
+        assert mine["rows"] == other["rows"] == prompts, (mine, other)
+        ours.append(float(str(mine["cpu_s"])))
+        theirs.append(float(str(other["cpu_s"])))
+        ratios.append(theirs[-1] / ours[-1])
+        shutil.rmtree(f"{folder / 'kept'}.cache")
+    ratio = statistics.median(ratios)
+    table.add_row(
+        f"{prompts:,} prompts, tokens counted", f"{prompts / statistics.median(ours):,.0f}",
+        f"{prompts / statistics.median(theirs):,.0f}", f"{ratio:.1f} ({min(ratios):.1f}–{max(ratios):.1f})",
+        f"≥ {ENOUGH['lengths']:.0f}", "", "",
+    )  # fmt: skip
+    return ratio >= ENOUGH["lengths"]
+
+
+def main() -> None:
+    ask = argparse.ArgumentParser()
+    ask.add_argument("--peer", required=True, help="python of an environment with datasets and transformers")
+    ask.add_argument("--rows", type=int, default=1_000_000)
+    ask.add_argument("--most", type=int, default=4_000_000)
+    ask.add_argument("--prompts", type=int, default=200_000)
+    ask.add_argument("--repeats", type=int, default=3)
+    given = ask.parse_args()
+    table = Table(title=f"rows a CPU second: ours / datasets, medians of {given.repeats}")
+    for column in ("work", "ours", "datasets", "ratio (range)", "bound", "peak MiB", "bound"):
+        table.add_column(column)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        good = compare_preparing(given.peer, given.rows, given.most, given.repeats, folder, table)
+        good &= compare_counting(given.peer, given.prompts, given.repeats, folder, table)
+    Console().print(table)
+    sys.exit(0 if good else 1)
+
+
+if __name__ == "__main__":
+    main()
