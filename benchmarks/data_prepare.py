@@ -8,10 +8,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -35,7 +33,7 @@ def ran(command: list[str], env: dict[str, str]) -> tuple[dict[str, object], flo
         file_actions=[(os.POSIX_SPAWN_DUP2, writer, 1), (os.POSIX_SPAWN_CLOSE, reader)],
     )  # fmt: skip
     os.close(writer)
-    with open(reader, encoding="utf-8") as said:
+    with os.fdopen(reader, encoding="utf-8") as said:
         text = said.read()
     _, status, usage = os.wait4(pid, 0)
     if os.waitstatus_to_exitcode(status):

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-NAMES = "Natalia James Weng Ken Betty Julie Mark Albert Joy Randy Tina Carlos Melanie Tobias".split()
-THINGS = "clips books apples stickers pages cups boxes shirts tickets flowers".split()
+NAMES = ("Natalia", "James", "Weng", "Ken", "Betty", "Julie", "Mark", "Albert", "Joy", "Randy", "Tina", "Carlos")
+THINGS = ("clips", "books", "apples", "stickers", "pages", "cups", "boxes", "shirts", "tickets", "flowers")
 
 
 def rows(count: int, seed: int = 0) -> Iterator[dict[str, str]]:

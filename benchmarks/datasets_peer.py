@@ -1,4 +1,4 @@
-"""The same work by the `datasets` library, in its own environment: `python datasets_peer.py map|filter SOURCE OUT [MODEL]`.
+"""The same work by the `datasets` library, in its own environment: `datasets_peer.py map|filter SOURCE OUT [MODEL]`.
 
 `map` is what a preparation script does: one function for each row, with its index, then parquet. `filter` keeps the
 prompts that the chat template makes at most 512 tokens of.
@@ -27,7 +27,7 @@ def prepared(row: dict[str, Any], index: int) -> dict[str, Any]:
 
 def main() -> None:
     work, source, out = sys.argv[1:4]
-    import datasets  # noqa: PLC0415  late: its import is not measured
+    import datasets  # noqa: PLC0415  late: counting is measured without it
 
     tokenizer = None
     if work == "filter":

@@ -10,15 +10,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from jinja2 import TemplateSyntaxError, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from launcher.engines.torch.tokens import Encoder, Tokens, alone
+from launcher.engines.torch.words import Words
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Refused, Row, Text
 
 BATCH = 1024
+SAMPLE = 64  # texts on which a shortcut must agree with the tokenizer
 _STRIPS = ("strip", "lstrip", "rstrip", "trim")
 _PROBES = (" \n(7z)\t ", "\n x\u00e9 9 \r\n")  # with blanks at their ends: a template that trims them is found out
 
@@ -30,6 +33,11 @@ class Around:
     before: str
     after: str
     looked_for: frozenset[str]
+
+    @cached_property
+    def parts(self) -> tuple[str, ...]:
+        """Those that may stand anywhere in a turn; a bare word is compared with roles, as a whole."""
+        return tuple(text for text in self.looked_for if not text.isidentifier())
 
     @classmethod
     def of(cls, encoder: Encoder) -> Around | None:
@@ -50,13 +58,13 @@ class Around:
 
     def text(self, content: str) -> str | None:
         """The turn as the template writes it; None where it might write this one otherwise."""
-        if content in self.looked_for or any(text in content for text in self.looked_for if not text.isidentifier()):
+        if content in self.looked_for or any(text in content for text in self.parts):
             return None
         return f"{self.before}{content}{self.after}"
 
 
 def _looked_for(template: str) -> frozenset[str] | None:
-    """Texts that the template compares something with or cuts it at; a bare word is compared as a whole, with roles."""
+    """Texts that the template compares something with, or cuts it at."""
     try:
         environment = ImmutableSandboxedEnvironment(extensions=["jinja2.ext.loopcontrols"])
         tree = environment.parse(re.sub(r"{%-?\s*(end)?generation\s*-?%}", "", template))  # marks of training masks
@@ -90,6 +98,9 @@ class Lengths:
 
     def __init__(self, encoder: Encoder) -> None:
         self.encoder, self.around = encoder, Around.of(encoder)
+        self.words: Words | None = None
+        self.asked = False
+        """Whether it was found out if words can be counted."""
 
     def of(self, rows: Sequence[Row], kind: Kind) -> list[tuple[int, int]]:
         """Tokens of each row's prompt (-1 where it cannot be written) and of its longer answer (0 without one)."""
@@ -97,10 +108,29 @@ class Lengths:
             return [self._demonstrated(row) for row in rows]
         found = list[tuple[int, int]]()
         for start in range(0, len(rows), BATCH):
-            texts = [self._opening(row.prompt) for row in rows[start : start + BATCH]]
-            counts = iter(_counted(self.encoder, [text for text in texts if text is not None]))
-            found += [(-1 if text is None else next(counts), 0) for text in texts]
+            found += [(count, 0) for count in self._counts([row.prompt for row in rows[start : start + BATCH]])]
         return found
+
+    def _counts(self, prompts: Sequence[Text]) -> list[int]:
+        self._learn(prompts)
+        counts = [self._quickly(prompt) for prompt in prompts]
+        left = [place for place, count in enumerate(counts) if count is None]
+        texts = {place: text for place in left if (text := self._opening(prompts[place])) is not None}
+        made = dict(zip(texts, _counted(self.encoder, list(texts.values())), strict=True))
+        return [made.get(place, -1) if count is None else count for place, count in enumerate(counts)]
+
+    def _learn(self, prompts: Sequence[Text]) -> None:
+        """The first prompts tell whether words can be counted."""
+        if self.around and not self.asked:
+            texts = [text for prompt in prompts if (text := alone(prompt)) is not None and self.around.text(text)]
+            self.words = Words.of(self.encoder.tokenizer, self.around.before, self.around.after, texts[:SAMPLE])
+            self.asked = True
+
+    def _quickly(self, prompt: Text) -> int | None:
+        content = alone(prompt)
+        if self.words is None or self.around is None or content is None or self.around.text(content) is None:
+            return None
+        return self.words.count(content)
 
     def _opening(self, prompt: Text) -> str | None:
         content = alone(prompt)

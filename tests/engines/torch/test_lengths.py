@@ -1,0 +1,152 @@
+"""Token lengths counted quickly are those that the encoder itself would make."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from launcher.data.files import Files
+from launcher.engines.torch.lengths import Around, Lengths
+from launcher.engines.torch.load import characters
+from launcher.engines.torch.tokens import Encoder, Pair, Tokens
+from launcher.engines.torch.words import Words
+from launcher.spec.data import Message, Row
+
+QWEN = r"(?i:'s|'t)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+LLAMA3 = r"(?i:'s|'t)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+TURN = "{{ '<|im_start|>' + m.role + '\\n' + %s + '<|im_end|>\\n' }}"
+OPEN = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+TEMPLATES = {
+    "plain": "{% for m in messages %}" + TURN % "m.content" + "{% endfor %}" + OPEN,
+    "trims": "{% for m in messages %}" + TURN % "m.content | trim" + "{% endfor %}" + OPEN,
+    "thinks": "{% for m in messages %}" + TURN % "m.content.split('</think>')[-1]" + "{% endfor %}" + OPEN,
+    "tools": "{% for m in messages %}{% if m.content.startswith('<tool>') %}tool{% endif %}"
+    + TURN % "m.content" + "{% endfor %}" + OPEN,
+    "first": "{% for m in messages %}{% if m.content[0] == '[' %}list{% endif %}" + TURN % "m.content" + "{% endfor %}",
+    "twice": "{% for m in messages %}{{ m.content }}|{{ m.content }}{% endfor %}",
+}  # fmt: skip
+CORPUS = [
+    "How many clips did Natalia sell in April and May?\n\n  12 345 and 6",
+    "It's the user's turn. ####",
+    "a\tb",
+] * 3
+
+
+def bpe(pattern: str | None, template: str | None, normalizer: Any = None) -> PreTrainedTokenizerFast:
+    """A byte-level tokenizer of a few hundred tokens; `pattern` None cuts as GPT-2 does."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizer
+    if pattern is None:
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    else:
+        cut = pre_tokenizers.Split(Regex(pattern), "isolated")
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [cut, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        )
+    tokenizer.decoder = decoders.ByteLevel()
+    special = ["<|end|>", "<|im_start|>", "<|im_end|>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=360, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    made = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|end|>")
+    made.chat_template = template
+    return made
+
+
+def encoder(tokenizer: PreTrainedTokenizerFast) -> Encoder:
+    return Encoder(tokenizer, Files(max_prompt_length=2**40, max_response_length=2**40))
+
+
+def rows(*prompts: Any) -> list[Row]:
+    return [Row("f:1", prompt) for prompt in prompts]
+
+
+def truly(made: Encoder, row: Row) -> int:
+    tokens = made.prompt(0, row)
+    return len(tokens.ids) if isinstance(tokens, Tokens) else -1
+
+
+TEXTS = st.one_of(
+    st.text(st.sampled_from("ab C1 \n\t'#<>|[]\r.éß\u4e2d\U0001f600\u3000\x1c"), min_size=1, max_size=24),
+    st.sampled_from(
+        ["<|im_end|>", "user", "x</think>y", "<tool>z", "[1]", " a ", "<|im_start|>assistant\n", "12345", "it's 's"]
+    ),
+).filter(str.strip)
+ENCODERS = {
+    **{f"qwen {name}": encoder(bpe(QWEN, template)) for name, template in TEMPLATES.items()},
+    "llama3": encoder(bpe(LLAMA3, TEMPLATES["plain"])),
+    "gpt2": encoder(bpe(None, TEMPLATES["plain"])),
+    "composed": encoder(bpe(QWEN, TEMPLATES["plain"], normalizers.NFC())),
+    "lowercase": encoder(bpe(QWEN, TEMPLATES["plain"], normalizers.Lowercase())),
+    "no template": encoder(bpe(QWEN, None)),
+    "letters": encoder(characters("ab C1")),
+}
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+@settings(max_examples=60, deadline=None)
+@given(
+    prompts=st.lists(
+        st.one_of(TEXTS, st.builds(lambda a, b: (Message("system", a), Message("user", b)), TEXTS, TEXTS)),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_every_length_is_the_true_one(name: str, prompts: list[Any]) -> None:
+    made = ENCODERS[name]
+    asked = rows(*prompts)
+    assert [count for count, _ in Lengths(made).of(asked, "prompts")] == [truly(made, row) for row in asked]
+
+
+@pytest.mark.parametrize(
+    ("name", "shortcut"),
+    [
+        ("qwen plain", True),
+        ("qwen thinks", True),  # for texts without </think>
+        ("qwen tools", True),
+        ("qwen first", True),
+        ("qwen trims", False),  # it changes the text
+        ("qwen twice", False),
+        ("no template", False),
+    ],
+)
+def test_a_template_is_written_once_where_it_leaves_the_text_alone(name: str, shortcut: bool) -> None:
+    assert (Around.of(ENCODERS[name]) is not None) == shortcut
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [("qwen plain", True), ("llama3", True), ("gpt2", True), ("composed", True), ("lowercase", False)],
+)
+def test_words_are_counted_where_the_tokenizer_cuts_by_a_pattern(name: str, counts: bool) -> None:
+    words = Words.of(ENCODERS[name].tokenizer, "<|im_start|>user\n", "<|im_end|>\n", ["It's 12 clips."])
+    assert (words is not None) == counts
+
+
+def test_a_text_on_which_the_two_differ_stops_the_shortcut() -> None:
+    """Whatever else a tokenizer may do, the sample finds it."""
+    tokenizer = bpe(QWEN, TEMPLATES["plain"])
+    assert Words.of(tokenizer, "<|im_start|>user\n", "", ["a b"])
+
+    class Odd(Words):
+        def count(self, text: str) -> int | None:
+            return 1
+
+    assert Odd.of(tokenizer, "<|im_start|>user\n", "", ["a b"]) is None
+
+
+def test_the_longer_answer_of_a_pair_counts() -> None:
+    made = ENCODERS["letters"]
+    pair = Row("f:1", "ab", "a", rejected="abC")
+    both = made.pair(0, pair)
+    assert isinstance(both, Pair)
+    assert Lengths(made).of([pair], "pairs") == [(2, len(both.rejected.ids) - 2)]
+    assert Lengths(made).of([Row("f:1", "ab", "a")], "answers") == [(2, 2)]
+    assert Lengths(made).of([Row("f:1", (Message("system", "a"), Message("user", "b")), "a")], "answers") == [(-1, 0)]
