@@ -15,14 +15,16 @@ from launcher.models import store
 from launcher.models.pretrained import Pretrained
 from launcher.problems import Problems
 from launcher.rewards.model import RewardModel
+from launcher.spec.data import Progress as Rows
+from launcher.spec.data import Watch
 from launcher.spec.run import RunSpec
 
 LINE_S = 5.0
 
 
 def prepared(run: RunSpec, show: Show) -> RunSpec:
-    """The run with its models in folders of this machine. Raises `Problems` where one cannot be had, or must not be
-    loaded. A model whose own code may run is left to transformers, which fetches code and weights."""
+    """The run with its models and data in folders of this machine. Raises `Problems` where one cannot be had, or must
+    not be loaded. A model whose own code may run is left to transformers, which fetches code and weights."""
     model, reward = run.model, run.reward
     if isinstance(model, Pretrained) and model.on_hub and not model.trust_remote_code:
         model = replace(model, path=str(_here(model, show)))
@@ -30,7 +32,24 @@ def prepared(run: RunSpec, show: Show) -> RunSpec:
         reward = replace(reward, path=str(_here(reward, show)))
     if found := [*model.problems(), *reward.problems()]:
         raise Problems(found)
-    return replace(run, model=model, reward=reward)
+    data = run.data.prepared(run.algorithm.data, _reading(show))
+    return replace(run, model=model, reward=reward, data=data)
+
+
+def _reading(show: Show) -> Watch:
+    """Shows data being prepared as the phase that the run is in."""
+    last = [time.monotonic()]
+
+    def watch(at: Rows) -> None:
+        now = time.monotonic()
+        due = now - last[0] >= LINE_S
+        told = f"{at.doing} {100 * at.done_bytes // max(at.bytes, 1)} %"
+        if due:
+            last[0] = now
+        lines = [f"{told}, {at.rows:,} rows"] if due else []
+        show(replace(RunState(), status="running", phase=told), [], lines)
+
+    return watch
 
 
 def _here(asked: FromHub, show: Show) -> Path:

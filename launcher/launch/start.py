@@ -40,9 +40,9 @@ def start(run: RunSpec, words: Sequence[str], show: Show) -> tuple[Folder, Outco
     run = replace(run, trainer=replace(trainer, experiment_name=name))
     folder, lock = take(root, trainer.project_name, name)
     with lock:
-        write_whole(folder.path / "lock.json", json.dumps(_lock(run), indent=1) + "\n")
         write_whole(folder.words, shlex.join(["rlrun", "train", *words]) + "\n")
         run = prepared(run, show)
+        write_whole(folder.path / "lock.json", json.dumps(_lock(run), indent=1) + "\n")
         rooted = replace(run, data=run.data.rooted(), model=run.model.rooted(), reward=run.reward.rooted())
         write_whole(folder.spec, to_yaml(rooted))
         _check_data(run, folder)

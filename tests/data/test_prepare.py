@@ -1,0 +1,202 @@
+"""A prepared dataset is there whole or not at all, is made once, and is named by all that went into it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from launcher.data.files import Files
+from launcher.data.prepare import every, prepare, prepared, read_from, store
+from launcher.problems import Problems
+from launcher.spec.data import Progress, Row
+
+GSM8K = {"question": "1+1?", "answer": "1+1=2\n#### 2"}
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RLRUN_DATA", str(tmp_path / "store"))
+    return tmp_path / "store"
+
+
+def rows(path: Path, count: int = 3, **more: Any) -> Files:
+    path.write_text("".join(json.dumps({"question": f"{n}?", "answer": f"#### {n}"}) + "\n" for n in range(count)))
+    return Files(train_files=(str(path),), format="gsm8k", **more)
+
+
+def nothing(_: Progress) -> None:
+    pass
+
+
+def test_it_is_made_once(tmp_path: Path) -> None:
+    files = rows(tmp_path / "a.jsonl")
+    folder = prepare(files, "prompts", "sums", nothing)
+    made = prepared(folder)
+    assert made
+    assert (made.rows, made.refused, folder.parent) == ({"train": 3}, 0, store())
+    before = (folder / "train.parquet").stat().st_mtime_ns
+    assert prepare(files, "prompts", "sums", nothing) == folder
+    assert (folder / "train.parquet").stat().st_mtime_ns == before
+    assert [path for path, _ in every()] == [folder]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda files: rows(Path(files.train_files[0]), 4),  # another content
+        lambda files: Files(train_files=files.train_files, format="gsm8k", data_source="mine"),
+        lambda files: Files(train_files=files.train_files, format="gsm8k", instruction=""),
+        lambda files: Files(train_files=files.train_files * 2, format="gsm8k"),
+        lambda files: Files(train_files=files.train_files, val_files=files.train_files, format="gsm8k"),
+    ],
+)
+def test_whatever_goes_in_is_part_of_the_name(tmp_path: Path, change: Callable[[Files], Files]) -> None:
+    files = rows(tmp_path / "a.jsonl")
+    before = prepare(files, "prompts", "sums", nothing)
+    assert prepare(change(files), "prompts", "sums", nothing) != before
+    assert prepare(rows(tmp_path / "elsewhere.jsonl"), "answers", "sums", nothing) != before
+
+
+def test_names_of_files_are_no_part_of_it(tmp_path: Path) -> None:
+    before = prepare(rows(tmp_path / "a.jsonl"), "prompts", "sums", nothing)
+    assert prepare(rows(tmp_path / "b.jsonl"), "prompts", "sums", nothing) == before
+
+
+def test_it_is_read_like_any_other_file(tmp_path: Path) -> None:
+    files = rows(tmp_path / "a.jsonl", max_prompt_length=99)
+    read = read_from(files, prepare(files, "prompts", "sums", nothing))
+    found = list(read.read("train", "prompts"))
+    assert all(isinstance(row, Row) for row in found)
+    assert [row.ground_truth for row in found if isinstance(row, Row)] == ["0", "1", "2"]
+    assert (read.max_prompt_length, read.format, read.val_files) == (99, "auto", ())
+    assert read.problems() == []
+
+
+def test_bad_rows_stop_it_and_are_kept(tmp_path: Path, root: Path) -> None:
+    files = rows(tmp_path / "a.jsonl", 40)
+    Path(files.train_files[0]).write_text(json.dumps(GSM8K) + "\n{\n" + "null\n" * 30)
+    with pytest.raises(Problems) as caught:
+        prepare(files, "prompts", "sums", nothing)
+    assert caught.value.lines[0].startswith(f"{tmp_path}/a.jsonl:2: invalid JSON")
+    assert len(caught.value.lines) == 22  # 20 rows, how many more, and what would do
+    [kept] = root.glob("*-refused.jsonl")
+    assert caught.value.lines[-1] == f"data.on_bad_row: 31 of 32 rows are bad, kept in {kept}; skip would do"
+    assert len(kept.read_text().splitlines()) == 31
+    assert list(every()) == []
+
+
+def test_skipped_rows_lie_beside_and_are_named_again(tmp_path: Path) -> None:
+    files = rows(tmp_path / "a.jsonl", on_bad_row="skip")
+    Path(files.train_files[0]).write_text(json.dumps(GSM8K) + "\n{\n")
+    folder = prepare(files, "prompts", "sums", nothing)
+    made = prepared(folder)
+    assert made
+    assert (made.rows, made.refused) == ({"train": 1}, 1)
+    assert json.loads((folder / "refused.jsonl").read_text())["where"] == f"{tmp_path}/a.jsonl:2"
+    strict = Files(train_files=files.train_files, format="gsm8k")
+    with pytest.raises(Problems, match="1 of 2 rows are bad"):
+        prepare(strict, "prompts", "sums", nothing)
+
+
+@pytest.mark.parametrize("harm", ["train.parquet", "manifest.json"])
+def test_what_is_damaged_is_made_again(tmp_path: Path, harm: str) -> None:
+    files = rows(tmp_path / "a.jsonl")
+    folder = prepare(files, "prompts", "sums", nothing)
+    (folder / harm).unlink()
+    assert prepared(folder) is None
+    assert prepare(files, "prompts", "sums", nothing) == folder
+    assert pq.read_table(folder / "train.parquet").num_rows == 3
+
+
+def test_a_folder_of_ones_own(tmp_path: Path) -> None:
+    files = rows(tmp_path / "a.jsonl")
+    mine = tmp_path / "mine"
+    assert prepare(files, "prompts", "sums", nothing, into=mine) == mine
+    assert prepare(files, "prompts", "sums", nothing, into=mine) == mine
+    with pytest.raises(Problems, match="is there already, and holds something else"):
+        prepare(rows(tmp_path / "b.jsonl", 5), "prompts", "sums", nothing, into=mine)
+    assert pq.read_table(mine / "train.parquet").num_rows == 3
+
+
+def test_rows_that_hold_nothing_of_the_kind_are_a_problem(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("{}\n")
+    with pytest.raises(Problems, match="has no row that can be prepared for pairs"):
+        prepare(Files(train_files=(str(path),), on_bad_row="skip"), "pairs", "sums", nothing)
+
+
+def test_it_tells_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter(range(1_000))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(ticks)))
+    told = list[Progress]()
+    files = rows(tmp_path / "a.jsonl", 300_000)
+    prepare(files, "prompts", "sums", told.append)
+    size = Path(files.train_files[0]).stat().st_size
+    assert [at.done_bytes for at in told] == sorted(at.done_bytes for at in told)
+    assert told[-1].done_bytes == told[-1].bytes == size
+    assert told[-1].rows == 300_000
+    assert told[-1].eta_s == 0
+
+
+def started(source: Path, root: Path) -> subprocess.Popen[bytes]:
+    words = ["data", "prepare", str(source), "data.format=gsm8k", "--for", "prompts"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "launcher", *words], env={**os.environ, "RLRUN_DATA": str(root)},
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def test_a_kill_leaves_nothing_half_done(tmp_path: Path, root: Path) -> None:
+    source = tmp_path / "a.jsonl"
+    files = rows(source, 1_500_000)
+    process = started(source, root)
+    while not list(root.glob(".unfinished-*/train.parquet")):
+        assert process.poll() is None, "it ended before it could be killed"
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert list(every()) == []
+    assert len(list(root.glob(".unfinished-*"))) == 1
+    small = rows(tmp_path / "b.jsonl", 3)
+    prepare(small, "prompts", "sums", nothing)
+    assert list(root.glob(".unfinished-*")) == []  # the next preparation swept it away
+    assert files.problems() == []
+
+
+def test_two_at_once_make_one(tmp_path: Path, root: Path) -> None:
+    source = tmp_path / "a.jsonl"
+    rows(source, 100_000)
+    both = [started(source, root) for _ in range(2)]
+    assert [process.wait() for process in both] == [0, 0]
+    [(folder, made)] = list(every())
+    assert made.rows == {"train": 100_000}
+    assert pq.read_table(folder / "train.parquet").num_rows == 100_000
+    assert list(root.glob(".unfinished-*")) == []
+
+
+def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path, root: Path) -> None:
+    source = tmp_path / "a.jsonl"
+    rows(source, 100_000)
+    limited = (
+        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000));"
+        "from launcher.cli.main import app; sys.argv = ['rlrun', *sys.argv[1:]]; app()"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", limited, "data", "prepare", str(source), "data.format=gsm8k", "--for", "prompts"],
+        env={**os.environ, "RLRUN_DATA": str(root)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert ran.returncode == 2
+    assert "file too large" in ran.stderr.lower()
+    assert "Traceback" not in ran.stderr
+    assert list(root.iterdir()) == []
