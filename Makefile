@@ -6,10 +6,11 @@ KILLS ?= 20
 SEED ?= 0
 RUNS ?= 5
 PEERS ?= .venv-oracles
+VERL ?= .venv-verl
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint chaos bench oracles peers compare docs picture clean
+.PHONY: help setup demo test lint chaos bench oracles peers compare data test-verl docs picture clean
 
 help:  ## list what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +62,22 @@ peers: $(VENV)/ready-dev $(PEERS)/ready  ## training against TRL: tokens a CPU s
 	$(VENV)/bin/python benchmarks/train_vs_trl.py --peer $(PEERS)/bin/python --sizes tiny --threads 1 --repeats $(RUNS)
 	$(VENV)/bin/python benchmarks/train_vs_trl.py --peer $(PEERS)/bin/python --sizes small --threads 2 --repeats $(RUNS)
 
+data: $(VENV)/ready-dev $(PEERS)/ready  ## preparing rows and counting tokens against datasets: rows a CPU second, memory
+	$(VENV)/bin/python benchmarks/data_prepare.py --peer $(PEERS)/bin/python
+
+$(VERL)/ready: Makefile
+	$(PYTHON) -m venv $(VERL)
+	$(VERL)/bin/pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(VERL)/bin/pip install --quiet --disable-pip-version-check transformers==5.10.2 datasets==5.2.0 ray==2.60.0 hydra-core==1.3.8 \
+		pydantic==2.14.3 pytest==9.2.0 pillow==13.0.0 cachetools==7.1.6 fastapi==0.165.0 uvicorn==0.54.0
+	$(VERL)/bin/pip install --quiet --disable-pip-version-check --no-deps verl==0.9.1 tensordict==0.10.0 pyvers==0.2.3 \
+		codetiming==1.4.0 torchdata==0.11.0 orjson==3.13.0 cloudpickle==3.1.2 importlib_metadata==10.2.0 zipp==4.1.2 \
+		pylatexenc==2.11 pybind11==3.1.0
+	@touch $@
+
+test-verl: $(VERL)/ready  ## what is prepared here, read by verl 0.9.1's own dataset classes
+	PYTHONPATH=$(CURDIR) $(VERL)/bin/python -W ignore -m pytest tests/verl --no-header -p no:cacheprovider
+
 compare: $(VENV)/ready-dev  ## every RL algorithm on the quickstart's task, three seeds
 	$(VENV)/bin/python benchmarks/algorithms.py
 
@@ -72,4 +89,4 @@ picture: $(VENV)/ready  ## draw docs/console.svg from the newest quickstart run
 	$(VENV)/bin/python docs/console.py
 
 clean:  ## remove the environment and caches; runs stay
-	rm -rf $(VENV) $(PEERS) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) $(VERL) .pytest_cache .mypy_cache .ruff_cache .hypothesis
