@@ -21,7 +21,7 @@ def prepared(row: dict[str, Any], index: int) -> dict[str, Any]:
         "prompt": [{"role": "user", "content": f"{row['question']} {INSTRUCTION}"}],
         "ability": "math",
         "reward_model": {"style": "rule", "ground_truth": solution.split("####")[1].strip().replace(",", "")},
-        "extra_info": {"split": "train", "index": index, "answer": solution},
+        "extra_info": {"split": "train", "index": index},
     }
 
 

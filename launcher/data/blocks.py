@@ -13,21 +13,32 @@ from launcher.problems import said
 MAX_KEPT_BYTES = 64 * 2**20
 """A still longer line is not held in memory; it stays in its file only."""
 BLOCK_BYTES = MAX_ROW_BYTES
-"""About so much is held at a time."""
-_CHUNK_BYTES = 2**20
+"""So much is read at a time. A block has at most twice as much, and no line that is too long."""
 BOM = b"\xef\xbb\xbf"
 
 
 class Bytes(Protocol):
-    def read1(self, size: int, /) -> bytes: ...
+    def readinto1(self, buffer: memoryview, /) -> int: ...
 
 
-@dataclass(frozen=True)
+@dataclass
 class Block:
     """Whole lines; only the file's last may lack its newline."""
 
     first: int  # number of its first line, from 1
-    data: bytes
+    view: memoryview
+    count: int | None = None
+    """Its lines, where somebody has counted them."""
+
+    @property
+    def data(self) -> bytes:
+        return bytes(self.view)
+
+    def counted(self) -> int:
+        if self.count is None:
+            data = self.data
+            self.count = data.count(b"\n") + (not data.endswith(b"\n"))
+        return self.count
 
     def lines(self) -> list[tuple[int, bytes]]:
         """Each line with its number, without its newline."""
@@ -36,10 +47,10 @@ class Block:
 
     def halves(self) -> tuple[Block, Block]:
         """The same lines in two blocks, cut where the middle is."""
-        cut = self.data.find(b"\n", len(self.data) // 2) + 1
-        cut = cut if 0 < cut < len(self.data) else self.data.rfind(b"\n", 0, len(self.data) - 1) + 1
-        first, second = self.data[:cut], self.data[cut:]
-        return Block(self.first, first), Block(self.first + first.count(b"\n"), second)
+        data = self.data
+        cut = data.find(b"\n", len(data) // 2) + 1
+        cut = cut if 0 < cut < len(data) else data.rfind(b"\n", 0, len(data) - 1) + 1
+        return Block(self.first, self.view[:cut]), Block(self.first + data.count(b"\n", 0, cut), self.view[cut:])
 
 
 @dataclass(frozen=True)
@@ -56,87 +67,58 @@ def blocks(file: Bytes) -> Iterator[Block | Unread]:
 
     Memory stays bounded: a line too long to parse comes alone, one too long to keep comes without its bytes.
     """
-    held, number = _Held(), 1
-    while True:
-        try:
-            chunk = file.read1(_CHUNK_BYTES)
-        except (OSError, EOFError, zlib.error) as error:
-            for found in held.rest(number, f"the file breaks off in this line: {said(error)}"):
-                yield found
-            return
-        if not chunk:
-            break
-        for found in held.add(chunk, number):
-            yield found
-            number += found.data.count(b"\n") if isinstance(found, Block) else 1
-    for found in held.rest(number, ""):
-        yield found
-
-
-class _Held:
-    """What was read and not yet handed on: some whole lines, and the beginning of one."""
-
-    def __init__(self) -> None:
-        self.whole: list[bytes] = []
-        self.waiting = 0  # bytes in `whole`
-        self.begun = bytearray()  # of a line; emptied where the line is too long to be kept
-        self.size = 0  # of that line so far
-
-    def add(self, chunk: bytes, number: int) -> Iterator[Block | Unread]:
-        cut = chunk.find(b"\n") + 1
-        if self.size + (cut or len(chunk)) > MAX_ROW_BYTES + 1:  # its newline does not count
-            yield from self._long(chunk, cut, number)
-            return
-        end = chunk.rfind(b"\n") + 1
+    number, begun, more = 1, b"", True
+    while more:
+        buffer, filled, broken = _read(file, begun)
+        more = filled == len(buffer)
+        first = buffer.find(b"\n", len(begun), filled)
+        if (filled if first < 0 else first) > MAX_ROW_BYTES:
+            line, rest, broken, more = _long(file, buffer[:filled], number, broken, more)
+            yield line
+            number += 1
+            buffer, filled = rest, len(rest)
+        end = buffer.rfind(b"\n", 0, filled) + 1
+        if not more and not broken:
+            end = filled  # the file's last line needs no newline
         if end:
-            self.whole += (bytes(self.begun), chunk[:end])
-            self.waiting += len(self.begun) + end
-            self.begun.clear()
-        self.begun += chunk[end:]
-        self.size = len(self.begun)
-        if self.waiting >= BLOCK_BYTES:
-            yield self._take(number)
-
-    def _long(self, chunk: bytes, cut: int, number: int) -> Iterator[Block | Unread]:
-        """Go on with a line that is too long to be parsed."""
-        if self.waiting:
-            block = self._take(number)
-            number += block.data.count(b"\n")
+            block = Block(number, memoryview(buffer)[:end])
             yield block
-        piece = chunk[: cut - 1] if cut else chunk
-        self.size += len(piece)
-        if self.size <= MAX_KEPT_BYTES:
-            self.begun += piece
-        else:
-            self.begun.clear()
-        if not cut:
+            number += block.counted()
+        begun = bytes(buffer[end:filled])
+        if broken:
+            yield Unread(number, begun, broken)
             return
-        line = self._line(number, "")
-        yield line
-        yield from self.add(chunk[cut:], number + 1)
 
-    def _line(self, number: int, reason: str) -> Unread:
-        line, size = bytes(self.begun), self.size
-        self.begun.clear()
-        self.size = 0
-        kept = "" if size <= MAX_KEPT_BYTES else " (too long to set aside: it stays in the file only)"
-        return Unread(number, line, reason or f"the line has {size:,} bytes; at most {MAX_ROW_BYTES:,} would do{kept}")
 
-    def _take(self, number: int) -> Block:
-        block = Block(number, b"".join(self.whole))
-        self.whole.clear()
-        self.waiting = 0
-        return block
+def _read(file: Bytes, begun: bytes) -> tuple[bytearray, int, str]:
+    """`begun` and what comes next, how much that is, and why there will be no more, where the file breaks off."""
+    buffer, filled = bytearray(len(begun) + BLOCK_BYTES), len(begun)
+    buffer[:filled] = begun
+    view = memoryview(buffer)
+    try:
+        while filled < len(buffer) and (count := file.readinto1(view[filled:])):
+            filled += count
+    except (OSError, EOFError, zlib.error) as error:
+        return buffer, filled, f"the file breaks off in this line: {said(error)}"
+    return buffer, filled, ""
 
-    def rest(self, number: int, broken: str) -> Iterator[Block | Unread]:
-        """What is left at the end; `broken` says why there is no more."""
-        if not broken and self.size <= MAX_ROW_BYTES:
-            self.whole.append(bytes(self.begun))
-            self.waiting += self.size
-            self.size = 0
-        if self.waiting:
-            block = self._take(number)
-            number += block.data.count(b"\n")
-            yield block
-        if broken or self.size:
-            yield self._line(number, broken)
+
+def _long(file: Bytes, begun: bytearray, number: int, broken: str, more: bool) -> tuple[Unread, bytearray, str, bool]:
+    """The line that `begun` begins with, what was read beyond it, why there is no more, and whether there may be."""
+    end = begun.find(b"\n")
+    kept, rest = begun[: len(begun) if end < 0 else end], bytearray() if end < 0 else begun[end + 1 :]
+    size = len(kept)
+    while end < 0 and more:
+        buffer, filled, broken = _read(file, b"")
+        more, end = filled == len(buffer), buffer.find(b"\n", 0, filled)
+        piece = buffer[: filled if end < 0 else end]
+        size += len(piece)
+        kept = kept + piece if size <= MAX_KEPT_BYTES else kept[:0]
+        rest = bytearray() if end < 0 else buffer[end + 1 : filled]
+    if end < 0 and broken:
+        return Unread(number, bytes(kept), broken), rest, "", False
+    told = ""
+    if size > MAX_KEPT_BYTES:
+        kept, told = kept[:0], " (too long to set aside: it stays in the file only)"
+    reason = f"the line has {size:,} bytes; at most {MAX_ROW_BYTES:,} would do{told}"
+    return Unread(number, bytes(kept), reason), rest, broken, more

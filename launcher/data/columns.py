@@ -113,7 +113,7 @@ def sampled(rows: Iterable[Mapping[str, Any]]) -> dict[str, pa.DataType]:
 def parsed(block: Block, shape: Shape) -> Iterator[tuple[Block, pa.Table | None]]:
     """The block in pieces with their columns, or None for pieces of at most SMALL lines that arrow cannot read so."""
     table = _parsed(block, shape)
-    if table is not None or block.data.count(b"\n") <= SMALL:
+    if table is not None or block.counted() <= SMALL:
         yield block, table
         return
     for half in block.halves():
@@ -121,19 +121,20 @@ def parsed(block: Block, shape: Shape) -> Iterator[tuple[Block, pa.Table | None]
 
 
 def _parsed(block: Block, shape: Shape) -> pa.Table | None:
-    data = block.data.removeprefix(BOM) if block.first == 1 else block.data
-    lines = _objects(data)
+    bom = block.first == 1 and block.view[: len(BOM)] == BOM
+    data = block.view[len(BOM) :] if bom else block.view
+    block.count, whole = _lines(data)
     reading = pj.ReadOptions(use_threads=False, block_size=len(data) + 1)
     strict = pj.ParseOptions(explicit_schema=shape.schema, unexpected_field_behavior="error")
     try:
-        table = pj.read_json(pa.py_buffer(data), reading, strict) if lines else None
+        table = pj.read_json(pa.py_buffer(data), reading, strict) if whole else None
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
-    return table.combine_chunks() if table is not None and len(table) == lines and readable(table) else None
+    return table.combine_chunks() if table is not None and len(table) == block.count and readable(table) else None
 
 
-def _objects(data: bytes) -> int | None:
-    """How many lines there are, where each break between two stands between two objects; None where one does not.
+def _lines(data: memoryview) -> tuple[int, bool]:
+    """How many lines there are, and whether each break between two stands between two objects.
 
     Inside an object no break stands so, as a comma would be missing: as many rows as lines are a row in each line.
     """
@@ -145,7 +146,7 @@ def _objects(data: bytes) -> int | None:
     if len(breaks) and (before == ord("\r")).all():
         before = signs[breaks - 2]
     whole = (before == ord("}")).all() and (signs[breaks + 1] == ord("{")).all()
-    return len(breaks) + 1 if whole else None
+    return len(breaks) + 1, bool(whole)
 
 
 def plain(table: pa.Table) -> pa.Table:
@@ -217,7 +218,6 @@ def _made(
     if files.format == "gsm8k":
         truth, proven = _numbers(answer)
         good &= proven
-        extras = pa.StructArray.from_arrays([answer], ["answer"])
     if kind == "answers":
         return {**made, "messages": _talk(("user", asked), ("assistant", answer))}, extras, good
     made["prompt"] = _talk(("user", asked))

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from launcher.data import columns, written
-from launcher.data.blocks import Block, Unread, blocks
+from launcher.data.blocks import Unread, blocks
 from launcher.data.columns import Taken
 from launcher.data.files import Files
 from launcher.data.plain import Unfit
@@ -98,8 +98,7 @@ class Converter:
                 self.log.keep(unread(name, found))
                 continue
             if first:
-                head = Block(found.first, b"\n".join(line for _, line in islice(found.lines(), _LOOKED_AT)))
-                rows = [row.values for row in rows_of(name, head) if isinstance(row, Found)]
+                rows = [row.values for row in rows_of(name, found, range(_LOOKED_AT)) if isinstance(row, Found)]
                 shape, first = columns.shape(columns.sampled(rows), self.files, self.kind), False
             pieces = columns.parsed(found, shape) if shape else [(found, None)]
             for block, table in pieces:
@@ -108,7 +107,7 @@ class Converter:
                 else:
                     taken = columns.taken(table, shape, self.files, self.kind)
                     yield from self._merged(taken, rows_of(name, block, set(taken.others.tolist())))
-            self.read(len(found.data), self.rows)
+            self.read(len(found.view), self.rows)
         if empty:
             self.log.keep(Refused(name, "the file is empty", ""))
 

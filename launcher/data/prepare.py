@@ -48,8 +48,8 @@ class Prepared:
     settings: Mapping[str, Any]
     origin: Mapping[str, str]
     """Of a hub: repo, source, the revision that was asked for, and its commit."""
-    sha256: Mapping[str, str]
-    """Of each file in the folder."""
+    files: Mapping[str, int]
+    """Bytes of each file in the folder."""
     digest: str
     """Of all that went in; see `digest`."""
     made_at: float
@@ -60,13 +60,17 @@ def store() -> Path:
 
 
 def prepared(folder: Path) -> Prepared | None:
-    """What the folder holds, where its preparation was finished and no file is missing."""
+    """What the folder holds, where its preparation was finished and no file is missing or cut."""
     try:
         node = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         found = Prepared(**node)
     except (OSError, ValueError, TypeError):
         return None
-    return found if all((folder / name).is_file() for name in found.sha256) else None
+    return found if all(_bytes(folder / name) == size for name, size in found.files.items()) else None
+
+
+def _bytes(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else -1
 
 
 def every() -> Iterator[tuple[Path, Prepared]]:
@@ -108,7 +112,7 @@ def prepare(
     content = [[sources[file] for file in names[split]] for split in names]
     known = Prepared(
         name=name, kind=kind, rows={}, refused=0, sources=sources, settings=converted(files), origin=dict(origin or {}),
-        sha256={}, digest=digest(kind, converted(files), content), made_at=time.time(),
+        files={}, digest=digest(kind, converted(files), content), made_at=time.time(),
     )  # fmt: skip
     final = into or store() / f"{name}-{known.digest}"
     if (there := prepared(final)) and there.digest == known.digest:
@@ -193,8 +197,8 @@ def _convert(
         raise Problems(
             [f"{known.name}: has no row that can be prepared for {known.kind}; data.format may tell its form"]
         )
-    hashes = {file.name: _sha256(str(file)) for file in sorted(draft.iterdir())}
-    manifest = replace(known, rows=rows, refused=log.refused, sha256=hashes)
+    made = {file.name: _bytes(file) for file in sorted(draft.iterdir())}
+    manifest = replace(known, rows=rows, refused=log.refused, files=made)
     write_whole(draft / MANIFEST, json.dumps(asdict(manifest), indent=1) + "\n")
 
 

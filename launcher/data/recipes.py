@@ -76,8 +76,7 @@ def _math(values: Values, instruction: str) -> Values:
     if not truth:
         raise Unfit("solution has no \\boxed{...} that is closed and holds something; one would do")
     more = {key: values[key] for key in ("level", "type") if isinstance(values.get(key), str)}
-    made = _asked(problem, instruction, solution, truth)
-    return {**made, "extra_info": {**made["extra_info"], **more}}
+    return {**_asked(problem, instruction, solution, truth), "extra_info": more}
 
 
 def last_boxed(text: str) -> str | None:
@@ -129,7 +128,6 @@ def _asked(question: str, instruction: str, solution: str, truth: str) -> dict[s
         "response": solution,
         "reward_model": {"style": "rule", "ground_truth": truth},
         "ability": "math",
-        "extra_info": {"answer": solution},
     }
 
 

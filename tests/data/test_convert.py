@@ -63,7 +63,7 @@ def test_gsm8k_has_verls_columns(tmp_path: Path) -> None:
             "prompt": [{"role": "user", "content": asked}],
             "ability": "math",
             "reward_model": {"style": "rule", "ground_truth": "1024"},
-            "extra_info": {"split": "train", "index": 0, "answer": SOLUTION},
+            "extra_info": {"split": "train", "index": 0},
         }
     ]
 
