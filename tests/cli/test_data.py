@@ -1,0 +1,162 @@
+"""`rlrun data`: what a person types, what is said, and how it ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from launcher.cli.main import app
+
+SUMS = [{"prompt": f"{n}+1?", "response": str(n + 1)} for n in range(20)]
+GSM8K = [{"question": f"{n}+1?", "answer": f"Add.\n#### {n + 1}"} for n in range(20)]
+PAIRS = [{"prompt": f"{n}?", "chosen": "yes", "rejected": "no"} for n in range(20)]
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RLRUN_DATA", str(tmp_path / "store"))
+    monkeypatch.chdir(tmp_path)
+    for name, rows in (("sums", SUMS), ("gsm8k", GSM8K), ("pairs", PAIRS)):
+        Path(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path
+
+
+def rlrun(*words: str, code: int = 0) -> Result:
+    ran = CliRunner().invoke(app, ["data", *words])
+    assert ran.exit_code == code, ran.output
+    assert not isinstance(ran.exception, Exception) or isinstance(ran.exception, SystemExit)
+    return ran
+
+
+def node(*words: str, code: int = 0) -> Any:
+    return json.loads(rlrun(*words, "--json", code=code).stdout)
+
+
+def test_list_names_the_recipes() -> None:
+    found = {known["name"]: known for known in node("list")}
+    assert {"gsm8k", "math", "full-hh-rlhf", "ultrafeedback"} <= found.keys()
+    assert found["gsm8k"] == {
+        "name": "gsm8k", "repo": "openai/gsm8k", "holds": "prompts", "format": "gsm8k", "prepared": [],
+    }  # fmt: skip
+    assert "Dahoas/full-hh-rlhf" in rlrun("list").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "columns"),
+    [
+        (["sums.jsonl"], "answers", ["data_source", "messages", "ability", "extra_info"]),
+        (["pairs.jsonl"], "pairs", ["data_source", "prompt", "chosen", "rejected", "ability", "extra_info"]),
+        (["gsm8k.jsonl", "data.format=gsm8k", "--for", "prompts"], "prompts",
+         ["data_source", "prompt", "ability", "reward_model", "extra_info"]),
+        (["gsm8k.jsonl", "algorithm=grpo"], "prompts",
+         ["data_source", "prompt", "ability", "reward_model", "extra_info"]),
+    ],
+)  # fmt: skip
+def test_prepare_writes_what_the_rows_are(words: list[str], kind: str, columns: list[str]) -> None:
+    made = node("prepare", *words)
+    assert (made["kind"], made["rows"]) == (kind, {"train": 20})
+    assert pq.ParquetFile(Path(made["folder"]) / "train.parquet").schema_arrow.names == columns
+
+
+def test_prepare_takes_patterns_and_both_splits() -> None:
+    made = node("prepare", "[sp]*.jsonl", "data.val_files=sums.jsonl", "data.on_bad_row=skip", "--for", "answers")
+    assert made["rows"] == {"train": 20, "val": 20}
+    assert made["refused"] == 20  # the pairs
+
+
+def test_prepared_rows_are_trained_on_by_name_of_their_files(place: Path) -> None:
+    folder = node("prepare", "sums.jsonl", "--out", "mine")["folder"]
+    assert Path(folder) == Path("mine")
+    assert node("show", "mine/train.parquet", "-n", "1")[0]["prompt"] == [
+        {"role": "user", "content": "0+1?"}, {"role": "assistant", "content": "1"},
+    ]  # fmt: skip
+
+
+def test_bad_rows_are_named_and_end_with_2() -> None:
+    Path("sums.jsonl").write_text('{"prompt": "a", "response": "b"}\n{"prompt": "a", "respnse": "b"}\n')
+    ran = rlrun("prepare", "sums.jsonl", code=2)
+    assert "✗ sums.jsonl:2: response is missing; it has prompt, respnse; did you mean response?" in ran.stderr
+    assert "1 of 2 rows are bad" in ran.stderr
+    assert "1 refused" in rlrun("prepare", "sums.jsonl", "data.on_bad_row=skip").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["prepare", "gsm9k"], "did you mean gsm8k?"),
+        (["prepare", "nowhere.jsonl"], "'nowhere.jsonl': is no file, no hub id (owner/name), and no choice of data"),
+        (["prepare", "../etc/passwd"], "is no file, no hub id"),
+        (["prepare", "owner/name"], "--for: what the rows of owner/name are is not known"),
+        (["prepare", "reverse"], "is made, not read"),
+        (["prepare", "sums.jsonl", "data.fromat=auto"], "did you mean format?"),
+        (["check", "sums.jsonl", "data.truncation=middle"], "data.truncation"),
+        (["show", "gsm9k"], "did you mean gsm8k?"),
+    ],
+)
+def test_what_is_not_understood_is_said(words: list[str], said: str) -> None:
+    assert said in rlrun(*words, code=2).stderr
+
+
+def test_a_hub_that_may_not_be_asked_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert "HF_HUB_OFFLINE" in rlrun("prepare", "gsm8k", code=2).stderr
+
+
+def test_check_passes_good_rows() -> None:
+    found = node("check", "sums.jsonl", "model=tiny")
+    assert found["passed"]
+    assert found["rows"] == {"train": 20, "val": 0}
+    assert found["prompt_tokens"]["over"] == 0
+    assert found["prompt_tokens"]["quantiles"] == {"p50": 5, "p90": 5, "p99": 5, "max": 5}  # half are "9+1?", half "10+1?"
+    report = json.loads(Path("check-sums/report.json").read_text())
+    assert report == {key: value for key, value in found.items() if key != "folder"}
+    assert "✓ can be trained on" in rlrun("check", "sums.jsonl").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "passed", "said"),
+    [
+        ([], False, "15 prompts"),  # longer than the limit below
+        (["data.truncation=filter"], True, "data.truncation=filter"),
+        (["data.truncation=left"], True, "data.truncation=left"),
+    ],
+)
+def test_check_judges_lengths_by_what_becomes_of_them(words: list[str], passed: bool, said: str) -> None:
+    Path("sums.jsonl").write_text(
+        "".join(json.dumps({"prompt": "a" * (n + 1), "response": "b"}) + "\n" for n in range(20))
+    )
+    ran = rlrun("check", "sums.jsonl", "model=tiny", "data.max_prompt_length=5", *words, code=0 if passed else 1)
+    assert said in ran.stdout
+    found = [json.loads(line) for line in Path("check-sums/findings.jsonl").read_text().splitlines()]
+    assert [one["where"] for one in found] == [f"sums.jsonl:{n}" for n in range(6, 21)]
+
+
+def test_check_finds_what_hurts_training() -> None:
+    with Path("sums.jsonl").open("a") as file:
+        file.write(json.dumps(SUMS[3]) + "\n")  # said twice
+    Path("val.jsonl").write_text(json.dumps({"prompt": "5+1?", "response": "6 of course"}) + "\n")
+    found = node("check", "sums.jsonl", "data.val_files=val.jsonl", code=1)
+    assert (found["repeated"], found["in_both"], found["refused"]) == (1, 1, 0)
+    assert found["first"] == [
+        "sums.jsonl:21: repeats sums.jsonl:4",
+        "val.jsonl:1: its prompt is trained on, too: sums.jsonl:6",
+    ]
+
+
+def test_show_prints_rows_as_a_run_reads_them() -> None:
+    said = rlrun("show", "gsm8k.jsonl", "data.format=gsm8k", "--for", "prompts", "-n", "1").stdout
+    assert 'output the final answer after "####".' in said
+    assert "ground_truth: 1\n" in said
+    Path("sums.jsonl").write_text("{\n")
+    assert "✗ invalid JSON" in rlrun("show", "sums.jsonl", "--for", "answers").stdout
+
+
+def test_a_terminal_escape_in_a_row_is_shown_and_not_obeyed() -> None:
+    Path("sums.jsonl").write_text(json.dumps({"prompt": "a\x1b[31m", "response": "b"}) + "\n")
+    assert "a\\x1b[31m" in rlrun("show", "sums.jsonl").stdout
