@@ -253,3 +253,14 @@ def test_found_rows_are_those_of_the_reader(tmp_path: Path) -> None:
     """The oracle's own check: the reader names each row by its line."""
     found = list(read_rows(str(lines(tmp_path / "a.jsonl", [GSM8K, "{"]))))
     assert [isinstance(row, Found) for row in found] == [True, False]
+
+
+def test_a_parquet_row_that_is_too_long_is_refused_both_ways(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(
+        pa.Table.from_pylist([{"prompt": "x" * 4_300_000, "response": "b"}, {"prompt": "a", "response": "b"}]), path
+    )
+    rows, refused = converted(path, tmp_path, "answers")
+    assert (rows, refused) == converted(path, tmp_path, "answers", in_columns=False)
+    assert [place for place, _, _ in refused] == ["1"]
+    assert len(rows) == 1
