@@ -54,8 +54,6 @@ class Adapter:
 def fitted(adapter: Folder, base: Folder) -> Adapter:
     """The adapter's tensors, each on the one of the base that it belongs to."""
     found = Adapter(problems=_config_problems(adapter))
-    if base.config.get("quantization_config"):
-        found.problems.append(f"{base.given}: is quantized; the model before that would do")
     sides: dict[tuple[str, bool], dict[str, Stored]] = {}
     unknown = []
     for tensor in adapter.tensors.values():
@@ -71,13 +69,12 @@ def fitted(adapter: Folder, base: Folder) -> Adapter:
         if home is None or len(pair) < 2:
             unknown.append(layer)
         else:
-            _add(found, home, _fold(adapter.config, layer, pair, base.tensors[home], embedding), base)
+            _add(found, home, _fold(adapter.config, layer, pair, base.tensors[home], embedding), adapter)
     if unknown:
-        found.problems.append(
-            f"{adapter.given}: {few(unknown)} not found in {base.given}; the base it was trained on would do"
-        )
+        found.problems.append(f"{adapter.given}: {few(unknown)} not found in {base.given}; its own base would do")
     found.problems += [
-        f"{adapter.given}: {name} is {list(tensor.shape)} where {base.given} has {list(base.tensors[name].shape)}"
+        f"{adapter.given}: {name} is {list(tensor.shape)} where {base.given} has"
+        f" {list(base.tensors[name].shape)}; its own base would do"
         for name, tensor in found.placed.items()
         if tensor.shape != base.tensors[name].shape
     ]
@@ -104,9 +101,9 @@ def _home(name: str, base: Folder) -> str | None:
     return next((known for known in (name, name.partition(".")[2]) if known in base.tensors), None)
 
 
-def _add(found: Adapter, home: str, fold: Fold | str, base: Folder) -> None:
+def _add(found: Adapter, home: str, fold: Fold | str, adapter: Folder) -> None:
     if isinstance(fold, str):
-        found.problems.append(fold)
+        found.problems.append(f"{adapter.given}: {fold}")
     else:
         found.folds[home] = fold
 
@@ -115,10 +112,11 @@ def _fold(config: dict[str, Any], layer: str, pair: dict[str, Stored], matrix: S
     """What is added to `matrix`, or why it cannot be."""
     a, b = pair["A"], pair["B"]
     if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[0] != b.shape[1] or not {a.dtype, b.dtype} <= FLOATS.keys():
-        return f"{layer}: A {a.dtype} {list(a.shape)} and B {b.dtype} {list(b.shape)} make no matrix"
+        sides = f"A {a.dtype} {list(a.shape)} and B {b.dtype} {list(b.shape)}"
+        return f"{layer}: {sides} make no matrix; as peft saved them would do"
     straight = (b.shape[0], a.shape[1])
     if matrix.shape not in (straight, straight[::-1]):
-        return f"{layer}: B A is {list(straight)} and the base's matrix {list(matrix.shape)}"
+        return f"{layer}: B A is {list(straight)} and the base's matrix {list(matrix.shape)}; its own base would do"
     turned = bool(embedding or config.get("fan_in_fan_out")) if straight[0] == straight[1] else matrix.shape != straight
     alpha = _of_layer(config.get("alpha_pattern") or {}, layer, config.get("lora_alpha", 8))
     rank = a.shape[0]
@@ -149,7 +147,7 @@ def _tied_problems(found: Adapter, adapter: Folder, base: Folder) -> list[str]:
     size = base.config.get("vocab_size")
     touched = [
         name for name in (*found.folds, *found.placed)
-        if len(base.tensors[name].shape) == 2 and base.tensors[name].shape[0] == size
+        if base.tensors[name].shape[:1] == (size,) and not re.search(r"\.[0-9]+\.", name)  # outside of the layers
     ]  # fmt: skip
     return [
         f"{adapter.given}: changes {name}, which is embedding and output layer in one in {base.given};"

@@ -53,7 +53,7 @@ def merge(asked: Asked, show: Show) -> Merged:
                 written.copy_beside(plan.words.path, tokens, draft)
             _write_config(plan.like, asked.dtype, draft)
             written.write_json(draft / RECORD, _record(asked, plan, digests, files))
-            written.read_back(draft, shapes, files, told.doing("checking"))
+            written.read_back(draft, shapes, files, told.doing("reading back"))
     finally:
         for reader in plan.readers:
             reader.close()
@@ -84,7 +84,7 @@ def _examined(plan: Plan, told: _Count) -> dict[str, dict[str, str]]:
     for role, at in plan.inputs.items():
         digests[role] = {}
         for file, tensors in at.files.items():
-            found = examined(file, tensors, told.doing("checking"))
+            found = examined(file, tensors, told.doing("reading"))
             digests[role][file.name] = found.sha256
             if found.not_finite:
                 problems.append(f"{at.given}: {few(found.not_finite)} not finite; a model that is would do")
@@ -102,7 +102,10 @@ def _whole_problems(found: Sequence[Folder]) -> list[str]:
             with Reader() as one, Reader() as other:
                 pairs = zip(one.parts(tensor), other.parts(at.tensors[tensor.name]), strict=True)
                 if any((a != b).any() for a, b in pairs):
-                    problems.append(f"{at.given}: {tensor.name} ({tensor.dtype}) differs from {found[0].given}'s")
+                    problems.append(
+                        f"{at.given}: {tensor.name} ({tensor.dtype}) differs from {found[0].given}'s, and whole numbers"
+                        " cannot be mixed; equal ones would do"
+                    )
     return problems
 
 

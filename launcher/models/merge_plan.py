@@ -97,11 +97,10 @@ def _adapter_plan(asked: Asked) -> Plan:
         raise Problems(problems)
     (adapter,) = found
     base = opened(asked.base or _base_of(adapter))
+    if base.is_adapter:
+        raise Problems([f"{base.given}: is a LoRA adapter; the folder of a whole model would do"])
     fit = lora.fitted(adapter, base)
-    problems = fit.problems + (
-        [f"{base.given}: is a LoRA adapter too; a whole model would do"] if base.is_adapter else []
-    )
-    problems += _format_problems([base], asked.dtype)
+    problems = fit.problems + _format_problems([base], asked.dtype)
     problems += out_problems(asked.out, [adapter.path, base.path], _size(base, asked.dtype))
     if problems:
         raise Problems(problems)

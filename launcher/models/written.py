@@ -40,8 +40,9 @@ def out_problems(out: Path, inputs: Sequence[Path], needed: int) -> list[str]:
     final = out.expanduser().resolve()
     for path in inputs:
         source = path.resolve()
-        if final == source or final in source.parents or source in final.parents:
-            return [f"--out: {out} is {'' if final == source else 'in one with '}{path}; another folder would do"]
+        if final == source or source in final.parents or final in source.parents:
+            how = "is one with" if final == source else "is within" if source in final.parents else "holds"
+            return [f"--out: {out} {how} {path}; another folder would do"]
     if final.exists() and not (final.is_dir() and not any(final.iterdir())):
         return [f"--out: {out} is there already; a new folder would do"]
     place = next(path for path in final.parents if path.exists())
@@ -51,8 +52,12 @@ def out_problems(out: Path, inputs: Sequence[Path], needed: int) -> list[str]:
         return [f"--out: {place} cannot be written; another place would do"]
     free = shutil.disk_usage(place).free
     if needed + ROOM > free:
-        return [f"--out: {place} has {free / 1e9:.2f} GB free, and {(needed + ROOM) / 1e9:.2f} GB are needed"]
+        return [f"--out: {place} has {_mb(free)} free, and {_mb(needed + ROOM)} are needed; more room would do"]
     return []
+
+
+def _mb(count: int) -> str:
+    return f"{count / 1e6:,.1f} MB"
 
 
 @contextmanager
