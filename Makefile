@@ -10,7 +10,7 @@ VERL ?= .venv-verl
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint chaos bench oracles peers compare data test-verl docs picture clean
+.PHONY: help setup demo test lint chaos bench oracles peers compare data test-verl docs picture clean merge
 
 help:  ## list what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ chaos: $(VENV)/ready-dev  ## kill a run KILLS times at random moments; each must
 
 bench: $(VENV)/ready-dev  ## what starting, planning and a training step cost
 	$(VENV)/bin/python benchmarks/costs.py $(RUNS)
+
+merge: $(VENV)/ready-dev  ## merge two models of 1 GB: memory, speed, and every number against the formula
+	$(VENV)/bin/python benchmarks/merge.py
 
 $(PEERS)/ready: Makefile
 	$(PYTHON) -m venv $(PEERS)

@@ -147,7 +147,8 @@ def _tied_problems(found: Adapter, adapter: Folder, base: Folder) -> list[str]:
     size = base.config.get("vocab_size")
     touched = [
         name for name in (*found.folds, *found.placed)
-        if base.tensors[name].shape[:1] == (size,) and not re.search(r"\.[0-9]+\.", name)  # outside of the layers
+        if len(base.tensors[name].shape) == 2 and base.tensors[name].shape[0] == size
+        and not re.search(r"\.[0-9]+\.", name)  # outside of the layers
     ]  # fmt: skip
     return [
         f"{adapter.given}: changes {name}, which is embedding and output layer in one in {base.given};"
