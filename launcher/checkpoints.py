@@ -8,12 +8,14 @@ last. So a kill leaves either the whole checkpoint or none, and a byte that chan
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 
 from launcher.files import sync_path
@@ -139,20 +141,53 @@ def set_aside_after(root: Path, step: int) -> None:
             folder.rename(aside)
 
 
-def keep_newest(root: Path, count: int) -> None:
-    """Remove all but the `count` newest; the newest one always stays."""
-    for folder in newest_first(root)[max(count, 1) :]:
+def validated(folder: Path) -> dict[str, float]:
+    """What a validation measured of the weights in a checkpoint; nothing where there was none after its step, or its
+    trainer.json cannot be read."""
+    try:
+        node = json.loads((folder / "trainer.json").read_text(encoding="utf-8"))["validated"]
+        return {name: float(x) for name, x in node["metrics"].items()} if node["step"] == step_of(folder) else {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+Grade = Callable[[Path], float | None]
+"""How good a checkpoint is, the more the better; None where nobody knows."""
+
+
+def best_first(root: Path, grade: Grade) -> list[Path]:
+    """Those with a grade, of equals the newer first; nothing is verified."""
+    graded = [(value, step_of(path), path) for path in newest_first(root) if (value := grade(path)) is not None]
+    return [path for _, _, path in sorted(graded, reverse=True)]
+
+
+def retain(root: Path, last: int, best: int, grade: Grade, sealed: Path | None = None) -> list[Path]:
+    """Remove all but the `last` newest, the `best` best that verify, and the newest that verifies; what was removed.
+
+    Where none verifies, all stay. `sealed` was written just now, and is known to verify. Of the others only those are
+    hashed on which it hangs whether one may go: none as long as the one written just now is better than it.
+    """
+    every, ranked = newest_first(root), best_first(root, grade)
+    verified = functools.cache(lambda path: path == sealed or not faults(path))
+    gone = []
+    for folder in every[last:]:
+        newest = next(filter(verified, every), None)
+        if newest in (None, folder) or _among_best(folder, ranked, best, sealed, verified):
+            continue
         folder.rename(root / f"{_REMOVED}{folder.name}")  # a half-removed folder must not look like a checkpoint
+        gone.append(folder)
     tidy(root)
+    return gone
 
 
-def keep_newest_verified(root: Path) -> None:
-    """Remove all but the newest one that verifies."""
-    newest, _ = newest_verified(root)
-    for folder in newest_first(root):
-        if newest and folder != newest:
-            folder.rename(root / f"{_REMOVED}{folder.name}")
-    tidy(root)
+def _among_best(
+    folder: Path, ranked: list[Path], best: int, sealed: Path | None, verified: Callable[[Path], bool]
+) -> bool:
+    """Whether it verifies, and fewer than `best` of those that do are better."""
+    if folder not in ranked or not best:
+        return False
+    above = sorted(ranked[: ranked.index(folder)], key=lambda path: path != sealed)  # the one that costs nothing first
+    return len(list(islice(filter(verified, above), best))) < best and verified(folder)
 
 
 def tidy(root: Path) -> None:

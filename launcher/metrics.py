@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -58,6 +60,9 @@ METRICS: Mapping[str, Metric] = {
 TIMES = ("timing_s/", "timing_per_token_ms/", "perf/")
 """Names that begin so tell of the machine and the clock; all others are equal in equal runs."""
 
+HELD_OUT = ("val-core/", "val-aux/", "val/")
+"""Names that begin so speak of held-out data."""
+
 _SCORES = ("critic/score/mean", "rewards/accuracies", "train/loss")
 _WATCHED = (
     "critic/score/mean",
@@ -91,7 +96,36 @@ def watched(metrics: Mapping[str, float], count: int = 6) -> list[tuple[str, flo
 
 def validation(metrics: Mapping[str, float]) -> dict[str, float]:
     """Those metrics that speak of held-out data."""
-    return {name: value for name, value in metrics.items() if name.startswith(("val-core/", "val-aux/", "val/"))}
+    return {name: value for name, value in metrics.items() if name.startswith(HELD_OUT)}
+
+
+def better(name: str) -> Literal["up", "down"] | None:
+    """Which direction of a metric is better; of held-out data it is that of the same metric in training."""
+    if name.startswith(("val-core/", "val-aux/")):
+        return "up" if re.search(r"/reward/(mean|best|maj)@", name) else None
+    bare = name.removeprefix("val/")
+    known = (METRICS[full] for full in (name, bare, f"actor/{bare}") if full in METRICS)
+    return next((metric.better for metric in known), None)
+
+
+def held_out_score(metrics: Mapping[str, float]) -> tuple[str, float] | None:
+    """The one number that a validation is judged by: the mean score over the data sources, else the share of pairs
+    told apart, else the loss."""
+    means = {name: value for name, value in metrics.items() if re.fullmatch(r"val-core/.+/reward/mean@[0-9]+", name)}
+    if means:
+        name = next(iter(means))
+        return name if len(means) == 1 else "val-core/*/reward/mean", math.fsum(means.values()) / len(means)
+    return next(((name, metrics[name]) for name in ("val/rewards/accuracies", "val/loss") if name in metrics), None)
+
+
+def grade(metrics: Mapping[str, float], wanted: str | None = None) -> float | None:
+    """How good a validation is, the more the better: by the metric `wanted`, by default by its main score. None where
+    that was not measured, is not finite, or has no better direction."""
+    found = held_out_score(metrics) if wanted is None else (wanted, metrics.get(wanted, math.nan))
+    if found is None or not math.isfinite(found[1]):
+        return None
+    way = "up" if found[0].startswith("val-core/*") else better(found[0])
+    return {"up": found[1], "down": -found[1], None: None}[way]
 
 
 def label(name: str) -> str:

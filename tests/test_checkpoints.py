@@ -20,10 +20,9 @@ from launcher import checkpoints
 from launcher.checkpoints import (
     MANIFEST,
     faults,
-    keep_newest,
-    keep_newest_verified,
     newest_first,
     newest_verified,
+    retain,
     set_aside_after,
 )
 
@@ -51,6 +50,10 @@ def save(root: Path, *steps: int, sizes: Mapping[str, int] = SIZES) -> Path:
     for step in steps:
         checkpoints.write(root, step, fill(step, sizes))
     return root
+
+
+def ungraded(folder: Path) -> None:
+    """Nobody knows how good it is."""
 
 
 @pytest.fixture(autouse=True)
@@ -302,7 +305,7 @@ def test_whenever_it_breaks_off_the_older_one_stays_and_none_is_half(
             with failing_at(call, error, forever=isinstance(error, Killed)) as count:
                 checkpoints.write(root, 6, fill(6, FEW))
                 done = True
-                keep_newest(root, 1)
+                retain(root, 1, 0, ungraded, root / "step_000006")
         except (OSError, Killed):
             pass
         seen = {path.name: not faults(path) for path in newest_first(root)}
@@ -355,14 +358,14 @@ def test_a_full_disk_leaves_the_older_one(tmp_path: Path, small_disk: Callable[[
 )
 def test_the_newest_stay(root: Path, count: int, stay: list[str]) -> None:
     save(root, 10)
-    keep_newest(root, count)
+    retain(root, count, 0, ungraded)
     assert [path.name for path in newest_first(root)] == stay
     assert not list(root.glob(".*"))
 
 
 def test_steps_are_numbers_and_not_names(tmp_path: Path) -> None:
     root = save(tmp_path, 999_999, 1_000_000)
-    keep_newest(root, 1)
+    retain(root, 1, 0, ungraded)
     assert [path.name for path in newest_first(root)] == ["step_1000000"]
     assert newest_verified(root) == (root / "step_1000000", [])
 
@@ -370,10 +373,10 @@ def test_steps_are_numbers_and_not_names(tmp_path: Path) -> None:
 def test_room_is_made_but_never_at_the_cost_of_the_newest_good_one(root: Path) -> None:
     save(root, 6)
     flip(0)(root / "step_000006" / "trainer.json")
-    keep_newest_verified(root)
+    retain(root, 0, 1, ungraded)
     assert [path.name for path in newest_first(root)] == ["step_000004"]
     flip(0)(new(root) / "trainer.json")
-    keep_newest_verified(root)  # none verifies: none is removed
+    retain(root, 0, 1, ungraded)  # none verifies: none is removed
     assert [path.name for path in newest_first(root)] == ["step_000004"]
 
 

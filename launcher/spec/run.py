@@ -67,7 +67,14 @@ class Trainer:
     """Steps between validations; -1 and 0 validate at the end only."""
     val_before_train: bool = True
     keep_last: AtLeastOne = 3
-    """Checkpoints that stay; with 1 there is none to fall back on when the newest is damaged."""
+    """Newest checkpoints that stay; with 1 there is none to fall back on when the newest is damaged."""
+    keep_best: Count = 1
+    """Best checkpoints that stay beside the newest ones, by `best_metric`: at most so many more on the disk; 0 lets the
+    best go when it is old. Only a checkpoint whose step was validated can be best, so let `test_freq` divide
+    `save_freq`. On a full disk all go but the newest that verifies and the best one."""
+    best_metric: Annotated[str, Field(pattern="^val(-core|-aux)?/")] | None = None
+    """Held-out metric that says which checkpoint is best, such as `val-core/gsm8k/reward/mean@1` or `val/loss`; by
+    default the mean score over the data sources, or the loss where nothing is scored. Of equals the newer is best."""
     max_bad_steps: AtLeastOne = 5
     """Steps in a row with a gradient that is not finite, before the run gives up. Such steps change nothing."""
     ppo_mini_batch_size: AtLeastOne | None = None

@@ -23,7 +23,7 @@ from launcher.engines.torch.parallel import Parallel
 from launcher.engines.torch.policy import Policy
 from launcher.engines.torch.roles import FrozenCopy, Reference, WithoutAdapters
 from launcher.engines.torch.rows import Rows
-from launcher.engines.torch.save import Position, Saver, Written, position_of
+from launcher.engines.torch.save import Position, Saver, Validated, Written, position_of
 from launcher.engines.torch.scorer import ModelScorer
 from launcher.engines.torch.sources import Demonstrations, Order, Rollouts
 from launcher.engines.torch.state import load_optimizers
@@ -176,13 +176,16 @@ def training(
     asked_to_stop: Callable[[], bool],
     sync: Callable[[], None],
 ) -> Training:
-    saver = Saver(folder / "checkpoints", parts.policy, run.trainer.keep_last)
-    order = parts.source.order
-    told = position_of(folder / "checkpoints" / name_of(start)).told if start else {}
+    trainer, order = run.trainer, parts.source.order
+    saver = Saver(folder / "checkpoints", parts.policy, trainer.keep_last, trainer.keep_best, trainer.best_metric)
+    before = position_of(folder / "checkpoints" / name_of(start)) if start else Position(0, run.seed, 0, order.rows)
 
-    def save(step: int, told: Told) -> Written:
+    def save(step: int, told: Told, validated: Validated) -> Written:
         sync()  # what was told of the steps must outlive them
-        return saver.save(Position(step, run.seed, order.epoch(step), order.rows, dict(told)))
+        return saver.save(Position(step, run.seed, order.epoch(step), order.rows, dict(told), validated))
 
-    schedule = Schedule(parts.steps, start, run.trainer.test_freq, run.trainer.save_freq)
-    return Training(run, parts.policy, parts.source, parts.validation, schedule, emit, save, asked_to_stop, told)
+    schedule = Schedule(parts.steps, start, trainer.test_freq, trainer.save_freq)
+    return Training(
+        run, parts.policy, parts.source, parts.validation, schedule, emit, save, asked_to_stop, before.told,
+        before.validated,
+    )  # fmt: skip

@@ -14,10 +14,11 @@ from launcher.engines.torch import measure, streams, world
 from launcher.engines.torch.batching import mini_batches
 from launcher.engines.torch.evaluate import Validation
 from launcher.engines.torch.policy import Policy
-from launcher.engines.torch.save import Written
+from launcher.engines.torch.save import Validated, Written
 from launcher.engines.torch.sources import Order
 from launcher.events import Alert, Event, Phase, PhaseName, Saved, Step
-from launcher.problems import Problems
+from launcher.metrics import better
+from launcher.problems import Problems, nearest
 from launcher.spec.algorithm import Batch, Told
 from launcher.spec.run import RunSpec
 
@@ -58,14 +59,16 @@ class Training:
         validation: Validation | None,
         schedule: Schedule,
         emit: Callable[[Event], None],
-        save: Callable[[int, Told], Written],
+        save: Callable[[int, Told, Validated], Written],
         asked_to_stop: Callable[[], bool],
         told: Told,
+        validated: Validated,
     ) -> None:
         self.run, self.policy, self.source, self.validation = run, policy, source, validation
         self.schedule, self.emit, self.save, self.asked_to_stop = schedule, emit, save, asked_to_stop
         self.clock = measure.Clock()
         self.told = told  # by the algorithm, a step ago
+        self.validated = validated  # lately
         self.bad_steps = 0  # in a row
         self.phase = self._phase_before()
 
@@ -142,12 +145,24 @@ class Training:
             metrics, samples = self.validation.measure(step)
         for sample in samples:
             self.emit(sample)
+        if self.validated.step is None:
+            self.check_metric(step, metrics)
+        self.validated = Validated(step, metrics)
         return metrics
+
+    def check_metric(self, step: int, metrics: dict[str, float]) -> None:
+        """Tell once where no checkpoint will be best, as the metric for that is not measured here."""
+        wanted = self.run.trainer.best_metric
+        if self.run.trainer.keep_best and wanted and (wanted not in metrics or better(wanted) is None):
+            known = [name for name in metrics if better(name)]
+            came = "has no better direction" if wanted in metrics else "is not measured"
+            text = f"trainer.best_metric: {wanted} {came}, so no checkpoint is best; {nearest(wanted, known)}"
+            self.emit(Alert(step=step, text=text))
 
     def checkpoint(self, step: int) -> None:
         self.busy("saving")
         with self.clock("save_checkpoint"):
-            written = self.save(step, self.told)
+            written = self.save(step, self.told, self.validated)
         if written.told:
             self.emit(Alert(step=step, text=f"checkpoint {written.told}; training goes on"))
         if written.done:

@@ -10,9 +10,18 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from launcher import checkpoints
+from launcher import checkpoints, metrics
 from launcher.engines.torch import state, world
 from launcher.engines.torch.policy import Policy
+from launcher.events import writable
+
+
+@dataclass(frozen=True)
+class Validated:
+    """What the latest validation measured, and after which step; None before there was one."""
+
+    step: int | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -26,6 +35,8 @@ class Position:
     """Rows of the training data: a step takes other rows when this changes."""
     told: Mapping[str, float] = field(default_factory=dict)
     """What the algorithm told last, which it is given again."""
+    validated: Validated = field(default_factory=Validated)
+    """How good the weights are, where that was measured after this very step."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +53,8 @@ _FULL = re.compile(r"(Errno|os error) (28|122)\b")  # ENOSPC, EDQUOT; safetensor
 class Saver:
     """Writes checkpoints from rank 0; the others hand over their parts, and wait."""
 
-    def __init__(self, root: Path, policy: Policy, keep: int) -> None:
-        self.root, self.policy, self.keep = root, policy, keep
+    def __init__(self, root: Path, policy: Policy, keep: int, best: int = 1, metric: str | None = None) -> None:
+        self.root, self.policy, self.keep, self.best, self.metric = root, policy, keep, best, metric
 
     def save(self, position: Position) -> Written:
         """Write one checkpoint. On failure nothing of it remains and the newest earlier one stays as it is."""
@@ -56,17 +67,24 @@ class Saver:
         name = checkpoints.name_of(position.step)
         if not (error := self._try(position, held)):
             return Written(True, self._remove_old(name))
-        spare = checkpoints.newest_first(self.root)[1:]
-        if not (spare and _FULL.search(error) and checkpoints.newest_verified(self.root)[0]):
+        if not _FULL.search(error):
             return Written(False, f"{name} not written: {error}")
-        try:  # a newer checkpoint is worth more than an old one that would go soon anyway
-            checkpoints.keep_newest_verified(self.root)
+        try:  # a newer checkpoint is worth more than an old one that would go soon anyway, but not more than the best
+            gone = self._retain(0, min(self.best, 1))
         except OSError as refused:
             return Written(False, f"{name} not written: {error}; and no room could be made: {refused}")
-        gone = ", ".join(path.name for path in spare)
+        if not gone:
+            return Written(False, f"{name} not written: {error}")
+        names = ", ".join(path.name for path in gone)
         if error_again := self._try(position, held):
-            return Written(False, f"{name} not written: {error_again}; removing {gone} made too little room")
-        return Written(True, f"{name} written only after removing {gone}: {error}")
+            return Written(False, f"{name} not written: {error_again}; removing {names} made too little room")
+        return Written(True, f"{name} written only after removing {names}: {error}")
+
+    def _retain(self, last: int, best: int, sealed: Path | None = None) -> list[Path]:
+        def grade(folder: Path) -> float | None:
+            return metrics.grade(checkpoints.validated(folder), self.metric)
+
+        return checkpoints.retain(self.root, last, best, grade, sealed)
 
     def _try(self, position: Position, held: state.Held) -> str:
         """Why it could not be written; empty when it was."""
@@ -78,15 +96,17 @@ class Saver:
 
     def _remove_old(self, name: str) -> str:
         try:
-            checkpoints.keep_newest(self.root, self.keep)
+            self._retain(self.keep, self.best, self.root / name)
         except OSError as error:
             return f"{name} written, but older ones could not be removed: {error}"
         return ""
 
     def _fill(self, folder: Path, position: Position, held: state.Held) -> None:
         state.write(self.policy, held, folder)
-        (folder / "trainer.json").write_text(json.dumps(asdict(position), indent=1) + "\n")
+        (folder / "trainer.json").write_text(json.dumps(writable(asdict(position)), indent=1) + "\n")
 
 
 def position_of(folder: Path) -> Position:
-    return Position(**json.loads((folder / "trainer.json").read_text()))
+    node = json.loads((folder / "trainer.json").read_text())
+    seen = node.pop("validated", {"step": None, "metrics": {}})  # a checkpoint of before may not have it
+    return Position(**node, validated=Validated(seen["step"], {name: float(x) for name, x in seen["metrics"].items()}))

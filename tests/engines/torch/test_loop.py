@@ -13,7 +13,7 @@ import torch
 from launcher.engines.torch.loop import Schedule, Training
 from launcher.engines.torch.measure import Clock
 from launcher.engines.torch.policy import Policy
-from launcher.engines.torch.save import Written
+from launcher.engines.torch.save import Validated, Written
 from launcher.engines.torch.sources import Order
 from launcher.events import Alert, Event, Saved, Step
 from launcher.launch.resolve import resolve
@@ -59,13 +59,13 @@ def gone(jobs: ModuleType) -> Callable[..., Gone]:
             told.append(event)
             held.append(jobs.weights(policy))
 
-        def save(step: int, _: Told) -> Written:
+        def save(step: int, _: Told, __: Validated) -> Written:
             return Written(True)
 
         run = resolve([*WORDS, *words])
         training = Training(
             run, policy, Listed(jobs, policy, changes), None, Schedule(steps, 0, -1, save_freq), emit, save,
-            lambda: False, {},
+            lambda: False, {}, Validated(),
         )  # fmt: skip
         try:
             assert training.go()
