@@ -52,6 +52,8 @@ def merge(asked: Asked, show: Show) -> Merged:
                 tokens = [path for path in written.beside(plan.words.path) if _is_of_words(path)]
                 written.copy_beside(plan.words.path, tokens, draft)
             _write_config(plan.like, asked.dtype, draft)
+            for name, text in asked.texts.items():
+                (draft / name).write_text(text, encoding="utf-8")
             written.write_json(draft / RECORD, _record(asked, plan, digests, files))
             written.read_back(draft, shapes, files, told.doing("reading back"))
     finally:

@@ -33,6 +33,8 @@ class Asked:
     base: str | None = None
     dtype: str = SAME
     shard_bytes: int = 5_000_000_000
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """Files of text that are to stand beside the weights, by name."""
 
 
 @dataclass

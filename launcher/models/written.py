@@ -16,8 +16,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from launcher.files import sync_path
-from launcher.models.folder import INDEX, WEIGHTS
-from launcher.models.tensors import CHUNK, Shape, Told, Writer, examined, laid_out, stored
+from launcher.models.folder import INDEX, WEIGHTS, opened
+from launcher.models.tensors import CHUNK, Shape, Told, Writer, examined, laid_out
 from launcher.problems import Problems
 
 BESIDE = (".json", ".jinja", ".txt", ".model", ".tiktoken", ".py")
@@ -139,19 +139,17 @@ def _shards(pieces: Sequence[Piece], most_bytes: int) -> list[list[Piece]]:
 
 
 def read_back(folder: Path, shapes: Sequence[Shape], sha256: Mapping[str, str], told: Told) -> None:
-    """Look at the files as a stranger would: every tensor is there as planned, every byte is what was written, every
+    """Look at the folder as a stranger would: every tensor is there as planned, every byte is what was written, every
     number is finite. Raises `Problems`."""
-    wrong: list[str] = []
-    held: dict[str, Shape] = {}
-    for name, digest in sha256.items():
-        tensors = stored(folder / name)
-        held |= {tensor.name: Shape(tensor.name, tensor.dtype, tensor.shape) for tensor in tensors}
-        found = examined(folder / name, tensors, told)
-        if found.sha256 != digest:
-            wrong.append(f"{name}: reads back with other bytes than were written; another disk would do")
-        wrong += [f"{name}: {tensor} is not finite" for tensor in found.not_finite]
-    if held != {shape.name: shape for shape in shapes}:
-        wrong.append("the tensors that read back are not those that were written")
+    found, wrong = opened(str(folder)), list[str]()
+    held = [Shape(tensor.name, tensor.dtype, tensor.shape) for tensor in found.tensors.values()]
+    if {file.name for file in found.files} != sha256.keys() or set(held) != set(shapes):
+        wrong.append(f"{folder.name}: the tensors that read back are not those that were written; once more would do")
+    for file, tensors in found.files.items():
+        seen = examined(file, tensors, told)
+        if seen.sha256 != sha256.get(file.name):
+            wrong.append(f"{file.name}: reads back with other bytes than were written; another disk would do")
+        wrong += [f"{file.name}: {tensor} is not finite; a model that is would do" for tensor in seen.not_finite]
     if wrong:
         raise Problems(wrong)
 

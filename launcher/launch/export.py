@@ -1,0 +1,114 @@
+"""A checkpoint's model for others to use: a plain Hugging Face folder, written whole and read back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher import __version__, checkpoints
+from launcher.launch.folder import Folder
+from launcher.launch.kept import Kept
+from launcher.metrics import validation
+from launcher.models import folder as models
+from launcher.models import merge, written
+from launcher.models.merge_plan import LORA, Asked
+from launcher.models.tensors import Shape
+from launcher.problems import Problems
+
+Show = Callable[[str, int, int], None]
+README = "README.md"
+
+
+@dataclass(frozen=True)
+class Exported:
+    path: Path
+    step: int
+    bytes: int
+    tensors: int
+    adapter: bool
+    """Whether it holds a LoRA adapter and not a whole model."""
+    files: Mapping[str, str]
+    """sha256 of the weights' files."""
+
+
+def export(run: Folder, one: Kept, out: Path, show: Show, *, fold: bool = False, base: str | None = None) -> Exported:
+    """Write a checkpoint's policy to the new folder `out`; with `fold` an adapter is added into its base.
+
+    Raises `Problems`, and then nothing is left at `out`.
+    """
+    policy = models.opened(str(one.path / "policy"))
+    if fold and not policy.is_adapter:
+        raise Problems([f"--merge: step {one.step} of {run.name} holds a whole model; leaving it out would do"])
+    if base and not fold:
+        raise Problems(["--base: is looked at with --merge only; leaving it out would do"])
+    if fold:
+        texts = {README: _card(run, one, "")}
+        made = merge.merge(Asked(LORA, (str(policy.path),), out, base=base, texts=texts), show)
+        return Exported(out, one.step, made.bytes, made.tensors, False, made.files)
+    return _copied(run, one, policy, out, show)
+
+
+def _copied(run: Folder, one: Kept, policy: models.Folder, out: Path, show: Show) -> Exported:
+    parts = [policy]
+    if (policy.path / "base").is_dir():
+        parts.append(models.opened(str(policy.path / "base")))
+    weights = [file for part in parts for file in part.files]
+    size = sum(file.stat().st_size for file in weights)
+    if wrong := written.out_problems(out, [one.path], size):
+        raise Problems(wrong)
+    manifest = json.loads((one.path / checkpoints.MANIFEST).read_text())["files"]
+    done = [0]
+
+    def told(doing: str) -> Callable[[int], None]:
+        def more(count: int) -> None:
+            done[0] += count
+            show(doing, done[0], 2 * size)
+
+        return more
+
+    digests = {}
+    with written.drafted(out) as draft:
+        for part in parts:
+            to = draft / part.path.relative_to(policy.path)
+            to.mkdir(exist_ok=True)
+            index = [part.path / models.INDEX] if (part.path / models.INDEX).is_file() else []
+            written.copy_beside(part.path, [*written.beside(part.path), *index], to)
+            found = {file.name: written.copied(file, to / file.name, told("copying")) for file in part.files}
+            for name, digest in found.items():
+                inside = (part.path / name).relative_to(one.path).as_posix()
+                if digest != manifest[inside]["sha256"]:
+                    raise Problems([f"{one.path.name}/{inside}: changed while it was copied; once more would do"])
+                digests[(to / name).relative_to(draft).as_posix()] = digest
+            shapes = [Shape(tensor.name, tensor.dtype, tensor.shape) for tensor in part.tensors.values()]
+            written.read_back(to, shapes, found, told("reading back"))
+        (draft / README).write_text(_card(run, one, _usage(policy)), encoding="utf-8")
+    tensors = sum(len(part.tensors) for part in parts)
+    return Exported(out, one.step, size, tensors, policy.is_adapter, digests)
+
+
+def _usage(policy: models.Folder) -> str:
+    if not policy.is_adapter:
+        return ""
+    base = "the folder `base` beside it" if (policy.path / "base").is_dir() else "`{}`".format(
+        policy.config.get("base_model_name_or_path")
+    )  # fmt: skip
+    return f"It is a LoRA adapter (peft); the model it belongs to is {base}.\n\n"
+
+
+def _card(run: Folder, one: Kept, more: str) -> str:
+    """A model card: which run, which step, how good."""
+    lines = [f"| `{name}` | {value:.6g} |" for name, value in _told(one).items()]
+    table = "\n".join(["| held out | |", "|---|--:|", *lines, ""]) if lines else "It was not validated.\n"
+    front: dict[str, Any] = {"library_name": "peft" if more else "transformers", "tags": ["rlrun"]}
+    head = "\n".join(["---", *(f"{key}: {json.dumps(value)}" for key, value in front.items()), "---"])
+    return (
+        f"{head}\n\n# {run.path.name}\n\nStep {one.step} of the run `{run.name}`, exported by rlrun {__version__}."
+        f"\n\n{more}{table}"
+    )
+
+
+def _told(one: Kept) -> dict[str, float]:
+    return dict(sorted(validation(one.metrics).items()))
