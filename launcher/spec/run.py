@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from launcher.metrics import HELD_OUT
 from launcher.settings import AtLeastOne, Chosen, Count, NonNegative, Positive, Share, settings
 from launcher.spec.algorithm import Algorithm
 from launcher.spec.cluster import Cluster
@@ -72,7 +73,7 @@ class Trainer:
     """Best checkpoints that stay beside the newest ones, by `best_metric`: at most so many more on the disk; 0 lets the
     best go when it is old. Only a checkpoint whose step was validated can be best, so let `test_freq` divide
     `save_freq`. On a full disk all go but the newest that verifies and the best one."""
-    best_metric: Annotated[str, Field(pattern="^val(-core|-aux)?/")] | None = None
+    best_metric: str | None = None
     """Held-out metric that says which checkpoint is best, such as `val-core/gsm8k/reward/mean@1` or `val/loss`; by
     default the mean score over the data sources, or the loss where nothing is scored. Of equals the newer is best."""
     max_bad_steps: AtLeastOne = 5
@@ -149,6 +150,9 @@ class RunSpec:
             found.append(
                 f"trainer.max_tokens_per_gpu: {room} tokens, and prompt and answer may take {most}; {most} would do"
             )
+        judge = self.trainer.best_metric
+        if judge is not None and not judge.startswith(HELD_OUT):
+            found.append(f"trainer.best_metric: {judge!r} is not of held-out data; one such as val/loss would do")
         if self.sampler.n < self.algorithm.min_answers:
             name, least = type(self.algorithm).__name__, self.algorithm.min_answers
             found.append(f"sampler.n: {name} compares at least {least} answers to a prompt, got {self.sampler.n}")

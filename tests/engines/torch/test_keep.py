@@ -1,0 +1,197 @@
+"""The best checkpoint stays through training, a full disk and a resume, and knows itself how good it is."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from launcher import checkpoints
+from launcher.algorithms.sft import SFT
+from launcher.engines.torch.batching import Limits
+from launcher.engines.torch.load import load
+from launcher.engines.torch.loop import Schedule, Training
+from launcher.engines.torch.policy import Policy
+from launcher.engines.torch.save import Position, Saver, Validated, Written, position_of
+from launcher.events import Alert, Event, Step
+from launcher.launch.resolve import resolve
+from launcher.models.scratch import Scratch
+from launcher.problems import Problems
+from launcher.spec.run import Optim
+
+REWARD, LOSS = "val-core/reverse/reward/mean@1", "val/loss"
+LLAMA = Scratch(hidden_size=16, intermediate_size=24, num_hidden_layers=1)
+
+
+@pytest.fixture
+def policy(jobs: ModuleType) -> Policy:
+    model = load(LLAMA, 0, torch.device("cpu"))
+    return jobs.policy_of(model, SFT(), optim=Optim(lr=1e-2), limits=Limits(4), steps=8)
+
+
+def at(step: int, score: float | None, name: str = REWARD) -> Position:
+    """Where training stands after a step; its latest validation is of this step where it has a score."""
+    seen = Validated(0, {name: 9.0}) if score is None else Validated(step, {name: score})
+    return Position(step, 0, 0, 24, validated=seen)
+
+
+def kept(root: Path) -> list[int]:
+    return sorted(map(checkpoints.step_of, checkpoints.newest_first(root)))
+
+
+@pytest.mark.parametrize(
+    ("scores", "name", "more", "stay"),
+    [
+        ([0.9, 0.1, 0.2, 0.3], REWARD, {}, [1, 4]),
+        ([0.9, 0.1, 0.2, 0.3], LOSS, {}, [2, 4]),  # less is better
+        ([0.9, None, None, 0.3], REWARD, {}, [1, 4]),  # a validation of long ago says nothing of these weights
+        ([math.nan, 0.1, 0.2, 0.3], REWARD, {}, [4]),
+        ([0.9, 0.1, 0.2, 0.3], REWARD, {"best": 0}, [4]),
+        ([0.9, 0.1, 0.2, 0.3], REWARD, {"best": 2}, [1, 4]),
+        ([0.9, 0.8, 0.2, 0.3], REWARD, {"best": 2}, [1, 2, 4]),
+        ([0.9, 0.1, 0.2, 0.3], REWARD, {"metric": "val/no_such"}, [4]),
+    ],
+)
+def test_the_best_stays_beside_the_newest(
+    scores: list[float | None], name: str, more: dict[str, Any], stay: list[int], tmp_path: Path, policy: Policy
+) -> None:
+    for step, score in enumerate(scores, 1):
+        written = Saver(tmp_path, policy, 1, **more).save(at(step, score, name))  # as after a resume each time
+        assert (written.done, written.told) == (True, "")
+    assert kept(tmp_path) == stay
+
+
+def test_a_checkpoint_says_how_good_it_is(tmp_path: Path, policy: Policy) -> None:
+    position = at(3, math.nan)
+    assert Saver(tmp_path, policy, 3).save(position).done
+    folder = tmp_path / "step_000003"
+    strict = lambda word: pytest.fail(f"{word} is no JSON")
+    json.loads((folder / "trainer.json").read_text(), parse_constant=strict)
+    found = position_of(folder)
+    assert found.validated.step == 3 and math.isnan(found.validated.metrics[REWARD])
+    assert Saver(tmp_path, policy, 3).save(at(4, 0.5)).done
+    assert position_of(tmp_path / "step_000004") == at(4, 0.5)
+    text = json.loads((folder / "trainer.json").read_text())
+    del text["validated"]  # as an earlier version wrote it
+    (folder / "trainer.json").write_text(json.dumps(text))
+    assert position_of(folder).validated == Validated()
+
+
+def full_at(monkeypatch: pytest.MonkeyPatch, root: Path, count: int) -> None:
+    """A disk with room for `count` checkpoints: beyond that nothing more becomes durable."""
+
+    def sync(path: Path) -> None:
+        if len(checkpoints.newest_first(root)) >= count:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(checkpoints, "sync_path", sync)
+
+
+def test_on_a_full_disk_the_best_and_the_newest_stay_and_the_others_make_room(
+    tmp_path: Path, policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step, score in enumerate([0.1, 0.9, 0.2, 0.3], 1):
+        assert Saver(tmp_path, policy, 9).save(at(step, score)).done
+    full_at(monkeypatch, tmp_path, 4)
+    written = Saver(tmp_path, policy, 9).save(at(5, 0.2))
+    assert written.told.startswith("step_000005 written only after removing step_000003, step_000001: ")
+    assert kept(tmp_path) == [2, 4, 5]
+    full_at(monkeypatch, tmp_path, 2)
+    written = Saver(tmp_path, policy, 9).save(at(6, 0.2))
+    assert not written.done and "removing step_000004 made too little room" in written.told
+    assert kept(tmp_path) == [2, 5]
+    written = Saver(tmp_path, policy, 9).save(at(7, 0.2))
+    assert not written.done and written.told.startswith("step_000007 not written: ")
+    assert kept(tmp_path) == [2, 5]  # the best and the newest good one are never given up, even for a newer
+
+
+# ---- in the loop
+
+
+class Measured:
+    """Fake: a validation that measures what it is told to."""
+
+    def __init__(self, metrics: dict[str, float]) -> None:
+        self.metrics = metrics
+
+    def measure(self, step: int) -> tuple[dict[str, float], list[Any]]:
+        return {**self.metrics, "val-aux/reverse/reward/std@1": float(step)}, []
+
+
+WORDS = [
+    "algorithm=sft",
+    "model=tiny",
+    "data=reverse",
+    "data.train_batch_size=4",
+    "trainer.save_freq=2",
+    "trainer.test_freq=3",
+]
+
+
+def trained(
+    policy: Policy, jobs: ModuleType, words: list[str], start: int, before: Validated
+) -> tuple[list[Event], list[Position]]:
+    """What is told and saved from step `start` to step 6."""
+    events, saved = list[Event](), list[Position]()
+
+    class Rows:
+        class order:
+            epoch = staticmethod(lambda step: 0)
+
+        def batch(self, step: int, clock: Any) -> Any:
+            return jobs.batch_for(policy.algorithm, policy.model, step), {}
+
+    def save(step: int, told: Any, validated: Validated) -> Written:
+        saved.append(Position(step, 0, 0, 4, validated=validated))
+        return Written(True)
+
+    run, measured = resolve([*WORDS, *words]), Measured({REWARD: 0.5})
+    schedule = Schedule(6, start, run.trainer.test_freq, run.trainer.save_freq)
+    Training(run, policy, Rows(), measured, schedule, events.append, save, lambda: False, {}, before).go()  # type: ignore[arg-type]
+    return events, saved
+
+
+def test_what_is_saved_says_which_step_was_validated(policy: Policy, jobs: ModuleType) -> None:
+    _, saved = trained(policy, jobs, ["trainer.val_before_train=false"], 0, Validated())
+    assert [(one.step, one.validated.step) for one in saved] == [(2, None), (4, 3), (6, 6)]
+    assert saved[-1].validated.metrics[REWARD] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["trainer.best_metric=val/lss"],
+         f"trainer.best_metric: val/lss is not measured, so no checkpoint is best; it may be {REWARD}"),
+        ([f"trainer.best_metric={REWARD[:-1]}2"],
+         f"trainer.best_metric: {REWARD[:-1]}2 is not measured, so no checkpoint is best; did you mean {REWARD}?"),
+        (["trainer.best_metric=val-aux/reverse/reward/std@1"],
+         "trainer.best_metric: val-aux/reverse/reward/std@1 has no better direction, so no checkpoint is best;"
+         f" did you mean {REWARD}?"),
+        ([f"trainer.best_metric={REWARD}"], None),
+        ([], None),
+        (["trainer.best_metric=val/lss", "trainer.keep_best=0"], None),  # nobody asked for a best
+    ],
+)  # fmt: skip
+def test_a_metric_that_is_not_measured_is_told_once(
+    words: list[str], text: str | None, policy: Policy, jobs: ModuleType
+) -> None:
+    events, saved = trained(policy, jobs, words, 0, Validated())
+    told = [(event.step, event.text) for event in events if isinstance(event, Alert)]
+    assert told == ([(0, text)] if text else [])
+    kinds = [type(event) for event in events]
+    assert not told or kinds.index(Alert) < kinds.index(Step)  # so that a resumed run does not tell it again
+    again, _ = trained(policy, jobs, words, 4, saved[1].validated)
+    assert not [event for event in again if isinstance(event, Alert)]
+
+
+@pytest.mark.parametrize("word", ["trainer.best_metric=critic/score/mean", "trainer.keep_best=-1"])
+def test_settings_that_make_no_sense_are_refused_before_anything_runs(word: str) -> None:
+    with pytest.raises(Problems, match=word.partition("=")[0]):
+        resolve(["algorithm=sft", "model=tiny", "data=reverse", word])
