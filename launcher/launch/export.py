@@ -52,12 +52,12 @@ def export(run: Folder, one: Kept, out: Path, show: Show, *, fold: bool = False,
 
 
 def _copied(run: Folder, one: Kept, policy: models.Folder, out: Path, show: Show) -> Exported:
-    parts = [policy]
+    parts, checkpoint = [policy], one.path.resolve()
     if (policy.path / "base").is_dir():
         parts.append(models.opened(str(policy.path / "base")))
     weights = [file for part in parts for file in part.files]
     size = sum(file.stat().st_size for file in weights)
-    if wrong := written.out_problems(out, [one.path], size):
+    if wrong := written.out_problems(out, [checkpoint], size):
         raise Problems(wrong)
     manifest = json.loads((one.path / checkpoints.MANIFEST).read_text())["files"]
     done = [0]
@@ -78,7 +78,7 @@ def _copied(run: Folder, one: Kept, policy: models.Folder, out: Path, show: Show
             written.copy_beside(part.path, [*written.beside(part.path), *index], to)
             found = {file.name: written.copied(file, to / file.name, told("copying")) for file in part.files}
             for name, digest in found.items():
-                inside = (part.path / name).relative_to(one.path).as_posix()
+                inside = (part.path / name).relative_to(checkpoint).as_posix()
                 if digest != manifest[inside]["sha256"]:
                     raise Problems([f"{one.path.name}/{inside}: changed while it was copied; once more would do"])
                 digests[(to / name).relative_to(draft).as_posix()] = digest

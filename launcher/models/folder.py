@@ -76,7 +76,7 @@ def _found(given: str) -> Path:
         if faults := checkpoints.faults(path.resolve()):
             raise Problems([f"{given}: does not verify; another checkpoint would do", *faults])
         path = path / "policy"
-    return Path(weights_of(str(path)))
+    return Path(weights_of(str(path))).resolve()
 
 
 def _json(path: Path, given: str) -> dict[str, Any]:

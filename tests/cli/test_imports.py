@@ -26,7 +26,8 @@ print("loaded", code, [name for name in {HEAVY} if name in sys.modules])
 @pytest.mark.parametrize(
     "words",
     [["--help"], ["train", "--help"], ["plan", *WORDS], ["plan", "--json", *WORDS], ["runs"], ["show", "r"],
-     ["logs", "r"], ["stop", "r"], ["plan", "algorithm=sft", "model=tiny", "data=files", "data.train_files=a.jsonl"]],
+     ["logs", "r"], ["stop", "r"], ["checkpoints", "r"], ["model", "merge", "--help"],
+     ["plan", "algorithm=sft", "model=tiny", "data=files", "data.train_files=a.jsonl"]],
     ids=lambda words: " ".join(words[:2]),
 )  # fmt: skip
 def test_nothing_heavy_is_loaded(words: list[str], tmp_path: Path) -> None:

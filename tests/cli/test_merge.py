@@ -1,0 +1,94 @@
+"""`rlrun model merge` as a person types it; and its memory, which does not grow with the model."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import Result
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
+
+from launcher.cli.main import app
+
+ROOT = Path(__file__).parents[2]
+Look = Callable[..., Result]
+
+
+@pytest.fixture
+def look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Look:
+    """The words inside this process, beside the models `x` (ones) and `y` (threes)."""
+    monkeypatch.chdir(tmp_path)
+    for name, value in (("x", 1.0), ("y", 3.0)):
+        Path(name).mkdir()
+        Path(name, "config.json").write_text('{"model_type": "plain"}')
+        save_file({"w": torch.full((4, 4), value)}, Path(name, "model.safetensors"))
+    return lambda *words: CliRunner().invoke(app, ["model", "merge", *words])
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        (["--method", "linear"], 2.0),
+        (["--method", "linear", "--weights", "3,1"], 1.5),
+        (["--method", "linear", "--weights", "2,-1", "--no-normalize"], -1.0),
+        (["--method", "slerp", "--t", "0.25"], 1.5),
+        (["--method", "task", "--base", "base", "--scale", "0.5"], 2.0),
+        (["--method", "ties", "--base", "base", "--density", "1"], 2.0),
+        (["--method", "linear", "--dtype", "bfloat16"], 2.0),
+    ],
+)
+def test_words_reach_the_formula(words: list[str], value: float, look: Look) -> None:
+    Path("base").mkdir()
+    Path("base", "config.json").write_text('{"model_type": "plain"}')
+    save_file({"w": torch.zeros(4, 4)}, Path("base", "model.safetensors"))
+    ran = look("x", "y", "--out", "out", *words)
+    assert (ran.exit_code, ran.stderr) == (0, "")
+    assert ran.stdout.startswith("out  0 MB, 1 tensors, 1 files, read back and checked, ")
+    (found,) = load_file("out/model.safetensors").values()
+    assert found.dtype == (torch.bfloat16 if "--dtype" in words else torch.float32) and (found == value).all()
+
+
+def test_for_programs(look: Look) -> None:
+    ran = look("x", "y", "--method", "linear", "--out", "out", "--json")
+    node = json.loads(ran.stdout)
+    assert (node["path"], node["tensors"], node["bytes"], list(node["files"])) == ("out", 1, 64, ["model.safetensors"])
+
+
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        (["x", "z", "--method", "liner", "--out", "x", "--t", "1"],
+         ["✗ --method: no method 'liner'; did you mean linear?",
+          "✗ z: no such folder; a model's, a checkpoint's or a run's would do",
+          "✗ --out: x is one with {}/x; another folder would do"]),
+        (["x", "y", "--method", "linear", "--out", "o", "--weights", "1;2"],
+         ["✗ --weights: got '1;2'; numbers such as 0.7,0.3 would do"]),
+        (["x", "y", "--method", "linear", "--out", "o", "--max-shard-size", "5 potatoes"],
+         ["✗ --max-shard-size: got '5 potatoes'; a size such as 5GB would do"]),
+    ],
+)  # fmt: skip
+def test_problems_are_said_all_at_once(words: list[str], lines: list[str], look: Look) -> None:
+    ran = look(*words)
+    expected = [line.format(Path.cwd()) for line in lines]
+    assert (ran.exit_code, ran.stdout, ran.stderr.splitlines()) == (2, "", expected)
+    assert not Path("o").exists()
+
+
+def test_names_from_outside_cannot_steer_the_terminal(look: Look) -> None:
+    Path("\x1b[31mz").mkdir()
+    ran = look("x", "\x1b[31mz", "--method", "linear", "--out", "o")
+    assert "\x1b" not in ran.stderr and "✗ \\x1b[31mz: holds no config.json" in ran.stderr
+
+
+def test_memory_does_not_grow_with_the_model_and_the_formula_holds() -> None:
+    """The short form of `make merge`, whose bound is 400 MB for models of 1 GB."""
+    words = [sys.executable, "benchmarks/merge.py", "--mb", "60", "--dtypes", "bfloat16", "--most-mb", "120"]
+    ran = subprocess.run(words, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
