@@ -8,7 +8,6 @@ last. So a kill leaves either the whole checkpoint or none, and a byte that chan
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import os
@@ -165,29 +164,32 @@ def retain(root: Path, last: int, best: int, grade: Grade, sealed: Path | None =
     """Remove all but the `last` newest, the `best` best that verify, and the newest that verifies; what was removed.
 
     Where none verifies, all stay. `sealed` was written just now, and is known to verify. Of the others only those are
-    hashed on which it hangs whether one may go: none as long as the one written just now is better than it.
+    hashed on whose being good it hangs that one may go, which is none as long as `sealed` is newer and better than it.
+    So a best one that was damaged may stay as long as nothing is to go for its sake.
     """
-    every, ranked = newest_first(root), best_first(root, grade)
-    verified = functools.cache(lambda path: path == sealed or not faults(path))
+    every, ranked, known = newest_first(root), best_first(root, grade), {sealed: True}
+
+    def verified(path: Path) -> bool:
+        if path not in known:
+            known[path] = not faults(path)
+        return known[path]
+
+    def among_best(folder: Path) -> bool:
+        if folder not in ranked or not best:
+            return False
+        better = sorted(ranked[: ranked.index(folder)], key=lambda path: path not in known)  # first what costs nothing
+        if len(better) < best:
+            return known.get(folder, True)
+        return len(list(islice(filter(verified, better), best))) < best and verified(folder)
+
     gone = []
     for folder in every[last:]:
-        newest = next(filter(verified, every), None)
-        if newest in (None, folder) or _among_best(folder, ranked, best, sealed, verified):
+        if next(filter(verified, every), None) in (None, folder) or among_best(folder):
             continue
         folder.rename(root / f"{_REMOVED}{folder.name}")  # a half-removed folder must not look like a checkpoint
         gone.append(folder)
     tidy(root)
     return gone
-
-
-def _among_best(
-    folder: Path, ranked: list[Path], best: int, sealed: Path | None, verified: Callable[[Path], bool]
-) -> bool:
-    """Whether it verifies, and fewer than `best` of those that do are better."""
-    if folder not in ranked or not best:
-        return False
-    above = sorted(ranked[: ranked.index(folder)], key=lambda path: path != sealed)  # the one that costs nothing first
-    return len(list(islice(filter(verified, above), best))) < best and verified(folder)
 
 
 def tidy(root: Path) -> None:

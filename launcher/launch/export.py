@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from launcher import __version__, checkpoints
 from launcher.launch.folder import Folder
@@ -45,7 +44,7 @@ def export(run: Folder, one: Kept, out: Path, show: Show, *, fold: bool = False,
     if base and not fold:
         raise Problems(["--base: is looked at with --merge only; leaving it out would do"])
     if fold:
-        texts = {README: _card(run, one, "")}
+        texts = {README: _card(run, one, None)}
         made = merge.merge(Asked(LORA, (str(policy.path),), out, base=base, texts=texts), show)
         return Exported(out, one.step, made.bytes, made.tensors, False, made.files)
     return _copied(run, one, policy, out, show)
@@ -84,31 +83,28 @@ def _copied(run: Folder, one: Kept, policy: models.Folder, out: Path, show: Show
                 digests[(to / name).relative_to(draft).as_posix()] = digest
             shapes = [Shape(tensor.name, tensor.dtype, tensor.shape) for tensor in part.tensors.values()]
             written.read_back(to, shapes, found, told("reading back"))
-        (draft / README).write_text(_card(run, one, _usage(policy)), encoding="utf-8")
+        (draft / README).write_text(_card(run, one, _base_of(policy)), encoding="utf-8")
     tensors = sum(len(part.tensors) for part in parts)
     return Exported(out, one.step, size, tensors, policy.is_adapter, digests)
 
 
-def _usage(policy: models.Folder) -> str:
+def _base_of(policy: models.Folder) -> str | None:
+    """Where the model that an adapter belongs to is found; None of a whole model."""
     if not policy.is_adapter:
-        return ""
-    base = "the folder `base` beside it" if (policy.path / "base").is_dir() else "`{}`".format(
-        policy.config.get("base_model_name_or_path")
-    )  # fmt: skip
-    return f"It is a LoRA adapter (peft); the model it belongs to is {base}.\n\n"
+        return None
+    beside = (policy.path / "base").is_dir()
+    return "the folder `base` beside it" if beside else f"`{policy.config.get('base_model_name_or_path')}`"
 
 
-def _card(run: Folder, one: Kept, more: str) -> str:
+def _card(run: Folder, one: Kept, base: str | None) -> str:
     """A model card: which run, which step, how good."""
-    lines = [f"| `{name}` | {value:.6g} |" for name, value in _told(one).items()]
-    table = "\n".join(["| held out | |", "|---|--:|", *lines, ""]) if lines else "It was not validated.\n"
-    front: dict[str, Any] = {"library_name": "peft" if more else "transformers", "tags": ["rlrun"]}
-    head = "\n".join(["---", *(f"{key}: {json.dumps(value)}" for key, value in front.items()), "---"])
-    return (
-        f"{head}\n\n# {run.path.name}\n\nStep {one.step} of the run `{run.name}`, exported by rlrun {__version__}."
-        f"\n\n{more}{table}"
-    )
-
-
-def _told(one: Kept) -> dict[str, float]:
-    return dict(sorted(validation(one.metrics).items()))
+    rows = [f"| `{name}` | {value:.6g} |" for name, value in sorted(validation(one.metrics).items())]
+    return "\n".join(
+        [
+            "---", f"library_name: {'peft' if base else 'transformers'}", "tags: [rlrun]", "---", "",
+            f"# {run.path.name}", "",
+            f"Step {one.step} of the run `{run.name}`, exported by rlrun {__version__}.", "",
+            *([f"It is a LoRA adapter (peft); the model it belongs to is {base}.", ""] if base else []),
+            *(["| held out | |", "|---|--:|", *rows] if rows else ["It was not validated."]), "",
+        ]
+    )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,8 +18,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from launcher.checkpoints import write
 from launcher.models.merge import Merged, merge
 from launcher.models.merge_plan import Asked
+from launcher.problems import Problems
 
 Make = Callable[..., Path]
 Ulps = Callable[[Tensor, Tensor], int]
@@ -167,12 +170,47 @@ def test_progress_is_told_by_bytes_to_the_last_one(model: Make, tmp_path: Path) 
     assert done == sorted(done) and done[-1] == heard[-1][2] == 4 * made.bytes  # both read, one written, read back
 
 
+# ---- runs and checkpoints
+
+
+def checkpoint(source: Path, run: Path, step: int) -> Path:
+    def fill(folder: Path) -> None:
+        shutil.copytree(source, folder / "policy")
+
+    return write(run / "checkpoints", step, fill)
+
+
+def test_a_run_stands_for_its_newest_checkpoint_that_verifies(model: Make, tmp_path: Path) -> None:
+    x, y, run = model("x", 1), model("y", 2), tmp_path / "run"
+    older, newest = checkpoint(x, run, 2), checkpoint(y, run, 4)
+
+    def used(out: str) -> list[str]:
+        record = json.loads((tmp_path / out / "merge.json").read_text())
+        return [one["path"] for one in record["inputs"]]
+
+    merged("linear", [x, run], tmp_path / "by run")
+    merged("linear", [older, newest], tmp_path / "by checkpoint")
+    assert used("by run") == [str(x), str(newest / "policy")]
+    assert used("by checkpoint") == [str(older / "policy"), str(newest / "policy")]
+    weights = newest / "policy" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\1")
+    merged("linear", [y, run], tmp_path / "by older")
+    assert used("by older") == [str(y), str(older / "policy")]
+    with pytest.raises(Problems) as found:
+        merged("linear", [x, newest], tmp_path / "out")
+    assert found.value.lines == [
+        f"{newest}: does not verify; another checkpoint would do",
+        "step_000004/policy/model.safetensors: its bytes changed since it was written (sha256 differs)",
+    ]
+
+
 # ---- nothing half done
 
 VICTIM = """
 import os, signal, sys
 from pathlib import Path
 from launcher.models import tensors
+from launcher.checkpoints import write
 from launcher.models.merge import merge
 from launcher.models.merge_plan import Asked
 

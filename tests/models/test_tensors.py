@@ -111,6 +111,17 @@ def test_a_tensor_that_is_not_finite_is_named(dtype: str, bad: float, tmp_path: 
     assert examined(tmp_path / "x.safetensors", held, nobody).not_finite == ("spoilt",)
 
 
+def test_it_is_named_wherever_in_the_file_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launcher.models.tensors.CHUNK", 64)
+    for place in (0, 15, 16, 999):
+        spoilt = torch.ones(1000)
+        spoilt[place] = float("nan")
+        save_file({"spoilt": spoilt}, tmp_path / "x.safetensors")
+        assert examined(tmp_path / "x.safetensors", stored(tmp_path / "x.safetensors"), nobody).not_finite == (
+            "spoilt",
+        )
+
+
 def test_what_is_written_the_library_reads(tmp_path: Path) -> None:
     tensors = {"b": torch.randn(3, 5).bfloat16(), "w": torch.randn(2, 2), "i": torch.arange(3), "e": torch.empty(0)}
     names = {torch.bfloat16: "BF16", torch.float32: "F32", torch.int64: "I64"}
