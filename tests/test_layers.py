@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 FLOORS = [
-    {"problems", "settings", "metrics", "files", "events", "checkpoints"},
+    {"problems", "settings", "metrics", "files", "events", "checkpoints", "foreign"},
     {"spec", "hubs"},
     {"algorithms", "rewards", "environments", "data", "models", "clusters", "monitor", "tracking"},
     {"engines"},

@@ -22,10 +22,24 @@ def test_no_file_and_no_function_is_too_long(path):
             assert length <= FUNCTION, f"{node.name} has {length} lines"
 
 
+BROAD = {"Exception", "BaseException"}
+ALLOWED = {"launcher/foreign.py": 1}
+"""Code that is not ours may raise anything: it is called at one place, which turns that into a value."""
+
+
+def _swallowed(handler: ast.ExceptHandler) -> set[str]:
+    """The plain names of what it catches (of a bare `except`, everything), unless it raises that again at its end."""
+    if isinstance(handler.body[-1], ast.Raise) and handler.body[-1].exc is None:
+        return set()
+    if handler.type is None:
+        return {"BaseException"}
+    types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return {name.id for name in types if isinstance(name, ast.Name)}
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_error_is_swallowed(path):
     """A bare or broad `except` hides what nobody thought of."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ExceptHandler):
-            broad = node.type is None or (isinstance(node.type, ast.Name) and node.type.id == "Exception")
-            assert not broad, f"line {node.lineno}"
+    handlers = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ExceptHandler)]
+    broad = [handler.lineno for handler in handlers if _swallowed(handler) & BROAD]
+    assert len(broad) == ALLOWED.get(path.relative_to(ROOT).as_posix(), 0), f"lines {broad}"

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, ClassVar, Self, SupportsFloat
+
+from launcher.foreign import Fault, attempt
+from launcher.problems import shown
+
+LIMIT = 1e6
+"""A score further from 0 is a mistake (a sentinel, an overflow): one such answer would drown its whole group."""
+
+_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./@-]{0,63}")
 
 
 @dataclass(frozen=True)
@@ -20,12 +30,45 @@ class Answer:
     """What was asked: text, or (role, content) of each turn."""
 
 
+@dataclass(frozen=True)
+class Scores:
+    """What answers scored, place by place."""
+
+    total: Sequence[float]
+    """NaN where there is none."""
+    parts: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """What the total is made of, or comes with, by name; NaN for an answer that has no such part."""
+    faults: Sequence[str] = ()
+    """Why an answer has no score, "" where it has one; empty when all have."""
+
+
 class Reward(ABC):
     """Subclass it, decorate with @settings, and name the class in conf/reward/<name>.yaml."""
+
+    learned: ClassVar[bool] = False
+    """It is a network's opinion and no rule: reports add the two kinds up apart."""
+    cheap: ClassVar[bool] = True
+    """It may be asked about a few answers before anything starts: it needs no network of either kind, and no minute."""
 
     @abstractmethod
     def score(self, answers: Sequence[Answer]) -> list[float]:
         """One finite number for each answer, higher is better; the order is kept."""
+
+    def judge(self, answers: Sequence[Answer]) -> Scores:
+        """The scores with their parts and faults, where it has such to tell."""
+        return Scores(self.score(answers))
+
+    def unfit(self, answer: Answer) -> str:
+        """Why no response to this prompt could ever be scored; "" where one could. The response does not matter."""
+        return ""
+
+    def gold(self, answer: Answer) -> str | None:
+        """A response to this prompt that should score best; None where the row does not say, or only in some form."""
+        return None
+
+    def dressed(self, text: str) -> str:
+        """`text` in the form that this reward reads an answer from."""
+        return text
 
     def problems(self) -> list[str]:
         """What can be seen to be wrong before anything is loaded: one line each."""
@@ -38,3 +81,64 @@ class Reward(ABC):
     def said(self, response: str) -> str:
         """What a response comes to: answers that say the same are one when the majority is asked."""
         return response.strip()
+
+
+def judged(reward: Reward, answers: Sequence[Answer]) -> Scores:
+    """What the reward says, whatever it does: each answer has a finite total, or NaN and the reason why.
+
+    Where it raises, the answers are asked about one by one, so that only the one at fault is without a score.
+    """
+    if not answers:
+        return Scores([], {}, [])
+    found = attempt(lambda: reward.judge(answers))
+    if isinstance(found, Fault):
+        if len(answers) > 1:
+            return _joined([judged(reward, [answer]) for answer in answers])
+        return Scores([math.nan], {}, [found.reason])
+    problem = _miscounted(found, len(answers))
+    if problem:
+        return Scores([math.nan] * len(answers), {}, [problem] * len(answers))
+    numbers = [number(value) for value in found.total]
+    faults = found.faults or [""] * len(answers)
+    reasons = [fault or reason for fault, (_, reason) in zip(faults, numbers, strict=True)]
+    total = [math.nan if reason else value for reason, (value, _) in zip(reasons, numbers, strict=True)]
+    parts = {name: [number(value)[0] for value in values] for name, values in found.parts.items()}
+    return Scores(total, parts, reasons)
+
+
+def number(value: object) -> tuple[float, str]:
+    """`value` as a finite float within LIMIT; otherwise NaN and what is wrong with it."""
+    if isinstance(value, bool) or not isinstance(value, SupportsFloat):
+        plain = value is None or isinstance(value, str | bool)
+        return math.nan, f"gave {shown(value, 40) if plain else f'a {type(value).__name__}'}; a number would do"
+    found = attempt(lambda: float(value))
+    if isinstance(found, Fault):
+        return math.nan, f"gave a {type(value).__name__}; a number would do"
+    if not math.isfinite(found):
+        return math.nan, f"gave {found}; a finite number would do"
+    if abs(found) > LIMIT:
+        return math.nan, f"gave {found:g}; a number between {-LIMIT:g} and {LIMIT:g} would do"
+    return found, ""
+
+
+def part_name(name: object) -> bool:
+    """Whether it can be part of a metric's name."""
+    return isinstance(name, str) and _PART.fullmatch(name) is not None
+
+
+def _miscounted(found: object, count: int) -> str:
+    if not isinstance(found, Scores) or not isinstance(found.total, Sequence):
+        return f"gave a {type(found).__name__}; one number for each answer would do"
+    for what, values in (("scores", found.total), *((f"values of {name}", of) for name, of in found.parts.items())):
+        if len(values) != count:
+            return f"gave {len(values)} {what} for {count} answers; one for each would do"
+    return ""
+
+
+def _joined(each: Sequence[Scores]) -> Scores:
+    """Scores of single answers as those of all."""
+    names = dict.fromkeys(name for scores in each for name in scores.parts)
+    parts = {name: [scores.parts.get(name, [math.nan])[0] for scores in each] for name in names}
+    return Scores(
+        [scores.total[0] for scores in each], parts, [reason for scores in each for reason in scores.faults]
+    )
