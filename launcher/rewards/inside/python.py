@@ -1,0 +1,82 @@
+"""A person's own reward function, as verl calls it: one answer at a time, or lists of everything."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, SupportsFloat
+
+from launcher.spec.reward import number, part_name
+
+MOST_PARTS = 32
+ONE = {"data_source": "data_source", "solution_str": "response", "ground_truth": "ground_truth",
+       "extra_info": "extra_info"}  # fmt: skip
+"""Parameters of a function that scores one answer, and what they are given."""
+MANY = {"data_sources": "data_source", "solution_strs": "response", "ground_truths": "ground_truth",
+        "extra_infos": "extra_info"}  # fmt: skip
+"""... of one that scores all answers at once."""
+
+
+def load(settings: Mapping[str, Any]) -> Callable[[list[dict[str, Any]]], list[Any]]:
+    function = getattr(_module(Path(settings["path"])), settings["name"])
+    known = inspect.signature(function).parameters
+    anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
+    given = MANY if "solution_strs" in known else ONE
+    taken = {name: source for name, source in given.items() if anything or name in known}
+
+    def call(values: Mapping[str, Any]) -> Any:
+        found = function(**values, **settings["kwargs"])
+        return asyncio.run(_awaited(found)) if inspect.isawaitable(found) else found
+
+    def score(answers: list[dict[str, Any]]) -> list[Any]:
+        if given is MANY:
+            found = call({name: [answer[source] for answer in answers] for name, source in taken.items()})
+            return [_plain(value) for value in _listed(found)]
+        return [_plain(call({name: answer[source] for name, source in taken.items()})) for answer in answers]
+
+    return score
+
+
+def _module(path: Path) -> Any:
+    """The file as a module; its neighbours can be imported by it."""
+    sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # dataclasses and pickle look it up there
+    spec.loader.exec_module(module)
+    return module
+
+
+async def _awaited(found: Any) -> Any:
+    return await found
+
+
+def _listed(found: Any) -> list[Any]:
+    if isinstance(found, str | bytes | Mapping):
+        raise TypeError(f"gave a {type(found).__name__}; a list of numbers would do")
+    return list(found)
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    """Score, what is wrong with it, and parts: a dict has the score under `score`, and its other numbers are parts."""
+    if not isinstance(value, Mapping):
+        score, wrong = _number(value)
+        return {"score": score, "wrong": wrong, "parts": {}}
+    if "score" not in value:
+        return {"score": None, "wrong": "gave a dict without score; one with it would do", "parts": {}}
+    score, wrong = _number(value["score"])
+    numbers = {name: _number(x)[0] for name, x in value.items() if name != "score" and part_name(name)}
+    parts = {name: x for name, x in numbers.items() if x == x}
+    return {"score": score, "wrong": wrong, "parts": dict(list(parts.items())[:MOST_PARTS])}
+
+
+def _number(value: Any) -> tuple[float, str]:
+    """True and False count as 1 and 0, as they do in verl; so do numpy's, which are no bool."""
+    truth = isinstance(value, bool) or type(value).__name__ in ("bool_", "bool")
+    return number(float(value) if truth and isinstance(value, SupportsFloat) else value)

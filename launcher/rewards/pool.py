@@ -1,0 +1,153 @@
+"""Processes apart from training that do a reward's work. One that hangs or dies is ended and started anew.
+
+So nothing that is asked there can stop, slow down or flood a training process for longer than its time allows.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any
+
+from launcher.foreign import Fault
+from launcher.rewards.inside.frames import receive, send
+
+LOAD_S = 120.0  # for what is imported; some rewards import torch
+STARTS = 3  # in a row that fail, before it is not tried again
+GIVE_UP = 8  # answers in a row that take too long, before the rest of a call is not asked about
+
+
+class Late(Fault):
+    """The time was over."""
+
+
+class Died(Fault):
+    """The process ended."""
+
+
+class Pool:
+    """`workers` processes that run `inside/<kind>.py`. They start when they are first asked."""
+
+    def __init__(self, kind: str, settings: Mapping[str, Any], workers: int) -> None:
+        self._free: SimpleQueue[_Worker] = SimpleQueue()
+        self.workers = workers
+        held = [_Worker(kind, settings) for _ in range(workers)]
+        for worker in held:
+            self._free.put(worker)
+        weakref.finalize(self, _end_all, held)
+
+    def ask(self, requests: Sequence[Any], timeout_s: float) -> list[Any | Fault]:
+        """The answer to each request, in order, or why there is none; each may take `timeout_s`.
+
+        Where many in a row take too long, the rest is not asked: the call ends within GIVE_UP times its time.
+        """
+        late = [0]
+
+        def one(request: Any) -> Any | Fault:
+            if late[0] >= GIVE_UP:
+                return Fault(f"not asked: {GIVE_UP} before it took longer than {timeout_s:g} s")
+            worker = self._free.get()
+            try:
+                found = worker.ask(request, timeout_s)
+            finally:
+                self._free.put(worker)
+            late[0] = late[0] + 1 if isinstance(found, Late) else 0
+            return found
+
+        if self.workers == 1 or len(requests) == 1:
+            return [one(request) for request in requests]
+        with ThreadPoolExecutor(self.workers) as threads:
+            return list(threads.map(one, requests))
+
+
+class _Worker:
+    def __init__(self, kind: str, settings: Mapping[str, Any]) -> None:
+        self.kind, self.settings = kind, settings
+        self.process: subprocess.Popen[bytes] | None = None
+        self.channel: socket.socket | None = None
+        self.failed = 0  # starts in a row
+        self.broken: Fault | None = None
+
+    def ask(self, request: Any, timeout_s: float) -> Any | Fault:
+        if self.process is None or self.process.poll() is not None:
+            self.end()
+            if fault := self.broken or self._start():
+                return fault
+        answer = self._exchange(request, timeout_s)
+        if isinstance(answer, Fault):
+            return answer
+        return Fault(answer["fault"]) if "fault" in answer else answer["value"]
+
+    def _start(self) -> Fault | None:
+        """Why it did not start; one that says so itself, or dies again and again, is not started any more."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self.channel = ours
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "launcher.rewards.inside.loop", self.kind, str(theirs.fileno())],
+                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()], start_new_session=True,
+            )  # fmt: skip
+        answer = self._exchange(dict(self.settings), LOAD_S)
+        said = None if isinstance(answer, Fault) else answer.get("fault")
+        if not isinstance(answer, Fault) and said is None:
+            self.failed = 0
+            return None
+        self.failed += 1
+        fault = Fault(f"cannot be loaded: {said or answer.reason}")
+        if said or self.failed == STARTS:
+            self.broken = fault
+        self.end()
+        return fault
+
+    def _exchange(self, value: Any, timeout_s: float) -> Any | Fault:
+        """What it answers; where it does not, its whole group of processes is ended."""
+        assert self.channel
+        until = time.monotonic() + timeout_s
+        try:
+            send(self.channel, value, until)
+            return receive(self.channel, until)
+        except TimeoutError:
+            self.end()
+            return Late(f"took longer than {timeout_s:g} s")
+        except (OSError, EOFError, ValueError):
+            return Died(self.end())
+
+    def end(self) -> str:
+        """End it and all that it started, and say how it came to its end."""
+        if self.process is None or self.channel is None:
+            return ""
+        self.channel.close()
+        code = _kill_group(self.process)  # of a process that is ending by itself the code is settled already
+        self.process = self.channel = None
+        return f"its process was killed by {_signal(-code)}" if code < 0 else f"its process ended with exit code {code}"
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> int:
+    with suppress(ProcessLookupError, PermissionError):  # all gone; macOS says the latter of a group of the dead
+        os.killpg(process.pid, signal.SIGKILL)
+    if process.stdin:
+        process.stdin.close()
+    return process.wait()
+
+
+def _end_all(workers: Sequence[_Worker]) -> None:
+    for worker in workers:
+        if worker.process is not None:
+            _kill_group(worker.process)

@@ -1,0 +1,146 @@
+"""Your own function: `reward=python reward.path=my.py reward.name=fn`. Those of verl are taken as they are:
+
+    def fn(data_source, solution_str, ground_truth, extra_info=None) -> float | dict     # one answer
+    def fn(data_sources, solution_strs, ground_truths, extra_infos) -> list              # all answers at once
+
+A dict holds the score under `score`; its other numbers are reported beside it. The function runs in a process of its
+own, so one that hangs, crashes or prints without end costs the answer its score, and the run nothing else.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+from launcher.foreign import Fault
+from launcher.problems import nearest, said, shown
+from launcher.rewards.inside.python import MANY, ONE
+from launcher.rewards.pool import Pool
+from launcher.settings import AtLeastOne, Positive, settings
+from launcher.spec.reward import Answer, Reward, Scores
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@settings
+class Python(Reward):
+    """Scores with a function of a Python file."""
+
+    path: str
+    """The file. It is not part of the run's folder: a run that is resumed finds it as it is then."""
+    name: str = "compute_score"
+    """The function in it."""
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    """What it is called with besides."""
+    timeout_s: Positive = 10.0
+    """Seconds for an answer; of a function that takes lists, for a whole call."""
+    workers: AtLeastOne = 1
+    """Processes that call it, for each training process."""
+    memory_gb: Positive | None = None
+    """Address space of each of them; libraries such as torch take much more of it than memory."""
+
+    def score(self, answers: Sequence[Answer]) -> list[float]:
+        return list(self.judge(answers).total)
+
+    def judge(self, answers: Sequence[Answer]) -> Scores:
+        entries = self._entries(answers)
+        names = dict.fromkeys(name for entry in entries for name in entry["parts"])
+        parts = {name: [float(entry["parts"].get(name, math.nan)) for entry in entries] for name in names}
+        return Scores([entry["score"] for entry in entries], parts, [entry["wrong"] for entry in entries])
+
+    def problems(self) -> list[str]:
+        try:
+            tree = ast.parse(Path(self.path).expanduser().read_bytes(), filename=self.path)
+        except OSError as error:
+            return [f"reward.path: {shown(self.path)} cannot be read, {said(error)}; a Python file would do"]
+        except (SyntaxError, ValueError) as error:  # ValueError: a NUL
+            line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+            text = error.msg if isinstance(error, SyntaxError) else str(error)
+            return [f"reward.path: {self.path}{line}: {text}; a Python file that compiles would do"]
+        names = dict(_names(tree))
+        if self.name in names:
+            return self._misfit(names[self.name])
+        if "*" in names:
+            return []
+        known = [name for name, found in names.items() if found and not name.startswith("_")]
+        return [f"reward.name: {self.path} has no function {self.name!r}; {nearest(self.name, known)}"]
+
+    def rooted(self) -> Self:
+        return replace(self, path=str(Path(self.path).expanduser().resolve()))
+
+    @cached_property
+    def _pool(self) -> Pool:
+        memory = int(self.memory_gb * 2**30) if self.memory_gb else 0
+        path = str(Path(self.path).expanduser().resolve())
+        told = {"path": path, "name": self.name, "kwargs": self.kwargs, "memory_bytes": memory}
+        return Pool("python", told, self.workers)
+
+    @cached_property
+    def _takes_lists(self) -> bool:
+        function = dict(_names(ast.parse(Path(self.path).expanduser().read_bytes()))).get(self.name)
+        return function is not None and "solution_strs" in _parameters(function)[0]
+
+    def _entries(self, answers: Sequence[Answer]) -> list[Mapping[str, Any]]:
+        """What the function gave for each answer."""
+        if self._takes_lists and len(answers) > 1:
+            (found,) = self._pool.ask([[asdict(answer) for answer in answers]], self.timeout_s)
+            if not isinstance(found, Fault):
+                return found if len(found) == len(answers) else [_miscounted(found, len(answers))] * len(answers)
+        each = self._pool.ask([[asdict(answer)] for answer in answers], self.timeout_s)
+        return [_faulty(found.reason) if isinstance(found, Fault)
+                else found[0] if len(found) == 1 else _miscounted(found, 1) for found in each]  # fmt: skip
+
+    def _misfit(self, function: Function | None) -> list[str]:
+        """Why the function cannot be called as it is; one that is imported or made by a call is taken on trust."""
+        if function is None:
+            return []
+        known, needed, anything = _parameters(function)
+        given = {*(MANY if "solution_strs" in known else ONE), *self.kwargs}
+        wants = [name for name in needed if name not in given]
+        unused = [name for name in self.kwargs if name not in known and not anything]
+        place = f"reward.name: {self.path}:{function.lineno}: {self.name}"
+        right = f"{self.name}({', '.join(ONE)}) would do"
+        if wants:
+            return [f"{place} wants {', '.join(wants)}; {right}"]
+        if not anything and not {"solution_str", "solution_strs"} & set(known):
+            return [f"{place} does not take the answer; {right}"]
+        return [f"reward.kwargs: {self.name} takes no {name!r}; {nearest(name, known)}" for name in unused]
+
+
+def _faulty(reason: str) -> Mapping[str, Any]:
+    return {"score": math.nan, "wrong": reason, "parts": {}}
+
+
+def _miscounted(found: Sequence[Any], count: int) -> Mapping[str, Any]:
+    return _faulty(f"gave {len(found)} scores for {count} answers; one for each would do")
+
+
+def _parameters(function: Function) -> tuple[list[str], list[str], bool]:
+    """What it can be given by name, what of that it needs, and whether it takes anything."""
+    of = function.args
+    places = [*of.posonlyargs, *of.args]
+    needed = [arg.arg for arg in places[: len(places) - len(of.defaults)]]
+    needed += [arg.arg for arg, default in zip(of.kwonlyargs, of.kw_defaults, strict=True) if default is None]
+    return [arg.arg for arg in (*of.args, *of.kwonlyargs)], needed, of.kwarg is not None
+
+
+def _names(tree: ast.AST) -> Iterator[tuple[str, Function | None]]:
+    """What the file binds outside functions and classes, with the function where it is one; `*` for what it imports
+    without saying the names.
+    """
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, Function):
+            yield node.name, None if node.decorator_list else node
+        elif isinstance(node, ast.ClassDef):
+            yield node.name, None
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            yield from ((alias.asname or alias.name.partition(".")[0], None) for alias in node.names)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id, None
+        else:
+            yield from _names(node)
