@@ -70,6 +70,9 @@ class ByTarget:
         out = core_schema.plain_serializer_function_ser_schema(dump)
         return core_schema.no_info_plain_validator_function(build, serialization=out)
 
+    def __get_pydantic_json_schema__(self, _: core_schema.CoreSchema, __: Any) -> dict[str, Any]:
+        return {"type": "object"}
+
 
 Chosen = Annotated[T, ByTarget()]
 """A value whose class is the one that the config group's file names."""

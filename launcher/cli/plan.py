@@ -64,8 +64,14 @@ def _add_rows(table: Table, settings: Any, values: dict[str, Any], before: str) 
     """A row for each setting; settings that hold settings give theirs."""
     defaults = _defaults(type(settings))
     for name, value in values.items():
-        if isinstance(value, dict) and is_dataclass(held := getattr(settings, name)):
+        held = getattr(settings, name)
+        if is_dataclass(held):
             _add_rows(table, held, value, f"{before}{name}.")
+            continue
+        if isinstance(held, dict) and all(map(is_dataclass, held.values())) and held:
+            for key, inner in value.items():
+                table.add_row(f"{before}{name}.{key}", Text(inner.pop("_target_").rpartition(".")[2], "cyan"), "")
+                _add_rows(table, held[key], inner, f"{before}{name}.{key}.")
             continue
         changed = name not in defaults or defaults[name] != value
         table.add_row(

@@ -57,10 +57,13 @@ def _owner(path: str, node: Mapping[str, Any]) -> type | None:
     """The settings class that stands at `path` of the run."""
     if not path:
         return RunSpec
-    top = path.partition(".")[0]
-    target, base = node[top].get("_target_"), _class_of(get_type_hints(RunSpec)[top])
+    top, *_ = keys = path.split(".")
+    base, held, target = _class_of(get_type_hints(RunSpec)[top]), node, None
+    for key in keys:  # a choice may hold choices: the innermost counts
+        held = held[key] if isinstance(held, Mapping) and key in held else {}
+        target = held.get("_target_", target) if isinstance(held, Mapping) else target
     try:
-        return locate(target, base) if target and base else base
+        return locate(str(target), base) if target and base else base
     except ValueError:  # the group takes no _target_
         return base
 

@@ -26,6 +26,7 @@ from launcher.spec.run import RunSpec
 
 PACKAGE = Path(__file__).parents[1]
 TARGET = "_target_"
+PARTS = "reward.parts"
 _RESOLVER = re.compile(r"\$\{[^}]*[:$]")  # ${oc.env:HOME}, ${oc.${name}:HOME}: they reach outside the config
 _FAULTS = (HydraException, OmegaConfBaseException, YAMLError, OSError, ValueError)  # what composing raises
 
@@ -126,11 +127,25 @@ def _sort(words: Iterable[str], known: dict[str, list[str]]) -> Words:
             sorted_words.doubtful.update([top, *get_close_matches(top, known, n=1)])
             continue
         spelled, key = _spelling(override, word, known), override.key_or_group
+        if key == PARTS and isinstance(override.value(), dict):
+            _choose_parts(override.value(), known["reward"], sorted_words)
+            continue
         if key not in known:
             sorted_words.values.append(spelled)
         elif sorted_words.choices.setdefault(key, spelled) != spelled:
             sorted_words.problems.append(f"{key}: chosen twice; one of the two would do")
     return sorted_words
+
+
+def _choose_parts(weights: dict[Any, Any], known: list[str], read: Words) -> None:
+    """`reward.parts={gsm8k: 1.0}` becomes a choice of the group, put there, and its weight."""
+    for name, weight in weights.items():
+        if name not in known:
+            read.problems.append(f"{PARTS}: no choice {name!r}; {nearest(str(name), known)}")
+            read.doubtful.add("reward")
+        else:
+            read.choices[f"{PARTS}.{name}"] = f"+reward@{PARTS}.{name}={name}"
+            read.values.append(f"++reward.weights.{name}={weight}")
 
 
 def _refusal(override: Override, known: dict[str, list[str]]) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Literal
 
+from launcher.problems import shown
 from launcher.settings import Share, settings
 from launcher.spec.reward import Answer, Reward
 
@@ -38,6 +39,20 @@ class GSM8K(Reward):
         """The number, however it was come to."""
         given = (_marked if self.method == "strict" else _last)(response)
         return "" if given is None else str(given.normalize())
+
+    def unfit(self, answer: Answer) -> str:
+        if answer.ground_truth is None:
+            return "has no ground truth, which reward GSM8K compares with"
+        if _true_number(answer.ground_truth) is None:
+            return f"ground truth {shown(answer.ground_truth, 40)} is no number, which reward GSM8K compares with"
+        return ""
+
+    def gold(self, answer: Answer) -> str | None:
+        truth = answer.ground_truth
+        return truth if truth is None or _MARK in truth else self.dressed(truth)
+
+    def dressed(self, text: str) -> str:
+        return f"{_MARK} {text}"
 
     def _score(self, answer: Answer) -> float:
         truth = _true_number(answer.ground_truth)

@@ -16,6 +16,9 @@ from launcher.spec.reward import Answer, Reward
 class RewardModel(FromHub, Reward):
     """A sequence classifier with one output (`AutoModelForSequenceClassification`): its logit is the score."""
 
+    learned = True
+    cheap = False
+
     path: str
     """Hub id, or a folder with a config.json."""
     batch_size: AtLeastOne = 16

@@ -10,11 +10,12 @@ from launcher.engines.torch import streams, world
 from launcher.engines.torch.decode import Decoder
 from launcher.engines.torch.policy import Policy
 from launcher.engines.torch.rows import Rows
-from launcher.engines.torch.sources import imitated, scored
+from launcher.engines.torch.sources import imitated
+from launcher.engines.torch.tally import Tally
 from launcher.engines.torch.tokens import Pair, Tokens
 from launcher.events import Sample
 from launcher.monitor.scores import best_of, majority, powers, wilson
-from launcher.spec.reward import Answer, Reward
+from launcher.spec.reward import Answer, Reward, judged
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Asked:
     source: str
     answers: Sequence[Answer]
     scores: Sequence[float]
+    """NaN where there is none."""
 
 
 class Validation:
@@ -46,9 +48,11 @@ class Validation:
             tokens for tokens in rows.tokens if isinstance(tokens, Pair) or not policy.sampled
         ]
         self.sources = sorted({rows.rows[place].data_source for place in self.asked})
+        self.tally, self.alerts = Tally(), list[str]()
 
     def measure(self, step: int) -> tuple[dict[str, float], list[Sample]]:
         """verl's metrics of a validation, over all processes, and a few of the answers."""
+        self.tally, self.alerts = Tally(), []
         metrics, samples = self._scores(step) if self.asked else ({}, [])
         if self.compared:
             metrics |= self._losses()
@@ -65,11 +69,15 @@ class Validation:
                     held[name] = held.get(name, 0.0) + value
                 if len(samples) < self.shown:
                     samples.append(_sample(step, asked))
-        return self._metrics(sums), samples
+        metrics = self._metrics(sums)
+        self.alerts = self.tally.told()[1]
+        return metrics, samples
 
     def _of_prompt(self, asked: Asked) -> dict[str, float]:
-        """What one prompt adds to each sum."""
+        """What one prompt adds to each sum; nothing but itself where an answer has no score."""
         n, scores = len(asked.scores), asked.scores
+        if not all(map(math.isfinite, scores)):
+            return {"unscored": 1.0}
         mean = math.fsum(scores) / n
         found = {"prompts": 1.0, f"mean@{n}": mean, "unlike": float(sum(score not in (0.0, 1.0) for score in scores))}
         if n > 1:
@@ -86,8 +94,12 @@ class Validation:
         for source in self.sources:
             names = sorted({name for part in held for name in part[source]})
             totals = {name: math.fsum(part[source].get(name, 0.0) for part in held) for name in names}
-            prompts, unlike = totals.pop("prompts"), totals.pop("unlike")
+            prompts, unlike, without = (totals.pop(name, 0.0) for name in ("prompts", "unlike", "unscored"))
             n = self.decoder.sampler.val_n
+            if without:
+                found[f"val-aux/{source}/reward/scored@{n}"] = prompts / (prompts + without)
+            if not prompts:
+                continue
             for name, total in totals.items():
                 chief = name in (f"mean@{n}", f"best@{n}/mean", f"maj@{n}/mean")
                 found[f"val-{'core' if chief else 'aux'}/{source}/reward/{name}"] = total / prompts
@@ -109,12 +121,15 @@ class Validation:
     def _answer(self, places: list[int], step: int) -> Iterator[Asked]:
         n, temperature = self.decoder.sampler.val_n, self.decoder.sampler.val_temperature
         keys = streams.keys(self.seed, -step - 1, places, n)  # never a training step's streams
-        found = self.decoder.sample([self._prompt(place) for place in places], n, keys, temperature)
+        sampled = self.decoder.sample([self._prompt(place) for place in places], n, keys, temperature)
         if not places:
             return
-        texts = self.decoder.texts(found)
+        texts = self.decoder.texts(sampled)
         answers = [self.rows.answer(places[number // n], text) for number, text in enumerate(texts)]
-        scores = scored(self.reward, answers)
+        found = judged(self.reward, answers)
+        rows = [self.rows.rows[place].where for place in places for _ in range(n)]
+        self.tally.note([place for place in places for _ in range(n)], rows, found)
+        scores = found.total
         for number, place in enumerate(places):
             of = slice(number * n, (number + 1) * n)
             yield Asked(self.rows.rows[place].data_source, answers[of], scores[of])

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
 from launcher import checkpoints
-from launcher.engines.torch import measure, streams, world
+from launcher.engines.torch import measure, streams, tally, world
 from launcher.engines.torch.batching import mini_batches
 from launcher.engines.torch.evaluate import Validation
 from launcher.engines.torch.policy import Policy
@@ -27,6 +27,8 @@ class Source(Protocol):
     """Where a step's sequences come from: rows of a dataset, or prompts answered by the policy and scored."""
 
     order: Order
+    alerts: Sequence[str]
+    """What a person should know of the last batch."""
 
     def batch(self, step: int, clock: measure.Clock) -> tuple[Batch, dict[str, float]]:
         """What this process learns from in a step, and what there is to tell of how it came about."""
@@ -86,7 +88,7 @@ class Training:
             metrics, spoilt = self.step(step)
             if spoilt:  # before the step: what is told after it, a resume from it would not tell again
                 share = metrics[f"{self.policy.prefix}/skipped_nonfinite"]
-                why = f"{share:.0%} of the updates skipped, weights and optimizer kept: {spoilt} is not finite"
+                why = f"{share:.0%} of the updates skipped, weights and optimizer kept: {said_of(spoilt)}"
                 self.emit(Alert(step=step, text=why))
             self.emit(Step(step=step, metrics=metrics))
             self.check_finite(step, spoilt)
@@ -101,6 +103,7 @@ class Training:
         with self.clock("step"):
             self.busy("rollout" if self.policy.sampled else "update")
             came, told = self.source.batch(step, self.clock)  # tokens, mask, reward
+            self.alert(step, self.source.alerts)
             made, metrics, spoilt = self.learn(came, step)
         begun = {"training/global_step": float(step), "training/epoch": float(self.source.order.epoch(step))}
         metrics = begun | metrics | told
@@ -116,8 +119,9 @@ class Training:
         """The batch with its advantages, what its updates measured, and what was not finite."""
         trainer, algorithm = self.run.trainer, self.policy.algorithm
         parts = self.run.data.train_batch_size // (trainer.ppo_mini_batch_size or self.run.data.train_batch_size)
-        if batch.reward is not None and world.total((~batch.reward.isfinite()).sum().double()).item():
+        if self.policy.sampled and not world.total((~tally.unscored(batch)).sum().double()).item():
             return batch, {f"{self.policy.prefix}/skipped_nonfinite": 1.0}, "reward"
+        batch = tally.without_unscored(batch)
         on_policy = parts * trainer.ppo_epochs == 1
         batch = self.policy.annotate(batch, self.clock, on_policy=on_policy)  # + log-probabilities, values
         with self.clock("adv"):
@@ -135,14 +139,17 @@ class Training:
         """End the run when nothing but bad steps comes."""
         self.bad_steps = self.bad_steps + 1 if spoilt else 0
         if self.bad_steps >= self.run.trainer.max_bad_steps:
-            remedy = "a reward that is a number" if spoilt == "reward" else "a smaller optim.lr"
-            raise Problems([f"step {step}: {spoilt} is not finite, {self.bad_steps} steps in a row; {remedy} would do"])
+            why = f"step {step}: {said_of(spoilt)}, {self.bad_steps} steps in a row"
+            if spoilt == "reward":
+                raise Problems([f"{why}; a reward that gives numbers would do", *self.source.alerts])
+            raise Problems([f"{why}; a smaller optim.lr would do"])
 
     def validate(self, step: int) -> dict[str, float]:
         assert self.validation
         self.busy("validating")
         with self.clock("testing"):
             metrics, samples = self.validation.measure(step)
+        self.alert(step, self.validation.alerts)
         for sample in samples:
             self.emit(sample)
         if self.validated.step is None:
@@ -158,6 +165,10 @@ class Training:
             came = "has no better direction" if wanted in metrics else "is not measured"
             text = f"trainer.best_metric: {wanted} {came}, so no checkpoint is best; {nearest(wanted, known)}"
             self.emit(Alert(step=step, text=text))
+
+    def alert(self, step: int, lines: Sequence[str]) -> None:
+        for line in lines:
+            self.emit(Alert(step=step, text=line))
 
     def checkpoint(self, step: int) -> None:
         self.busy("saving")
@@ -189,6 +200,10 @@ class Training:
         if phase != self.phase:
             self.phase = phase
             self.emit(Phase(name=phase))
+
+
+def said_of(spoilt: str) -> str:
+    return "no group of answers could be scored" if spoilt == "reward" else f"{spoilt} is not finite"
 
 
 def saved_path(step: int) -> str:

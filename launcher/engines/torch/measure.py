@@ -15,6 +15,7 @@ from torch import Tensor
 
 from launcher.algorithms import ops
 from launcher.engines.torch import world
+from launcher.engines.torch.tally import unscored
 from launcher.spec.algorithm import Batch
 
 
@@ -40,7 +41,7 @@ class Clock:
 
 
 def spread(values: Mapping[str, Tensor]) -> dict[str, float]:
-    """Mean, maximum and minimum of each tensor's elements, over all processes."""
+    """Mean, maximum and minimum of each tensor's elements, over all processes; nothing of what has none."""
     names = list(values)
     flat = [values[name].double().flatten() for name in names]
     nothing = flat[0].new_full((1,), -torch.inf)
@@ -50,32 +51,35 @@ def spread(values: Mapping[str, Tensor]) -> dict[str, float]:
     )
     found: dict[str, float] = {}
     for name, (total, count), (top, bottom) in zip(names, sums.tolist(), tops.tolist(), strict=True):
-        found |= {f"{name}/mean": total / max(count, 1), f"{name}/max": top, f"{name}/min": -bottom}
+        if count:
+            found |= {f"{name}/mean": total / count, f"{name}/max": top, f"{name}/min": -bottom}
     return found
 
 
 def of_batch(came: Batch, made: Batch, sampled: bool, max_response: int) -> dict[str, float]:
-    """verl's metrics of a step's data: as it came, and as the algorithm made it. Both are what this process holds."""
+    """verl's metrics of a step's data: as it came, and as the algorithm made it. Both are what this process holds.
+
+    Scores are those of groups whose answers all have one.
+    """
     if sampled:  # pairs among sampled answers have no score
         came, made = (batch.rows(batch.preference == 0) for batch in (came, made))
     answer = came.mask.sum(-1)  # [B]
     values = {"prompt_length": came.length - answer, "response_length": answer}
     if not sampled:
         return spread(values)
+    values["response_length/clip_ratio"] = answer >= max_response
+    known = ~unscored(came)
+    came, made = came.rows(known), made.rows(known)
     same = ops.same_in_group(came.reward, ops.indexed(came.group)) if len(came) else came.group > 0
-    values |= {
-        "critic/score": came.reward,
-        "critic/rewards": made.reward,
-        "response_length/clip_ratio": answer >= max_response,
-        "critic/frac_reward_zero_std": same,
-    }
+    values |= {"critic/score": came.reward, "critic/rewards": made.reward, "critic/frac_reward_zero_std": same}
     for name, values_of in (("advantages", made.advantage), ("returns", made.target), ("values", made.value)):
         if values_of is not None:
             values[f"critic/{name}"] = values_of[made.mask > 0]
     found = spread(values)
     for name in ("response_length/clip_ratio", "critic/frac_reward_zero_std"):
-        found[name] = found.pop(f"{name}/mean")
-        del found[f"{name}/max"], found[f"{name}/min"]
+        if f"{name}/mean" in found:
+            found[name] = found.pop(f"{name}/mean")
+            del found[f"{name}/max"], found[f"{name}/min"]
     return found
 
 

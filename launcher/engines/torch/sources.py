@@ -15,10 +15,10 @@ from launcher.engines.torch.decode import Decoder, Sampled
 from launcher.engines.torch.measure import Clock
 from launcher.engines.torch.model import CausalLM
 from launcher.engines.torch.rows import Rows
+from launcher.engines.torch.tally import Tally, unscored
 from launcher.engines.torch.tokens import Pair, Tokens
-from launcher.problems import Problems
 from launcher.spec.algorithm import Algorithm, Batch
-from launcher.spec.reward import Answer, Reward
+from launcher.spec.reward import Reward, judged
 
 EXACT = torch.float64  # of masks, rewards and advantages: they are small, and their sums nearly cancel
 
@@ -58,6 +58,8 @@ class Demonstrations:
     def __init__(self, rows: Rows, order: Order, model: CausalLM) -> None:
         self.rows, self.order, self.model = rows, order, model
 
+    alerts: Sequence[str] = ()
+
     def batch(self, step: int, clock: Clock) -> tuple[Batch, dict[str, float]]:
         return imitated([self.rows.tokens[row] for row in self.order.of(step)], self.model), {}
 
@@ -81,28 +83,43 @@ class Rollouts:
     ) -> None:
         self.rows, self.order, self.decoder, self.reward = rows, order, decoder, reward
         self.algorithm, self.seed = algorithm, seed
+        self.tally, self.alerts = Tally(), list[str]()
 
     def batch(self, step: int, clock: Clock) -> tuple[Batch, dict[str, float]]:
-        """The step's answers; an algorithm that wants a step full of groups it keeps gets them, within its bound."""
+        """The step's answers, and what there is to tell of them; `alerts` are for people."""
+        self.tally = Tally()
+        batch, told, groups = self._filled(step, clock)
+        scored, self.alerts = self.tally.told(groups)
+        return batch, told | scored
+
+    def _filled(self, step: int, clock: Clock) -> tuple[Batch, dict[str, float], set[int] | None]:
+        """An algorithm that wants a step full of groups it keeps gets them, within its bound. With what there is to
+        tell, and the groups that were taken where others were answered, too.
+        """
         most, first = self.algorithm.max_num_gen_batches, self._round(self.order.of(step), step, 0, clock)
         if most == 1:
-            return first, {}
+            return first, {}, None
         keeps = self._kept(first)
         kept, left, rounds = first.rows(keeps), first.rows(~keeps), 1
-        while (full := self._groups(kept)) < self.order.batch and rounds < most:
+        while (full := self._groups(kept)) < self.order.batch and rounds < most and self._any_scored(first):
             more = self._round(self.order.again(step, rounds), step, rounds, clock)
             kept, rounds = _joined([kept, more.rows(self._kept(more))]), rounds + 1
         told = {"train/num_gen_batches": float(rounds), "train/share_full": min(full / self.order.batch, 1.0)}
-        return self._shared_out(kept, left), told
+        batch, groups = self._shared_out(kept, left)
+        return batch, told, groups
 
     def _kept(self, batch: Batch) -> Tensor:
-        """[B] rows of groups to learn from, and of those in which a score is not finite: that must not pass unseen."""
-        return self.algorithm.kept(batch) | torch.isin(batch.group, batch.group[~batch.reward.isfinite()])
+        """[B] rows of groups to learn from; one in which an answer has no score teaches nothing."""
+        return self.algorithm.kept(batch) & ~unscored(batch)
 
     def _groups(self, batch: Batch) -> int:
         return int(world.total(batch.mask.new_tensor(float(len(batch) // self.decoder.sampler.n))).item())
 
-    def _shared_out(self, kept: Batch, left: Batch) -> Batch:
+    def _any_scored(self, first: Batch) -> bool:
+        """Where the reward fails altogether, more answers would be written for nothing."""
+        return world.total((~unscored(first)).sum().double()).item() > 0
+
+    def _shared_out(self, kept: Batch, left: Batch) -> tuple[Batch, set[int]]:
         """As many groups as a step takes, in the order of their numbers and as many to each process.
 
         Where too few were kept, groups that the algorithm leaves out hold the empty places.
@@ -112,7 +129,8 @@ class Rollouts:
             parts = [part for parts in world.gathered([_to(part, "cpu") for part in held.split(n)]) for part in parts]
             groups += sorted(parts, key=lambda part: int(part.group[0]))
         chosen = sorted(groups[: self.order.batch], key=lambda part: int(part.group[0]))
-        return _to(_joined(chosen[world.RANK :: world.SIZE]), self.decoder.model.device)
+        mine = _to(_joined(chosen[world.RANK :: world.SIZE]), self.decoder.model.device)
+        return mine, {int(part.group[0]) for part in chosen}
 
     def _round(self, rows: Sequence[int], step: int, round_: int, clock: Clock) -> Batch:
         given = [self.rows.tokens[row] for row in rows]
@@ -135,28 +153,18 @@ class Rollouts:
         asked = [prompt for prompt in prompts for _ in range(n)]
         with clock("reward"):
             texts = self.decoder.texts(answers)
-            scores = scored(
+            scores = judged(
                 self.reward, [self.rows.answer(prompt.row, text) for prompt, text in zip(asked, texts, strict=True)]
             )
         batch = collate(
             [joined(prompt, answer) for prompt, answer in zip(asked, answers, strict=True)], self.decoder.model
         )
-        group = torch.tensor(list(numbered), device=batch.mask.device)
+        numbers = [number for number in numbered for _ in range(n)]
+        self.tally.note(numbers, [self.rows.rows[prompt.row].where for prompt in asked], scores)
         return replace(
-            batch, group=group.repeat_interleave(n), reward=batch.mask.new_tensor(scores),
+            batch, group=torch.tensor(numbers, device=batch.mask.device), reward=batch.mask.new_tensor(scores.total),
             preference=torch.zeros_like(batch.length),
         )  # fmt: skip
-
-
-def scored(reward: Reward, answers: Sequence[Answer]) -> list[float]:
-    """One score for each answer. One that is not finite is passed on: the step will not be taken."""
-    scores = reward.score(answers)
-    if len(scores) != len(answers):
-        raise Problems(
-            [f"reward: {type(reward).__name__} gave {len(scores)} scores for {len(answers)} answers;"
-             " one for each would do"]
-        )  # fmt: skip
-    return scores
 
 
 def joined(prompt: Tokens, answer: Sampled) -> tuple[list[int], list[int]]:

@@ -1,0 +1,154 @@
+"""Rewards made of rewards: a weighted sum of several, or for each row the one that its data source asks for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
+from difflib import get_close_matches
+from typing import Annotated, Self
+
+from pydantic import Field
+
+from launcher.problems import nearest, shown
+from launcher.settings import Chosen, settings
+from launcher.spec.reward import Answer, Reward, Scores, judged, part_name
+from launcher.spec.routes import ROUTES, route
+
+Parts = Annotated[dict[str, Chosen[Reward]], Field(min_length=1)]
+Weight = Annotated[float, Field(allow_inf_nan=False)]
+SUMS = {False: "rule_based", True: "rm_based"}  # by whether a reward is learned
+
+
+@settings
+class Combined(Reward):
+    """What both have in common."""
+
+    parts: Parts
+    """The rewards, by name. A config file composes them from the group's other choices; on the command line
+    `reward=weighted reward.parts={gsm8k:1.0,format:0.2}` names choices and their weights."""
+
+    @property
+    def learned(self) -> bool:  # type: ignore[override]  # the base class names a constant
+        return all(part.learned for part in self.parts.values())
+
+    @property
+    def cheap(self) -> bool:  # type: ignore[override]
+        return all(part.cheap for part in self.parts.values())
+
+    def score(self, answers: Sequence[Answer]) -> list[float]:
+        return list(self.judge(answers).total)
+
+    def problems(self) -> list[str]:
+        found = [f"reward.parts: {shown(name)} is no name for a metric; letters, digits and '_' would do"
+                 for name in self.parts if not part_name(name) or name in SUMS.values()]  # fmt: skip
+        for name, part in self.parts.items():
+            found += [f"reward.parts.{name}{line.removeprefix('reward')}" for line in part.problems()]
+        return found
+
+    def rooted(self) -> Self:
+        return replace(self, parts={name: part.rooted() for name, part in self.parts.items()})
+
+
+@settings
+class Weighted(Combined):
+    """The sum of each part's score times its weight."""
+
+    weights: dict[str, Weight] = field(default_factory=dict)
+    """By the parts' names; what is not named counts once. With 0 a part is told and counts for nothing."""
+
+    def problems(self) -> list[str]:
+        known = list(self.parts)
+        strange = [f"reward.weights: no part {name!r}; {nearest(name, known)}" for name in self.weights
+                   if name not in known]  # fmt: skip
+        return [*strange, *super().problems()]
+
+    def judge(self, answers: Sequence[Answer]) -> Scores:
+        """An answer that one part cannot score has no score, as the others alone would mean something else."""
+        total, faults, told = [0.0] * len(answers), [""] * len(answers), dict[str, Sequence[float]]()
+        sums = {name: [0.0] * len(answers) for name in SUMS.values()}
+        for name, part in self.parts.items():
+            weight, found = self.weights.get(name, 1.0), judged(part, answers)
+            told |= {name: found.total} | {f"{name}/{inner}": of for inner, of in found.parts.items()}
+            for place, (value, fault) in enumerate(zip(found.total, found.faults, strict=True)):
+                if fault and weight:
+                    faults[place] = faults[place] or f"{name}: {fault}"
+                elif weight:
+                    total[place] += weight * value
+                    sums[SUMS[part.learned]][place] += weight * value
+        gaps = [place for place, fault in enumerate(faults) if fault]
+        for values in (total, *sums.values()):
+            for place in gaps:
+                values[place] = math.nan
+        return Scores(total, {**told, **sums}, faults)
+
+    def unfit(self, answer: Answer) -> str:
+        reasons = (part.unfit(answer) for name, part in self.parts.items() if self.weights.get(name, 1.0))
+        return next((reason for reason in reasons if reason), "")
+
+    def gold(self, answer: Answer) -> str | None:
+        """The answer of the first part that knows it, in the form of each part after that."""
+        for name, part in self.parts.items():
+            if (found := part.gold(answer)) is not None:
+                return self._dressed(found, [of for other, of in self.parts.items() if other != name])
+        return None
+
+    def dressed(self, text: str) -> str:
+        return self._dressed(text, list(self.parts.values()))
+
+    def _dressed(self, text: str, parts: Sequence[Reward]) -> str:
+        for part in parts:
+            text = part.dressed(text)
+        return text
+
+    def said(self, response: str) -> str:
+        """As the part with the largest weight reads it."""
+        chief = max(self.parts, key=lambda name: self.weights.get(name, 1.0))
+        return self.parts[chief].said(response)
+
+
+@settings
+class Auto(Combined):
+    """For each row the rule that its data_source asks for, as verl's default does."""
+
+    routes: dict[str, str] = field(default_factory=dict)
+    """data_source -> part, for sources that the table (launcher/spec/routes.py) does not know, or knows otherwise."""
+
+    def problems(self) -> list[str]:
+        """A part that cannot work here is no problem until a row asks for it."""
+        known = list(self.parts)
+        return [f"reward.routes: {source!r} leads to {part!r}, which is no part; {nearest(part, known)}"
+                for source, part in self.routes.items() if part not in known]  # fmt: skip
+
+    def judge(self, answers: Sequence[Answer]) -> Scores:
+        total, faults = [math.nan] * len(answers), [self.unfit(answer) for answer in answers]
+        told: dict[str, list[float]] = {}
+        for name, part in self.parts.items():
+            places = [place for place, answer in enumerate(answers) if self._rule(answer) == name and not faults[place]]
+            found = judged(part, [answers[place] for place in places])
+            parts: Mapping[str, Sequence[float]] = {name: found.total} if places else {}
+            parts |= {f"{name}/{inner}": of for inner, of in found.parts.items()}
+            for inner, values in parts.items():
+                told[inner] = [math.nan] * len(answers)
+                for place, value in zip(places, values, strict=True):
+                    told[inner][place] = value
+            for place, value, fault in zip(places, found.total, found.faults, strict=True):
+                total[place], faults[place] = value, fault
+        return Scores(total, told, faults)
+
+    def unfit(self, answer: Answer) -> str:
+        name = self._rule(answer)
+        if name is None or name not in self.parts:
+            source, known = shown(answer.data_source), [*self.routes, *ROUTES]
+            would = f"reward.routes={{{answer.data_source}: {next(iter(self.parts))}}} would do"
+            near = get_close_matches(answer.data_source, known, n=1)
+            return f"data_source {source} has no reward; {f'did you mean {near[0]}?' if near else would}"
+        part = self.parts[name]
+        return next(iter(part.problems()), "") or part.unfit(answer)
+
+    def gold(self, answer: Answer) -> str | None:
+        name = self._rule(answer)
+        return self.parts[name].gold(answer) if name in self.parts else None
+
+    def _rule(self, answer: Answer) -> str | None:
+        return route(answer.data_source, self.routes)

@@ -1,0 +1,51 @@
+"""The form of a response, whatever it says: a regular expression that the whole of it must match."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cached_property
+
+from launcher.foreign import Fault
+from launcher.problems import said, shown
+from launcher.rewards.pool import Pool
+from launcher.settings import AtLeastOne, Positive, settings
+from launcher.spec.reward import Answer, Reward, Scores
+
+_SAID = r"(?:(?!</?think>|</?answer>).)*+"  # anything but a tag; possessive, so that a match takes one walk
+THINK_ANSWER = rf"\s*+<think>{_SAID}</think>\s*+<answer>{_SAID}</answer>\s*+"
+"""DeepSeek-R1's form (arXiv:2501.12948, section 2.2.2): each tag once, and nothing but blanks outside."""
+
+
+@settings
+class Format(Reward):
+    """1.0 when the whole response matches, otherwise 0.0."""
+
+    pattern: str = THINK_ANSWER
+    """Python's syntax; `.` matches line ends, too."""
+    timeout_s: Positive = 1.0
+    """Seconds for one response; a pattern that can match in many ways may take for ever."""
+    workers: AtLeastOne = 1
+    """Processes that match, for each training process."""
+
+    def score(self, answers: Sequence[Answer]) -> list[float]:
+        return list(self.judge(answers).total)
+
+    def judge(self, answers: Sequence[Answer]) -> Scores:
+        found = self._pool.ask([answer.response for answer in answers], self.timeout_s)
+        faults = [f"reward.pattern {one.reason}" if isinstance(one, Fault) else "" for one in found]
+        return Scores([float("nan") if isinstance(one, Fault) else float(one) for one in found], {}, faults)
+
+    def dressed(self, text: str) -> str:
+        return f"<think>\n\n</think>\n<answer>{text}</answer>" if self.pattern == THINK_ANSWER else text
+
+    def problems(self) -> list[str]:
+        try:
+            re.compile(self.pattern, re.DOTALL)
+        except (re.error, RecursionError, OverflowError) as error:
+            return [f"reward.pattern: {shown(self.pattern)} is no regular expression, {said(error)}; one would do"]
+        return []
+
+    @cached_property
+    def _pool(self) -> Pool:
+        return Pool("pattern", {"pattern": self.pattern}, self.workers)

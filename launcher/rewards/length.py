@@ -1,0 +1,66 @@
+"""Rewards for the length of a response, as its reader sees it: in characters or words.
+
+What an answer costs is counted in tokens: `algorithm=dapo` has that price (overlong_buffer_len), counted by the engine
+and taken off after groups were chosen. Use these where the length of the text is what is wanted, with any algorithm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from launcher.settings import AtLeastOne, Count, settings
+from launcher.spec.reward import Answer, Reward
+
+Unit = Literal["characters", "words"]
+
+
+def length(text: str, unit: Unit) -> int:
+    return len(text) if unit == "characters" else len(text.split())
+
+
+@settings
+class Length(Reward):
+    """1.0 between `low` and `high`; outside it falls in a straight line to 0.0."""
+
+    low: Count = 0
+    """The shortest response that earns everything."""
+    high: AtLeastOne
+    """The longest such; equal to `low` it is a target."""
+    margin: AtLeastOne = 100
+    """So far outside nothing is left."""
+    unit: Unit = "characters"
+    """What is counted."""
+
+    def __post_init__(self) -> None:
+        if self.high < self.low:
+            raise ValueError(f"high is {self.high} and low {self.low}; high >= low would do")
+
+    def score(self, answers: Sequence[Answer]) -> list[float]:
+        return [self._score(length(answer.response, self.unit)) for answer in answers]
+
+    def _score(self, found: int) -> float:
+        outside = max(self.low - found, found - self.high, 0)
+        return max(1.0 - outside / self.margin, 0.0)
+
+
+@settings
+class Overlong(Reward):
+    """DAPO's soft punishment (arXiv:2503.14476, eq. 13): 0.0, then down to -1.0 where a response is too long."""
+
+    longest: AtLeastOne
+    """From this length on it is -1."""
+    buffer: AtLeastOne
+    """Over so much before that length it falls."""
+    unit: Unit = "characters"
+    """What is counted."""
+
+    def __post_init__(self) -> None:
+        if self.buffer > self.longest:
+            raise ValueError(f"buffer is {self.buffer} of {self.longest}; at most {self.longest} would do")
+
+    def score(self, answers: Sequence[Answer]) -> list[float]:
+        return [-self._price(length(answer.response, self.unit)) for answer in answers]
+
+    def _price(self, found: int) -> float:
+        return min(max((found - (self.longest - self.buffer)) / self.buffer, 0.0), 1.0)
