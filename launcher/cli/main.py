@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from launcher import __version__
-from launcher.cli import advise, checkpoints, data, merge, models, plan, runs, train
+from launcher.cli import advise, checkpoints, data, merge, models, plan, reward, runs, train
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_show_locals=False)
 
@@ -38,6 +38,7 @@ app.add_typer(data.app, name="data")
 models.app.command("merge")(merge.merge)
 app.add_typer(models.app, name="model")
 app.command("checkpoints")(checkpoints.checkpoints)
+app.add_typer(reward.app, name="reward")
 
 if __name__ == "__main__":
     app()

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 
+from launcher.launch.bench_reward import refusals
 from launcher.problems import said, shown
 from launcher.spec.run import RunSpec, Trainer
 
 
 def problems(run: RunSpec) -> list[str]:
-    """One line for each thing that would fail: files that are not there, folders that cannot be written."""
+    """One line for each thing that would fail: files that are not there, folders that cannot be written, a reward
+    that nothing can be learnt from.
+    """
     found = [*run.data.problems(), *run.model.problems(), *run.reward.problems()]
     try:
         found += _folder(run.trainer)
     except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL, or the home of nobody
         found.append(f"trainer.run_root: got {shown(run.trainer.run_root)}, {said(error)}; another folder would do")
+    if not found:
+        found += refusals(replace(run, reward=deepcopy(run.reward)))  # what it starts to judge ends with the copy
     return list(dict.fromkeys(found))
 
 

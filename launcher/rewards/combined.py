@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from difflib import get_close_matches
 from typing import Annotated, Self
@@ -35,6 +35,10 @@ class Combined(Reward):
     @property
     def cheap(self) -> bool:  # type: ignore[override]
         return all(part.cheap for part in self.parts.values())
+
+    def leaves(self) -> Iterator[Reward]:
+        for part in self.parts.values():
+            yield from part.leaves()
 
     def score(self, answers: Sequence[Answer]) -> list[float]:
         return list(self.judge(answers).total)

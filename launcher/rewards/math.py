@@ -44,10 +44,9 @@ class Math(Reward):
         total, faults, late = [0.0] * len(answers), [""] * len(answers), [0.0] * len(answers)
         asked: dict[int, list[str]] = {}
         for place, answer in enumerate(answers):
-            given, truth = self._given(answer.response), answer.ground_truth
+            given, truth = self._given(answer.response), _truth(answer.ground_truth)
             if truth is None or given is None:
                 continue
-            truth = boxed(truth) or truth
             if "".join(given.split()) == "".join(truth.split()):
                 total[place] = 1.0
             else:
@@ -66,8 +65,8 @@ class Math(Reward):
         return "" if (answer.ground_truth or "").strip() else "has no ground truth, which reward Math compares with"
 
     def gold(self, answer: Answer) -> str | None:
-        truth = answer.ground_truth
-        return None if truth is None else self.dressed(boxed(truth) or truth)
+        truth = _truth(answer.ground_truth)
+        return None if truth is None else self.dressed(truth)
 
     def dressed(self, text: str) -> str:
         return _box(text)
@@ -83,6 +82,11 @@ class Math(Reward):
     @cached_property
     def _pool(self) -> Pool:
         return Pool("math", {"memory_bytes": int(self.memory_gb * 2**30)}, self.workers)
+
+
+def _truth(text: str | None) -> str | None:
+    r"""The answer of a ground truth, which may be a whole solution that ends in `\boxed{}` or, as GSM8K's, in `####`."""
+    return None if text is None else boxed(text) or text.rpartition("####")[2].strip()
 
 
 def boxed(text: str) -> str | None:

@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 
 from launcher.settings import AtLeastOne, settings
 from launcher.spec.algorithm import Kind
+from launcher.spec.reward import Answer
 
 Split = Literal["train", "val"]
 ROLES = ("system", "user", "assistant", "tool")
@@ -40,6 +41,19 @@ class Row:
     data_source: str = "unknown"
     ability: str = ""
     extra_info: Mapping[str, Any] = field(default_factory=dict)
+
+
+def answer_to(row: Row, text: str = "") -> Answer:
+    """`text` as an answer to the row's prompt, with what a reward may know of it."""
+    prompt = row.prompt if isinstance(row.prompt, str) else tuple((turn.role, turn.content) for turn in row.prompt)
+    return Answer(text, row.ground_truth, row.data_source, row.extra_info, prompt)
+
+
+def asked(row: Row, split: Split, kind: Kind) -> bool:
+    """Whether the policy answers its prompt and the reward scores that: held-out rows only where the truth is known."""
+    if split == "val":
+        return row.ground_truth is not None
+    return kind in ("prompts", "mixed") and row.rejected is None
 
 
 @dataclass(frozen=True)

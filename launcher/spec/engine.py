@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 from launcher.events import Event
 
 if TYPE_CHECKING:
+    from launcher.spec.reward import Reward
     from launcher.spec.run import RunSpec
 
 
@@ -42,6 +43,10 @@ class Engine(ABC):
         if name in self.runs:
             return []
         return [f"algorithm: {type(self).__name__} does not run {name}; it runs {', '.join(sorted(self.runs))}"]
+
+    def reward(self, run: RunSpec) -> Reward:
+        """The run's reward, ready to be asked here and now: where it has a network, that is loaded."""
+        return run.reward
 
     @abstractmethod
     def plan(self, run: RunSpec, folder: Path, start: int = 0) -> Plan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self, SupportsFloat
 
@@ -69,6 +69,10 @@ class Reward(ABC):
     def dressed(self, text: str) -> str:
         """`text` in the form that this reward reads an answer from."""
         return text
+
+    def leaves(self) -> Iterator[Reward]:
+        """Itself, or the rewards that it is made of."""
+        yield self
 
     def problems(self) -> list[str]:
         """What can be seen to be wrong before anything is loaded: one line each."""

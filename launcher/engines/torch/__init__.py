@@ -11,8 +11,10 @@ from pydantic import BeforeValidator
 
 from launcher.events import Alert, Event, from_line
 from launcher.problems import shown
+from launcher.rewards.model import RewardModel
 from launcher.settings import Count, listed, settings
 from launcher.spec.engine import Engine, Plan, Process
+from launcher.spec.reward import Reward
 from launcher.spec.run import RunSpec
 from launcher.spec.sampler import Sampler
 
@@ -66,9 +68,16 @@ class Torch(Engine):
                 found.append(f"with engine.strategy=fsdp2 `weights` rests the {role} too")
         if "reference" in self.offload and "reference" in needs and run.model.lora_rank:
             found.append("the reference is the policy without its adapters")
-        if "reward" in self.offload and type(run.reward).__name__ != "RewardModel":
+        if "reward" in self.offload and not _has_network(run.reward):
             found.append("the reward is no model")
         return found
+
+    def reward(self, run: RunSpec) -> Reward:
+        if not _has_network(run.reward):
+            return run.reward
+        from launcher.engines.torch import assemble  # noqa: PLC0415  it loads torch, which rules do not need
+
+        return assemble.reward(run, assemble.device(run, self.num_threads))
 
     def plan(self, run: RunSpec, folder: Path, start: int = 0) -> Plan:
         processes = run.hardware.processes
@@ -90,3 +99,7 @@ class Torch(Engine):
             event = Alert(step=0, text=f"rank 0 told what cannot be read: {shown(text)}")
         if event:
             yield event
+
+
+def _has_network(reward: Reward) -> bool:
+    return any(isinstance(leaf, RewardModel) for leaf in reward.leaves())

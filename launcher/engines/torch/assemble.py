@@ -24,17 +24,20 @@ from launcher.engines.torch.policy import Policy
 from launcher.engines.torch.roles import FrozenCopy, Reference, WithoutAdapters
 from launcher.engines.torch.rows import Rows
 from launcher.engines.torch.save import Position, Saver, Validated, Written, position_of
-from launcher.engines.torch.scorer import ModelScorer
+from launcher.engines.torch.scorer import at_work
 from launcher.engines.torch.sources import Demonstrations, Order, Rollouts
 from launcher.engines.torch.state import load_optimizers
 from launcher.engines.torch.tokens import Encoder
 from launcher.engines.torch.trained import Trained
 from launcher.events import Event, Loaded
 from launcher.problems import Problems
-from launcher.rewards.model import RewardModel
 from launcher.spec.algorithm import Told
+from launcher.spec.data import Split
 from launcher.spec.reward import Reward
 from launcher.spec.run import RunSpec
+
+
+SPLITS: tuple[Split, ...] = ("train", "val")
 
 
 @dataclass(frozen=True)
@@ -85,14 +88,14 @@ def parts(run: RunSpec, device: torch.device, checkpoint: Path | None, refused: 
     if checkpoint:
         _take_up(policy, checkpoint, order)
     decoder = Decoder(model, run.sampler, run.data.max_response_length, parallel)
-    reward = _reward(run, device)
+    judge = reward(run, device)
     source: Source = (
-        Rollouts(train_rows, order, decoder, reward, run.algorithm, run.seed)
+        Rollouts(train_rows, order, decoder, judge, run.algorithm, run.seed)
         if policy.sampled
         else Demonstrations(train_rows, order, model)
     )
     shown = run.trainer.log_val_generations
-    validation = Validation(held_out, policy, decoder, reward, run.seed, run.data.val_batch_size, shown)
+    validation = Validation(held_out, policy, decoder, judge, run.seed, run.data.val_batch_size, shown)
     return Parts(train_rows, held_out, policy, source, validation if held_out.rows else None, steps)
 
 
@@ -121,21 +124,19 @@ def _policy(
     )  # fmt: skip
 
 
-def _reward(run: RunSpec, device: torch.device) -> Reward:
-    if not isinstance(run.reward, RewardModel):
-        return run.reward
-    rests = isinstance(run.engine, Torch) and "reward" in run.engine.offload
-    return ModelScorer(run.reward, device, rests)
+def reward(run: RunSpec, device: torch.device) -> Reward:
+    """The run's reward, ready to be asked."""
+    return at_work(run.reward, device, rests=isinstance(run.engine, Torch) and "reward" in run.engine.offload)
 
 
 def _read(run: RunSpec, encoder: Encoder, refused: Path) -> tuple[Rows, Rows]:
     """Training and held-out rows. Rank 0 keeps the refused ones in a file."""
     kind = run.algorithm.data
     with RefusedLog(None if world.RANK else refused) as log:
-        read = rows.read(encoder, "train", kind, log), rows.read(encoder, "val", kind, log)
+        train, val = (rows.read(encoder, split, kind, log, run.reward) for split in SPLITS)
     if log.bad and run.data.on_bad_row == "error":
         raise Problems(log.lines())
-    return read
+    return train, val
 
 
 def _check_length(run: RunSpec, model: CausalLM) -> None:

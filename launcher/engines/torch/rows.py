@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from launcher.data.refused import RefusedLog
 from launcher.engines.torch.tokens import Encoder, Pair, Tokens
 from launcher.spec.algorithm import Kind
-from launcher.spec.data import Refused, Row, Split
-from launcher.spec.reward import Answer
+from launcher.spec.data import Refused, Row, Split, answer_to, asked
+from launcher.spec.reward import Answer, Reward
 
 
 @dataclass(frozen=True)
@@ -20,17 +20,16 @@ class Rows:
     refused: int = 0
 
     def answer(self, place: int, text: str) -> Answer:
-        row = self.rows[place]
-        prompt = row.prompt if isinstance(row.prompt, str) else tuple((turn.role, turn.content) for turn in row.prompt)
-        return Answer(text, row.ground_truth, row.data_source, row.extra_info, prompt)
+        return answer_to(self.rows[place], text)
 
 
-def read(encoder: Encoder, split: Split, kind: Kind, log: RefusedLog) -> Rows:
-    """Every good row of a split; the log counts and keeps the others."""
+def read(encoder: Encoder, split: Split, kind: Kind, log: RefusedLog, reward: Reward) -> Rows:
+    """Every good row of a split; the log counts and keeps the others, such as prompts that `reward` could not score."""
     found, before = Rows(), log.refused
     for row in log.sift(encoder.data.read(split, kind)):
         encode = encoder.pair if row.rejected else encoder.demonstration if kind == "answers" else encoder.prompt
-        made = encode(len(found.rows), row)
+        reason = reward.unfit(answer_to(row)) if asked(row, split, kind) else ""
+        made = Refused(row.where, reason, repr(row)) if reason else encode(len(found.rows), row)
         if isinstance(made, Refused):
             log.good, log.rows = log.good - 1, log.rows - 1  # it was a good row until its tokens were counted
             log.keep(made)

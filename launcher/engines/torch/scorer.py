@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -12,12 +13,16 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from launcher.models.pretrained import weights_of
 from launcher.problems import Problems
+from launcher.rewards.combined import Combined
 from launcher.rewards.model import RewardModel
 from launcher.spec.reward import Answer, Reward
 
 
 class ModelScorer(Reward):
     """Writes prompt and answer with the reward model's own template, and takes its one logit as the score."""
+
+    learned = True
+    cheap = False
 
     def __init__(self, settings: RewardModel, device: torch.device, rests: bool = False) -> None:
         self.settings, self.device, self.rests = settings, device, rests
@@ -66,3 +71,12 @@ class ModelScorer(Reward):
             return "".join(content for _, content in turns) + answer.response
         messages = [{"role": role, "content": content} for role, content in (*turns, ("assistant", answer.response))]
         return str(self.tokenizer.apply_chat_template(messages, tokenize=False))
+
+
+def at_work(reward: Reward, device: torch.device, rests: bool = False) -> Reward:
+    """The reward, with every model in it loaded."""
+    if isinstance(reward, RewardModel):
+        return ModelScorer(reward, device, rests)
+    if isinstance(reward, Combined):
+        return replace(reward, parts={name: at_work(part, device, rests) for name, part in reward.parts.items()})
+    return reward

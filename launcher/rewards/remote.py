@@ -1,0 +1,181 @@
+"""A reward behind an address: answers are sent as JSON, and their scores come back.
+
+    POST url  {"answers": [{"response", "ground_truth", "data_source", "extra_info", "prompt"}, ...]}
+    ->        {"scores": [0.5, 1, ...]}, one number for each answer, in order; null for one that it cannot score
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, field
+from http.client import HTTPException, HTTPMessage
+from typing import IO, Any, Literal
+from urllib.parse import urlsplit
+
+from launcher.problems import said, shown
+from launcher.settings import AtLeastOne, Count, Names, NonNegative, Positive, settings
+from launcher.spec.reward import Answer, Reward, Scores
+
+LONGEST = 64 * 2**20  # bytes of a reply
+AGAIN = {408, 425, 429, 500, 502, 503, 504}  # a server that says so may say otherwise in a moment
+MOST_WAIT_S = 30.0
+
+
+@settings
+class Remote(Reward):
+    """Asks a server. Answers that it does not score in time are without a score; the run goes on."""
+
+    cheap = False
+
+    url: str
+    """Where answers are sent, http or https."""
+    token_env: str | None = None
+    """Name of the environment variable that holds a bearer token; the token itself is never part of a run."""
+    kind: Literal["rule", "model"] = "model"
+    """Whether reports add its scores to those of rules or of models."""
+    batch_size: AtLeastOne = 32
+    """Answers in one request."""
+    max_parallel: AtLeastOne = 8
+    """Requests under way at the same time, of each training process."""
+    timeout_s: Positive = 60.0
+    """Seconds for one request, however slowly its reply comes."""
+    retries: Count = 3
+    """Times that a request is sent again where the server is busy or cannot be reached."""
+    backoff_s: NonNegative = 1.0
+    """Seconds before the first such time; each next waits twice as long."""
+    send: Names = ("response", "ground_truth", "data_source", "extra_info", "prompt")
+    """What the server is told of an answer."""
+    headers: dict[str, str] = field(default_factory=dict)
+    """More of each request; a secret belongs in token_env."""
+
+    @property
+    def learned(self) -> bool:  # type: ignore[override]  # the base class names a constant
+        return self.kind == "model"
+
+    def problems(self) -> list[str]:
+        found, parts = [], urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            found.append(f"reward.url: got {shown(self.url)}; http://host:port/path would do")
+        if parts.username or parts.password:
+            found.append("reward.url: holds a name or password, which would be kept with the run; token_env would do")
+        if self.token_env and not os.environ.get(self.token_env):
+            found.append(f"reward.token_env: the environment has no {self.token_env}; one with the token would do")
+        known = [name for name in Answer.__dataclass_fields__]
+        found += [f"reward.send: an answer has no {name!r}; it has {', '.join(known)}" for name in self.send
+                  if name not in known]  # fmt: skip
+        found += [f"reward.headers: {name} would be kept with the run; token_env would do" for name in self.headers
+                  if name.lower() in ("authorization", "cookie", "proxy-authorization", "x-api-key", "api-key")]  # fmt: skip
+        return found
+
+    def score(self, answers: Sequence[Answer]) -> list[float]:
+        return list(self.judge(answers).total)
+
+    def judge(self, answers: Sequence[Answer]) -> Scores:
+        """Where `max_parallel` requests in a row come to nothing, the rest is not sent."""
+        batches = [answers[start : start + self.batch_size] for start in range(0, len(answers), self.batch_size)]
+        failed = [0]
+
+        def one(batch: Sequence[Answer]) -> tuple[list[Any], list[str]]:
+            if failed[0] >= self.max_parallel:
+                return [math.nan] * len(batch), [f"not asked: {failed[0]} requests before it failed"] * len(batch)
+            try:
+                scores = self._scores(batch)
+            except Unanswered as error:
+                failed[0] += 1
+                return [math.nan] * len(batch), [str(error)] * len(batch)
+            failed[0] = 0
+            return scores, [""] * len(batch)
+
+        with ThreadPoolExecutor(self.max_parallel) as threads:
+            found = list(threads.map(one, batches))
+        return Scores([x for scores, _ in found for x in scores], {}, [why for _, faults in found for why in faults])
+
+    def _scores(self, batch: Sequence[Answer]) -> list[Any]:
+        """Raises `Unanswered`."""
+        told = [{name: value for name, value in asdict(answer).items() if name in self.send} for answer in batch]
+        reply = self._reply(json.dumps({"answers": told}, default=str).encode())
+        try:
+            node = json.loads(reply)
+        except ValueError as error:
+            raise Unanswered(f"the server's reply is no JSON: {shown(reply[:60])}") from error
+        scores = node.get("scores") if isinstance(node, dict) else node
+        if not isinstance(scores, list):
+            raise Unanswered(f'the server\'s reply has no list "scores": {shown(reply[:60])}')
+        if len(scores) != len(batch):
+            raise Unanswered(f"the server gave {len(scores)} scores for {len(batch)} answers; one for each would do")
+        return scores
+
+    def _reply(self, body: bytes) -> bytes:
+        for again in range(self.retries + 1):
+            try:
+                return _asked(self._request(body), self.timeout_s)
+            except Unanswered as error:
+                if not error.passing or again == self.retries:
+                    raise
+                time.sleep(min(max(self.backoff_s * 2**again, error.wait_s), MOST_WAIT_S))
+        raise AssertionError("the last time returns or raises")
+
+    def _request(self, body: bytes) -> urllib.request.Request:
+        headers = {"Content-Type": "application/json", "Accept": "application/json", **self.headers}
+        if self.token_env:
+            headers["Authorization"] = f"Bearer {os.environ.get(self.token_env, '')}"
+        return urllib.request.Request(self.url, body, headers, method="POST")
+
+
+class Unanswered(Exception):
+    """A request that came to nothing; `passing` where it may be otherwise in a moment, after `wait_s`."""
+
+    def __init__(self, text: str, passing: bool = False, wait_s: float = 0.0) -> None:
+        super().__init__(text)
+        self.passing, self.wait_s = passing, wait_s
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Following one would hand the token to whoever is named there."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+    ) -> None:
+        return None
+
+
+_OPENER = urllib.request.build_opener(_NoRedirect)
+
+
+def _asked(request: urllib.request.Request, timeout_s: float) -> bytes:
+    """The whole reply. Raises `Unanswered`."""
+    until = time.monotonic() + timeout_s
+    try:
+        with _OPENER.open(request, timeout=timeout_s) as reply:
+            held = bytearray()
+            while piece := reply.read1(2**16):
+                held += piece
+                if len(held) > LONGEST:
+                    raise Unanswered(f"the server's reply is longer than {LONGEST} bytes")
+                if time.monotonic() > until:
+                    raise Unanswered(f"the server took longer than {timeout_s:g} s", passing=True)
+            return bytes(held)
+    except urllib.error.HTTPError as error:
+        wait = _seconds(error.headers)
+        error.close()
+        raise Unanswered(f"the server said {error.code} {error.reason}", error.code in AGAIN, wait) from error
+    except TimeoutError as error:
+        raise Unanswered(f"the server took longer than {timeout_s:g} s", passing=True) from error
+    except urllib.error.URLError as error:
+        why = said(error.reason) if isinstance(error.reason, Exception) else str(error.reason)
+        raise Unanswered(f"the server cannot be reached: {why}", passing=True) from error
+    except (OSError, HTTPException, ValueError) as error:
+        raise Unanswered(f"the server broke off: {said(error)}", passing=True) from error
+
+
+def _seconds(headers: Mapping[str, str]) -> float:
+    """How long the server asks to wait; a date counts for nothing."""
+    text = headers.get("Retry-After", "")
+    return float(text) if text.isdigit() else 0.0
