@@ -20,6 +20,8 @@ class Fault:
     """Why there is no value."""
 
     reason: str
+    kind: str = ""
+    """The class of what was raised, where something was."""
 
 
 def attempt(call: Callable[[], T], file: str = "") -> T | Fault:
@@ -29,7 +31,8 @@ def attempt(call: Callable[[], T], file: str = "") -> T | Fault:
     except (Exception, SystemExit) as error:  # noqa: BLE001  a stranger's code may raise anything, and must not end us
         text = attempt(lambda: " ".join(str(error).split()))  # a stranger's __str__ may raise, too
         said = f": {text}" if isinstance(text, str) and text else ""
-        return Fault(shortened(f"{type(error).__name__}{said}") + _place(error, file))
+        kind = type(error).__name__
+        return Fault(shortened(f"{kind}{said}") + _place(error, file), kind)
 
 
 def _place(error: BaseException, file: str) -> str:

@@ -37,10 +37,13 @@ class Died(Fault):
 class Pool:
     """`workers` processes that run `inside/<kind>.py`. They start when they are first asked."""
 
-    def __init__(self, kind: str, settings: Mapping[str, Any], workers: int) -> None:
+    def __init__(
+        self, kind: str, settings: Mapping[str, Any], workers: int, env: Mapping[str, str] | None = None
+    ) -> None:
+        """`env` None gives them this process's environment."""
         self._free: SimpleQueue[_Worker] = SimpleQueue()
         self.workers = workers
-        held = [_Worker(kind, settings) for _ in range(workers)]
+        held = [_Worker(kind, settings, env) for _ in range(workers)]
         for worker in held:
             self._free.put(worker)
         weakref.finalize(self, _end_all, held)
@@ -70,8 +73,8 @@ class Pool:
 
 
 class _Worker:
-    def __init__(self, kind: str, settings: Mapping[str, Any]) -> None:
-        self.kind, self.settings = kind, settings
+    def __init__(self, kind: str, settings: Mapping[str, Any], env: Mapping[str, str] | None) -> None:
+        self.kind, self.settings, self.env = kind, settings, env
         self.process: subprocess.Popen[bytes] | None = None
         self.channel: socket.socket | None = None
         self.failed = 0  # starts in a row
@@ -95,7 +98,7 @@ class _Worker:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "launcher.rewards.inside.loop", self.kind, str(theirs.fileno())],
                 stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()], start_new_session=True,
+                pass_fds=[theirs.fileno()], start_new_session=True, env=self.env,
             )  # fmt: skip
         answer = self._exchange(dict(self.settings), LOAD_S)
         said = None if isinstance(answer, Fault) else answer.get("fault")

@@ -1,0 +1,254 @@
+"""Code that is tested: the last fenced block of a response runs in a sandbox, and what it does is compared outside.
+
+What a row's ground truth may be, as JSON or as it stands:
+    {"inputs": ["1 2\\n"], "outputs": ["3\\n"]}                         a program, from standard input to output
+    {"fn_name": "add", "inputs": [[1, 2]], "outputs": [3]}              a function, or a method of class Solution
+    ["assert add(1, 2) == 3", ...]   {"asserts": [...]}                 statements; each assert is a test
+    {"test": "def check(candidate): ...", "entry_point": "add"}         a function that tests
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import os
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from launcher.foreign import Fault
+from launcher.problems import said, shown
+from launcher.rewards.inside import sandbox
+from launcher.rewards.inside.tests import counted
+from launcher.rewards.pool import Pool
+from launcher.settings import AtLeastOne, Positive, settings
+from launcher.spec.reward import Answer, Reward, Scores
+
+_FENCE = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)[^\n]*$", re.MULTILINE)
+_SOLUTIONS = ("solution", "canonical_solution", "reference_solution")
+_LISTS = ("asserts", "assert_case", "test_list")
+
+
+@dataclass(frozen=True)
+class Tests:
+    """What a ground truth asks for."""
+
+    count: int
+    inputs: tuple[str, ...] = ()
+    """Of a program, with its `outputs`."""
+    outputs: tuple[str, ...] = ()
+    payload: Mapping[str, Any] | None = None
+    """Of a function: what the tests' own process is given."""
+
+
+@settings
+class Code(Reward):
+    """1.0 when every test passes, otherwise 0.0."""
+
+    cheap = False
+
+    partial: bool = False
+    """The share of the tests that pass, in place of all or nothing."""
+    timeout_s: Positive = 5.0
+    """Seconds for a program with one input, or for all calls of a function."""
+    memory_mb: Annotated[int, Field(ge=128)] = 512
+    """Address space of the code under test."""
+    workers: AtLeastOne = 4
+    """Answers tested at the same time, for each training process."""
+    max_tests: AtLeastOne | None = None
+    """Only the first so many tests of each row."""
+    sandbox: Literal["kernel", "limits"] = "kernel"
+    """`kernel`: no file is written and none read but Python's, no network, no other process (Landlock and seccomp,
+    without root). `limits` bounds time and memory only: the code can do all else that you can."""
+
+    def problems(self) -> list[str]:
+        lacks = sandbox.missing() if self.sandbox == "kernel" else ()
+        return [f"reward.sandbox: this system has no {lack}; another, or reward.sandbox=limits, which does not forbid"
+                " it, would do" for lack in lacks]  # fmt: skip
+
+    def score(self, answers: Sequence[Answer]) -> list[float]:
+        return list(self.judge(answers).total)
+
+    def judge(self, answers: Sequence[Answer]) -> Scores:
+        """Code that hangs, breaks or kills its process has failed its tests; without a score are only answers that
+        could not be tested.
+        """
+        faults = [self.unfit(answer) for answer in answers]
+        total = [math.nan] * len(answers)
+        programs: dict[int, Tests] = {}
+        functions: dict[int, Tests] = {}
+        for place, answer in enumerate(answers):
+            if not faults[place]:
+                tests = self._tests(answer)
+                (programs if tests.payload is None else functions)[place] = tests
+        found = self._programs(answers, programs) | self._functions(answers, functions)
+        for place, passed in found.items():
+            if isinstance(passed, Fault):
+                faults[place] = passed.reason
+            else:
+                tests = programs.get(place) or functions[place]
+                total[place] = passed / tests.count if self.partial else float(passed == tests.count)
+        return Scores(total, {}, faults)
+
+    def unfit(self, answer: Answer) -> str:
+        if not answer.ground_truth:
+            return "has no ground truth, which for reward Code holds the tests"
+        try:
+            self._tests(answer)
+        except ValueError as error:
+            return f"ground truth {error}"
+        return ""
+
+    def gold(self, answer: Answer) -> str | None:
+        """The row's own solution (extra_info.solution), where it has one."""
+        found = (answer.extra_info.get(name) for name in _SOLUTIONS)
+        code = next((code for code in found if isinstance(code, str) and code.strip()), None)
+        return None if code is None else self.dressed(code_of(code))
+
+    def dressed(self, text: str) -> str:
+        return f"```python\n{text}\n```"
+
+    def said(self, response: str) -> str:
+        return code_of(response).strip()
+
+    @cached_property
+    def _pool(self) -> Pool:
+        told = {"timeout_s": self.timeout_s, "cpu_s": math.ceil(self.timeout_s) + 1,
+                "memory_bytes": self.memory_mb * 2**20, "strict": self.sandbox == "kernel"}  # fmt: skip
+        kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH") if name in os.environ}
+        return Pool("code", told, self.workers, {**kept, "PYTHONHASHSEED": "0"})
+
+    def _tests(self, answer: Answer) -> Tests:
+        return tests_of(answer.ground_truth or "", self.max_tests)
+
+    def _programs(self, answers: Sequence[Answer], wanted: Mapping[int, Tests]) -> dict[int, int | Fault]:
+        """How many tests passed. Where all must, those that fail the first are asked for no more."""
+        found: dict[int, int | Fault] = dict.fromkeys(wanted, 0)
+        rounds = [(0, None)] if self.partial else [(0, 1), (1, None)]
+        for start, end in rounds:
+            open_ = [place for place in wanted if found[place] == start and wanted[place].inputs[start:end]]
+            requests = [{"code": code_of(answers[place].response), "inputs": wanted[place].inputs[start:end],
+                         "all": self.partial} for place in open_]  # fmt: skip
+            most = max((len(request["inputs"]) for request in requests), default=0)
+            for place, runs in zip(open_, self._pool.ask(requests, self._patience(most)), strict=True):
+                if isinstance(runs, Fault):
+                    found[place] = runs
+                    continue
+                expected = wanted[place].outputs[start:end]
+                same = [not run["why"] and equal_output(run["out"], text)
+                        for run, text in zip(runs, expected, strict=False)]  # fmt: skip
+                found[place] = start + sum(same)
+        return found
+
+    def _functions(self, answers: Sequence[Answer], wanted: Mapping[int, Tests]) -> dict[int, int | Fault]:
+        with tempfile.TemporaryDirectory(prefix="rlrun-tests-") as folder:
+            requests = []
+            for place, tests in wanted.items():
+                file = Path(folder) / f"{place}.json"
+                file.write_text(json.dumps(tests.payload), encoding="utf-8")
+                requests.append({"code": code_of(answers[place].response), "tests": str(file)})
+            found = self._pool.ask(requests, self._patience(1))
+        return {place: one if isinstance(one, Fault) else one["passed"].count("1")
+                for place, one in zip(wanted, found, strict=True)}  # fmt: skip
+
+    def _patience(self, runs: int) -> float:
+        """Seconds for a process that itself ends each run in time."""
+        return runs * self.timeout_s + 30.0
+
+
+def code_of(response: str) -> str:
+    """The last fenced block, to the end where it was cut; the whole response where there is none."""
+    marks = list(_FENCE.finditer(response))
+    if not marks:
+        return response
+    last = len(marks) - 1 if len(marks) % 2 else len(marks) - 2
+    end = marks[last + 1].start() if last + 1 < len(marks) else len(response)
+    return response[marks[last].end() + 1 : end]
+
+
+def equal_output(printed: str, expected: str) -> bool:
+    """Line by line, without blanks at their ends; numbers with a point may differ in their last digits."""
+    ours, theirs = (text.strip().splitlines() for text in (printed, expected))
+    return len(ours) == len(theirs) and all(map(_equal_line, ours, theirs))
+
+
+def _equal_line(ours: str, theirs: str) -> bool:
+    if ours.rstrip() == theirs.rstrip():
+        return True
+    words = ours.split(), theirs.split()
+    return len(words[0]) == len(words[1]) and all(map(_equal_word, *words))
+
+
+def _equal_word(ours: str, theirs: str) -> bool:
+    if ours == theirs:
+        return True
+    if "." not in theirs:
+        return False
+    try:
+        a, b = float(ours), float(theirs)
+    except ValueError:
+        return False
+    return abs(a - b) <= 1e-6 * max(1.0, abs(b))
+
+
+@lru_cache(maxsize=4096)
+def tests_of(truth: str, most: int | None = None) -> Tests:
+    """The tests of a ground truth. Raises `ValueError`, whose text says what is wrong with it."""
+    try:
+        node = json.loads(truth)
+    except ValueError:
+        return _statements(truth, most)
+    if isinstance(node, dict) and "inputs" in node:
+        return _pairs(node, most)
+    if isinstance(node, dict) and isinstance(node.get("test"), str) and isinstance(node.get("entry_point"), str):
+        return _statements(f"{node['test']}\ncheck({node['entry_point']})", most)
+    if isinstance(node, dict):
+        node = next((node[name] for name in _LISTS if name in node), None)
+    if isinstance(node, list) and node and all(isinstance(line, str) for line in node):
+        return _statements("\n".join(node[:most]), most)
+    raise ValueError(f"{shown(truth, 40)} holds no tests; inputs and outputs, or asserts would do")
+
+
+def _pairs(node: Mapping[str, Any], most: int | None) -> Tests:
+    inputs, outputs = node["inputs"], node.get("outputs")
+    if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs) or not inputs:
+        raise ValueError("holds no pairs; two lists inputs and outputs, of one length, would do")
+    inputs, outputs = inputs[:most], outputs[:most]
+    if name := node.get("fn_name"):
+        calls = [[_arguments(given), _expected(wanted)] for given, wanted in zip(inputs, outputs, strict=True)]
+        return Tests(len(calls), payload={"name": name, "calls": calls})
+    texts = [tuple(one if isinstance(one, str) else "\n".join(map(str, one)) if isinstance(one, list) else str(one)
+                   for one in side) for side in (inputs, outputs)]  # fmt: skip
+    return Tests(len(inputs), *texts)
+
+
+def _arguments(given: Any) -> list[Any]:
+    """A list, or a text with one JSON value on each line."""
+    if isinstance(given, str):
+        return [json.loads(line) for line in given.splitlines() if line.strip()]
+    return given if isinstance(given, list) else [given]
+
+
+def _expected(wanted: Any) -> Any:
+    return json.loads(wanted) if isinstance(wanted, str) else wanted
+
+
+def _statements(text: str, most: int | None) -> Tests:
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError(f"{shown(text, 40)} is neither JSON nor Python, {said(error)}; tests would do") from error
+    tests = [node for node in tree.body if counted(node)]
+    if not tests:
+        raise ValueError(f"{shown(text, 40)} holds no tests; asserts would do")
+    if most and len(tests) > most:
+        after = {id(node) for node in tests[most:]}
+        text = ast.unparse(ast.Module([node for node in tree.body if id(node) not in after], []))
+    return Tests(min(len(tests), most or len(tests)), payload={"text": text})
