@@ -8,6 +8,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,10 +30,14 @@ def attempt(call: Callable[[], T], file: str = "") -> T | Fault:
     try:
         return call()
     except (Exception, SystemExit) as error:  # noqa: BLE001  a stranger's code may raise anything, and must not end us
-        text = attempt(lambda: " ".join(str(error).split()))  # a stranger's __str__ may raise, too
+        text = attempt(partial(_one_line, error))  # a stranger's __str__ may raise, too
         said = f": {text}" if isinstance(text, str) and text else ""
         kind = type(error).__name__
         return Fault(shortened(f"{kind}{said}") + _place(error, file), kind)
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
 
 
 def _place(error: BaseException, file: str) -> str:

@@ -136,7 +136,7 @@ class Code(Reward):
             open_ = [place for place in wanted if found[place] == start and wanted[place].inputs[start:end]]
             requests = [{"code": code_of(answers[place].response), "inputs": wanted[place].inputs[start:end],
                          "all": self.partial} for place in open_]  # fmt: skip
-            most = max((len(request["inputs"]) for request in requests), default=0)
+            most = max((len(wanted[place].inputs) for place in open_), default=0)
             for place, runs in zip(open_, self._pool.ask(requests, self._patience(most)), strict=True):
                 if isinstance(runs, Fault):
                     found[place] = runs
@@ -222,22 +222,24 @@ def _pairs(node: Mapping[str, Any], most: int | None) -> Tests:
         raise ValueError("holds no pairs; two lists inputs and outputs, of one length, would do")
     inputs, outputs = inputs[:most], outputs[:most]
     if name := node.get("fn_name"):
-        calls = [[_arguments(given), _expected(wanted)] for given, wanted in zip(inputs, outputs, strict=True)]
+        calls = [_call(given, wanted) for given, wanted in zip(inputs, outputs, strict=True)]
         return Tests(len(calls), payload={"name": name, "calls": calls})
-    texts = [tuple(one if isinstance(one, str) else "\n".join(map(str, one)) if isinstance(one, list) else str(one)
-                   for one in side) for side in (inputs, outputs)]  # fmt: skip
-    return Tests(len(inputs), *texts)
+    return Tests(len(inputs), tuple(map(_text, inputs)), tuple(map(_text, outputs)))
 
 
-def _arguments(given: Any) -> list[Any]:
-    """A list, or a text with one JSON value on each line."""
-    if isinstance(given, str):
-        return [json.loads(line) for line in given.splitlines() if line.strip()]
-    return given if isinstance(given, list) else [given]
+def _text(lines: Any) -> str:
+    return "\n".join(map(str, lines)) if isinstance(lines, list) else str(lines)
 
 
-def _expected(wanted: Any) -> Any:
-    return json.loads(wanted) if isinstance(wanted, str) else wanted
+def _call(given: Any, wanted: Any) -> list[Any]:
+    """Arguments and what they should give: as they are, or both as texts of JSON, with one argument on each line."""
+    if not isinstance(given, str):
+        return [given if isinstance(given, list) else [given], wanted]
+    try:
+        args = [json.loads(line) for line in given.splitlines() if line.strip()]
+        return [args, json.loads(wanted) if isinstance(wanted, str) else wanted]
+    except ValueError as error:
+        raise ValueError(f"holds {shown(given, 30)} -> {shown(wanted, 30)}, which is no JSON; JSON would do") from error
 
 
 def _statements(text: str, most: int | None) -> Tests:

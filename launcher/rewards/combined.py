@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import field, replace
 from difflib import get_close_matches
 from typing import Annotated, Self
@@ -130,8 +130,8 @@ class Auto(Combined):
         for name, part in self.parts.items():
             places = [place for place, answer in enumerate(answers) if self._rule(answer) == name and not faults[place]]
             found = judged(part, [answers[place] for place in places])
-            parts: Mapping[str, Sequence[float]] = {name: found.total} if places else {}
-            parts |= {f"{name}/{inner}": of for inner, of in found.parts.items()}
+            parts = {name: found.total} if places else {}
+            parts.update({f"{name}/{inner}": of for inner, of in found.parts.items()})
             for inner, values in parts.items():
                 told[inner] = [math.nan] * len(answers)
                 for place, value in zip(places, values, strict=True):

@@ -85,7 +85,7 @@ class Math(Reward):
 
 
 def _truth(text: str | None) -> str | None:
-    r"""The answer of a ground truth, which may be a whole solution that ends in `\boxed{}` or, as GSM8K's, in `####`."""
+    r"""The answer of a ground truth: a bare one, or a whole solution that ends in `\boxed{}` or, as GSM8K's, `####`."""
     return None if text is None else boxed(text) or text.rpartition("####")[2].strip()
 
 

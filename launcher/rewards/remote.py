@@ -1,7 +1,7 @@
 """A reward behind an address: answers are sent as JSON, and their scores come back.
 
-    POST url  {"answers": [{"response", "ground_truth", "data_source", "extra_info", "prompt"}, ...]}
-    ->        {"scores": [0.5, 1, ...]}, one number for each answer, in order; null for one that it cannot score
+POST url  {"answers": [{"response", "ground_truth", "data_source", "extra_info", "prompt"}, ...]}
+->        {"scores": [0.5, 1, ...]}, one number for each answer, in order; null for one that it cannot score
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import os
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, field
+from email.message import Message
 from http.client import HTTPException, HTTPMessage
 from typing import IO, Any, Literal
 from urllib.parse import urlsplit
@@ -26,6 +27,7 @@ from launcher.spec.reward import Answer, Reward, Scores
 LONGEST = 64 * 2**20  # bytes of a reply
 AGAIN = {408, 425, 429, 500, 502, 503, 504}  # a server that says so may say otherwise in a moment
 MOST_WAIT_S = 30.0
+SECRET = ("authorization", "proxy-authorization", "cookie", "x-api-key", "api-key")  # headers
 
 
 @settings
@@ -67,11 +69,11 @@ class Remote(Reward):
             found.append("reward.url: holds a name or password, which would be kept with the run; token_env would do")
         if self.token_env and not os.environ.get(self.token_env):
             found.append(f"reward.token_env: the environment has no {self.token_env}; one with the token would do")
-        known = [name for name in Answer.__dataclass_fields__]
+        known = list(Answer.__dataclass_fields__)
         found += [f"reward.send: an answer has no {name!r}; it has {', '.join(known)}" for name in self.send
                   if name not in known]  # fmt: skip
         found += [f"reward.headers: {name} would be kept with the run; token_env would do" for name in self.headers
-                  if name.lower() in ("authorization", "cookie", "proxy-authorization", "x-api-key", "api-key")]  # fmt: skip
+                  if name.lower() in SECRET]  # fmt: skip
         return found
 
     def score(self, answers: Sequence[Answer]) -> list[float]:
@@ -175,7 +177,7 @@ def _asked(request: urllib.request.Request, timeout_s: float) -> bytes:
         raise Unanswered(f"the server broke off: {said(error)}", passing=True) from error
 
 
-def _seconds(headers: Mapping[str, str]) -> float:
+def _seconds(headers: Message[str, str]) -> float:
     """How long the server asks to wait; a date counts for nothing."""
     text = headers.get("Retry-After", "")
     return float(text) if text.isdigit() else 0.0

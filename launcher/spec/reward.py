@@ -143,6 +143,4 @@ def _joined(each: Sequence[Scores]) -> Scores:
     """Scores of single answers as those of all."""
     names = dict.fromkeys(name for scores in each for name in scores.parts)
     parts = {name: [scores.parts.get(name, [math.nan])[0] for scores in each] for name in names}
-    return Scores(
-        [scores.total[0] for scores in each], parts, [reason for scores in each for reason in scores.faults]
-    )
+    return Scores([scores.total[0] for scores in each], parts, [reason for scores in each for reason in scores.faults])

@@ -36,7 +36,6 @@ from launcher.spec.data import Split
 from launcher.spec.reward import Reward
 from launcher.spec.run import RunSpec
 
-
 SPLITS: tuple[Split, ...] = ("train", "val")
 
 

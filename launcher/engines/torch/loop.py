@@ -27,8 +27,10 @@ class Source(Protocol):
     """Where a step's sequences come from: rows of a dataset, or prompts answered by the policy and scored."""
 
     order: Order
-    alerts: Sequence[str]
-    """What a person should know of the last batch."""
+
+    @property
+    def alerts(self) -> Sequence[str]:
+        """What a person should know of the last batch."""
 
     def batch(self, step: int, clock: measure.Clock) -> tuple[Batch, dict[str, float]]:
         """What this process learns from in a step, and what there is to tell of how it came about."""

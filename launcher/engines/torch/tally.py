@@ -1,7 +1,7 @@
 """What came of asking the reward: parts to report, and answers that have no score.
 
-An answer without a score leaves its whole group out of the step, as the others can be compared with nothing: the group's
-tokens count for no loss, no mean and no unit, and other groups learn what they would have learnt without it.
+An answer without a score leaves its whole group out of the step, as the others can be compared with nothing: the
+group's tokens count for no loss, no mean and no unit, and other groups learn what they would have learnt without it.
 """
 
 from __future__ import annotations
@@ -90,4 +90,6 @@ def _lines(faults: Sequence[tuple[int, str, str]], answers: int) -> list[str]:
         for reason, count in often.most_common(SHOWN)
     ]
     more = sum(often.values()) - sum(count for _, count in often.most_common(SHOWN))
-    return [*found, f"{more} more answers are without a score, for {len(often) - SHOWN} other reasons"] if more else found
+    return (
+        [*found, f"{more} more answers are without a score, for {len(often) - SHOWN} other reasons"] if more else found
+    )

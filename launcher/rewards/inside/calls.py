@@ -130,9 +130,9 @@ def asking(channel: socket.socket) -> Ask:
         answer = receive(channel)
         if "raised" in answer:
             kind, text = answer["raised"]
-            known = getattr(builtins, kind, None)
-            fits = isinstance(known, type) and issubclass(known, Exception) and known not in _PICKY
-            raise (known if fits else RuntimeError)(text)
+            known = vars(builtins).get(kind)
+            plain = isinstance(known, type) and issubclass(known, Exception) and known not in _PICKY
+            raise known(text) if plain else RuntimeError(text)
         found, after = answer["gave"]
         made: Callable[[Any], Any] = partial(Remote, ask)
         return unpacked(found, made), [unpacked(arg, made) for arg in after]

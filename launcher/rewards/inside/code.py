@@ -14,12 +14,12 @@ import select
 import signal
 import socket
 import sys
-import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from launcher.foreign import Fault, attempt
@@ -40,14 +40,18 @@ def load(settings: Mapping[str, Any]) -> Callable[[dict[str, Any]], Any]:
         raise OSError(f"this system has no {' and no '.join(lacks)}")
     os.environ.clear()  # what is a secret to us is one to them
     os.environ |= {"PATH": "/usr/bin:/bin", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    sys.path[:] = dict.fromkeys(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-    sys.path.append(os.path.join(sysconfig.get_path("platstdlib"), "lib-dynload"))
+    places = sandbox.readable()
+    sys.path[:] = [path for path in sys.path if any(_within(path, place) for place in places)]
     sys.argv = ["solution.py"]
-    rules = sandbox.ruleset(sandbox.readable()) if settings["strict"] else None
+    rules = sandbox.ruleset(places) if settings["strict"] else None
     limits = {**settings, "rules": rules}
     for name in LIBRARIES:
         importlib.import_module(name)  # once, and not in every process that is forked
     return lambda request: _programs(request, limits) if "inputs" in request else _tested(request, limits)
+
+
+def _within(path: str, place: str) -> bool:
+    return os.path.commonpath([os.path.realpath(path), place]) == place
 
 
 # ---- programs: standard input to standard output
@@ -139,8 +143,7 @@ def _tested(request: dict[str, Any], limits: Mapping[str, Any]) -> dict[str, Any
         serve(asked, names)
 
     def tests() -> None:
-        with open(request["tests"], encoding="utf-8") as file:
-            given = json.load(file)
+        given = json.loads(Path(request["tests"]).read_text(encoding="utf-8"))
         _confined({}, (asking.fileno(), theirs), limits)
         run(given, asking, theirs)
 
@@ -153,7 +156,10 @@ def _tested(request: dict[str, Any], limits: Mapping[str, Any]) -> dict[str, Any
     os.close(ours)
     _ended(pids[1], until, limits["timeout_s"], why)
     _ended(pids[0], 0.0, limits["timeout_s"], "over")
-    return {"passed": held.decode("ascii", "replace"), "why": f"took longer than {limits['timeout_s']:g} s" if why else ""}
+    return {
+        "passed": held.decode("ascii", "replace"),
+        "why": f"took longer than {limits['timeout_s']:g} s" if why else "",
+    }
 
 
 # ---- processes

@@ -1,4 +1,4 @@
-"""Whether a text has the form that a regular expression asks for; one that backtracks for ever is ended from outside."""
+"""Whether a text has the form that a regular expression asks for; one that backtracks for ever is ended outside."""
 
 from __future__ import annotations
 

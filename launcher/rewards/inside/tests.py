@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from launcher.foreign import Fault, attempt
-from launcher.rewards.inside.calls import Ask, Remote, asking
+from launcher.rewards.inside.calls import Ask, asking
 
 
 def run(tests: dict[str, Any], channel: socket.socket, report: int) -> None:
@@ -29,7 +29,8 @@ def run(tests: dict[str, Any], channel: socket.socket, report: int) -> None:
 def _calls(tests: dict[str, Any], ask: Ask) -> Iterator[bool]:
     for args, expected in tests["calls"]:
         found = attempt(lambda args=args: _function(tests["name"], ask)(*args))  # type: ignore[misc]
-        yield not isinstance(found, Fault) and _equal(found, expected)
+        alone = isinstance(expected, list) and len(expected) == 1  # some data sets wrap each result in a list
+        yield not isinstance(found, Fault) and (_equal(found, expected) or (alone and _equal(found, expected[0])))
 
 
 def _function(name: str, ask: Ask) -> Callable[..., Any]:
