@@ -17,6 +17,11 @@ MORE = {
     ("model", "hf"): ["model.path=Qwen/Qwen3-0.6B"],
     ("data", "files"): ["data.train_files=train.jsonl"],
     ("reward", "model"): ["reward.path=Skywork/Skywork-Reward-V2-Qwen3-0.6B"],
+    ("reward", "length"): ["reward.high=1000"],
+    ("reward", "overlong"): ["reward.longest=4000", "reward.buffer=1000"],
+    ("reward", "python"): ["reward.path=my.py"],
+    ("reward", "remote"): ["reward.url=http://localhost:8000/score"],
+    ("reward", "weighted"): ["reward.parts={exact:1.0,format:0.2}"],
 }
 CHOICES = [(group, choice) for group, choices in groups().items() for choice in choices]
 
@@ -34,7 +39,7 @@ def test_class_and_its_settings_are_documented(group, choice):
     if "_target_" in node:
         chosen = locate(node["_target_"], object)
         assert chosen.__doc__ or chosen.__module__ != "", choice
-        assert set(node) - {"_target_"} <= {field.name for field in fields(chosen)}
+        assert set(node) - {"_target_", "defaults"} <= {field.name for field in fields(chosen)}
 
 
 def test_each_algorithm_can_be_chosen_by_its_name():

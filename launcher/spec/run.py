@@ -77,7 +77,8 @@ class Trainer:
     """Held-out metric that says which checkpoint is best, such as `val-core/gsm8k/reward/mean@1` or `val/loss`; by
     default the mean score over the data sources, or the loss where nothing is scored. Of equals the newer is best."""
     max_bad_steps: AtLeastOne = 5
-    """Steps in a row with a gradient that is not finite, before the run gives up. Such steps change nothing."""
+    """Steps in a row with a gradient that is not finite, or no answer that could be scored, before the run gives up.
+    Such steps change nothing."""
     ppo_mini_batch_size: AtLeastOne | None = None
     """Prompts of one optimizer update; by default the whole batch, which is then on-policy."""
     ppo_epochs: AtLeastOne = 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ class Breaks(Exact):
     def score(self, answers):
         type(self).times += 1
         found = super().score(answers)
-        return [float("nan"), *found[1:]] if type(self).times > self.after else found
+        return [float("nan")] * len(found) if type(self).times > self.after else found
 """
 
 
@@ -40,19 +42,20 @@ def rlrun(tmp_path_factory: pytest.TempPathFactory, commands: Any) -> Any:
 def test_it_ends_with_two_and_a_line(
     algorithm: str, rlrun: Any, small: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(rlrun.folder))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(rlrun.folder), os.environ.get("PYTHONPATH", "")]))
     words = [f"algorithm={algorithm}", *small, "reward=breaks", "reward.after=2", "sampler.n=4",
              "trainer.total_training_steps=9", "trainer.max_bad_steps=3", "trainer.save_freq=1",
              "trainer.val_before_train=false", "trainer.keep_last=9", "algorithm.max_num_gen_batches=1"]  # fmt: skip
     if algorithm == "grpo":
         words.pop()
     ran = rlrun("train", *words, "--config-dir", "conf", f"trainer.experiment_name={algorithm}")
-    line = "step 5: reward is not finite, 3 steps in a row; a reward that is a number would do"
-    assert (ran.returncode, ran.stderr) == (2, f"✗ {line}\n")
+    line = "step 5: no group of answers could be scored, 3 steps in a row; a reward that gives numbers would do"
+    assert (ran.returncode, ran.stderr.splitlines()[0]) == (2, f"✗ {line}")
+    assert re.search(r"^✗ reverse:train:\d+: gave nan; a finite number would do; 32 of 32 answers", ran.stderr, re.M)
     run: Path = rlrun.run(algorithm)
     told = [e for e in events_of(run / "events.jsonl") if isinstance(e, Step | Alert | Crashed | Ended)]
     assert [(type(event).__name__, getattr(event, "step", None)) for event in told] == [
-        ("Step", 1), ("Step", 2), ("Alert", 3), ("Step", 3), ("Alert", 4), ("Step", 4), ("Alert", 5), ("Step", 5),
+        ("Step", 1), ("Step", 2), *[(kind, step) for step in (3, 4, 5) for kind in ("Alert", "Alert", "Step")],
         ("Crashed", None), ("Ended", None),
     ]  # fmt: skip
     files = {name: [sha256(run / "checkpoints" / f"step_{step:06d}" / name) for step in (1, 2, 3, 4)]

@@ -18,7 +18,7 @@ from launcher.launch.resolve import conf_dir, groups, resolve
 from launcher.problems import Problems
 from launcher.settings import from_node
 from launcher.spec.run import Optim, RunSpec
-from launcher.spec.stored import from_yaml, to_yaml
+from launcher.spec.stored import from_yaml, to_node, to_yaml
 
 BASE = {"algorithm": "grpo", "model": "tiny", "data": "reverse", "sampler.n": "4"}
 GROUPS = groups()
@@ -331,8 +331,21 @@ def test_the_command_ends_with_2_and_lines_that_begin_with_a_cross(
 # ---- a run written down, and config files of a person's own
 
 
+OPEN = {
+    "length": ["reward.high=9"],
+    "overlong": ["reward.longest=9", "reward.buffer=9"],
+    "weighted": ["reward.parts={exact:1.0,format:0.2}"],
+    **dict.fromkeys(("model", "python"), ["reward.path=some/where"]),
+    "remote": ["reward.url=http://some/where"],
+}
+
+
 def nodes(group: str) -> list[dict[str, Any]]:
     """The group's choices as their files say; what a file leaves open is filled in."""
+    if group == "reward":  # some are made of others
+        words = ["algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=4"]
+        chosen = [[*words, f"reward={choice}", *OPEN.get(choice, [])] for choice in GROUPS[group]]
+        return [to_node(resolve(words))["reward"] for words in chosen]
     read = [yaml.safe_load((conf_dir() / group / f"{choice}.yaml").read_text()) for choice in GROUPS[group]]
     return [{key: filled(value) for key, value in node.items()} for node in read]
 

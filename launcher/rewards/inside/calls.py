@@ -131,8 +131,9 @@ def asking(channel: socket.socket) -> Ask:
         if "raised" in answer:
             kind, text = answer["raised"]
             known = vars(builtins).get(kind)
-            plain = isinstance(known, type) and issubclass(known, Exception) and known not in _PICKY
-            raise known(text) if plain else RuntimeError(text)
+            if isinstance(known, type) and issubclass(known, Exception) and known not in _PICKY:
+                raise known(text)
+            raise RuntimeError(text)
         found, after = answer["gave"]
         made: Callable[[Any], Any] = partial(Remote, ask)
         return unpacked(found, made), [unpacked(arg, made) for arg in after]

@@ -1,4 +1,4 @@
-"""Whether two expressions are equal, as math-verify sees it. Its own time limits need a main thread; ours is outside."""
+"""Whether two expressions are equal, as math-verify sees it. Its time limits need a main thread; ours is outside."""
 
 from __future__ import annotations
 

@@ -21,11 +21,14 @@ from launcher.problems import Problems
 from launcher.spec.algorithm import Batch, Told
 
 Change = Callable[[Batch], Batch]
+WHY = "data.jsonl:3: ValueError: no; 6 of 24 answers are without a score"
 WORDS = ["algorithm=grpo", "model=tiny", "data=reverse", "data.train_batch_size=6", "sampler.n=4"]
 
 
 class Listed:
     """Fake: a source whose batches are changed at some steps."""
+
+    alerts: tuple[str, ...] = ()
 
     def __init__(self, jobs: ModuleType, policy: Policy, changes: dict[int, Change]) -> None:
         self.jobs, self.policy, self.changes = jobs, policy, changes
@@ -33,11 +36,15 @@ class Listed:
 
     def batch(self, step: int, clock: Clock) -> tuple[Batch, dict[str, float]]:
         batch = self.jobs.batch_for(self.policy.algorithm, self.policy.model, step)
-        return self.changes.get(step, lambda given: given)(batch), {}
+        changed = self.changes.get(step, lambda given: given)(batch)
+        self.alerts = () if changed.reward.isfinite().all() else (WHY,)
+        return changed, {}
 
 
 def bad_reward(value: float) -> Change:
-    return lambda batch: replace(batch, reward=batch.reward.index_fill(0, torch.tensor([5]), value))
+    """One answer of each group has no score, so no group is left."""
+    first = torch.arange(0, 24, 4)
+    return lambda batch: replace(batch, reward=batch.reward.index_fill(0, first, value))
 
 
 def all_equal(batch: Batch) -> Batch:
@@ -81,28 +88,32 @@ def told_of(events: Sequence[Event], step: int) -> list[Event]:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_reward_that_is_not_finite_skips_the_step_and_is_told_before_it(
+def test_a_step_without_a_scored_group_is_skipped_and_told_before_it(
     value: float, gone: Callable[..., Gone]
 ) -> None:
-    events, held, _, why = gone({3: bad_reward(value)})
-    assert why == ""
-    alert, step = told_of(events, 3)
-    assert isinstance(alert, Alert) and isinstance(step, Step)
-    assert alert.text.startswith("100% of the updates skipped, ") and alert.text.endswith(": reward is not finite")
+    events, held, _, ended = gone({3: bad_reward(value)})
+    assert ended == ""
+    why, alert, step = told_of(events, 3)
+    assert isinstance(why, Alert) and isinstance(alert, Alert) and isinstance(step, Step)
+    assert why.text == WHY
+    assert alert.text.startswith("100% of the updates skipped, ")
+    assert alert.text.endswith(": no group of answers could be scored")
+    assert "critic/score/mean" not in step.metrics  # a mean over nothing is not 0
     assert step.metrics["actor/skipped_nonfinite"] == 1.0
     assert "actor/pg_loss" not in step.metrics
     weights = {event.step: held[place] for place, event in enumerate(events) if isinstance(event, Step)}
     assert torch.equal(weights[3], weights[2])
     assert not torch.equal(weights[4], weights[3])
     assert sorted(weights) == [1, 2, 3, 4, 5, 6]
-    assert [event for event in events if isinstance(event, Alert)] == [alert]
+    assert [event for event in events if isinstance(event, Alert)] == [why, alert]
 
 
 def test_the_run_ends_after_so_many_bad_steps_in_a_row(gone: Callable[..., Gone]) -> None:
     bad = bad_reward(math.nan)
     events, held, _, why = gone({2: bad, 3: bad, 5: bad, 6: bad, 7: bad, 8: bad}, "trainer.max_bad_steps=3", steps=9)
-    assert why == "step 7: reward is not finite, 3 steps in a row; a reward that is a number would do"
-    assert [event.step for event in events if isinstance(event, Alert)] == [2, 3, 5, 6, 7]
+    line = "step 7: no group of answers could be scored, 3 steps in a row; a reward that gives numbers would do"
+    assert why == f"{line}\n{WHY}"
+    assert [event.step for event in events if isinstance(event, Alert)] == [2, 2, 3, 3, 5, 5, 6, 6, 7, 7]
     assert isinstance(events[-1], Step) and events[-1].step == 7  # what happened is told before it ends
     assert torch.equal(held[-1], held[[isinstance(e, Step) and e.step == 4 for e in events].index(True)])
 
@@ -138,7 +149,7 @@ def test_steps_with_nothing_to_learn_are_not_bad(gone: Callable[..., Gone]) -> N
 
 def test_a_bad_step_is_saved_like_any_other(gone: Callable[..., Gone]) -> None:
     events, _, _, _ = gone({2: bad_reward(math.nan)}, save_freq=2)
-    assert [type(event).__name__ for event in told_of(events, 2)] == ["Alert", "Step", "Saved"]
+    assert [type(event).__name__ for event in told_of(events, 2)] == ["Alert", "Alert", "Step", "Saved"]
 
 
 def test_in_critic_warmup_only_the_critic_learns(jobs: ModuleType) -> None:

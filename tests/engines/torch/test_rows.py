@@ -10,6 +10,9 @@ from launcher.data.refused import RefusedLog
 from launcher.engines.torch.load import characters
 from launcher.engines.torch.rows import Rows, read
 from launcher.engines.torch.tokens import Encoder
+from launcher.rewards.exact import Exact
+from launcher.rewards.gsm8k import GSM8K
+from launcher.rewards.length import Length
 from launcher.settings import settings
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Dataset, Message, Refused, Row, Split
@@ -41,12 +44,13 @@ class Listed(Dataset):
         return ""
 
 
+ANYTHING = Length(high=9)  # a reward that needs no truth
 ENCODER = Encoder(characters("ab"), Listed(max_prompt_length=5))
 
 
 def test_good_rows_are_numbered_by_their_place_among_the_good(tmp_path: Path) -> None:
     with RefusedLog(tmp_path / "refused.jsonl") as log:
-        found = read(ENCODER, "train", "answers", log)
+        found = read(ENCODER, "train", "answers", log, ANYTHING)
     assert [row.where for row in found.rows] == ["f:1", "f:5"]
     assert [tokens.row for tokens in found.tokens] == [0, 1]
     assert found.refused == 3
@@ -56,7 +60,7 @@ def test_good_rows_are_numbered_by_their_place_among_the_good(tmp_path: Path) ->
 def test_in_is_out_plus_refused_over_both_splits(tmp_path: Path) -> None:
     path = tmp_path / "refused.jsonl"
     with RefusedLog(path) as log:
-        train, val = (read(ENCODER, split, "prompts", log) for split in ("train", "val"))
+        train, val = (read(ENCODER, split, "prompts", log, ANYTHING) for split in ("train", "val"))
     assert (len(train.rows), train.refused, len(val.rows), val.refused) == (2, 3, 1, 1)
     assert (log.rows, log.good, log.refused) == (7, 3, 4)
     kept = [json.loads(line) for line in path.read_text().splitlines()]
@@ -72,25 +76,39 @@ def test_in_is_out_plus_refused_over_both_splits(tmp_path: Path) -> None:
 
 def test_prompts_have_nothing_to_imitate() -> None:
     with RefusedLog(None) as log:
-        found = read(ENCODER, "train", "prompts", log)
+        found = read(ENCODER, "train", "prompts", log, ANYTHING)
     assert [(tokens.ids, tokens.mask) for tokens in found.tokens] == [([3, 4], []), ([4], [])]
 
 
 def test_counting_only_leaves_no_file(tmp_path: Path) -> None:
     with RefusedLog(None) as log:  # as on every process but the first
-        assert read(ENCODER, "train", "answers", log).refused == 3
+        assert read(ENCODER, "train", "answers", log, ANYTHING).refused == 3
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_answer_carries_what_is_known_of_its_row() -> None:
     with RefusedLog(None) as log:
-        found = read(ENCODER, "train", "prompts", log)
+        found = read(ENCODER, "train", "prompts", log, ANYTHING)
     assert found.answer(0, "ba") == Answer("ba", "b", "s", {"level": 3}, "ab")
     assert found.answer(1, "x") == Answer("x", "aa", "unknown", {}, "b")
 
 
+def test_prompts_that_the_reward_could_never_score_are_refused_by_name(tmp_path: Path) -> None:
+    for split, kind, reward, expected in (
+        ("train", "prompts", Exact(), ["f:3: has no ground truth, which reward Exact compares with", "f:4: has no"]),
+        ("train", "prompts", GSM8K(), ["f:1: ground truth 'b' is no number", "f:3: ", "f:4: ", "f:5: ground truth"]),
+        ("train", "answers", GSM8K(), ["f:3: answer", "f:4: is a"]),  # imitated: nobody asks the reward
+        ("val", "prompts", GSM8K(), []),  # held out without a truth: not answered
+    ):
+        with RefusedLog(None) as log:
+            read(ENCODER, split, kind, log, reward)
+        told = [line for line in log.first if "is missing" not in line and "is empty" not in line]
+        assert len(told) == len(expected) or kind == "answers"
+        assert all(any(line.startswith(start) for line in told) for start in expected if kind != "answers"), told
+
+
 def test_nothing_is_shared_between_two_readings() -> None:
     with RefusedLog(None) as log:
-        first, second = (read(ENCODER, "val", "prompts", log) for _ in range(2))
+        first, second = (read(ENCODER, "val", "prompts", log, ANYTHING) for _ in range(2))
     assert len(first.rows) == len(second.rows) == 1
     assert Rows().rows == []
