@@ -1,0 +1,58 @@
+"""The form of a response."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from launcher.rewards.format import Format
+from launcher.spec.reward import Answer, judged
+
+
+@pytest.mark.parametrize(
+    ("response", "score"),
+    [
+        ("<think>a</think><answer>b</answer>", 1.0),
+        ("\n<think>\na\nb\n</think>\n\n<answer> 1 < 2 </answer>\n", 1.0),
+        ("<think></think><answer></answer>", 1.0),
+        ("<answer>b</answer>", 0.0),
+        ("<think>a</think>", 0.0),
+        ("<think>a</think> so <answer>b</answer>", 0.0),  # text between
+        ("well <think>a</think><answer>b</answer>", 0.0),
+        ("<think>a</think><answer>b</answer> done", 0.0),
+        ("<answer>b</answer><think>a</think>", 0.0),
+        ("<think>a</think><think>a</think><answer>b</answer>", 0.0),  # each tag once
+        ("<think>a<answer></think><answer>b</answer>", 0.0),
+        ("<think>a</think><answer>b", 0.0),  # cut
+        ("", 0.0),
+    ],
+)
+def test_think_and_answer(response: str, score: float) -> None:
+    assert Format().score([Answer(response)]) == [score]
+
+
+@pytest.mark.parametrize("piece", ["<think>", "</think><answer>", "<think></think>", " ", "<", "</answer>", "x"])
+def test_it_takes_one_walk_over_a_megabyte(piece: str) -> None:
+    found = judged(Format(timeout_s=5.0), [Answer("<think>" + piece * (1_000_000 // len(piece)))])
+    assert list(found.faults) == [""]
+
+
+def test_your_own_pattern_is_ended_where_it_never_ends() -> None:
+    reward = Format(pattern="(a+)+b", timeout_s=0.5)
+    begin = time.monotonic()
+    found = judged(reward, [Answer("aab"), Answer("a" * 60), Answer("ab")])
+    assert time.monotonic() - begin < 5
+    assert list(found.faults) == ["", "reward.pattern took longer than 0.5 s", ""]
+    assert [found.total[0], found.total[2]] == [1.0, 1.0]
+
+
+def test_a_pattern_that_is_none_is_named() -> None:
+    (line,) = Format(pattern="(").problems()
+    assert line.startswith("reward.pattern: '(' is no regular expression, missing ), ") and line.endswith("one would do")
+    assert Format().problems() == []
+
+
+def test_an_answer_is_put_into_the_form() -> None:
+    assert Format().score([Answer(Format().dressed("#### 18"))]) == [1.0]
+    assert Format(pattern="x").dressed("y") == "y"

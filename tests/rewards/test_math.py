@@ -1,0 +1,102 @@
+"""Competition mathematics: the last box equals the truth, however either is written."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from launcher.rewards.math import Math, boxed
+from launcher.spec.reward import Answer, judged
+
+REWARD = Math(workers=1)
+
+
+@pytest.mark.parametrize(
+    ("given", "truth", "score"),
+    [
+        (r"\frac{1}{2}", "0.5", 1.0),
+        (r"\frac12", "1/2", 1.0),
+        ("1,000", "1000", 1.0),
+        ("x=5", "5", 1.0),
+        (r"5\text{ cm}", "5", 1.0),
+        (r"2\sqrt{3}", r"\sqrt{12}", 1.0),
+        ("1+x^2", "x^2+1", 1.0),
+        (r"\{2, 1\}", r"\{1,2\}", 1.0),  # a set has no order
+        ("(2, 1)", "(1, 2)", 0.0),  # a pair has
+        (r"[0, 1)", "[0,1)", 1.0),
+        (r"\text{Evelyn}", "Evelyn", 1.0),
+        (r"90^\circ", "90", 1.0),
+        (r"\frac{-2}{3}", r"-\frac{2}{3}", 1.0),
+        ("6", "7", 0.0),
+        ("", "7", 0.0),
+        ("7", r"so it is \boxed{7}", 1.0),  # a whole solution as ground truth
+        ("18", "9 * 2 = 18\n#### 18", 1.0),  # GSM8K's
+        (r"}{\\", "7", 0.0),  # nonsense
+    ],
+)
+def test_equal_expressions(given: str, truth: str, score: float) -> None:
+    found = judged(REWARD, [Answer(rf"I think \boxed{{{given}}}.", truth)])
+    assert (list(found.total), list(found.faults)) == ([score], [""])
+
+
+@pytest.mark.parametrize(
+    ("response", "expected"),
+    [
+        (r"\boxed{1}", "1"),
+        (r"\boxed{1} no, \boxed{2}", "2"),  # the last one
+        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        (r"\boxed {3}", "3"),
+        (r"\fbox{4}", "4"),
+        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),  # written braces are no braces
+        (r"\boxed{1} and \boxed{2", None),  # cut in its last box: what it came to is not known
+        ("18", None),
+        ("boxed{1}", None),
+        (r"\boxed 5", None),
+        ("", None),
+    ],
+)
+def test_the_last_box(response: str, expected: str | None) -> None:
+    assert boxed(response) == expected
+
+
+def test_without_a_box_nothing_counts_unless_that_is_wanted() -> None:
+    answers = [Answer("The answer is $\\frac{1}{2}$.", "0.5"), Answer("it is 7", "7"), Answer("it is 7", "8")]
+    assert list(judged(REWARD, answers).total) == [0.0, 0.0, 0.0]
+    assert list(judged(Math(boxed=False, workers=1), answers).total) == [1.0, 1.0, 0.0]
+
+
+@pytest.mark.parametrize("hard", ["9^{9^{9^{9^9}}}", "(x+y+z+w)^{5000}", r"\int_0^1 x^{x^{x^x}} dx"])
+def test_an_expression_without_end_is_wrong_in_time_and_told(hard: str) -> None:
+    """It is the answer's doing: were its group left out, a policy could choose not to be judged."""
+    reward = Math(timeout_s=1.0, workers=1)
+    judged(reward, [Answer(r"\boxed{1}", "2")])  # loaded
+    begin = time.monotonic()
+    found = judged(reward, [Answer(rf"\boxed{{{hard}}}", "2"), Answer(r"\boxed{4/2}", "2")])
+    assert time.monotonic() - begin < 8
+    assert (list(found.total), list(found.faults)) == ([0.0, 1.0], ["", ""])
+    assert found.parts in ({}, {"timed_out": [1.0, 0.0]})
+
+
+def test_it_works_outside_the_main_thread() -> None:
+    """math-verify's own time limits do not."""
+    found: list[float] = []
+    thread = threading.Thread(target=lambda: found.extend(judged(REWARD, [Answer(r"\boxed{1/2}", "0.5")]).total))
+    thread.start()
+    thread.join()
+    assert found == [1.0]
+
+
+@pytest.mark.parametrize("piece", [r"\boxed{", "{", r"\boxed{1}", "\\", "}{", r"\fbox {"])
+def test_a_megabyte_takes_one_walk(piece: str) -> None:
+    begin = time.process_time()
+    boxed(piece * (1_000_000 // len(piece)))
+    assert time.process_time() - begin < 3
+
+
+def test_what_a_row_must_have_and_how_it_looks_when_right() -> None:
+    assert REWARD.unfit(Answer("", None)) == "has no ground truth, which reward Math compares with"
+    assert REWARD.unfit(Answer("", " ")) != "" and REWARD.unfit(Answer("", "7")) == ""
+    assert REWARD.gold(Answer("", r"thus \boxed{7}")) == r"\boxed{7}"
+    assert REWARD.said(r"so \boxed{ 1 / 2 }") == "1/2"

@@ -1,0 +1,93 @@
+"""Processes beside training: they end with it, whatever they are doing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.foreign import Fault
+from launcher.rewards.pool import STARTS, Died, Pool
+
+HANGS = """
+import sys
+from launcher.rewards.pool import Pool
+pool = Pool("python", {"path": sys.argv[1], "name": "f", "kwargs": {}}, 1)
+print(pool.ask([[{"response": "", "extra_info": {}, "ground_truth": "", "data_source": ""}]], 99), flush=True)
+"""
+LONG = """
+import os
+def f(solution_str):
+    open(__file__ + ".pid", "w").write(str(os.getpid()))
+    {before}
+    while True: pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "number"),
+    [("pass", signal.SIGKILL), ("pass", signal.SIGTERM), ("os.fork()", signal.SIGKILL)],
+)
+def test_it_dies_with_the_process_that_started_it(
+    before: str, number: int, tmp_path: Path, until: Any
+) -> None:
+    """Also in the middle of a loop that never gives way, and with what it has forked."""
+    mine = tmp_path / "mine.py"
+    mine.write_text(LONG.format(before=before))
+    parent = subprocess.Popen([sys.executable, "-c", HANGS, str(mine)])
+    told = Path(f"{mine}.pid")
+    until(lambda: told.exists() and told.read_text())
+    group = int(told.read_text())
+    parent.send_signal(number)
+    parent.wait()
+    until(lambda: not members(group), 10)
+
+
+def members(group: int) -> list[int]:
+    """Living processes of a process group."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[2]) == group and fields[0] not in "ZX":
+            found.append(int(stat.parent.name))
+    return found
+
+
+def test_nothing_is_left_when_it_is_forgotten(tmp_path: Path, until: Any) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text("import os\ndef f(solution_str): return os.getpid()")
+    pool = Pool("python", {"path": str(mine), "name": "f", "kwargs": {}}, 2)
+    answers = [[{"response": "", "extra_info": {}, "ground_truth": "", "data_source": ""}]] * 8
+    pids = {int(found[0]["score"]) for found in pool.ask(answers, 9)}
+    assert pids and all(members(pid) for pid in pids)
+    del pool
+    until(lambda: not any(members(pid) for pid in pids), 10)
+
+
+def test_a_process_that_dies_while_it_loads_is_tried_a_few_times(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text("import os\nopen(__file__ + '.n', 'a').write('x')\nos._exit(7)")
+    pool = Pool("python", {"path": str(mine), "name": "f", "kwargs": {}}, 1)
+    found = pool.ask([[]] * 6, 9)
+    assert found == [Fault("cannot be loaded: its process ended with exit code 7")] * 6
+    assert Path(f"{mine}.n").read_text() == "x" * STARTS
+
+
+def test_one_that_died_between_two_calls_is_started_anew(tmp_path: Path, until: Any) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text("import os\ndef f(solution_str): return os.getpid()")
+    pool = Pool("python", {"path": str(mine), "name": "f", "kwargs": {}}, 1)
+    answer = [[{"response": "", "extra_info": {}, "ground_truth": "", "data_source": ""}]]
+    pid = int(pool.ask(answer, 9)[0][0]["score"])
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not members(pid))
+    (found,) = pool.ask(answer, 9)
+    assert not isinstance(found, Died) and int(found[0]["score"]) != pid

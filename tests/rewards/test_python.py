@@ -1,0 +1,212 @@
+"""A person's own function: whatever it does, the answer it did it to has no score, and the others have theirs."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.rewards.python import Python
+from launcher.spec.reward import Answer, judged
+
+WILD = """
+import os, sys, time
+
+def wild(data_source, solution_str, ground_truth, extra_info=None):
+    exec(solution_str, globals())
+    return globals().pop("given", 0.25)
+"""
+Write = Callable[..., Python]
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Write:
+    def write(text: str, **values: Any) -> Python:
+        (tmp_path / "mine.py").write_text(textwrap.dedent(text))
+        return Python(path=str(tmp_path / "mine.py"), **values)
+
+    return write
+
+
+R12 = [
+    ("pass", 0.25, ""),
+    ("raise ValueError('no')", None, "ValueError: no (mine.py:5)"),
+    ("while True: pass", None, "took longer than 1 s"),
+    ("time.sleep(99)", None, "took longer than 1 s"),
+    ("given = None", None, "gave None; a number would do"),
+    ("given = '1.0'", None, "gave '1.0'; a number would do"),
+    ("given = float('nan')", None, "gave nan; a finite number would do"),
+    ("given = 1e30", None, "gave 1e+30; a number between -1e+06 and 1e+06 would do"),
+    ("given = -1e30", None, "gave -1e+30; a number between -1e+06 and 1e+06 would do"),
+    ("given = [0.5, 0.5]", None, "gave a list; a number would do"),
+    ("given = True", 1.0, ""),  # as verl takes it
+    ("os._exit(3)", None, "its process ended with exit code 3"),
+    ("sys.exit(0)", None, "SystemExit: 0 (mine.py:5)"),
+    ("os.kill(os.getpid(), 9)", None, "its process was killed by SIGKILL"),
+    ("os.kill(os.getpid(), 11)", None, "its process was killed by SIGSEGV"),
+    ("os.fork()", 0.25, ""),  # both come back; one of them is ours
+    ("os.fork() or os.setsid()", 0.25, ""),
+    ("print('x' * 10_000_000); os.write(2, b'x' * 10_000_000)", 0.25, ""),
+    ("os.closerange(3, 99)", None, "its process was killed by SIGKILL"),  # our channel, too
+    ("os.close(0); os.close(1)", 0.25, ""),
+    ("raise type('Rude', (Exception,), {'__str__': lambda self: 1 / 0})", None, "Rude (mine.py:5)"),
+    ("given = {'score': 0.5, 'acc': 1, 'pred': 'x'}", 0.5, ""),
+    ("given = {'acc': 1}", None, "gave a dict without score; one with it would do"),
+]
+
+
+def test_r12(written: Write) -> None:
+    """In one call, so that what one answer does to the process shows in the next."""
+    reward = written(WILD, name="wild", timeout_s=1.0)
+    begin = time.monotonic()
+    found = judged(reward, [Answer(code) for code, _, _ in R12])
+    assert time.monotonic() - begin < 15  # two hangs of a second, and a new process for each that died
+    for (code, score, reason), total, fault in zip(R12, found.total, found.faults, strict=True):
+        assert fault == reason, code
+        assert math.isnan(total) if score is None else total == score, code
+    again = judged(reward, [Answer("pass")])
+    assert list(again.total) == [0.25]
+
+
+def test_it_ends_where_everything_hangs(written: Write) -> None:
+    reward = written(WILD, name="wild", timeout_s=0.1)
+    found = judged(reward, [Answer("while True: pass")] * 40)
+    assert found.faults[7] == "took longer than 0.1 s"
+    assert set(found.faults[8:]) == {"not asked: 8 before it took longer than 0.1 s"}
+
+
+def test_several_processes_keep_the_order(written: Write) -> None:
+    reward = written("def compute_score(solution_str, **more): return float(solution_str)", workers=3)
+    assert list(judged(reward, [Answer(str(n)) for n in range(50)]).total) == [float(n) for n in range(50)]
+
+
+def test_it_may_be_asked_in_a_thread_that_ends(written: Write) -> None:
+    reward, found = written("def compute_score(solution_str, **more): return 1.0"), list[float]()
+    for _ in range(2):
+        thread = threading.Thread(target=lambda: found.extend(judged(reward, [Answer("")]).total))
+        thread.start()
+        thread.join()
+    assert found == [1.0, 1.0]
+
+
+# ---- what it is given
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "def compute_score(data_source, solution_str, ground_truth, extra_info)",  # verl's
+        "def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs)",
+        "def compute_score(*, solution_str, ground_truth, data_source='', extra_info=None)",
+        "async def compute_score(data_source, solution_str, ground_truth, extra_info)",
+    ],
+)
+def test_verls_signature(head: str, written: Write) -> None:
+    body = "return {'score': 0.5, 'right': data_source + solution_str + ground_truth + extra_info['x'] == 'abcd'}"
+    reward = written(f"{head}:\n    {body}")
+    assert reward.problems() == []
+    found = judged(reward, [Answer("b", "c", "a", {"x": "d"})])
+    assert (list(found.total), found.parts) == ([0.5], {"right": [1.0]})
+
+
+def test_verls_batch_signature_and_arguments_of_its_own(written: Write) -> None:
+    reward = written(
+        """
+        def compute_score(data_sources, solution_strs, ground_truths, extra_infos, price):
+            return [price * (s == t) for s, t in zip(solution_strs, ground_truths)]
+        """,
+        kwargs={"price": 2},
+    )
+    assert reward.problems() == []
+    assert list(judged(reward, [Answer("a", "a"), Answer("b", "a"), Answer("c", "c")]).total) == [2.0, 0.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("body", "faults"),
+    [
+        ("return [float(s) for s in solution_strs]", ["", "ValueError", ""]),  # asked again, one by one
+        ("return [1.0]", ["gave 1 scores for 3 answers; one for each would do"] * 3),
+        ("return 'aaa'", ["TypeError"] * 3),
+        ("return None", ["TypeError"] * 3),
+    ],
+)
+def test_a_batch_that_fails(body: str, faults: list[str], written: Write) -> None:
+    reward = written(f"def compute_score(solution_strs, **more):\n    {body}")
+    found = judged(reward, [Answer("1"), Answer("x"), Answer("2")])
+    assert [fault.startswith(expected) and bool(fault) == bool(expected)
+            for fault, expected in zip(found.faults, faults, strict=True)] == [True] * 3  # fmt: skip
+
+
+def test_its_neighbours_can_be_imported_and_rows_hold_what_json_does_not(written: Write, tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("ONE = 1.0")
+    reward = written("import beside\ndef compute_score(extra_info, solution_str): return beside.ONE")
+    assert list(judged(reward, [Answer("\ud800", extra_info={"p": tmp_path, "n": math.nan})]).total) == [1.0]
+
+
+def test_a_file_that_cannot_be_imported_is_tried_once(written: Write, tmp_path: Path) -> None:
+    reward = written(f"open({str(tmp_path / 'tries')!r}, 'a').write('x')\nimport nowhere\ndef compute_score(**k): pass")
+    found = judged(reward, [Answer("")] * 5)
+    assert set(found.faults) == {
+        "cannot be loaded: ModuleNotFoundError: No module named 'nowhere' (mine.py:2)"
+    }
+    assert (tmp_path / "tries").read_text() == "x"
+
+
+def test_memory_is_bounded_where_that_is_asked(written: Write) -> None:
+    reward = written(WILD, name="wild", memory_gb=1.0)
+    (fault,) = judged(reward, [Answer("x = bytearray(4 << 30)")]).faults
+    assert fault == "MemoryError (mine.py:5)"
+
+
+# ---- before it starts
+
+
+@pytest.mark.parametrize(
+    ("text", "values", "line"),
+    [
+        ("def f(x:\n", {}, "reward.path: {path}:1: '(' was never closed; a Python file that compiles would do"),
+        ("x = '\0'", {}, "reward.path: {path}: source code string cannot contain null bytes; a Python file that"
+         " compiles would do"),
+        ("def compute(solution_str): pass", {},
+         "reward.name: {path} has no function 'compute_score'; did you mean compute?"),
+        ("", {"name": "fn"}, "reward.name: {path} has no function 'fn'; there is none yet"),
+        ("def compute_score(a, b): pass", {}, "reward.name: {path}:1: compute_score wants a, b;"
+         " compute_score(data_source, solution_str, ground_truth, extra_info) would do"),
+        ("def compute_score(): pass", {}, "reward.name: {path}:1: compute_score does not take the answer;"
+         " compute_score(data_source, solution_str, ground_truth, extra_info) would do"),
+        ("def compute_score(solution_str): pass", {"kwargs": {"k": 1}},
+         "reward.kwargs: compute_score takes no 'k'; it may be solution_str"),
+        ("import nowhere\nprint('not run')\ndef compute_score(solution_str, k): pass", {"kwargs": {"k": 1}}, None),
+        ("from elsewhere import compute_score", {}, None),  # taken on trust
+        ("from elsewhere import *", {}, None),
+        ("import functools\ncompute_score = functools.partial(print)", {}, None),
+        ("if True:\n    def compute_score(**kwargs): pass", {}, None),
+        ("@wrapped\ndef compute_score(a, b): pass", {}, None),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named_without_running_it(
+    text: str, values: dict[str, Any], line: str | None, written: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reward = written(text, **values)
+    assert reward.problems() == ([] if line is None else [line.format(path=reward.path)])
+    assert capsys.readouterr().out == ""
+
+
+def test_a_file_that_is_not_there() -> None:
+    assert Python(path="nowhere.py").problems() == [
+        "reward.path: 'nowhere.py' cannot be read, no such file or directory; a Python file would do"
+    ]
+
+
+def test_it_is_found_from_any_folder(written: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written("def compute_score(solution_str): return 1.0")
+    monkeypatch.chdir(tmp_path)
+    rooted = Python(path="mine.py").rooted()
+    monkeypatch.chdir("/")
+    assert rooted.problems() == [] and list(judged(rooted, [Answer("")]).total) == [1.0]

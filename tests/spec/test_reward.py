@@ -1,0 +1,128 @@
+"""Whatever a reward does, each answer has a finite score or a reason why it has none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pytest
+
+from launcher.spec.reward import LIMIT, Answer, Reward, Scores, judged, number, part_name
+
+
+class Gives(Reward):
+    """Fake: gives what it was made with, for all answers together."""
+
+    def __init__(self, given: Any) -> None:
+        self.given = given
+
+    def score(self, answers: Sequence[Answer]) -> list[float]:
+        return self.given
+
+
+class Each(Reward):
+    """Fake: evaluates each response; it notes how many answers it was asked about."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def score(self, answers: Sequence[Answer]) -> list[float]:
+        self.asked.append(len(answers))
+        return [eval(answer.response) for answer in answers]
+
+
+NUMBER, FINITE = "a number would do", "a finite number would do"
+
+
+@pytest.mark.parametrize(
+    ("value", "score", "reason"),
+    [
+        (0.5, 0.5, ""),
+        (1, 1.0, ""),
+        (np.float32(0.5), 0.5, ""),
+        (np.int64(3), 3.0, ""),
+        (np.array(2.0), 2.0, ""),
+        (Decimal("0.25"), 0.25, ""),
+        (-LIMIT, -LIMIT, ""),
+        (1e30, None, f"gave 1e+30; a number between -1e+06 and {LIMIT:g} would do"),  # it would drown its group
+        (-1e30, None, f"gave -1e+30; a number between -1e+06 and {LIMIT:g} would do"),
+        (math.nan, None, f"gave nan; {FINITE}"),
+        (math.inf, None, f"gave inf; {FINITE}"),
+        (-math.inf, None, f"gave -inf; {FINITE}"),
+        (10**400, None, f"gave a int; {NUMBER}"),  # more than a float holds
+        (None, None, f"gave None; {NUMBER}"),
+        ("1.0", None, f"gave '1.0'; {NUMBER}"),
+        (True, None, f"gave True; {NUMBER}"),
+        ([1.0], None, f"gave a list; {NUMBER}"),
+        (1 + 0j, None, f"gave a complex; {NUMBER}"),
+        (np.zeros(2), None, f"gave a ndarray; {NUMBER}"),
+    ],
+)  # fmt: skip
+def test_each_value_is_a_number_or_a_fault(value: Any, score: float | None, reason: str) -> None:
+    found = judged(Gives([value, 0.25]), [Answer(""), Answer("")])
+    assert list(found.faults) == [reason, ""]
+    assert found.total[1] == 0.25
+    assert math.isnan(found.total[0]) if score is None else found.total[0] == score
+    assert number(value)[1] == reason
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ([1.0], "gave 1 scores for 2 answers; one for each would do"),
+        ([1.0] * 3, "gave 3 scores for 2 answers; one for each would do"),
+        ([], "gave 0 scores for 2 answers; one for each would do"),
+        (None, "gave a Scores; one number for each answer would do"),
+        (0.5, "gave a Scores; one number for each answer would do"),
+    ],
+)
+def test_a_wrong_count_leaves_every_answer_without_a_score(given: Any, reason: str) -> None:
+    """Which score belongs to which answer cannot be known."""
+    found = judged(Gives(given), [Answer(""), Answer("")])
+    assert all(map(math.isnan, found.total)) and list(found.faults) == [reason] * 2
+
+
+def test_where_it_raises_only_the_answer_at_fault_is_without_a_score() -> None:
+    reward = Each()
+    found = judged(reward, [Answer(text) for text in ("1", "1 / 0", "[][0]", "0.5")])
+    assert [x for x in found.total if not math.isnan(x)] == [1.0, 0.5]
+    assert [reason.partition(":")[0] for reason in found.faults] == ["", "ZeroDivisionError", "IndexError", ""]
+    assert reward.asked == [4, 1, 1, 1, 1]  # each once more, and no more
+
+
+def test_nothing_is_asked_about_nothing() -> None:
+    reward = Each()
+    assert judged(reward, []) == Scores([], {}, [])
+    assert reward.asked == []
+
+
+class Parted(Reward):
+    """Fake: a part for each answer, of which one is no number."""
+
+    def __init__(self, parts: Any) -> None:
+        self.parts = parts
+
+    def score(self, answers: Sequence[Answer]) -> list[float]:
+        raise NotImplementedError
+
+    def judge(self, answers: Sequence[Answer]) -> Scores:
+        return Scores([1.0] * len(answers), self.parts, [])
+
+
+def test_parts_are_numbers_or_nan_and_as_many_as_answers() -> None:
+    found = judged(Parted({"right": [1, None]}), [Answer(""), Answer("")])
+    assert found.parts["right"][0] == 1.0 and math.isnan(found.parts["right"][1])
+    assert list(found.faults) == ["", ""]
+    bad = judged(Parted({"right": [1]}), [Answer(""), Answer("")])
+    assert list(bad.faults) == ["gave 1 values of right for 2 answers; one for each would do"] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "fits"),
+    [("acc", True), ("val@1/x.y-z", True), ("", False), ("a b", False), ("x" * 65, False), (3, False), ("/x", False)],
+)
+def test_a_part_is_named_as_a_metric_can_be(name: Any, fits: bool) -> None:
+    assert part_name(name) is fits
