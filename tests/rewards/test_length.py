@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from pydantic import ValidationError
 
 from launcher.algorithms.dapo import DAPO
 from launcher.rewards.length import Length, Overlong
+from launcher.spec.algorithm import Batch
 from launcher.spec.reward import Answer
 
 
@@ -27,10 +29,6 @@ def test_words_are_counted_where_that_is_asked() -> None:
 @pytest.mark.parametrize("length", [0, 3, 6, 7, 8, 9, 10, 14])
 def test_overlong_is_dapos_price(length: int) -> None:
     """Eq. 13, which the algorithm takes off in tokens: here a character stands for one."""
-    import torch
-
-    from launcher.spec.algorithm import Batch
-
     mask = torch.ones(1, length, dtype=torch.float64)
     batch = Batch(torch.zeros(1, length), torch.tensor([length]), mask, reward=torch.zeros(1, dtype=torch.float64))
     price = DAPO(max_response_length=10, overlong_buffer_len=4).shaped(batch).item()

@@ -1,0 +1,149 @@
+"""Rewards made of rewards: sums, and the rule that a row's source asks for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from launcher.launch.resolve import resolve
+from launcher.problems import Problems
+from launcher.rewards.combined import Auto, Weighted
+from launcher.rewards.exact import Exact
+from launcher.rewards.format import Format
+from launcher.rewards.gsm8k import GSM8K
+from launcher.rewards.length import Length
+from launcher.rewards.model import RewardModel
+from launcher.settings import settings
+from launcher.spec.reward import Answer, Reward, judged
+
+WORDS = ["algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=2"]
+
+
+@settings
+class Opinion(Reward):
+    """Fake: a network's opinion, which is the number that the response is; of text it raises."""
+
+    learned = True
+
+    def score(self, answers: Sequence[Answer]) -> list[float]:
+        return [float(answer.response) for answer in answers]
+
+
+def test_a_weighted_sum_and_its_parts_by_hand() -> None:
+    reward = Weighted(parts={"right": Exact(), "opinion": Opinion(), "short": Length(high=1, margin=1)},
+                      weights={"right": 2.0, "opinion": -0.5, "short": 0.0})  # fmt: skip
+    found = judged(reward, [Answer("4", "4"), Answer("6", "4"), Answer("44", "4")])
+    assert list(found.total) == [2.0 - 2.0, -3.0, -22.0]
+    assert found.parts == {
+        "right": [1.0, 0.0, 0.0], "opinion": [4.0, 6.0, 44.0], "short": [1.0, 1.0, 0.0],
+        "rule_based": [2.0, 0.0, 0.0], "rm_based": [-2.0, -3.0, -22.0],
+    }  # fmt: skip
+
+
+def test_an_answer_that_one_part_cannot_score_has_no_score() -> None:
+    reward = Weighted(parts={"right": Exact(), "opinion": Opinion()})
+    found = judged(reward, [Answer("4", "4"), Answer("x", "x")])
+    assert found.total[0] == 5.0 and math.isnan(found.total[1])
+    assert found.faults[1].startswith("opinion: ValueError: could not convert") and found.faults[0] == ""
+    assert found.parts["right"] == [1.0, 1.0]  # of the part itself all is known
+    assert math.isnan(found.parts["rule_based"][1])
+
+
+def test_a_part_that_counts_for_nothing_costs_nothing() -> None:
+    reward = Weighted(parts={"right": Exact(), "opinion": Opinion()}, weights={"opinion": 0.0})
+    found = judged(reward, [Answer("x", "x")])
+    assert (list(found.total), list(found.faults)) == ([1.0], [""])
+
+
+def test_gold_has_the_form_that_every_part_asks_for() -> None:
+    reward = resolve([*WORDS, "reward=gsm8k_format"]).reward
+    gold = reward.gold(Answer("", "18"))
+    assert gold == "<think>\n\n</think>\n<answer>#### 18</answer>"
+    assert judged(reward, [Answer(gold, "18")]).total == [pytest.approx(1.2)]
+    assert reward.said(gold) == "18"  # as the part with the largest weight reads it
+    assert reward.unfit(Answer("", None)) == "has no ground truth, which reward GSM8K compares with"
+
+
+# ---- from words
+
+
+def test_the_command_line_names_choices_and_weights() -> None:
+    run = resolve([*WORDS, "reward=weighted", "reward.parts={gsm8k: 1.0, format: 0.2}", "reward.parts.gsm8k.method=flexible"])
+    assert run.reward == Weighted(
+        parts={"gsm8k": GSM8K(method="flexible"), "format": Format()}, weights={"gsm8k": 1.0, "format": 0.2}
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        (["reward=weighted"], ["reward.parts: has no value; reward.parts=VALUE would do"]),
+        (["reward=weighted", "reward.parts={gsm8 k: 1}"], None),
+        (["reward=weighted", "reward.parts={gsm8: 1.0}"], ["reward.parts: no choice 'gsm8'; did you mean gsm8k?"]),
+        (["reward=weighted", "reward.parts={gsm8k: a}"], ["reward.weights.gsm8k: got 'a'; a number would do"]),
+        (["reward=weighted", "reward.parts={gsm8k: 1}", "reward.parts.gsm8k.methd=x"],
+         ["reward.parts.gsm8k.methd: GSM8K has no setting 'methd'; did you mean method?"]),
+        (["reward=gsm8k_format", "reward.weights.gsm8k=.inf"], None),
+        (["reward=weighted", "reward.parts={x: {_target_: os.system}}"], None),  # classes come from files only
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named(words: list[str], lines: list[str] | None) -> None:
+    with pytest.raises(Problems) as caught:
+        resolve([*WORDS, *words])
+    assert lines is None or caught.value.lines == lines
+
+
+def test_problems_of_parts_are_named_by_their_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    reward = Weighted(parts={"a b": Exact(), "form": Format(pattern="(")}, weights={"fom": 1.0})
+    found = reward.problems()
+    assert found[0] == "reward.weights: no part 'fom'; did you mean form?"
+    assert found[1].startswith("reward.parts: 'a b' is no name for a metric")
+    assert found[2].startswith("reward.parts.form.pattern: '(' is no regular expression")
+
+
+def test_what_needs_a_network_is_known_of_the_whole() -> None:
+    model = Weighted(parts={"right": Exact(), "model": RewardModel(path="some/model")})
+    assert not model.cheap and not model.learned
+    assert [type(leaf) for leaf in model.leaves()] == [Exact, RewardModel]
+    assert Weighted(parts={"right": Exact()}).cheap
+
+
+# ---- by data source
+
+
+def auto(**more: Any) -> Auto:
+    return Auto(parts={"gsm8k": GSM8K(), "exact": Exact()}, **more)
+
+
+def test_each_row_is_scored_as_its_source_asks() -> None:
+    answers = [Answer("#### 2", "2", "openai/gsm8k"), Answer("2", "2", "openai/gsm8k"), Answer("ba", "ba", "reverse")]
+    found = judged(auto(), answers)
+    assert list(found.total) == [1.0, 0.0, 1.0]
+    assert found.parts["gsm8k"][:2] == [1.0, 0.0] and math.isnan(found.parts["gsm8k"][2])
+    assert auto().gold(answers[0]) == "#### 2" and auto().gold(answers[2]) == "ba"
+
+
+@pytest.mark.parametrize(
+    ("source", "more", "reason"),
+    [
+        ("openai/gsm8k", {}, ""),
+        ("gsm-8k", {}, "data_source 'gsm-8k' has no reward; did you mean gsm8k?"),
+        ("mine", {}, "data_source 'mine' has no reward; reward.routes={mine: gsm8k} would do"),
+        ("mine", {"routes": {"mine": "gsm8k"}}, ""),
+        ("lighteval/MATH", {}, "data_source 'lighteval/MATH' has no reward; did you mean lighteval/MATH?"),
+    ],
+)
+def test_a_source_that_nobody_knows_is_named_before_it_is_asked(source: str, more: Any, reason: str) -> None:
+    found = auto(**more).unfit(Answer("", "2", source))
+    assert found == reason or (source == "lighteval/MATH" and "has no reward" in found)
+    scores = judged(auto(**more), [Answer("#### 2", "2", source)])
+    assert bool(scores.faults[0]) == bool(reason)
+
+
+def test_a_route_that_leads_nowhere() -> None:
+    assert auto(routes={"x": "gsm"}).problems() == [
+        "reward.routes: 'x' leads to 'gsm', which is no part; did you mean gsm8k?"
+    ]

@@ -1,0 +1,186 @@
+"""A reward behind an address, against a real server that behaves badly."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from launcher.rewards.remote import Remote
+from launcher.spec.reward import Answer, judged
+
+Behave = Callable[[BaseHTTPRequestHandler, list[dict[str, Any]], int], None]
+
+
+class Server:
+    """Fake: counts requests and lets `behave` answer the n-th."""
+
+    def __init__(self) -> None:
+        self.behave: Behave = scores
+        self.seen: list[dict[str, str]] = []
+        self.sizes: list[int] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                answers = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["answers"]
+                outer.seen.append(dict(self.headers))
+                outer.sizes.append(len(answers))
+                outer.behave(self, answers, len(outer.seen))
+
+            def log_message(self, *_: Any) -> None: ...
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.http.serve_forever, daemon=True).start()
+        self.url = f"http://127.0.0.1:{self.http.server_address[1]}/score"
+
+
+def say(to: BaseHTTPRequestHandler, node: Any, code: int = 200, **headers: str) -> None:
+    text = node if isinstance(node, bytes) else json.dumps(node).encode()
+    to.send_response(code)
+    for name, value in headers.items():
+        to.send_header(name.replace("_", "-"), value)
+    to.send_header("Content-Length", str(len(text)))
+    to.end_headers()
+    to.wfile.write(text)
+
+
+def scores(to: BaseHTTPRequestHandler, answers: list[dict[str, Any]], number: int) -> None:
+    say(to, {"scores": [float(len(answer["response"])) for answer in answers]})
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    found = Server()
+    yield found
+    found.http.shutdown()
+
+
+ANSWERS = [Answer("x" * n, "t", "s", {"i": n}, (("user", "q"),)) for n in range(7)]
+
+
+def test_batches_come_back_in_order(server: Server) -> None:
+    reward = Remote(url=server.url, batch_size=3)
+    assert reward.problems() == [] and reward.learned
+    assert list(judged(reward, ANSWERS).total) == [float(n) for n in range(7)]
+    assert sorted(server.sizes) == [1, 3, 3]
+
+
+def test_the_token_comes_from_the_environment_and_is_no_part_of_the_run(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reward = Remote(url=server.url, token_env="SCORE_TOKEN")
+    monkeypatch.delenv("SCORE_TOKEN", raising=False)
+    assert reward.problems() == [
+        "reward.token_env: the environment has no SCORE_TOKEN; one with the token would do"
+    ]
+    monkeypatch.setenv("SCORE_TOKEN", "s3cret")
+    assert reward.problems() == [] and "s3cret" not in repr(reward)
+    judged(reward, ANSWERS[:1])
+    assert server.seen[0]["Authorization"] == "Bearer s3cret"
+
+
+def test_only_what_is_asked_for_is_sent(server: Server) -> None:
+    told: list[Any] = []
+    server.behave = lambda to, answers, _: (told.extend(answers), say(to, [1.0]))[0]
+    judged(Remote(url=server.url, send=("response", "prompt")), ANSWERS[1:2])
+    assert told == [{"response": "x", "prompt": [["user", "q"]]}]
+
+
+NONE = "gave None; a number would do"
+
+
+@pytest.mark.parametrize(
+    ("reply", "faults"),
+    [
+        ({"scores": [0.5, 0.5]}, ["", ""]),
+        ([0.5, 0.5], ["", ""]),  # a bare list
+        ({"scores": [0.5, None]}, ["", NONE]),
+        ({"scores": [0.5, math.nan]}, ["", "gave nan; a finite number would do"]),
+        ({"scores": [0.5, "1"]}, ["", "gave '1'; a number would do"]),
+        ({"scores": [0.5]}, ["the server gave 1 scores for 2 answers; one for each would do"] * 2),
+        ({"scores": 0.5}, ["the server's reply has no list \"scores\": b'{\"scores\": 0.5}'"] * 2),
+        ({"score": [1, 1]}, ["the server's reply has no list \"scores\": b'{\"score\": [1, 1]}'"] * 2),
+        (b"<html>", ["the server's reply is no JSON: b'<html>'"] * 2),
+        (b"", ["the server's reply is no JSON: b''"] * 2),
+    ],
+)  # fmt: skip
+def test_what_is_no_score_leaves_the_answer_without_one(reply: Any, faults: list[str], server: Server) -> None:
+    server.behave = lambda to, answers, _: say(to, reply)
+    found = judged(Remote(url=server.url), ANSWERS[:2])
+    assert list(found.faults) == faults
+    assert len(server.seen) == 1  # what it means will not change by asking again
+
+
+@pytest.mark.parametrize(
+    ("code", "asked", "fault"),
+    [
+        (503, 3, ""),  # twice busy, then there
+        (429, 3, ""),
+        (400, 1, "the server said 400 Bad Request"),
+        (401, 1, "the server said 401 Unauthorized"),
+        (302, 1, "the server said 302 Found"),  # it would take the token elsewhere
+        (307, 1, "the server said 307 Temporary Redirect"),
+    ],
+)
+def test_a_busy_server_is_asked_again_and_another_is_not(code: int, asked: int, fault: str, server: Server) -> None:
+    def behave(to: BaseHTTPRequestHandler, answers: list[dict[str, Any]], number: int) -> None:
+        say(to, {}, code, Location=server.url) if number < 3 else scores(to, answers, number)
+
+    server.behave = behave
+    found = judged(Remote(url=server.url, backoff_s=0.01), ANSWERS[:1])
+    assert (list(found.faults), len(server.seen)) == ([fault], asked)
+
+
+def drip(to: BaseHTTPRequestHandler, answers: list[dict[str, Any]], number: int) -> None:
+    to.send_response(200)
+    to.end_headers()
+    for _ in range(100):
+        to.wfile.write(b" ")
+        time.sleep(0.05)
+
+
+def test_a_reply_that_drips_is_late(server: Server) -> None:
+    server.behave = drip
+    begin = time.monotonic()
+    found = judged(Remote(url=server.url, timeout_s=0.4, retries=0), ANSWERS[:1])
+    assert list(found.faults) == ["the server took longer than 0.4 s"] and time.monotonic() - begin < 2
+
+
+def test_a_server_that_is_silent_or_gone(server: Server) -> None:
+    server.behave = lambda *_: time.sleep(1.0)
+    assert list(judged(Remote(url=server.url, timeout_s=0.3, retries=0), ANSWERS[:1]).faults) == [
+        "the server took longer than 0.3 s"
+    ]
+    (fault,) = judged(Remote(url="http://127.0.0.1:9", retries=1, backoff_s=0.01), ANSWERS[:1]).faults
+    assert fault == "the server cannot be reached: connection refused"
+
+
+def test_where_it_stays_away_the_rest_is_not_sent(server: Server) -> None:
+    server.behave = lambda to, *_: say(to, {}, 500)
+    reward = Remote(url=server.url, batch_size=1, max_parallel=2, retries=0)
+    found = judged(reward, [Answer("")] * 50)
+    assert len(server.seen) <= 4 and found.faults[-1] == "not asked: 2 requests before it failed"
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        ({"url": "localhost:8000"}, "reward.url: got 'localhost:8000'; http://host:port/path would do"),
+        ({"url": "file:///etc/passwd"}, "reward.url: got 'file:///etc/passwd'; http://host:port/path would do"),
+        ({"url": "http://me:pw@host/"},
+         "reward.url: holds a name or password, which would be kept with the run; token_env would do"),
+        ({"url": "http://h/", "headers": {"Authorization": "x"}},
+         "reward.headers: Authorization would be kept with the run; token_env would do"),
+        ({"url": "http://h/", "send": ("respons",)}, None),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named(values: dict[str, Any], line: str | None) -> None:
+    (found,) = Remote(**values).problems()
+    assert line is None or found == line
