@@ -33,7 +33,8 @@ def attempt(call: Callable[[], T], file: str = "") -> T | Fault:
         text = attempt(partial(_one_line, error))  # a stranger's __str__ may raise, too
         said = f": {text}" if isinstance(text, str) and text else ""
         kind = type(error).__name__
-        return Fault(shortened(f"{kind}{said}") + _place(error, file), kind)
+        place = attempt(partial(_place, error, file))  # where memory has run out, there may be none to look it up
+        return Fault(shortened(f"{kind}{said}") + (place if isinstance(place, str) else ""), kind)
 
 
 def _one_line(error: BaseException) -> str:

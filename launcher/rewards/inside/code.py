@@ -171,9 +171,13 @@ def _forked(child: Child) -> int:
         return pid
     os.setsid()
     sandbox.die_with_parent()
-    sys.set_int_max_str_digits(0)
-    found = attempt(child)
-    os._exit(1 if isinstance(found, Fault) and found.kind != "SystemExit" else 0)
+    code = 1
+    try:
+        sys.set_int_max_str_digits(0)
+        found = attempt(child)
+        code = int(isinstance(found, Fault) and found.kind != "SystemExit")
+    finally:
+        os._exit(code)
 
 
 def _confined(files: Mapping[int, int], keep: tuple[int, ...], limits: Mapping[str, Any]) -> None:

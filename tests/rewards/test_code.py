@@ -1,0 +1,293 @@
+"""Code under test: what is right passes, and nothing else does, whatever it tries."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.rewards.code import Code, code_of, equal_output
+from launcher.rewards.code import tests_of as read_tests  # another name: pytest collects what begins so
+from launcher.rewards.inside import sandbox
+from launcher.spec.reward import Answer, judged
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux" or bool(sandbox.missing()), reason="needs Landlock and seccomp")
+
+PROGRAM = json.dumps({"inputs": ["1 2\n", "3 4\n"], "outputs": ["3\n", "7\n"]})
+CALLS = json.dumps({"fn_name": "add", "inputs": [[1, 2], [3, 4]], "outputs": [3, 7]})
+ASSERTS = json.dumps(["assert add(1, 2) == 3", "import math\nassert math.isclose(add(0.1, 0.2), 0.3)"])
+CHECK = json.dumps({
+    "test": "def check(candidate):\n    assert candidate(1, 2) == 3\n    assert candidate([1], [2]) == [1, 2]",
+    "entry_point": "add",
+})  # fmt: skip
+ADDS = "def add(a, b):\n    return a + b"
+SUM = "a, b = map(int, input().split())\nprint(a + b)"
+REWARD = Code(timeout_s=2.0, workers=2)
+
+
+def score(code: str, truth: str, reward: Code = REWARD) -> float:
+    found = judged(reward, [Answer(code, truth)])
+    assert list(found.faults) == [""]  # what the code does is its own fault, and no reason to leave its group out
+    return found.total[0]
+
+
+@pytest.mark.parametrize(
+    ("code", "truth", "expected"),
+    [
+        (SUM, PROGRAM, 1.0),
+        (f"So:\n```python\n{SUM}\n```\nDone.", PROGRAM, 1.0),
+        (f"{SUM}\nimport sys\nsys.exit(0)", PROGRAM, 1.0),
+        (f"{SUM}\nraise ValueError", PROGRAM, 0.0),  # printed, but broke
+        ("print(3)", PROGRAM, 0.0),  # only the first
+        ("import sys\nsys.exit(0)", PROGRAM, 0.0),
+        ("", PROGRAM, 0.0),
+        ("def (", PROGRAM, 0.0),
+        ("import threading\nt = threading.Thread(target=lambda: print(sum(map(int, input().split()))))\n"
+         "t.start()\nt.join()", PROGRAM, 1.0),
+        (ADDS, CALLS, 1.0),
+        ("class Solution:\n    def add(self, a, b):\n        return a + b", CALLS, 1.0),
+        ("add = lambda a, b: a + b", CALLS, 1.0),
+        ("def add(a, b): return a - b", CALLS, 0.0),
+        ("x = 1", CALLS, 0.0),
+        (ADDS + "\nimport sys\nsys.exit(0)", CALLS, 0.0),  # gone before it is asked
+        (ADDS, ASSERTS, 1.0),
+        ("def add(a, b): return 3", ASSERTS, 0.0),
+        (ADDS, CHECK, 1.0),
+        ("def add(a, b): return 3", CHECK, 0.0),
+        ("class Stack:\n    def __init__(self): self.held = []\n    def push(self, x): self.held.append(x)\n"
+         "    def __len__(self): return len(self.held)", '["s = Stack()", "s.push(2)\\nassert len(s) == 1"]', 1.0),
+        ("def tidy(x):\n    x.sort()", '["x = [2, 1]", "tidy(x)", "assert x == [1, 2]"]', 1.0),  # changes what it is given
+        ("def f(): raise KeyError('no')", '["try:\\n    f()\\nexcept KeyError:\\n    ok = True", "assert ok"]', 1.0),
+        ("def f(x): return {'a': (1, 2.5, None, {3}, b'x', 10**30)}",
+         '["assert f(0) == {\\"a\\": (1, 2.5, None, {3}, b\\"x\\", 10**30)}"]', 1.0),
+        ("def f(x: List[int]) -> int: return Counter(x)[1]", '["assert f([1, 1]) == 2"]', 1.0),  # not imported
+    ],
+)  # fmt: skip
+def test_what_passes(code: str, truth: str, expected: float) -> None:
+    assert score(code, truth) == expected
+
+
+EQUALS_ALL = "class E:\n    def __eq__(self, other): return True\n    def __sub__(self, other): return 0\n"
+CHEATS = {
+    "an object that equals everything": EQUALS_ALL + "def add(a, b): return E()",
+    "a number that equals everything": "class E(int):\n    def __eq__(self, other): return True\n"
+    "    __hash__ = int.__hash__\ndef add(a, b): return E(99)",
+    "a list that lies": "class L(list):\n    def __eq__(self, o): return True\n    def __iter__(self): return iter([3, 7])\n"
+    "def add(a, b): return L([99])",
+    "builtins": "import builtins\nbuiltins.AssertionError = int\nbuiltins.isinstance = lambda *a: True\n"
+    "builtins.all = lambda *a: True\nbuiltins.float = lambda *a: 3\ndef add(a, b): return 0",
+    "a library": "import math, sys\nmath.isclose = lambda *a, **k: True\nsys.modules['math'] = math\n"
+    "def add(a, b): return 0",
+    "the channel": "import os\nfor n in range(3, 64):\n    try: os.write(n, b'11111111')\n    except OSError: pass\n"
+    "def add(a, b): return 0",
+    "no debug": "import sys\nsys.flags = None\n__debug__\ndef add(a, b): return 0",
+    "exit": "import os\nos._exit(0)",
+    "what is in memory": "import gc\ndef add(a, b):\n    for x in gc.get_objects():\n"
+    "        for key in ('calls', 'outputs', 'expected', 'payload', 'tests') if type(x) is dict else ():\n"
+    "            if type(x.get(key)) is list: return x[key][a // 2][1]\n"
+    "    return 0",
+    "the tests' file": "import glob\ndef add(a, b):\n    import json\n"
+    "    return json.load(open(glob.glob('/tmp/rlrun-tests-*/*.json')[0]))['calls'][0][1]",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("truth", [CALLS, ASSERTS, CHECK], ids=["calls", "asserts", "check"])
+@pytest.mark.parametrize("cheat", CHEATS, ids=str)
+def test_nothing_passes_that_does_not_do_it(cheat: str, truth: str) -> None:
+    assert score(CHEATS[cheat], truth) == 0.0
+
+
+TRY = "import os\ntry:\n    {}\nexcept OSError as error:\n    print(type(error).__name__)\nelse:\n    print('done')"
+FORBIDDEN = {
+    "write": "open('/tmp/rlrun-was-here', 'w')",
+    "append": "open('/tmp/rlrun-was-here', 'a')",
+    "read": "open('/etc/hostname').read()",
+    "list": "os.listdir('/tmp')",
+    "remove": "os.unlink('/tmp')",
+    "make a folder": "os.mkdir('/tmp/rlrun-was-here')",
+    "rename": "os.rename('/tmp', '/tmp2')",
+    "change rights": "os.chmod('/tmp', 0o777)",
+    "change times": "os.utime('/tmp')",
+    "truncate": "os.truncate('/etc/hostname', 0)",
+    "memory of its parent": "open(f'/proc/{os.getppid()}/mem', 'rb')",
+    "environment of its parent": "open(f'/proc/{os.getppid()}/environ', 'rb')",
+    "files of its parent": "os.listdir(f'/proc/{os.getppid()}/fd')",
+    "its own environment": "open('/proc/self/environ', 'rb')",
+    "kill its parent": "os.kill(os.getppid(), 9)",
+    "kill everybody": "os.kill(-1, 9)",
+    "fork": "os.fork()",
+    "run a program": "__import__('subprocess').run(['true'])",
+    "replace itself": "os.execv('/bin/true', ['true'])",
+    "a socket": "__import__('socket').socket()",
+    "a local socket": "__import__('socket').socket(__import__('socket').AF_UNIX)",
+    "leave its group": "os.setsid()",
+    "trace": "import ctypes; l = ctypes.CDLL(None, use_errno=True); l.ptrace(16, os.getppid(), 0, 0) + 1 or os.kill(1, 0)",
+    "a new namespace": "import ctypes; ctypes.CDLL(None).unshare(0x10000000) + 1 or os.kill(1, 0)",
+    "io_uring": "import ctypes; ctypes.CDLL(None).syscall(425, 1, 0) + 1 or os.kill(1, 0)",
+}
+
+
+@pytest.mark.parametrize("what", FORBIDDEN, ids=str)
+def test_what_is_forbidden(what: str) -> None:
+    (found,) = REWARD._pool.ask([{"code": TRY.format(FORBIDDEN[what]), "inputs": [""], "all": True}], 30)
+    assert found[0]["out"] == "PermissionError\n", found
+    assert not Path("/tmp/rlrun-was-here").exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("while True: pass", "took longer than 1 s"),
+        ("import time\ntime.sleep(99)", "took longer than 1 s"),
+        ("import os\nos.close(1)\nwhile True: pass", "took longer than 1 s"),
+        ("while True: print('x' * 100_000)", "printed more than 4194304 bytes"),
+        ("x = bytearray(10 ** 12)", "ended with exit code 1"),
+        ("x = []\nwhile True: x.append(bytearray(2 ** 20))", "ended with exit code 1"),
+        ("def f(): f()\nf()", "ended with exit code 1"),
+        ("import os\nwhile True:\n    try: os.fork()\n    except OSError: pass", "took longer than 1 s"),
+        ("import resource\nresource.setrlimit(resource.RLIMIT_AS, (2 ** 40, 2 ** 40))", "ended with exit code 1"),
+        ("import ctypes\nctypes.string_at(0)", "was killed by signal 11"),
+        ("import sys\nsys.exit(3)", ""),  # a program may end as it likes; what it printed counts
+    ],
+)
+def test_what_hangs_floods_or_breaks_ends_in_time(code: str, why: str) -> None:
+    reward, begin = Code(timeout_s=1.0, workers=1, memory_mb=256), time.monotonic()
+    (found,) = reward._pool.ask([{"code": code, "inputs": [""], "all": True}], 30)
+    assert found[0]["why"] == why and time.monotonic() - begin < 4
+
+
+def test_secrets_of_the_environment_are_not_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_TOKEN", "x")
+    (found,) = Code()._pool.ask([{"code": "import os\nprint(*os.environ)", "inputs": [""], "all": True}], 30)
+    assert found[0]["out"] and "SECRET" not in found[0]["out"]
+
+
+def test_limits_alone_forbid_less_and_say_so() -> None:
+    reward = Code(sandbox="limits", timeout_s=1.0, workers=1)
+    assert reward.problems() == []
+    assert score(SUM, PROGRAM, reward) == 1.0 and score(ADDS, CALLS, reward) == 1.0
+    assert score("while True: pass", PROGRAM, reward) == 0.0
+    (found,) = reward._pool.ask([{"code": TRY.format(FORBIDDEN["read"]), "inputs": [""], "all": True}], 30)
+    assert found[0]["out"] == "done\n"
+
+
+def test_a_system_that_cannot_forbid_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    sandbox.missing.cache_clear()
+    monkeypatch.setattr(sandbox, "landlock_version", lambda: 0)
+    assert Code().problems() == [
+        "reward.sandbox: this system has no Landlock, which forbids files (Linux 5.13 and later, where it is not"
+        " switched off); another, or reward.sandbox=limits, which does not forbid it, would do"
+    ]
+    assert Code(sandbox="limits").problems() == []
+    monkeypatch.undo()
+    sandbox.missing.cache_clear()
+
+
+def test_parts_of_the_tests() -> None:
+    half = "a, b = map(int, input().split())\nprint(3)"
+    assert score(half, PROGRAM, Code(partial=True, workers=1)) == 0.5
+    assert score("def add(a, b): return 3", CALLS, Code(partial=True, workers=1)) == 0.5
+    assert score(half, PROGRAM, Code(max_tests=1, workers=1)) == 1.0
+    assert score("def add(a, b): return 3", ASSERTS, Code(max_tests=1, workers=1)) == 1.0
+
+
+def test_many_answers_keep_their_order() -> None:
+    codes = [f"print({n % 3} + sum(map(int, input().split())))" for n in range(12)]
+    found = judged(Code(workers=4), [Answer(code, PROGRAM) for code in codes])
+    assert list(found.total) == [float(n % 3 == 0) for n in range(12)]
+
+
+# ---- ground truths
+
+
+@pytest.mark.parametrize(
+    ("truth", "reason"),
+    [
+        (None, "has no ground truth, which for reward Code holds the tests"),
+        ("", "has no ground truth, which for reward Code holds the tests"),
+        ("42", "ground truth '42' holds no tests; inputs and outputs, or asserts would do"),
+        ('{"inputs": ["1"], "outputs": []}',
+         "ground truth holds no pairs; two lists inputs and outputs, of one length, would do"),
+        ('{"fn_name": "f", "inputs": ["x"], "outputs": ["1"]}',
+         "ground truth holds 'x' -> '1', which is no JSON; JSON would do"),
+        ("x = 1", "ground truth 'x = 1' holds no tests; asserts would do"),
+        ("def (", None),
+        ("assert f(1) == 2", ""),
+        (PROGRAM, ""), (CALLS, ""), (ASSERTS, ""), (CHECK, ""),
+    ],
+)  # fmt: skip
+def test_a_truth_without_tests_is_named(truth: str | None, reason: str | None) -> None:
+    found = REWARD.unfit(Answer("", truth))
+    assert found == reason or (reason is None and "is neither JSON nor Python" in found)
+    assert bool(judged(REWARD, [Answer("x", truth)]).faults[0]) == bool(found)
+
+
+def test_texts_of_json_as_arguments() -> None:
+    """As APPS and TACO have them: one argument on each line, and each result in a list."""
+    tests = read_tests(json.dumps({"fn_name": "f", "inputs": ['[1, 2]\n"a"'], "outputs": ["[3]"]}))
+    assert tests.payload == {"name": "f", "calls": [[[[1, 2], "a"], [3]]]}
+    truth = json.dumps({"fn_name": "add", "inputs": ["1\n2"], "outputs": ["[3]"]})
+    assert score(ADDS, truth) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("printed", "expected", "equal"),
+    [
+        ("3\n", "3", True), ("3  \n\n", "3\n", True), ("a\nb", "a \nb", True), ("3\n4", "3", False),
+        ("0.30000000000000004", "0.3", True), ("0.31", "0.3", False), ("3.0", "3", False), ("3", "3.0", True),
+        ("nan", "0.5", False), ("1 2", "12", False), ("", "", True), ("x", "", False),
+    ],
+)  # fmt: skip
+def test_outputs_are_compared_line_by_line(printed: str, expected: str, equal: bool) -> None:
+    assert equal_output(printed, expected) is equal
+
+
+@pytest.mark.parametrize(
+    ("response", "code"),
+    [
+        ("x = 1", "x = 1"),
+        ("```python\nx = 1\n```", "x = 1\n"),
+        ("```\nx = 1\n```\nor\n```py\nx = 2\n```\nend", "x = 2\n"),  # the last
+        ("```python\nx = 1", "x = 1"),  # cut
+        ("  ```python\n  x\n  ```", "  x\n"),
+    ],
+)
+def test_the_last_block_is_the_code(response: str, code: Any) -> None:
+    assert code_of(response) == code
+
+
+def test_a_rows_own_solution_is_gold() -> None:
+    answer = Answer("", PROGRAM, extra_info={"solution": SUM})
+    gold = REWARD.gold(answer)
+    assert gold is not None and score(gold, PROGRAM) == 1.0
+    assert REWARD.gold(Answer("", PROGRAM)) is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+def test_a_user_without_rights_has_the_same_sandbox() -> None:
+    """Python itself must be readable to that user, so a system without one in a common place skips."""
+    python = "/usr/bin/python3"
+    if not Path(python).exists():
+        pytest.skip("no common Python")
+    import shutil
+    import subprocess
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(Path(__file__).parents[2] / "launcher", Path(folder) / "launcher")
+        os.chmod(folder, 0o755)
+        code = (
+            "import os\nfrom launcher.rewards.pool import Pool\n"
+            "p = Pool('code', {'timeout_s': 3.0, 'cpu_s': 4, 'memory_bytes': 512 << 20, 'strict': True}, 1)\n"
+            f"print(os.getuid(), p.ask([{{'code': {TRY.format(FORBIDDEN['write'])!r}, 'inputs': [''], 'all': True}}], 20))"
+        )
+        ran = subprocess.run(
+            [python, "-c", code], cwd=folder, env={"PYTHONPATH": folder}, user=65534, group=65534, extra_groups=[],
+            capture_output=True, text=True,
+        )  # fmt: skip
+    assert ran.stdout.startswith("65534 [[{'out': 'PermissionError\\n'"), ran.stdout + ran.stderr
