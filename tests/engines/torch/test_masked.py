@@ -1,0 +1,204 @@
+"""A group in which an answer has no score: others learn what they would have learnt without it, and it is told."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from launcher.algorithms.dapo import DAPO
+from launcher.algorithms.grpo import GRPO
+from launcher.engines.torch import TorchSampler, measure, world
+from launcher.engines.torch.batching import Limits
+from launcher.engines.torch.decode import Decoder
+from launcher.engines.torch.evaluate import Validation
+from launcher.engines.torch.measure import Clock
+from launcher.engines.torch.model import CausalLM
+from launcher.engines.torch.policy import Policy
+from launcher.engines.torch.rows import Rows
+from launcher.engines.torch.sources import Order, Rollouts
+from launcher.engines.torch.tally import Tally, unscored, without_unscored
+from launcher.engines.torch.tokens import Tokens
+from launcher.spec.algorithm import Algorithm, Batch
+from launcher.spec.data import Row
+from launcher.spec.reward import Answer, Reward, Scores
+
+SAMPLED = ["ppo", "grpo", "dr_grpo", "gspo", "dapo", "gspo_selfplay"]
+
+
+def spoilt(batch: Batch, *rows: int) -> Batch:
+    return replace(batch, reward=batch.reward.index_fill(0, torch.tensor(rows), math.nan))
+
+
+def learnt(policy: Policy, batch: Batch, jobs: ModuleType) -> tuple[torch.Tensor, dict[str, float]]:
+    """The weights after an off-policy update from the batch, and what it measured."""
+    batch = policy.annotate(without_unscored(batch), Clock(), on_policy=False)
+    made, _ = policy.algorithm.prepare(batch, {})
+    update = policy.update(made, 1)
+    assert update.spoilt == ""
+    return jobs.weights(policy), dict(update.metrics)
+
+
+@pytest.mark.parametrize("limits", [Limits(3), Limits(16, 40)], ids=["rows", "tokens"])
+@pytest.mark.parametrize("kind", SAMPLED)
+def test_the_others_learn_what_they_would_learn_without_it(kind: str, limits: Limits, jobs: ModuleType) -> None:
+    weights = []
+    for left_out in (True, False):
+        policy = jobs.policy_for(kind, "float64", limits)
+        batch = jobs.batch_for(policy.algorithm, policy.model, 1)
+        row = int((batch.preference == 0).nonzero()[0])  # of mixed rows a prompt's
+        group = batch.group == batch.group[row]
+        weights.append(learnt(policy, spoilt(batch, row + 1) if left_out else batch.rows(~group), jobs))
+    (ours, told), (expected, wanted) = weights
+    assert torch.allclose(ours, expected, rtol=0, atol=1e-12)
+    assert told == pytest.approx(wanted, rel=1e-9, abs=1e-12)  # means, too, are taken over the others
+
+
+def test_only_the_groups_at_fault_are_left_out(jobs: ModuleType) -> None:
+    model = jobs.small("float64")
+    batch = spoilt(jobs.rollouts_of(model, 1), 5, 6, 20)
+    assert unscored(batch).nonzero()[:, 0].tolist() == [4, 5, 6, 7, 20, 21, 22, 23]
+    clean = without_unscored(batch)
+    assert clean.reward.isfinite().all()
+    assert clean.mask.sum(1).gt(0).tolist() == (~unscored(batch)).tolist()
+    whole = jobs.rollouts_of(model, 1)
+    assert without_unscored(whole) is whole
+
+
+def test_means_are_taken_over_what_was_scored(jobs: ModuleType) -> None:
+    batch = jobs.rollouts_of(jobs.small("float64"), 1)
+    came = spoilt(batch, 0)
+    made = without_unscored(came)
+    found = measure.of_batch(came, made, True, 6)
+    rest = batch.reward[4:]
+    assert found["critic/score/mean"] == pytest.approx(rest.mean().item())
+    assert found["critic/rewards/max"] == rest.max().item()
+    lengths = measure.of_batch(batch, batch, True, 6)  # every answer was written
+    assert found["response_length/mean"] == lengths["response_length/mean"]
+    none = measure.of_batch(spoilt(batch, *range(24)), batch, True, 6)
+    assert not any(name.startswith("critic/") for name in none)  # no mean of nothing
+
+
+# ---- sampling
+
+
+class Fails(Reward):
+    """Fake: right is an answer whose letters add up to an even number; to a prompt of `bad` it raises."""
+
+    def __init__(self, bad: Sequence[str] = ()) -> None:
+        self.bad = bad
+
+    def score(self, answers: Sequence[Answer]) -> list[float]:
+        return list(self.judge(answers).total)
+
+    def judge(self, answers: Sequence[Answer]) -> Scores:
+        for answer in answers:
+            if answer.ground_truth in self.bad:
+                raise ValueError(f"cannot score {answer.ground_truth}")
+        total = [float(sum(map(ord, answer.response)) % 2 == 0) for answer in answers]
+        return Scores(total, {"even": total, "rule_based": total})
+
+
+def rollouts(jobs: ModuleType, algorithm: Algorithm, reward: Reward, step: int = 1) -> tuple[Batch, Any, Rollouts]:
+    rows = Rows()
+    for place, (ids, mask) in enumerate(jobs.sequences_of(7, 16)):
+        rows.rows.append(Row(f"data.jsonl:{place + 1}", "", ground_truth=str(place)))
+        rows.tokens.append(Tokens(place, ids[: mask.index(1)], []))
+    decoder = Decoder(jobs.small("float64"), TorchSampler(n=4), 5)
+    source = Rollouts(rows, Order(16, 6, 0, True), decoder, reward, algorithm, 3)
+    return *source.batch(step, Clock()), source
+
+
+def test_faults_are_counted_and_told_with_their_row(jobs: ModuleType) -> None:
+    first, second = (str(row) for row in Order(16, 6, 0, True).of(1)[:2])
+    whole, told, source = rollouts(jobs, GRPO(), Fails())
+    assert "reward/faults" not in told and source.alerts == []
+    batch, told, source = rollouts(jobs, GRPO(), Fails([first, second]))
+    assert torch.equal(batch.tokens, whole.tokens) and told["reward/faults"] == 8.0
+    assert unscored(batch).tolist() == [True] * 8 + [False] * 16
+    assert torch.equal(batch.reward[8:], whole.reward[8:])
+    assert [line.partition(" (")[0] for line in source.alerts] == [
+        f"data.jsonl:{int(row) + 1}: ValueError: cannot score {row}" for row in (first, second)
+    ]
+    assert all(line.endswith("; 4 of 24 answers are without a score, their groups left out") for line in source.alerts)
+    assert told["critic/score/even/mean"] == pytest.approx(batch.reward[8:].mean().item())
+    assert told["train/core/reward/rule_based"] == told["critic/score/even/mean"]
+
+
+def test_a_step_that_samples_until_it_is_full_takes_other_groups(jobs: ModuleType) -> None:
+    bad = [str(row) for row in Order(16, 6, 0, True).of(1)[:2]]
+    batch, told, _ = rollouts(jobs, DAPO(), Fails(bad))
+    assert told["train/num_gen_batches"] > 1 and told["train/share_full"] == 1.0
+    assert not unscored(batch).any() and len(batch) == 24
+    kept = batch.reward.view(6, 4)
+    assert told["critic/score/even/mean"] == pytest.approx(kept.mean().item())  # of those that were taken
+
+
+def test_where_nothing_can_be_scored_no_more_is_written(jobs: ModuleType) -> None:
+    batch, told, source = rollouts(jobs, DAPO(), Fails([str(row) for row in range(16)]))
+    assert told["train/num_gen_batches"] == 1.0 and told["reward/faults"] == 24.0
+    assert unscored(batch).all()
+    assert len(source.alerts) == 4 and source.alerts[-1].startswith("12 more answers are without a score, for 3 other")
+
+
+def test_equal_reasons_are_one_line() -> None:
+    tally = Tally()
+    nan = math.nan
+    tally.note([4, 4, 9], ["f:2", "f:2", "f:1"], Scores([nan, 1.0, nan], {}, ["late", "", "late"]))
+    tally.note([1], ["f:7"], Scores([nan], {}, ["no"]))
+    metrics, lines = tally.told()
+    assert metrics == {"reward/faults": 3.0}
+    assert lines == [
+        "f:2: late; 2 of 4 answers are without a score, their groups left out",
+        "f:7: no; 1 of 4 answers are without a score, their groups left out",
+    ]
+
+
+def test_what_several_processes_tell_is_one_story(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither who found a fault nor which process has no parts changes what is said."""
+    found = []
+    for order in (0, 1):
+        tallies = [Tally(), Tally()]
+        tallies[order].note([3], ["f:3"], Scores([math.nan], {"a": [math.nan]}, ["no"]))
+        tallies[1 - order].note([0, 0], ["f:0"] * 2, Scores([1.0, 0.0], {"a": [1.0, 0.0], "b": [math.nan, 2.0]}, ["", ""]))
+        held: list[Any] = []
+        monkeypatch.setattr(world, "gathered", lambda x, held=held: held.append(x) or [x])
+        for tally in tallies:
+            tally.told()
+        monkeypatch.setattr(world, "gathered", lambda _, held=held: held)
+        found += [tally.told() for tally in tallies]
+    assert all(one == found[0] for one in found)
+    assert found[0][0] == {"critic/score/a/mean": 0.5, "critic/score/b/mean": 2.0, "reward/faults": 1.0}
+
+
+# ---- held out
+
+
+def test_held_out_answers_without_a_score_are_left_out_and_told(tiny: Callable[..., CausalLM], jobs: ModuleType) -> None:
+    rows = Rows()
+    for place, (ids, mask) in enumerate(jobs.sequences_of(7, 6)):
+        source = "b" if place == 5 else "a"
+        rows.rows.append(Row(f"val.jsonl:{place + 1}", "", ground_truth=str(place), data_source=source))
+        rows.tokens.append(Tokens(place, ids[: mask.index(1)], []))
+    model = tiny()
+
+    def measured(reward: Reward) -> tuple[dict[str, float], Sequence[str]]:
+        policy = jobs.policy_of(model, GRPO())
+        validation = Validation(rows, policy, Decoder(model, TorchSampler(), 6), reward, 0, 3, 6)
+        metrics, samples = validation.measure(1)
+        assert [math.isnan(sample.score) for sample in samples] == [row in reward.bad for row in "012345"]
+        return metrics, validation.alerts
+
+    whole, nothing = measured(Fails())
+    assert nothing == [] and not any("scored" in name for name in whole)
+    found, alerts = measured(Fails(["1", "5"]))
+    assert found["val-aux/a/reward/scored@1"] == 0.8 and found["val-aux/b/reward/scored@1"] == 0.0
+    assert "val-core/b/reward/mean@1" not in found  # a mean over nothing is not 0
+    assert len(alerts) == 2 and alerts[0].startswith("val.jsonl:2: ValueError: cannot score 1")
+    scores = [whole["val-core/a/reward/mean@1"] * 5, found["val-core/a/reward/mean@1"] * 4]
+    assert scores[0] - scores[1] in (0.0, pytest.approx(1.0))
