@@ -25,7 +25,9 @@ METRICS: Mapping[str, Metric] = {
     "critic/frac_reward_zero_std": Metric("no signal", "share of groups whose answers all scored the same"),
     "train/core/reward/rule_based": Metric("by rules", "mean of what rules gave of the score, weights counted"),
     "train/core/reward/rm_based": Metric("by models", "mean of what reward models gave of it, weights counted"),
-    "reward/faults": Metric("no score", "answers of the step without a score; their groups are left out", better="down"),
+    "reward/faults": Metric(
+        "no score", "answers of the step without a score; their groups are left out", better="down"
+    ),
     "actor/pg_loss": Metric("pg loss", "policy-gradient loss; it need not fall"),
     "actor/kl_loss": Metric("kl to ref", "estimated KL(policy || reference) per token", "nats"),
     "actor/ppo_kl": Metric("ppo kl", "estimated KL(old || new) of this step's updates per token", "nats"),

@@ -50,7 +50,7 @@ class Math(Reward):
             if "".join(given.split()) == "".join(truth.split()):
                 total[place] = 1.0
             else:
-                asked[place] = [_box(truth), _box(given) if self.boxed or boxed(answer.response) else given]
+                asked[place] = [_formula(truth), _formula(given) if self.boxed or boxed(answer.response) else given]
         found = self._pool.ask(list(asked.values()), self.timeout_s)
         for place, equal in zip(asked, found, strict=True):
             if isinstance(equal, _OUT_OF_BOUNDS):
@@ -107,6 +107,11 @@ def _closing(text: str, opening: int) -> int | None:
         if depth == 0 and found[0] == "}":
             return opening + found.start()
     return None
+
+
+def _formula(text: str) -> str:
+    """As math-verify reads it best: in a box of its own a percent sign would be lost on it."""
+    return f"${text}$"
 
 
 def _box(text: str) -> str:

@@ -59,9 +59,7 @@ def test_the_run_goes_on_and_says_what_was_left_out(done: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_resumed_run_tells_the_same(
-    done: Path, rlrun: Any, result: Callable[[Path, int], Any]
-) -> None:
+def test_a_resumed_run_tells_the_same(done: Path, rlrun: Any, result: Callable[[Path, int], Any]) -> None:
     again = done.with_name("again")
     shutil.copytree(done, again)
     shutil.rmtree(again / "checkpoints" / f"step_{STEPS:06d}")
@@ -77,6 +75,9 @@ def test_two_processes_tell_the_same(done: Path, rlrun: Any, words: list[str]) -
     ours, theirs = ([event.text for event in events_of(run / "events.jsonl") if isinstance(event, Alert)]
                     for run in (done, rlrun.run("two")))  # fmt: skip
     assert ours == theirs
-    faults = [[event.metrics.get("reward/faults") for event in events_of(run / "events.jsonl") if isinstance(event, Step)]
-              for run in (done, rlrun.run("two"))]  # fmt: skip
-    assert faults[0] == faults[1]
+    assert faults_of(done) == faults_of(rlrun.run("two"))
+
+
+def faults_of(run: Path) -> list[float | None]:
+    steps = [event for event in events_of(run / "events.jsonl") if isinstance(event, Step)]
+    return [step.metrics.get("reward/faults") for step in steps]

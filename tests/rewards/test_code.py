@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -61,7 +64,7 @@ def score(code: str, truth: str, reward: Code = REWARD) -> float:
         ("def add(a, b): return 3", CHECK, 0.0),
         ("class Stack:\n    def __init__(self): self.held = []\n    def push(self, x): self.held.append(x)\n"
          "    def __len__(self): return len(self.held)", '["s = Stack()", "s.push(2)\\nassert len(s) == 1"]', 1.0),
-        ("def tidy(x):\n    x.sort()", '["x = [2, 1]", "tidy(x)", "assert x == [1, 2]"]', 1.0),  # changes what it is given
+        ("def tidy(x):\n    x.sort()", '["x = [2, 1]", "tidy(x)", "assert x == [1, 2]"]', 1.0),  # in place
         ("def f(): raise KeyError('no')", '["try:\\n    f()\\nexcept KeyError:\\n    ok = True", "assert ok"]', 1.0),
         ("def f(x): return {'a': (1, 2.5, None, {3}, b'x', 10**30)}",
          '["assert f(0) == {\\"a\\": (1, 2.5, None, {3}, b\\"x\\", 10**30)}"]', 1.0),
@@ -77,8 +80,8 @@ CHEATS = {
     "an object that equals everything": EQUALS_ALL + "def add(a, b): return E()",
     "a number that equals everything": "class E(int):\n    def __eq__(self, other): return True\n"
     "    __hash__ = int.__hash__\ndef add(a, b): return E(99)",
-    "a list that lies": "class L(list):\n    def __eq__(self, o): return True\n    def __iter__(self): return iter([3, 7])\n"
-    "def add(a, b): return L([99])",
+    "a list that lies": "class L(list):\n    def __eq__(self, o): return True\n    def __iter__(self):"
+    " return iter([3, 7])\ndef add(a, b): return L([99])",
     "builtins": "import builtins\nbuiltins.AssertionError = int\nbuiltins.isinstance = lambda *a: True\n"
     "builtins.all = lambda *a: True\nbuiltins.float = lambda *a: 3\ndef add(a, b): return 0",
     "a library": "import math, sys\nmath.isclose = lambda *a, **k: True\nsys.modules['math'] = math\n"
@@ -126,7 +129,7 @@ FORBIDDEN = {
     "a socket": "__import__('socket').socket()",
     "a local socket": "__import__('socket').socket(__import__('socket').AF_UNIX)",
     "leave its group": "os.setsid()",
-    "trace": "import ctypes; l = ctypes.CDLL(None, use_errno=True); l.ptrace(16, os.getppid(), 0, 0) + 1 or os.kill(1, 0)",
+    "trace": "import ctypes; ctypes.CDLL(None).ptrace(16, os.getppid(), 0, 0) + 1 or os.kill(1, 0)",
     "a new namespace": "import ctypes; ctypes.CDLL(None).unshare(0x10000000) + 1 or os.kill(1, 0)",
     "io_uring": "import ctypes; ctypes.CDLL(None).syscall(425, 1, 0) + 1 or os.kill(1, 0)",
 }
@@ -274,17 +277,14 @@ def test_a_user_without_rights_has_the_same_sandbox() -> None:
     python = "/usr/bin/python3"
     if not Path(python).exists():
         pytest.skip("no common Python")
-    import shutil
-    import subprocess
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(Path(__file__).parents[2] / "launcher", Path(folder) / "launcher")
         os.chmod(folder, 0o755)
         code = (
             "import os\nfrom launcher.rewards.pool import Pool\n"
             "p = Pool('code', {'timeout_s': 3.0, 'cpu_s': 4, 'memory_bytes': 512 << 20, 'strict': True}, 1)\n"
-            f"print(os.getuid(), p.ask([{{'code': {TRY.format(FORBIDDEN['write'])!r}, 'inputs': [''], 'all': True}}], 20))"
+            f"code = {TRY.format(FORBIDDEN['write'])!r}\n"
+            "print(os.getuid(), p.ask([{'code': code, 'inputs': [''], 'all': True}], 20))"
         )
         ran = subprocess.run(
             [python, "-c", code], cwd=folder, env={"PYTHONPATH": folder}, user=65534, group=65534, extra_groups=[],

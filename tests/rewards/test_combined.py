@@ -71,7 +71,9 @@ def test_gold_has_the_form_that_every_part_asks_for() -> None:
 
 
 def test_the_command_line_names_choices_and_weights() -> None:
-    run = resolve([*WORDS, "reward=weighted", "reward.parts={gsm8k: 1.0, format: 0.2}", "reward.parts.gsm8k.method=flexible"])
+    run = resolve(
+        [*WORDS, "reward=weighted", "reward.parts={gsm8k: 1.0, format: 0.2}", "reward.parts.gsm8k.method=flexible"]
+    )
     assert run.reward == Weighted(
         parts={"gsm8k": GSM8K(method="flexible"), "format": Format()}, weights={"gsm8k": 1.0, "format": 0.2}
     )

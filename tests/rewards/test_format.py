@@ -49,7 +49,9 @@ def test_your_own_pattern_is_ended_where_it_never_ends() -> None:
 
 def test_a_pattern_that_is_none_is_named() -> None:
     (line,) = Format(pattern="(").problems()
-    assert line.startswith("reward.pattern: '(' is no regular expression, missing ), ") and line.endswith("one would do")
+    assert line.startswith("reward.pattern: '(' is no regular expression, missing ), ") and line.endswith(
+        "one would do"
+    )
     assert Format().problems() == []
 
 

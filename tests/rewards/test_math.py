@@ -29,6 +29,9 @@ REWARD = Math(workers=1)
         (r"\text{Evelyn}", "Evelyn", 1.0),
         (r"90^\circ", "90", 1.0),
         (r"\frac{-2}{3}", r"-\frac{2}{3}", 1.0),
+        (r"18\%", "18", 1.0),  # of MATH's truths some have the sign, and some answers
+        ("18", r"18\%", 1.0),
+        (r"\$18", "18", 1.0),
         ("6", "7", 0.0),
         ("", "7", 0.0),
         ("7", r"so it is \boxed{7}", 1.0),  # a whole solution as ground truth

@@ -33,9 +33,7 @@ def f(solution_str):
     ("before", "number"),
     [("pass", signal.SIGKILL), ("pass", signal.SIGTERM), ("os.fork()", signal.SIGKILL)],
 )
-def test_it_dies_with_the_process_that_started_it(
-    before: str, number: int, tmp_path: Path, until: Any
-) -> None:
+def test_it_dies_with_the_process_that_started_it(before: str, number: int, tmp_path: Path, until: Any) -> None:
     """Also in the middle of a loop that never gives way, and with what it has forked."""
     mine = tmp_path / "mine.py"
     mine.write_text(LONG.format(before=before))

@@ -152,9 +152,7 @@ def test_its_neighbours_can_be_imported_and_rows_hold_what_json_does_not(written
 def test_a_file_that_cannot_be_imported_is_tried_once(written: Write, tmp_path: Path) -> None:
     reward = written(f"open({str(tmp_path / 'tries')!r}, 'a').write('x')\nimport nowhere\ndef compute_score(**k): pass")
     found = judged(reward, [Answer("")] * 5)
-    assert set(found.faults) == {
-        "cannot be loaded: ModuleNotFoundError: No module named 'nowhere' (mine.py:2)"
-    }
+    assert set(found.faults) == {"cannot be loaded: ModuleNotFoundError: No module named 'nowhere' (mine.py:2)"}
     assert (tmp_path / "tries").read_text() == "x"
 
 

@@ -77,9 +77,7 @@ def test_the_token_comes_from_the_environment_and_is_no_part_of_the_run(
 ) -> None:
     reward = Remote(url=server.url, token_env="SCORE_TOKEN")
     monkeypatch.delenv("SCORE_TOKEN", raising=False)
-    assert reward.problems() == [
-        "reward.token_env: the environment has no SCORE_TOKEN; one with the token would do"
-    ]
+    assert reward.problems() == ["reward.token_env: the environment has no SCORE_TOKEN; one with the token would do"]
     monkeypatch.setenv("SCORE_TOKEN", "s3cret")
     assert reward.problems() == [] and "s3cret" not in repr(reward)
     judged(reward, ANSWERS[:1])

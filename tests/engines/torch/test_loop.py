@@ -88,9 +88,7 @@ def told_of(events: Sequence[Event], step: int) -> list[Event]:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_step_without_a_scored_group_is_skipped_and_told_before_it(
-    value: float, gone: Callable[..., Gone]
-) -> None:
+def test_a_step_without_a_scored_group_is_skipped_and_told_before_it(value: float, gone: Callable[..., Gone]) -> None:
     events, held, _, ended = gone({3: bad_reward(value)})
     assert ended == ""
     why, alert, step = told_of(events, 3)

@@ -165,7 +165,9 @@ def test_what_several_processes_tell_is_one_story(monkeypatch: pytest.MonkeyPatc
     for order in (0, 1):
         tallies = [Tally(), Tally()]
         tallies[order].note([3], ["f:3"], Scores([math.nan], {"a": [math.nan]}, ["no"]))
-        tallies[1 - order].note([0, 0], ["f:0"] * 2, Scores([1.0, 0.0], {"a": [1.0, 0.0], "b": [math.nan, 2.0]}, ["", ""]))
+        tallies[1 - order].note(
+            [0, 0], ["f:0"] * 2, Scores([1.0, 0.0], {"a": [1.0, 0.0], "b": [math.nan, 2.0]}, ["", ""])
+        )
         held: list[Any] = []
         monkeypatch.setattr(world, "gathered", lambda x, held=held: held.append(x) or [x])
         for tally in tallies:
@@ -179,7 +181,9 @@ def test_what_several_processes_tell_is_one_story(monkeypatch: pytest.MonkeyPatc
 # ---- held out
 
 
-def test_held_out_answers_without_a_score_are_left_out_and_told(tiny: Callable[..., CausalLM], jobs: ModuleType) -> None:
+def test_held_out_answers_without_a_score_are_left_out_and_told(
+    tiny: Callable[..., CausalLM], jobs: ModuleType
+) -> None:
     rows = Rows()
     for place, (ids, mask) in enumerate(jobs.sequences_of(7, 6)):
         source = "b" if place == 5 else "a"

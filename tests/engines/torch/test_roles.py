@@ -16,11 +16,13 @@ from launcher.engines.torch.load import characters, critic
 from launcher.engines.torch.measure import Clock
 from launcher.engines.torch.model import CausalLM
 from launcher.engines.torch.roles import FrozenCopy
-from launcher.engines.torch.scorer import ModelScorer
+from launcher.engines.torch.scorer import ModelScorer, at_work
 from launcher.models.scratch import Scratch
 from launcher.problems import Problems
+from launcher.rewards.combined import Weighted
+from launcher.rewards.exact import Exact
 from launcher.rewards.model import RewardModel
-from launcher.spec.reward import Answer
+from launcher.spec.reward import Answer, judged
 
 CPU = torch.device("cpu")
 ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789>+-*/=., :\n"
@@ -163,6 +165,18 @@ def test_scores_are_what_each_answer_alone_gets(
 
 def test_no_answers_no_scores(reward_model: Callable[..., Path]) -> None:
     assert ModelScorer(RewardModel(path=str(reward_model())), CPU).score([]) == []
+
+
+def test_a_model_among_other_rewards_is_loaded_and_told_apart(reward_model: Callable[..., Path]) -> None:
+    """S2-34: what rules gave and what the model gave."""
+    folder = reward_model()
+    parts = {"right": Exact(), "judge": RewardModel(path=str(folder))}
+    reward = at_work(Weighted(parts=parts, weights={"right": 2.0}), CPU)
+    answer = Answer("42", "42", prompt="6*7=")
+    found, opinion = judged(reward, [answer]), alone(folder, "6*7=42", None)
+    assert found.total == [pytest.approx(2.0 + opinion)]
+    assert found.parts["rule_based"] == [2.0] and found.parts["rm_based"] == [pytest.approx(opinion)]
+    assert at_work(Exact(), CPU) == Exact()
 
 
 def test_several_outputs_are_refused(reward_model: Callable[..., Path]) -> None:

@@ -1,0 +1,64 @@
+"""`rlrun reward bench` as a person calls it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+GOLD = {"question": "1+1?", "answer": "It is 2\n#### 2", "data_source": "openai/gsm8k"}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    rows = [GOLD | {"question": f"{n}+1?", "answer": f"#### {n + 1}"} for n in range(5)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path
+
+
+BENCH = ["reward", "bench", "data=files", "data.train_files=rows.jsonl"]
+
+
+def test_a_good_reward_ends_with_0_and_a_table(home: Path, commands: Any) -> None:
+    ran = commands(home)(*BENCH, "reward=gsm8k", "--rows", "4")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    lines = ran.stdout.splitlines()
+    assert lines[0] == "GSM8K over 4 rows"
+    assert lines[2].startswith("gold ")
+    assert "asked twice         equal" in lines and lines[-1] == "✓ a run can learn from it"
+
+
+def test_a_bad_reward_ends_with_1_and_says_why(home: Path, commands: Any) -> None:
+    (home / "mine.py").write_text("def compute_score(solution_str, ground_truth):\n    return 0.5\n")
+    ran = commands(home)(*BENCH, "reward=python", "reward.path=mine.py")
+    assert (ran.returncode, ran.stderr) == (1, "")
+    assert ran.stdout.splitlines()[-1] == "✗ every kind of answer scores 0.5 on the mean, so nothing can be learnt"
+
+
+def test_json_says_it_all(home: Path, commands: Any) -> None:
+    ran = commands(home)(*BENCH, "reward=gsm8k_format", "--json")
+    node = json.loads(ran.stdout)
+    assert (ran.returncode, node["ok"], node["rows"], node["deterministic"]) == (0, True, 5, True)
+    assert {kind["name"]: kind["mean"] for kind in node["kinds"]}["gold"] == pytest.approx(1.2)
+
+
+def test_what_is_to_mend_ends_with_2(home: Path, commands: Any) -> None:
+    ran = commands(home)(*BENCH, "reward=gsm8")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr == "✗ reward: no choice 'gsm8'; did you mean gsm8k?\n"
+
+
+def test_a_plan_shows_what_a_reward_is_made_of(home: Path, commands: Any) -> None:
+    ran = commands(home)("plan", "algorithm=grpo", "model=tiny", "sampler.n=2", *BENCH[2:], "reward=gsm8k_format")
+    assert ran.returncode == 0, ran.stderr
+    lines = [line.split() for line in ran.stdout.splitlines()]
+    assert ["parts.gsm8k", "GSM8K"] in lines and ["parts.gsm8k.method", "strict"] in lines
+
+
+def test_a_plan_refuses_a_source_that_nobody_scores(home: Path, commands: Any) -> None:
+    (home / "rows.jsonl").write_text(json.dumps(GOLD | {"data_source": "gsm-8k\x1b[31m"}) + "\n")
+    ran = commands(home)("plan", "algorithm=grpo", "model=tiny", "sampler.n=2", *BENCH[2:], "reward=auto")
+    assert ran.returncode == 2 and "\x1b" not in ran.stderr
+    assert ran.stderr.startswith("✗ rows.jsonl:1: data_source 'gsm-8k\\x1b[31m' has no reward; ")
