@@ -106,23 +106,22 @@ def test_nothing_passes_that_does_not_do_it(cheat: str, truth: str) -> None:
 
 
 TRY = "import os\ntry:\n    {}\nexcept OSError as error:\n    print(type(error).__name__)\nelse:\n    print('done')"
-FORBIDDEN = {
-    "write": "open('/tmp/rlrun-was-here', 'w')",
-    "append": "open('/tmp/rlrun-was-here', 'a')",
-    "read": "open('/etc/hostname').read()",
-    "list": "os.listdir('/tmp')",
-    "remove": "os.unlink('/tmp')",
-    "make a folder": "os.mkdir('/tmp/rlrun-was-here')",
-    "rename": "os.rename('/tmp', '/tmp2')",
-    "change rights": "os.chmod('/tmp', 0o777)",
-    "change times": "os.utime('/tmp')",
-    "truncate": "os.truncate('/etc/hostname', 0)",
+FORBIDDEN = {  # HERE is a folder that may be written, with a file in it
+    "write": "open('HERE/new', 'w')",
+    "append": "open('HERE/file', 'a')",
+    "read": "open('HERE/file').read()",
+    "list": "os.listdir('HERE')",
+    "remove": "os.unlink('HERE/file')",
+    "make a folder": "os.mkdir('HERE/new')",
+    "rename": "os.rename('HERE/file', 'HERE/new')",
+    "change rights": "os.chmod('HERE/file', 0o777)",
+    "change times": "os.utime('HERE/file')",
+    "truncate": "os.truncate('HERE/file', 0)",
     "memory of its parent": "open(f'/proc/{os.getppid()}/mem', 'rb')",
     "environment of its parent": "open(f'/proc/{os.getppid()}/environ', 'rb')",
     "files of its parent": "os.listdir(f'/proc/{os.getppid()}/fd')",
     "its own environment": "open('/proc/self/environ', 'rb')",
     "kill its parent": "os.kill(os.getppid(), 9)",
-    "kill everybody": "os.kill(-1, 9)",
     "fork": "os.fork()",
     "run a program": "__import__('subprocess').run(['true'])",
     "replace itself": "os.execv('/bin/true', ['true'])",
@@ -135,11 +134,18 @@ FORBIDDEN = {
 }
 
 
+def tried(what: str, here: Path, reward: Code = REWARD) -> str:
+    """What a program prints that tries it: the error, or `done`."""
+    (here / "file").write_text("kept")
+    code = TRY.format(FORBIDDEN[what].replace("HERE", str(here)))
+    (found,) = reward._pool.ask([{"code": code, "inputs": [""], "all": True}], 30)
+    return found[0]["out"]
+
+
 @pytest.mark.parametrize("what", FORBIDDEN, ids=str)
-def test_what_is_forbidden(what: str) -> None:
-    (found,) = REWARD._pool.ask([{"code": TRY.format(FORBIDDEN[what]), "inputs": [""], "all": True}], 30)
-    assert found[0]["out"] == "PermissionError\n", found
-    assert not Path("/tmp/rlrun-was-here").exists()
+def test_what_is_forbidden(what: str, tmp_path: Path) -> None:
+    assert tried(what, tmp_path) == "PermissionError\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"] and (tmp_path / "file").read_text() == "kept"
 
 
 @pytest.mark.parametrize(
@@ -170,13 +176,12 @@ def test_secrets_of_the_environment_are_not_handed_on(monkeypatch: pytest.Monkey
     assert found[0]["out"] and "SECRET" not in found[0]["out"]
 
 
-def test_limits_alone_forbid_less_and_say_so() -> None:
+def test_limits_alone_forbid_less(tmp_path: Path) -> None:
     reward = Code(sandbox="limits", timeout_s=1.0, workers=1)
     assert reward.problems() == []
     assert score(SUM, PROGRAM, reward) == 1.0 and score(ADDS, CALLS, reward) == 1.0
     assert score("while True: pass", PROGRAM, reward) == 0.0
-    (found,) = reward._pool.ask([{"code": TRY.format(FORBIDDEN["read"]), "inputs": [""], "all": True}], 30)
-    assert found[0]["out"] == "done\n"
+    assert tried("read", tmp_path, reward) == "done\n"
 
 
 def test_a_system_that_cannot_forbid_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,7 +288,7 @@ def test_a_user_without_rights_has_the_same_sandbox() -> None:
         code = (
             "import os\nfrom launcher.rewards.pool import Pool\n"
             "p = Pool('code', {'timeout_s': 3.0, 'cpu_s': 4, 'memory_bytes': 512 << 20, 'strict': True}, 1)\n"
-            f"code = {TRY.format(FORBIDDEN['write'])!r}\n"
+            f"code = {TRY.format(FORBIDDEN['write'].replace('HERE', '/tmp'))!r}\n"
             "print(os.getuid(), p.ask([{'code': code, 'inputs': [''], 'all': True}], 20))"
         )
         ran = subprocess.run(
