@@ -51,16 +51,15 @@ def _drawn(bars: Bars) -> Callable[[Progress], None]:
 
 
 def _lines(console: Console) -> Callable[[Progress], None]:
-    last = [0.0]
+    last = [time.monotonic()]
 
     def watch(progress: Progress) -> None:
         for note in progress.notes:
             console.print(Text(printable(note)), soft_wrap=True)
-        now, whole = time.monotonic(), progress.there == progress.size
-        if now - last[0] < LINE_S and not (whole and last[0] >= 0):
+        if time.monotonic() - last[0] < LINE_S:
             return
-        last[0] = -1.0 if whole else now
-        left = f", {clock(progress.eta_s)} left" if progress.eta_s and not whole else ""
+        last[0] = time.monotonic()
+        left = f", {clock(progress.eta_s)} left" if progress.eta_s is not None else ""
         console.print(
             f"{progress.there / 1e6:,.1f} of {progress.size / 1e6:,.1f} MB,"
             f" {progress.bytes_per_s / 1e6:.1f} MB/s{left}",

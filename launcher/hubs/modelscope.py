@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launcher.hubs.repo import Address, Kind, Listing, NetworkFaults, Patience, RemoteFile
-from launcher.problems import Problems, said, shown
+from launcher.problems import Problems, shown
 
 DEFAULT_REVISION = "master"
 
@@ -30,8 +30,8 @@ def listing(kind: Kind, repo: str, revision: str | None, patience: Patience) -> 
         ) from error
     except (errors.HubError, OSError) as error:
         raise NetworkFaults(
-            [f"{repo}: modelscope cannot be reached, {said(error)}; a network, MODELSCOPE_ENDPOINT or another source"
-             " would do"]
+            [f"{repo}: modelscope cannot be reached ({type(error).__name__}); a network, MODELSCOPE_ENDPOINT or another"
+             " source would do"]
         ) from error  # fmt: skip
     files = tuple(
         RemoteFile(file.path, file.size, file.sha256.lower() if file.sha256 else None, None)

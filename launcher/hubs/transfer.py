@@ -20,6 +20,7 @@ from launcher.hubs.web import Fault, Opened, OutOfRange, Refused
 from launcher.problems import Problems
 
 SOME = 1 << 20  # bytes that count as getting on
+MOST_ANEW = 3  # times that a file may begin from its first byte again
 _HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
@@ -52,6 +53,7 @@ class Partial:
         self.path = manifest.partial(job.folder, file)
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         self.size = os.fstat(self._descriptor).st_size
+        self.discards = 0
         self._start_hashes()
         if self.size > file.size:
             self.discard()
@@ -84,7 +86,7 @@ class Partial:
     def discard(self) -> None:
         os.ftruncate(self._descriptor, 0)
         os.lseek(self._descriptor, 0, os.SEEK_SET)
-        self.size = 0
+        self.size, self.discards = 0, self.discards + 1
         self._start_hashes()
 
     def sha256(self) -> str:
@@ -161,7 +163,7 @@ def _fill(job: Job, partial: Partial, session: requests.Session) -> None:
     """Bring `partial` to a whole file that verifies; failing tries are bounded, those that get on are not."""
     file, patience, board = job.file, job.patience, job.board
     enough = max(1, min(SOME, file.size // 20))
-    failures, anew = 0, False
+    failures, anew, out_of_range = 0, False, 0
     while True:
         before = partial.size
         try:
@@ -182,8 +184,13 @@ def _fill(job: Job, partial: Partial, session: requests.Session) -> None:
             if board.stopping.is_set():
                 raise Stopped from fault
             failures = 1 if partial.size - before >= enough else failures + 1
-            if isinstance(fault, OutOfRange):
+            out_of_range = out_of_range + 1 if isinstance(fault, OutOfRange) else 0
+            if out_of_range > 1:  # it means it: these bytes are of something else
                 partial.discard()
+            if partial.discards >= MOST_ANEW:
+                raise NetworkFaults(
+                    [f"{file.path}: {fault}, and it began anew {partial.discards} times; trying later would do"]
+                ) from fault
             if failures >= patience.attempts:
                 raise NetworkFaults(
                     [f"{file.path}: {fault}, {failures} times in a row; {partial.size} of {file.size} bytes are kept,"
@@ -202,14 +209,15 @@ def _stream(job: Job, partial: Partial, session: requests.Session) -> None:
         try:
             if board.stopping.is_set():
                 raise Stopped
-            _check(answer, address, file, partial)
+            _check(answer, address, job, partial)
             _read(answer, job, partial)
         finally:
             board.let_go(answer)
 
 
-def _check(answer: Opened, address: Address, file: RemoteFile, partial: Partial) -> None:
+def _check(answer: Opened, address: Address, job: Job, partial: Partial) -> None:
     """What the server says of the file, against the listing. A beginning that it does not continue is dropped."""
+    file = job.file
     named = (answer.hub_headers.get("X-Linked-Etag") or answer.hub_headers.get("ETag") or "").removeprefix("W/")
     named = named.strip('"').lower()
     if address.etag and _HASH.fullmatch(named) and named != address.etag:
@@ -220,6 +228,7 @@ def _check(answer: Opened, address: Address, file: RemoteFile, partial: Partial)
     if answer.begins_at() != partial.size:
         if not answer.whole:
             raise Fault(f"{answer.host} sends other bytes than were asked for")
+        job.board.note(f"{file.path}: {answer.host} does not go on from byte {partial.size}; fetched anew")
         partial.discard()
 
 

@@ -1,0 +1,304 @@
+"""A hub on this machine: it answers as Hugging Face and as ModelScope do, and misbehaves when it is told to.
+
+Both clients talk to it with their real libraries. Large files lie on a second server (another port, and the name
+`localhost` where the hub is `127.0.0.1`), to which the hub sends its callers with a link that carries a signature.
+Every byte that is sent is counted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import socket
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Literal
+from urllib.parse import parse_qs, unquote, urlsplit
+
+LFS = (".safetensors", ".bin", ".parquet", ".gz")
+PIECE = 16 << 10  # bytes handed to the system at a time
+
+What = Literal[
+    "cut", "stall", "drip", "garble", "416", "403", "500", "429", "etag", "size", "no-range", "shift", "gzip", "more",
+    "redirect",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Act:
+    """One way to answer one request for a file's bytes."""
+
+    what: What
+    at: int = 0
+    """After how many bytes of this answer."""
+    to: str = ""
+
+
+@dataclass
+class Repo:
+    files: dict[str, bytes]
+    commit: str = "c" * 40
+    gated: bool = False
+    listed: dict[str, bytes] = field(default_factory=dict)
+    """Content that the listing describes where it is not what is served."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request, as the server saw it."""
+
+    port: int
+    method: str
+    path: str
+    headers: dict[str, str]
+
+
+def git_sha1(data: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+
+
+class LocalHub:
+    def __init__(self) -> None:
+        self.repos: dict[tuple[str, str], Repo] = {}
+        self.sent: dict[str, int] = defaultdict(int)
+        """Bytes of each file that were handed to the system."""
+        self.asked: list[Asked] = []
+        self.acts: dict[str, deque[Act]] = defaultdict(deque)
+        self.bytes_per_s: float | None = None
+        self.token: str | None = None
+        """What a gated repository wants to see."""
+        self.hub, self.cdn = _Server("127.0.0.1", self), _Server("127.0.0.1", self)
+        self.endpoint = f"http://127.0.0.1:{self.hub.server_port}"
+        self.cdn_url = f"http://localhost:{self.cdn.server_port}"
+        self.closing = threading.Event()
+
+    def add(self, repo: str, files: dict[str, bytes], kind: str = "model", **more: Any) -> Repo:
+        made = self.repos[kind, repo] = Repo(files, **more)
+        return made
+
+    def misbehave(self, path: str, *acts: Act) -> None:
+        """The next requests for the bytes of `path`, one act each; then it behaves."""
+        self.acts[path].extend(acts)
+
+    def environment(self) -> dict[str, str]:
+        """What makes the clients talk to this hub."""
+        return {"HF_ENDPOINT": self.endpoint, "MODELSCOPE_ENDPOINT": self.endpoint, "HF_HUB_OFFLINE": "0"}
+
+    @property
+    def total(self) -> int:
+        return sum(list(self.sent.values()))
+
+    def of_bytes(self, path: str) -> list[Asked]:
+        """Requests for the bytes of a file, at whichever server."""
+        return [asked for asked in self.asked if asked.method == "GET" and path in unquote(asked.path)]
+
+
+@contextmanager
+def serving() -> Iterator[LocalHub]:
+    hub = LocalHub()
+    threads = [threading.Thread(target=server.serve_forever, args=(0.05,)) for server in (hub.hub, hub.cdn)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield hub
+    finally:
+        hub.closing.set()
+        for server, thread in zip((hub.hub, hub.cdn), threads, strict=True):
+            server.shutdown()
+            thread.join()
+            server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, host: str, of: LocalHub) -> None:
+        self.of = of
+        super().__init__((host, 0), _Handler, bind_and_activate=False)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PIECE)  # what is sent is soon received
+        self.server_bind()
+        self.server_activate()
+
+    def handle_error(self, *_: Any) -> None:
+        """A caller that hangs up is what is tested."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def log_message(self, *_: Any) -> None:
+        """The tests speak."""
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        hub, url = self.server.of, urlsplit(self.path)
+        self.hub, self.query = hub, {name: values[0] for name, values in parse_qs(url.query).items()}
+        headers = {name.title(): value for name, value in self.headers.items()}
+        hub.asked.append(Asked(self.server.server_port, self.command, self.path, headers))
+        path = unquote(url.path)
+        for pattern, answer in _ROUTES:
+            if match := re.fullmatch(pattern, path):
+                getattr(self, answer)(**match.groupdict())
+                return
+        self._json({"error": "no such door"}, 404)
+
+    def _repo(self, kind: str, repo: str) -> Repo | None:
+        found = self.hub.repos.get((kind.strip("/").removesuffix("s"), repo))
+        if found is None:
+            self._json({"error": "Repository not found", "Code": 404}, 404, {"X-Error-Code": "RepoNotFound"})
+        elif found.gated and f"Bearer {self.hub.token}" != self.headers.get("Authorization"):
+            told = {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access to it is restricted"}
+            self._json({"error": "gated"}, 403, told)
+            return None
+        return found
+
+    # Hugging Face
+
+    def hf_info(self, kind: str, repo: str, revision: str | None) -> None:
+        if found := self._repo(kind, repo):
+            if revision not in (None, "main", found.commit):
+                self._json({"error": "Invalid rev id"}, 404, {"X-Error-Code": "RevisionNotFound"})
+                return
+            siblings = []
+            for path, served in found.files.items():
+                data = found.listed.get(path, served)
+                node: dict[str, Any] = {"rfilename": path, "size": len(data), "blobId": git_sha1(data)}
+                if path.endswith(LFS):
+                    node["lfs"] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest(), "pointerSize": 134}
+                siblings.append(node)
+            self._json({"id": repo, "sha": found.commit, "siblings": siblings, "tags": [], "private": False})
+
+    def hf_file(self, kind: str | None, repo: str, revision: str, path: str) -> None:
+        found = self._repo(kind or "models", repo)
+        if not found:
+            return
+        if path not in found.files:
+            self._json({"error": "Entry not found"}, 404, {"X-Error-Code": "EntryNotFound"})
+            return
+        data = found.listed.get(path, found.files[path])
+        lfs, acts = path.endswith(LFS), self.hub.acts[path]
+        etag = hashlib.sha256(data).hexdigest() if lfs else git_sha1(data)
+        if acts and acts[0].what == "etag":
+            acts.popleft()
+            etag = "e" * len(etag)
+        more = {"X-Repo-Commit": found.commit, "ETag": f'"{etag}"'}
+        if lfs:
+            more |= {"X-Linked-Etag": f'"{etag}"', "X-Linked-Size": str(len(data))}
+        self._bytes(kind or "models", repo, path, more, lfs)
+
+    # ModelScope
+
+    def ms_list(self, kind: str, repo: str) -> None:
+        if found := self._repo(kind, repo):
+            if self.query.get("Revision") not in ("master", found.commit):
+                self._json({"Code": 10010205001, "Message": "no such revision"}, 404)
+                return
+            files = []
+            for path, served in found.files.items():
+                data = found.listed.get(path, served)
+                files.append({"Path": path, "Name": path.rpartition("/")[2], "Type": "blob", "Size": len(data),
+                              "Sha256": hashlib.sha256(data).hexdigest(), "Revision": found.commit})  # fmt: skip
+            page, size = int(self.query.get("PageNumber", 1)), int(self.query.get("PageSize", len(files) or 1))
+            self._json({"Code": 200, "Success": True, "Data": {"Files": files[(page - 1) * size : page * size]}})
+
+    def ms_file(self, kind: str, repo: str) -> None:
+        found, path = self._repo(kind, repo), self.query["FilePath"]
+        if found and path in found.files:
+            self._bytes(kind, repo, path, {}, path.endswith(LFS))
+        elif found:
+            self._json({"Code": 404, "Message": "no such file"}, 404)
+
+    # bytes
+
+    def _bytes(self, kind: str, repo: str, path: str, headers: dict[str, str], elsewhere: bool) -> None:
+        acts = self.hub.acts[path]
+        if acts and acts[0].what == "redirect":
+            self._answer(302, {**headers, "Location": acts.popleft().to})
+        elif elsewhere:
+            signed = f"{self.hub.cdn_url}/cdn/{kind.strip('/')}/{repo}/{path}?signature=s{len(self.hub.asked)}"
+            self._answer(302, {**headers, "Location": signed})
+        else:
+            self._send(path, self.hub.repos[kind.strip("/").removesuffix("s"), repo].files[path], headers)
+
+    def cdn_file(self, kind: str, repo: str, path: str) -> None:
+        self._send(path, self.hub.repos[kind.removesuffix("s"), repo].files[path], {})
+
+    def _send(self, path: str, data: bytes, headers: dict[str, str]) -> None:
+        acts = self.hub.acts[path]
+        act = acts.popleft() if acts else None
+        what = act.what if act else None
+        if what in ("416", "403", "500", "429"):
+            self._answer(int(str(what)), {"Retry-After": "0"} if what == "429" else {})
+            return
+        start, size = 0, len(data)
+        if (asked := re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))) and what != "no-range":
+            start = int(asked[1])
+            if start >= size:
+                self._answer(416, {"Content-Range": f"bytes */{size}"})
+                return
+            headers = {**headers, "Content-Range": f"bytes {start + (what == 'shift')}-{size - 1}/{size}"}
+        body = data[start:]
+        if what == "garble":
+            body = bytes(byte ^ 1 for byte in body)
+        if what == "size":
+            body, headers = body[:-1], {name: of for name, of in headers.items() if name != "Content-Range"}
+        if what == "more":  # told by no length, more than there is
+            self._answer(206 if start else 200, {**headers, "Connection": "close"}, length=None)
+            self._write(path, body + b"more", act)
+            self.close_connection = True
+            return
+        more = {"Content-Encoding": "gzip"} if what == "gzip" else {}
+        self._answer(206 if start and what != "size" else 200, {**headers, **more}, length=len(body))
+        self._write(path, body, act)
+
+    def _write(self, path: str, body: bytes, act: Act | None) -> None:
+        view, began = memoryview(body), time.monotonic()
+        stop = act.at if act and act.what in ("cut", "stall") else len(body)
+        speed = 2000.0 if act and act.what == "drip" else self.hub.bytes_per_s
+        piece = 200 if act and act.what == "drip" else PIECE
+        for place in range(0, stop, piece):
+            part = view[place : min(place + piece, stop)]
+            self.wfile.write(part)
+            self.hub.sent[path] += len(part)
+            if speed:
+                time.sleep(max((place + piece) / speed - (time.monotonic() - began), 0))
+            if self.hub.closing.is_set():
+                break
+        if act and act.what == "stall":
+            self.hub.closing.wait(60)
+        if stop < len(body):
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
+
+    def _json(self, node: Any, status: int = 200, headers: dict[str, str] | None = None) -> None:
+        body = json.dumps(node).encode()
+        self._answer(status, {"Content-Type": "application/json", **(headers or {})}, length=len(body))
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def _answer(self, status: int, headers: dict[str, str], length: int | None = 0) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        if length is not None:
+            self.send_header("Content-Length", str(length))
+        self.end_headers()
+
+
+_ID = r"[^/]+/[^/]+"
+_ROUTES = (
+    (rf"/api/(?P<kind>models|datasets)/(?P<repo>{_ID})(/revision/(?P<revision>.+))?", "hf_info"),
+    (rf"/(?P<kind>datasets/)?(?P<repo>{_ID})/resolve/(?P<revision>[^/]+)/(?P<path>.+)", "hf_file"),
+    (rf"/api/v1/(?P<kind>models|datasets)/(?P<repo>{_ID})/repo/(files|tree)", "ms_list"),
+    (rf"/api/v1/(?P<kind>models|datasets)/(?P<repo>{_ID})/repo", "ms_file"),
+    (rf"/cdn/(?P<kind>models|datasets)/(?P<repo>{_ID})/(?P<path>.+)", "cdn_file"),
+)
