@@ -10,10 +10,10 @@ VERL ?= .venv-verl
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint chaos bench oracles peers compare data test-verl docs picture clean merge
+.PHONY: help setup demo test lint chaos bench oracles peers compare data test-verl docs picture clean merge downloads
 
 help:  ## list what can be done
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/ready  ## make the environment .venv with the pinned packages
 
@@ -57,6 +57,9 @@ $(PEERS)/ready: Makefile
 		codetiming==1.4.0 torchdata==0.11.0 orjson==3.13.0 cloudpickle==3.1.2 importlib_metadata==10.2.0 zipp==4.1.2 \
 		pylatexenc==2.11 pybind11==3.1.0
 	@touch $@
+
+downloads: $(VENV)/ready-dev  ## kill a download 30 times at random bytes; each must go on where it was
+	$(VENV)/bin/python benchmarks/downloads.py 30 $(SEED)
 
 oracles: $(VENV)/ready-dev $(PEERS)/ready  ## every loss, advantage and KL against verl and TRL, value and gradient
 	$(VENV)/bin/python benchmarks/oracles.py $(PEERS)/bin/python

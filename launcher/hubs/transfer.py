@@ -10,8 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import requests
-
 from launcher.files import sync_path
 from launcher.hubs import manifest, names, web
 from launcher.hubs.progress import Board
@@ -113,7 +111,7 @@ class Partial:
         os.close(self._descriptor)
 
 
-def bring(job: Job, session: requests.Session) -> str:
+def bring(job: Job, session: web.Session) -> str:
     """Fetch what is missing, verify all, and give the file its name. Returns the sha256.
 
     Raises `Problems`, `NetworkFaults` or `OSError`; then what was fetched stays for the next call, unless its bytes
@@ -159,7 +157,7 @@ def _same(job: Job, target: Path) -> str:
     return sha256.hexdigest() if same else ""
 
 
-def _fill(job: Job, partial: Partial, session: requests.Session) -> None:
+def _fill(job: Job, partial: Partial, session: web.Session) -> None:
     """Bring `partial` to a whole file that verifies; failing tries are bounded, those that get on are not."""
     file, patience, board = job.file, job.patience, job.board
     enough = max(1, min(SOME, file.size // 20))
@@ -201,7 +199,7 @@ def _fill(job: Job, partial: Partial, session: requests.Session) -> None:
             board.stopping.wait(max(fault.wait_s, patience.backoff_s * 2 ** (failures - 1)))
 
 
-def _stream(job: Job, partial: Partial, session: requests.Session) -> None:
+def _stream(job: Job, partial: Partial, session: web.Session) -> None:
     file, board = job.file, job.board
     address = job.address(file)
     with web.opened(session, address, partial.size, job.patience) as answer:

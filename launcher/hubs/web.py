@@ -18,7 +18,8 @@ from urllib.parse import SplitResult, urljoin, urlsplit
 import requests
 import urllib3
 from requests.adapters import HTTPAdapter
-from requests.utils import get_environ_proxies, select_proxy
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from launcher.hubs.repo import Address, Patience
 from launcher.problems import said, shown
@@ -46,19 +47,57 @@ class Refused(Exception):
     """The server, or we, will not do it however often it is tried."""
 
 
+class Session(requests.Session):
+    """For one thread. Proxies come from the environment; ~/.netrc is not asked, for a hub's token is in the headers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.only_public = False
+        """Talk to no address of a private network, whatever name led there."""
+        self.auth = lambda request: request
+        for scheme in ("https://", "http://"):
+            self.mount(scheme, _Adapter(self))
+
+
 class _Adapter(HTTPAdapter):
-    """Trusts what the system trusts (and SSL_CERT_FILE names) besides certifi's list, as the hubs' clients do."""
+    """Trusts what the system trusts (and SSL_CERT_FILE names) besides certifi's list, as the hubs' clients do. It
+    looks at whom it is connected to before it says a word: a name may stand for another address than a moment ago."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        super().__init__()
 
     def init_poolmanager(self, *args: Any, **more: Any) -> None:
         super().init_poolmanager(*args, ssl_context=ssl.create_default_context(), **more)
+        session = self._session
+
+        class Plain(HTTPConnection):
+            def connect(self) -> None:
+                super().connect()
+                _check_peer(self, session)
+
+        class Secure(HTTPSConnection):
+            def connect(self) -> None:
+                super().connect()
+                _check_peer(self, session)
+
+        class PlainPool(HTTPConnectionPool):
+            ConnectionCls = Plain
+
+        class SecurePool(HTTPSConnectionPool):
+            ConnectionCls = Secure
+
+        self.poolmanager.pool_classes_by_scheme = {
+            "http": PlainPool,
+            "https": SecurePool,
+        }  # a proxy has pools of its own
 
 
-def session() -> requests.Session:
-    """For one thread. Proxies come from the environment; ~/.netrc is not asked, for a hub's token is in the headers."""
-    made = requests.Session()
-    made.auth = lambda request: request
-    made.mount("https://", _Adapter())
-    return made
+def _check_peer(connection: HTTPConnection, session: Session) -> None:
+    peer = connection.sock.getpeername()[0] if connection.sock else None
+    if session.only_public and not is_public(peer):
+        connection.close()
+        raise Refused(f"{connection.host} turned out to be {peer}, an address of a private network")
 
 
 class Opened:
@@ -106,18 +145,18 @@ class Opened:
 
 
 @contextmanager
-def opened(web: requests.Session, address: Address, start: int, patience: Patience) -> Iterator[Opened]:
+def opened(web: Session, address: Address, start: int, patience: Patience) -> Iterator[Opened]:
     """The bytes of `address` from `start` on. Raises `Fault` or `Refused`."""
     hub = urlsplit(address.url)
     url, first = address.url, None
+    web.only_public = is_public(hub.hostname)
     for hop in range(MAX_HOPS):
         response = _asked(web, url, hub, address, start, patience)
         first = first or response
         with response:
-            _check_peer(response, hub)
             location = response.headers.get("Location")
             if response.status_code in (301, 302, 303, 307, 308) and location:
-                url = _next(url, location, hub)
+                url = _next(url, location, web.only_public)
                 continue
             _check_status(response, hop, first)
             yield Opened(response, first, hop)
@@ -126,7 +165,7 @@ def opened(web: requests.Session, address: Address, start: int, patience: Patien
 
 
 def _asked(
-    web: requests.Session, url: str, hub: SplitResult, address: Address, start: int, patience: Patience
+    web: Session, url: str, hub: SplitResult, address: Address, start: int, patience: Patience
 ) -> requests.Response:
     there = urlsplit(url)
     headers = {name: value for name, value in address.headers.items() if _origin(there) == _origin(hub)}
@@ -141,7 +180,7 @@ def _asked(
         raise Fault(f"{host_of(there)} {_broken(error)}") from error
 
 
-def _next(url: str, location: str, hub: SplitResult) -> str:
+def _next(url: str, location: str, only_public: bool) -> str:
     """Where a redirect leads, or `Refused`."""
     target = urljoin(url, location)
     before, after = urlsplit(url), urlsplit(target)
@@ -149,19 +188,9 @@ def _next(url: str, location: str, hub: SplitResult) -> str:
         raise Refused(f"{host_of(before)} sends us to {shown(after.scheme)}, which is neither http nor https")
     if before.scheme == "https" and after.scheme == "http":
         raise Refused(f"{host_of(before)} sends us from https to http at {host_of(after)}")
-    if is_public(hub.hostname) and not is_public(after.hostname):
+    if only_public and not is_public(after.hostname):
         raise Refused(f"{host_of(before)} sends us to {host_of(after)}, an address of a private network")
     return target
-
-
-def _check_peer(response: requests.Response, hub: SplitResult) -> None:
-    """A name may stand for another address when it is asked for again: what counts is whom we talk to."""
-    connection = response.raw.connection
-    if connection is None or connection.sock is None or select_proxy(response.url, get_environ_proxies(response.url)):
-        return
-    peer = connection.sock.getpeername()[0]
-    if is_public(hub.hostname) and not is_public(peer):
-        raise Refused(f"{host_of(urlsplit(response.url))} turned out to be {peer}, an address of a private network")
 
 
 def _check_status(response: requests.Response, hop: int, first: requests.Response) -> None:

@@ -28,7 +28,7 @@ class _Work:
     refusals: list[Problems] = field(default_factory=list)
 
     def work(self) -> None:
-        session = web.session()
+        session = web.Session()
         with suppress(queue.Empty, Stopped):
             while True:
                 job = self.jobs.get_nowait()

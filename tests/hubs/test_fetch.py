@@ -84,7 +84,7 @@ def test_a_file_that_was_there_before_is_kept(hub: Any, bring: Any, files: Any, 
     (bring.folder / "note.txt").write_bytes(b"mine too")
     (bring.folder / "empty.txt").write_bytes(b"")  # the same as the hub's: taken as it is
     for _ in range(2):  # the second call knows no better
-        with pytest.raises(Problems, match="config.json: is there already and is another file"):
+        with pytest.raises(Problems, match=r"config.json: is there already and is another file"):
             bring()
         assert (bring.folder / "config.json").read_bytes() == b"mine"
     (bring.folder / "config.json").unlink()
@@ -211,7 +211,7 @@ def test_auto_takes_the_first_that_has_it(hub: Any, files: Any, monkeypatch: pyt
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     quick = {"patience": Patience(backoff_s=0.01)}
     assert listing("model", "o/m", sources=["huggingface", "modelscope"], **quick).source == "modelscope"
-    with pytest.raises(NetworkFaults, match="huggingface cannot be reached at http://127.0.0.1:9"):
+    with pytest.raises(NetworkFaults, match=r"huggingface cannot be reached at http://127.0.0.1:9"):
         listing("model", "o/m", sources=["huggingface"], **quick)
 
 

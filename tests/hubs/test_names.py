@@ -1,0 +1,109 @@
+"""Whatever a listing says, nothing is written outside the folder."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from launcher.hubs import names
+from launcher.hubs.fetch import fetch
+from launcher.hubs.repo import Listing, Patience, RemoteFile, check_asked, is_id
+from launcher.problems import Problems
+
+HOSTILE = [
+    "../x", "a/../../x", "..", ".", "a/./b", "a/..",  # upwards, or nowhere
+    "/etc/passwd", "//host/x", "a//b", "a/", "",  # absolute, or with an empty part
+    "a\0b", "a\nb", "a\x1b[2Jb", "a\u202egpj.exe", "a\u200bb", "a\ufeffb", "a\ud800b",  # what cannot be seen
+    "a\\b", "..\\x", "C:\\x", "C:x", "c:/x",  # paths elsewhere
+    "con", "CON.txt", "a/aux", "nul.safetensors", "COM1", "lpt9.json", "com²",  # devices elsewhere
+    "a.", "a ", " a", "a/b. ", "...",  # cut elsewhere
+    "x" * 256, "é" * 128, "/".join(["x" * 200] * 6),  # too long
+    ".rlrun/manifest.json", ".rlrun", ".RLRUN/x",  # ours
+]  # fmt: skip
+HARMLESS = [
+    "config.json", "a/b/c.safetensors", ".gitattributes", "model-00001-of-00002.safetensors", "données.json",
+    "模型.safetensors", "a..b", "..a", "2023-01-01T00:00:00.json", "console.txt", "x" * 255, "rlrun/x", "a b",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", HOSTILE, ids=ascii)
+def test_a_hostile_name_is_refused_and_named(path: str) -> None:
+    (line,) = names.faults([path])
+    assert line.startswith((repr(path), repr(path)[:70])) and "; the repository would have to" in line
+    assert line.isprintable()
+
+
+@pytest.mark.parametrize("path", HARMLESS, ids=ascii)
+def test_a_harmless_name_is_not(path: str) -> None:
+    assert names.faults([path]) == []
+
+
+def test_names_that_are_one_file_elsewhere() -> None:
+    (line,) = names.faults(["a/Model.json", "b", "a/model.json"])
+    assert line.startswith("'a/model.json': is one file with 'a/Model.json'")
+    assert names.faults(["caf\u00e9", "cafe\u0301"])  # the same letters, written in two ways
+
+
+REPOS = [
+    # a name that could be a path, an address, or another hub's
+    ("../x", False), ("o/../x", False), ("o/..", False), ("/o/m", False), ("o/m/x", False), ("o", False), ("", False),
+    ("file:///x", False), ("http://h/x", False), ("o/m?x", False), ("o/m#x", False), ("o/m%2f", False), ("o\\m", False),
+    ("o/m\0", False), ("o/m\n", False), ("ö/m", False), ("-o/m", False), (".o/m", False), ("o/.m", False),
+    ("o/" + "m" * 97, False), ("Qwen/Qwen2.5-0.5B-Instruct", True), ("o/m_1-2.3", True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("repo", "good"), REPOS, ids=lambda value: ascii(value)[:30])
+def test_names_of_repositories(repo: str, good: bool) -> None:
+    assert is_id(repo) == good
+
+
+@pytest.mark.parametrize("revision", ["..", "a/../b", "-x", "a b", "a\0", "", "a//b", "a?b", "x" * 201])
+def test_revisions_that_no_hub_has(revision: str) -> None:
+    with pytest.raises(Problems, match="revision: got"):
+        check_asked("o/m", revision)
+
+
+def listing_of(paths: list[str]) -> Listing:
+    files = tuple(RemoteFile(path, 0, None, "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391") for path in paths)
+    return Listing("huggingface", "model", "o/m", "main", "c" * 40, files, "http://127.0.0.1:9")
+
+
+def test_all_hostile_names_are_told_at_once(tmp_path: Path) -> None:
+    listed = listing_of(["config.json", "../a", "/b", "c\0d"])
+    with pytest.raises(Problems) as caught:
+        fetch(listed, listed.files, tmp_path / "to", lambda progress: None)
+    assert [line.split(": ")[:2] for line in caught.value.lines] == [
+        ["o/m on huggingface", "'../a'"], ["o/m on huggingface", "'/b'"], ["o/m on huggingface", "'c\\x00d'"],
+    ]  # fmt: skip
+    assert not (tmp_path / "to").exists()
+
+
+PARTS = st.one_of(st.sampled_from(["..", ".", "", "/", "a", "b", "link", "C:", "\\", ".rlrun"]), st.text(max_size=8))
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(paths=st.lists(st.lists(PARTS, min_size=1, max_size=4).map("/".join), min_size=1, max_size=4, unique=True))
+def test_nothing_is_written_outside(paths: list[str], tmp_path_factory: Any) -> None:
+    """Empty files need no network, so every name that is accepted is really written."""
+    root = tmp_path_factory.mktemp("root")
+    (root / "outside").mkdir()
+    (root / "to").mkdir()
+    (root / "to" / "link").symlink_to(root / "outside")
+    listed = listing_of(paths)
+    quick = Patience(attempts=1, backoff_s=0.01)
+    with suppress(Problems):
+        fetch(listed, listed.files, root / "to", lambda progress: None, patience=quick)
+    assert sorted(path.name for path in root.iterdir()) == ["outside", "to"]
+    assert list((root / "outside").iterdir()) == []
+
+
+def test_a_file_without_a_hash_is_refused(tmp_path: Path) -> None:
+    listed = Listing("modelscope", "dataset", "o/m", "master", "master", (RemoteFile("a", 1, None, None),), "http://x")
+    with pytest.raises(Problems, match="a comes without a hash, so its bytes could not be verified"):
+        fetch(listed, listed.files, tmp_path / "to", lambda progress: None)
