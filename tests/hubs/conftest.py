@@ -24,25 +24,31 @@ QUICK = Patience(
 )  # fmt: skip
 
 
-def local_hub() -> Any:
-    """benchmarks/local_hub.py, which the benchmark of downloads uses as well."""
-    if "local_hub" not in sys.modules:
-        spec = importlib.util.spec_from_file_location("local_hub", ROOT / "benchmarks" / "local_hub.py")
+def benchmark(name: str) -> Any:
+    """A file of benchmarks/, by the name that its neighbours import it by."""
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
         assert spec and spec.loader
-        sys.modules["local_hub"] = module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-    return sys.modules["local_hub"]
+    return sys.modules[name]
+
+
+@pytest.fixture(scope="session")
+def downloads() -> Any:
+    benchmark("local_hub")
+    return benchmark("downloads")
 
 
 @pytest.fixture(scope="session")
 def act() -> Callable[..., Any]:
-    return local_hub().Act
+    return benchmark("local_hub").Act
 
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     """Running, and known to both clients; nothing of this machine's own settings is left."""
-    with local_hub().serving() as hub:
+    with benchmark("local_hub").serving() as hub:
         for name in ("HF_TOKEN", "MODELSCOPE_API_TOKEN", "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
             monkeypatch.delenv(name, raising=False)
         for name, value in hub.environment().items():
