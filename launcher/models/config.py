@@ -45,9 +45,8 @@ def architecture(config: dict[str, Any]) -> Architecture | None:
             "qk_norm": family in ("qwen3", "qwen3_moe"),
         }
         if moe:
-            node |= {
-                name: config[name] for name in ("num_experts", "num_experts_per_tok", "moe_intermediate_size")
-            }  # fmt: skip
+            node |= {name: config[name] for name in ("num_experts_per_tok", "moe_intermediate_size")}
+            node["num_experts"] = config.get("num_experts") or config["num_local_experts"]  # hub's name, library's name
         return from_node(Architecture, node)
     except (KeyError, TypeError, ZeroDivisionError, ValidationError):
         return None

@@ -60,12 +60,17 @@ def _feed_forward(a: Architecture) -> list[tuple[int, int]]:
 
 
 def lora_parameters(a: Architecture, rank: int) -> int:
-    """Adapters of this rank on every matrix but the last layer's: rank (in + out) for each.
+    """Adapters of this rank on every matrix but the last layer's, as peft makes them: rank (in + out) for each.
 
-    Experts and their router get none: they are no plain linear layers.
+    Experts keep gate and up in one matrix, whose adapter has twice the rank; the router has an adapter, too.
     """
-    adapted = _attention(a) + ([] if a.num_experts else _feed_forward(a))
-    return a.num_hidden_layers * sum(rank * (rows + columns) for rows, columns in adapted)
+    adapted = sum(rows + columns for rows, columns in _attention(a))
+    if a.num_experts:
+        h, i, experts = a.hidden_size, a.moe_intermediate_size, a.num_experts
+        adapted += experts * (2 * (h + 2 * i) + (i + h)) + (h + experts)
+    else:
+        adapted += sum(rows + columns for rows, columns in _feed_forward(a))
+    return a.num_hidden_layers * rank * adapted
 
 
 def training_bytes(count: int) -> dict[str, int]:
