@@ -12,32 +12,17 @@ import json
 import re
 import socket
 import threading
-import time
 from collections import defaultdict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Literal
+from http.server import ThreadingHTTPServer
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from misbehaving import PIECE, Act, Answering
+
 LFS = (".safetensors", ".bin", ".parquet", ".gz")
-PIECE = 16 << 10  # bytes handed to the system at a time
-
-What = Literal[
-    "cut", "stall", "drip", "garble", "416", "403", "500", "429", "etag", "size", "no-range", "shift", "gzip", "more",
-    "redirect",
-]  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Act:
-    """One way to answer one request for a file's bytes."""
-
-    what: What
-    at: int = 0
-    """After how many bytes of this answer."""
-    to: str = ""
 
 
 @dataclass
@@ -129,12 +114,8 @@ class _Server(ThreadingHTTPServer):
         """A caller that hangs up is what is tested."""
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(Answering):
     server: _Server
-
-    def log_message(self, *_: Any) -> None:
-        """The tests speak."""
 
     def do_HEAD(self) -> None:
         self.do_GET()
@@ -164,18 +145,25 @@ class _Handler(BaseHTTPRequestHandler):
     # Hugging Face
 
     def hf_info(self, kind: str, repo: str, revision: str | None) -> None:
-        if found := self._repo(kind, repo):
-            if revision not in (None, "main", found.commit):
-                self._json({"error": "Invalid rev id"}, 404, {"X-Error-Code": "RevisionNotFound"})
-                return
-            siblings = []
-            for path, served in found.files.items():
-                data = found.listed.get(path, served)
-                node: dict[str, Any] = {"rfilename": path, "size": len(data), "blobId": git_sha1(data)}
-                if path.endswith(LFS):
-                    node["lfs"] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest(), "pointerSize": 134}
-                siblings.append(node)
+        if (found := self._repo(kind, repo)) and self._has(found, revision):
+            siblings = [
+                {"rfilename": node["path"], "size": node["size"], "blobId": node["oid"], "lfs": node.get("lfs")}
+                for node in _tree(found)
+            ]
+            for node in siblings:
+                if lfs := node["lfs"]:
+                    node["lfs"] = {"size": lfs["size"], "sha256": lfs["oid"], "pointerSize": lfs["pointerSize"]}
             self._json({"id": repo, "sha": found.commit, "siblings": siblings, "tags": [], "private": False})
+
+    def hf_tree(self, kind: str, repo: str, revision: str) -> None:
+        if (found := self._repo(kind, repo)) and self._has(found, revision):
+            self._json(_tree(found))
+
+    def _has(self, repo: Repo, revision: str | None) -> bool:
+        if revision in (None, "main", repo.commit):
+            return True
+        self._json({"error": "Invalid rev id"}, 404, {"X-Error-Code": "RevisionNotFound"})
+        return False
 
     def hf_file(self, kind: str | None, repo: str, revision: str, path: str) -> None:
         found = self._repo(kind or "models", repo)
@@ -222,81 +210,41 @@ class _Handler(BaseHTTPRequestHandler):
     def _bytes(self, kind: str, repo: str, path: str, headers: dict[str, str], elsewhere: bool) -> None:
         acts = self.hub.acts[path]
         if acts and acts[0].what == "redirect":
-            self._answer(302, {**headers, "Location": acts.popleft().to})
+            self.answer(302, {**headers, "Location": acts.popleft().to})
         elif elsewhere:
             signed = f"{self.hub.cdn_url}/cdn/{kind.strip('/')}/{repo}/{path}?signature=s{len(self.hub.asked)}"
-            self._answer(302, {**headers, "Location": signed})
+            self.answer(302, {**headers, "Location": signed})
         else:
-            self._send(path, self.hub.repos[kind.strip("/").removesuffix("s"), repo].files[path], headers)
+            self.send_bytes(
+                self.hub, path, self.hub.repos[kind.strip("/").removesuffix("s"), repo].files[path], headers
+            )
 
     def cdn_file(self, kind: str, repo: str, path: str) -> None:
-        self._send(path, self.hub.repos[kind.removesuffix("s"), repo].files[path], {})
-
-    def _send(self, path: str, data: bytes, headers: dict[str, str]) -> None:
-        acts = self.hub.acts[path]
-        act = acts.popleft() if acts else None
-        what = act.what if act else None
-        if what in ("416", "403", "500", "429"):
-            self._answer(int(str(what)), {"Retry-After": "0"} if what == "429" else {})
-            return
-        start, size = 0, len(data)
-        if (asked := re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))) and what != "no-range":
-            start = int(asked[1])
-            if start >= size:
-                self._answer(416, {"Content-Range": f"bytes */{size}"})
-                return
-            headers = {**headers, "Content-Range": f"bytes {start + (what == 'shift')}-{size - 1}/{size}"}
-        body = data[start:]
-        if what == "garble":
-            body = bytes(byte ^ 1 for byte in body)
-        if what == "size":
-            body, headers = body[:-1], {name: of for name, of in headers.items() if name != "Content-Range"}
-        if what == "more":  # told by no length, more than there is
-            self._answer(206 if start else 200, {**headers, "Connection": "close"}, length=None)
-            self._write(path, body + b"more", act)
-            self.close_connection = True
-            return
-        more = {"Content-Encoding": "gzip"} if what == "gzip" else {}
-        self._answer(206 if start and what != "size" else 200, {**headers, **more}, length=len(body))
-        self._write(path, body, act)
-
-    def _write(self, path: str, body: bytes, act: Act | None) -> None:
-        view, began = memoryview(body), time.monotonic()
-        stop = act.at if act and act.what in ("cut", "stall") else len(body)
-        speed = 2000.0 if act and act.what == "drip" else self.hub.bytes_per_s
-        piece = 200 if act and act.what == "drip" else PIECE
-        for place in range(0, stop, piece):
-            part = view[place : min(place + piece, stop)]
-            self.wfile.write(part)
-            self.hub.sent[path] += len(part)
-            if speed:
-                time.sleep(max((place + piece) / speed - (time.monotonic() - began), 0))
-            if self.hub.closing.is_set():
-                break
-        if act and act.what == "stall":
-            self.hub.closing.wait(60)
-        if stop < len(body):
-            self.close_connection = True
-            self.connection.shutdown(socket.SHUT_RDWR)
+        self.send_bytes(self.hub, path, self.hub.repos[kind.removesuffix("s"), repo].files[path], {})
 
     def _json(self, node: Any, status: int = 200, headers: dict[str, str] | None = None) -> None:
         body = json.dumps(node).encode()
-        self._answer(status, {"Content-Type": "application/json", **(headers or {})}, length=len(body))
+        self.answer(status, {"Content-Type": "application/json", **(headers or {})}, length=len(body))
         if self.command != "HEAD":
             self.wfile.write(body)
 
-    def _answer(self, status: int, headers: dict[str, str], length: int | None = 0) -> None:
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        if length is not None:
-            self.send_header("Content-Length", str(length))
-        self.end_headers()
+
+def _tree(repo: Repo) -> list[dict[str, Any]]:
+    """The files of a repository, as Hugging Face lists them."""
+    nodes = []
+    for path, served in repo.files.items():
+        data = repo.listed.get(path, served)
+        node: dict[str, Any] = {"type": "file", "path": path, "size": len(data), "oid": git_sha1(data)}
+        if path.endswith(LFS):
+            node["lfs"] = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 134}
+        nodes.append(node)
+    return nodes
 
 
 _ID = r"[^/]+/[^/]+"
 _ROUTES = (
     (rf"/api/(?P<kind>models|datasets)/(?P<repo>{_ID})(/revision/(?P<revision>.+))?", "hf_info"),
+    (rf"/api/(?P<kind>models|datasets)/(?P<repo>{_ID})/tree/(?P<revision>[^/]+)", "hf_tree"),
     (rf"/(?P<kind>datasets/)?(?P<repo>{_ID})/resolve/(?P<revision>[^/]+)/(?P<path>.+)", "hf_file"),
     (rf"/api/v1/(?P<kind>models|datasets)/(?P<repo>{_ID})/repo/(files|tree)", "ms_list"),
     (rf"/api/v1/(?P<kind>models|datasets)/(?P<repo>{_ID})/repo", "ms_file"),

@@ -66,4 +66,5 @@ def run(jobs: Sequence[Job], workers: int, watch: Watch, board: Board) -> dict[s
     if shared.refusals:
         lines = [line for found in shared.refusals for line in found.lines]
         raise (NetworkFaults if all(isinstance(found, NetworkFaults) for found in shared.refusals) else Problems)(lines)
+    assert len(shared.hashes) == len(jobs), "a worker died of what it said above"
     return shared.hashes

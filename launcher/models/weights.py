@@ -36,7 +36,7 @@ def shards_of(text: bytes | str) -> tuple[list[str], list[str]]:
     found += [
         f"{shown(name)}: is no safetensors file of the model's own folder; an index of such would do"
         for name in shards
-        if not name.endswith(".safetensors") or "/" in name
+        if not names.faults([name]) and (not name.endswith(".safetensors") or "/" in name)
     ]
     return shards, found
 

@@ -1,0 +1,169 @@
+"""`rlrun model` as a person calls it, against a hub on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from rich.console import Console
+from typer.testing import CliRunner
+
+from launcher.cli.downloads import showing
+from launcher.cli.main import app
+from launcher.hubs.progress import FileProgress, Progress
+
+CONFIG = {
+    "model_type": "qwen3", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "head_dim": 8,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 100, "max_position_embeddings": 64,
+    "tie_word_embeddings": True,
+}  # fmt: skip
+COUNT = 100 * 32 + 32 + 2 * (2 * 32 + 2 * 8 + 2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 48)
+NAME = "model.safetensors"
+
+Look = Callable[..., Result]
+
+
+@pytest.fixture
+def look(hub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Look:
+    """The words inside this process."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    return lambda *words: CliRunner().invoke(app, ["model", *words], catch_exceptions=False)
+
+
+@pytest.fixture
+def files(hub: Any, noise: Any) -> dict[str, bytes]:
+    made = {"config.json": json.dumps(CONFIG).encode(), NAME: noise(3_000_000), "tokenizer.json": b"{}", "x.py": b"no"}
+    hub.add("Qwen/Qwen3-0.6B", made)
+    hub.add("o/m", made)
+    return made
+
+
+def test_list(look: Look, files: Any, tmp_path: Path) -> None:
+    nodes = {node["name"]: node for node in json.loads(look("list", "--json").stdout)}
+    assert len(nodes) == 18
+    assert nodes["qwen3-235b-a22b"]["parameters"] == 235_093_634_560
+    assert (nodes["llama3-8b-instruct"]["gated"], nodes["llama3-8b-instruct"]["context"]) == (True, 8192)
+    assert {node["folder"] for node in nodes.values()} == {None}
+    assert look("download", "qwen3-0.6b").exit_code == 0
+    line = next(line for line in look("list").stdout.splitlines() if line.startswith("qwen3-0.6b"))
+    assert line.split() == ["qwen3-0.6b", "0.00", "B", "64", "Qwen/Qwen3-0.6B", str(tmp_path / "store/Qwen/Qwen3-0.6B")]
+
+
+@pytest.mark.parametrize("source", ["huggingface", "modelscope"])
+def test_download_show_and_size(look: Look, hub: Any, files: Any, source: str, tmp_path: Path) -> None:
+    said = look("download", "o/m", "--source", source, "--to", "there", "--json")
+    assert said.exit_code == 0
+    node = json.loads(said.stdout)
+    assert (node["source"], node["parameters"], node["context"]) == (source, COUNT, 64)
+    assert [file["name"] for file in node["files"]] == ["config.json", NAME, "tokenizer.json"]
+    assert hub.sent["x.py"] == 0
+    assert json.loads(look("show", "there", "--json").stdout) == node | {"folder": "there"}
+    shown = look("show", "there", "--verify")
+    assert shown.exit_code == 0 and f"{COUNT:,}" in shown.stdout and f"{source} o/m at" in shown.stdout
+    size = json.loads(look("size", "there", "--json", "--lora-rank", "2").stdout)
+    assert size["weights_bytes"] == {"float32": 4 * COUNT, "bfloat16": 2 * COUNT, "float8": COUNT}
+    assert size["train_bytes"]["float32"] == 16 * COUNT
+    assert size["kv_cache_bytes_per_token"] == 2 * 2 * 2 * 8 * 2
+    assert size["lora"]["parameters"] == 2 * 2 * (2 * (32 + 32) + 2 * (32 + 16) + 3 * (32 + 48))
+    assert "kv_cache_bytes_per_token" in look("size", "there").stdout
+
+
+def test_a_damaged_file_is_shown(look: Look, files: Any, tmp_path: Path) -> None:
+    look("download", "o/m", "--to", "there")
+    (tmp_path / "there" / NAME).write_bytes(b"x" * 3_000_000)
+    said = look("show", "there", "--verify")
+    assert (said.exit_code, said.stderr) == (
+        1, f"✗ there/{NAME}: its bytes changed (sha256 differs); downloading again would do\n"
+    )  # fmt: skip
+
+
+BAD = [
+    # words, exit code, what is said
+    (["download", "o/none", "--source", "huggingface"], 2, "o/none: huggingface has no such model"),
+    (["download", "o/gated"], 2, "o/gated: huggingface shows it to those who accepted its licence"),
+    (["download", "o/m", "--revision", "v9"], 2, "o/m: huggingface has no revision 'v9' of it"),
+    (["download", "o/m", "--revision", "../v9"], 2, "revision: got '../v9'"),
+    (["download", "../m"], 2, "'../m': is neither a model of the catalogue nor owner/name"),
+    (["download", "file:///etc/passwd"], 2, "'file:///etc/passwd': is neither"),
+    (["download", "qwen3-06b"], 2, "did you mean qwen3-0.6b?"),
+    (["download", "o/pickle", "--source", "modelscope"], 2, "o/pickle on modelscope: has its weights as"),
+    (["show", "o/m"], 2, "'o/m': is not here and not in the catalogue; rlrun model download o/m would do"),
+    (["show", "."], 2, ".: holds no config.json; a model's folder would do"),
+    (["size", "none"], 2, "'none': is neither a model of the catalogue nor owner/name"),
+    (["download", "o/cut", "--source", "huggingface"], 1, "answers 500, 4 times in a row; 0 of 7 bytes are kept"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "code", "said"), BAD, ids=[" ".join(row[0]) for row in BAD])
+def test_what_goes_wrong_is_said(
+    words: list[str],
+    code: int,
+    said: str,
+    look: Look,
+    hub: Any,
+    files: Any,
+    act: Any,
+    quick: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hub.add("o/gated", files, gated=True)
+    hub.add("o/pickle", {"config.json": b"{}", "pytorch_model.bin": b"p"})
+    hub.add("o/cut", {"config.json": b"{}", "tokenizer.json": b"{}", NAME: b"weights"})
+    hub.misbehave(NAME, *[act("500")] * (12 if "o/cut" in words else 0))
+    monkeypatch.setattr("launcher.hubs.fetch.Patience", lambda: quick)
+    found = look(*words)
+    assert (found.exit_code, found.stdout) == (code, "")
+    assert said in found.stderr and found.stderr.splitlines()[-1].startswith("✗ ")
+
+
+def test_ctrl_c_is_prompt_and_the_same_command_goes_on(
+    commands: Any, hub: Any, files: Any, tmp_path: Path, until: Any
+) -> None:
+    rlrun = commands(tmp_path)
+    hub.bytes_per_s = 1e6
+    environment = {**os.environ, "RLRUN_MODELS": str(tmp_path / "store")}
+    process = rlrun.begin("model", "download", "o/m", env=environment)
+    until(lambda: hub.sent[NAME] > 1_000_000)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=5) == 130
+    assert "✗ stopped; the same command goes on from here" in (tmp_path / "said").read_text()
+    hub.bytes_per_s = None
+    again = rlrun("model", "download", "o/m", env=environment)
+    assert again.returncode == 0 and "Traceback" not in again.stderr
+    assert (tmp_path / "store/o/m" / NAME).read_bytes() == files[NAME]
+    assert hub.sent[NAME] < 1.1 * len(files[NAME]) + 100_000
+
+
+def test_what_it_tells_a_file_and_a_terminal() -> None:
+    def told(terminal: bool) -> str:
+        console = Console(force_terminal=terminal, width=100, record=True, file=open(os.devnull, "w"))  # noqa: PTH123, SIM115
+        with showing(console) as watch:
+            half = FileProgress("we[b]ird\x1b[2J.safetensors", 2_000_000, 1_000_000, "fetching")
+            watch(Progress((half,), 1_000_000, 500_000.0, ("a note\x1b[2J",)))
+            done = FileProgress(half.path, 2_000_000, 2_000_000, "done")
+            watch(Progress((done,), 2_000_000, 500_000.0, ()))
+        return console.export_text()
+
+    plain, drawn = told(False), told(True)
+    assert plain == "a note\\x1b[2J\n"  # lines about speed are seldom
+    assert "we[b]ird\\x1b[2J.safetensors" in drawn and "2.0/2.0 MB" in drawn
+
+
+def test_help_loads_no_hub(tmp_path: Path) -> None:
+    """Neither help nor the catalogue waits for a client library's network code."""
+    code = (
+        "import sys; from launcher.cli.main import app\n"
+        "try:\n    app(['model', '--help'])\nexcept SystemExit: pass\n"
+        "print([name for name in ('requests', 'modelscope_hub', 'httpx2', 'torch') if name in sys.modules])"
+    )  # fmt: skip
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert ran.stdout.splitlines()[-1] == "[]", ran.stderr

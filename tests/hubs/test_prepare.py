@@ -1,0 +1,124 @@
+"""A run brings its models here before any process starts, and remembers where they lie."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from launcher.events import RunState
+from launcher.launch.prepare import prepared
+from launcher.launch.resolve import resolve
+from launcher.models.pretrained import Pretrained
+from launcher.problems import Problems
+from launcher.rewards.model import RewardModel
+from launcher.spec.run import RunSpec
+
+CONFIG = {"model_type": "qwen3"}
+
+
+def run_of(*words: str) -> RunSpec:
+    return resolve(["algorithm=grpo", "data=reverse", "sampler.n=2", "model=hf", *words])
+
+
+def silent(state: RunState, events: list[Any], lines: list[str]) -> None: ...
+
+
+def here(run: RunSpec) -> str:
+    assert isinstance(run.model, Pretrained)
+    return run.model.path
+
+
+def test_both_models_become_folders(hub: Any, tmp_path: Path) -> None:
+    hub.add("o/policy", {"config.json": json.dumps(CONFIG).encode(), "model.safetensors": b"w"})
+    hub.add("o/judge", {"config.json": json.dumps(CONFIG).encode(), "model.safetensors": b"v"})
+    run = run_of("model.path=o/policy", "reward=model", "reward.path=o/judge", "reward.source=modelscope")
+    shown: list[tuple[str, list[str]]] = []
+    found = prepared(run, lambda state, events, lines: shown.append((state.phase, lines)))
+    assert here(found) == str(tmp_path / "store/o/policy")
+    assert isinstance(found.reward, RewardModel) and found.reward.path == str(tmp_path / "store/o/judge")
+    assert any(phase.startswith("downloading o/judge") for phase, _ in shown)
+    assert {asked.path.split("?")[0] for asked in hub.asked if "judge" in asked.path} & {
+        "/api/v1/models/o/judge/repo/files"
+    }
+    asked = len(hub.asked)
+    assert prepared(run, silent) == found
+    assert len(hub.asked) == asked  # what is here is not asked for again
+
+
+def test_what_is_no_hubs_stays(tmp_path: Path) -> None:
+    run = resolve(["algorithm=grpo", "data=reverse", "sampler.n=2", "model=tiny"])
+    assert prepared(run, silent) == run
+    (tmp_path / "config.json").write_text("{}")
+    local = run_of(f"model.path={tmp_path}")
+    assert prepared(local, silent) == local
+
+
+def test_code_of_a_models_own_is_left_to_transformers(hub: Any) -> None:
+    run = run_of("model.path=o/code", "model.trust_remote_code=true")
+    assert prepared(run, silent) == run and hub.asked == []
+
+
+def test_a_plan_asks_nobody(hub: Any, commands: Any, tmp_path: Path) -> None:
+    words = ["algorithm=grpo", "data=reverse", "sampler.n=2", "model=llama3-70b-instruct"]
+    said = commands(tmp_path)("plan", "--json", *words)
+    assert said.returncode == 0 and hub.asked == []
+    assert json.loads(said.stdout)["model"]["architecture"]["num_hidden_layers"] == 80
+
+
+def test_positions_are_known_before_it_is_here() -> None:
+    with pytest.raises(Problems, match="the model knows 8192 positions"):
+        resolve(["algorithm=grpo", "data=reverse", "sampler.n=2", "model=llama3-8b-instruct",
+                 "data.max_response_length=9000"])  # fmt: skip
+
+
+def test_offline_says_what_is_missing(hub: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(Problems) as caught:
+        prepared(run_of("model.path=o/policy"), silent)
+    assert caught.value.lines == [
+        "o/policy: is not here, and HF_HUB_OFFLINE forbids to fetch it; unsetting it once would do"
+    ]
+    assert hub.asked == []
+
+
+ORDERS = [
+    # settings, which hub is asked first
+    ([], "/api/models/"),
+    (["model.source=modelscope"], "/api/v1/"),
+    (["model.sources=[modelscope,huggingface]"], "/api/v1/"),
+    (["model.sources=[modelscope]", "model.source=huggingface"], "/api/models/"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "first"), ORDERS, ids=[" ".join(row[0]) for row in ORDERS])
+def test_hubs_are_asked_in_the_order_given(words: list[str], first: str, hub: Any) -> None:
+    hub.add("o/policy", {"config.json": b"{}", "model.safetensors": b"w"})
+    prepared(run_of("model.path=o/policy", *words), silent)
+    assert hub.asked[0].path.startswith(first)
+
+
+def test_no_hub_at_all_is_no_order() -> None:
+    with pytest.raises(Problems, match=r"model.sources: got .*; at least 1 of them would do"):
+        run_of("model.path=o/policy", "model.sources=[]")
+
+
+@pytest.mark.slow
+def test_a_run_from_a_hub(hub: Any, commands: Any, small: list[str], tmp_path: Path) -> None:
+    """A model that was trained here, put on a hub, is fetched and trained on; the run remembers the folder."""
+    rlrun = commands(tmp_path)
+    words = [*small, "algorithm=sft", "trainer.total_training_steps=1"]
+    assert rlrun("train", *words, "trainer.experiment_name=a").returncode == 0
+    policy = rlrun.run("a") / "checkpoints" / "step_000001" / "policy"
+    hub.add("o/policy", {path.name: path.read_bytes() for path in policy.iterdir()})
+    of_data = [word for word in words if not word.startswith("model")]
+    said = rlrun("train", *of_data, "model=hf", "model.path=o/policy", "trainer.experiment_name=b")
+    assert said.returncode == 0, said.stderr
+    spec = yaml.safe_load((rlrun.run("b") / "spec.yaml").read_text())
+    assert spec["model"]["path"] == str(tmp_path / "store/o/policy")
+    assert "o/policy" in (rlrun.run("b") / "words.txt").read_text()
+    assert replace(Pretrained(path=spec["model"]["path"])).shape is not None

@@ -1,0 +1,128 @@
+"""Models come from a hub into the store: only what a model needs, and only what may be loaded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import snapshot_download
+
+from launcher.hubs import manifest
+from launcher.models import store
+from launcher.problems import Problems
+
+CONFIG = json.dumps({"model_type": "qwen3"}).encode()
+BOTH = ["huggingface", "modelscope"]
+INDEX = "model.safetensors.index.json"
+
+
+def index(*names: str) -> bytes:
+    return json.dumps({"weight_map": {name: name for name in names}}).encode()
+
+
+@pytest.fixture
+def download(hub: Any) -> Callable[..., Path]:
+    def call(repo: str = "o/m", **more: Any) -> Path:
+        return store.download(repo, lambda progress: None, **{"sources": BOTH, **more})
+
+    return call
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*")
+                  if path.is_file() and ".rlrun" not in path.parts)  # fmt: skip
+
+
+def test_only_what_a_model_needs(hub: Any, download: Any, noise: Any, tmp_path: Path) -> None:
+    taken = {"config.json": CONFIG, "model-1.safetensors": noise(9), "model-2.safetensors": noise(9, 1),
+             INDEX: index("model-1.safetensors", "model-2.safetensors"), "tokenizer.json": b"{}", "vocab.json": b"{}",
+             "merges.txt": b"x", "tokenizer.model": b"x", "chat_template.jinja": b"x", "LICENSE": b"x",
+             "README.md": b"x", "generation_config.json": b"{}", "tokenizer_config.json": b"{}"}  # fmt: skip
+    left = dict.fromkeys(
+        ["modeling_x.py", "tokenization_x.py", "tokenizer.py", "pytorch_model.bin", "consolidated.safetensors",
+         "original/model.safetensors", "onnx/model.onnx", "training_args.bin", "optimizer.pt", "LICENSE.py",
+         ".gitattributes", "../up.json", "vocab.pkl"], b"y"
+    )  # fmt: skip
+    hub.add("o/m", {**taken, **left})
+    folder = download()
+    assert folder == tmp_path / "store" / "o" / "m" and names(folder) == sorted(taken)
+    assert store.find("o/m") == folder
+    assert store.find("o/m", "v1") is None and store.find("o/other") is None
+
+
+def test_one_file_goes_before_shards(hub: Any, download: Any) -> None:
+    """As the loader does: it would not look at the index."""
+    hub.add(
+        "o/m", {"config.json": CONFIG, "model.safetensors": b"w", INDEX: index("a.safetensors"), "a.safetensors": b"v"}
+    )
+    assert names(download()) == ["config.json", "model.safetensors"]
+
+
+def test_a_revision_has_a_folder_of_its_own(hub: Any, download: Any, tmp_path: Path) -> None:
+    hub.add("o/m", {"config.json": CONFIG, "model.safetensors": b"w"})
+    main, commit = download(), download(revision="c" * 40)
+    assert commit == tmp_path / "store" / "o" / ("m@" + "c" * 40) != main
+    assert store.find("o/m", "c" * 40) == commit
+    assert store.folder_of("o/m", "refs/pr/1").name == "m@refs@pr@1"
+
+
+def test_exactly_there(hub: Any, download: Any, tmp_path: Path) -> None:
+    hub.add("o/m", {"config.json": CONFIG, "model.safetensors": b"w"})
+    assert download(to=tmp_path / "models" / "M") == tmp_path / "models" / "M"
+    assert names(tmp_path / "models" / "M") == ["config.json", "model.safetensors"]
+
+
+REFUSED = [
+    # a repository, why it is no model to take
+    ({"pytorch_model.bin": b"p"}, "has its weights as 'pytorch_model.bin' only, a format that can run code"),
+    ({"tf_model.h5": b"p", "x.msgpack": b"p"}, "has its weights as 'tf_model.h5' only"),
+    ({"README.md": b"x"}, f"has no model.safetensors and no {INDEX}"),
+    ({INDEX: index("../evil.safetensors")}, f"{INDEX}: '../evil.safetensors': leads out of its folder"),
+    ({INDEX: index("gone.safetensors")}, f"{INDEX}: 'gone.safetensors': is named by the index and is not there"),
+    ({INDEX: index("a.bin"), "a.bin": b"p"}, f"{INDEX}: 'a.bin': is no safetensors file"),
+    ({INDEX: b"{"}, f"{INDEX}: names no files in its weight_map"),
+    ({"model.safetensors": b"w", "config.json": b'{"auto_map": {"AutoModel": "modeling_x.X"}}'},
+     "needs Python code that comes with it ('modeling_x.X'), which is never fetched"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("files", "said"), REFUSED, ids=[row[1][:50] for row in REFUSED])
+def test_what_is_no_model_is_refused(files: dict[str, bytes], said: str, hub: Any, download: Any) -> None:
+    hub.add("o/m", {"config.json": CONFIG, "weights-1.safetensors.x": b"", **files})
+    with pytest.raises(Problems) as caught:
+        download(sources=["huggingface"])
+    (line,) = caught.value.lines
+    assert line.startswith("o/m on huggingface: ") and said in line
+    assert store.find("o/m") is None
+
+
+def test_what_any_tool_downloaded_counts(hub: Any, tmp_path: Path) -> None:
+    """The Hugging Face client's cache, whose files are links to where it keeps their bytes."""
+    files = {"config.json": CONFIG, "model.safetensors": b"w"}
+    hub.add("o/m", files)
+    where = snapshot_download("o/m", cache_dir=tmp_path / "cache")
+    assert store.find("o/m") == Path(where)
+    assert store.find("o/m", "c" * 40) == Path(where)
+    assert store.find("o/m", "d" * 40) is None
+    (Path(where) / "model.safetensors").unlink()
+    assert store.find("o/m") is None  # it is not whole
+
+
+def test_a_cache_that_is_a_link_elsewhere_does_not_count(hub: Any, tmp_path: Path) -> None:
+    hub.add("o/m", {"config.json": CONFIG, "model.safetensors": b"w"})
+    where = Path(snapshot_download("o/m", cache_dir=tmp_path / "cache"))
+    where.rename(tmp_path / "elsewhere")
+    where.symlink_to(tmp_path / "elsewhere")
+    assert store.find("o/m") is None
+
+
+def test_a_store_that_lost_a_file_is_fetched_again(hub: Any, download: Any) -> None:
+    hub.add("o/m", {"config.json": CONFIG, "model.safetensors": b"weights"})
+    folder = download()
+    (folder / "model.safetensors").write_bytes(b"w")
+    assert store.find("o/m") is None
+    assert (download() / "model.safetensors").read_bytes() == b"weights"
+    assert manifest.verify(folder) == []

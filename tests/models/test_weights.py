@@ -1,0 +1,109 @@
+"""Indices, headers and configurations of models: what must not be loaded is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from launcher.models import config, weights
+from launcher.models.pretrained import Pretrained
+
+
+def index(*names: Any) -> str:
+    return json.dumps({"metadata": {}, "weight_map": {f"w{number}": name for number, name in enumerate(names)}})
+
+
+BAD = [
+    # what the index names, what is said of it
+    (index("../model.safetensors"), "'../model.safetensors': leads out of its folder"),
+    (index("/etc/x.safetensors"), "'/etc/x.safetensors': is empty or absolute"),
+    (index("a\\b.safetensors"), "is a path on some systems"),
+    (index("deep/x.safetensors"), "'deep/x.safetensors': is no safetensors file of the model's own folder"),
+    (index("pytorch_model.bin"), "'pytorch_model.bin': is no safetensors file"),
+    (index("a.safetensors", "gone.safetensors"), "'gone.safetensors': is named by the index and is not there"),
+    (index("a.safetensors", 5), "names no files in its weight_map"),
+    (index(), "names no files in its weight_map"),
+    ("[]", "names no files in its weight_map"),
+    ("{", "names no files in its weight_map"),
+    ('{"weight_map": ["a.safetensors"]}', "names no files in its weight_map"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "said"), BAD, ids=[row[0][:50] for row in BAD])
+def test_a_bad_index_is_refused(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "a.safetensors").write_bytes(b"")
+    (tmp_path / weights.INDEX).write_text(text)
+    (line,) = weights.folder_faults(tmp_path)
+    assert line.startswith(f"{tmp_path / weights.INDEX}: ") and said in line
+    (problem,) = Pretrained(path=str(tmp_path)).problems()  # before a run starts, too
+    assert problem.startswith("model.path: ") and said in problem
+
+
+def test_a_good_index_is_not(tmp_path: Path) -> None:
+    (tmp_path / "a.safetensors").write_bytes(b"")
+    (tmp_path / weights.INDEX).write_text(index("a.safetensors", "a.safetensors"))
+    assert weights.folder_faults(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "x.pth", "x.pkl", "x.ckpt", "x.npz", "x.h5",
+                                  "flax_model.msgpack", "x.joblib"])  # fmt: skip
+def test_pickles_are_no_weights(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"")
+    (line,) = weights.folder_faults(tmp_path)
+    assert f"holds weights as pickle only ('{name}'), which can run code; safetensors would do" in line
+
+
+def test_weights_are_counted_by_their_headers(tmp_path: Path) -> None:
+    save_file({"a": torch.zeros(3, 5), "b": torch.zeros(2, dtype=torch.bfloat16)}, tmp_path / "1.safetensors")
+    save_file({"c": torch.zeros(4), "d": torch.zeros(())}, tmp_path / "2.safetensors")
+    (tmp_path / weights.INDEX).write_text(index("1.safetensors", "2.safetensors"))
+    assert weights.counted(tmp_path) == {"F32": 3 * 5 + 4 + 1, "BF16": 2}
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\xff" * 8, b"\x02\0\0\0\0\0\0\0", b"\x02\0\0\0\0\0\0\0[]", b"\x02\0\0\0\0\0\0\0{"]
+)
+def test_a_broken_header_is_no_weight(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / weights.SINGLE).write_bytes(data)
+    with pytest.raises(ValueError):
+        weights.counted(tmp_path)
+
+
+CODE = [
+    # a config, the code that it needs
+    ({"model_type": "mine", "auto_map": {"AutoConfig": "configuration_mine.Mine"}}, "configuration_mine.Mine"),
+    ({"auto_map": {"AutoModel": "other/repo--modeling.X"}}, "other/repo--modeling.X"),
+    ({"model_type": "../qwen3", "auto_map": {"AutoModel": "m.X"}}, "m.X"),
+    ({"model_type": "phi3", "auto_map": {"AutoConfig": "configuration_phi3.Phi3Config"}}, ""),  # the library's own now
+    ({"model_type": "qwen3"}, ""),
+    ({"model_type": "qwen3", "auto_map": {}}, ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("node", "code"), CODE, ids=[str(row[0])[:60] for row in CODE])
+def test_code_that_comes_with_a_model(node: dict[str, Any], code: str, tmp_path: Path) -> None:
+    assert config.foreign_code(node) == code
+    (tmp_path / "config.json").write_text(json.dumps(node))
+    found = Pretrained(path=str(tmp_path)).problems()
+    assert found == ([] if not code else [
+        f"model.path: {str(tmp_path)!r} needs Python code that comes with it ({code!r});"
+        " model.trust_remote_code=true would run it, after you read it"
+    ])  # fmt: skip
+    assert Pretrained(path=str(tmp_path), trust_remote_code=True).problems() == []
+
+
+def test_the_folders_own_config_goes_before(tmp_path: Path) -> None:
+    node = {"model_type": "llama", "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
+            "num_attention_heads": 2, "vocab_size": 9, "max_position_embeddings": 77}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(node))
+    model = Pretrained(path=str(tmp_path))
+    assert model.positions == 77 and model.shape and model.shape.head_dim == 4
+    (tmp_path / "config.json").write_text("{")
+    assert model.positions is None
+    assert Pretrained(path="owner/name").positions is None
