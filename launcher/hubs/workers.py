@@ -41,7 +41,7 @@ class _Work:
 
 
 def _of_disk(job: Job, error: OSError) -> Problems:
-    return Problems([f"{job.folder / job.file.path}: {said(error)}; what is here stays, room for the rest would do"])
+    return Problems([f"{job.folder / job.file.path}: {said(error)}; a folder that can be written, with room, would do"])
 
 
 def run(jobs: Sequence[Job], workers: int, watch: Watch, board: Board) -> dict[str, str]:

@@ -125,6 +125,17 @@ def test_a_link_in_a_files_place_is_not_followed(bring: Any, files: Any, tmp_pat
     assert (tmp_path / "precious").read_bytes() == b"precious"
 
 
+def test_a_link_in_an_unfinished_files_place_is_not_followed(bring: Any, files: Any, tmp_path: Path) -> None:
+    (tmp_path / "precious").write_bytes(b"precious")
+    found = listing("model", "o/m", sources=["huggingface"])
+    place = manifest.partial(bring.folder, next(file for file in found.files if file.path == NAME))
+    place.parent.mkdir(parents=True)
+    place.symlink_to(tmp_path / "precious")
+    with pytest.raises(Problems, match="too many levels of symbolic links"):
+        bring()
+    assert (tmp_path / "precious").read_bytes() == b"precious"
+
+
 def test_two_at_once_fetch_it_once(hub: Any, bring: Any, files: Any, holds: Any, quick: Any) -> None:
     hub.bytes_per_s = 4e6
     notes: list[str] = []
@@ -148,14 +159,16 @@ def test_stopping_is_prompt_and_loses_nothing(hub: Any, bring: Any, files: Any, 
     hub.bytes_per_s = 2e6
     hub.misbehave("deep/er/part.safetensors", act("stall", 50_000))
 
+    pressed: list[float] = []
+
     def ctrl_c(progress: Any) -> None:
         if progress.there > 1_000_000:
+            pressed.append(time.monotonic())
             raise KeyboardInterrupt
 
-    began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         bring(watch=ctrl_c, patience=None)
-    assert time.monotonic() - began < 5  # far less than the patience with a silent server
+    assert time.monotonic() - pressed[0] < 1  # far less than the patience with a silent server
     kept = bring.partial()
     time.sleep(0.3)
     assert bring.partial() == kept  # no thread goes on writing

@@ -114,7 +114,12 @@ def test_what_any_tool_downloaded_counts(hub: Any, tmp_path: Path) -> None:
 def test_a_cache_that_is_a_link_elsewhere_does_not_count(hub: Any, tmp_path: Path) -> None:
     hub.add("o/m", {"config.json": CONFIG, "model.safetensors": b"w"})
     where = Path(snapshot_download("o/m", cache_dir=tmp_path / "cache"))
-    where.rename(tmp_path / "elsewhere")
+    for path in where.iterdir():
+        path.unlink()
+    where.rmdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "config.json").write_bytes(CONFIG)
+    (tmp_path / "elsewhere" / "model.safetensors").write_bytes(b"w")
     where.symlink_to(tmp_path / "elsewhere")
     assert store.find("o/m") is None
 
