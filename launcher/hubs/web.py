@@ -213,12 +213,11 @@ def _broken(error: Exception) -> str:
     text = str(error)
     if isinstance(error, requests.Timeout | urllib3.exceptions.TimeoutError | TimeoutError) or "timed out" in text:
         return "sends nothing any more"
-    if isinstance(error, requests.exceptions.SSLError):
-        return f"cannot be trusted: {said(error)}"
     if isinstance(error, requests.ConnectionError):
         inner = error.args[0] if error.args else error
         reason = inner.reason if isinstance(inner, urllib3.exceptions.MaxRetryError) else inner
-        return f"cannot be reached: {said(reason) if isinstance(reason, Exception) else reason}"
+        what = "cannot be trusted" if isinstance(error, requests.exceptions.SSLError) else "cannot be reached"
+        return f"{what}: {said(reason) if isinstance(reason, Exception) else reason}"
     return "cut the connection"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 
 @pytest.mark.parametrize(("source", "at"), [("huggingface", 2_000_000), ("modelscope", 7_000_000),
-                                            ("huggingface", 11_000_000)])  # fmt: skip
+                                            ("huggingface", 9_000_000)])  # fmt: skip
 def test_a_killed_download_goes_on(downloads: Any, source: str, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(downloads, "SIZES", dict.fromkeys(downloads.SIZES, 6_000_000))
     monkeypatch.setattr(downloads, "SPEED", 8e6)
