@@ -113,7 +113,12 @@ def test_check_passes_good_rows() -> None:
     assert found["passed"]
     assert found["rows"] == {"train": 20, "val": 0}
     assert found["prompt_tokens"]["over"] == 0
-    assert found["prompt_tokens"]["quantiles"] == {"p50": 5, "p90": 5, "p99": 5, "max": 5}  # half are "9+1?", half "10+1?"
+    assert found["prompt_tokens"]["quantiles"] == {
+        "p50": 5,
+        "p90": 5,
+        "p99": 5,
+        "max": 5,
+    }  # half are "9+1?", half "10+1?"
     report = json.loads(Path("check-sums/report.json").read_text())
     assert report == {key: value for key, value in found.items() if key != "folder"}
     assert "✓ can be trained on" in rlrun("check", "sums.jsonl").stdout
