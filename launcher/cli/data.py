@@ -8,27 +8,24 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
 
+from launcher.cli.counted import counted
 from launcher.cli.plan import ConfigDir, Words
-from launcher.cli.say import AsJson, err, out, printable, problems_named, say_json
+from launcher.cli.say import AsJson, out, printable, problems_named, say_json
 from launcher.data.prepare import prepared
 from launcher.data.quality import Histogram
 from launcher.launch import check as checking
 from launcher.launch import datasets
 from launcher.launch.check import Report
-from launcher.monitor.lines import clock
 from launcher.problems import Problems
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Progress, Refused, Row, Split, Watch
 
-LINE_S = 5.0
 WIDTH = 40
 
 app = typer.Typer(no_args_is_help=True, help="Prepare, check and look at rows.")
@@ -175,35 +172,10 @@ def _say_row(row: Row | Refused) -> None:
 
 @contextmanager
 def watched() -> Iterator[Watch]:
-    """Shows how far rows are: a bar on a terminal, a line every few seconds elsewhere; both on standard error."""
-    last = [time.monotonic()]
-
-    def lines(at: Progress) -> None:
-        if time.monotonic() - last[0] >= LINE_S:
-            last[0] = time.monotonic()
-            err.print(Text(printable(_line(at))), soft_wrap=True)
-
-    if not err.is_terminal:
-        yield lines
-        return
-    told = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[speed]}"))
-    with Bars(*told, TimeRemainingColumn(), console=err, transient=True) as bars:
-        tasks: dict[str, Any] = {}
-
-        def draw(at: Progress) -> None:
-            if at.doing not in tasks:
-                tasks[at.doing] = bars.add_task(printable(at.doing), total=at.bytes, speed="")
-            bars.update(tasks[at.doing], completed=at.done_bytes, total=at.bytes, speed=_speed(at))
-
-        yield draw
+    """Shows how far rows are with being fetched and prepared."""
+    with counted() as show:
+        yield lambda at: show(at.doing, at.done_bytes, at.bytes, _rows(at))
 
 
-def _speed(at: Progress) -> str:
-    if at.rows:
-        return f"{at.rows:,} rows, {at.rows_per_s:,.0f} rows/s"
-    return f"{at.done_bytes / 1e6:,.1f} of {at.bytes / 1e6:,.1f} MB"
-
-
-def _line(at: Progress) -> str:
-    left = f", {clock(at.eta_s)} left" if at.eta_s else ""
-    return f"{at.doing}: {_speed(at)}{left}"
+def _rows(at: Progress) -> str:
+    return f"{at.rows:,} rows, {at.rows_per_s:,.0f} rows/s" if at.rows else ""

@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from launcher.cli.data import watched
 from launcher.cli.plan import ConfigDir, Words
 from launcher.cli.say import AsJson, out, printable, problems_named, say_json
 from launcher.launch import bench_reward
@@ -35,7 +36,9 @@ def bench(
     Ends with 0 when a run can learn from the reward, 1 when it should not, 2 when something is to mend.
     """
     with problems_named():
-        report = bench_reward.bench(bench_reward.run_of(words or [], config_dir), rows)
+        run = bench_reward.run_of(words or [], config_dir)
+        with watched() as watch:
+            report = bench_reward.bench(run, rows, watch)
     if as_json:
         say_json({**asdict(report), "ok": report.ok})
     else:

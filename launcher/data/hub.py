@@ -44,6 +44,10 @@ class Hub(Files):
             return []
         return [f"data.repo: got {shown(self.repo)}; the id of a dataset, such as openai/gsm8k, would do"]
 
+    @property
+    def ready(self) -> bool:
+        return False
+
     def read(self, split: Split, kind: Kind) -> Iterator[Row | Refused]:
         raise Problems([f"data: {self.repo} is not prepared; rlrun data prepare {self.repo} would do"])
 

@@ -7,11 +7,13 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from pathlib import Path
 from statistics import fmean, median
 
 from launcher.launch.resolve import resolve
 from launcher.problems import Problems
-from launcher.spec.data import Row, answer_to, asked
+from launcher.spec.algorithm import Kind as Taken
+from launcher.spec.data import Row, Watch, answer_to, asked
 from launcher.spec.reward import Answer, Reward, judged
 from launcher.spec.run import RunSpec
 
@@ -67,20 +69,21 @@ class Report:
         return not self.wrong
 
 
-def run_of(words: Sequence[str], config_dir: object = None) -> RunSpec:
+def run_of(words: Sequence[str], config_dir: Path | None = None) -> RunSpec:
     """The run of these words; what a reward does not need (algorithm, model) may be left out."""
     named = {word.partition("=")[0] for word in words}
     spare = {"algorithm": "algorithm=grpo", "model": "model=tiny"}
     more = [word for group, word in spare.items() if group not in named]
     if "algorithm" not in named and "sampler.n" not in named:
         more.append("sampler.n=2")
-    return resolve([*more, *words], config_dir)  # type: ignore[arg-type]
+    return resolve([*more, *words], config_dir)
 
 
-def bench(run: RunSpec, count: int) -> Report:
+def bench(run: RunSpec, count: int, watch: Watch) -> Report:
     """Score six kinds of answers to the first `count` rows. Raises `Problems` where there is nothing to score."""
     if lines := [*run.data.problems(), *run.reward.problems()]:
         raise Problems(lines)
+    run = replace(run, data=run.data.prepared(_taken_as(run), watch))
     rows = list(islice(_rows(run), count))
     if not rows:
         raise Problems(["data: no row can be answered; a prompt would do"])
@@ -102,8 +105,12 @@ def bench(run: RunSpec, count: int) -> Report:
 Asked = tuple[str, Row, Answer]
 
 
+def _taken_as(run: RunSpec) -> Taken:
+    return run.algorithm.data if run.algorithm.sampled else "prompts"
+
+
 def _rows(run: RunSpec) -> Iterator[Row]:
-    kind = run.algorithm.data if run.algorithm.sampled else "prompts"
+    kind = _taken_as(run)
     for row in run.data.read("train", kind):
         if isinstance(row, Row) and asked(row, "train", kind):
             yield row

@@ -22,9 +22,14 @@ def problems(run: RunSpec) -> list[str]:
         found += _folder(run.trainer)
     except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL, or the home of nobody
         found.append(f"trainer.run_root: got {shown(run.trainer.run_root)}, {said(error)}; another folder would do")
-    if not found:
-        found += refusals(replace(run, reward=deepcopy(run.reward)))  # what it starts to judge ends with the copy
+    if not found and run.data.ready:
+        found += of_reward(run)
     return list(dict.fromkeys(found))
+
+
+def of_reward(run: RunSpec) -> list[str]:
+    """Why nothing could be learnt from the reward, by what it says of the first rows."""
+    return refusals(replace(run, reward=deepcopy(run.reward)))  # what it starts to judge ends with the copy
 
 
 def _folder(trainer: Trainer) -> list[str]:

@@ -41,7 +41,9 @@ def start(run: RunSpec, words: Sequence[str], show: Show) -> tuple[Folder, Outco
     folder, lock = take(root, trainer.project_name, name)
     with lock:
         write_whole(folder.words, shlex.join(["rlrun", "train", *words]) + "\n")
-        run = prepared(run, show)
+        ready, run = run.data.ready, prepared(run, show)
+        if not ready and (found := preflight.of_reward(run)):
+            raise Problems(found)
         write_whole(folder.path / "lock.json", json.dumps(_lock(run), indent=1) + "\n")
         rooted = replace(run, data=run.data.rooted(), model=run.model.rooted(), reward=run.reward.rooted())
         write_whole(folder.spec, to_yaml(rooted))

@@ -124,6 +124,11 @@ class Dataset(ABC):
         """The same data, found from any working folder."""
         return self
 
+    @property
+    def ready(self) -> bool:
+        """Whether its rows can be read as it is; otherwise it has to be `prepared`."""
+        return True
+
     def prepared(self, kind: Kind, watch: Watch) -> Dataset:
         """The same rows, lying on this machine and ready to be read. Raises `Problems`."""
         return self

@@ -33,6 +33,10 @@ def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lines:
     return write
 
 
+def silent(_: object) -> None:
+    """Nobody watches."""
+
+
 def refused(*words: str) -> list[str]:
     return preflight.problems(resolve([*GRPO, *words]))
 
@@ -133,7 +137,7 @@ def kind(report: Report, name: str) -> Kind:
 
 
 def test_gsm8k_by_hand(lines: Lines) -> None:
-    report = bench(run_of(["reward=gsm8k", "data=files", lines("18", "7", "1,000")]), 8)
+    report = bench(run_of(["reward=gsm8k", "data=files", lines("18", "7", "1,000")]), 8, silent)
     assert (report.reward, report.rows, report.ok, report.gold_known, report.deterministic) == (
         "GSM8K",
         3,
@@ -150,7 +154,7 @@ def test_gsm8k_by_hand(lines: Lines) -> None:
 
 
 def test_no_more_rows_than_asked_for(lines: Lines) -> None:
-    assert bench(run_of(["reward=exact", "data=files", lines(*"abcdef")]), 4).rows == 4
+    assert bench(run_of(["reward=exact", "data=files", lines(*"abcdef")]), 4, silent).rows == 4
 
 
 @pytest.mark.parametrize(
@@ -166,7 +170,7 @@ def test_no_more_rows_than_asked_for(lines: Lines) -> None:
 )  # fmt: skip
 def test_what_is_wrong_with_a_function(body: str, wrong: str | None, lines: Lines, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(f"def compute_score(data_source, solution_str, ground_truth):\n    {body}\n")
-    report = bench(run_of(["reward=python", "reward.path=mine.py", "data=files", lines("18", "7")]), 8)
+    report = bench(run_of(["reward=python", "reward.path=mine.py", "data=files", lines("18", "7")]), 8, silent)
     assert report.wrong == (() if wrong is None else (wrong,)) and report.ok is (wrong is None)
     assert not report.gold_known
 
@@ -175,7 +179,7 @@ def test_of_several_forms_the_best_counts(lines: Lines, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "def compute_score(solution_str, ground_truth):\n    return float(solution_str == '#### ' + ground_truth)\n"
     )
-    report = bench(run_of(["reward=python", "reward.path=mine.py", "data=files", lines("18", "7")]), 8)
+    report = bench(run_of(["reward=python", "reward.path=mine.py", "data=files", lines("18", "7")]), 8, silent)
     assert (kind(report, "gold").mean, kind(report, "wrong").mean) == (1.0, 0.0)
 
 
@@ -183,7 +187,7 @@ def test_answers_without_a_score_are_named_by_row(lines: Lines, tmp_path: Path) 
     (tmp_path / "mine.py").write_text(
         "def compute_score(solution_str, ground_truth):\n    return 1 / (ground_truth != '7') if solution_str else 0\n"
     )
-    report = bench(run_of(["reward=python", "reward.path=mine.py", "data=files", lines("18", "7")]), 8)
+    report = bench(run_of(["reward=python", "reward.path=mine.py", "data=files", lines("18", "7")]), 8, silent)
     assert report.faults[0] == "rows.jsonl:2: gold: ZeroDivisionError: division by zero (mine.py:2)"
     assert kind(report, "gold").unscored == 1
 
@@ -200,14 +204,16 @@ def test_a_judge_that_obeys_the_answer_is_not_learnt_from(lines: Lines, tmp_path
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(tmp_path))
         run = run_of(["reward=obeys", "data=files", lines("18", "7")], tmp_path / "conf")
-        report = bench(run, 8)
+        report = bench(run, 8, silent)
     sys.modules.pop("obeys", None)
     assert report.wrong == ("injection (an instruction to the judge) scores 1 on the mean, and the right answer 1",)
 
 
 def test_what_is_to_mend_is_named(lines: Lines) -> None:
     with pytest.raises(Problems) as caught:
-        bench(run_of(["reward=format", "reward.pattern='('", "data=files", "data.train_files=nowhere.jsonl"]), 8)
+        bench(
+            run_of(["reward=format", "reward.pattern='('", "data=files", "data.train_files=nowhere.jsonl"]), 8, silent
+        )
     assert [line.partition(":")[0] for line in caught.value.lines] == ["data.train_files", "reward.pattern"]
 
 
