@@ -81,11 +81,6 @@ class Progress:
     def rows_per_s(self) -> float:
         return self.rows / self.elapsed_s if self.elapsed_s > 0 else 0.0
 
-    @property
-    def eta_s(self) -> float | None:
-        """Seconds to the last byte, at the speed so far."""
-        return self.elapsed_s * (self.bytes / self.done_bytes - 1) if self.done_bytes else None
-
 
 Watch = Callable[[Progress], None]
 

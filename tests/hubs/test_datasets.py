@@ -1,0 +1,229 @@
+"""Datasets come from hubs by their name, are prepared once, and a run reads them like any other file."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from huggingface_hub import constants
+from typer.testing import CliRunner
+
+from launcher.cli.main import app
+from launcher.data.files import Files
+from launcher.data.hub import Hub
+from launcher.launch.prepare import prepared
+from launcher.launch.resolve import resolve
+from launcher.problems import Problems
+from launcher.spec.data import Message, Row
+
+GSM8K = [{"question": f"{n}+1?", "answer": f"Add.\n#### {n + 1:,}"} for n in range(4)]
+MATH = [
+    {"problem": f"{n}+1?", "level": "Level 1", "type": "Algebra", "solution": f"So $\\boxed{{{n + 1}}}$."}
+    for n in range(3)
+]
+HH = [{"prompt": "\n\nHuman: Hi\n\nAssistant:", "chosen": " Yes.", "rejected": " No.", "response": " Yes."}] * 2
+ULTRA = [
+    {
+        "prompt": "Hi?", "prompt_id": "x", "score_chosen": 8.0, "score_rejected": 2.0,
+        "chosen": [{"content": "Hi?", "role": "user"}, {"content": "Yes.", "role": "assistant"}],
+        "rejected": [{"content": "Hi?", "role": "user"}, {"content": "No.", "role": "assistant"}],
+        "messages": [{"content": "Hi?", "role": "user"}, {"content": "Yes.", "role": "assistant"}],
+    }
+]  # fmt: skip
+
+
+def parquet(rows: list[dict[str, Any]]) -> bytes:
+    out = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows), out)
+    return out.getvalue()
+
+
+def jsonl(rows: list[dict[str, Any]]) -> bytes:
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+@pytest.fixture(autouse=True)
+def place(hub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The four datasets as the hub holds them, with files that nobody should take."""
+    monkeypatch.setenv("RLRUN_DATA", str(tmp_path / "data"))
+    hub.add(
+        "openai/gsm8k",
+        {"main/train-00000-of-00001.parquet": parquet(GSM8K), "main/test-00000-of-00001.parquet": parquet(GSM8K[:1]),
+         "socratic/train-00000-of-00001.parquet": parquet(GSM8K * 9), "README.md": b"#"},
+        kind="dataset",
+    )  # fmt: skip
+    hub.add(
+        "DigitalLearningGmbH/MATH-lighteval",
+        {"data/train-00000-of-00001.parquet": parquet(MATH), "data/test-00000-of-00001.parquet": parquet(MATH[:1]),
+         "algebra/train-00000-of-00001.parquet": parquet(MATH * 2)},
+        kind="dataset",
+    )  # fmt: skip
+    hub.add(
+        "Dahoas/full-hh-rlhf",
+        {"data/train-00000-of-00001-8349d0765e6718df.parquet": parquet(HH),
+         "data/test-00000-of-00001-ec71e9262143a91c.parquet": parquet(HH[:1])},
+        kind="dataset",
+    )  # fmt: skip
+    hub.add(
+        "HuggingFaceH4/ultrafeedback_binarized",
+        {
+            f"data/{split}-00000-of-00001.parquet": parquet(ULTRA)
+            for split in ("train_prefs", "test_prefs", "train_sft")
+        },
+        kind="dataset",
+    )
+    return hub
+
+
+def rlrun(*words: str, code: int = 0) -> Any:
+    ran = CliRunner().invoke(app, ["data", *words, "--json"])
+    assert ran.exit_code == code, ran.output
+    return json.loads(ran.stdout) if code == 0 else ran
+
+
+def rows(folder: str, kind: Any, split: str = "train") -> list[Row]:
+    found = Files(train_files=(f"{folder}/{split}.parquet",)).read("train", kind)
+    return [row for row in found if isinstance(row, Row)]
+
+
+@pytest.mark.parametrize("source", ["huggingface", "modelscope"])
+def test_gsm8k_is_prepared_by_its_name_from_either_hub(place: Any, source: str) -> None:
+    made = rlrun("prepare", "gsm8k", f"data.source={source}")
+    assert (made["kind"], made["rows"], made["refused"]) == ("prompts", {"train": 4, "val": 1}, 0)
+    assert made["origin"] == {
+        "repo": "openai/gsm8k",
+        "source": source,
+        "revision": "",
+        "commit": made["origin"]["commit"],
+    }
+    [row, *_] = rows(made["folder"], "prompts")
+    asked = 'Let\'s think step by step and output the final answer after "####".'
+    assert row.prompt == (Message("user", f"0+1? {asked}"),)
+    assert (row.ground_truth, row.data_source, row.ability) == ("1", "openai/gsm8k", "math")
+    assert not any("socratic" in path for path in place.sent)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "counts", "source", "truth"),
+    [
+        ("math", "prompts", {"train": 3, "val": 1}, "DigitalLearningGmbH/MATH-lighteval", "1"),
+        ("full-hh-rlhf", "pairs", {"train": 2, "val": 1}, "Dahoas/full-hh-rlhf", None),
+        ("ultrafeedback", "pairs", {"train": 1, "val": 1}, "HuggingFaceH4/ultrafeedback_binarized", None),
+    ],
+)
+def test_the_other_recipes(name: str, kind: str, counts: dict[str, int], source: str, truth: str | None) -> None:
+    made = rlrun("prepare", name)
+    assert (made["kind"], made["rows"], made["refused"]) == (kind, counts, 0)
+    [row, *_] = rows(made["folder"], kind)
+    assert (row.data_source, row.ground_truth) == (source, truth)
+    if kind == "pairs":
+        assert (row.response, row.rejected) == ("Yes.", "No.")
+        assert isinstance(row.prompt, tuple)
+        assert row.prompt[-1].content in ("Hi", "Hi?")
+
+
+def test_it_is_fetched_and_prepared_once(place: Any) -> None:
+    first = rlrun("prepare", "gsm8k")
+    sent = place.total
+    assert rlrun("prepare", "gsm8k")["folder"] == first["folder"]
+    assert place.total == sent
+    assert rlrun("prepare", "gsm8k", "--for", "answers")["kind"] == "answers"
+    assert place.total == sent  # the files are here
+    [known] = [known for known in rlrun("list") if known["name"] == "gsm8k"]
+    assert len(known["prepared"]) == 2
+
+
+def test_without_a_network_what_was_prepared_will_do(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = rlrun("prepare", "gsm8k")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert rlrun("prepare", "gsm8k")["folder"] == first["folder"]
+    for words in (["math"], ["gsm8k", "--for", "answers"], ["gsm8k", "data.instruction=''"]):
+        assert "HF_HUB_OFFLINE" in rlrun("prepare", *words, code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("files", "words", "counts"),
+    [
+        ({"train.jsonl": GSM8K, "test.jsonl": GSM8K[:2]}, [], {"train": 4, "val": 2}),
+        ({f"data/train-0000{n}-of-00002.parquet": GSM8K for n in (0, 1)}, [], {"train": 8}),
+        ({"train.jsonl": GSM8K, "validation.jsonl": GSM8K[:1], "test.jsonl": GSM8K[:2]}, [], {"train": 4, "val": 1}),
+        ({"x/a.jsonl": GSM8K, "x/b.jsonl": GSM8K}, ["data.train_files=x/a.jsonl"], {"train": 4}),
+        ({"x/a.jsonl": GSM8K, "x/b.jsonl": GSM8K}, ["data.train_files=x/*.jsonl"], {"train": 8}),
+    ],
+)  # fmt: skip
+def test_any_dataset_by_its_id(place: Any, files: dict[str, Any], words: list[str], counts: dict[str, int]) -> None:
+    place.add(
+        "o/d", {name: jsonl(of) if "jsonl" in name else parquet(of) for name, of in files.items()}, kind="dataset"
+    )
+    assert rlrun("prepare", "o/d", "--for", "answers", *words)["rows"] == counts
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"README.md": b"#"}, "o/d has no JSONL or parquet file"),
+        ({"other.jsonl": jsonl(GSM8K)}, "o/d has no data/train-*.parquet; it has other.jsonl"),
+        ({"train.jsonl": b'{"question": "a"}\n'}, "answer is missing"),
+        ({"../train.jsonl": jsonl(GSM8K)}, "../train.jsonl"),
+    ],
+)
+def test_what_cannot_be_used_is_named(place: Any, files: dict[str, bytes], said: str) -> None:
+    place.add("o/d", files, kind="dataset")
+    ran = rlrun("prepare", "o/d", "--for", "answers", code=2)
+    assert said in ran.stderr
+    assert not list(Path(ran.stderr).parent.glob("**/train.jsonl"))
+
+
+def test_a_dataset_that_nobody_has(place: Any) -> None:
+    ran = CliRunner().invoke(app, ["data", "prepare", "o/none", "--for", "answers"])
+    assert ran.exit_code == 2
+    assert "o/none" in ran.stderr
+
+
+def test_a_run_reads_what_was_prepared(place: Any, tmp_path: Path) -> None:
+    run = resolve(
+        ["algorithm=grpo", "model=tiny", "data=gsm8k", "reward=gsm8k", "sampler.n=2", "data.train_batch_size=2"]
+    )
+    assert isinstance(run.data, Hub)
+    phases = list[str]()
+    ready = prepared(run, lambda state, *_: phases.append(state.phase))
+    assert type(ready.data) is Files
+    assert ready.data.train_batch_size == 2
+    assert [row.ground_truth for row in ready.data.read("train", "prompts") if isinstance(row, Row)] == list("1234")
+    assert ready.data.fingerprint() == prepared(run, lambda *_: None).data.fingerprint()
+    assert any(phase.startswith("fetching openai/gsm8k") for phase in phases)
+    with pytest.raises(Problems, match="is not prepared"):
+        next(iter(run.data.read("train", "prompts")))
+
+
+def test_a_run_is_started_with_a_hubs_rows(place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    place.add(
+        "o/sums",
+        {"train.jsonl": jsonl([{"prompt": f"{n}+1=", "response": str(n + 1)} for n in range(8)])},
+        kind="dataset",
+    )
+    words = ["algorithm=sft", "model=tiny", "data=hub", "data.repo=o/sums", "data.train_batch_size=4",
+             "trainer.experiment_name=hub", "trainer.total_training_steps=2"]  # fmt: skip
+    ran = CliRunner().invoke(app, ["train", *words])
+    assert ran.exit_code == 0, ran.output
+    spec = yaml.safe_load(Path("runs/rlrun/hub/spec.yaml").read_text())
+    assert spec["data"]["_target_"] == "launcher.data.files.Files"
+    assert spec["data"]["train_files"][0].startswith(str(tmp_path / "data/o--sums-"))
+    lock = json.loads(Path("runs/rlrun/hub/lock.json").read_text())
+    assert len(lock["data"]) == 64
+
+
+def test_plan_asks_no_hub(place: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = CliRunner().invoke(app, ["plan", "algorithm=grpo", "model=tiny", "data=gsm8k", "reward=gsm8k", "sampler.n=2"])
+    assert ran.exit_code == 0, ran.output
+    assert place.asked == []
+    assert replace(resolve(["algorithm=sft", "model=tiny", "data=gsm8k"]).data).ready is False
