@@ -66,8 +66,13 @@ def list_models(as_json: AsJson = False) -> None:
             Text(printable(f"{known.repo}{' (gated)' if known.gated else ''}")),
             Text(printable(str(known.folder)) if known.folder else "", "green"),
         )  # fmt: skip
-    (out if out.is_terminal else Console(width=WIDE)).print(table)  # a program reads whole names
+    _wide().print(table)
     return None
+
+
+def _wide() -> Console:
+    """A program reads whole names."""
+    return out if out.is_terminal else Console(width=WIDE)
 
 
 @app.command("show")
@@ -83,7 +88,7 @@ def show(word: Word, verify: Annotated[bool, typer.Option("--verify", help="Hash
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
         for name, value in _rows(known):
             table.add_row(Text(name, "dim"), Text(printable(value)))
-        out.print(table, soft_wrap=True)
+        _wide().print(table)
         say_problems(faults)
     if faults:
         raise typer.Exit(1)
@@ -143,7 +148,7 @@ def sizes(
     """Show what a model takes: weights, memory to train and to serve (without activations)."""
     with problems_named():
         known = catalogue.known(word, _group())
-    node = _sizes(known, rank)
+    node = {"model": known.repo or str(known.folder), **size.costs(known.parameters, known.architecture, rank)}
     if as_json:
         return say_json(node)
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
@@ -153,24 +158,6 @@ def sizes(
         table.add_row(Text(printable(name), "dim"), Text(printable(shown)), Text(amount, "bold"))
     out.print(table)
     return None
-
-
-def _sizes(known: Known, rank: int) -> dict[str, Any]:
-    count, shape = known.parameters, known.architecture
-    node: dict[str, Any] = {"model": known.repo or str(known.folder), "parameters": count}
-    if count:
-        node["weights_bytes"] = {name: count * each for name, each in (("float32", 4), ("bfloat16", 2), ("float8", 1))}
-        node["train_bytes"] = size.training_bytes(count)
-    if shape:
-        node["active_parameters"] = size.active_parameters(shape)
-        node["lora"] = {
-            "rank": rank, "parameters": size.lora_parameters(shape, rank),
-            "train_bytes": size.lora_training_bytes(shape, rank),
-        }  # fmt: skip
-        longest = shape.max_position_embeddings
-        node["kv_cache_bytes_per_token"] = size.kv_bytes_per_token(shape)
-        node[f"serve_bytes_with_{longest}_tokens"] = size.serving_bytes(shape, longest)
-    return node
 
 
 def _flat(node: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:

@@ -5,6 +5,8 @@ h hidden_size, i intermediate_size, L layers, H heads, K key-value heads, d head
 
 from __future__ import annotations
 
+from typing import Any
+
 from launcher.spec.model import Architecture
 
 FLOAT32, BFLOAT16 = 4, 2  # bytes
@@ -101,3 +103,18 @@ def kv_bytes_per_token(a: Architecture, bytes_each: int = BFLOAT16) -> int:
 def serving_bytes(a: Architecture, tokens: int) -> int:
     """Weights and a cache of so many tokens, of all sequences together, in bfloat16."""
     return parameters(a) * BFLOAT16 + tokens * kv_bytes_per_token(a)
+
+
+def costs(count: int | None, a: Architecture | None, rank: int) -> dict[str, Any]:
+    """All of the above, in bytes, as far as the number of weights or the architecture is known."""
+    node: dict[str, Any] = {"parameters": count}
+    if count:
+        node["weights_bytes"] = {"float32": count * FLOAT32, "bfloat16": count * BFLOAT16, "float8": count}
+        node["train_bytes"] = training_bytes(count)
+    if a:
+        node["active_parameters"] = active_parameters(a)
+        adapters = {"parameters": lora_parameters(a, rank), "train_bytes": lora_training_bytes(a, rank)}
+        node["lora"] = {"rank": rank, **adapters}
+        node["kv_cache_bytes_per_token"] = kv_bytes_per_token(a)
+        node[f"serve_bytes_with_{a.max_position_embeddings}_tokens"] = serving_bytes(a, a.max_position_embeddings)
+    return node
