@@ -69,7 +69,7 @@ def _programs(request: dict[str, Any], limits: Mapping[str, Any]) -> list[dict[s
 
 def _program(code: str, text: str, limits: Mapping[str, Any]) -> dict[str, str]:
     with tempfile.TemporaryFile() as file:
-        file.write(text.encode("utf-8", "surrogateescape"))
+        file.write(text.encode("utf-8", "surrogatepass"))
         file.seek(0)
         given = os.dup(file.fileno())
     ours, theirs = os.pipe()
@@ -77,10 +77,11 @@ def _program(code: str, text: str, limits: Mapping[str, Any]) -> dict[str, str]:
     def child() -> None:
         _confined({0: given, 1: theirs}, (), limits)
         sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115  they end with us
+        printed = sys.stdout
         try:
             _execute(code, {"__name__": "__main__", "__builtins__": builtins})
         finally:
-            sys.stdout.flush()
+            printed.flush()  # it may have put another one there
 
     pid = _forked(child)
     os.close(given)
@@ -117,9 +118,10 @@ def _ended(pid: int, until: float, timeout_s: float, why: str) -> str:
             why = "late"
         else:
             time.sleep(0.0005)
-    with suppress(ProcessLookupError, PermissionError):
+    with suppress(ProcessLookupError, PermissionError):  # all gone, or it has no group of its own yet
         os.killpg(pid, signal.SIGKILL)
     if status is None:
+        os.kill(pid, signal.SIGKILL)
         status = os.waitpid(pid, 0)[1]
     if why:
         return f"took longer than {timeout_s:g} s" if why == "late" else why
