@@ -27,6 +27,7 @@ from launcher.spec.algorithm import Kind
 from launcher.spec.data import Progress, Refused, Row, Split, Watch
 
 WIDTH = 40
+LONG_S = 2.0
 
 app = typer.Typer(no_args_is_help=True, help="Prepare, check and look at rows.")
 
@@ -75,7 +76,9 @@ def prepare(
         return say_json({"folder": str(folder), **asdict(made)})
     rows = ", ".join(f"{count:,} {split} rows" for split, count in made.rows.items())
     refused = f", {made.refused:,} refused" if made.refused else ""
-    out.print(Text(f"✓ {rows}{refused} in {time.monotonic() - begun:.1f} s", "green"), soft_wrap=True)
+    seconds = time.monotonic() - begun
+    took = f" in {seconds:.0f} s, {sum(made.rows.values()) / seconds:,.0f} rows/s" if seconds > LONG_S else ""
+    out.print(Text(f"✓ {rows}{refused}{took}", "green"), soft_wrap=True)
     out.print(Text(printable(f"  {folder}")), soft_wrap=True)
     return None
 

@@ -16,6 +16,7 @@ from launcher.files import Log, write_whole
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Dataset, Row, Split, Watch
 from launcher.spec.model import Model
+from launcher.spec.routes import route
 
 _CHUNK = 4096
 
@@ -104,6 +105,10 @@ def _verdict(report: Report, data: Dataset) -> tuple[list[str], list[str]]:
         if lengths and lengths.over:
             text = f"{lengths.over:,} {what} ({lengths.share_over:.2%}) have more than {lengths.limit} tokens"
             (wrong if data.truncation == "error" else notes).append(f"{text}; data.truncation={data.truncation}")
+    if report.kind == "prompts" and (unknown := [name for name in report.sources if route(name) is None]):
+        notes.append(
+            f"reward=auto knows no rule for data_source {', '.join(unknown[:5])}; a reward named by hand would do"
+        )
     if report.kind == "prompts" and report.without_truth:
         notes.append(f"{report.without_truth:,} rows have no ground truth; a reward that compares would give them 0")
     return wrong, notes

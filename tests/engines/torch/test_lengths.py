@@ -130,6 +130,13 @@ def test_words_are_counted_where_the_tokenizer_cuts_by_a_pattern(name: str, coun
     assert (words is not None) == counts
 
 
+@pytest.mark.parametrize("text", ["caf\u00e9", "\u4e2d", "a\x1cb", "<|im_end|>"])
+def test_what_patterns_may_see_otherwise_the_tokenizer_counts(text: str) -> None:
+    words = Words.of(ENCODERS["qwen plain"].tokenizer, "", "", ["a b"])
+    assert words
+    assert words.count(text) is None
+
+
 def test_a_text_on_which_the_two_differ_stops_the_shortcut() -> None:
     """Whatever else a tokenizer may do, the sample finds it."""
     tokenizer = bpe(QWEN, TEMPLATES["plain"])
