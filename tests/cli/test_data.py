@@ -104,7 +104,7 @@ def test_what_is_not_understood_is_said(words: list[str], said: str) -> None:
 
 
 def test_a_hub_that_may_not_be_asked_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert "HF_HUB_OFFLINE" in rlrun("prepare", "gsm8k", code=2).stderr
 
 
