@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # DAPO of Qwen3-1.7B on grade-school maths, weights in parts on eight GPUs (FSDP2).
-# recipes/dapo-gsm8k.sh data.train_files=train.jsonl data.val_files=test.jsonl
+# recipes/dapo-gsm8k.sh trainer.experiment_name=first
 # Date 2026-11-21 · hardware: 8 GPUs with 80 GB · result: not measured yet.
 set -euo pipefail
 
-rlrun train algorithm=dapo model=qwen3-1.7b data=files reward=gsm8k hardware=h100x8 \
+rlrun train algorithm=dapo model=qwen3-1.7b data=gsm8k reward=gsm8k hardware=h100x8 \
   data.train_batch_size=128 data.max_prompt_length=512 data.max_response_length=2048 \
   sampler.n=16 algorithm.overlong_buffer_len=512 \
   optim.lr=1e-6 optim.lr_warmup_steps=10 trainer.ppo_mini_batch_size=64 \

@@ -14,7 +14,7 @@ import pytest
 from launcher.launch.resolve import resolve
 
 RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.sh"))
-EXTRA = {name: ["data.train_files=a.jsonl"] for name in ("sft", "dpo", "grpo-gsm8k", "dapo-gsm8k")}
+EXTRA = {name: ["data.train_files=a.jsonl"] for name in ("sft", "dpo")}
 NOTE_WORDS = f"#!{sys.executable}\nimport sys, json\nprint(json.dumps(sys.argv[1:]), file=open('words', 'a'))\n"
 
 
