@@ -358,10 +358,12 @@ def filled(value: Any) -> Any:
 def test_every_combination_of_choices_is_read_back_as_it_was_written() -> None:
     seen: dict[str, set[int]] = {group: set() for group in GROUPS}
     together = 0
-    others = [group for group in GROUPS if group != "reward"]  # which goes with everything: one of each by turns
-    combinations = product(*(enumerate(nodes(group)) for group in others))
-    for held, reward in zip(combinations, cycle(enumerate(nodes("reward"))), strict=False):
-        picked = dict(zip(others, held, strict=True)) | {"reward": reward}
+    turns = ("model", "data", "reward")  # which go with everything: one of each by turns
+    others = [group for group in GROUPS if group not in turns]
+    combinations = [held for _ in range(6) for held in product(*(enumerate(nodes(group)) for group in others))]
+    by_turns = zip(*(cycle(enumerate(nodes(group))) for group in turns), strict=True)
+    for held, more in zip(combinations, by_turns, strict=False):
+        picked = dict(zip(others, held, strict=True)) | dict(zip(turns, more, strict=True))
         node = {group: dict(values) for group, (_, values) in picked.items()}
         node["sampler"]["n"] = 4
         try:
