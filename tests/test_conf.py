@@ -16,6 +16,7 @@ BASE = {"algorithm": "grpo", "model": "tiny", "data": "reverse"}
 MORE = {
     ("model", "hf"): ["model.path=Qwen/Qwen3-0.6B"],
     ("data", "files"): ["data.train_files=train.jsonl"],
+    ("data", "hub"): ["data.repo=openai/gsm8k"],
     ("reward", "model"): ["reward.path=Skywork/Skywork-Reward-V2-Qwen3-0.6B"],
     ("reward", "length"): ["reward.high=1000"],
     ("reward", "overlong"): ["reward.longest=4000", "reward.buffer=1000"],

@@ -16,17 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from launcher.data import arrays
 from launcher.data.blocks import BOM, Block
 from launcher.data.files import Files
 from launcher.data.plain import MAX_ROW_BYTES
-from launcher.data.recipes import INSTRUCTIONS, MARK, NUMBER, SOURCES
+from launcher.data.recipes import INSTRUCTIONS, SOURCES
 from launcher.data.written import types
 from launcher.spec.algorithm import Kind
-from launcher.spec.data import ROLES
 
-# Python's notion of blanks, so that a text is empty here where it is empty there.
-_BLANK = r"\x09-\x0d\x1c-\x20\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}"
-_SOME = f"[^{_BLANK}]"
 _CHAT = types("answers")["messages"]
 _READ = {"prompt", "question", "response", "answer", "chosen", "rejected", "messages", "data_source", "ability"}
 """Keys of rows that are read here, each text, but messages."""
@@ -185,10 +182,11 @@ def readable(table: pa.Table) -> bool:
 def taken(table: pa.Table, shape: Shape, files: Files, kind: Kind) -> Taken:
     """What the table's rows come to."""
     cell = {name: table[name].combine_chunks() for name in table.column_names}
-    good = _plain_numbers(cell, table.num_rows)
+    good = arrays.plain_numbers(cell, table.num_rows)
     for name in shape.texts:
-        good &= ~_nul(cell[name])
-    good &= _size(cell, shape) <= MAX_ROW_BYTES
+        good &= ~arrays.nul(cell[name])
+    chats = [cell[name] for name in shape.schema.names if name == "messages"]
+    good &= arrays.size([cell[name] for name in shape.texts], chats, table.num_rows) <= MAX_ROW_BYTES
     made, extras, proven = _made(cell, shape, files, kind)
     good &= proven
     places, others = np.flatnonzero(good), np.flatnonzero(~good)
@@ -205,109 +203,26 @@ def _made(
     count = len(cell[shape.prompt])
     given = files.data_source or SOURCES.get(files.format)
     made = {
-        "data_source": _label(cell, "data_source", count, "unknown") if given is None else pa.repeat(given, count),
-        "ability": pa.repeat("math", count) if files.format == "gsm8k" else _label(cell, "ability", count, ""),
+        "data_source": arrays.label(cell, "data_source", count, "unknown")
+        if given is None
+        else pa.repeat(given, count),
+        "ability": pa.repeat("math", count) if files.format == "gsm8k" else arrays.label(cell, "ability", count, ""),
     }
     extras = pa.StructArray.from_buffers(pa.struct([]), count, [None])
     if shape.prompt == "messages":
-        return {**made, "messages": cell["messages"]}, extras, _chats(cell["messages"])
+        return {**made, "messages": cell["messages"]}, extras, arrays.chats(cell["messages"])
     instruction = files.instruction if files.instruction is not None else INSTRUCTIONS.get(files.format, "")
     asked = pc.binary_join_element_wise(cell[shape.prompt], instruction, " ") if instruction else cell[shape.prompt]
-    answer, good = cell[shape.answer], _some(cell[shape.prompt]) & _some(cell[shape.answer])
+    answer, good = cell[shape.answer], arrays.some(cell[shape.prompt]) & arrays.some(cell[shape.answer])
     truth = answer
     if files.format == "gsm8k":
-        truth, proven = _numbers(answer)
+        truth, proven = arrays.numbers(answer)
         good &= proven
     if kind == "answers":
-        return {**made, "messages": _talk(("user", asked), ("assistant", answer))}, extras, good
-    made["prompt"] = _talk(("user", asked))
+        return {**made, "messages": arrays.talk(("user", asked), ("assistant", answer))}, extras, good
+    made["prompt"] = arrays.talk(("user", asked))
     if kind == "pairs":
-        good &= _some(cell["rejected"]) & _true(pc.not_equal(answer, cell["rejected"]))
+        good &= arrays.some(cell["rejected"]) & arrays.true(pc.not_equal(answer, cell["rejected"]))
         return {**made, "chosen": answer, "rejected": cell["rejected"]}, extras, good
     rule = pa.StructArray.from_arrays([pa.repeat("rule", count), truth], ["style", "ground_truth"])
     return {**made, "reward_model": rule}, extras, good
-
-
-def _numbers(solution: pa.Array) -> tuple[pa.Array, np.ndarray]:
-    """The number after the last mark, and where there plainly is one."""
-    parts = pc.split_pattern(solution, MARK, max_splits=1, reverse=True)
-    marked = _true(pc.equal(pc.list_value_length(parts), 2))
-    last = pc.list_element(parts, 1) if marked.all() else _last(parts)
-    bare = pc.ascii_trim_whitespace(pc.replace_substring(pc.replace_substring(last, ",", ""), "$", ""))
-    return bare, marked & _true(pc.match_substring_regex(bare, f"^(?:{NUMBER})$"))
-
-
-def _last(parts: pa.Array) -> pa.Array:
-    """Each list's last text; null for a list that has none."""
-    ends = parts.offsets.to_numpy()[1:] - 1
-    ends = np.where(_true(pc.is_valid(parts)), np.maximum(ends, 0), 0)
-    return parts.values.take(pa.array(ends)) if len(parts.values) else pa.nulls(len(parts), pa.string())
-
-
-def _talk(*turns: tuple[str, pa.Array]) -> pa.Array:
-    """Conversations of these turns, one for each row."""
-    count, each = len(turns[0][1]), len(turns)
-    parts = [pa.StructArray.from_arrays([pa.repeat(role, count), text], ["role", "content"]) for role, text in turns]
-    if each == 1:
-        turn = parts[0]
-    else:  # turn by turn becomes row by row
-        order = np.arange(count * each).reshape(each, count).T.ravel()
-        turn = pa.concat_arrays(parts).take(pa.array(order))
-    return pa.ListArray.from_arrays(pa.array(np.arange(count + 1, dtype=np.int32) * each), turn)
-
-
-def _chats(messages: pa.Array) -> np.ndarray:
-    """Where every turn has a known role and a content, and an assistant says something."""
-    turn, count = messages.flatten(), len(messages)
-    role, content = turn.field("role"), turn.field("content")
-    plain = _true(pc.is_in(role, pa.array(ROLES))) & _true(pc.is_valid(content)) & _true(pc.is_valid(turn))
-    answers = plain & _true(pc.equal(role, "assistant")) & _some(content)
-    of = pc.list_parent_indices(messages).to_numpy()
-    odd, said = (np.bincount(of, weights=flags, minlength=count) for flags in (~plain | _nul(content), answers))
-    return _true(pc.is_valid(messages)) & (odd == 0) & (said > 0)
-
-
-def _nul(text: pa.Array) -> np.ndarray:
-    """Where a NUL stands. The bytes are searched as one first: a search in each text takes ten times as long."""
-    held = text.buffers()[2]
-    if held is None or held.to_pybytes().find(b"\0") < 0:
-        return np.zeros(len(text), bool)
-    return _true(pc.match_substring(text, "\0"))
-
-
-def _size(cell: Mapping[str, pa.Array], shape: Shape) -> np.ndarray:
-    """Bytes of text in each row; characters are never more."""
-    total = np.zeros(len(cell[shape.prompt]), np.int64)
-    for name in shape.texts:
-        total += pc.fill_null(pc.binary_length(cell[name]), 0).to_numpy()
-    if "messages" in shape.schema.names:
-        chat = cell["messages"]
-        lengths = pc.fill_null(pc.binary_length(chat.flatten().field("content")), 0).to_numpy()
-        of = pc.list_parent_indices(chat).to_numpy()
-        total += np.bincount(of, weights=lengths, minlength=len(total)).astype(np.int64)
-    return total
-
-
-def _plain_numbers(cell: Mapping[str, pa.Array], count: int) -> np.ndarray:
-    """Where no number is too large, or none at all."""
-    good = np.ones(count, bool)
-    for values in cell.values():
-        if values.type == pa.float64():
-            good &= _true(pc.less(pc.abs(values), 2.0**63), missing=True)
-    return good
-
-
-def _label(cell: Mapping[str, pa.Array], name: str, count: int, otherwise: str) -> pa.Array:
-    if name not in cell or cell[name].type != pa.string():
-        return pa.repeat(otherwise, count)
-    return pc.if_else(pc.equal(pc.fill_null(cell[name], ""), ""), otherwise, cell[name])
-
-
-def _some(text: pa.Array) -> np.ndarray:
-    """Where there is a text, and more than blanks in it."""
-    return _true(pc.match_substring_regex(text, _SOME))
-
-
-def _true(flags: pa.Array, *, missing: bool = False) -> np.ndarray:
-    made: np.ndarray = pc.fill_null(flags, missing).to_numpy(zero_copy_only=False)
-    return made

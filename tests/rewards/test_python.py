@@ -53,7 +53,7 @@ R12 = [
     ("os.fork()", 0.25, ""),  # both come back; one of them is ours
     ("os.fork() or os.setsid()", 0.25, ""),
     ("print('x' * 10_000_000); os.write(2, b'x' * 10_000_000)", 0.25, ""),
-    ("os.closerange(3, 99)", None, "its process was killed by SIGKILL"),  # our channel, too
+    ("os.closerange(3, 65536)", None, "its process was killed by SIGKILL"),  # our channel, too
     ("os.close(0); os.close(1)", 0.25, ""),
     ("raise type('Rude', (Exception,), {'__str__': lambda self: 1 / 0})", None, "Rude (mine.py:5)"),
     ("given = {'score': 0.5, 'acc': 1, 'pred': 'x'}", 0.5, ""),

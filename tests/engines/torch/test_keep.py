@@ -120,6 +120,7 @@ class Measured:
 
     def __init__(self, metrics: dict[str, float]) -> None:
         self.metrics = metrics
+        self.alerts: list[str] = []
 
     def measure(self, step: int) -> tuple[dict[str, float], list[Any]]:
         return {**self.metrics, "val-aux/reverse/reward/std@1": float(step)}, []
@@ -142,6 +143,8 @@ def trained(
     events, saved = list[Event](), list[Position]()
 
     class Rows:
+        alerts: list[str] = []
+
         class order:
             epoch = staticmethod(lambda step: 0)
 
