@@ -82,6 +82,8 @@ def chosen(what: str, kind: Kind | None, words: Sequence[str], config_dir: Path 
     named, holds = _words(what, config_dir)
     has_model = any(word.startswith("model=") for word in words)
     algorithm = [word for word in words if word.startswith("algorithm=")]
+    if algorithm and kind:
+        raise Problems([f"--for: {kind} and {algorithm[0]} both say what the rows are; one of the two would do"])
     if not algorithm:
         kind = kind or holds or _looked_at(what)
         algorithm = [_ALGORITHMS[kind]]

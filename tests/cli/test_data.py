@@ -97,6 +97,7 @@ def test_bad_rows_are_named_and_end_with_2() -> None:
         (["prepare", "sums.jsonl", "data.fromat=auto"], "did you mean format?"),
         (["check", "sums.jsonl", "data.truncation=middle"], "data.truncation"),
         (["show", "gsm9k"], "did you mean gsm8k?"),
+        (["show", "sums.jsonl", "algorithm=sft", "--for", "pairs"], "one of the two would do"),
     ],
 )
 def test_what_is_not_understood_is_said(words: list[str], said: str) -> None:
