@@ -19,6 +19,7 @@ import pyarrow.json as pj
 from launcher.data import arrays
 from launcher.data.blocks import BOM, Block
 from launcher.data.files import Files
+from launcher.data.formats import ANSWERS
 from launcher.data.plain import MAX_ROW_BYTES
 from launcher.data.recipes import INSTRUCTIONS, SOURCES
 from launcher.data.written import types
@@ -29,7 +30,6 @@ _READ = {"prompt", "question", "response", "answer", "chosen", "rejected", "mess
 """Keys of rows that are read here, each text, but messages."""
 _ELSE = {"reward_model", "ground_truth", "extra_info"}
 """Keys that `formats` reads, too, and whose rows go the other way."""
-_ANSWERS = {"prompt": ("response", "answer"), "question": ("answer", "response")}
 SMALL = 64
 """Lines of a block that is not halved any more to find the one that arrow cannot read."""
 
@@ -88,7 +88,7 @@ def _keys(fields: Mapping[str, pa.DataType], files: Files, kind: Kind) -> tuple[
         return None
     if kind == "pairs":
         return (first, "chosen") if {"chosen", "rejected"} <= text else None
-    answer = next((name for name in _ANSWERS[first] if name in fields), None)
+    answer = next((name for name in ANSWERS[first] if name in fields), None)
     return (first, answer) if answer in text else None
 
 

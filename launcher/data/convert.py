@@ -24,6 +24,7 @@ from launcher.spec.algorithm import Kind
 from launcher.spec.data import Refused, Split
 
 GROUP_ROWS = 65_536  # of parquet: what a reader holds at a time
+GROUP_BYTES = 64 * 2**20  # where rows are long
 _LOOKED_AT = 100  # rows that tell a file's columns
 _BATCH_ROWS = 16_384
 
@@ -91,7 +92,7 @@ class Converter:
     # ---- JSON lines
 
     def _blocks(self, name: str, source: Opened) -> Iterator[Piece]:
-        shape, first, empty = None, True, True
+        shape, first, empty, before = None, True, True, 0
         for found in blocks(source.file):
             empty = False
             if isinstance(found, Unread):
@@ -107,7 +108,9 @@ class Converter:
                 else:
                     taken = columns.taken(table, shape, self.files, self.kind)
                     yield from self._merged(taken, rows_of(name, block, set(taken.others.tolist())))
-            self.read(len(found.view), self.rows)
+            here = source.raw.tell()
+            self.read(here - before, self.rows)
+            before = here
         if empty:
             self.log.keep(Refused(name, "the file is empty", ""))
 
@@ -128,9 +131,9 @@ class Converter:
             else:
                 taken = columns.taken(table, shape, self.files, self.kind)
                 yield from self._merged(taken, found.rows(name, set(taken.others.tolist())))
-            here = source.file.tell()
-            self.read(max(here - before, 0), self.rows)
-            before = max(here, before)
+            here = max(source.raw.tell(), before)  # the end of a parquet file is read first
+            self.read(here - before, self.rows)
+            before = here
 
     # ---- both
 
@@ -202,21 +205,23 @@ class Converter:
 
 
 class _Groups:
-    """A parquet file whose row groups all have GROUP_ROWS rows, but the last."""
+    """A parquet file in row groups of GROUP_ROWS rows, or fewer that are long; the last has what is left."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         few = ["data_source", "ability"]  # values; a dictionary of texts that differ is work for nothing
         self.writer = pq.ParquetWriter(path, schema, compression="snappy", use_dictionary=few, write_statistics=False)
         self.waiting: list[pa.Table] = []
-        self.held = 0
+        self.held = self.bytes = 0
 
     def add(self, table: pa.Table) -> None:
         self.waiting.append(table)
         self.held += table.num_rows
-        while self.held >= GROUP_ROWS:
-            whole = pa.concat_tables(self.waiting)
-            self.writer.write_table(whole.slice(0, GROUP_ROWS))
-            self.waiting, self.held = [whole.slice(GROUP_ROWS)], self.held - GROUP_ROWS
+        self.bytes += table.nbytes
+        while self.held >= GROUP_ROWS or self.bytes >= GROUP_BYTES:
+            whole, rows = pa.concat_tables(self.waiting), min(self.held, GROUP_ROWS)
+            self.writer.write_table(whole.slice(0, rows), row_group_size=rows)
+            rest = whole.slice(rows)
+            self.waiting, self.held, self.bytes = [rest], rest.num_rows, rest.nbytes
 
     def __enter__(self) -> Self:
         return self

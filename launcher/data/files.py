@@ -91,7 +91,7 @@ class Files(Dataset):
     def row(self, found: Found, kind: Kind) -> Row | Refused:
         """What a row of a file comes to."""
         try:
-            values = shaped(self.format, found.values, self.instruction, self.data_source)
+            values = shaped(self.format, found.values, self.instruction, self.data_source, self.prompt_key)
         except Unfit as unfit:
             return found.refused(str(unfit))
         row = to_row(found.where, values, kind, prompt_key=self.prompt_key, response_key=self.response_key)

@@ -29,7 +29,7 @@ from launcher.spec.data import ROLES, Message, Row, Text
 
 Values = Mapping[str, Any]
 
-_ANSWERS = {"prompt": ("response", "answer"), "question": ("answer", "response")}  # the likelier name first
+ANSWERS = {"prompt": ("response", "answer"), "question": ("answer", "response")}  # the likelier name first
 
 
 def to_row(
@@ -48,7 +48,7 @@ def to_row(
 
 def _demonstration(where: str, values: Values, prompt_key: str | None, response_key: str | None) -> Row:
     name = prompt_key or _first(values, ("messages", "prompt", "question")) or "prompt"
-    answer = response_key or _first(values, _ANSWERS.get(name, ("response", "answer")))
+    answer = response_key or _first(values, ANSWERS.get(name, ("response", "answer")))
     conversation = name == "messages" or (prompt_key is not None and answer is None)
     if conversation and response_key is None and isinstance(_held(values, name), list):
         turns = _messages(name, values[name])
@@ -58,7 +58,7 @@ def _demonstration(where: str, values: Values, prompt_key: str | None, response_
             raise Unfit(f"{lacks}; one with content would do")
         return _row(where, values, turns, None, None)
     prompt = _prompt(name, _held(values, name))
-    answer = answer or _ANSWERS.get(name, ("response",))[0]
+    answer = answer or ANSWERS.get(name, ("response",))[0]
     response = _text(answer, _held(values, answer))
     return _row(where, values, prompt, response, None)
 
@@ -70,7 +70,7 @@ def _prompt_row(where: str, values: Values, prompt_key: str | None, response_key
         answer = response_key
     else:
         prompt, truth = _prompt(name, _held(values, name)), None
-        answer = response_key or _first(values, _ANSWERS.get(name, ("response", "answer")))
+        answer = response_key or _first(values, ANSWERS.get(name, ("response", "answer")))
     if answer is not None:
         truth = _truth(answer, _held(values, answer))
     return _row(where, values, prompt, None, truth)

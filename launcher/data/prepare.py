@@ -154,7 +154,9 @@ def _draft(final: Path) -> Iterator[Path]:
         for file in draft.iterdir():
             sync_path(file)
         sync_path(draft)
-        if final.exists():  # damaged, or made by another process meanwhile
+        if prepared(final):  # another process was faster, and somebody may be reading it
+            return
+        if final.exists():  # damaged
             shutil.rmtree(final)
         draft.rename(final)
         sync_path(final.parent)
@@ -189,14 +191,15 @@ def _convert(
                 break
             except Wider as wider:  # a row brings extra_info that the files begun have no place for
                 extra = wider.extra
-    if log.refused and files.on_bad_row == "error":
+    nothing = (
+        [] if rows.get("train") else [f"{known.name}: no row can be prepared for {known.kind}; other rows would do"]
+    )
+    if log.refused and (nothing or files.on_bad_row == "error"):
         log.path = final.with_name(f"{final.name}-refused.jsonl")
         os.replace(draft / "refused.jsonl", log.path)
-        raise Problems(log.lines())
-    if not rows.get("train"):
-        raise Problems(
-            [f"{known.name}: has no row that can be prepared for {known.kind}; data.format may tell its form"]
-        )
+        raise Problems([*log.lines(), *nothing])
+    if nothing:
+        raise Problems(nothing)
     made = {file.name: _bytes(file) for file in sorted(draft.iterdir())}
     manifest = replace(known, rows=rows, refused=log.refused, files=made)
     write_whole(draft / MANIFEST, json.dumps(asdict(manifest), indent=1) + "\n")

@@ -36,21 +36,23 @@ _NUMBER = re.compile(NUMBER)
 _TURN = re.compile(r"(?:\A|\n\n)(Human|Assistant):")
 
 
-def shaped(format: Format, values: Values, instruction: str | None, data_source: str | None) -> Values:
+def shaped(
+    format: Format, values: Values, instruction: str | None, data_source: str | None, prompt_key: str | None = None
+) -> Values:
     """The row in a form of `formats`. Raises `Unfit`."""
-    made = _SHAPES[format](values, instruction if instruction is not None else INSTRUCTIONS.get(format, ""))
+    told = instruction if instruction is not None else INSTRUCTIONS.get(format, "")
+    made = _auto(values, told, prompt_key) if format == "auto" else _SHAPES[format](values, told)
     source = data_source or made.get("data_source") or SOURCES.get(format)
     return made if source is None else {**made, "data_source": source}
 
 
-def _auto(values: Values, instruction: str) -> Values:
+def _auto(values: Values, instruction: str, prompt_key: str | None) -> Values:
     if not instruction:
         return values
-    asked = next((key for key in ("prompt", "question") if isinstance(values.get(key), str)), None)
+    keys = (prompt_key,) if prompt_key else ("prompt", "question")
+    asked = next((key for key in keys if isinstance(values.get(key), str)), None)
     if asked is None:
-        raise Unfit(
-            "neither prompt nor question is text, so no instruction can follow it; data.instruction='' would do"
-        )
+        raise Unfit(f"{' or '.join(keys)} is no text that an instruction can follow; data.instruction='' would do")
     return {**values, asked: followed(values[asked], instruction)}
 
 
@@ -66,7 +68,7 @@ def _gsm8k(values: Values, instruction: str) -> Values:
 
 def number(text: str) -> str | None:
     """The number that the text is, without the signs that people write into it; None where it is none."""
-    bare = text.strip().replace(",", "").replace("$", "")
+    bare = text.replace(",", "").replace("$", "").strip()
     return bare if _NUMBER.fullmatch(bare) else None
 
 
@@ -118,7 +120,7 @@ def _hh(values: Values, instruction: str) -> Values:
     return {"prompt": turns, **answers, "response": answers["chosen"], "ability": "alignment"}
 
 
-_SHAPES: Mapping[Format, Callable[[Values, str], Any]] = {"auto": _auto, "gsm8k": _gsm8k, "math": _math, "hh": _hh}
+_SHAPES: Mapping[Format, Callable[[Values, str], Any]] = {"gsm8k": _gsm8k, "math": _math, "hh": _hh}
 
 
 def _asked(question: str, instruction: str, solution: str, truth: str) -> dict[str, Any]:

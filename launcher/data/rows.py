@@ -23,6 +23,7 @@ from launcher.spec.data import Refused
 ENDINGS = (".jsonl", ".json", ".ndjson", ".jsonl.gz", ".json.gz", ".ndjson.gz", ".parquet")
 
 _BATCH_ROWS = 1024
+_BATCH_BYTES = 16 * 2**20
 
 
 class Found(NamedTuple):
@@ -49,6 +50,8 @@ class Opened(NamedTuple):
     """A file that holds something: the bytes of lines, or parquet."""
 
     file: Any
+    raw: Any
+    """The file itself, where `file` unpacks it: its position tells how far reading is."""
     parquet: bool
 
 
@@ -68,11 +71,11 @@ def opened(name: str) -> Iterator[Opened | Refused]:
         if not head:
             yield Refused(name, "the file is empty", "")
         elif name.lower().endswith(".parquet") or head.startswith(b"PAR1"):
-            yield Opened(file, True)
+            yield Opened(file, file, True)
         elif head.startswith(b"\x1f\x8b"):
-            yield Opened(stack.enter_context(gzip.GzipFile(fileobj=file)), False)
+            yield Opened(stack.enter_context(gzip.GzipFile(fileobj=file)), file, False)
         else:
-            yield Opened(file, False)
+            yield Opened(file, file, False)
 
 
 def read_rows(name: str) -> Iterator[Found | Refused]:
@@ -203,7 +206,7 @@ def batches(name: str, file: Any, size: int = _BATCH_ROWS) -> Iterator[Batch | R
     row = 0
     try:
         source = pq.ParquetFile(file)
-        promised = source.metadata.num_rows
+        promised, size = source.metadata.num_rows, _fitting(source.metadata, size)
         if problem := _table_problem(source.schema_arrow.names, promised):
             yield Refused(name, problem, "")
             return
@@ -217,6 +220,12 @@ def batches(name: str, file: Any, size: int = _BATCH_ROWS) -> Iterator[Batch | R
         return
     if row < promised:
         yield Refused(f"{name}:{row + 1}", f"the parquet file promises {promised:,} rows and holds {row:,}", "")
+
+
+def _fitting(metadata: Any, size: int) -> int:
+    """Rows of a batch: fewer than `size` where rows are long, so that a batch stays bounded."""
+    total = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
+    return max(min(size, _BATCH_BYTES * metadata.num_rows // max(total, 1)), 1)
 
 
 def _table_problem(columns: list[str], rows: int) -> str | None:

@@ -91,10 +91,19 @@ def widened(have: Any, extras: Sequence[Mapping[str, Any]]) -> Any:
         found = pa.infer_type(rows)
         wider = merged(have, found) if len(found) else have
         pa.array(rows, wider)  # what was inferred holds for the first rows only
+        if _hollow(wider, pa):
+            raise Unfit("extra_info holds an empty object, which a column cannot; leaving it out would do")
     except (pa.ArrowException, OverflowError) as error:
         reason = " ".join(str(error).split())[:200]
         raise Unfit(f"extra_info has other types than in the rows before ({reason}); equal ones would do") from error
     return wider
+
+
+def _hollow(of: Any, pa: Any, depth: int = 0) -> bool:
+    """Whether an object without keys stands somewhere inside."""
+    if pa.types.is_struct(of):
+        return (depth > 0 and not len(of)) or any(_hollow(field.type, pa, depth + 1) for field in of)
+    return pa.types.is_list(of) and _hollow(of.value_type, pa, depth + 1)
 
 
 def merged(one: Any, other: Any) -> Any:

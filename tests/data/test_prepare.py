@@ -131,7 +131,7 @@ def test_a_folder_of_ones_own(tmp_path: Path) -> None:
 def test_rows_that_hold_nothing_of_the_kind_are_a_problem(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text("{}\n")
-    with pytest.raises(Problems, match="has no row that can be prepared for pairs"):
+    with pytest.raises(Problems, match="no row can be prepared for pairs"):
         prepare(Files(train_files=(str(path),), on_bad_row="skip"), "pairs", "sums", nothing)
 
 
