@@ -98,7 +98,8 @@ def check(
         folder = to or Path(f"check-{found.name}")
         with watched() as watch:
             model = found.run.model if found.has_model else None
-            report = checking.check(found.name, found.data, found.kind, model, folder, watch)
+            reward = found.run.reward if found.has_reward else None
+            report = checking.check(found.name, found.data, found.kind, model, folder, watch, reward)
     if as_json:
         say_json({**asdict(report), "passed": report.passed, "folder": str(folder)})
     else:

@@ -54,7 +54,9 @@ def chats(messages: pa.Array) -> np.ndarray:
     plain = true(pc.is_in(role, pa.array(ROLES))) & true(pc.is_valid(content)) & true(pc.is_valid(turn))
     answers = plain & true(pc.equal(role, "assistant")) & some(content)
     of = pc.list_parent_indices(messages).to_numpy()
-    odd, said = (np.bincount(of, weights=flags, minlength=count) for flags in (~plain | nul(content), answers))
+    speaks = true(pc.is_in(role, pa.array(["user", "assistant"])))
+    odd = np.bincount(of, weights=~plain | nul(content) | (speaks & ~some(content)), minlength=count)
+    said = np.bincount(of, weights=answers, minlength=count)
     return true(pc.is_valid(messages)) & (odd == 0) & (said > 0)
 
 

@@ -56,6 +56,9 @@ def _demonstration(where: str, values: Values, prompt_key: str | None, response_
         if not any(content.strip() for content in spoken):
             lacks = f"the assistant turns of {name} are empty" if spoken else f"no assistant turn in {name}"
             raise Unfit(f"{lacks}; one with content would do")
+        for place, turn in enumerate(turns):
+            if turn.role in ("user", "assistant") and not turn.content.strip():
+                raise Unfit(f"{name}[{place}].content is empty")
         return _row(where, values, turns, None, None)
     prompt = _prompt(name, _held(values, name))
     answer = answer or ANSWERS.get(name, ("response",))[0]

@@ -44,9 +44,12 @@ class Hub(Files):
             return []
         return [f"data.repo: got {shown(self.repo)}; the id of a dataset, such as openai/gsm8k, would do"]
 
-    @property
-    def ready(self) -> bool:
-        return False
+    def here(self, kind: Kind) -> Dataset | None:
+        known = self._prepared_before(kind)
+        return prepare.read_from(self, known) if known else None
+
+    def as_it_is(self, watch: Watch) -> Dataset:
+        return self._fetched(watch)[0]
 
     def read(self, split: Split, kind: Kind) -> Iterator[Row | Refused]:
         raise Problems([f"data: {self.repo} is not prepared; rlrun data prepare {self.repo} would do"])
@@ -61,17 +64,24 @@ class Hub(Files):
         return prepare.read_from(self, self.prepare(kind, watch))
 
     def prepare(self, kind: Kind, watch: Watch, into: Path | None = None) -> Path:
-        """The folder with the prepared rows. One that was prepared from the same revision will do where no hub can
-        be asked. Raises `Problems`."""
-        if found := self.problems():
-            raise Problems(found)
-        sources = self.sources if self.source == "auto" else (self.source,)
+        """The folder with the prepared rows. One that was prepared with the same words will do where no hub can be
+        asked. Raises `Problems`."""
         try:
-            listed = listing("dataset", self.repo, sources=sources, revision=self.revision)
+            local, hashes, listed = self._fetched(watch)
         except Problems:
             if into is None and (known := self._prepared_before(kind)):
                 return known
             raise
+        origin = {**self._asked(), "hub": listed.source, "commit": listed.commit}
+        name = self.repo.replace("/", "--")
+        return prepare.prepare(local, kind, name, watch, into=into, hashes=hashes, origin=origin)
+
+    def _fetched(self, watch: Watch) -> tuple[Files, dict[str, str], Listing]:
+        """The dataset's own files on this machine, their sha256 where it is known, and what the hub listed."""
+        if found := self.problems():
+            raise Problems(found)
+        sources = self.sources if self.source == "auto" else (self.source,)
+        listed = listing("dataset", self.repo, sources=sources, revision=self.revision)
         chosen = {split: self._chosen(listed, split) for split in ("train", "val")}
         if not chosen["train"]:
             raise Problems([self._none(listed)])
@@ -84,21 +94,28 @@ class Hub(Files):
 
         fetch(listed, wanted, raw, fetching)
         here = {split: tuple(str(raw / file.path) for file in files) for split, files in chosen.items()}
-        local = self._local(here["train"], here["val"])
         hashes = {str(raw / file.path): file.sha256 for file in wanted if file.sha256}
-        origin = {"repo": self.repo, "source": listed.source, "revision": self.revision or "", "commit": listed.commit}
-        name = self.repo.replace("/", "--")
-        return prepare.prepare(local, kind, name, watch, into=into, hashes=hashes, origin=origin)
+        return self._local(here["train"], here["val"]), hashes, listed
+
+    def _asked(self) -> dict[str, str]:
+        """What was asked for, in words."""
+        return {
+            "repo": self.repo,
+            "source": self.source,
+            "revision": self.revision or "",
+            "train_files": ", ".join(self.train_files),
+            "val_files": ", ".join(self.val_files),
+        }
 
     def _local(self, train: tuple[str, ...], val: tuple[str, ...]) -> Files:
         shared = {name: value for name, value in vars(self).items() if name in Files.__dataclass_fields__}
         return Files(**shared | {"train_files": train, "val_files": val})
 
     def _prepared_before(self, kind: Kind) -> Path | None:
-        asked = {"repo": self.repo, "revision": self.revision or ""}
-        local = prepare.converted(self)
+        asked = self._asked()
         for folder, known in prepare.every():
-            if known.kind == kind and dict(known.settings) == local and asked.items() <= known.origin.items():
+            good = known.kind == kind and not (known.refused and self.on_bad_row == "error")
+            if good and dict(known.settings) == prepare.converted(self) and asked.items() <= known.origin.items():
                 return folder
         return None
 

@@ -47,7 +47,7 @@ class Prepared:
     """sha256 of each file that was read, by its name."""
     settings: Mapping[str, Any]
     origin: Mapping[str, str]
-    """Of a hub: repo, source, the revision that was asked for, and its commit."""
+    """Of a hub: what was asked for, and the commit that was found."""
     files: Mapping[str, int]
     """Bytes of each file in the folder."""
     digest: str

@@ -39,7 +39,7 @@ def looked_at(file: str) -> Have:
         return "pairs" if paired == len(found) else "mixed"
     marks = ("reward_model", "ground_truth", "self_play")
     graded = any(row.values.get(key) is not None for row in found for key in marks)
-    kinds = list(_fitting(found[0]))
+    kinds = next((kinds for row in found if (kinds := list(_fitting(row)))), [])
     if not kinds:
         raise Problems(
             [f"{found[0].where}: is neither a demonstration, a pair nor a prompt, with the keys"

@@ -14,8 +14,9 @@ from launcher.data.quality import Histogram, Seen, histogram, in_both, repeated
 from launcher.data.refused import SHOWN, RefusedLog
 from launcher.files import Log, write_whole
 from launcher.spec.algorithm import Kind
-from launcher.spec.data import Dataset, Row, Split, Watch
+from launcher.spec.data import Dataset, Row, Split, Watch, answer_to, asked
 from launcher.spec.model import Model
+from launcher.spec.reward import Reward
 from launcher.spec.routes import route
 
 _CHUNK = 4096
@@ -33,6 +34,8 @@ class Report:
     without_truth: int
     repeated: int
     in_both: int
+    unwritable: int
+    unfit: int
     prompt_tokens: Histogram | None
     answer_tokens: Histogram | None
     first: list[str]
@@ -45,10 +48,13 @@ class Report:
         return not self.wrong
 
 
-def check(name: str, data: Dataset, kind: Kind, model: Model | None, out: Path, watch: Watch) -> Report:
+def check(
+    name: str, data: Dataset, kind: Kind, model: Model | None, out: Path, watch: Watch, reward: Reward | None = None
+) -> Report:
     """Read every row and write report.json, refused.jsonl and findings.jsonl (each repeated, leaked or overlong row) to
-    `out`. With `model` tokens are counted by its tokenizer and chat template. Raises `Problems`."""
-    data = data.prepared(kind, watch)
+    `out`. With `model` tokens are counted by its tokenizer and chat template, and what these cannot write is refused;
+    with `reward`, what it could never score. Raises `Problems`."""
+    data = data.as_it_is(watch)
     out.mkdir(parents=True, exist_ok=True)
     seen: dict[Split, Seen] = {split: Seen() for split in get_args(Split)}
     tokens = _Tokens(data, kind, model)
@@ -59,8 +65,10 @@ def check(name: str, data: Dataset, kind: Kind, model: Model | None, out: Path, 
             while rows := list(islice(sifted, _CHUNK)):
                 for row in rows:
                     seen[split].add(row, kind)
-                for where, reason in tokens.count(rows):
-                    findings.add("overlong", where, reason)
+                    if reward and asked(row, split, kind) and (unfit := reward.unfit(answer_to(row))):
+                        findings.add("unfit", row.where, unfit)
+                for where, reason, what in tokens.count(rows):
+                    findings.add(what, where, reason)
     for twice in repeated(seen["train"]):
         findings.add("repeated", twice.where, f"repeats {twice.first}")
     for twice in in_both(seen["train"], seen["val"]):
@@ -80,6 +88,7 @@ def _report(
         name=name, kind=kind, rows={split: len(each.lines) for split, each in seen.items()}, refused=log.refused,
         sources=dict(sources.most_common()), without_truth=sum(each.without_truth for each in seen.values()),
         repeated=count["repeated"], in_both=count["in both"],
+        unwritable=count["unwritable"], unfit=count["unfit"],
         prompt_tokens=histogram(tokens.prompts, data.max_prompt_length) if tokens.prompts else None,
         answer_tokens=histogram(tokens.answers, data.max_response_length) if any(tokens.answers) else None,
         first=[*log.first, *findings.first][:SHOWN],
@@ -92,11 +101,17 @@ def _verdict(report: Report, data: Dataset) -> tuple[list[str], list[str]]:
     """What speaks against training on it, and what a person should know."""
     wrong, notes, total = list[str](), list[str](), sum(report.rows.values()) + report.refused
     if report.refused:
-        text = f"{report.refused:,} of {total:,} rows are bad"
-        (notes if data.on_bad_row == "skip" else wrong).append(f"{text}; data.on_bad_row=skip would leave them out")
-    if report.rows["train"] < data.train_batch_size:
-        rows = report.rows["train"]
-        notes.append(f"{rows:,} rows do not fill data.train_batch_size={data.train_batch_size}; a smaller one would do")
+        skips = data.on_bad_row == "skip"
+        told = "are left out" if skips else "data.on_bad_row=skip would leave them out"
+        (notes if skips else wrong).append(f"{report.refused:,} of {total:,} rows are bad; {told}")
+    if (rows := report.rows["train"]) < data.train_batch_size:
+        wrong.append(f"{rows:,} rows do not fill data.train_batch_size={data.train_batch_size}; a smaller one would do")
+    for count, told in (
+        (report.unwritable, "rows cannot be written with the model's chat template; another model or form would do"),
+        (report.unfit, "rows can never be scored by the reward; another one would do"),
+    ):
+        if count:
+            (notes if data.on_bad_row == "skip" else wrong).append(f"{count:,} {told}")
     if report.in_both:
         wrong.append(f"{report.in_both:,} prompts of val are trained on, too; validation would flatter the model")
     if report.repeated:
@@ -132,20 +147,21 @@ class _Tokens:
         endless = replace(data, max_prompt_length=2**40, max_response_length=2**40)
         self.lengths = Lengths(Encoder(tokenizer(model), endless))
 
-    def count(self, rows: list[Row]) -> Iterator[tuple[str, str]]:
-        """Place and reason of the rows that are too long, or that the model's template cannot write."""
+    def count(self, rows: list[Row]) -> Iterator[tuple[str, str, str]]:
+        """Place, reason and kind of the rows that are too long, or that the model's template cannot write."""
         if self.lengths is None:
             return
-        for row, (prompt, answer) in zip(rows, self.lengths.of(rows, self.kind), strict=True):
-            if prompt < 0:
-                yield row.where, "the tokenizer has no chat template, and the row is a conversation"
+        for row, found in zip(rows, self.lengths.of(rows, self.kind), strict=True):
+            if isinstance(found, str):
+                yield row.where, found, "unwritable"
                 continue
+            prompt, answer = found
             self.prompts.append(prompt)
             self.answers.append(answer)
             if prompt > self.limits[0]:
-                yield row.where, f"the prompt has {prompt} tokens"
+                yield row.where, f"the prompt has {prompt} tokens", "overlong"
             if answer > self.limits[1]:
-                yield row.where, f"the answer has {answer} tokens"
+                yield row.where, f"the answer has {answer} tokens", "overlong"
 
 
 class _Findings:

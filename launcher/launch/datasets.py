@@ -12,6 +12,7 @@ from yaml import safe_load
 from launcher.data.files import Files, expand
 from launcher.data.hub import Hub
 from launcher.data.prepare import every, prepare
+from launcher.data.rows import ENDINGS
 from launcher.hubs.repo import is_id
 from launcher.launch.advise import looked_at
 from launcher.launch.resolve import conf_dir, groups, resolve
@@ -47,6 +48,7 @@ class Chosen:
     run: RunSpec
     has_model: bool
     """Whether the words choose the model; otherwise no tokens can be counted."""
+    has_reward: bool
 
     @property
     def data(self) -> Dataset:
@@ -85,13 +87,14 @@ def chosen(what: str, kind: Kind | None, words: Sequence[str], config_dir: Path 
     if algorithm and kind:
         raise Problems([f"--for: {kind} and {algorithm[0]} both say what the rows are; one of the two would do"])
     if not algorithm:
-        kind = kind or holds or _looked_at(what)
+        kind = kind or holds or _by_format(words) or _looked_at(what)
         algorithm = [_ALGORITHMS[kind]]
     rest = [word for word in words if not word.startswith("algorithm=")]
     endless = [] if has_model else ["model=tiny", f"model.max_position_embeddings={2**40}"]
     run = resolve([*algorithm, *named, *endless, "sampler.n=8", *rest], config_dir)
     name = re.sub(r"\.(jsonl?|ndjson|parquet)(\.gz)?$", "", Path(what).name) if named[0] == "data=files" else what
-    return Chosen(re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "data", run, has_model)
+    has_reward = any(word.startswith("reward=") for word in words)
+    return Chosen(re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "data", run, has_model, has_reward)
 
 
 def _words(what: str, config_dir: Path | None) -> tuple[list[str], Kind | None]:
@@ -103,7 +106,7 @@ def _words(what: str, config_dir: Path | None) -> tuple[list[str], Kind | None]:
         return [f"data={what}"], node.get("holds", "prompts")
     if any(Path(name).is_file() for name in expand(what)):
         return ["data=files", f"data.train_files={_quoted(what)}"], None
-    if is_id(what):
+    if is_id(what) and not what.lower().endswith(ENDINGS):
         return ["data=hub", f"data.repo={what}"], None
     raise Problems(
         [f"{shown(what)}: is no file, no hub id (owner/name), and no choice of data; {nearest(what, names)}"]
@@ -112,6 +115,13 @@ def _words(what: str, config_dir: Path | None) -> tuple[list[str], Kind | None]:
 
 def _quoted(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _by_format(words: Sequence[str]) -> Kind | None:
+    """What rows of a format are taken as where nobody says it."""
+    chosen = next((word.partition("=")[2] for word in words if word.startswith("data.format=")), "")
+    kinds: dict[str, Kind] = {"gsm8k": "prompts", "math": "prompts", "hh": "pairs"}
+    return kinds.get(chosen)
 
 
 def _looked_at(what: str) -> Kind:

@@ -22,8 +22,8 @@ def problems(run: RunSpec) -> list[str]:
         found += _folder(run.trainer)
     except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL, or the home of nobody
         found.append(f"trainer.run_root: got {shown(run.trainer.run_root)}, {said(error)}; another folder would do")
-    if not found and run.data.ready:
-        found += of_reward(run)
+    if not found and (data := run.data.here(run.algorithm.data)):
+        found += of_reward(replace(run, data=data))
     return list(dict.fromkeys(found))
 
 

@@ -41,8 +41,9 @@ def start(run: RunSpec, words: Sequence[str], show: Show) -> tuple[Folder, Outco
     folder, lock = take(root, trainer.project_name, name)
     with lock:
         write_whole(folder.words, shlex.join(["rlrun", "train", *words]) + "\n")
-        ready, run = run.data.ready, prepared(run, show)
-        if not ready and (found := preflight.of_reward(run)):
+        asked = run.data.here(run.algorithm.data) is not None  # about its reward, by `problems`
+        run = prepared(run, show)
+        if not asked and (found := preflight.of_reward(run)):
             raise Problems(found)
         write_whole(folder.path / "lock.json", json.dumps(_lock(run), indent=1) + "\n")
         rooted = replace(run, data=run.data.rooted(), model=run.model.rooted(), reward=run.reward.rooted())

@@ -119,10 +119,13 @@ class Dataset(ABC):
         """The same data, found from any working folder."""
         return self
 
-    @property
-    def ready(self) -> bool:
-        """Whether its rows can be read as it is; otherwise it has to be `prepared`."""
-        return True
+    def here(self, kind: Kind) -> Dataset | None:
+        """The same rows as they can be read now; None where they have to be `prepared` first. Asks no network."""
+        return self
+
+    def as_it_is(self, watch: Watch) -> Dataset:
+        """The same rows where they come from, bad ones too. Raises `Problems`."""
+        return self
 
     def prepared(self, kind: Kind, watch: Watch) -> Dataset:
         """The same rows, lying on this machine and ready to be read. Raises `Problems`."""

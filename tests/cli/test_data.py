@@ -110,7 +110,7 @@ def test_a_hub_that_may_not_be_asked_is_named(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_check_passes_good_rows() -> None:
-    found = node("check", "sums.jsonl", "model=tiny")
+    found = node("check", "sums.jsonl", "model=tiny", "data.train_batch_size=8")
     assert found["passed"]
     assert found["rows"] == {"train": 20, "val": 0}
     assert found["prompt_tokens"]["over"] == 0
@@ -122,7 +122,7 @@ def test_check_passes_good_rows() -> None:
     }  # half are "9+1?", half "10+1?"
     report = json.loads(Path("check-sums/report.json").read_text())
     assert report == {key: value for key, value in found.items() if key != "folder"}
-    assert "✓ can be trained on" in rlrun("check", "sums.jsonl").stdout
+    assert "✓ can be trained on" in rlrun("check", "sums.jsonl", "data.train_batch_size=8").stdout
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,15 @@ def test_check_judges_lengths_by_what_becomes_of_them(words: list[str], passed: 
     Path("sums.jsonl").write_text(
         "".join(json.dumps({"prompt": "a" * (n + 1), "response": "b"}) + "\n" for n in range(20))
     )
-    ran = rlrun("check", "sums.jsonl", "model=tiny", "data.max_prompt_length=5", *words, code=0 if passed else 1)
+    ran = rlrun(
+        "check",
+        "sums.jsonl",
+        "model=tiny",
+        "data.max_prompt_length=5",
+        "data.train_batch_size=4",
+        *words,
+        code=0 if passed else 1,
+    )
     assert said in ran.stdout
     found = [json.loads(line) for line in Path("check-sums/findings.jsonl").read_text().splitlines()]
     assert [one["where"] for one in found] == [f"sums.jsonl:{n}" for n in range(6, 21)]
@@ -166,3 +174,25 @@ def test_show_prints_rows_as_a_run_reads_them() -> None:
 def test_a_terminal_escape_in_a_row_is_shown_and_not_obeyed() -> None:
     Path("sums.jsonl").write_text(json.dumps({"prompt": "a\x1b[31m", "response": "b"}) + "\n")
     assert "a\\x1b[31m" in rlrun("show", "sums.jsonl").stdout
+
+
+@pytest.mark.parametrize(
+    ("rows", "words", "said"),
+    [
+        ([{"x": 1}], ["--for", "answers", "data.on_bad_row=skip"], "0 rows do not fill data.train_batch_size"),
+        ([SUMS[0]], [], "1 rows do not fill data.train_batch_size=256"),
+        (  # a model without a template cannot write it
+            [{"messages": [{"role": r, "content": "a"} for r in ("system", "user", "assistant")]}] * 3,
+            ["model=tiny", "data.train_batch_size=2"],
+            "3 rows cannot be written with the model's chat template",
+        ),
+        (
+            [{"prompt": "a", "reward_model": {"ground_truth": "hello"}}] * 2,
+            ["reward=gsm8k", "data.train_batch_size=2"],
+            "2 rows can never be scored by the reward",
+        ),
+    ],
+)
+def test_check_refuses_what_training_would(rows: list[Any], words: list[str], said: str) -> None:
+    Path("sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert said in rlrun("check", "sums.jsonl", *words, code=1).stdout

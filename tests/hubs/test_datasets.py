@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,12 +96,7 @@ def rows(folder: str, kind: Any, split: str = "train") -> list[Row]:
 def test_gsm8k_is_prepared_by_its_name_from_either_hub(place: Any, source: str) -> None:
     made = rlrun("prepare", "gsm8k", f"data.source={source}")
     assert (made["kind"], made["rows"], made["refused"]) == ("prompts", {"train": 4, "val": 1}, 0)
-    assert made["origin"] == {
-        "repo": "openai/gsm8k",
-        "source": source,
-        "revision": "",
-        "commit": made["origin"]["commit"],
-    }
+    assert made["origin"].items() >= {"repo": "openai/gsm8k", "source": source, "hub": source, "revision": ""}.items()
     [row, *_] = rows(made["folder"], "prompts")
     asked = 'Let\'s think step by step and output the final answer after "####".'
     assert row.prompt == (Message("user", f"0+1? {asked}"),)
@@ -226,4 +220,30 @@ def test_plan_asks_no_hub(place: Any, monkeypatch: pytest.MonkeyPatch, tmp_path:
     ran = CliRunner().invoke(app, ["plan", "algorithm=grpo", "model=tiny", "data=gsm8k", "reward=gsm8k", "sampler.n=2"])
     assert ran.exit_code == 0, ran.output
     assert place.asked == []
-    assert replace(resolve(["algorithm=sft", "model=tiny", "data=gsm8k"]).data).ready is False
+    rlrun("prepare", "gsm8k")
+    asked = len(place.asked)
+    words = ["algorithm=grpo", "model=tiny", "data=gsm8k", "sampler.n=2"]
+    assert CliRunner().invoke(app, ["plan", *words, "reward=gsm8k"]).exit_code == 0
+    ran = CliRunner().invoke(app, ["plan", *words, "reward=code"])
+    assert ran.exit_code == 2  # what is prepared is looked at
+    assert "cannot be scored" in ran.stderr
+    assert len(place.asked) == asked
+
+
+def test_offline_other_files_of_the_same_repository_are_others(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.add("o/d", {name: jsonl(GSM8K) for name in ("a.jsonl", "b.jsonl")}, kind="dataset")
+    first = rlrun("prepare", "o/d", "--for", "answers", "data.train_files=a.jsonl")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert rlrun("prepare", "o/d", "--for", "answers", "data.train_files=a.jsonl")["folder"] == first["folder"]
+    rlrun("prepare", "o/d", "--for", "answers", "data.train_files=b.jsonl", code=2)
+    rlrun("prepare", "o/d", "--for", "answers", "data.train_files=a.jsonl", "data.source=modelscope", code=2)
+
+
+def test_check_reads_the_rows_as_the_hub_has_them(place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    place.add("o/d", {"train.jsonl": jsonl(GSM8K) + b"{\n"}, kind="dataset")
+    ran = CliRunner().invoke(app, ["data", "check", "o/d", "--for", "answers", "data.train_batch_size=2", "--json"])
+    assert ran.exit_code == 1, ran.output
+    report = json.loads(ran.stdout)
+    assert (report["rows"], report["refused"]) == ({"train": 4, "val": 0}, 1)
+    assert "train.jsonl:5: invalid JSON" in report["first"][0]

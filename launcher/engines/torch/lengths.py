@@ -15,12 +15,13 @@ from functools import cached_property
 from jinja2 import TemplateSyntaxError, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from launcher.engines.torch.tokens import Encoder, Tokens, alone
+from launcher.engines.torch.tokens import Encoder, Tokens, Unwritable, alone
 from launcher.engines.torch.words import Words
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Refused, Row, Text
 
 BATCH = 1024
+Count = tuple[int, int] | str
 SAMPLE = 64  # texts on which a shortcut must agree with the tokenizer
 _STRIPS = ("strip", "lstrip", "rstrip", "trim")
 _PROBES = (" \n(7z)\t ", "\n x\u00e9 9 \r\n")  # with blanks at their ends: a template that trims them is found out
@@ -33,28 +34,33 @@ class Around:
     before: str
     after: str
     looked_for: frozenset[str]
+    whole: frozenset[str]
+    """Bare words of them that are only compared for equality, with roles."""
 
     @cached_property
     def parts(self) -> tuple[str, ...]:
-        """Those that may stand anywhere in a turn; a bare word is compared with roles, as a whole."""
-        return tuple(text for text in self.looked_for if not text.isidentifier())
+        """Those that may stand anywhere in a turn."""
+        return tuple(text for text in self.looked_for if text not in self.whole)
 
     @classmethod
     def of(cls, encoder: Encoder) -> Around | None:
         """None where the template changes contents, or cannot be read."""
         if not encoder.templated:
             return None
-        looked_for = _looked_for(str(encoder.tokenizer.chat_template))
+        read = _looked_for(str(encoder.tokenizer.chat_template))
         found = set()
         for probe in _PROBES:
-            parts = encoder.opening(probe).split(probe)
+            try:
+                parts = encoder.opening(probe).split(probe)
+            except Unwritable:
+                return None
             if len(parts) != 2:
                 return None
             found.add(tuple(parts))
-        if looked_for is None or len(found) > 1:
+        if read is None or len(found) > 1:
             return None
         before, after = found.pop()
-        return cls(before, after, looked_for)
+        return cls(before, after, *read)
 
     def text(self, content: str) -> str | None:
         """The turn as the template writes it; None where it might write this one otherwise."""
@@ -63,17 +69,37 @@ class Around:
         return f"{self.before}{content}{self.after}"
 
 
-def _looked_for(template: str) -> frozenset[str] | None:
-    """Texts that the template compares something with, or cuts it at."""
+def _looked_for(template: str) -> tuple[frozenset[str], frozenset[str]] | None:
+    """Texts that the template compares something with or cuts it at, and bare words that it takes for equal only."""
     try:
         environment = ImmutableSandboxedEnvironment(extensions=["jinja2.ext.loopcontrols"])
         tree = environment.parse(re.sub(r"{%-?\s*(end)?generation\s*-?%}", "", template))  # marks of training masks
     except TemplateSyntaxError:
         return None
-    found: set[str] = set()
+    if any(_measures(node) for node in tree.find_all(nodes.Filter)):
+        return None
+    named = {const.value for node in tree.find_all(nodes.Assign) for const in _texts(node.node)}  # and used elsewhere
+    found, inside = set(named), set(named)
     for node in tree.find_all((nodes.Call, nodes.Filter, nodes.Test, nodes.Compare)):
-        found |= set(_constants(node))
-    return frozenset(found)
+        constants = set(_constants(node))
+        found |= constants
+        equal = isinstance(node, nodes.Compare) and all(operand.op in ("eq", "ne") for operand in node.ops)
+        inside |= set() if equal else constants
+    whole = {text for text in found - inside if text.isidentifier()}
+    return frozenset(found), frozenset(whole)
+
+
+def _measures(node: nodes.Filter) -> bool:
+    """Whether it counts something else than the turns."""
+    counts = node.name in ("length", "count", "wordcount")
+    return counts and not (
+        isinstance(node.node, nodes.Name) and node.node.name in ("messages", "tools", "loop_messages")
+    )
+
+
+def _texts(node: nodes.Node) -> Iterator[nodes.Const]:
+    held = [node] if isinstance(node, nodes.Const) else node.find_all(nodes.Const)
+    return (const for const in held if isinstance(const.value, str) and const.value.strip())
 
 
 def _constants(node: nodes.Node) -> Iterator[str]:
@@ -102,48 +128,56 @@ class Lengths:
         self.asked = False
         """Whether it was found out if words can be counted."""
 
-    def of(self, rows: Sequence[Row], kind: Kind) -> list[tuple[int, int]]:
-        """Tokens of each row's prompt (-1 where it cannot be written) and of its longer answer (0 without one)."""
-        if kind in ("answers", "pairs"):
-            return [self._demonstrated(row) for row in rows]
-        found = list[tuple[int, int]]()
+    def of(self, rows: Sequence[Row], kind: Kind) -> list[Count]:
+        """Tokens of each row's prompt and of its longer answer (0 without one), or why it cannot be written."""
+        found = list[Count]()
         for start in range(0, len(rows), BATCH):
-            found += [(count, 0) for count in self._counts([row.prompt for row in rows[start : start + BATCH]])]
+            some = rows[start : start + BATCH]
+            prompts = [row for row in some if kind != "answers" and row.rejected is None]
+            counts = iter(self._counts([row.prompt for row in prompts]))
+            asked = {id(row) for row in prompts}
+            found += [next(counts) if id(row) in asked else self._demonstrated(row) for row in some]
         return found
 
-    def _counts(self, prompts: Sequence[Text]) -> list[int]:
+    def _counts(self, prompts: Sequence[Text]) -> list[Count]:
         self._learn(prompts)
-        counts = [self._quickly(prompt) for prompt in prompts]
-        left = [place for place, count in enumerate(counts) if count is None]
-        texts = {place: text for place in left if (text := self._opening(prompts[place])) is not None}
+        counts: list[Count | None] = [self._quickly(prompt) for prompt in prompts]
+        texts = dict[int, str]()
+        for place in (place for place, count in enumerate(counts) if count is None):
+            try:
+                texts[place] = self._opening(prompts[place])
+            except Unwritable as error:
+                counts[place] = str(error)
         made = dict(zip(texts, _counted(self.encoder, list(texts.values())), strict=True))
-        return [made.get(place, -1) if count is None else count for place, count in enumerate(counts)]
+        return [(made[place], 0) if count is None else count for place, count in enumerate(counts)]
 
     def _learn(self, prompts: Sequence[Text]) -> None:
         """The first prompts tell whether words can be counted."""
         if self.around and not self.asked:
             texts = [text for prompt in prompts if (text := alone(prompt)) is not None and self.around.text(text)]
-            self.words = Words.of(self.encoder.tokenizer, self.around.before, self.around.after, texts[:SAMPLE])
-            self.asked = True
+            texts, self.asked = texts[:SAMPLE], True
+            if any(self.around.text(text) != self.encoder.opening(text) for text in texts):
+                self.around = None  # it looks into texts in a way that was not found out
+                return
+            self.words = Words.of(self.encoder.tokenizer, self.around.before, self.around.after, texts)
 
-    def _quickly(self, prompt: Text) -> int | None:
+    def _quickly(self, prompt: Text) -> Count | None:
         content = alone(prompt)
         if self.words is None or self.around is None or content is None or self.around.text(content) is None:
             return None
-        return self.words.count(content)
+        count = self.words.count(content)
+        return None if count is None else (count, 0)
 
-    def _opening(self, prompt: Text) -> str | None:
+    def _opening(self, prompt: Text) -> str:
         content = alone(prompt)
-        if content is None:
-            return self.encoder.opening(prompt) if self.encoder.templated else None
-        text = self.around.text(content) if self.around else None
+        text = self.around.text(content) if self.around and content is not None else None
         return self.encoder.opening(prompt) if text is None else text
 
-    def _demonstrated(self, row: Row) -> tuple[int, int]:
+    def _demonstrated(self, row: Row) -> Count:
         sides = [row] if row.rejected is None else [row, replace(row, response=row.rejected)]
         made = [self.encoder.demonstration(0, side) for side in sides]
-        if any(isinstance(side, Refused) for side in made):
-            return -1, 0
+        if refused := next((side for side in made if isinstance(side, Refused)), None):
+            return refused.reason
         openings = [side.mask.index(1) for side in made if isinstance(side, Tokens)]
         answers = [len(side.ids) - side.mask.index(1) for side in made if isinstance(side, Tokens)]
         return max(openings), max(answers)

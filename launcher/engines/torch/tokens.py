@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerFast
 
+from launcher.problems import said
 from launcher.spec.data import Dataset, Message, Refused, Row, Text
 
 NO_TEMPLATE = "is a conversation, and the tokenizer has no chat template; a text prompt would do"
+
+
+class Unwritable(ValueError):
+    """Why a row cannot be written for this model."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +44,10 @@ class Encoder:
 
     def prompt(self, number: int, row: Row) -> Tokens | Refused:
         """What the policy reads before it answers."""
-        if not self.templated and alone(row.prompt) is None:
-            return self._refuse(row, NO_TEMPLATE)
-        ids = self._opening(row.prompt)
+        try:
+            ids = self._opening(row.prompt)
+        except Unwritable as error:
+            return self._refuse(row, str(error))
         if not ids:
             return self._refuse(row, "prompt has no tokens")
         cut = self._cut_prompt(ids)
@@ -48,18 +55,15 @@ class Encoder:
 
     def demonstration(self, number: int, row: Row) -> Tokens | Refused:
         """Prompt and answer, the answer's tokens and its end marked."""
-        found: tuple[list[int], list[int]] | str
-        prompt, response = (row.prompt, row.response) if self.templated else answered(row)
-        if response is None:
-            found = self._conversation(row)
-        elif not self.templated and alone(prompt) is None:
-            found = NO_TEMPLATE
-        else:
-            opening, answer = self._opening(prompt), self._closing(prompt, response)
-            found = (opening + answer, [0] * len(opening) + [1] * len(answer))
-        if isinstance(found, str):
-            return self._refuse(row, found)
-        ids, mask = found
+        prompt, response = answered(row)
+        try:
+            if response is None:
+                ids, mask = self._conversation(_turns(row.prompt))
+            else:
+                opening, answer = self._opening(prompt), self._closing(prompt, response)
+                ids, mask = opening + answer, [0] * len(opening) + [1] * len(answer)
+        except Unwritable as error:
+            return self._refuse(row, str(error))
         return self._limited(row, Tokens(number, ids, mask))
 
     def pair(self, number: int, row: Row) -> Pair | Refused:
@@ -97,11 +101,12 @@ class Encoder:
         return {"left": ids[-limit:], "right": ids[:limit]}.get(self.data.truncation)
 
     def opening(self, prompt: Text) -> str:
-        """The text that the policy reads before it answers."""
+        """The text that the policy reads before it answers. Raises `Unwritable`."""
         if self.templated:
             return self._render(_turns(prompt), open_answer=True)
         text = alone(prompt)
-        assert text is not None
+        if text is None:
+            raise Unwritable(NO_TEMPLATE)
         return text
 
     def _opening(self, prompt: Text) -> list[int]:
@@ -124,25 +129,29 @@ class Encoder:
         """Whether the template closes an answer with a token of its own; otherwise no end would be learnt."""
         return bool(ids) and ids[-1] in self.tokenizer.added_tokens_decoder
 
-    def _conversation(self, row: Row) -> tuple[list[int], list[int]] | str:
-        """Ids and mask of a conversation whose assistant turns are imitated; a text says why not."""
+    def _conversation(self, turns: list[dict[str, str]]) -> tuple[list[int], list[int]]:
+        """Ids and mask of a conversation whose assistant turns are imitated. Raises `Unwritable`."""
         if not self.templated:
-            return "is a conversation, and the tokenizer has no chat template; prompt and response would do"
-        turns = _turns(row.prompt)
+            raise Unwritable("is a conversation, and the tokenizer has no chat template; prompt and response would do")
         whole = self._render(turns)
         spans = []
         for place, turn in enumerate(turns):
             if turn["role"] == "assistant":
                 start, end = self._render(turns[:place], open_answer=True), self._render(turns[: place + 1]).rstrip()
                 if not (whole.startswith(start) and whole.startswith(end)):
-                    return "the chat template rewrites earlier turns; one row for each answer would do"
+                    raise Unwritable("the chat template rewrites earlier turns; one row for each answer would do")
                 spans.append((len(start), len(end)))
         encoded = self.tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
         mask = [int(any(a <= first and last <= b for a, b in spans)) for first, last in encoded["offset_mapping"]]
         return encoded["input_ids"], mask
 
     def _render(self, turns: list[dict[str, str]], open_answer: bool = False) -> str:
-        return self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=open_answer)
+        if not turns:
+            raise Unwritable("begins with an answer; a turn before it would do")
+        try:
+            return self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=open_answer)
+        except TemplateError as error:  # some refuse roles, or their order
+            raise Unwritable(f"the chat template refuses it: {said(error)[:200]}") from error
 
     def _ids(self, text: str) -> list[int]:
         return self.tokenizer(text, add_special_tokens=False).input_ids
@@ -165,12 +174,13 @@ def alone(prompt: Text) -> str | None:
 
 
 def answered(row: Row) -> tuple[Text, str | None]:
-    """Prompt and answer; those of a conversation that is a question and its answer, too."""
-    if row.response is None and isinstance(row.prompt, tuple) and len(row.prompt) == 2:
-        question, answer = row.prompt
-        if (question.role, answer.role) == ("user", "assistant"):
-            return question.content, answer.content
-    return row.prompt, row.response
+    """Prompt and answer; of a conversation with one answer, which is its end, too."""
+    if row.response is not None or isinstance(row.prompt, str):
+        return row.prompt, row.response
+    *before, last = row.prompt
+    if last.role != "assistant" or not before or any(turn.role == "assistant" for turn in before):
+        return row.prompt, None
+    return tuple(before), last.content
 
 
 def _turns(prompt: Text) -> list[dict[str, str]]:

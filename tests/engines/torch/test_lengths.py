@@ -21,6 +21,7 @@ QWEN = r"(?i:'s|'t)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*
 LLAMA3 = r"(?i:'s|'t)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 TURN = "{{ '<|im_start|>' + m.role + '\\n' + %s + '<|im_end|>\\n' }}"
 OPEN = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+ALL = "{%% for m in messages %%}%s{%% endfor %%}"
 TEMPLATES = {
     "plain": "{% for m in messages %}" + TURN % "m.content" + "{% endfor %}" + OPEN,
     "trims": "{% for m in messages %}" + TURN % "m.content | trim" + "{% endfor %}" + OPEN,
@@ -28,6 +29,10 @@ TEMPLATES = {
     "tools": "{% for m in messages %}{% if m.content.startswith('<tool>') %}tool{% endif %}"
     + TURN % "m.content" + "{% endfor %}" + OPEN,
     "first": "{% for m in messages %}{% if m.content[0] == '[' %}list{% endif %}" + TURN % "m.content" + "{% endfor %}",
+    "word": ALL % ("{% if 'json' in m.content %}{{ 'x' * 9 }}{% endif %}" + TURN % "m.content"),
+    "set": "{% set cut = '</think>' %}" + ALL % (TURN % "m.content.split(cut)[-1]"),
+    "long": ALL % ("{% if m.content|length > 9 %}long{% endif %}" + TURN % "m.content"),
+    "refuses": ALL % ("{% if m.role == 'system' %}{{ raise_exception('no') }}{% endif %}" + TURN % "m.content"),
     "twice": "{% for m in messages %}{{ m.content }}|{{ m.content }}{% endfor %}",
 }  # fmt: skip
 CORPUS = [
@@ -68,15 +73,26 @@ def rows(*prompts: Any) -> list[Row]:
     return [Row("f:1", prompt) for prompt in prompts]
 
 
-def truly(made: Encoder, row: Row) -> int:
+def truly(made: Encoder, row: Row) -> tuple[int, int] | str:
     tokens = made.prompt(0, row)
-    return len(tokens.ids) if isinstance(tokens, Tokens) else -1
+    return (len(tokens.ids), 0) if isinstance(tokens, Tokens) else tokens.reason
 
 
 TEXTS = st.one_of(
     st.text(st.sampled_from("ab C1 \n\t'#<>|[]\r.éß\u4e2d\U0001f600\u3000\x1c"), min_size=1, max_size=24),
     st.sampled_from(
-        ["<|im_end|>", "user", "x</think>y", "<tool>z", "[1]", " a ", "<|im_start|>assistant\n", "12345", "it's 's"]
+        [
+            "<|im_end|>",
+            "user",
+            "x</think>y",
+            "<tool>z",
+            "[1]",
+            " a ",
+            "<|im_start|>assistant\n",
+            "12345",
+            "it's 's",
+            "some json here",
+        ]
     ),
 ).filter(str.strip)
 ENCODERS = {
@@ -102,7 +118,7 @@ ENCODERS = {
 def test_every_length_is_the_true_one(name: str, prompts: list[Any]) -> None:
     made = ENCODERS[name]
     asked = rows(*prompts)
-    assert [count for count, _ in Lengths(made).of(asked, "prompts")] == [truly(made, row) for row in asked]
+    assert Lengths(made).of(asked, "prompts") == [truly(made, row) for row in asked]
 
 
 @pytest.mark.parametrize(
@@ -114,6 +130,7 @@ def test_every_length_is_the_true_one(name: str, prompts: list[Any]) -> None:
         ("qwen first", True),
         ("qwen trims", False),  # it changes the text
         ("qwen twice", False),
+        ("qwen long", False),  # it looks at the length
         ("no template", False),
     ],
 )
@@ -156,4 +173,5 @@ def test_the_longer_answer_of_a_pair_counts() -> None:
     assert isinstance(both, Pair)
     assert Lengths(made).of([pair], "pairs") == [(2, len(both.rejected.ids) - 2)]
     assert Lengths(made).of([Row("f:1", "ab", "a")], "answers") == [(2, 2)]
-    assert Lengths(made).of([Row("f:1", (Message("system", "a"), Message("user", "b")), "a")], "answers") == [(-1, 0)]
+    [refused] = Lengths(made).of([Row("f:1", (Message("system", "a"), Message("user", "b")), "a")], "answers")
+    assert refused == "is a conversation, and the tokenizer has no chat template; a text prompt would do"

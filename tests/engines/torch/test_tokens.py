@@ -236,6 +236,10 @@ def reason(found: Tokens | Refused) -> str:
         ),
         (
             lambda plain: plain.demonstration(0, row(talk("system: b", "user: a", "assistant: b"))),
+            "is a conversation, and the tokenizer has no chat template; a text prompt would do",
+        ),
+        (
+            lambda plain: plain.demonstration(0, row(talk("user: a", "assistant: b", "user: a", "assistant: b"))),
             "is a conversation, and the tokenizer has no chat template; prompt and response would do",
         ),
     ],
