@@ -27,7 +27,7 @@ from launcher.foreign import Fault
 from launcher.problems import said, shown
 from launcher.rewards.inside import sandbox
 from launcher.rewards.inside.tests import counted
-from launcher.rewards.pool import Pool
+from launcher.rewards.pool import Pool, prompts
 from launcher.settings import AtLeastOne, Positive, settings
 from launcher.spec.reward import Answer, Reward, Scores
 
@@ -137,7 +137,8 @@ class Code(Reward):
             requests = [{"code": code_of(answers[place].response), "inputs": wanted[place].inputs[start:end],
                          "all": self.partial} for place in open_]  # fmt: skip
             most = max((len(wanted[place].inputs) for place in open_), default=0)
-            for place, runs in zip(open_, self._pool.ask(requests, self._patience(most)), strict=True):
+            keys = prompts(answers[place] for place in open_)
+            for place, runs in zip(open_, self._pool.ask(requests, self._patience(most), keys), strict=True):
                 if isinstance(runs, Fault):
                     found[place] = runs
                     continue
@@ -154,7 +155,7 @@ class Code(Reward):
                 file = Path(folder) / f"{place}.json"
                 file.write_text(json.dumps(tests.payload), encoding="utf-8")
                 requests.append({"code": code_of(answers[place].response), "tests": str(file)})
-            found = self._pool.ask(requests, self._patience(1))
+            found = self._pool.ask(requests, self._patience(1), prompts(answers[place] for place in wanted))
         return {place: one if isinstance(one, Fault) else one["passed"].count("1")
                 for place, one in zip(wanted, found, strict=True)}  # fmt: skip
 

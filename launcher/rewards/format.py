@@ -8,7 +8,7 @@ from functools import cached_property
 
 from launcher.foreign import Fault
 from launcher.problems import said, shown
-from launcher.rewards.pool import Pool
+from launcher.rewards.pool import Pool, prompts
 from launcher.settings import AtLeastOne, Positive, settings
 from launcher.spec.reward import Answer, Reward, Scores
 
@@ -32,7 +32,7 @@ class Format(Reward):
         return list(self.judge(answers).total)
 
     def judge(self, answers: Sequence[Answer]) -> Scores:
-        found = self._pool.ask([answer.response for answer in answers], self.timeout_s)
+        found = self._pool.ask([answer.response for answer in answers], self.timeout_s, prompts(answers))
         faults = [f"reward.pattern {one.reason}" if isinstance(one, Fault) else "" for one in found]
         return Scores([float("nan") if isinstance(one, Fault) else float(one) for one in found], {}, faults)
 

@@ -15,7 +15,7 @@ from typing import Annotated
 from pydantic import Field
 
 from launcher.foreign import Fault
-from launcher.rewards.pool import Died, Late, Pool
+from launcher.rewards.pool import Died, Late, Pool, prompts
 from launcher.settings import AtLeastOne, Positive, settings
 from launcher.spec.reward import Answer, Reward, Scores
 
@@ -51,7 +51,8 @@ class Math(Reward):
                 total[place] = 1.0
             else:
                 asked[place] = [_formula(truth), _formula(given) if self.boxed or boxed(answer.response) else given]
-        found = self._pool.ask(list(asked.values()), self.timeout_s)
+        keys = prompts(answers[place] for place in asked)
+        found = self._pool.ask(list(asked.values()), self.timeout_s, keys)
         for place, equal in zip(asked, found, strict=True):
             if isinstance(equal, _OUT_OF_BOUNDS):
                 late[place] = 1.0

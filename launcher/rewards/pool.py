@@ -12,7 +12,8 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from queue import SimpleQueue
@@ -20,14 +21,16 @@ from typing import Any
 
 from launcher.foreign import Fault
 from launcher.rewards.inside.frames import receive, send
+from launcher.spec.reward import Answer
 
 LOAD_S = 120.0  # for what is imported; some rewards import torch
 STARTS = 3  # in a row that fail, before it is not tried again
-GIVE_UP = 8  # answers in a row that take too long, before the rest of a call is not asked about
+GIVE_UP = 8  # keys in a row that take too long, before the rest of a call is not asked about
+TWICE = 2  # times that one key may take too long
 
 
 class Late(Fault):
-    """The time was over."""
+    """The time was over, for it or for those before it."""
 
 
 class Died(Fault):
@@ -48,28 +51,43 @@ class Pool:
             self._free.put(worker)
         weakref.finalize(self, _end_all, held)
 
-    def ask(self, requests: Sequence[Any], timeout_s: float) -> list[Any | Fault]:
+    def ask(
+        self, requests: Sequence[Any], timeout_s: float, keys: Sequence[Hashable] | None = None
+    ) -> list[Any | Fault]:
         """The answer to each request, in order, or why there is none; each may take `timeout_s`.
 
-        Where many in a row take too long, the rest is not asked: the call ends within GIVE_UP times its time.
+        Requests of one key are late for one reason: after TWICE the others are not asked. Where GIVE_UP keys in a row
+        are late, nothing more is. By default each request has its own key.
         """
-        late = [0]
+        late, row = Counter[Hashable](), set[Hashable]()
 
-        def one(request: Any) -> Any | Fault:
-            if late[0] >= GIVE_UP:
-                return Fault(f"not asked: {GIVE_UP} before it took longer than {timeout_s:g} s")
+        def one(request: Any, key: Hashable) -> Any | Fault:
+            if len(row) >= GIVE_UP or late[key] >= TWICE:
+                times = GIVE_UP if len(row) >= GIVE_UP else TWICE
+                return Late(f"not asked: {times} before it took longer than {timeout_s:g} s")
             worker = self._free.get()
             try:
                 found = worker.ask(request, timeout_s)
             finally:
                 self._free.put(worker)
-            late[0] = late[0] + 1 if isinstance(found, Late) else 0
+            if isinstance(found, Late):
+                late[key] += 1
+                row.add(key)
+            else:
+                late[key] = 0
+                row.clear()
             return found
 
+        keys = range(len(requests)) if keys is None else keys
         if self.workers == 1 or len(requests) == 1:
-            return [one(request) for request in requests]
+            return list(map(one, requests, keys))
         with ThreadPoolExecutor(self.workers) as threads:
-            return list(threads.map(one, requests))
+            return list(threads.map(one, requests, keys))
+
+
+def prompts(answers: Iterable[Answer]) -> list[Hashable]:
+    """A key for each answer: those to one prompt have the same."""
+    return [(answer.prompt, answer.ground_truth) for answer in answers]
 
 
 class _Worker:

@@ -20,7 +20,7 @@ from typing import Any, Self
 from launcher.foreign import Fault
 from launcher.problems import nearest, said, shown
 from launcher.rewards.inside.python import MANY, ONE
-from launcher.rewards.pool import Pool
+from launcher.rewards.pool import Pool, prompts
 from launcher.settings import AtLeastOne, Positive, settings
 from launcher.spec.reward import Answer, Reward, Scores
 
@@ -91,7 +91,7 @@ class Python(Reward):
             (found,) = self._pool.ask([[asdict(answer) for answer in answers]], self.timeout_s)
             if not isinstance(found, Fault):
                 return found if len(found) == len(answers) else [_miscounted(found, len(answers))] * len(answers)
-        each = self._pool.ask([[asdict(answer)] for answer in answers], self.timeout_s)
+        each = self._pool.ask([[asdict(answer)] for answer in answers], self.timeout_s, prompts(answers))
         return [_faulty(found.reason) if isinstance(found, Fault)
                 else found[0] if len(found) == 1 else _miscounted(found, 1) for found in each]  # fmt: skip
 

@@ -82,6 +82,15 @@ def test_an_expression_without_end_is_wrong_in_time_and_told(hard: str) -> None:
     assert found.parts in ({}, {"timed_out": [1.0, 0.0]})
 
 
+def test_answers_that_are_not_asked_about_are_wrong_too() -> None:
+    """Two answers without end to one prompt leave out the third, which must not leave out its group."""
+    reward = Math(timeout_s=0.5, workers=1)
+    judged(reward, [Answer(r"\boxed{1}", "2")])  # loaded
+    found = judged(reward, [Answer(rf"\boxed{{(x+y+z+w)^{{500{n}}}}}", "2") for n in range(3)])
+    assert (list(found.total), list(found.faults)) == ([0.0] * 3, [""] * 3)
+    assert list(found.parts["timed_out"]) == [1.0] * 3
+
+
 def test_it_works_outside_the_main_thread() -> None:
     """math-verify's own time limits do not."""
     found: list[float] = []

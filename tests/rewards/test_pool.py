@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from launcher.foreign import Fault
-from launcher.rewards.pool import STARTS, Died, Pool
+from launcher.rewards.pool import GIVE_UP, STARTS, Died, Late, Pool
 
 HANGS = """
 import sys
@@ -89,3 +89,26 @@ def test_one_that_died_between_two_calls_is_started_anew(tmp_path: Path, until: 
     until(lambda: not members(pid))
     (found,) = pool.ask(answer, 9)
     assert not isinstance(found, Died) and int(found[0]["score"]) != pid
+
+
+@pytest.mark.parametrize(
+    ("prompts", "late"),
+    [
+        (["hang"] * 12 + ["ok"] * 3, 12),  # one prompt's answers are no reason to leave out those of others
+        ([f"hang{n}" for n in range(GIVE_UP)] + ["ok"], GIVE_UP + 1),  # nothing is in time, so the rest is not asked
+        ([f"hang{n}" for n in range(GIVE_UP - 1)] + ["ok", "hang", "ok"], GIVE_UP),  # one that is in time counts
+    ],
+)
+def test_the_rest_is_not_asked_where_several_prompts_are_late(prompts: list[str], late: int, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "import time\ndef f(solution_str):\n    open(__file__ + '.n', 'a').write('x')\n"
+        "    return time.sleep(9 * ('hang' in solution_str)) or 1.0\n"
+    )
+    pool = Pool("python", {"path": str(mine), "name": "f", "kwargs": {}}, 1)
+    given = [[{"response": text, "extra_info": {}, "ground_truth": "", "data_source": ""}] for text in prompts]
+    found = pool.ask(given, 0.2, prompts)
+    assert sum(isinstance(one, Late) for one in found) == late
+    asked = [one for one in found if not isinstance(one, Late) or not one.reason.startswith("not asked")]
+    assert len(Path(f"{mine}.n").read_text()) == len(asked)
+    assert prompts.count("hang") < 3 or len(asked) == 5  # it is asked about twice
