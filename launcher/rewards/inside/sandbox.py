@@ -28,6 +28,8 @@ CALLS: Mapping[str, tuple[int | None, int | None]] = {
     "pidfd_open": (434, 434), "pidfd_getfd": (438, 438), "pidfd_send_signal": (424, 424), "ptrace": (101, 117),
     "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "process_madvise": (440, 440),
     "kcmp": (312, 272), "setsid": (112, 157), "setpgid": (109, 154),
+    # what says that a process is to be killed with its parent
+    "prctl": (157, 167),
     # memory and queues that outlive a process
     "shmget": (29, 194), "shmat": (30, 196), "semget": (64, 190), "msgget": (68, 186), "mq_open": (240, 180),
     # what changes a file without opening it to write, which Landlock does not watch
@@ -46,6 +48,11 @@ CALLS: Mapping[str, tuple[int | None, int | None]] = {
 }  # fmt: skip
 ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column of CALLS, the kernel's name
 CLONE, CLONE3, PRLIMIT = (56, 220), (435, 435), (302, 261)
+# calls that let the kernel signal another process when a descriptor is ready, by their second argument
+OWNER = {
+    (72, 25): (8, 10, 15),  # fcntl: F_SETOWN, F_SETSIG, F_SETOWN_EX
+    (16, 29): (0x8901, 0x8902),  # ioctl: FIOSETOWN, SIOCSPGRP
+}
 LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT, SECCOMP = 444, 445, 446, (317, 277)
 READ_FILE, READ_DIR, WRITE_FILE = 1 << 2, 1 << 3, 1 << 1
 FILES_OF = {1: 13, 2: 14, 3: 15, 4: 15}  # Landlock version -> rights over files that it knows; later ones 16
@@ -151,6 +158,11 @@ def _filter(column: int, architecture: int) -> bytes:
         (equal, 0, 6, PRLIMIT[column]), (load, 0, 0, 32), (equal, 0, 3, 0), (load, 0, 0, 36), (equal, 0, 1, 0),
         (give, 0, 0, allow), (give, 0, 0, refuse),  # limits may be read
     ]  # fmt: skip
+    for calls, commands in OWNER.items():
+        steps += [(equal, 0, 2 * len(commands) + 2, calls[column]), (load, 0, 0, 24)]
+        for command in commands:
+            steps += [(equal, 0, 1, command), (give, 0, 0, refuse)]
+        steps.append((give, 0, 0, allow))
     left = len(numbers)
     for number in numbers:
         steps.append((equal, left, 0, int(number or 0)))  # to the last step
