@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Self, SupportsFloat
 
 from launcher.foreign import Fault, attempt
@@ -99,15 +100,11 @@ def judged(reward: Reward, answers: Sequence[Answer]) -> Scores:
         if len(answers) > 1:
             return _joined([judged(reward, [answer]) for answer in answers])
         return Scores([math.nan], {}, [found.reason])
-    problem = _miscounted(found, len(answers))
-    if problem:
-        return Scores([math.nan] * len(answers), {}, [problem] * len(answers))
-    numbers = [number(value) for value in found.total]
-    faults = found.faults or [""] * len(answers)
-    reasons = [fault or reason for fault, (_, reason) in zip(faults, numbers, strict=True)]
-    total = [math.nan if reason else value for reason, (value, _) in zip(reasons, numbers, strict=True)]
-    parts = {name: [number(value)[0] for value in values] for name, values in found.parts.items()}
-    return Scores(total, parts, reasons)
+    read = attempt(partial(_read, found, len(answers)))
+    if isinstance(read, Scores):
+        return read
+    problem = read.reason if isinstance(read, Fault) else read
+    return Scores([math.nan] * len(answers), {}, [problem] * len(answers))
 
 
 def number(value: object) -> tuple[float, str]:
@@ -130,13 +127,23 @@ def part_name(name: object) -> bool:
     return isinstance(name, str) and _PART.fullmatch(name) is not None
 
 
-def _miscounted(found: object, count: int) -> str:
-    if not isinstance(found, Scores) or not isinstance(found.total, Sequence):
+def _read(found: object, count: int) -> Scores | str:
+    """What a reward gave, made anew as lists of floats and texts; or why that cannot be."""
+    if not isinstance(found, Scores):
         return f"gave a {type(found).__name__}; one number for each answer would do"
-    for what, values in (("scores", found.total), *((f"values of {name}", of) for name, of in found.parts.items())):
-        if len(values) != count:
+    columns: dict[str, object] = {"scores": found.total, "faults": found.faults}
+    columns |= {f"values of {name}": values for name, values in found.parts.items()}
+    for what, values in columns.items():
+        if not isinstance(values, Collection) or isinstance(values, str | bytes | Mapping | Set):
+            return f"gave a {type(values).__name__} for {what}; one for each answer would do"
+        if len(values) != count and not (what == "faults" and len(values) == 0):
             return f"gave {len(values)} {what} for {count} answers; one for each would do"
-    return ""
+    numbers = [number(value) for value in found.total]
+    faults = [str(fault) if fault else "" for fault in found.faults] or [""] * count
+    reasons = [fault or reason for fault, (_, reason) in zip(faults, numbers, strict=True)]
+    total = [math.nan if reason else value for reason, (value, _) in zip(reasons, numbers, strict=True)]
+    parts = {name: [number(value)[0] for value in values] for name, values in found.parts.items()}
+    return Scores(total, parts, reasons)
 
 
 def _joined(each: Sequence[Scores]) -> Scores:

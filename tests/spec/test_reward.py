@@ -75,8 +75,8 @@ def test_each_value_is_a_number_or_a_fault(value: Any, score: float | None, reas
         ([1.0], "gave 1 scores for 2 answers; one for each would do"),
         ([1.0] * 3, "gave 3 scores for 2 answers; one for each would do"),
         ([], "gave 0 scores for 2 answers; one for each would do"),
-        (None, "gave a Scores; one number for each answer would do"),
-        (0.5, "gave a Scores; one number for each answer would do"),
+        (None, "gave a NoneType for scores; one for each answer would do"),
+        (0.5, "gave a float for scores; one for each answer would do"),
     ],
 )
 def test_a_wrong_count_leaves_every_answer_without_a_score(given: Any, reason: str) -> None:
@@ -118,6 +118,35 @@ def test_parts_are_numbers_or_nan_and_as_many_as_answers() -> None:
     assert list(found.faults) == ["", ""]
     bad = judged(Parted({"right": [1]}), [Answer(""), Answer("")])
     assert list(bad.faults) == ["gave 1 values of right for 2 answers; one for each would do"] * 2
+
+
+class Whole(Parted):
+    """Fake: gives these scores as they are."""
+
+    def judge(self, answers: Sequence[Answer]) -> Scores:
+        return self.parts
+
+
+ONES = [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (Scores(ONES, {}, [""]), "gave 1 faults for 2 answers; one for each would do"),
+        (Scores(ONES, {}, None), "gave a NoneType for faults; one for each answer would do"),  # type: ignore[arg-type]
+        (Scores(ONES, {"a": None}), "gave a NoneType for values of a; one for each answer would do"),  # type: ignore[dict-item]
+        (Scores("11"), "gave a str for scores; one for each answer would do"),  # type: ignore[arg-type]
+        (Scores(ONES, None), "AttributeError: 'NoneType' object has no attribute 'items'"),  # type: ignore[arg-type]
+        (ONES, "gave a list; one number for each answer would do"),
+        (Scores(np.ones(2), {"a": np.ones(2)}, np.array(["", ""])), ""),  # type: ignore[arg-type,dict-item]
+        (Scores((1.0, 1.0), {"a": (1, 1)}, ()), ""),
+    ],
+)
+def test_what_cannot_be_read_is_a_fault_and_nothing_else(given: Any, reason: str) -> None:
+    found = judged(Whole(given), [Answer(""), Answer("")])
+    assert [fault.partition(" (")[0] for fault in found.faults] == [reason] * 2
+    assert found.total == ONES if not reason else all(map(math.isnan, found.total))
 
 
 @pytest.mark.parametrize(
