@@ -56,10 +56,13 @@ class Tally:
             self.parts += [(group, name, x) for group, x in zip(groups, values, strict=True) if x == x]
 
     def told(self, groups: set[int] | None = None) -> tuple[dict[str, float], list[str]]:
-        """Metrics, and lines for a person, over all processes; every process must ask. Parts are those of `groups`."""
+        """Metrics, and lines for a person, over all processes; every process must ask. Parts are those of `groups`,
+        without the groups that are left out of the step.
+        """
+        left_out = {group for group, _, _ in self.faults}
         sums: dict[str, tuple[float, int]] = {}
         for group, name, value in self.parts:
-            if groups is None or group in groups:
+            if group not in left_out and (groups is None or group in groups):
                 total, count = sums.get(name, (0.0, 0))
                 sums[name] = total + value, count + 1
         held = world.gathered((self.answers, self.faults, sums))
