@@ -65,7 +65,7 @@ def test_r12(written: Write) -> None:
     """In one call, so that what one answer does to the process shows in the next."""
     reward = written(WILD, name="wild", timeout_s=1.0)
     begin = time.monotonic()
-    found = judged(reward, [Answer(code) for code, _, _ in R12])
+    found = judged(reward, [Answer(code, prompt=code) for code, _, _ in R12])
     assert time.monotonic() - begin < 15  # two hangs of a second, and a new process for each that died
     for (code, score, reason), total, fault in zip(R12, found.total, found.faults, strict=True):
         assert fault == reason, code
@@ -76,7 +76,7 @@ def test_r12(written: Write) -> None:
 
 def test_it_ends_where_everything_hangs(written: Write) -> None:
     reward = written(WILD, name="wild", timeout_s=0.1)
-    found = judged(reward, [Answer("while True: pass")] * 40)
+    found = judged(reward, [Answer("while True: pass", prompt=str(n)) for n in range(40)])
     assert found.faults[7] == "took longer than 0.1 s"
     assert set(found.faults[8:]) == {"not asked: 8 before it took longer than 0.1 s"}
 
