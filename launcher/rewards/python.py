@@ -21,6 +21,7 @@ from launcher.foreign import Fault
 from launcher.problems import nearest, said, shown
 from launcher.rewards.inside.python import MANY, ONE
 from launcher.rewards.pool import Pool, prompts
+from launcher.rewards.secret import in_mapping
 from launcher.settings import AtLeastOne, Positive, settings
 from launcher.spec.reward import Answer, Reward, Scores
 
@@ -36,7 +37,7 @@ class Python(Reward):
     name: str = "compute_score"
     """The function in it."""
     kwargs: dict[str, Any] = field(default_factory=dict)
-    """What it is called with besides."""
+    """What it is called with besides, kept with the run: a secret is read from the environment by the function."""
     timeout_s: Positive = 10.0
     """Seconds for an answer; of a function that takes lists, for a whole call."""
     workers: AtLeastOne = 1
@@ -54,6 +55,12 @@ class Python(Reward):
         return Scores([entry["score"] for entry in entries], parts, [entry["wrong"] for entry in entries])
 
     def problems(self) -> list[str]:
+        kept = [f"reward.kwargs: {name} would be kept with the run; os.environ, read by the function, would do"
+                for name in in_mapping(self.kwargs)]  # fmt: skip
+        return [*kept, *self._unusable()]
+
+    def _unusable(self) -> list[str]:
+        """Why the function cannot be called."""
         try:
             tree = ast.parse(Path(self.path).expanduser().read_bytes(), filename=self.path)
         except OSError as error:

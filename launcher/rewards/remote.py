@@ -9,25 +9,30 @@ from __future__ import annotations
 import json
 import math
 import os
+import socket
+import ssl
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, field
 from email.message import Message
-from http.client import HTTPException, HTTPMessage
-from typing import IO, Any, Literal
+from functools import cache
+from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPResponse, HTTPSConnection, InvalidURL
+from typing import IO, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from launcher.problems import said, shown
+from launcher.rewards.secret import in_query, secret
 from launcher.settings import AtLeastOne, Count, Names, NonNegative, Positive, settings
 from launcher.spec.reward import Answer, Reward, Scores
 
 LONGEST = 64 * 2**20  # bytes of a reply
 AGAIN = {408, 425, 429, 500, 502, 503, 504}  # a server that says so may say otherwise in a moment
 MOST_WAIT_S = 30.0
-SECRET = ("authorization", "proxy-authorization", "cookie", "x-api-key", "api-key")  # headers
 
 
 @settings
@@ -67,14 +72,25 @@ class Remote(Reward):
             found.append(f"reward.url: got {shown(self.url)}; http://host:port/path would do")
         if parts.username or parts.password:
             found.append("reward.url: holds a name or password, which would be kept with the run; token_env would do")
-        if self.token_env and not os.environ.get(self.token_env):
+        found += [f"reward.url: {name} would be kept with the run; token_env would do" for name in in_query(self.url)]
+        if self.token_env and not self._token:
             found.append(f"reward.token_env: the environment has no {self.token_env}; one with the token would do")
+        if not _sendable(self._token):
+            found.append(
+                f"reward.token_env: {self.token_env} holds what no header can; letters, digits and signs would do"
+            )
         known = list(Answer.__dataclass_fields__)
         found += [f"reward.send: an answer has no {name!r}; it has {', '.join(known)}" for name in self.send
                   if name not in known]  # fmt: skip
         found += [f"reward.headers: {name} would be kept with the run; token_env would do" for name in self.headers
-                  if name.lower() in SECRET]  # fmt: skip
+                  if secret(name, key=True)]  # fmt: skip
+        found += [f"reward.headers: {shown(name)} holds what no header can; letters, digits and signs would do"
+                  for name, value in self.headers.items() if not _sendable(name + value)]  # fmt: skip
         return found
+
+    @property
+    def _token(self) -> str:
+        return os.environ.get(self.token_env, "").strip() if self.token_env else ""
 
     def score(self, answers: Sequence[Answer]) -> list[float]:
         return list(self.judge(answers).total)
@@ -127,7 +143,7 @@ class Remote(Reward):
     def _request(self, body: bytes) -> urllib.request.Request:
         headers = {"Content-Type": "application/json", "Accept": "application/json", **self.headers}
         if self.token_env:
-            headers["Authorization"] = f"Bearer {os.environ.get(self.token_env, '')}"
+            headers["Authorization"] = f"Bearer {self._token}"
         return urllib.request.Request(self.url, body, headers, method="POST")
 
 
@@ -148,21 +164,96 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-_OPENER = urllib.request.build_opener(_NoRedirect)
+class _Deadline:
+    """Ends connections when the time is over, also in the middle of a header that drips."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self.over = threading.Event()
+        self._sockets: list[socket.socket] = []
+        self._timer = threading.Timer(timeout_s, self._end)
+        self._timer.daemon = True
+
+    def __enter__(self) -> Self:
+        self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+
+    def watch(self, connected: socket.socket) -> None:
+        self._sockets.append(connected)
+        if self.over.is_set():
+            self._end()
+
+    def _end(self) -> None:
+        self.over.set()
+        for connected in self._sockets:
+            with suppress(OSError):  # closed already
+                socket.socket.shutdown(connected, socket.SHUT_RDWR)  # TLS has nothing more to say, either
+
+
+class _Plain(urllib.request.HTTPHandler):
+    def __init__(self, deadline: _Deadline) -> None:
+        super().__init__()
+        self.deadline = deadline
+
+    def http_open(self, req: urllib.request.Request) -> HTTPResponse:
+        watch = self.deadline.watch
+
+        class Connection(HTTPConnection):
+            def connect(self) -> None:
+                super().connect()
+                watch(self.sock)
+
+        return self.do_open(Connection, req)
+
+
+class _Tls(urllib.request.HTTPSHandler):
+    def __init__(self, deadline: _Deadline) -> None:
+        super().__init__(context=_context())
+        self.deadline = deadline
+
+    def https_open(self, req: urllib.request.Request) -> HTTPResponse:
+        watch = self.deadline.watch
+
+        class Connection(HTTPSConnection):
+            def connect(self) -> None:
+                super().connect()
+                watch(self.sock)
+
+        return self.do_open(Connection, req, context=_context())
+
+
+@cache
+def _context() -> ssl.SSLContext:
+    """Reading the system's certificates takes longer than a request."""
+    found = ssl.create_default_context()
+    found.set_alpn_protocols(["http/1.1"])
+    return found
 
 
 def _asked(request: urllib.request.Request, timeout_s: float) -> bytes:
     """The whole reply. Raises `Unanswered`."""
-    until = time.monotonic() + timeout_s
+    late = Unanswered(f"the server took longer than {timeout_s:g} s", passing=True)
+    with _Deadline(timeout_s) as deadline:
+        try:
+            reply = _read(request, timeout_s, deadline)
+        except Unanswered as error:
+            raise (late if deadline.over.is_set() else error) from None
+    if deadline.over.is_set():  # what came is cut
+        raise late
+    return reply
+
+
+def _read(request: urllib.request.Request, timeout_s: float, deadline: _Deadline) -> bytes:
+    opener = urllib.request.build_opener(_NoRedirect, _Plain(deadline), _Tls(deadline))
     try:
-        with _OPENER.open(request, timeout=timeout_s) as reply:
+        with opener.open(request, timeout=timeout_s) as reply:
             held = bytearray()
             while piece := reply.read1(2**16):
                 held += piece
                 if len(held) > LONGEST:
                     raise Unanswered(f"the server's reply is longer than {LONGEST} bytes")
-                if time.monotonic() > until:
-                    raise Unanswered(f"the server took longer than {timeout_s:g} s", passing=True)
             return bytes(held)
     except urllib.error.HTTPError as error:
         wait = _seconds(error.headers)
@@ -173,8 +264,14 @@ def _asked(request: urllib.request.Request, timeout_s: float) -> bytes:
     except urllib.error.URLError as error:
         why = said(error.reason) if isinstance(error.reason, Exception) else str(error.reason)
         raise Unanswered(f"the server cannot be reached: {why}", passing=True) from error
-    except (OSError, HTTPException, ValueError) as error:
+    except (InvalidURL, ValueError):  # whose text holds the token, or the header, that is at fault
+        raise Unanswered("the request cannot be sent: its address or a header is no HTTP") from None
+    except (OSError, HTTPException) as error:
         raise Unanswered(f"the server broke off: {said(error)}", passing=True) from error
+
+
+def _sendable(text: str) -> bool:
+    return text.isascii() and text.isprintable()
 
 
 def _seconds(headers: Message[str, str]) -> float:

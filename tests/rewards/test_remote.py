@@ -84,6 +84,24 @@ def test_the_token_comes_from_the_environment_and_is_no_part_of_the_run(
     assert server.seen[0]["Authorization"] == "Bearer s3cret"
 
 
+@pytest.mark.parametrize(
+    ("token", "problems", "fault"),
+    [
+        ("s3cret\n", 0, ""),  # as `$(cat file)` does not leave it, but a file read by others does
+        ("s3\ncret", 1, "the request cannot be sent: its address or a header is no HTTP"),
+        ("s3cret\u2026", 1, "the request cannot be sent: its address or a header is no HTTP"),
+    ],
+)
+def test_no_fault_tells_the_token(
+    token: str, problems: int, fault: str, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCORE_TOKEN", token)
+    reward = Remote(url=server.url, token_env="SCORE_TOKEN", retries=0)
+    assert len(reward.problems()) == problems and "cret" not in str(reward.problems())
+    assert list(judged(reward, ANSWERS[:1]).faults) == [fault]
+    assert fault or server.seen[0]["Authorization"] == "Bearer s3cret"
+
+
 def test_only_what_is_asked_for_is_sent(server: Server) -> None:
     told: list[Any] = []
     server.behave = lambda to, answers, _: (told.extend(answers), say(to, [1.0]))[0]
@@ -144,8 +162,23 @@ def drip(to: BaseHTTPRequestHandler, answers: list[dict[str, Any]], number: int)
         time.sleep(0.05)
 
 
-def test_a_reply_that_drips_is_late(server: Server) -> None:
-    server.behave = drip
+def drip_headers(to: BaseHTTPRequestHandler, answers: list[dict[str, Any]], number: int) -> None:
+    to.wfile.write(b"HTTP/1.0 200 OK\r\nX-Slow: ")
+    for _ in range(100):
+        to.wfile.write(b"x")
+        time.sleep(0.05)
+
+
+def drip_chunks(to: BaseHTTPRequestHandler, answers: list[dict[str, Any]], number: int) -> None:
+    to.wfile.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;")
+    for _ in range(100):
+        to.wfile.write(b"x")
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("behave", [drip, drip_headers, drip_chunks])
+def test_a_reply_that_drips_is_late(behave: Behave, server: Server) -> None:
+    server.behave = behave
     begin = time.monotonic()
     found = judged(Remote(url=server.url, timeout_s=0.4, retries=0), ANSWERS[:1])
     assert list(found.faults) == ["the server took longer than 0.4 s"] and time.monotonic() - begin < 2
@@ -176,6 +209,11 @@ def test_where_it_stays_away_the_rest_is_not_sent(server: Server) -> None:
          "reward.url: holds a name or password, which would be kept with the run; token_env would do"),
         ({"url": "http://h/", "headers": {"Authorization": "x"}},
          "reward.headers: Authorization would be kept with the run; token_env would do"),
+        ({"url": "http://h/", "headers": {"X-Goog-Api-Key": "x"}},
+         "reward.headers: X-Goog-Api-Key would be kept with the run; token_env would do"),
+        ({"url": "http://h/", "headers": {"X-Author": "a\nb"}},
+         "reward.headers: 'X-Author' holds what no header can; letters, digits and signs would do"),
+        ({"url": "http://h/?v=1&key=x"}, "reward.url: key would be kept with the run; token_env would do"),
         ({"url": "http://h/", "send": ("respons",)}, None),
     ],
 )  # fmt: skip
