@@ -30,7 +30,7 @@ INJECTION = (
 )
 SHOWN = 20  # answers without a score that are named
 
-SEEN, ASKED = 1000, 16  # rows that a plan looks at, and asks the reward about
+SEEN, ASKED, GUESSED = 1000, 16, 4  # rows that a plan looks at, asks about, and where forms are tried asks about
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def bench(run: RunSpec, count: int, watch: Watch) -> Report:
     seconds.sort()
     return Report(
         name, len(rows), kinds, known, same, median(seconds), seconds[math.ceil(len(seconds) * 0.95) - 1],
-        tuple(faults[:SHOWN]), tuple(_wrong(kinds, known, same, len(faults))),
+        tuple(faults[:SHOWN]), tuple(_wrong(kinds, known, same, len(faults), reward.heeds and (known or reward.cheap))),
     )  # fmt: skip
 
 
@@ -173,7 +173,7 @@ def _kind(name: str, scores: Sequence[float]) -> Kind:
     return Kind(name, len(scores), len(scores) - len(real), fmean(real), min(real), median(real), max(real), zeros)
 
 
-def _wrong(kinds: Sequence[Kind], known: bool, same: bool, faults: int) -> Iterator[str]:
+def _wrong(kinds: Sequence[Kind], known: bool, same: bool, faults: int, heeds: bool) -> Iterator[str]:
     """Why a run should not learn from it."""
     mean = {kind.name: kind.mean for kind in kinds if not math.isnan(kind.mean)}
     gold = mean.get("gold")
@@ -181,12 +181,12 @@ def _wrong(kinds: Sequence[Kind], known: bool, same: bool, faults: int) -> Itera
         yield f"{faults} answers have no score"
     if not same:
         yield "the same answers scored otherwise when asked again"
-    if gold is not None and known:
-        for name in ("empty", "wrong", "format", "injection"):
+    if len(set(mean.values())) == 1 and len(mean) > 1 and not known:
+        yield f"every kind of answer scores {next(iter(mean.values())):.4g} on the mean, so nothing can be learnt"
+    elif gold is not None and heeds:
+        for name in ("empty", "wrong", "format", "injection") if known else ("empty",):
             if mean.get(name, -math.inf) >= gold:
                 yield f"{name} ({MEANING[name]}) scores {mean[name]:.4g} on the mean, and the right answer {gold:.4g}"
-    elif len(set(mean.values())) == 1 and len(mean) > 1:
-        yield f"every kind of answer scores {next(iter(mean.values())):.4g} on the mean, so nothing can be learnt"
 
 
 # ---- what a plan asks
@@ -207,20 +207,25 @@ def refusals(run: RunSpec) -> list[str]:
 
 
 def _worthless(reward: Reward, rows: Sequence[Row]) -> list[str]:
-    """Why nothing can be learnt: right answers score no higher than empty ones."""
+    """Why nothing can be learnt: right answers, each in the form that scores best, score no higher than empty ones."""
     name, given = type(reward).__name__, [answer_to(row) for row in rows]
-    golds = [(answer, text) for answer in given if (text := reward.gold(answer)) is not None]
-    if not golds:  # how a right answer looks is not known, but whether it can score at all is
+    known = any(reward.gold(answer) is not None for answer in given)
+    given = given if known else given[:GUESSED]
+    golds = [(answer, forms) for answer in given if (forms := _golds(reward, answer, known))] if reward.heeds else []
+    if not golds:  # nothing to compare, but whether it can score at all is known
         told = judged(reward, [replace(answer, response=answer.ground_truth or "") for answer in given[:2]])
         return [f"reward: {name} scores nothing, {told.faults[0]}"] if all(told.faults) else []
-    right = judged(reward, [replace(answer, response=text) for answer, text in golds])
+    right = judged(reward, [replace(answer, response=text) for answer, forms in golds for text in forms])
     empty = judged(reward, [replace(answer, response="") for answer, _ in golds])
-    pairs = [(a, b) for a, b in zip(right.total, empty.total, strict=True) if not math.isnan(a + b)]
+    scores = iter(right.total)
+    best = [max((x for x in islice(scores, len(forms)) if x == x), default=math.nan) for _, forms in golds]
+    pairs = [(a, b) for a, b in zip(best, empty.total, strict=True) if not math.isnan(a + b)]
     if not pairs:
         return [f"reward: {name} scores nothing, {next(fault for fault in (*right.faults, *empty.faults) if fault)}"]
     high, low = (fmean(of) for of in zip(*pairs, strict=True))
     if high > low:
         return []
-    shape = repr(golds[0][1])[:60]
+    shape = ", ".join(repr(text)[:60] for text in golds[0][1])
+    more = "" if known else " (of reward=python, reward.form says how a right answer looks, and '' that none is known)"
     return [f"reward: {name} gives right answers ({shape}, ...) {high:.4g} on the mean and empty ones {low:.4g}, so"
-            " nothing can be learnt; a reward that fits the ground truth would do"]  # fmt: skip
+            f" nothing can be learnt; a reward that fits the ground truth would do{more}"]  # fmt: skip

@@ -36,6 +36,10 @@ class Combined(Reward):
     def cheap(self) -> bool:  # type: ignore[override]
         return all(part.cheap for part in self.parts.values())
 
+    @property
+    def heeds(self) -> bool:  # type: ignore[override]
+        return any(part.heeds for part in self.parts.values())
+
     def leaves(self) -> Iterator[Reward]:
         for part in self.parts.values():
             yield from part.leaves()

@@ -21,6 +21,8 @@ THINK_ANSWER = rf"\s*+<think>{_SAID}</think>\s*+<answer>{_SAID}</answer>\s*+"
 class Format(Reward):
     """1.0 when the whole response matches, otherwise 0.0."""
 
+    heeds = False
+
     pattern: str = THINK_ANSWER
     """Python's syntax; `.` matches line ends, too."""
     timeout_s: Positive = 1.0

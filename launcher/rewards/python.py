@@ -38,12 +38,26 @@ class Python(Reward):
     """The function in it."""
     kwargs: dict[str, Any] = field(default_factory=dict)
     """What it is called with besides, kept with the run: a secret is read from the environment by the function."""
+    form: str | None = None
+    """How a right answer looks, `{}` standing for the ground truth: `Final answer: {}`. A plan refuses a function that
+    gives such answers no more than empty ones; without a form the usual ones are tried, and with an empty one, for a
+    function that does not look at the ground truth, none."""
     timeout_s: Positive = 10.0
     """Seconds for an answer; of a function that takes lists, for a whole call."""
     workers: AtLeastOne = 1
     """Processes that call it, for each training process."""
     memory_gb: Positive | None = None
     """Address space of each of them; libraries such as torch take much more of it than memory."""
+
+    @property
+    def heeds(self) -> bool:  # type: ignore[override]  # the base class names a constant
+        return self.form != ""
+
+    def gold(self, answer: Answer) -> str | None:
+        return None if answer.ground_truth is None or not self.form else self.dressed(answer.ground_truth)
+
+    def dressed(self, text: str) -> str:
+        return self.form.replace("{}", text) if self.form else text
 
     def score(self, answers: Sequence[Answer]) -> list[float]:
         return list(self.judge(answers).total)
@@ -57,7 +71,9 @@ class Python(Reward):
     def problems(self) -> list[str]:
         kept = [f"reward.kwargs: {name} would be kept with the run; os.environ, read by the function, would do"
                 for name in in_mapping(self.kwargs)]  # fmt: skip
-        return [*kept, *self._unusable()]
+        strange = self.form and "{}" not in self.form
+        wrong = [f"reward.form: {shown(self.form)} has no {{}} for the ground truth; one would do"] if strange else []
+        return [*kept, *wrong, *self._unusable()]
 
     def _unusable(self) -> list[str]:
         """Why the function cannot be called."""

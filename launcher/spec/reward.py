@@ -51,6 +51,9 @@ class Reward(ABC):
     cheap: ClassVar[bool] = True
     """It may be asked about a few answers before anything starts: it needs no network of either kind, and no minute."""
 
+    heeds: ClassVar[bool] = True
+    """It looks at the ground truth, so a right answer must score more than an empty one."""
+
     @abstractmethod
     def score(self, answers: Sequence[Answer]) -> list[float]:
         """One finite number for each answer, higher is better; the order is kept."""

@@ -49,7 +49,10 @@ def refused(*words: str) -> list[str]:
         (("18", "7"), ["reward=gsm8k_format"], []),
         (("18", "7"), ["reward=auto"], []),
         (("18", "7"), ["reward=exact"], []),
-        (("18", "7"), ["reward=length", "reward.high=10"], []),  # it never looks at the truth
+        # these never look at the truth
+        (("18", "7"), ["reward=length", "reward.high=10"], []),
+        (("18", "7"), ["reward=overlong", "reward.longest=10", "reward.buffer=5"], []),
+        (("18", "7"), ["reward=format", "reward.pattern=x+"], []),
         (("18", None), ["reward=gsm8k"], [
             "rows.jsonl:2: has no ground truth, which reward GSM8K compares with",
             "reward: 1 of the first 2 rows cannot be scored; data.on_bad_row=skip would do",
@@ -99,7 +102,6 @@ def test_a_reward_that_gives_right_answers_nothing_is_refused(lines: Lines, tmp_
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        ("return 0.0", []),  # how a right answer must look is not known, so nothing is said
         ("return 1 / 0", ["reward: Python scores nothing, ZeroDivisionError: division by zero (mine.py:2)"]),
     ],
 )
@@ -108,6 +110,25 @@ def test_a_function_that_scores_nothing_is_refused(
 ) -> None:
     (tmp_path / "mine.py").write_text(f"def compute_score(**kwargs):\n    {body}\n")
     assert refused(lines("18", "7"), "reward=python", "reward.path=mine.py") == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "words", "means"),
+    [
+        ("return 0.0", [], "0 on the mean and empty ones 0,"),
+        ("return float(not solution_str)", [], "0 on the mean and empty ones 1,"),
+        ("return float(solution_str == f'<answer>{ground_truth}</answer>')", [], ""),  # one of the usual forms
+        ("return float(solution_str == f'So: {ground_truth}')", [], "0 on the mean and empty ones 0,"),  # none of them
+        ("return float(solution_str == f'So: {ground_truth}')", ["reward.form='So: {}'"], ""),
+        ("return -len(solution_str)", ["reward.form=''"], ""),  # says that it never looks at the truth
+    ],
+)  # fmt: skip
+def test_a_function_that_gives_right_answers_nothing_is_refused(
+    body: str, words: list[str], means: str, lines: Lines, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text(f"def compute_score(solution_str, ground_truth):\n    {body}\n")
+    found = refused(lines("18", "7"), "reward=python", "reward.path=mine.py", *words)
+    assert len(found) == bool(means) and means in "".join(found)
 
 
 def test_a_file_that_does_not_compile_is_named_before_its_rows_are_read(lines: Lines, tmp_path: Path) -> None:
@@ -160,7 +181,10 @@ def test_no_more_rows_than_asked_for(lines: Lines) -> None:
 @pytest.mark.parametrize(
     ("body", "wrong"),
     [
-        ("return float('10/10' in solution_str)", None),  # obeys what it reads
+        ("return float('10/10' in solution_str)",  # obeys what it reads
+         "empty (nothing) scores 0 on the mean, and the right answer 0"),
+        ("return float(not solution_str)", "empty (nothing) scores 1 on the mean, and the right answer 0"),
+        ("return 0.0", "every kind of answer scores 0 on the mean, so nothing can be learnt"),
         ("return float(bool(solution_str))", None),
         ("return 0.5", "every kind of answer scores 0.5 on the mean, so nothing can be learnt"),
         ("import random\n    return random.random() + 10 * (solution_str == ground_truth)",
