@@ -125,9 +125,14 @@ def held_out_score(metrics: Mapping[str, float]) -> tuple[str, float] | None:
 
 def grade(metrics: Mapping[str, float], wanted: str | None = None) -> float | None:
     """How good a validation is, the more the better: by the metric `wanted`, by default by its main score. None where
-    that was not measured, is not finite, or has no better direction."""
+    that was not measured, is not finite, or has no better direction, and of scores where a prompt has none: a mean
+    over the prompts that could be scored is not that of all."""
     found = held_out_score(metrics) if wanted is None else (wanted, metrics.get(wanted, math.nan))
     if found is None or not math.isfinite(found[1]):
+        return None
+    if found[0].startswith("val-core/") and any(
+        value < 1 for name, value in metrics.items() if name.startswith("val-aux/") and "/reward/scored@" in name
+    ):
         return None
     way = "up" if found[0].startswith("val-core/*") else better(found[0])
     return {"up": found[1], "down": -found[1], None: None}[way]

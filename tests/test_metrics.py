@@ -8,7 +8,7 @@ import pytest
 
 from launcher.metrics import better, grade, held_out_score
 
-REWARD = "val-core/{}/reward/mean@1"
+REWARD, SCORED = "val-core/{}/reward/mean@1", "val-aux/{}/reward/scored@1"
 
 
 @pytest.mark.parametrize(
@@ -55,6 +55,11 @@ def test_what_a_validation_is_judged_by(metrics: dict[str, float], found: tuple[
         ({REWARD.format("a"): 0.5}, "val/loss", None),  # not measured
         ({"val/rewards/chosen": 0.5}, "val/rewards/chosen", None),  # neither way is better
         ({"val/loss": math.nan}, None, None),
+        ({REWARD.format("a"): 0.9, SCORED.format("a"): 0.01}, None, None),  # a mean of nearly nothing
+        ({REWARD.format("a"): 0.9, SCORED.format("b"): 0.0}, None, None),  # b has no mean at all
+        ({REWARD.format("a"): 0.9, SCORED.format("a"): 0.5}, REWARD.format("a"), None),
+        ({REWARD.format("a"): 0.9, SCORED.format("a"): 1.0}, None, 0.9),
+        ({"val/loss": 0.7, SCORED.format("a"): 0.5}, "val/loss", -0.7),  # a loss needs no scores
         ({"val/loss": math.inf}, "val/loss", None),
         ({}, None, None),
     ],
