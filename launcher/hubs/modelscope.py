@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+
 from launcher.hubs.repo import Address, Kind, Listing, NetworkFaults, Patience, RemoteFile
 from launcher.problems import Problems, shown
 
@@ -38,7 +41,13 @@ def listing(kind: Kind, repo: str, revision: str | None, patience: Patience) -> 
         for file in found
         if not file.is_dir
     )
-    return Listing("modelscope", kind, repo, asked, asked, files, endpoint)
+    return Listing("modelscope", kind, repo, asked, _state(files), files, endpoint)
+
+
+def _state(files: tuple[RemoteFile, ...]) -> str:
+    """In a commit's place, which the listing does not tell: a name that is another when any file is."""
+    content = sorted((file.path, file.size, file.sha256) for file in files)
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def address(listed: Listing, file: RemoteFile) -> Address:
