@@ -14,9 +14,11 @@ from launcher.launch.follow import Show
 from launcher.models import store
 from launcher.models.pretrained import Pretrained
 from launcher.problems import Problems
+from launcher.rewards.combined import Combined
 from launcher.rewards.model import RewardModel
 from launcher.spec.data import Progress as Rows
 from launcher.spec.data import Watch
+from launcher.spec.reward import Reward
 from launcher.spec.run import RunSpec
 
 LINE_S = 5.0
@@ -28,8 +30,7 @@ def prepared(run: RunSpec, show: Show) -> RunSpec:
     model, reward = run.model, run.reward
     if isinstance(model, Pretrained) and model.on_hub and not model.trust_remote_code:
         model = replace(model, path=str(_here(model, show)))
-    if isinstance(reward, RewardModel) and reward.on_hub:
-        reward = replace(reward, path=str(_here(reward, show)))
+    reward = _rewarded(reward, show)
     if found := [*model.problems(), *reward.problems()]:
         raise Problems(found)
     data = run.data.prepared(run.algorithm.data, _reading(show))
@@ -50,6 +51,15 @@ def _reading(show: Show) -> Watch:
         show(replace(RunState(), status="running", phase=told), [], lines)
 
     return watch
+
+
+def _rewarded(reward: Reward, show: Show) -> Reward:
+    """The reward with every model in it in a folder."""
+    if isinstance(reward, RewardModel) and reward.on_hub:
+        return replace(reward, path=str(_here(reward, show)))
+    if isinstance(reward, Combined):
+        return replace(reward, parts={name: _rewarded(part, show) for name, part in reward.parts.items()})
+    return reward
 
 
 def _here(asked: FromHub, show: Show) -> Path:

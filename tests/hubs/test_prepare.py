@@ -15,6 +15,7 @@ from launcher.launch.prepare import prepared
 from launcher.launch.resolve import resolve
 from launcher.models.pretrained import Pretrained
 from launcher.problems import Problems
+from launcher.rewards.combined import Auto, Weighted
 from launcher.rewards.model import RewardModel
 from launcher.spec.run import RunSpec
 
@@ -48,6 +49,17 @@ def test_both_models_become_folders(hub: Any, tmp_path: Path) -> None:
     asked = len(hub.asked)
     assert prepared(run, silent) == found
     assert len(hub.asked) == asked  # what is here is not asked for again
+
+
+def test_a_reward_model_deep_in_a_sum_becomes_a_folder(hub: Any, tmp_path: Path) -> None:
+    """The engine loads it from wherever it stands, so it is fetched from wherever it stands."""
+    hub.add("o/judge", {"config.json": json.dumps(CONFIG).encode(), "model.safetensors": b"v"})
+    run = resolve(["algorithm=grpo", "data=reverse", "sampler.n=2", "model=tiny"])
+    judge = RewardModel(path="o/judge")
+    deep = Auto(parts={"sum": Weighted(parts={"judge": judge, "given": run.reward})})
+    found = prepared(replace(run, reward=deep), silent).reward
+    here = replace(judge, path=str(tmp_path / "store/o/judge"))
+    assert found == Auto(parts={"sum": Weighted(parts={"judge": here, "given": run.reward})})
 
 
 def test_what_is_no_hubs_stays(tmp_path: Path) -> None:
