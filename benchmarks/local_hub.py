@@ -136,7 +136,12 @@ class _Handler(Answering):
         found = self.hub.repos.get((kind.strip("/").removesuffix("s"), repo))
         if found is None:
             self._json({"error": "Repository not found", "Code": 404}, 404, {"X-Error-Code": "RepoNotFound"})
-        elif found.gated and f"Bearer {self.hub.token}" != self.headers.get("Authorization"):
+        return found
+
+    def _open(self, kind: str, repo: str) -> Repo | None:
+        """A repository, to who may have what is in it."""
+        found = self._repo(kind, repo)
+        if found and found.gated and f"Bearer {self.hub.token}" != self.headers.get("Authorization"):
             told = {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access to it is restricted"}
             self._json({"error": "gated"}, 403, told)
             return None
@@ -153,7 +158,13 @@ class _Handler(Answering):
             for node in siblings:
                 if lfs := node["lfs"]:
                     node["lfs"] = {"size": lfs["size"], "sha256": lfs["oid"], "pointerSize": lfs["pointerSize"]}
-            self._json({"id": repo, "sha": found.commit, "siblings": siblings, "tags": [], "private": False})
+            gated = "manual" if found.gated else False  # the listing is everyone's
+            more = {"tags": [], "private": False, "gated": gated}
+            self._json({"id": repo, "sha": found.commit, "siblings": siblings, **more})
+
+    def hf_auth(self, kind: str, repo: str) -> None:
+        if self._open(kind, repo):
+            self._json({})
 
     def hf_tree(self, kind: str, repo: str, revision: str) -> None:
         if (found := self._repo(kind, repo)) and self._has(found, revision):
@@ -166,7 +177,7 @@ class _Handler(Answering):
         return False
 
     def hf_file(self, kind: str | None, repo: str, revision: str, path: str) -> None:
-        found = self._repo(kind or "models", repo)
+        found = self._open(kind or "models", repo)
         if not found:
             return
         if path not in found.files:
@@ -186,7 +197,7 @@ class _Handler(Answering):
     # ModelScope
 
     def ms_list(self, kind: str, repo: str) -> None:
-        if found := self._repo(kind, repo):
+        if found := self._open(kind, repo):
             if self.query.get("Revision") not in ("master", found.commit):
                 self._json({"Code": 10010205001, "Message": "no such revision"}, 404)
                 return
@@ -199,7 +210,7 @@ class _Handler(Answering):
             self._json({"Code": 200, "Success": True, "Data": {"Files": files[(page - 1) * size : page * size]}})
 
     def ms_file(self, kind: str, repo: str) -> None:
-        found, path = self._repo(kind, repo), self.query["FilePath"]
+        found, path = self._open(kind, repo), self.query["FilePath"]
         if found and path in found.files:
             self._bytes(kind, repo, path, {}, path.endswith(LFS))
         elif found:
@@ -245,6 +256,7 @@ _ID = r"[^/]+/[^/]+"
 _ROUTES = (
     (rf"/api/(?P<kind>models|datasets)/(?P<repo>{_ID})(/revision/(?P<revision>.+))?", "hf_info"),
     (rf"/api/(?P<kind>models|datasets)/(?P<repo>{_ID})/tree/(?P<revision>[^/]+)", "hf_tree"),
+    (rf"/api/(?P<kind>models|datasets)/(?P<repo>{_ID})/auth-check", "hf_auth"),
     (rf"/(?P<kind>datasets/)?(?P<repo>{_ID})/resolve/(?P<revision>[^/]+)/(?P<path>.+)", "hf_file"),
     (rf"/api/v1/(?P<kind>models|datasets)/(?P<repo>{_ID})/repo/(files|tree)", "ms_list"),
     (rf"/api/v1/(?P<kind>models|datasets)/(?P<repo>{_ID})/repo", "ms_file"),

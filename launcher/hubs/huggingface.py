@@ -65,9 +65,11 @@ def _info(kind: Kind, repo: str, revision: str | None, patience: Patience) -> An
     while True:
         tries += 1
         try:
-            return HfApi(library_name="rlrun").repo_info(
-                repo, repo_type=kind, revision=revision, files_metadata=True, timeout=patience.read_s
-            )
+            api = HfApi(library_name="rlrun")
+            info = api.repo_info(repo, repo_type=kind, revision=revision, files_metadata=True, timeout=patience.read_s)
+            if info.gated:  # it is listed to everyone, and its files are refused
+                api.auth_check(repo, repo_type=kind)
+            return info
         except errors.GatedRepoError as error:
             raise Problems(
                 [f"{repo}: huggingface shows it to those who accepted its licence; accepting it at"

@@ -221,6 +221,15 @@ def test_what_a_hub_refuses_is_named(hub: Any, files: Any, monkeypatch: pytest.M
     assert revision == "o/m: huggingface has no revision 'v9' of it; a branch, tag or commit would do"
 
 
+def test_auto_passes_over_a_gate(hub: Any, files: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hub lists a gated repository to everyone; that its files are refused must be found before they are asked for,
+    while another hub can still be asked."""
+    hub.token = "hf_right"
+    hub.add("o/gated", files, gated=True)
+    monkeypatch.setenv("MODELSCOPE_API_TOKEN", "hf_right")  # there it was accepted
+    assert listing("model", "o/gated", sources=["huggingface", "modelscope"]).source == "modelscope"
+
+
 def test_auto_takes_the_first_that_has_it(hub: Any, files: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A hub that lost its network is passed over."""
     assert listing("model", "o/m", sources=["modelscope", "huggingface"]).source == "modelscope"
