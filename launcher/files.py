@@ -5,6 +5,16 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from launcher.problems import Problems
+
+
+def expanded(path: str | Path) -> Path:
+    """With `~` written out. Raises `Problems` for the home of nobody."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise Problems([f"{path}: nobody here has such a home folder; a whole path would do"]) from error
+
 
 class Log:
     """An append-only text file. While the disk refuses, lines wait in memory and none is lost or torn."""

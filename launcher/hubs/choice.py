@@ -34,7 +34,7 @@ class FromHub:
     @property
     def on_hub(self) -> bool:
         """Whether `path` names a repository, and no folder that is here."""
-        here = Path(self.path).expanduser()
+        here = Path(self.path)  # a name that a hub may have has no `~`
         return is_id(self.path) and not here.exists() and not here.parent.is_dir()
 
     def hub_problems(self, where: str, fits: Callable[[Path], bool], lacks: str = "config.json") -> list[str]:

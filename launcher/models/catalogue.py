@@ -7,6 +7,7 @@ from pathlib import Path
 
 import yaml
 
+from launcher.files import expanded
 from launcher.hubs import manifest
 from launcher.hubs.manifest import Manifest
 from launcher.models import config, size, store, weights
@@ -76,7 +77,7 @@ def wanted(word: str, group: Path) -> Pretrained:
 
 def known(word: str, group: Path) -> Known:
     """What is known of a choice, a hub id or a folder, without a network. Raises `Problems` where that is nothing."""
-    folder = Path(word).expanduser()
+    folder = expanded(word)
     if word not in choices(group) and folder.is_dir():
         return _of_folder(folder)
     model = wanted(word, group)

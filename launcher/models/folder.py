@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import checkpoints
+from launcher.files import expanded
 from launcher.models.pretrained import weights_of
 from launcher.models.tensors import Stored, stored
 from launcher.problems import Problems, said, shown
@@ -69,7 +70,7 @@ def opened(given: str) -> Folder:
 
 
 def _found(given: str) -> Path:
-    path = Path(given).expanduser()
+    path = expanded(given)
     if not path.is_dir():
         raise Problems([f"{given}: no such folder; a model's, a checkpoint's or a run's would do"])
     if (path / checkpoints.MANIFEST).is_file():

@@ -10,6 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from launcher.files import expanded
 from launcher.models import lora
 from launcher.models.folder import Folder, few, opened, unlike
 from launcher.models.mixing import METHODS, Method
@@ -117,7 +118,7 @@ def _base_of(adapter: Folder) -> str:
     if (adapter.path / "base").is_dir():
         return str(adapter.path / "base")
     named = adapter.config.get("base_model_name_or_path")
-    if not isinstance(named, str) or not Path(named).expanduser().is_dir():
+    if not isinstance(named, str) or not expanded(named).is_dir():
         raise Problems(
             [f"--base: {adapter.given} belongs to {shown(named)}, which is no folder here; its folder would do"]
         )

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from launcher.files import expanded
 from launcher.hubs import huggingface, manifest
 from launcher.hubs.fetch import fetch, listing
 from launcher.hubs.progress import Watch
@@ -20,7 +21,7 @@ from launcher.problems import Problems, shown
 
 
 def root() -> Path:
-    return Path(os.environ.get("RLRUN_MODELS") or "~/.cache/rlrun/models").expanduser()
+    return expanded(os.environ.get("RLRUN_MODELS") or "~/.cache/rlrun/models")
 
 
 def folder_of(repo: str, revision: str | None = None) -> Path:
@@ -51,6 +52,8 @@ def download(
 
     Raises `Problems` (nothing to load, gated, no room), `NetworkFaults`, or `OSError`.
     """
+    if to is None and huggingface.offline() and (here := find(repo, revision)):
+        return here  # nobody may be asked whether it changed
     folder = to or folder_of(repo, revision)
     listed = listing("model", repo, sources=sources, revision=revision)
     fetch(listed, _wanted(listed), folder, watch, workers=workers)

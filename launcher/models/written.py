@@ -15,7 +15,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from launcher.files import sync_path
+from launcher.files import expanded, sync_path
 from launcher.models.folder import INDEX, WEIGHTS, opened
 from launcher.models.tensors import CHUNK, Shape, Told, Writer, examined, laid_out
 from launcher.problems import Problems
@@ -37,7 +37,7 @@ class Piece:
 
 def out_problems(out: Path, inputs: Sequence[Path], needed: int) -> list[str]:
     """Why a folder of so many bytes cannot be made at `out`."""
-    final = out.expanduser().resolve()
+    final = expanded(out).resolve()
     for path in inputs:
         source = path.resolve()
         if final == source or source in final.parents or final in source.parents:
@@ -64,7 +64,7 @@ def _mb(count: int) -> str:
 def drafted(out: Path) -> Iterator[Path]:
     """A folder to fill, which becomes `out` when all went well. After an error nothing of it remains; what a kill
     leaves has another name, and goes when `out` is made again."""
-    final = out.expanduser().resolve()
+    final = expanded(out).resolve()
     final.parent.mkdir(parents=True, exist_ok=True)
     draft = final.with_name(f".{final.name}.unfinished")
     draft.mkdir(mode=0o700, exist_ok=True)

@@ -123,6 +123,8 @@ def test_one_is_exported_and_loads(which: list[str], trained: Path, look: Look, 
         (["r", "best", "--metric", "val/los"], ["--metric: no checkpoint has 'val/los'; did you mean val/loss?"]),
         (["r", "export", "--to", "hf", "--out", "o", "--step", "77"],
          ["--step: rlrun/r has no checkpoint of step 77; it has {}, 5, 6"]),
+        (["r", "export", "--to", "hf", "--out", "~nobody42/o"],
+         ["~nobody42/o: nobody here has such a home folder; a whole path would do"]),
         (["q"], ["'q': no run of that name in runs; it may be rlrun/r"]),
     ],
 )  # fmt: skip

@@ -98,6 +98,10 @@ BAD = [
     (["download", "o/pickle", "--source", "modelscope"], 2, "o/pickle on modelscope: has its weights as"),
     (["show", "o/m"], 2, "'o/m': is not here and not in the catalogue; rlrun model download o/m would do"),
     (["show", "."], 2, ".: holds no config.json; a model's folder would do"),
+    (["show", "~nobody42/x"], 2, "~nobody42/x: nobody here has such a home folder"),
+    (["size", "~nobody42/x"], 2, "~nobody42/x: nobody here has such a home folder"),
+    (["download", "~nobody42/x"], 2, "'~nobody42/x': is neither a model of the catalogue nor owner/name"),
+    (["merge", "~nobody42/x", ".", "--method", "linear", "--out", "o"], 2, "~nobody42/x: nobody here has such a home"),
     (["size", "none"], 2, "'none': is neither a model of the catalogue nor owner/name"),
     (["download", "o/cut", "--source", "huggingface"], 1, "answers 500, 4 times in a row; 0 of 7 bytes are kept"),
 ]  # fmt: skip
