@@ -59,10 +59,9 @@ class Pretrained(FromHub, Model):
                 f"model.path: {shown(self.path)} needs Python code that comes with it ({shown(code)});"
                 " model.trust_remote_code=true would run it, after you read it"
             ]
-        index = folder / weights.INDEX
-        if index.is_file() and not (folder / weights.SINGLE).is_file():
-            return [f"model.path: {line}" for line in weights.folder_faults(folder)]
-        return []
+        if newest_first(Path(self.path).expanduser() / "checkpoints"):
+            return []  # a run's: the newest that verifies is taken, whatever this one is
+        return [f"model.path: {line}" for line in weights.folder_faults(folder) or weights.cut_faults(folder)]
 
 
 def _is_model(folder: Path) -> bool:

@@ -67,19 +67,37 @@ def folder_faults(folder: Path) -> list[str]:
     return [f"{folder}: holds no weights; {SINGLE} or {INDEX} would do"]
 
 
+def cut_faults(folder: Path) -> list[str]:
+    """Which files of a folder without `folder_faults` do not hold what their headers name: one line each."""
+    found = []
+    for path in (folder / name for name in _read_by_a_loader(folder)):
+        try:
+            with path.open("rb") as file:
+                begin = 8 + int.from_bytes(file.read(8), "little")
+            ends = [of["data_offsets"][1] for name, of in header(path).items() if name != "__metadata__"]
+            if (size := path.stat().st_size) != begin + max(ends, default=0):
+                found.append(f"{path}: has {size} bytes and its header names {begin + max(ends, default=0)};"
+                             " the whole file would do")  # fmt: skip
+        except (OSError, ValueError, KeyError, TypeError, IndexError):
+            found.append(f"{path}: cannot be read as safetensors; the whole file would do")
+    return found
+
+
+def _read_by_a_loader(folder: Path) -> list[str]:
+    if (folder / SINGLE).is_file():
+        return [SINGLE]
+    if (folder / INDEX).is_file():
+        return shards_of((folder / INDEX).read_bytes())[0]
+    return [ADAPTER] if (folder / ADAPTER).is_file() else []
+
+
 def counted(folder: Path) -> dict[str, int]:
     """Weights for each number format, by the headers of the folder's safetensors files.
 
     Raises `ValueError` where a header cannot be read.
     """
-    if (folder / SINGLE).is_file():
-        files = [SINGLE]
-    elif (folder / INDEX).is_file():
-        files, _ = shards_of((folder / INDEX).read_bytes())
-    else:
-        files = [ADAPTER] if (folder / ADAPTER).is_file() else []
     found: dict[str, int] = {}
-    for name in files:
+    for name in _read_by_a_loader(folder):
         for tensor, of in header(names.inside(folder, name)).items():
             if tensor != "__metadata__":
                 found[of["dtype"]] = found.get(of["dtype"], 0) + prod(of["shape"])

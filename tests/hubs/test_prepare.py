@@ -20,6 +20,7 @@ from launcher.rewards.model import RewardModel
 from launcher.spec.run import RunSpec
 
 CONFIG = {"model_type": "qwen3"}
+WEIGHTS = (2).to_bytes(8, "little") + b"{}"  # a safetensors file without tensors
 
 
 def run_of(*words: str) -> RunSpec:
@@ -35,8 +36,8 @@ def here(run: RunSpec) -> str:
 
 
 def test_both_models_become_folders(hub: Any, tmp_path: Path) -> None:
-    hub.add("o/policy", {"config.json": json.dumps(CONFIG).encode(), "model.safetensors": b"w"})
-    hub.add("o/judge", {"config.json": json.dumps(CONFIG).encode(), "model.safetensors": b"v"})
+    hub.add("o/policy", {"config.json": json.dumps(CONFIG).encode(), "model.safetensors": WEIGHTS})
+    hub.add("o/judge", {"config.json": json.dumps(CONFIG).encode(), "model.safetensors": WEIGHTS})
     run = run_of("model.path=o/policy", "reward=model", "reward.path=o/judge", "reward.source=modelscope")
     shown: list[tuple[str, list[str]]] = []
     found = prepared(run, lambda state, events, lines: shown.append((state.phase, lines)))
@@ -53,7 +54,7 @@ def test_both_models_become_folders(hub: Any, tmp_path: Path) -> None:
 
 def test_a_reward_model_deep_in_a_sum_becomes_a_folder(hub: Any, tmp_path: Path) -> None:
     """The engine loads it from wherever it stands, so it is fetched from wherever it stands."""
-    hub.add("o/judge", {"config.json": json.dumps(CONFIG).encode(), "model.safetensors": b"v"})
+    hub.add("o/judge", {"config.json": json.dumps(CONFIG).encode(), "model.safetensors": WEIGHTS})
     run = resolve(["algorithm=grpo", "data=reverse", "sampler.n=2", "model=tiny"])
     judge = RewardModel(path="o/judge")
     deep = Auto(parts={"sum": Weighted(parts={"judge": judge, "given": run.reward})})
@@ -66,6 +67,7 @@ def test_what_is_no_hubs_stays(tmp_path: Path) -> None:
     run = resolve(["algorithm=grpo", "data=reverse", "sampler.n=2", "model=tiny"])
     assert prepared(run, silent) == run
     (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(WEIGHTS)
     local = run_of(f"model.path={tmp_path}")
     assert prepared(local, silent) == local
 
@@ -109,7 +111,7 @@ ORDERS = [
 
 @pytest.mark.parametrize(("words", "first"), ORDERS, ids=[" ".join(row[0]) for row in ORDERS])
 def test_hubs_are_asked_in_the_order_given(words: list[str], first: str, hub: Any) -> None:
-    hub.add("o/policy", {"config.json": b"{}", "model.safetensors": b"w"})
+    hub.add("o/policy", {"config.json": b"{}", "model.safetensors": WEIGHTS})
     prepared(run_of("model.path=o/policy", *words), silent)
     assert hub.asked[0].path.startswith(first)
 

@@ -59,6 +59,29 @@ def test_pickles_are_no_weights(name: str, tmp_path: Path) -> None:
     assert f"holds weights as pickle only ('{name}'), which can run code; safetensors would do" in line
 
 
+def test_a_folder_that_no_loader_takes_is_refused_before_a_run(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "pytorch_model.bin").write_bytes(b"p")
+    path = tmp_path / "model.safetensors"
+    (pickle,) = Pretrained(path=str(tmp_path)).problems()
+    assert pickle.startswith("model.path: ") and "holds weights as pickle only" in pickle
+    save_file({"w": torch.zeros(4)}, path)
+    assert Pretrained(path=str(tmp_path)).problems() == []
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-4])  # its header is whole
+    assert Pretrained(path=str(tmp_path)).problems() == [
+        f"model.path: {path}: has {len(whole) - 4} bytes and its header names {len(whole)}; the whole file would do"
+    ]
+    path.write_bytes(whole[:20])
+    (cut,) = Pretrained(path=str(tmp_path)).problems()
+    assert "cannot be read as safetensors" in cut
+    path.rename(tmp_path / "adapter_model.safetensors")  # of adapters it is looked at as well
+    assert len(Pretrained(path=str(tmp_path)).problems()) == 1
+    (tmp_path / "checkpoints" / "step_000001" / "policy").mkdir(parents=True)  # a run's: an older one may verify
+    (tmp_path / "checkpoints" / "step_000001" / "manifest.json").write_text("{}")
+    assert Pretrained(path=str(tmp_path)).problems() == []
+
+
 def test_weights_are_counted_by_their_headers(tmp_path: Path) -> None:
     save_file({"a": torch.zeros(3, 5), "b": torch.zeros(2, dtype=torch.bfloat16)}, tmp_path / "1.safetensors")
     save_file({"c": torch.zeros(4), "d": torch.zeros(())}, tmp_path / "2.safetensors")
@@ -90,6 +113,7 @@ CODE = [
 def test_code_that_comes_with_a_model(node: dict[str, Any], code: str, tmp_path: Path) -> None:
     assert config.foreign_code(node) == code
     (tmp_path / "config.json").write_text(json.dumps(node))
+    (tmp_path / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     found = Pretrained(path=str(tmp_path)).problems()
     assert found == ([] if not code else [
         f"model.path: {str(tmp_path)!r} needs Python code that comes with it ({code!r});"
