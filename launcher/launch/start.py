@@ -22,7 +22,7 @@ from launcher.launch.amend import amended
 from launcher.launch.explain import explain
 from launcher.launch.folder import Folder, Lock, free_name, rewind, take, told_by
 from launcher.launch.follow import Follower, Outcome, Show, follow
-from launcher.launch.prepare import prepared
+from launcher.launch.prepare import origin, prepared
 from launcher.problems import Problems, said
 from launcher.settings import from_node
 from launcher.spec.run import RunSpec
@@ -65,8 +65,11 @@ def resume(folder: Folder, words: Sequence[str], show: Show) -> Outcome:
     of_model = run.model.problems() if weights_elsewhere else []
     if found := [*run.data.problems(), *run.reward.problems(), *of_model]:
         raise Problems(found)
-    if run.data.fingerprint() != _recorded(folder).get("data"):
+    recorded = _recorded(folder)
+    if run.data.fingerprint() != recorded.get("data"):
         raise Problems(["data: is not what the run began with (its sha256 differs); the data as it was would do"])
+    if weights_elsewhere and recorded.get("model") not in (None, origin(run.model)):
+        raise Problems(["model: is not what the run began with (its manifest differs); the model as it was would do"])
     with Lock(folder) as lock:
         checkpoints.tidy(folder.checkpoints)
         newest, faults = checkpoints.newest_verified(folder.checkpoints)
@@ -117,11 +120,12 @@ def _check_data(run: RunSpec, folder: Folder) -> None:
 
 
 def _lock(run: RunSpec) -> dict[str, object]:
-    """What else decides the result: versions, data, seed."""
+    """What else decides the result: versions, data, model, seed."""
     return {
         "python": sys.version.split()[0],
         "packages": {name: _version(name) for name in PACKAGES},
         "data": run.data.fingerprint(),
+        "model": origin(run.model),
         "seed": run.seed,
     }
 

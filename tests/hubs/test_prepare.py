@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -136,3 +137,12 @@ def test_a_run_from_a_hub(hub: Any, commands: Any, small: list[str], tmp_path: P
     assert spec["model"]["path"] == str(tmp_path / "store/o/policy")
     assert "o/policy" in (rlrun.run("b") / "words.txt").read_text()
     assert replace(Pretrained(path=spec["model"]["path"])).shape is not None
+    locked = json.loads((rlrun.run("b") / "lock.json").read_text())["model"]
+    assert (locked["repo"], locked["commit"]) == ("o/policy", "c" * 40) and len(locked["files"]) == 64
+    shutil.rmtree(rlrun.run("b") / "checkpoints")  # it goes on from the model itself, which is now another one
+    of = tmp_path / "store/o/policy/.rlrun/manifest.json"
+    of.write_text(of.read_text().replace("c" * 40, "d" * 40))
+    again = rlrun("train", "--resume", "b")
+    assert (again.returncode, again.stderr) == (
+        2, "✗ model: is not what the run began with (its manifest differs); the model as it was would do\n"
+    )  # fmt: skip
