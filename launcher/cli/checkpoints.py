@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from launcher.cli.counted import counted
-from launcher.cli.runs import WIDE, Name, Root
-from launcher.cli.say import AsJson, err, out, printable, problems_named, say_json
+from launcher.cli.runs import Name, Root
+from launcher.cli.say import AsJson, err, out, printable, problems_named, say_json, wide
 from launcher.launch import kept as keeping
 from launcher.launch import runs
 from launcher.launch.folder import Folder
@@ -104,7 +103,7 @@ def _list(run: Folder, metric: str | None, verify: bool, as_json: bool) -> None:
             str(one.step), f"{datetime.fromtimestamp(one.at):%Y-%m-%d %H:%M}", f"{one.bytes / 1e6:,.1f}", _state(one),
             *value, Text(", ".join(marks), "green"),
         )  # fmt: skip
-    (out if out.is_terminal else Console(width=WIDE)).print(table)
+    wide().print(table)
     for fault in [fault for one in found for fault in one.faults or ()]:
         out.print(Text.assemble(("damaged  ", "bold red"), printable(fault)), soft_wrap=True)
     if judged:

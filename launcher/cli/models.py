@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from launcher.cli.downloads import showing
-from launcher.cli.say import AsJson, out, printable, problems_named, say_json, say_problems
+from launcher.cli.say import AsJson, out, printable, problems_named, say_json, say_problems, wide
 from launcher.hubs import manifest
 from launcher.hubs.repo import NetworkFaults
 from launcher.launch.resolve import conf_dir
@@ -26,7 +25,6 @@ from launcher.spec.model import Architecture
 app = typer.Typer(no_args_is_help=True, help="Models: the catalogue, what is here, and fetching what is not.")
 
 Word = Annotated[str, typer.Argument(metavar="NAME-OR-ID-OR-FOLDER", help="qwen3-0.6b, owner/name, or a folder.")]
-WIDE = 1_000
 
 
 def _group() -> Path:
@@ -66,13 +64,8 @@ def list_models(as_json: AsJson = False) -> None:
             Text(printable(f"{known.repo}{' (gated)' if known.gated else ''}")),
             Text(printable(str(known.folder)) if known.folder else "", "green"),
         )  # fmt: skip
-    _wide().print(table)
+    wide().print(table)
     return None
-
-
-def _wide() -> Console:
-    """A program reads whole names."""
-    return out if out.is_terminal else Console(width=WIDE)
 
 
 @app.command("show")
@@ -88,7 +81,7 @@ def show(word: Word, verify: Annotated[bool, typer.Option("--verify", help="Hash
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
         for name, value in _rows(known):
             table.add_row(Text(name, "dim"), Text(printable(value)))
-        _wide().print(table)
+        wide().print(table)
         say_problems(faults)
     if faults:
         raise typer.Exit(1)

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from launcher.cli.say import AsJson, out, printable, problems_named, say_json
+from launcher.cli.say import AsJson, out, printable, problems_named, say_json, wide
 from launcher.cli.screen import COLOURS, picture
 from launcher.launch import runs
 from launcher.launch.folder import holder
@@ -25,7 +24,6 @@ Root = Annotated[Path, typer.Option("--root", help="The folder that holds runs."
 Name = Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, project/experiment, or experiment.")]
 
 POLL_S = 0.2
-WIDE = 1_000
 
 
 def list_runs(root: Root = Path("runs"), as_json: AsJson = False) -> None:
@@ -48,7 +46,7 @@ def list_runs(root: Root = Path("runs"), as_json: AsJson = False) -> None:
             f"{state.step}/{state.steps}", "" if state.score is None else compact(state.score),
             Text(printable(f"{label(held_out[0])} {compact(held_out[1])}") if held_out else ""),
         )  # fmt: skip
-    (out if out.is_terminal else Console(width=WIDE)).print(table)  # a program reads whole names
+    wide().print(table)
     return None
 
 

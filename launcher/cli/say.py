@@ -17,7 +17,14 @@ from launcher.problems import Problems, said
 out = Console()
 err = Console(stderr=True)
 
+WIDE = 1_000
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def wide() -> Console:
+    """Where tables go: a program reads whole names."""
+    return out if out.is_terminal else Console(width=WIDE)
 
 
 @contextmanager

@@ -103,7 +103,7 @@ def _check_peer(connection: HTTPConnection, session: Session) -> None:
 class Opened:
     """A server's answer, before its bytes are read."""
 
-    def __init__(self, response: requests.Response, first: requests.Response, hops: int) -> None:
+    def __init__(self, response: requests.Response, first: requests.Response) -> None:
         self._response = response
         self.host = host_of(urlsplit(response.url))
         self.hub_headers = first.headers
@@ -159,7 +159,7 @@ def opened(web: Session, address: Address, start: int, patience: Patience) -> It
                 url = _next(url, location, web.only_public)
                 continue
             _check_status(response, hop, first)
-            yield Opened(response, first, hop)
+            yield Opened(response, first)
             return
     raise Refused(f"{host_of(hub)} sends us on more than {MAX_HOPS} times")
 
