@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -14,9 +13,7 @@ from rich.text import Text
 
 from launcher.cli.say import err, printable
 from launcher.hubs.progress import Progress
-from launcher.monitor.lines import clock
-
-LINE_S = 5.0
+from launcher.monitor.lines import Seldom, clock
 
 
 @contextmanager
@@ -51,14 +48,13 @@ def _drawn(bars: Bars) -> Callable[[Progress], None]:
 
 
 def _lines(console: Console) -> Callable[[Progress], None]:
-    last = [time.monotonic()]
+    seldom = Seldom()
 
     def watch(progress: Progress) -> None:
         for note in progress.notes:
             console.print(Text(printable(note)), soft_wrap=True)
-        if time.monotonic() - last[0] < LINE_S:
+        if not seldom.due():
             return
-        last[0] = time.monotonic()
         left = f", {clock(progress.eta_s)} left" if progress.eta_s is not None else ""
         console.print(
             f"{progress.there / 1e6:,.1f} of {progress.size / 1e6:,.1f} MB,"

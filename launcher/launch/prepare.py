@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from launcher.hubs.progress import Progress
 from launcher.launch.follow import Show
 from launcher.models import store
 from launcher.models.pretrained import Pretrained
+from launcher.monitor.lines import Seldom
 from launcher.problems import Problems
 from launcher.rewards.combined import Combined
 from launcher.rewards.model import RewardModel
@@ -24,8 +24,6 @@ from launcher.spec.data import Watch
 from launcher.spec.model import Model
 from launcher.spec.reward import Reward
 from launcher.spec.run import RunSpec
-
-LINE_S = 5.0
 
 
 def origin(model: Model) -> dict[str, str] | None:
@@ -52,15 +50,11 @@ def prepared(run: RunSpec, show: Show) -> RunSpec:
 
 def _reading(show: Show) -> Watch:
     """Shows data being prepared as the phase that the run is in."""
-    last = [time.monotonic()]
+    seldom = Seldom()
 
     def watch(at: Rows) -> None:
-        now = time.monotonic()
-        due = now - last[0] >= LINE_S
         told = f"{at.doing} {100 * at.done_bytes // max(at.bytes, 1)} %"
-        if due:
-            last[0] = now
-        lines = [f"{told}, {at.rows:,} rows"] if due else []
+        lines = [f"{told}, {at.rows:,} rows"] if seldom.due() else []
         show(replace(RunState(), status="running", phase=told), [], lines)
 
     return watch
@@ -84,16 +78,12 @@ def _here(asked: FromHub, show: Show) -> Path:
 
 def _told(repo: str, show: Show) -> Callable[[Progress], None]:
     """Shows a download as the phase that the run is in."""
-    last = [0.0]
+    seldom = Seldom()
 
     def watch(progress: Progress) -> None:
-        now = time.monotonic()
-        due = now - last[0] >= LINE_S
         share = 100 * progress.there // max(progress.size, 1)
         told = f"downloading {repo} {share} % of {progress.size / 1e9:.2f} GB, {progress.bytes_per_s / 1e6:.1f} MB/s"
-        if due:
-            last[0] = now
-        lines = [*progress.notes, *([told] if due else [])]
+        lines = [*progress.notes, *([told] if seldom.due() else [])]
         show(replace(RunState(), status="running", phase=f"downloading {repo} {share} %"), [], lines)
 
     return watch

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+import time
+
 from launcher.events import Alert, Ended, Event, Loaded, RunState, Saved, Started, Step
 from launcher.problems import shown
 
+LINE_S = 5.0
 BAR = 10
 EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+class Seldom:
+    """When a line about what goes on is due: every `LINE_S` seconds."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def due(self) -> bool:
+        now = time.monotonic()
+        if now - self._last < LINE_S:
+            return False
+        self._last = now
+        return True
 
 
 def console_lines(event: Event, state: RunState) -> list[str]:

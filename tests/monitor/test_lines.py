@@ -8,7 +8,7 @@ import re
 import pytest
 
 from launcher.events import Alert, Crashed, Ended, Event, Loaded, Phase, RunState, Saved, Started, Step, after
-from launcher.monitor.lines import clock, compact, console_lines, number, progress_line, step_line
+from launcher.monitor.lines import Seldom, clock, compact, console_lines, number, progress_line, step_line
 
 LOADED = {"rows": 60, "refused": 0, "val_rows": 0, "val_refused": 0, "steps_per_epoch": 7, "steps": 20}
 
@@ -142,3 +142,13 @@ def test_what_an_event_says(event: Event, lines: list[str]) -> None:
 def test_one_line_stays_one_line(event: Event) -> None:
     (line,) = console_lines(event, RunState())
     assert line.splitlines() == [line] and not line.startswith("step:3 ")
+
+
+def test_a_line_is_due_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not at once, and after each line the seconds count anew."""
+    now = [100.0]
+    monkeypatch.setattr("launcher.monitor.lines.time.monotonic", lambda: now[0])
+    seldom, told = Seldom(), []
+    for now[0] in (100.0, 104.9, 105.0, 109.9, 110.1):
+        told.append(seldom.due())
+    assert told == [False, False, True, False, True]
