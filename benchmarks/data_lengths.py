@@ -18,5 +18,5 @@ data = Files(train_files=(source,))
 lengths = Lengths(Encoder(tokenizer(Pretrained(path=model)), data))
 begun = time.process_time()
 rows = [row for row in data.read("train", "prompts") if isinstance(row, Row)]
-kept = sum(prompt <= 512 for prompt, _ in lengths.of(rows, "prompts"))
+kept = sum(count[0] <= 512 for count in lengths.of(rows, "prompts") if not isinstance(count, str))
 print(json.dumps({"rows": kept, "cpu_s": time.process_time() - begun}))

@@ -18,9 +18,7 @@ from rich.progress import (
 )
 
 from launcher.cli.say import err, printable
-from launcher.monitor.lines import clock
-
-SELDOM_S = 5.0
+from launcher.monitor.lines import Seldom, clock
 
 
 class Show(Protocol):
@@ -53,14 +51,13 @@ def _drawn(progress: Progress) -> Show:
 
 def _line_printer() -> Show:
     began = dict[str, float]()
-    last = [time.monotonic()]
+    seldom = Seldom()
 
     def show(doing: str, done: int, total: int, more: str = "") -> None:
         now = time.monotonic()
         began.setdefault(doing, now)
-        if now - last[0] < SELDOM_S:
+        if not seldom.due():
             return
-        last[0] = now
         speed = done / (now - began[doing]) if now > began[doing] else 0.0
         left = clock((total - done) / speed) if speed else "?"
         told = f"{done / 1e6:,.0f}/{total / 1e6:,.0f} MB, {speed / 1e6:,.0f} MB/s{', ' if more else ''}{more}"
