@@ -50,3 +50,8 @@ def test_every_link_leads_somewhere():
 def test_ci_calls_the_test_command_that_is_named_here():
     assert "make test" in README
     assert re.search(r"^make test$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+
+
+def test_nothing_waits_to_be_filled_in():
+    for block in re.findall(r"```text\n(.*?)```", README, re.DOTALL):
+        assert not re.fullmatch(r"[A-Z_]+\s*", block)
