@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 FLOORS = [
-    {"problems", "settings", "metrics", "files", "events", "checkpoints", "foreign"},
+    {"problems", "settings", "metrics", "files", "events", "checkpoints", "foreign", "verdicts", "machine"},
     {"spec", "hubs"},
     {"algorithms", "rewards", "environments", "data", "models", "clusters", "monitor", "tracking"},
     {"engines"},
@@ -32,6 +32,8 @@ ROOMS = {  # where each heavy library may be imported when the file runs
     "math_verify": ("rewards/",),
     "ray": ("clusters/ray.py",),
     "vllm": ("engines/torch/vllm.py",),
+    "psutil": ("machine.py",),
+    "pynvml": ("machine.py",),
     "typer": ("cli/",),
     "rich": ("cli/",),
     "verl": (),

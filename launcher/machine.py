@@ -1,0 +1,113 @@
+"""What this machine has: cores, memory, disk, GPUs, and the packages that decide a result. Loads no torch."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import psutil
+import pynvml
+
+PACKAGES = (
+    "rlrun", "torch", "transformers", "peft", "safetensors", "tokenizers", "numpy", "hydra-core", "omegaconf",
+    "pydantic", "pyarrow", "huggingface_hub", "ray", "vllm",
+)  # fmt: skip
+_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU, as its driver tells it."""
+
+    index: int
+    name: str
+    memory_bytes: int
+    free_bytes: int
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """The GPUs of this machine, whatever CUDA_VISIBLE_DEVICES says."""
+
+    driver: str = ""
+    cuda: str = ""
+    """The newest CUDA that the driver runs, as 12.8."""
+    found: tuple[Gpu, ...] = ()
+    trouble: str = ""
+    """Why the driver could not be asked, where there is one."""
+
+
+def cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def memory_bytes() -> int:
+    """All of this machine's memory, or what its container may use of it."""
+    total = int(psutil.virtual_memory().total)
+    for name in _LIMITS:
+        with suppress(OSError, ValueError):  # `max`: no limit
+            total = min(total, int(Path(name).read_text()))
+    return total
+
+
+def free_memory_bytes() -> int:
+    """What new processes can have before anything is swapped."""
+    return min(int(psutil.virtual_memory().available), memory_bytes())
+
+
+def free_bytes(path: Path) -> int:
+    """Free on the disk that holds `path`, or will hold it. Raises `OSError`."""
+    whole = path.absolute()
+    standing = next(place for place in (whole, *whole.parents) if place.exists())
+    return shutil.disk_usage(standing).free
+
+
+def gpus() -> Gpus:
+    """NVIDIA's GPUs; none where no driver is."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        absent = isinstance(error, (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded))
+        return Gpus(trouble="" if absent else str(error))
+    try:
+        driver, cuda = pynvml.nvmlSystemGetDriverVersion(), pynvml.nvmlSystemGetCudaDriverVersion_v2()
+        found = tuple(_gpu(index) for index in range(pynvml.nvmlDeviceGetCount()))
+        return Gpus(driver, f"{cuda // 1000}.{cuda % 1000 // 10}", found)
+    except pynvml.NVMLError as error:
+        return Gpus(trouble=str(error))
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _gpu(index: int) -> Gpu:
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    return Gpu(index, pynvml.nvmlDeviceGetName(handle), int(memory.total), int(memory.free))
+
+
+def packages() -> dict[str, str | None]:
+    """Version of each package that decides a result; None where it is not installed."""
+    return {name: _version(name) for name in PACKAGES}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def python() -> str:
+    return sys.version.split()[0]
+
+
+def system() -> str:
+    """As `Linux-6.8 x86_64`."""
+    return f"{platform.system()}-{platform.release()} {platform.machine()}"

@@ -1,0 +1,43 @@
+"""What a check says beforehand: OK, WARN or FAIL, the reason, and what would mend it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+Level = Literal["OK", "WARN", "FAIL"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One line of a plan, or of the doctor."""
+
+    level: Level
+    what: str
+    """The setting or the thing that was looked at: `data.train_batch_size`, `disk`, `port 29500`."""
+    says: str
+    mend: str = ""
+    """What would do; empty where nothing is to mend."""
+
+    @property
+    def line(self) -> str:
+        """`what: says; mend`, as all problems are written."""
+        return f"{self.what}: {self.says}" + (f"; {self.mend}" if self.mend else "")
+
+
+def of_problem(line: str, level: Level = "FAIL") -> Verdict:
+    """A problem's line (`where: what came; what would do`) as a verdict."""
+    what, colon, rest = line.partition(": ")
+    if not colon:
+        what, rest = "run", line
+    says, _, mend = rest.rpartition("; ")
+    return Verdict(level, what, says or mend, mend if says else "")
+
+
+def of_problems(lines: Iterable[str], level: Level = "FAIL") -> list[Verdict]:
+    return [of_problem(line, level) for line in lines]
+
+
+def failed(verdicts: Iterable[Verdict]) -> bool:
+    return any(verdict.level == "FAIL" for verdict in verdicts)
