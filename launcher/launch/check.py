@@ -141,7 +141,7 @@ class _Tokens:
         if model is None:
             return
         from launcher.engines.torch.lengths import Lengths  # noqa: PLC0415  late: transformers takes seconds
-        from launcher.engines.torch.load import tokenizer  # noqa: PLC0415  late, as above
+        from launcher.engines.torch.tokenizer import tokenizer  # noqa: PLC0415  late, as above
         from launcher.engines.torch.tokens import Encoder  # noqa: PLC0415  late, as above
 
         endless = replace(data, max_prompt_length=2**40, max_response_length=2**40)

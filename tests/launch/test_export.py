@@ -14,7 +14,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from launcher import checkpoints
-from launcher.engines.torch.load import characters
+from launcher.engines.torch.tokenizer import characters
 from launcher.launch import kept as keeping
 from launcher.launch.export import Exported, export
 from launcher.launch.folder import Folder

@@ -8,22 +8,20 @@ from typing import Any, cast
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
-    AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
 
-from launcher.checkpoints import MANIFEST
 from launcher.engines.torch.attention import NAME
 from launcher.engines.torch.model import CausalLM, Critic
+from launcher.engines.torch.tokenizer import characters, tokenizer_class
 from launcher.models.pretrained import Pretrained, weights_of
 from launcher.models.scratch import Scratch
-from launcher.problems import Problems, said
+from launcher.problems import Problems
 from launcher.spec.model import Model
 
 ADAPTER = "adapter_config.json"  # peft's name
@@ -57,20 +55,6 @@ def load(
         path = None
     made = adapters.adapted(module, model, seed, path, adapter)
     return CausalLM(made, tokenizer, mixed, base=module, keep_base=path is None)
-
-
-def tokenizer(model: Model) -> PreTrainedTokenizerFast:
-    """The model's tokenizer alone. Raises `Problems` where it cannot be loaded."""
-    if isinstance(model, Scratch):
-        return characters(model.alphabet)
-    assert isinstance(model, Pretrained)
-    path = weights_of(model.path)
-    try:
-        return _tokenizer_class(Path(path)).from_pretrained(
-            path, revision=model.revision or "main", trust_remote_code=model.trust_remote_code
-        )
-    except (OSError, ValueError) as error:
-        raise Problems([f"model.path: the tokenizer of {path!r} cannot be loaded: {said(error)}"]) from error
 
 
 def critic(
@@ -127,7 +111,7 @@ def _from_folder(model: Model, weights: Path | None, dtype: torch.dtype) -> tupl
         if weights is None:
             path, more["revision"] = weights_of(model.path), model.revision or "main"
     try:
-        tokenizer = _tokenizer_class(Path(path)).from_pretrained(path, **more)
+        tokenizer = tokenizer_class(Path(path)).from_pretrained(path, **more)
         if (Path(path) / ADAPTER).is_file():
             from launcher.engines.torch import adapters  # noqa: PLC0415  # late: peft takes half a second
 
@@ -135,22 +119,3 @@ def _from_folder(model: Model, weights: Path | None, dtype: torch.dtype) -> tupl
         return AutoModelForCausalLM.from_pretrained(path, dtype=dtype, use_safetensors=True, **more), tokenizer
     except (OSError, ValueError, SafetensorError) as error:
         raise Problems([f"model.path: {path!r} cannot be loaded: {' '.join(str(error).split())}"]) from error
-
-
-def _tokenizer_class(folder: Path) -> Any:
-    """A checkpoint's tokenizer is taken as it was saved: for some models (qwen2) AutoTokenizer rebuilds another."""
-    ours = (folder.parent / MANIFEST).is_file() and (folder / "tokenizer.json").is_file()
-    return PreTrainedTokenizerFast if ours else AutoTokenizer
-
-
-def characters(alphabet: str) -> PreTrainedTokenizerFast:
-    """A tokenizer with one token for each character."""
-    special = ["<pad>", "<eos>", "<unk>"]
-    vocabulary = {token: number for number, token in enumerate([*special, *alphabet])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"(?m)."), "isolated")
-    tokenizer.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>",
-        clean_up_tokenization_spaces=False,
-    )  # fmt: skip

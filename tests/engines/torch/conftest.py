@@ -23,9 +23,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from launcher.engines.torch import world
 from launcher.engines.torch.attention import NAME
-from launcher.engines.torch.load import characters, load
+from launcher.engines.torch.load import load
 from launcher.engines.torch.model import CausalLM
 from launcher.engines.torch.sources import collate
+from launcher.engines.torch.tokenizer import characters
 from launcher.models.scratch import Scratch
 from launcher.spec.algorithm import Batch
 

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from launcher.data.files import Files
 from launcher.engines.torch.lengths import Around, Lengths
-from launcher.engines.torch.load import characters
+from launcher.engines.torch.tokenizer import characters
 from launcher.engines.torch.tokens import Encoder, Pair, Tokens
 from launcher.engines.torch.words import Words
 from launcher.spec.data import Message, Row

@@ -10,9 +10,9 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from launcher.engines.torch.attention import NAME, Call
-from launcher.engines.torch.load import characters
 from launcher.engines.torch.model import CausalLM
 from launcher.engines.torch.packing import pack
+from launcher.engines.torch.tokenizer import characters
 from launcher.spec.algorithm import Batch
 
 LENGTHS = (9, 3, 5, 9, 4, 7, 2)  # unsorted, some equal, all but two longer than the sliding windows of 3

@@ -12,11 +12,12 @@ import torch
 from transformers import Qwen3Config, Qwen3ForSequenceClassification
 
 from launcher.engines.torch.batching import Limits
-from launcher.engines.torch.load import characters, critic
+from launcher.engines.torch.load import critic
 from launcher.engines.torch.measure import Clock
 from launcher.engines.torch.model import CausalLM
 from launcher.engines.torch.roles import FrozenCopy
 from launcher.engines.torch.scorer import ModelScorer, at_work
+from launcher.engines.torch.tokenizer import characters
 from launcher.models.scratch import Scratch
 from launcher.problems import Problems
 from launcher.rewards.combined import Weighted

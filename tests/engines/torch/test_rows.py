@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from launcher.data.refused import RefusedLog
-from launcher.engines.torch.load import characters
 from launcher.engines.torch.rows import Rows, read
+from launcher.engines.torch.tokenizer import characters
 from launcher.engines.torch.tokens import Encoder
 from launcher.rewards.exact import Exact
 from launcher.rewards.gsm8k import GSM8K

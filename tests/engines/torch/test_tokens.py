@@ -9,7 +9,7 @@ import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from launcher.engines.torch.load import characters
+from launcher.engines.torch.tokenizer import characters
 from launcher.engines.torch.tokens import Encoder, Tokens
 from launcher.settings import settings
 from launcher.spec.algorithm import Kind
