@@ -1,9 +1,9 @@
-"""`rlrun plan`: what would run, printed; nothing is started."""
+"""`rlrun plan`: what would run, judged and printed; nothing is started."""
 
 from __future__ import annotations
 
 import shlex
-from dataclasses import is_dataclass
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,13 +11,13 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from launcher.cli.say import AsJson, out, problems_named, say_json
-from launcher.launch import preflight
-from launcher.launch.resolve import resolve
-from launcher.problems import Problems
+from launcher.cli.say import AsJson, out, printable, problems_named, say_json, say_problems
+from launcher.launch.plan import Page
+from launcher.launch.plan import plan as planned
 from launcher.settings import adapter
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_node, to_yaml
+from launcher.verdicts import Verdict
 
 Words = Annotated[
     list[str] | None, typer.Argument(help="Hydra's words: algorithm=grpo model=tiny data=reverse sampler.n=8")
@@ -25,6 +25,7 @@ Words = Annotated[
 ConfigDir = Annotated[
     Path | None, typer.Option("--config-dir", help="A folder of your own config groups: <group>/<choice>.yaml.")
 ]
+COLOURS = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
 
 
 def plan(
@@ -33,52 +34,96 @@ def plan(
     as_json: AsJson = False,
     as_yaml: Annotated[bool, typer.Option("--yaml", help="Print YAML, as spec.yaml holds it.")] = False,
 ) -> None:
-    """Print the checked run that these words make. Starts nothing."""
+    """Say what these words would run and what would fail, on this machine and before anything starts.
+
+    Ends with 0, or with 1 where anything FAILs.
+    """
     with problems_named():
-        run = resolve(words or [], config_dir)
-        if found := preflight.problems(run):
-            raise Problems(found)
+        show(planned(words or [], config_dir), as_json=as_json, as_yaml=as_yaml)
+
+
+def show(page: Page, *, as_json: bool = False, as_yaml: bool = False) -> None:
+    """Print a page, and end with 1 where anything FAILs."""
     if as_json:
-        say_json(to_node(run))
-    elif as_yaml:
-        typer.echo(to_yaml(run), nl=False)
+        say_json(_node(page))
+    elif as_yaml and page.run:
+        say_problems([verdict.line for verdict in page.verdicts if verdict.level == "FAIL"])
+        typer.echo(to_yaml(page.run), nl=False)
     else:
-        out.print(_table(run))
-        out.print(_processes(run), soft_wrap=True)
+        _print(page)
+    if not page.ok:
+        raise typer.Exit(1)
 
 
-def _table(run: RunSpec) -> Table:
+def _node(page: Page) -> dict[str, Any]:
+    return {
+        "ok": page.ok,
+        "verdicts": [asdict(verdict) for verdict in page.verdicts],
+        "run": to_node(page.run) if page.run else None,
+        "folder": str(page.folder) if page.folder else None,
+        "arithmetic": asdict(page.steps) if page.steps else None,
+        "processes": [asdict(process) for process in page.processes],
+    }
+
+
+def _print(page: Page) -> None:
+    if page.run:
+        out.print(_chosen(page.run))
+        out.print()
+    out.print(verdict_table(page.verdicts))
+    if page.run:
+        out.print(_processes(page), soft_wrap=True)
+    count = {level: sum(verdict.level == level for verdict in page.verdicts) for level in COLOURS}
+    told = [Text(f"{number} {level}", COLOURS[level]) for level, number in count.items() if number]
+    out.print(Text(), Text(", ").join(told))
+
+
+def verdict_table(verdicts: list[Verdict]) -> Table:
+    """A line for each: the level, what was looked at, the reason, and what would do."""
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
-    node = to_node(run)
-    for group, values in node.items():
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold", ratio=1, max_width=32)
+    table.add_column(overflow="fold", ratio=4)
+    for verdict in verdicts:
+        reason = Text(printable(verdict.says))
+        if verdict.mend:
+            reason.append(f"; {printable(verdict.mend)}", "bold" if verdict.level != "OK" else "")
+        table.add_row(Text(verdict.level, COLOURS[verdict.level]), Text(printable(verdict.what)), reason)
+    return table
+
+
+def _chosen(run: RunSpec) -> Table:
+    """Each group with its class, and the settings that differ from their defaults."""
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for group, values in to_node(run).items():
         if not isinstance(values, dict):
             table.add_row(Text(group, "bold"), str(values), "")
         elif group != "critic" or "critic" in run.algorithm.needs:
             target = str(values.pop("_target_", "")).rpartition(".")[2]
-            table.add_row(Text(group, "bold"), Text(target, "bold cyan"), "")
-            _add_rows(table, getattr(run, group), values, "  ")
+            differs = "  ".join(f"{name}={_shown(value)}" for name, value in _differing(getattr(run, group), values))
+            table.add_row(Text(group, "bold"), Text(target, "bold cyan"), Text(printable(differs)))
     return table
 
 
-def _add_rows(table: Table, settings: Any, values: dict[str, Any], before: str) -> None:
-    """A row for each setting; settings that hold settings give theirs."""
-    defaults = _defaults(type(settings))
+def _differing(settings: Any, values: dict[str, Any], before: str = "") -> list[tuple[str, Any]]:
+    """Settings that are not their defaults; settings that hold settings give theirs."""
+    defaults, found = _defaults(type(settings)), list[tuple[str, Any]]()
     for name, value in values.items():
         held = getattr(settings, name)
+        if name == "architecture" and is_dataclass(held):
+            continue  # facts of the model, not choices
         if is_dataclass(held):
-            _add_rows(table, held, value, f"{before}{name}.")
-            continue
-        if isinstance(held, dict) and all(map(is_dataclass, held.values())) and held:
+            found += _differing(held, value, f"{before}{name}.")
+        elif isinstance(held, dict) and all(map(is_dataclass, held.values())) and held:
             for key, inner in value.items():
-                table.add_row(f"{before}{name}.{key}", Text(inner.pop("_target_").rpartition(".")[2], "cyan"), "")
-                _add_rows(table, held[key], inner, f"{before}{name}.{key}.")
-            continue
-        changed = name not in defaults or defaults[name] != value
-        table.add_row(
-            f"{before}{name}",
-            Text(_shown(value), "bold" if changed else "dim"),
-            Text(f"default {_shown(defaults[name])}" if changed and name in defaults else "", "dim"),
-        )
+                found.append((f"{before}{name}.{key}", inner.pop("_target_").rpartition(".")[2]))
+                found += _differing(held[key], inner, f"{before}{name}.{key}.")
+        elif name not in defaults or defaults[name] != value:
+            found.append((f"{before}{name}", value))
+    return found
 
 
 def _defaults(cls: type) -> dict[str, Any]:
@@ -92,9 +137,6 @@ def _shown(value: Any) -> str:
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _processes(run: RunSpec) -> Text:
-    name = run.trainer.experiment_name or f"{run.label}-N"
-    folder = Path(run.trainer.run_root) / run.trainer.project_name / name
-    processes = run.engine.plan(run, folder).processes
-    lines = [f"\nrun folder  {folder}", f"processes   {len(processes)}"]
-    return Text("\n".join([*lines, *(f"  {p.rank}  {shlex.join(p.argv)}" for p in processes)]))
+def _processes(page: Page) -> Text:
+    lines = [f"\nprocesses {len(page.processes)}"]
+    return Text(printable("\n".join([*lines, *(f"  {p.rank}  {shlex.join(p.argv)}" for p in page.processes)])))

@@ -9,10 +9,12 @@ import typer
 from rich.text import Text
 
 from launcher.cli.plan import ConfigDir, Words
+from launcher.cli.plan import show as show_page
 from launcher.cli.say import err, printable, problems_named, say_problems
 from launcher.cli.screen import watching
 from launcher.launch import runs, start
 from launcher.launch.follow import Outcome
+from launcher.launch.plan import plan, ready
 from launcher.launch.resolve import resolve
 
 
@@ -23,21 +25,28 @@ def train(
         str | None, typer.Option("--resume", metavar="RUN", help="Go on with a run from its newest good checkpoint.")
     ] = None,
     root: Annotated[str, typer.Option("--root", help="Where --resume looks for runs.")] = "runs",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Start nothing: say what would run here, and what would fail.")
+    ] = False,
 ) -> None:
     """Start a run and follow it to its end. With --resume, words may change where and how fast it runs.
 
     Ends with 0 when it is done, 1 when it failed, 2 when something is to mend, 143 or 130 when it was stopped.
     """
     with problems_named():
+        if dry_run and resume is None:
+            return show_page(plan(words or [], config_dir, here=True))
         outcome = _start(words or [], config_dir) if resume is None else _resume(resume, words or [], root)
     _say_end(outcome)
     raise typer.Exit(outcome.exit_code)
 
 
 def _start(words: list[str], config_dir: ConfigDir) -> Outcome:
-    run = resolve(words, config_dir)
+    judged = ready(resolve(words, config_dir))
+    for warning in judged.warnings:
+        err.print(Text.assemble(("! ", "bold yellow"), printable(warning.line)), soft_wrap=True, highlight=False)
     with watching() as show:
-        return start.start(run, words, show)[1]
+        return start.start(judged, words, show)[1]
 
 
 def _resume(name: str, words: list[str], root: str) -> Outcome:

@@ -8,13 +8,18 @@ import socket
 import subprocess
 import time
 from pathlib import Path
+from typing import Annotated
 
+from pydantic import Field
+
+from launcher.problems import said
 from launcher.settings import settings
 from launcher.spec.cluster import Cluster
 from launcher.spec.engine import Plan
 from launcher.spec.hardware import Hardware
 
 LIFELINE = "RLRUN_LIFELINE"  # tells a process that its standard input is the pipe described below
+LOOPBACK = "127.0.0.1"
 GRACE_S = 5.0  # for the others to end by themselves once one has failed
 
 
@@ -22,13 +27,28 @@ GRACE_S = 5.0  # for the others to end by themselves once one has failed
 class Local(Cluster):
     """This machine only."""
 
+    master_port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    """Port of the loopback at which several processes meet; by default one that is free when the run starts."""
+
     def problems(self, hardware: Hardware) -> list[str]:
         if hardware.nnodes == 1:
             return []
         return [f"hardware.nnodes: cluster local is one machine, got {hardware.nnodes}; 1 would do"]
 
     def start(self, plan: Plan, logs: Path, lock: int) -> LocalJob:
-        return LocalJob(plan, logs, lock)
+        return LocalJob(plan, logs, lock, self.master_port)
+
+    def lacks(self, hardware: Hardware) -> list[str]:
+        if self.master_port is None or hardware.processes == 1:
+            return []
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as torch's own store does
+            try:
+                probe.bind((LOOPBACK, self.master_port))
+            except OSError as error:
+                why = f"port {self.master_port} cannot be taken, {said(error)}"
+                return [f"cluster.master_port: {why}; {_free_port()} or null would do"]
+        return []
 
 
 class LocalJob:
@@ -37,8 +57,8 @@ class LocalJob:
     Its standard input is a pipe that only we hold: when we are killed it reads the end and ends itself.
     """
 
-    def __init__(self, plan: Plan, logs: Path, lock: int) -> None:
-        shared = {**os.environ, **_rendezvous(len(plan.processes)), LIFELINE: "1", "PYTHONUNBUFFERED": "1"}
+    def __init__(self, plan: Plan, logs: Path, lock: int, port: int | None = None) -> None:
+        shared = {**os.environ, **_rendezvous(len(plan.processes), port), LIFELINE: "1", "PYTHONUNBUFFERED": "1"}
         self._processes: list[subprocess.Popen[bytes]] = []
         self._failed: int | None = None
         self._failed_at = 0.0
@@ -86,12 +106,15 @@ class LocalJob:
                 process.send_signal(number)
 
 
-def _rendezvous(processes: int) -> dict[str, str]:
+def _rendezvous(processes: int, port: int | None) -> dict[str, str]:
     """Where the processes of one machine find each other."""
     if processes == 1:
         return {}
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     loopback = {"GLOO_SOCKET_IFNAME": "lo"} if os.path.exists("/sys/class/net/lo") else {}
-    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **loopback}
+    return {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(port or _free_port()), **loopback}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])

@@ -19,6 +19,13 @@ def offline() -> bool:
     return is_offline_mode()
 
 
+def has_token() -> bool:
+    """Whether the client would name itself to the hub: HF_TOKEN, or a token that was stored by a login."""
+    from huggingface_hub import get_token  # noqa: PLC0415  # late, as above
+
+    return get_token() is not None
+
+
 def listing(kind: Kind, repo: str, revision: str | None, patience: Patience) -> Listing:
     """Raises `Problems` where the hub refuses, `NetworkFaults` where it cannot be reached."""
     from huggingface_hub import constants  # noqa: PLC0415  # late, as above

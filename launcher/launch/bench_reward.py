@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -30,7 +31,7 @@ INJECTION = (
 )
 SHOWN = 20  # answers without a score that are named
 
-SEEN, ASKED, GUESSED = 1000, 16, 4  # rows that a plan looks at, asks about, and where forms are tried asks about
+ASKED, GUESSED = 16, 4  # rows that a plan asks about, and asks about where forms are tried
 
 
 @dataclass(frozen=True)
@@ -192,18 +193,16 @@ def _wrong(kinds: Sequence[Kind], known: bool, same: bool, faults: int, heeds: b
 # ---- what a plan asks
 
 
-def refusals(run: RunSpec) -> list[str]:
-    """Why the first rows cannot be scored, or right answers earn nothing; empty for a run that samples no answers."""
-    if not run.algorithm.sampled:
-        return []
-    rows = list(islice(_rows(run), SEEN))
-    reasons = [(row, run.reward.unfit(answer_to(row))) for row in rows]
-    bad, good = [(row, why) for row, why in reasons if why], [row for row, why in reasons if not why]
-    if bad and (run.data.on_bad_row == "error" or not good):
-        lines = [f"{row.where}: {why}" for row, why in bad[:3]]
-        would = "another reward or other rows" if not good else "data.on_bad_row=skip"
-        return [*lines, f"reward: {len(bad)} of the first {len(rows)} rows cannot be scored; {would} would do"]
-    return _worthless(run.reward, good[:ASKED]) if good and run.reward.cheap else []
+def worthless(run: RunSpec, rows: Sequence[Row]) -> list[str]:
+    """Why nothing could be learnt from the reward of these rows: right answers earn nothing, or none has a score.
+
+    Rows that the reward could never score are left out, and a reward that is not `cheap` is not asked.
+    """
+    reward = deepcopy(run.reward)  # what it starts to judge ends with the copy
+    kind = run.algorithm.data
+    fit = (row for row in rows if asked(row, "train", kind) and not reward.unfit(answer_to(row)))
+    good = list(islice(fit, ASKED))
+    return _worthless(reward, good) if good and reward.cheap else []
 
 
 def _worthless(reward: Reward, rows: Sequence[Row]) -> list[str]:

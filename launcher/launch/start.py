@@ -15,13 +15,13 @@ from yaml import YAMLError, safe_load
 
 from launcher import checkpoints
 from launcher.data.refused import RefusedLog
-from launcher.events import Alert, Event
+from launcher.events import Alert, Event, RunState
 from launcher.files import write_whole
-from launcher.launch import preflight
 from launcher.launch.amend import amended
 from launcher.launch.explain import explain
 from launcher.launch.folder import Folder, Lock, free_name, rewind, take, told_by
 from launcher.launch.follow import Follower, Outcome, Show, follow
+from launcher.launch.plan import Ready, refuse_rows
 from launcher.launch.prepare import origin, prepared
 from launcher.problems import Problems, said
 from launcher.settings import from_node
@@ -31,20 +31,18 @@ from launcher.spec.stored import to_yaml
 PACKAGES = ("rlrun", "torch", "transformers", "peft", "safetensors", "tokenizers", "numpy", "hydra-core", "pydantic")
 
 
-def start(run: RunSpec, words: Sequence[str], show: Show) -> tuple[Folder, Outcome]:
+def start(ready: Ready, words: Sequence[str], show: Show) -> tuple[Folder, Outcome]:
     """Begin a new run and follow it to its end. Raises `Problems` before anything is started."""
-    if found := preflight.problems(run):
-        raise Problems(found)
-    trainer, root = run.trainer, Path(run.trainer.run_root).expanduser()
+    run, trainer = ready.run, ready.run.trainer
+    root = Path(trainer.run_root).expanduser()
     name = trainer.experiment_name or free_name(root, trainer.project_name, run.label)
     run = replace(run, trainer=replace(trainer, experiment_name=name))
     folder, lock = take(root, trainer.project_name, name)
     with lock:
         write_whole(folder.words, shlex.join(["rlrun", "train", *words]) + "\n")
-        asked = run.data.here(run.algorithm.data) is not None  # about its reward, by `problems`
-        run = prepared(run, show)
-        if not asked and (found := preflight.of_reward(run)):
-            raise Problems(found)
+        judged, run = run, prepared(run, show)
+        if run != judged:  # something has been fetched since
+            show(RunState(status="running"), [], [f"plan: {warning.line}" for warning in refuse_rows(run)])
         write_whole(folder.path / "lock.json", json.dumps(_lock(run), indent=1) + "\n")
         rooted = replace(run, data=run.data.rooted(), model=run.model.rooted(), reward=run.reward.rooted())
         write_whole(folder.spec, to_yaml(rooted))

@@ -104,6 +104,19 @@ def counted(folder: Path) -> dict[str, int]:
     return found
 
 
+def matrices(folder: Path) -> set[str]:
+    """The layers of the folder's safetensors files that are matrices, by the last part of their names: `q_proj`.
+
+    Raises `OSError`, `ValueError`, `KeyError` or `TypeError` where a header cannot be read.
+    """
+    found = set()
+    for name in _read_by_a_loader(folder):
+        for tensor, of in header(names.inside(folder, name)).items():
+            if tensor.endswith(".weight") and len(of["shape"]) == 2:
+                found.add(tensor.split(".")[-2])
+    return found
+
+
 def header(path: Path) -> Mapping[str, Any]:
     """Of a safetensors file: eight bytes of length, then JSON with dtype and shape of each tensor."""
     with path.open("rb") as file:

@@ -33,6 +33,7 @@ from launcher.spec.reward import Answer, Reward, Scores
 LONGEST = 64 * 2**20  # bytes of a reply
 AGAIN = {408, 425, 429, 500, 502, 503, 504}  # a server that says so may say otherwise in a moment
 MOST_WAIT_S = 30.0
+CONNECTS_S = 2.0  # for a server that runs
 
 
 @settings
@@ -87,6 +88,17 @@ class Remote(Reward):
         found += [f"reward.headers: {shown(name)} holds what no header can; letters, digits and signs would do"
                   for name, value in self.headers.items() if not _sendable(name + value)]  # fmt: skip
         return found
+
+    def lacks(self) -> list[str]:
+        parts = urlsplit(self.url)
+        address = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+        try:
+            socket.create_connection(address, CONNECTS_S).close()
+        except OSError as error:
+            return [
+                f"reward.url: nobody answers at {address[0]}:{address[1]}, {said(error)}; a running server would do"
+            ]
+        return []
 
     @property
     def _token(self) -> str:

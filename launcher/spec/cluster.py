@@ -36,6 +36,10 @@ class Cluster(ABC):
         """Why it cannot give this hardware: one line each."""
         return []
 
+    def lacks(self, hardware: Hardware) -> list[str]:
+        """What is not there right now, such as a port that somebody has taken: one line each."""
+        return []
+
     @abstractmethod
     def start(self, plan: Plan, logs: Path, lock: int) -> Job:
         """Start the plan's processes, each writing `logs/rank-<rank>.log`.

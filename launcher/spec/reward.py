@@ -82,6 +82,10 @@ class Reward(ABC):
         """What can be seen to be wrong before anything is loaded: one line each."""
         return []
 
+    def lacks(self) -> list[str]:
+        """What it needs that is not there right now, such as its server: one line each."""
+        return []
+
     def rooted(self) -> Self:
         """The same reward, found from any working folder."""
         return self

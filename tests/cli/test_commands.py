@@ -253,9 +253,12 @@ def test_stop(rlrun: Any, writer: Callable[[int], Any]) -> None:
 
 def test_plan_says_what_would_run_and_starts_nothing(look: Look, tmp_path: Path) -> None:
     words = ["algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=4", "trainer.run_root='[/x]'"]
-    node = strictly(look("plan", "--json", *words).stdout)
+    page = strictly(look("plan", "--json", *words).stdout)
+    node = page["run"]
+    assert page["ok"] and {verdict["level"] for verdict in page["verdicts"]} == {"OK"}
+    assert page["arithmetic"]["steps"] == 375 and len(page["processes"]) == 1
     assert node["sampler"]["n"] == 4 and node["algorithm"]["_target_"] == "launcher.algorithms.grpo.GRPO"
     said = look("plan", *words).stdout
-    assert "run folder  [/x]/rlrun/grpo-llama-64x2-N" in said
+    assert "OK  folder    [/x]/rlrun/grpo-llama-64x2-N" in said
     assert "launcher.engines.torch.worker" in said
     assert list(tmp_path.iterdir()) == []

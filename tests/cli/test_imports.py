@@ -27,14 +27,14 @@ print("loaded", code, [name for name in {HEAVY} if name in sys.modules])
     "words",
     [["--help"], ["train", "--help"], ["plan", *WORDS], ["plan", "--json", *WORDS], ["runs"], ["show", "r"],
      ["logs", "r"], ["stop", "r"], ["checkpoints", "r"], ["model", "merge", "--help"],
-     ["plan", "algorithm=sft", "model=tiny", "data=files", "data.train_files=a.jsonl"]],
+     ["plan", "algorithm=sft", "model=tiny", "data=files", "data.train_files=a.jsonl", "data.train_batch_size=1"]],
     ids=lambda words: " ".join(words[:2]),
 )  # fmt: skip
 def test_nothing_heavy_is_loaded(words: list[str], tmp_path: Path) -> None:
     run = tmp_path / "runs" / "p" / "r"
     run.mkdir(parents=True)
     (run / "spec.yaml").write_text("")
-    (tmp_path / "a.jsonl").write_text("{}\n")
+    (tmp_path / "a.jsonl").write_text('{"prompt": "p", "response": "r"}\n')
     ran = subprocess.run([sys.executable, "-c", LOOK, *words], cwd=tmp_path, capture_output=True, text=True)
     assert ran.stdout.splitlines()[-1] == "loaded 0 []", ran.stderr
 

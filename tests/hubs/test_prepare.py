@@ -79,10 +79,10 @@ def test_code_of_a_models_own_is_left_to_transformers(hub: Any) -> None:
 
 
 def test_a_plan_asks_nobody(hub: Any, commands: Any, tmp_path: Path) -> None:
-    words = ["algorithm=grpo", "data=reverse", "sampler.n=2", "model=llama3-70b-instruct"]
+    words = ["algorithm=grpo", "data=reverse", "sampler.n=2", "model=llama3-70b-instruct", "hardware=h100x8"]
     said = commands(tmp_path)("plan", "--json", *words)
     assert said.returncode == 0 and hub.asked == []
-    assert json.loads(said.stdout)["model"]["architecture"]["num_hidden_layers"] == 80
+    assert json.loads(said.stdout)["run"]["model"]["architecture"]["num_hidden_layers"] == 80
 
 
 def test_positions_are_known_before_it_is_here() -> None:

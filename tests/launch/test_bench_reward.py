@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from launcher.launch import preflight
 from launcher.launch.bench_reward import KINDS, Kind, Report, bench, run_of
+from launcher.launch.plan import page
 from launcher.launch.resolve import resolve
 from launcher.problems import Problems
+from launcher.spec.run import RunSpec
 
 Lines = Callable[..., str]
-GRPO = ["algorithm=grpo", "model=tiny", "sampler.n=2", "data=files"]
+GRPO = ["algorithm=grpo", "model=tiny", "sampler.n=2", "data=files", "data.train_batch_size=1"]
 
 
 @pytest.fixture
@@ -38,7 +39,11 @@ def silent(_: object) -> None:
 
 
 def refused(*words: str) -> list[str]:
-    return preflight.problems(resolve([*GRPO, *words]))
+    return said(resolve([*GRPO, *words]))
+
+
+def said(run: RunSpec) -> list[str]:
+    return [verdict.line for verdict in page(run).verdicts if verdict.level == "FAIL"]
 
 
 @pytest.mark.parametrize(
@@ -55,22 +60,22 @@ def refused(*words: str) -> list[str]:
         (("18", "7"), ["reward=format", "reward.pattern=x+"], []),
         (("18", None), ["reward=gsm8k"], [
             "rows.jsonl:2: has no ground truth, which reward GSM8K compares with",
-            "reward: 1 of the first 2 rows cannot be scored; data.on_bad_row=skip would do",
+            "reward: 1 of 2 rows cannot be scored; data.on_bad_row=skip would do",
         ]),
         (("18", None), ["reward=gsm8k", "data.on_bad_row=skip"], []),
         ((None, None), ["reward=gsm8k", "data.on_bad_row=skip"], [
             "rows.jsonl:1: has no ground truth, which reward GSM8K compares with",
             "rows.jsonl:2: has no ground truth, which reward GSM8K compares with",
-            "reward: 2 of the first 2 rows cannot be scored; another reward or other rows would do",
+            "reward: 2 of 2 rows cannot be scored; another reward or other rows would do",
         ]),
         (("a half", "1/2"), ["reward=gsm8k"], [
             "rows.jsonl:1: ground truth 'a half' is no number, which reward GSM8K compares with",
             "rows.jsonl:2: ground truth '1/2' is no number, which reward GSM8K compares with",
-            "reward: 2 of the first 2 rows cannot be scored; another reward or other rows would do",
+            "reward: 2 of 2 rows cannot be scored; another reward or other rows would do",
         ]),
         (("x = 1",), ["reward=code", "reward.sandbox=limits"], [
             "rows.jsonl:1: ground truth 'x = 1' holds no tests; asserts would do",
-            "reward: 1 of the first 1 rows cannot be scored; another reward or other rows would do",
+            "reward: 1 of 1 rows cannot be scored; another reward or other rows would do",
         ]),
     ],
 )  # fmt: skip
@@ -93,7 +98,7 @@ def test_a_reward_that_gives_right_answers_nothing_is_refused(lines: Lines, tmp_
         "weights: {exact: 0.0}\n"
     )
     run = resolve([*GRPO, lines("18", "7"), "reward=zero"], tmp_path / "conf")
-    assert preflight.problems(run) == [
+    assert said(run) == [
         "reward: Weighted gives right answers ('18', ...) 0 on the mean and empty ones 0, so nothing can be learnt; a"
         " reward that fits the ground truth would do"
     ]
@@ -137,16 +142,28 @@ def test_a_file_that_does_not_compile_is_named_before_its_rows_are_read(lines: L
     assert line == "reward.path: mine.py:1: invalid syntax; a Python file that compiles would do"
 
 
-def test_what_needs_a_network_or_a_sampling_algorithm_is_not_asked(lines: Lines) -> None:
+def test_a_server_that_is_not_there_is_named(lines: Lines) -> None:
+    why = "reward.url: nobody answers at 127.0.0.1:9, connection refused; a running server would do"
+    assert refused(lines("18"), "reward=remote", "reward.url=http://127.0.0.1:9/") == [why]
+
+
+def test_an_algorithm_that_does_not_sample_asks_no_reward(lines: Lines) -> None:
     file = lines("18")
-    assert refused(file, "reward=remote", "reward.url=http://127.0.0.1:9/") == []
-    words = ["algorithm=sft", "model=tiny", "data=files", file, "data.response_key=nothing"]
-    assert preflight.problems(resolve([*words, "reward=gsm8k"])) == []
+    words = [
+        "algorithm=sft",
+        "model=tiny",
+        "data=files",
+        "data.train_batch_size=1",
+        file,
+        "data.prompt_key=prompt",
+        "data.response_key=prompt",
+    ]
+    assert said(resolve([*words, "reward=gsm8k"])) == []
 
 
 def test_the_copy_that_a_plan_asks_is_gone_when_it_is_done(lines: Lines) -> None:
     run = resolve([*GRPO, lines("18"), "reward=math"])
-    assert preflight.problems(run) == []
+    assert said(run) == []
     assert "_pool" not in vars(run.reward)
 
 

@@ -13,7 +13,7 @@ import yaml
 from pydantic import ValidationError
 
 from launcher.algorithms.grpo import GRPO
-from launcher.launch import preflight
+from launcher.launch.plan import page
 from launcher.launch.resolve import conf_dir, groups, resolve
 from launcher.problems import Problems
 from launcher.settings import from_node
@@ -46,9 +46,10 @@ def problems(words: Iterable[str], config_dir: Path | None = None) -> list[str]:
     keys = {word.lstrip("+~").partition("=")[0].partition("@")[0] for word in words}
     base = [f"{key}={value}" for key, value in BASE.items() if key not in keys]
     try:
-        return preflight.problems(resolve([*base, *words], config_dir))
+        run = resolve([*base, *words], config_dir)
     except Problems as found:
         return found.lines
+    return [verdict.line for verdict in page(run).verdicts if verdict.level == "FAIL"]
 
 
 def choices(group: str) -> str:
@@ -77,7 +78,7 @@ EXACT = [
     ("sampler.temprature=1", "sampler.temprature: TorchSampler has no setting 'temprature'; did you mean temperature?"),
     ("trainer.save_frq=1", "trainer.save_frq: Trainer has no setting 'save_frq'; did you mean save_freq?"),
     ("optim.wd=1", f"optim.wd: Optim has no setting 'wd'; it has {names(Optim)}"),  # nothing is near
-    ("cluster.ip=1", "cluster.ip: Local has no setting 'ip'; there is none yet"),
+    ("cluster.ip=1", "cluster.ip: Local has no setting 'ip'; it has master_port"),
     # a typo in a group
     ("algoritm=grpo", "algoritm: no group or setting 'algoritm'; did you mean algorithm?"),
     ("modle.hidden_size=2", "modle.hidden_size: no group or setting 'modle'; did you mean model?"),
@@ -303,10 +304,7 @@ def test_words_that_do(words: list[str], n: int) -> None:
 @pytest.mark.parametrize(
     ("words", "lines"),
     [
-        (["plan"], 3),
         (["train", "algorithm=gpro", "model=tiny", "data=reverse"], 1),
-        (["plan", "algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=x", "optim.lr=x", "x", "\x1b[31m=1"], 4),
-        (["plan", "--config-dir", "nowhere", "algorithm=grpo"], 1),
         (["train", "--resume", "nowhere"], 1),
         (["train", "--resume", "nowhere", "seed=1"], 1),
         (["train", "algorithm=sft", "model=tiny", "data=reverse", "trainer.run_root='~no-such-user'"], 1),
@@ -326,6 +324,23 @@ def test_the_command_ends_with_2_and_lines_that_begin_with_a_cross(
     assert (ran.returncode, ran.stdout) == (2, "")
     assert "Traceback" not in ran.stderr and "\x1b" not in ran.stderr
     assert [line[:2] for line in ran.stderr.splitlines()] == ["✗ "] * lines
+
+
+@pytest.mark.parametrize(
+    ("words", "fails"),
+    [
+        (["plan"], 3),
+        (["plan", "algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=x", "optim.lr=x", "x", "\x1b[31m=1"], 4),
+        (["plan", "--config-dir", "nowhere", "algorithm=grpo"], 1),
+        (["train", "--dry-run", "algorithm=sft", "model=tiny", "data=reverse", "hardware=gpu"], 1),
+    ],
+    ids=lambda value: " ".join(value)[:50] if isinstance(value, list) else None,
+)
+def test_a_plan_says_every_failure_and_ends_with_1(words: list[str], fails: int, commands: Any, here: Path) -> None:
+    ran = commands(here)(*words)
+    assert (ran.returncode, ran.stderr) == (1, "") and "\x1b" not in ran.stdout
+    assert sum(line.startswith("FAIL") for line in ran.stdout.splitlines()) == fails
+    assert f"{fails} FAIL" in ran.stdout.splitlines()[-1]
 
 
 # ---- a run written down, and config files of a person's own

@@ -1,0 +1,124 @@
+"""Where a run would be: its folder, this machine's GPUs and memory, ports, servers, and installed versions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from launcher import machine
+from launcher.launch.folder import Folder
+from launcher.problems import said, shown
+from launcher.spec.hardware import Hardware
+from launcher.spec.run import RunSpec, Trainer
+from launcher.verdicts import Level, Verdict, of_problem, of_problems
+
+
+def folder(run: RunSpec) -> list[Verdict]:
+    """Whether the run's folder can be made."""
+    try:
+        lines = _folder(run.trainer)
+    except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL, or the home of nobody
+        lines = [f"trainer.run_root: got {shown(run.trainer.run_root)}, {said(error)}; another folder would do"]
+    if lines:
+        return of_problems(lines)
+    return [Verdict("OK", "folder", str(folder_of(run)))]
+
+
+def folder_of(run: RunSpec) -> Path:
+    """Where the run would be; a name that is yet to be made ends with N."""
+    trainer = run.trainer
+    return root_of(run) / trainer.project_name / (trainer.experiment_name or f"{run.label}-N")
+
+
+def root_of(run: RunSpec) -> Path:
+    """Where the run's folder stands; as it was written where that is in the home of nobody."""
+    root = Path(run.trainer.run_root)
+    with suppress(RuntimeError):
+        root = root.expanduser()
+    return root
+
+
+def _folder(trainer: Trainer) -> list[str]:
+    root = Path(trainer.run_root).expanduser().absolute()
+    folder = root / trainer.project_name / (trainer.experiment_name or "")
+    with suppress(FileNotFoundError, NotADirectoryError):
+        folder.stat()  # raises where the name itself is impossible, which exists() does not
+    standing = next(path for path in (folder, *folder.parents) if path.exists())
+    if not standing.is_dir():
+        return [f"trainer.run_root: {str(standing)!r} is a file; a folder would do"]
+    if not os.access(standing, os.W_OK | os.X_OK):
+        return [f"trainer.run_root: cannot write to {str(standing)!r}; another folder would do"]
+    if trainer.experiment_name and Folder(folder).began():
+        again = f"{trainer.experiment_name}-2, or rlrun train --resume {folder}"
+        return [f"trainer.experiment_name: {folder} is there already; {again} would do"]
+    return []
+
+
+def hardware(run: RunSpec, here: bool) -> Iterator[Verdict]:
+    """This machine against what the run asks for: it must fit where the run is to start `here`."""
+    asked, found, level = run.hardware, machine.gpus(), level_of(here)
+    if asked.is_cpu:
+        yield Verdict("OK", "hardware", f"{_processes(asked)} on {machine.cores()} CPU cores")
+        return
+    gpus = found.found
+    if found.trouble:
+        yield Verdict(
+            level, "hardware", f"the GPUs' driver does not answer: {found.trouble}", "rlrun doctor tells more"
+        )
+    elif not gpus:
+        yield Verdict(
+            level, "hardware.device", f"{asked.device} needs CUDA, and this machine has no GPU",
+            "hardware=cpu would do here, or a machine with GPUs",
+        )  # fmt: skip
+    elif len(gpus) < asked.n_gpus_per_node:
+        yield Verdict(
+            level, "hardware.n_gpus_per_node", f"got {asked.n_gpus_per_node}, and this machine has {len(gpus)} GPUs",
+            f"{len(gpus)} would do",
+        )  # fmt: skip
+    else:
+        names = ", ".join(sorted({gpu.name for gpu in gpus}))
+        yield Verdict("OK", "hardware", f"{asked.n_gpus_per_node} of {len(gpus)} GPUs here ({names})")
+
+
+def _processes(asked: Hardware) -> str:
+    return "one process" if asked.processes == 1 else f"{asked.processes} processes"
+
+
+def level_of(here: bool) -> Level:
+    """How bad it is that something is not on this machine now: bad where the run is to start here."""
+    return "FAIL" if here else "WARN"
+
+
+def around(run: RunSpec, here: bool) -> list[Verdict]:
+    """Ports and servers that the run would meet."""
+    lines = [*run.cluster.lacks(run.hardware), *(line for leaf in run.reward.leaves() for line in leaf.lacks())]
+    return of_problems(lines, level_of(here))
+
+
+def versions() -> Iterator[Verdict]:
+    """Installed packages against what rlrun needs."""
+    try:
+        wanted = [Requirement(line) for line in requires("rlrun") or ()]
+    except PackageNotFoundError:  # run from its source, without being installed
+        return
+    wrong = [problem for need in wanted if need.marker is None or need.marker.evaluate() for problem in _misfit(need)]
+    if wrong:
+        yield from map(of_problem, wrong)
+    else:
+        yield Verdict("OK", "packages", f"torch {version('torch')}, transformers {version('transformers')}")
+
+
+def _misfit(need: Requirement) -> Iterator[str]:
+    wanted = f"pip install '{need.name}{need.specifier}' would do"
+    try:
+        came = version(need.name)
+    except PackageNotFoundError:
+        yield f"packages: {need.name} is not installed; {wanted}"
+        return
+    if not need.specifier.contains(came, prereleases=True):
+        yield f"packages: {need.name} is {came}, and {need.specifier} is needed; {wanted}"

@@ -1,0 +1,145 @@
+"""A plan: what would run, and everything that can be known to fail before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from launcher.launch.checks import disk, history, model, place, rows, steps
+from launcher.launch.checks.steps import Steps
+from launcher.launch.resolve import resolve
+from launcher.models import store
+from launcher.models.pretrained import Pretrained
+from launcher.problems import Problems
+from launcher.rewards.model import RewardModel
+from launcher.spec.engine import Process
+from launcher.spec.run import RunSpec
+from launcher.verdicts import Verdict, failed, of_problems
+
+
+@dataclass(frozen=True)
+class Page:
+    """One run, judged. Without a run the words make none, and the verdicts say why."""
+
+    run: RunSpec | None
+    verdicts: list[Verdict]
+    steps: Steps | None = None
+    folder: Path | None = None
+    processes: tuple[Process, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return not failed(self.verdicts)
+
+
+@dataclass
+class _Judged:
+    verdicts: list[Verdict] = field(default_factory=list)
+    steps: Steps | None = None
+
+
+def plan(words: Sequence[str], config_dir: Path | None = None, *, here: bool = False) -> Page:
+    """What `words` would do. `here`: the run is to start on this machine, so what it lacks is a failure; otherwise that
+    is a warning wherever GPUs are asked for, as people plan for other machines than their own."""
+    try:
+        run = resolve(words, config_dir)
+    except Problems as problems:
+        return Page(None, of_problems(problems.lines))
+    return page(run, here=here)
+
+
+def page(run: RunSpec, *, here: bool = False) -> Page:
+    """The run with every verdict on it."""
+    found = _judge(run, here=here or run.hardware.is_cpu)
+    folder = place.folder_of(run)
+    return Page(run, found.verdicts, found.steps, folder, run.engine.plan(run, folder).processes)
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A run that may start here: nothing that can be known speaks against it."""
+
+    run: RunSpec
+    warnings: list[Verdict]
+
+
+def ready(run: RunSpec) -> Ready:
+    """Raises `Problems` with all that would fail here."""
+    return Ready(run, _or_raise(_judge(run, here=True).verdicts))
+
+
+def refuse_rows(run: RunSpec) -> list[Verdict]:
+    """The warnings on a run's rows alone, once models and data have been fetched. Raises `Problems`, too."""
+    return _or_raise(_rows(run)[0])
+
+
+def _or_raise(verdicts: Sequence[Verdict]) -> list[Verdict]:
+    if failed(verdicts):
+        raise Problems(list(dict.fromkeys(verdict.line for verdict in verdicts if verdict.level == "FAIL")))
+    return [verdict for verdict in verdicts if verdict.level == "WARN"]
+
+
+def _judge(run: RunSpec, here: bool) -> _Judged:
+    if not run.model.problems():
+        run = _as_it_lies(run)
+    of_model, of_reward, of_data = run.model.problems(), run.reward.problems(), run.data.problems()
+    of_folder = place.folder(run)
+    found = _Judged([*of_problems([*of_data, *of_model, *of_reward]), *of_folder])
+    if not of_model:
+        found.verdicts += model.verdicts(run, here)
+    for leaf in run.reward.leaves():
+        if isinstance(leaf, RewardModel) and not of_reward:
+            found.verdicts += model.fetched(leaf, "reward.path")
+    if not (of_data or of_reward):
+        found.verdicts += _rows_where_they_lie(run, found, counted=not of_model)
+    if found.steps is None:
+        found.steps = steps.steps_of(run, None, None)
+        found.verdicts += steps.verdicts(run, found.steps)
+    found.verdicts += [*place.hardware(run, here), *place.around(run, here)]
+    if not failed(of_folder):
+        found.verdicts += [*disk.verdicts(run, found.steps, here), *_time(run, found.steps)]
+    found.verdicts += place.versions()
+    return found
+
+
+def _as_it_lies(run: RunSpec) -> RunSpec:
+    """The run with the folder of its model, where a hub's model has been downloaded before."""
+    asked = run.model
+    if not isinstance(asked, Pretrained) or not asked.on_hub or asked.trust_remote_code:
+        return run
+    folder = store.find(asked.path, asked.revision)
+    return replace(run, model=replace(asked, path=str(folder))) if folder else run
+
+
+def _rows_where_they_lie(run: RunSpec, found: _Judged, counted: bool) -> list[Verdict]:
+    lying = run.data.here(run.algorithm.data)
+    if lying is None:
+        says = "is not prepared yet, so its rows are not looked at; it is fetched and prepared first"
+        return [Verdict("WARN", "data", says, "rlrun data prepare does it now")]
+    verdicts, found.steps = _rows(replace(run, data=lying), counted)
+    return verdicts
+
+
+def _rows(run: RunSpec, counted: bool = True) -> tuple[list[Verdict], Steps]:
+    """`counted`: the model can be asked for its tokens."""
+    found = rows.found(run, counted)
+    made = steps.steps_of(run, found.rows, found.val_rows)
+    return [*found.verdicts, *steps.verdicts(run, made)], made
+
+
+def _time(run: RunSpec, counted: Steps) -> Iterator[Verdict]:
+    known = history.earlier(run)
+    if known is None or counted.steps is None:
+        return
+    seconds = known.seconds_per_step * counted.steps
+    yield Verdict(
+        "OK", "time", f"about {_duration(seconds)}, as {known.name} took {known.seconds_per_step:.3g} s a step"
+    )
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02} min"
