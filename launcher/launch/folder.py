@@ -159,7 +159,7 @@ def take(root: Path, project: str, experiment: str) -> tuple[Folder, Lock]:
             raise Problems(
                 [
                     f"trainer.experiment_name: {folder.path} is there already; another name, or"
-                    f" rlrun train --resume {folder.path} would do"
+                    f" rlrun train --resume {folder.path}, would do"
                 ]
             )
     return folder, lock

@@ -195,7 +195,7 @@ def test_what_was_trained_is_not_overwritten(tmp_path: Path, left: dict[str, str
         take(tmp_path, "p", "a")
     path = tmp_path / "p" / "a"
     assert refused.value.lines == [
-        f"trainer.experiment_name: {path} is there already; another name, or rlrun train --resume {path} would do"
+        f"trainer.experiment_name: {path} is there already; another name, or rlrun train --resume {path}, would do"
     ]
 
 

@@ -128,7 +128,7 @@ def test_the_same_name_again_is_refused(done: tuple[Any, Path], rlrun: Any, smal
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr == (
         "✗ trainer.experiment_name: runs/rlrun/done is there already;"
-        " another name, or rlrun train --resume runs/rlrun/done would do\n"
+        " done-2, or rlrun train --resume runs/rlrun/done, would do\n"
     )
     assert kept(run) == before
 

@@ -54,8 +54,9 @@ def _folder(trainer: Trainer) -> list[str]:
     if not os.access(standing, os.W_OK | os.X_OK):
         return [f"trainer.run_root: cannot write to {str(standing)!r}; another folder would do"]
     if trainer.experiment_name and Folder(folder).began():
-        again = f"{trainer.experiment_name}-2, or rlrun train --resume {folder}"
-        return [f"trainer.experiment_name: {folder} is there already; {again} would do"]
+        named = Path(trainer.run_root) / trainer.project_name / trainer.experiment_name
+        again = f"{trainer.experiment_name}-2, or rlrun train --resume {named},"
+        return [f"trainer.experiment_name: {named} is there already; {again} would do"]
     return []
 
 

@@ -214,8 +214,8 @@ class _Lengths:
         if unwritable:
             row, why = unwritable[0]
             level: Level = "WARN" if data.on_bad_row == "skip" and len(unwritable) < len(rows) else "FAIL"
-            return [replace(of_problem(f"{row.where}: {why}", level), says=f"{len(unwritable):,} rows cannot be written"
-                            f" with the model's chat template, the first: {why}")]  # fmt: skip
+            first, many = of_problem(f"{row.where}: {why}", level), f"{len(unwritable):,} rows cannot be written"
+            return [replace(first, says=f"{many} with the model's chat template, the first: {first.says}")]
         limits = {"prompt": data.max_prompt_length, "response": data.max_response_length}
         verdicts, over = [], set[int]()
         for place, (what, limit) in enumerate(limits.items()):

@@ -122,11 +122,11 @@ def _saving(run: RunSpec, found: Steps) -> Iterator[Verdict]:
                 f"{max(steps // 4, 1)} would do",
             )  # fmt: skip
     both = trainer.save_freq > 0 and trainer.save_freq <= steps and found.val_rows
-    if both and trainer.keep_best and (trainer.test_freq <= 0 or trainer.save_freq % trainer.test_freq):
+    if both and trainer.keep_best and trainer.test_freq > 0 and trainer.save_freq % trainer.test_freq:
         yield Verdict(
             "WARN", "trainer.test_freq",
-            f"not every checkpoint's step (each {trainer.save_freq}th) is validated, so few can be the best one",
-            f"{trainer.save_freq} would do, or trainer.keep_best=0",
+            f"every {trainer.test_freq} steps, and every {trainer.save_freq} are saved: only what was validated can be"
+            " the best checkpoint", f"{trainer.save_freq} would do",
         )  # fmt: skip
     if found.val_rows == 0 and trainer.best_metric:
         yield Verdict(
