@@ -115,7 +115,7 @@ def test_a_conversation_needs_a_template(tmp_path: Path, said: Lines) -> None:
     )
     dressed = folder(tmp_path / "dressed", TEMPLATE)
     found = said(talk, "model=hf", f"model.path={dressed}", "data.max_prompt_length=3", "data.max_response_length=9")
-    assert found[1] == "OK lengths train: prompts of at most 3 tokens and responses of at most 4 tokens"
+    assert found[1] == "OK lengths train: prompts of at most 3 and responses of at most 6 tokens"
 
 
 def test_sources_are_counted_and_each_unfit_one_is_named(said: Lines) -> None:
