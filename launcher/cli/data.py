@@ -15,8 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher.cli.counted import counted
-from launcher.cli.plan import ConfigDir, Words
 from launcher.cli.say import AsJson, out, printable, problems_named, say_json
+from launcher.cli.words import ConfigDir, Words
 from launcher.data.prepare import prepared
 from launcher.data.quality import Histogram
 from launcher.launch import check as checking

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from launcher import __version__
-from launcher.cli import advise, checkpoints, data, merge, models, plan, reward, runs, train
+from launcher.cli import advise, checkpoints, config, data, merge, models, plan, reward, runs, train
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_show_locals=False)
 
@@ -34,6 +34,7 @@ app.command("runs")(runs.list_runs)
 app.command("show")(runs.show)
 app.command("logs")(runs.logs)
 app.command("stop")(runs.stop)
+app.add_typer(config.app, name="config")
 app.add_typer(data.app, name="data")
 models.app.command("merge")(merge.merge)
 app.add_typer(models.app, name="model")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import asdict, is_dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher.cli.say import AsJson, out, printable, problems_named, say_json, say_problems
+from launcher.cli.words import ConfigDir, Words
 from launcher.launch.plan import Page
 from launcher.launch.plan import plan as planned
 from launcher.settings import adapter
@@ -19,12 +19,6 @@ from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_node, to_yaml
 from launcher.verdicts import Verdict
 
-Words = Annotated[
-    list[str] | None, typer.Argument(help="Hydra's words: algorithm=grpo model=tiny data=reverse sampler.n=8")
-]
-ConfigDir = Annotated[
-    Path | None, typer.Option("--config-dir", help="A folder of your own config groups: <group>/<choice>.yaml.")
-]
 COLOURS = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
 
 

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher.cli.data import watched
-from launcher.cli.plan import ConfigDir, Words
 from launcher.cli.say import AsJson, out, printable, problems_named, say_json
+from launcher.cli.words import ConfigDir, Words
 from launcher.launch import bench_reward
 from launcher.launch.bench_reward import MEANING, Report
 from launcher.monitor.lines import compact

@@ -15,13 +15,19 @@ from rich.text import Text
 
 from launcher.cli.say import AsJson, out, printable, problems_named, say_json, wide
 from launcher.cli.screen import COLOURS, picture
+from launcher.cli.words import complete_run
 from launcher.launch import runs
 from launcher.launch.folder import holder
 from launcher.metrics import label
 from launcher.monitor.lines import compact
 
 Root = Annotated[Path, typer.Option("--root", help="The folder that holds runs.")]
-Name = Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, project/experiment, or experiment.")]
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN", help="A run's folder, project/experiment, or experiment.", autocompletion=complete_run
+    ),
+]
 
 POLL_S = 0.2
 

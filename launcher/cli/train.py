@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from launcher.cli.plan import ConfigDir, Words
 from launcher.cli.plan import show as show_page
 from launcher.cli.say import err, printable, problems_named, say_problems
 from launcher.cli.screen import watching
+from launcher.cli.words import ConfigDir, Words, complete_run
 from launcher.launch import runs, start
 from launcher.launch.follow import Outcome
 from launcher.launch.plan import plan, ready
@@ -22,7 +22,13 @@ def train(
     words: Words = None,
     config_dir: ConfigDir = None,
     resume: Annotated[
-        str | None, typer.Option("--resume", metavar="RUN", help="Go on with a run from its newest good checkpoint.")
+        str | None,
+        typer.Option(
+            "--resume",
+            metavar="RUN",
+            help="Go on with a run from its newest good checkpoint.",
+            autocompletion=complete_run,
+        ),
     ] = None,
     root: Annotated[str, typer.Option("--root", help="Where --resume looks for runs.")] = "runs",
     dry_run: Annotated[

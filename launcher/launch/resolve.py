@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
@@ -71,10 +73,9 @@ def resolve(words: Iterable[str], config_dir: Path | None = None) -> RunSpec:
         )
     known = groups(config_dir)
     read = _sort(words, known)
-    left_out = sorted(_required() - read.choices.keys())
-    base = [*(f"~{group}" for group in left_out), *read.choices.values()]
+    base = _base(read, config_dir)
     try:
-        node, refusals = _compose(base, read.values, config_dir)
+        node, refusals = _compose(base, read.values)
     except Problems as found:
         raise Problems([*read.problems, *found.lines]) from None
     unchosen = [group for group in known if group not in node]
@@ -92,6 +93,52 @@ def resolve(words: Iterable[str], config_dir: Path | None = None) -> RunSpec:
         if not problems:
             return run
     raise Problems(problems)
+
+
+@dataclass(frozen=True)
+class GivenValue:
+    key: str
+    value: Any
+    taken_away: bool
+    """`~key`: what files had set there is gone."""
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What a run's values come from, in the order in which they are merged: a later one wins."""
+
+    files: list[tuple[Path, str]]
+    """Each config file, and the place of the run that it is put at: `reward.parts.gsm8k`; empty for the run itself."""
+    words: list[GivenValue]
+    """What each word sets."""
+
+
+def merged(words: Sequence[str], config_dir: Path | None = None) -> Merged:
+    """The sources of a run that `resolve` takes."""
+    read, parser = _sort(words, groups(config_dir)), OverridesParser.create()
+    with initialize_config_dir(str(conf_dir()), version_base=None):
+        loader = GlobalHydra.instance().config_loader()
+        found = loader.compute_defaults_list("run", _base(read, config_dir), RunMode.RUN).defaults
+    folders = [conf_dir(), *([config_dir] if config_dir else [])]  # as Hydra searches them
+    placed = [(one.config_path, one.package or "") for one in found if one.config_path]
+    files = [(_file(name, folders), place) for name, place in placed if not name.startswith("hydra/")]
+    return Merged(files, [_given(parser.parse_override(word)) for word in words])
+
+
+def _given(override: Override) -> GivenValue:
+    taken = override.type == OverrideType.DEL
+    return GivenValue(override.key_or_group, None if taken else override.value(), taken)
+
+
+def _file(name: str, folders: list[Path]) -> Path:
+    return next(path for folder in folders if (path := folder / f"{name}.yaml").is_file())
+
+
+def _base(read: Words, config_dir: Path | None) -> list[str]:
+    """The words that choose, as Hydra takes them."""
+    left_out = sorted(_required() - read.choices.keys())
+    search = [f"hydra.searchpath=[{_quoted(config_dir.resolve().as_uri())}]"] if config_dir else []
+    return [*search, *(f"~{group}" for group in left_out), *read.choices.values()]
 
 
 def _unset(node: Any, place: str = "") -> Iterator[str]:
@@ -191,10 +238,8 @@ def _spelling(override: Override, word: str, known: dict[str, list[str]]) -> str
     return f"++{word.removeprefix('+')}" if plain else word
 
 
-def _compose(base: list[str], words: list[str], config_dir: Path | None) -> tuple[dict[str, Any], list[str]]:
+def _compose(base: list[str], words: list[str]) -> tuple[dict[str, Any], list[str]]:
     """The run that the words make, and a line for each word that Hydra cannot apply."""
-    if config_dir:
-        base = [f"hydra.searchpath=[{_quoted(config_dir.resolve().as_uri())}]", *base]
     with initialize_config_dir(str(conf_dir()), version_base=None):
         try:
             return _composed([*base, *words]), []
