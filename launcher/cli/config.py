@@ -57,8 +57,8 @@ def _say_groups(found: list[Group], as_json: bool) -> None:
         return say_json([_group_node(group) for group in found])
     table = _table("group", "default", "choices", "what it is")
     for group in found:
-        choices = ", ".join(choice.name for choice in group.choices)
-        table.add_row(Text(group.name, "bold"), group.default or "-", Text(printable(choices)), Text(group.says))
+        choices = Text(printable(", ".join(group.choices)))
+        table.add_row(Text(group.name, "bold"), group.default or "-", choices, Text(group.says))
     table.add_row(Text(", ".join(handbook.PLAIN), "bold"), "", "", "settings of every run")
     out.print(table)
     out.print(Text("rlrun config show GROUP, GROUP=CHOICE or GROUP.SETTING says more", "dim"), soft_wrap=True)
@@ -79,7 +79,7 @@ def _say_section(section: Section, first: bool) -> None:
     for one in section.settings:
         chosen = [Text(printable(section.sets.get(one.name, "")), "bold")] if section.sets else []
         table.add_row(
-            Text(one.name, "bold"), one.shape.type, Text(printable(one.shown_default)), *chosen,
+            Text(one.name, "bold"), one.shape.kind, Text(printable(one.shown_default)), *chosen,
             Text(one.shape.range), Text(printable(one.says)),
         )  # fmt: skip
     if section.settings:
@@ -94,11 +94,7 @@ def _table(*columns: str) -> Table:
 
 
 def _group_node(group: Group) -> dict[str, Any]:
-    choices = [
-        {"choice": choice.name, "class": choice.cls.__name__, "says": choice.says, "sets": dict(choice.sets)}
-        for choice in group.choices
-    ]
-    return {"group": group.name, "says": group.says, "default": group.default or None, "choices": choices}
+    return {"group": group.name, "says": group.says, "default": group.default or None, "choices": group.choices}
 
 
 def _section_node(section: Section) -> dict[str, Any]:
@@ -108,7 +104,7 @@ def _section_node(section: Section) -> dict[str, Any]:
 
 
 def _setting_node(one: Setting, section: Section) -> dict[str, Any]:
-    node = {"setting": one.name, "type": one.shape.type, "required": one.required, "default": one.default,
+    node = {"setting": one.name, "type": one.shape.kind, "required": one.required, "default": one.default,
             "range": one.shape.range, "values": one.shape.values, "says": one.says, "declared": one.where}  # fmt: skip
     return node | ({"this_choice": section.sets[one.name]} if one.name in section.sets else {})
 
@@ -122,7 +118,7 @@ def diff(
     root: Root = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Print the settings in which two runs differ. Ends with 0 where there are none, 1 where there are, 2 on a mistake."""
+    """Print in what two runs differ. Ends with 0 where that is nothing, 1 where it is something, 2 on a mistake."""
     with problems_named():
         one, other = differ.side(a, root, config_dir), differ.side(b, root, config_dir)
         rows = list(differ.rows(one, other))
@@ -153,11 +149,8 @@ def _say_rows(a: str, b: str, rows: list[differ.Row], source: bool) -> None:
     for row in rows:
         texts = []
         for cell in row.cells:
-            value = written(cell.value) if cell else ABSENT
-            texts += [
-                Text(printable(value), "cyan" if row.whole else ""),
-                Text(printable(cell.origin if cell else ""), "dim"),
-            ]
+            value, origin = (written(cell.value), cell.origin) if cell else (ABSENT, "")
+            texts += [Text(printable(value), "cyan" if row.whole else ""), Text(printable(origin), "dim")]
         table.add_row(Text(printable(row.name), "bold"), *(texts if source else texts[::2]))
     out.print(Text(printable(f"A  {a}\nB  {b}"), "dim"), soft_wrap=True)
     wide().print(table)

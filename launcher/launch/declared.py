@@ -1,4 +1,4 @@
-"""Where a setting is declared, and the string under it: read from the source, which a wheel holds as well as a clone."""
+"""Where a setting is declared, and the string under it: read from the source, which a wheel holds, too."""
 
 from __future__ import annotations
 

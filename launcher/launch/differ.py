@@ -87,7 +87,7 @@ class Row:
 def rows(a: Side, b: Side) -> Iterator[Row]:
     """What differs, in the order of a run; a group whose class differs comes before its settings."""
     names = dict.fromkeys([*a.classes, *b.classes, *a.values, *b.values])
-    tops = list(dict.fromkeys(name.partition(".")[0] for name in [*a.values, *b.values]))
+    tops = list(dict.fromkeys(name.partition(".")[0] for name in [*fields_of(RunSpec), *names]))
     for name in sorted(names, key=lambda name: tops.index(name.partition(".")[0])):
         for whole in (True, False):
             cells = _cell(a, name, whole), _cell(b, name, whole)
@@ -157,9 +157,8 @@ def _resolved(name: str, by: Asked) -> Side:
 def _of_run(name: str, folder: Folder) -> Side:
     """As spec.yaml says, whatever version wrote it."""
     held = leaves(folder.spec)
-    origins = {
-        key.removesuffix(f".{TARGET}"): Origin("run", f"{folder.spec}:{leaf.line}") for key, leaf in held.items()
-    }
+    names = {key: key.removesuffix(f".{TARGET}") for key in held}
+    origins = {names[key]: Origin("run", f"{folder.spec}:{leaf.line}") for key, leaf in held.items()}
     for word in _typed(folder):
         key, _, text = word.partition("=")
         if (leaf := held.get(key)) and _says(text, leaf):

@@ -38,7 +38,7 @@ class Group:
     says: str
     default: str
     """The choice that is taken where nobody chooses; empty where somebody must."""
-    choices: list[Choice]
+    choices: list[str]
 
 
 @dataclass(frozen=True)
@@ -56,18 +56,16 @@ class Section:
     """What the one choice that was asked for sets, by the setting's full name."""
 
 
-def group(name: str, config_dir: Path | None = None) -> Group:
-    known = groups(config_dir)
-    choices = [_choice(name, choice, config_dir) for choice in known[name]]
-    return Group(
-        name, declaration(RunSpec, name).says, defaults_choices(conf_dir() / "run.yaml").get(name, ""), choices
-    )
-
-
 def overview(config_dir: Path | None = None) -> list[Group]:
-    """Every config group with its choices, in a run's order."""
-    known = groups(config_dir)
-    return [group(name, config_dir) for name in fields_of(RunSpec) if name in known]
+    """Every config group with its choices, in a run's order. Their classes are not loaded."""
+    known, defaults = groups(config_dir), defaults_choices(conf_dir() / "run.yaml")
+    names = [name for name in fields_of(RunSpec) if name in known]
+    return [Group(name, declaration(RunSpec, name).says, defaults.get(name, ""), known[name]) for name in names]
+
+
+def choices(name: str, config_dir: Path | None = None) -> list[Choice]:
+    """The choices of one group with what each file sets. Raises `Problems` where a file cannot be read."""
+    return [_choice(name, choice, config_dir) for choice in groups(config_dir)[name]]
 
 
 def sections(target: str, config_dir: Path | None = None) -> list[Section]:
@@ -87,13 +85,13 @@ def sections(target: str, config_dir: Path | None = None) -> list[Section]:
         if choice not in known[top]:
             raise Problems([f"{top}: no choice {choice!r}; {nearest(choice, known[top])}"])
         return [_whole(top, _choice(top, choice, config_dir))]
-    found = list(_classes(group(top, config_dir))) if top in known else [_plain(top)]
+    found = list(_sections_of(top, choices(top, config_dir))) if top in known else [_plain(top)]
     return _only(found, target, rest) if rest else found
 
 
-def classes(name: str, choices: Iterable[str], config_dir: Path | None = None) -> list[type]:
+def classes(name: str, chosen: Iterable[str], config_dir: Path | None = None) -> list[type]:
     """The classes that these choices of a group name, each once."""
-    return list(dict.fromkeys(_class_of(name, _file(name, choice, config_dir)) for choice in choices))
+    return list(dict.fromkeys(_class_of(name, _file(name, choice, config_dir)) for choice in chosen))
 
 
 def _only(found: list[Section], target: str, rest: str) -> list[Section]:
@@ -124,15 +122,15 @@ def _whole(name: str, choice: Choice) -> Section:
     return Section(choice.cls.__name__, class_says(choice.cls), [f"{name}={choice.name}"], [], settings, sets)
 
 
-def _classes(of: Group) -> Iterator[Section]:
+def _sections_of(name: str, of: list[Choice]) -> Iterator[Section]:
     """A section for each class of the group and for each that they have settings from, those first."""
-    chosen = list(dict.fromkeys(choice.cls for choice in of.choices))
+    chosen = list(dict.fromkeys(choice.cls for choice in of))
     above = [cls for each in chosen for cls in each.__mro__ if own_fields(cls)]
     for cls in sorted(dict.fromkeys([*above, *chosen]), key=lambda cls: len(cls.__mro__)):
-        choices = [f"{of.name}={choice.name}" for choice in of.choices if choice.cls is cls]
+        words = [f"{name}={choice.name}" for choice in of if choice.cls is cls]
         also = [base.__name__ for base in cls.__bases__ if fields_of(base)]
-        settings = list(settings_of(cls, of.name, only=own_fields(cls)))
-        yield Section(cls.__name__, class_says(cls), choices, also, settings, {})
+        settings = list(settings_of(cls, name, only=own_fields(cls)))
+        yield Section(cls.__name__, class_says(cls), words, also, settings, {})
 
 
 def _choice(name: str, choice: str, config_dir: Path | None) -> Choice:

@@ -23,7 +23,10 @@ def whole(config_dir: Path | None = None) -> str:
     groups = handbook.overview(config_dir)
     parts = [HEAD]
     for group in groups:
-        parts += [f"## {group.name}\n\n{_escaped(group.says)}\n", _choices(group)]
+        parts += [
+            f"## {group.name}\n\n{_escaped(group.says)}\n",
+            _choices(group, handbook.choices(group.name, config_dir)),
+        ]
         parts.append(of_sections(handbook.sections(group.name, config_dir)))
     for name in handbook.PLAIN:
         (section,) = handbook.sections(name, config_dir)
@@ -50,9 +53,9 @@ def _says(section: Section) -> Iterator[str]:
             yield f"{text}\n"
 
 
-def _choices(group: Group) -> str:
+def _choices(group: Group, choices: list[Choice]) -> str:
     rows = ["| choice | class | what it is | what its file sets |", "|---|---|---|---|"]
-    for choice in group.choices:
+    for choice in choices:
         taken = " (taken where none is named)" if choice.name == group.default else ""
         rows.append(f"| `{choice.name}`{taken} | {choice.cls.__name__} | {_cell(choice.says)} | {_sets(choice)} |")
     return "\n".join([*rows, ""])
