@@ -10,7 +10,7 @@ VERL ?= .venv-verl
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint chaos bench oracles peers compare data test-verl docs picture clean merge downloads
+.PHONY: help setup demo test lint chaos bench oracles peers compare data test-verl docs picture settings clean merge downloads
 
 help:  ## list what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -87,9 +87,12 @@ test-verl: $(VERL)/ready  ## what is prepared here, read by verl 0.9.1's own dat
 compare: $(VENV)/ready-dev  ## every RL algorithm on the quickstart's task, three seeds
 	$(VENV)/bin/python benchmarks/algorithms.py
 
-docs: $(VENV)/ready-dev picture  ## write what docs/ holds, from real runs
+docs: $(VENV)/ready-dev settings picture  ## write what docs/ holds, from real runs
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
 	$(VENV)/bin/python benchmarks/algorithms.py --write
+
+settings: $(VENV)/ready  ## write docs/settings.md from the classes
+	$(VENV)/bin/rlrun config show --markdown > docs/settings.md
 
 picture: $(VENV)/ready  ## draw docs/console.svg from the newest quickstart run
 	$(VENV)/bin/python docs/console.py

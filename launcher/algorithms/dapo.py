@@ -19,15 +19,17 @@ if TYPE_CHECKING:
 
 @settings
 class DAPO(GRPO):
+    """GRPO with more room upwards, every token counting the same, and only groups with right and wrong answers."""
+
     clip_ratio_high: Positive = 0.28
     loss_agg_mode: ops.Aggregation = "token-mean"
     max_num_gen_batches: AtLeastOne = 10
     """Times a step samples prompts until it is full of groups that teach; 1 never samples again. Places that stay
     empty are left out of the step."""
     max_response_length: AtLeastOne | None = None
-    """Tokens of the longest answer."""
+    """Tokens of the longest answer, from which the price of length is counted."""
     overlong_buffer_len: Count = 0
-    """Tokens before that length over which the price of an answer's length rises from 0; 0 asks no price."""
+    """Tokens before the longest length over which the price of an answer's length rises from 0; 0 asks no price."""
     overlong_penalty_factor: NonNegative = 1.0
     """The price of the longest answer."""
 

@@ -41,11 +41,16 @@ LOSSES: Mapping[str, Callable[[Tensor, float, float], Tensor]] = {"sigmoid": sig
 
 @settings
 class DPO(Algorithm):
-    """The two answers of a pair have one `group`, and `preference` 1 (chosen) and -1 (rejected)."""
+    """Learns which of two answers is better, without a reward model.
+
+    The two answers of a pair have one `group`, and `preference` 1 (chosen) and -1 (rejected).
+    """
 
     beta: Positive = 0.1
     """How dear it is to leave the reference: small is free, large is strict."""
     loss_type: Literal["sigmoid", "hinge", "ipo"] = "sigmoid"
+    """`sigmoid` never has enough of a margin, `hinge` (arXiv:2305.10425) stops at one, `ipo` (arXiv:2310.12036) aims at
+    one and resists overfitting."""
     label_smoothing: Smoothing = 0.0
     """With sigmoid: the share of pairs that are thought to be labelled the wrong way round."""
     length_normalised: bool = False

@@ -24,16 +24,19 @@ AboveOne = Annotated[float, Field(gt=1, allow_inf_nan=False)]
 
 @settings
 class GRPO(Algorithm):
+    """PPO without a critic: an answer's advantage is how much better it scored than its siblings."""
+
     clip_ratio_low: Fraction = 0.2
     """A token's ratio stops counting below 1 - clip_ratio_low."""
     clip_ratio_high: Positive = 0.2
-    """... and above 1 + clip_ratio_high."""
+    """A token's ratio stops counting above 1 + clip_ratio_high."""
     clip_ratio_c: AboveOne | None = None
     """Dual clip: where the advantage is negative, the ratio counts for at most this much."""
     kl_loss_coef: NonNegative = 0.0
     """Weight of the pull towards the reference model (the paper takes 0.04); 0 loads no reference model."""
     kl_loss_type: ops.Estimator = "k3"
-    """How that distance is estimated."""
+    """How the distance from the reference is estimated: `k3` is never negative, `k2` has the KL's own gradient; that of
+    `k1` has mean zero, so it teaches nothing."""
     entropy_coeff: NonNegative = 0.0
     """Weight of a bonus for the policy's entropy."""
     norm_adv_by_std_in_grpo: bool = True

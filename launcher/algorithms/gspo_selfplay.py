@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 @settings
 class GSPOSelfPlay(GSPO):
+    """GSPO on prompts and DPO on pairs, from one file that holds both."""
+
     beta: Positive = 0.1
     """Of the pairs: how dear it is to leave the reference."""
     label_smoothing: Smoothing = 0.0

@@ -24,10 +24,12 @@ COEFFICIENT = "actor/reward_kl_penalty_coeff"
 
 @settings
 class PPO(Algorithm):
+    """A clipped step towards answers that scored better than a critic expected."""
+
     clip_ratio_low: Fraction = 0.2
     """A token's ratio stops counting below 1 - clip_ratio_low."""
     clip_ratio_high: Positive = 0.2
-    """... and above 1 + clip_ratio_high."""
+    """A token's ratio stops counting above 1 + clip_ratio_high."""
     clip_ratio_c: AboveOne | None = 3.0
     """Dual clip (arXiv:1912.09729): where the advantage is negative, the ratio counts for at most this much."""
     gamma: Share = 1.0
@@ -39,7 +41,8 @@ class PPO(Algorithm):
     kl_coef: NonNegative = 0.001
     """Price of one nat from the reference, taken off each token's reward; 0 loads no reference model."""
     kl_penalty: ops.Estimator = "k1"
-    """How that distance is estimated."""
+    """How the distance from the reference is estimated: `k1` may be negative, `k3` never is, `k2` varies least but is
+    biased."""
     kl_ctrl: Literal["fixed", "adaptive"] = "fixed"
     """`adaptive` moves the price until the distance is `target_kl` (arXiv:1909.08593, section 2.2)."""
     target_kl: Positive = 0.1

@@ -20,6 +20,7 @@ class FromHub:
     """A folder, or a repository on a hub that becomes a folder before the run starts."""
 
     path: str
+    """Hub id (`owner/name`) or a folder."""
     revision: str | None = None
     """Branch, tag or commit on the hub; by default the hub's main one."""
     source: Literal["auto", "huggingface", "modelscope"] = "auto"

@@ -49,9 +49,9 @@ def declared(cls: type) -> dict[str, Declared]:
 
 
 def class_says(cls: type) -> str:
-    """The class's own docstring as one line; not its base's, and not the signature that dataclasses write."""
+    """First paragraph of the class's own docstring; not its base's, and not the signature that dataclasses write."""
     node = _class_node(cls)
-    return _one_line(ast.get_docstring(node) or "") if node else ""
+    return _one_line((ast.get_docstring(node) or "").partition("\n\n")[0]) if node else ""
 
 
 def source_of(cls: type) -> Path | None:

@@ -21,6 +21,10 @@ PLAIN = ("optim", "critic", "trainer", "seed")
 """Settings of a run that are no config group."""
 
 
+REQUIRED = "required"
+"""Stands where a choice's file asks for a value that only a person knows."""
+
+
 @dataclass(frozen=True)
 class Choice:
     """One file of a config group."""
@@ -130,13 +134,16 @@ def _sections_of(name: str, of: list[Choice]) -> Iterator[Section]:
         words = [f"{name}={choice.name}" for choice in of if choice.cls is cls]
         also = [base.__name__ for base in cls.__bases__ if fields_of(base)]
         settings = list(settings_of(cls, name, only=own_fields(cls)))
-        yield Section(cls.__name__, class_says(cls), words, also, settings, {})
+        below = [each.__name__ for each in chosen if each is not cls and issubclass(each, cls)]
+        says = class_says(cls) if words else f"Settings of {', '.join(below)}."
+        yield Section(cls.__name__, says, words, also, settings, {})
 
 
 def _choice(name: str, choice: str, config_dir: Path | None) -> Choice:
     path = _file(name, choice, config_dir)
     cls, held = _class_of(name, path), leaves(path)
-    sets = {key: written(leaf.value) for key, leaf in held.items() if key.partition(".")[0] not in ("defaults", TARGET)}
+    said = {key: leaf.value for key, leaf in held.items() if key.partition(".")[0] not in ("defaults", TARGET)}
+    sets = {key: REQUIRED if value == "???" else written(value) for key, value in said.items()}
     parts = [entry.partition("@")[0] for entry in defaults_choices(path) if "@parts." in entry]
     if parts:
         sets["parts"] = written(parts)

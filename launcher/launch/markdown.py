@@ -63,7 +63,11 @@ def _choices(group: Group, choices: list[Choice]) -> str:
 
 def _sets(choice: Choice) -> str:
     """A group of settings inside (a model's architecture) by its name only."""
-    plain = [f"`{key}={value}`" for key, value in choice.sets.items() if "." not in key]
+    plain = [
+        f"`{key}` is required" if value == handbook.REQUIRED else f"`{key}={value}`"
+        for key, value in choice.sets.items()
+        if "." not in key
+    ]
     inside = dict.fromkeys(key.partition(".")[0] for key in choice.sets if "." in key)
     return ", ".join([*plain, *(f"`{key}`" for key in inside)]).replace("|", "\\|")
 
@@ -93,6 +97,6 @@ def _cell(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Outside of `code`, `<`, `*` and `_` are no marks of Markdown."""
+    """Outside of `code`, `<` and `*` are no marks of Markdown."""
     parts = re.split(r"(`[^`]*`)", text)
-    return "".join(part if part.startswith("`") else re.sub(r"([<*_])", r"\\\1", part) for part in parts)
+    return "".join(part if part.startswith("`") else re.sub(r"([<*])", r"\\\1", part) for part in parts)

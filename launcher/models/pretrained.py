@@ -20,6 +20,8 @@ LAYOUTS = ("config.json", "adapter_config.json")
 
 @settings
 class Pretrained(FromHub, Model):
+    """A model in Hugging Face's layout: from a hub, a folder, or an earlier run."""
+
     path: str
     """Hub id (`Qwen/Qwen3-0.6B`), a folder with a config.json, or a run's folder: its newest checkpoint."""
     trust_remote_code: bool = False

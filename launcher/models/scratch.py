@@ -16,13 +16,21 @@ class Scratch(Model):
     """A decoder that starts from random weights (drawn from the run's seed). Nothing is downloaded."""
 
     architecture: Literal["llama", "qwen3"] = "llama"
+    """Whose layers: `qwen3` normalises queries and keys."""
     hidden_size: AtLeastOne = 64
+    """Numbers that stand for one token between layers: more learns harder tasks and costs its square."""
     intermediate_size: AtLeastOne = 192
+    """Width of the feed-forward network in each layer."""
     num_hidden_layers: AtLeastOne = 2
+    """Layers; time and memory grow with it."""
     num_attention_heads: AtLeastOne = 4
+    """Heads of each layer, which `hidden_size` is split over."""
     num_key_value_heads: AtLeastOne = 4
+    """Heads that are asked, shared by the others."""
     max_position_embeddings: AtLeastOne = 2048
+    """Tokens of the longest prompt with its answer."""
     tie_word_embeddings: bool = False
+    """The last layer is the embedding once more: fewer weights."""
     alphabet: str = "abcdefghijklmnopqrstuvwxyz0123456789>+-*/=., "
     """Each character is one token; any other is unknown."""
 

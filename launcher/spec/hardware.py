@@ -11,11 +11,14 @@ from launcher.settings import AtLeastOne, Count, settings
 
 @settings
 class Hardware:
+    """The machines of a run, all alike."""
+
     device: str = "cpu"
     """`cpu`, or the GPU's name: h100, a100-80g, ...; any name but `cpu` means CUDA."""
     memory_gb: Annotated[float, Field(gt=0)] | None = None
     """Memory of one GPU."""
     nnodes: AtLeastOne = 1
+    """Machines; more than one needs a cluster that has them."""
     n_gpus_per_node: Count = 0
     """GPUs taken on each node, not on all together."""
     nproc_per_node: AtLeastOne | None = None

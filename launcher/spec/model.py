@@ -14,13 +14,21 @@ class Architecture:
     config.json, so a plan can be made before anything is downloaded."""
 
     model_type: Literal["llama", "mistral", "qwen2", "qwen3", "qwen3_moe"]
+    """The family, which says how the layers are built."""
     hidden_size: AtLeastOne
+    """Numbers that stand for one token between layers; weights grow with its square."""
     intermediate_size: AtLeastOne
+    """Width of the feed-forward network in each layer."""
     num_hidden_layers: AtLeastOne
+    """Layers; weights, activations and the cache of keys and values grow with it."""
     num_attention_heads: AtLeastOne
+    """Heads that ask, in each layer."""
     num_key_value_heads: AtLeastOne
+    """Heads that are asked, shared by the others: the cache of keys and values grows with it."""
     head_dim: AtLeastOne
+    """Numbers of one head."""
     vocab_size: AtLeastOne
+    """Tokens that it knows; logits take that many numbers for each token."""
     max_position_embeddings: AtLeastOne
     """Tokens of the longest sequence that it was trained for."""
     tie_word_embeddings: bool = False
@@ -28,12 +36,15 @@ class Architecture:
     attention_bias: Literal["none", "qkv", "qkvo"] = "none"
     """Which of attention's matrices have a bias."""
     mlp_bias: bool = False
+    """The feed-forward matrices have a bias."""
     qk_norm: bool = False
     """Queries and keys are normalised, each with head_dim weights."""
     num_experts: Count = 0
     """Feed-forward networks in each layer, of which each token takes num_experts_per_tok; 0 is one for all tokens."""
     num_experts_per_tok: Count = 0
+    """Experts that compute each token: what it costs, where `num_experts` says what has to be held."""
     moe_intermediate_size: Count = 0
+    """Width of one expert."""
 
 
 @settings

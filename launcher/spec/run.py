@@ -29,8 +29,12 @@ class Optim:
     """AdamW (arXiv:1711.05101)."""
 
     lr: Positive = 1e-6
+    """Learning rate after the warm-up: too large and the loss diverges, too small and nothing is learnt. Adapters
+    (`model.lora_rank`) want ten times what all weights want."""
     betas: tuple[Decay, Decay] = (0.9, 0.999)
+    """How long the means of the gradient and of its square remember: 0.9 about ten steps, 0.999 about a thousand."""
     weight_decay: NonNegative = 0.01
+    """Pull of the weights towards 0, times the learning rate; 0 leaves them alone."""
     clip_grad: Positive = 1.0
     """The gradient is shortened to this length; its length before that is reported."""
     lr_warmup_steps: Count = 0
@@ -38,10 +42,13 @@ class Optim:
     lr_scheduler_type: Literal["constant", "linear", "cosine"] = "constant"
     """After the warm-up: stay, or fall to `min_lr_ratio` at the last step."""
     min_lr_ratio: Share = 0.0
+    """The learning rate of the last step, as a share of `lr`; 1 lets it stay."""
 
 
 @settings
 class CriticOptim(Optim):
+    """AdamW for the critic, which learns faster than the policy that it judges."""
+
     lr: Positive = 1e-5
 
 
@@ -51,15 +58,21 @@ class Critic:
     weights learn, also where the policy's do not (lora_rank)."""
 
     optim: CriticOptim = Field(default_factory=CriticOptim)
+    """The critic's own optimizer."""
 
 
 @settings
 class Trainer:
+    """How long a run trains, how its steps are cut, and what it keeps."""
+
     project_name: Name = "rlrun"
+    """Folder that the runs of one project share."""
     experiment_name: Name | None = None
     """The run is the folder run_root/project_name/experiment_name; by default a free name is made."""
     run_root: str = "runs"
+    """Folder of all projects; `rlrun runs --root` has to be told of another one."""
     total_epochs: AtLeastOne = 1
+    """Times that the rows are gone through; `total_training_steps` ends the run earlier."""
     total_training_steps: AtLeastOne | None = None
     """Steps of the whole run; by default as many as the epochs take."""
     save_freq: int = Field(default=-1, ge=-1)
@@ -67,6 +80,8 @@ class Trainer:
     test_freq: int = Field(default=-1, ge=-1)
     """Steps between validations; -1 and 0 validate at the end only."""
     val_before_train: bool = True
+    """Validate before the first step, so that what follows can be compared with where it began; it costs one
+    validation."""
     keep_last: AtLeastOne = 3
     """Newest checkpoints that stay; with 1 there is none to fall back on when the newest is damaged."""
     keep_best: Count = 1
@@ -95,18 +110,32 @@ class Trainer:
 
 @settings
 class RunSpec:
+    """Everything about a run."""
+
     algorithm: Chosen[Algorithm]
+    """What is learnt, and from what: answers, pairs of answers, or rewards."""
     model: Chosen[Model]
+    """The model that is trained, and where it comes from."""
     data: Chosen[Dataset]
+    """The rows that it is trained and validated on."""
     reward: Chosen[Reward]
+    """What scores answers; algorithms that imitate take it for validation only."""
     hardware: Hardware
+    """Machines and GPUs that the run may use."""
     engine: Chosen[Engine]
+    """The program that trains, and how it uses memory and numbers."""
     sampler: Chosen[Sampler]
+    """How answers are sampled, in training and in validation."""
     cluster: Chosen[Cluster]
+    """Where the processes run."""
     optim: Optim = Field(default_factory=Optim)
+    """The policy's optimizer."""
     critic: Critic = Field(default_factory=Critic)
+    """The model that expects rewards; only PPO has one."""
     trainer: Trainer = Field(default_factory=Trainer)
+    """Steps, checkpoints, validation, names."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """All random numbers of the run come from it: equal seeds and settings give equal runs."""
 
     def __post_init__(self) -> None:
         if problems := [*self.engine.problems(self), *self.cluster.problems(self.hardware), *self._misfits()]:
