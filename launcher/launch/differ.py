@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -177,7 +178,8 @@ def _typed(folder: Folder) -> list[str]:
 
 def _says(text: str, leaf: Leaf) -> bool:
     """Whether the word still holds: words of `--resume` may have changed the value since."""
-    try:
-        return bool(yaml.safe_load(text) == leaf.value) or text == str(leaf.value)
-    except yaml.YAMLError:
-        return False
+    with suppress(ValueError):
+        return bool(float(text) == leaf.value)  # 1e-3 is a number of Hydra's, and none of YAML's
+    with suppress(yaml.YAMLError):
+        return bool(yaml.safe_load(text) == leaf.value)
+    return False

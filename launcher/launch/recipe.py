@@ -96,9 +96,9 @@ def one(name: str) -> Command:
     plain, _, number = name.partition("#")
     path = folder() / f"{plain}.sh" if plain in known() else Path(plain)
     found = commands(path)
-    which = f"{found[0].name.partition('#')[0]}#1 to #{len(found)}" if found else ""
     if not found:
         raise Problems([f"{name}: has no rlrun train; a script with one would do"])
+    which = found[0].name + (f" to #{len(found)}" if len(found) > 1 else "")
     if not number and len(found) > 1:
         raise Problems([f"{name}: has {len(found)} runs; {which} would do"])
     if number and not (number.isdecimal() and 1 <= int(number) <= len(found)):

@@ -26,6 +26,7 @@ print("loaded", code, [name for name in {HEAVY} if name in sys.modules])
 @pytest.mark.parametrize(
     "words",
     [["--help"], ["train", "--help"], ["plan", *WORDS], ["plan", "--json", *WORDS], ["runs"], ["show", "r"],
+     ["config", "show"], ["config", "show", "engine"], ["config", "diff", " ".join(WORDS), " ".join(WORDS)],
      ["logs", "r"], ["stop", "r"], ["checkpoints", "r"], ["model", "merge", "--help"],
      ["plan", "algorithm=sft", "model=tiny", "data=files", "data.train_files=a.jsonl", "data.train_batch_size=1"]],
     ids=lambda words: " ".join(words[:2]),
