@@ -33,5 +33,14 @@ def test_wheel_in_a_clean_environment(tmp_path):
     plan = [python, "-m", "launcher", "plan", "--json", *words]
     ran = subprocess.run(plan, cwd=tmp_path, text=True, capture_output=True, check=True)
     assert json.loads(ran.stdout)["sampler"]["n"] == 4
+    show = [python, "-m", "launcher", "config", "show", "--json", "algorithm.kl_loss_coef"]
+    ran = subprocess.run(show, cwd=tmp_path, text=True, capture_output=True, check=True)
+    (setting,) = json.loads(ran.stdout)[0]["settings"]
+    assert "reference model" in setting["says"], "the strings under fields are read from the installed source"
+    assert setting["declared"].startswith("launcher/algorithms/grpo.py:")
+    diff = [python, "-m", "launcher", "config", "diff", "--source", "--json", "sft", "grpo-gsm8k"]
+    ran = subprocess.run(diff, cwd=tmp_path, text=True, capture_output=True, check=False)
+    origins = {row["setting"]: row.get("a_from") for row in json.loads(ran.stdout)["differs"]}
+    assert (ran.returncode, origins["data.max_prompt_length"]) == (1, "recipes/sft.sh:8")
     assert (inside / "launcher" / "recipes" / "quickstart.sh").is_file()
     assert (inside / "launcher" / "conf" / "run.yaml").is_file()

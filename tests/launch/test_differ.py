@@ -97,7 +97,8 @@ def test_recipes_by_name_and_by_path():
          ["algorithm: no choice 'grop'; did you mean grpo? (of 'algorithm=grop model=tiny data=reverse')"]),
         ("frist", ["'frist': no run of that name in runs; it may be rlrun/first",
                    "'frist': is no recipe either; a recipe may be dapo-gsm8k, dpo, grpo-gsm8k, quickstart, sft"]),
-        ("algorithm='grpo", ["\"algorithm='grpo\": cannot be read (no closing quotation); words such as algorithm=grpo would do"]),
+        ("algorithm='grpo", ["\"algorithm='grpo\": cannot be read (no closing quotation);"
+                             " words such as algorithm=grpo would do"]),
         ("--resume first seed=1", ["--resume first: is no word of a run; leaving it out would do"]),
         ("quickstart", ["quickstart: has 2 runs; recipes/quickstart.sh#1 to #2 would do"]),
         ("  ", ["algorithm: not chosen; it may be dapo, dpo, dr_grpo, grpo, gspo, gspo_selfplay, ppo, sft (of '  ')"]),

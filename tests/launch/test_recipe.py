@@ -122,8 +122,8 @@ def test_a_folder_of_ones_own_is_taken_from_the_recipe(tmp_path, monkeypatch):
         ("grpo-gsm8k#2", "grpo-gsm8k#2: has no run #2; recipes/grpo-gsm8k.sh would do"),
         ("grpo-gsm9k.sh", "grpo-gsm9k.sh: no such recipe; did you mean grpo-gsm8k?"),
         ("empty.sh", "empty.sh: has no rlrun train; a script with one would do"),
-        ("bytes.sh", "bytes.sh: cannot be read ('utf-8' codec can't decode byte 0xff in position 0: invalid start byte);"
-                     " a shell script would do"),
+        ("bytes.sh", "bytes.sh: cannot be read ('utf-8' codec can't decode byte 0xff in position 0:"
+                     " invalid start byte); a shell script would do"),
     ],
 )  # fmt: skip
 def test_a_recipe_that_cannot_be_meant_is_named(name, line, tmp_path, monkeypatch):
