@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -74,6 +75,23 @@ def _say_section(section: Section, first: bool) -> None:
         out.print(Text(printable(section.says), "dim"))
     if also and section.settings:
         out.print(Text(also, "dim"))
+    if out.is_terminal:
+        for one in section.settings:
+            _say_setting(one, section.sets.get(one.name, ""))
+    elif section.settings:
+        wide().print(_settings(section))
+
+
+def _say_setting(one: Setting, chosen: str) -> None:
+    """On lines of its own, so that the consequence has the whole width."""
+    facts = [one.shape.kind, one.shape.range, one.shown_default if one.required else f"default {one.shown_default}"]
+    line = Text.assemble((one.name, "bold"), "  ", (printable(" · ".join(fact for fact in facts if fact)), "cyan"))
+    out.print(line.append(f" · this choice: {printable(chosen)}" if chosen else "", "bold"))
+    out.print(Padding(Text(printable(one.says)), (0, 0, 0, 4)))
+
+
+def _settings(section: Section) -> Table:
+    """One line for each, so that a program reads it."""
     columns = ["setting", "type", "default", *(["this choice"] if section.sets else []), "range", "what it does"]
     table = _table(*columns)
     for one in section.settings:
@@ -82,8 +100,7 @@ def _say_section(section: Section, first: bool) -> None:
             Text(one.name, "bold"), one.shape.kind, Text(printable(one.shown_default)), *chosen,
             Text(one.shape.range), Text(printable(one.says)),
         )  # fmt: skip
-    if section.settings:
-        wide().print(table)
+    return table
 
 
 def _table(*columns: str) -> Table:

@@ -47,7 +47,7 @@ def differing(run: RunSpec) -> list[Changed]:
         default = None if required else _plain(declared.get_default(call_default_factory=True, validated_data={}))
         if entry:  # of a dict
             default = default.get(entry) if isinstance(default, dict) else None
-        if required or default != value:
+        if default != value:
             found.append(Changed(name, value, default, required))
     return found
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from io import StringIO
 from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
 from pydantic import Field, ValidationError
+from rich.console import Console
 from typer.testing import CliRunner
 
+from launcher.cli import config
 from launcher.cli.main import app
 from launcher.launch import handbook
 from launcher.launch.declared import class_says, declaration
@@ -229,3 +232,12 @@ def test_every_setting_of_a_run_is_on_the_page():
     page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
     for name in fields_of(RunSpec):
         assert f"\n## {name}\n" in page
+
+
+def test_on_a_terminal_the_consequence_has_lines_of_its_own(monkeypatch):
+    said = StringIO()
+    monkeypatch.setattr(config, "out", Console(file=said, force_terminal=True, width=60, color_system=None))
+    assert CliRunner().invoke(app, ["config", "show", "model=hf"]).exit_code == 0
+    lines = said.getvalue().splitlines()
+    place = lines.index("model.path  str · required · this choice: required")
+    assert lines[place + 1].startswith("    Hub id (")
