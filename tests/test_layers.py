@@ -21,7 +21,7 @@ ROOMS = {  # where each heavy library may be imported when the file runs
     "transformers": ("engines/torch/",),
     "tokenizers": ("engines/torch/",),
     "safetensors": ("engines/torch/", "models/"),
-    "hydra": ("launch/resolve.py",),
+    "hydra": ("launch/resolve.py", "launch/grammar.py"),
     "omegaconf": ("launch/resolve.py",),
     "pyarrow": ("data/",),
     "huggingface_hub": ("hubs/",),

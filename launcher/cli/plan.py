@@ -10,6 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from launcher.cli import sweep
 from launcher.cli.say import AsJson, out, printable, problems_named, say_json, say_problems
 from launcher.cli.words import ConfigDir, Words
 from launcher.launch.plan import Page
@@ -19,6 +20,9 @@ from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_node, to_yaml
 from launcher.verdicts import Verdict
 
+Multirun = Annotated[
+    bool, typer.Option("-m", "--multirun", help="Take the values of words such as seed=0,1 in turn: a sweep.")
+]
 COLOURS = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
 
 
@@ -27,11 +31,15 @@ def plan(
     config_dir: ConfigDir = None,
     as_json: AsJson = False,
     as_yaml: Annotated[bool, typer.Option("--yaml", help="Print YAML, as spec.yaml holds it.")] = False,
+    multirun: Multirun = False,
 ) -> None:
     """Say what these words would run and what would fail, on this machine and before anything starts.
 
     Ends with 0, or with 1 where anything FAILs.
     """
+    if multirun:
+        sweep.plan(words or [], config_dir, as_json)
+        return
     with problems_named():
         show(planned(words or [], config_dir), as_json=as_json, as_yaml=as_yaml)
 

@@ -32,7 +32,7 @@ def watching(console: Console | None = None) -> Iterator[Show]:
     """What is told is shown: drawn on a terminal, printed as verl's lines elsewhere."""
     console = console or Console(file=sys.stdout)
     if not console.is_terminal:
-        yield _line_printer()
+        yield line_printer()
         return
     live = Live(console=console, auto_refresh=False, transient=False)
     drawn = [0.0]
@@ -53,7 +53,7 @@ def watching(console: Console | None = None) -> Iterator[Show]:
             live.stop()
 
 
-def _line_printer() -> Show:
+def line_printer() -> Show:
     """Prints lines until they cannot be written (`| head`); the run goes on."""
     reader = [True]
 

@@ -8,11 +8,14 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from launcher.cli import sweep
+from launcher.cli.plan import Multirun
 from launcher.cli.plan import show as show_page
 from launcher.cli.say import err, printable, problems_named, say_problems
 from launcher.cli.screen import watching
+from launcher.cli.sweep import Parallel
 from launcher.cli.words import ConfigDir, Words, complete_run
-from launcher.launch import runs, start
+from launcher.launch import drive, runs, start
 from launcher.launch.follow import Outcome
 from launcher.launch.plan import plan, ready
 from launcher.launch.resolve import resolve
@@ -34,14 +37,22 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Start nothing: say what would run here, and what would fail.")
     ] = False,
+    multirun: Multirun = False,
+    parallel: Parallel = None,
 ) -> None:
     """Start a run and follow it to its end. With --resume, words may change where and how fast it runs.
 
+    With -m, words may have several values (seed=0,1,2), and each combination is a run; --resume goes on with those
+    that are not done.
+
     Ends with 0 when it is done, 1 when it failed, 2 when something is to mend, 143 or 130 when it was stopped.
     """
+    drive.heed_lifeline()
     with problems_named():
-        if dry_run and resume is None:
+        if dry_run and resume is None and not multirun:
             return show_page(plan(words or [], config_dir, here=True))
+        if ended := sweep.asked(words or [], config_dir, resume, Path(root), multirun, parallel):
+            raise typer.Exit(ended.code)
         outcome = _start(words or [], config_dir) if resume is None else _resume(resume, words or [], root)
     _say_end(outcome)
     raise typer.Exit(outcome.exit_code)
@@ -52,7 +63,7 @@ def _start(words: list[str], config_dir: ConfigDir) -> Outcome:
     for warning in judged.warnings:
         err.print(Text.assemble(("! ", "bold yellow"), printable(warning.line)), soft_wrap=True, highlight=False)
     with watching() as show:
-        return start.start(judged, words, show)[1]
+        return start.start(judged, ["train", *words], show)[1]
 
 
 def _resume(name: str, words: list[str], root: str) -> Outcome:

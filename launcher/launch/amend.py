@@ -22,15 +22,17 @@ def amended(node: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
     made, problems = deepcopy(node), list[str]()
     for word in words:
         path, equals, text = word.partition("=")
-        *above, name = path.split(".")
-        if not equals or not above:
+        if not equals or "." not in path:
             problems.append(f"--resume: {shown(word)} changes no setting; hardware.nproc_per_node=2 would do")
         elif not _free(path):
             problems.append(
                 f"{path}: a run goes on with what it learns by; leave it out, or change {', '.join(FREE[:3])}..."
             )
         else:
-            problems += _set(made, above, name, text, path)
+            try:
+                problems += put(made, path, safe_load(text))
+            except YAMLError:
+                problems.append(f"{path}: got {shown(text)}; a number, a word or a [list] would do")
     if problems:
         raise Problems(problems)
     return made
@@ -42,16 +44,14 @@ def _free(path: str) -> bool:
     }
 
 
-def _set(node: dict[str, Any], above: list[str], name: str, text: str, path: str) -> list[str]:
-    """Why it cannot be set."""
+def put(node: dict[str, Any], path: str, value: Any) -> list[str]:
+    """Set `path` of a stored run; why it cannot be set."""
     held: Any = node
+    *above, name = path.split(".")
     for step in above:
         held = held.get(step) if isinstance(held, dict) else None
     if not isinstance(held, dict) or name not in held or name == "_target_":
         known = [key for key in held if key != "_target_"] if isinstance(held, dict) else []
         return [f"{path}: no such setting; {nearest(name, known)}"]
-    try:
-        held[name] = safe_load(text)
-    except YAMLError:
-        return [f"{path}: got {shown(text)}; a number, a word or a [list] would do"]
+    held[name] = value
     return []

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Protocol
 
 from launcher.checkpoints import name_of
 from launcher.events import Crashed, Ended, Event, RunState, after, events_of, fold, to_line
@@ -65,7 +66,7 @@ class Follower:
 def follow(job: Job, folder: Folder, engine: Engine, logs: Path, show: Show) -> Outcome:
     """Until all processes have ended. The first signal asks them to save and end, the second ends them at once."""
     follower = Follower(folder, engine, show)
-    with _signals(job) as asked:
+    with heeding(job) as asked:
         while (code := job.exit_code()) is None:
             follower.hear(job.lines())
             time.sleep(POLL_S)
@@ -77,8 +78,17 @@ def follow(job: Job, folder: Folder, engine: Engine, logs: Path, show: Show) -> 
     return outcome
 
 
+class Stoppable(Protocol):
+    def stop(self, number: int) -> None:
+        """Ask to save and end."""
+
+    def kill(self) -> None:
+        """End at once."""
+
+
 @contextmanager
-def _signals(job: Job) -> Iterator[list[int]]:
+def heeding(job: Stoppable) -> Iterator[list[int]]:
+    """The first signal stops `job`, any other kills it; what came is in the list."""
     asked: list[int] = []
 
     def pass_on(number: int, _: FrameType | None) -> None:

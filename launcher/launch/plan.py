@@ -69,15 +69,24 @@ def ready(run: RunSpec) -> Ready:
     return Ready(run, _or_raise(_judge(run, here=True).verdicts))
 
 
+def problems(run: RunSpec, *, here: bool = True) -> list[str]:
+    """All that would fail, one line each; `here` as for a plan."""
+    return _failing(_judge(run, here=here or run.hardware.is_cpu).verdicts)
+
+
 def refuse_rows(run: RunSpec) -> list[Verdict]:
     """The warnings on a run's rows alone, once models and data have been fetched. Raises `Problems`, too."""
     return _or_raise(_rows(run)[0])
 
 
 def _or_raise(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    if failed(verdicts):
-        raise Problems(list(dict.fromkeys(verdict.line for verdict in verdicts if verdict.level == "FAIL")))
+    if lines := _failing(verdicts):
+        raise Problems(lines)
     return [verdict for verdict in verdicts if verdict.level == "WARN"]
+
+
+def _failing(verdicts: Sequence[Verdict]) -> list[str]:
+    return list(dict.fromkeys(verdict.line for verdict in verdicts if verdict.level == "FAIL"))
 
 
 def _judge(run: RunSpec, here: bool) -> _Judged:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from launcher.events import RunState
-from launcher.hubs import manifest
 from launcher.hubs.choice import FromHub
 from launcher.hubs.progress import Progress
 from launcher.launch.follow import Show
@@ -21,18 +18,8 @@ from launcher.rewards.combined import Combined
 from launcher.rewards.model import RewardModel
 from launcher.spec.data import Progress as Rows
 from launcher.spec.data import Watch
-from launcher.spec.model import Model
 from launcher.spec.reward import Reward
 from launcher.spec.run import RunSpec
-
-
-def origin(model: Model) -> dict[str, str] | None:
-    """Which bytes of which hub a model is, by what its download wrote down; None where that was not ours."""
-    of = manifest.read(Path(model.path)) if isinstance(model, Pretrained) else None
-    if of is None:
-        return None
-    digest = hashlib.sha256(json.dumps(of.files, sort_keys=True).encode()).hexdigest()
-    return {"repo": of.repo, "commit": of.commit, "files": digest}
 
 
 def prepared(run: RunSpec, show: Show) -> RunSpec:

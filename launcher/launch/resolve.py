@@ -204,12 +204,12 @@ def _refusal(override: Override, known: dict[str, list[str]]) -> str:
     if _RESOLVER.search(override.input_line or ""):
         return f"{key}: ${{...:...}} is for config files only; the value itself would do"
     if override.is_sweep_override():
-        return f"{key}: a sweep is not run yet; one value would do, got {shown(override.input_line)}"
+        return f"{key}: {shown(override.input_line)} is a sweep; -m would run it, or one value would do"
     if override.package is not None:
         return f"{shown(override.input_line)}: a choice has the name of its group; {top}=CHOICE would do"
     if top == "hydra" or key.startswith("hydra/"):
         return f"{key}: Hydra's own settings are not part of a run; leave it out"
-    if TARGET in key or _names_target(override.value()):
+    if TARGET in key or names_target(override.value()):
         return f"{key}: {TARGET} is named by config files only; {top}=CHOICE would do"
     settable = [*known, "optim", "critic", "trainer", "seed"]
     if top not in settable:
@@ -223,10 +223,10 @@ def _refusal(override: Override, known: dict[str, list[str]]) -> str:
     return ""
 
 
-def _names_target(value: Any) -> bool:
+def names_target(value: Any) -> bool:
     if isinstance(value, dict):
-        return any(TARGET in str(key) or _names_target(inner) for key, inner in value.items())
-    return isinstance(value, list) and any(map(_names_target, value))
+        return any(TARGET in str(key) or names_target(inner) for key, inner in value.items())
+    return isinstance(value, list) and any(map(names_target, value))
 
 
 def _spelling(override: Override, word: str, known: dict[str, list[str]]) -> str:

@@ -45,22 +45,28 @@ def see(folder: Folder) -> Run:
 
 def find(name: str, root: Path) -> Folder:
     """The run meant by a folder's path, `project/experiment`, or an experiment's name that is unique."""
+    if found := named(name, root):
+        return found
+    known = sorted(f"{path.parent.parent.name}/{path.parent.name}" for path in root.glob("*/*/spec.yaml"))
+    raise Problems([f"{shown(name)}: no run of that name in {root}; {nearest(name, known)}"])
+
+
+def named(name: str, root: Path, holds: str = "spec.yaml") -> Folder | None:
+    """The folder of that name with a file `holds`. Raises `Problems` where several have the name."""
     for path in (Path(name), root / name):
-        if found := _run_at(path):
+        if found := _at(path, holds):
             return found
-    known = {f"{path.parent.parent.name}/{path.parent.name}": path.parent for path in root.glob("*/*/spec.yaml")}
+    known = {f"{path.parent.parent.name}/{path.parent.name}": path.parent for path in root.glob(f"*/*/{holds}")}
     same = [full for full in known if full.partition("/")[2] == name]
-    if len(same) == 1:
-        return Folder(known[same[0]])
-    if same:
+    if len(same) > 1:
         raise Problems([f"{shown(name)}: is the name of {len(same)} runs; {' or '.join(sorted(same))} would do"])
-    raise Problems([f"{shown(name)}: no run of that name in {root}; {nearest(name, sorted(known))}"])
+    return Folder(known[same[0]]) if same else None
 
 
-def _run_at(path: Path) -> Folder | None:
+def _at(path: Path, holds: str) -> Folder | None:
     try:
         path = path.expanduser()
-        if not (path / "spec.yaml").is_file():
+        if not (path / holds).is_file():
             return None
     except (OSError, RuntimeError):  # longer than a name may be, or the home of nobody
         return None

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -17,35 +14,40 @@ from launcher import checkpoints
 from launcher.data.refused import RefusedLog
 from launcher.events import Alert, Event, RunState
 from launcher.files import write_whole
+from launcher.launch import lock as locks
+from launcher.launch import origin
 from launcher.launch.amend import amended
 from launcher.launch.explain import explain
 from launcher.launch.folder import Folder, Lock, free_name, rewind, take, told_by
 from launcher.launch.follow import Follower, Outcome, Show, follow
 from launcher.launch.plan import Ready, refuse_rows
-from launcher.launch.prepare import origin, prepared
+from launcher.launch.prepare import prepared
 from launcher.problems import Problems, said
 from launcher.settings import from_node
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_yaml
 
-PACKAGES = ("rlrun", "torch", "transformers", "peft", "safetensors", "tokenizers", "numpy", "hydra-core", "pydantic")
-
 
 def start(ready: Ready, words: Sequence[str], show: Show) -> tuple[Folder, Outcome]:
-    """Begin a new run and follow it to its end. Raises `Problems` before anything is started."""
+    """Begin a new run and follow it to its end. `words` are what was typed after `rlrun`.
+
+    Raises `Problems` before anything is started.
+    """
     run, trainer = ready.run, ready.run.trainer
     root = Path(trainer.run_root).expanduser()
     name = trainer.experiment_name or free_name(root, trainer.project_name, run.label)
     run = replace(run, trainer=replace(trainer, experiment_name=name))
     folder, lock = take(root, trainer.project_name, name)
     with lock:
-        write_whole(folder.words, shlex.join(["rlrun", "train", *words]) + "\n")
+        typed = shlex.join(["rlrun", *words])
+        write_whole(folder.words, typed + "\n")
         judged, run = run, prepared(run, show)
         if run != judged:  # something has been fetched since
             show(RunState(status="running"), [], [f"plan: {warning.line}" for warning in refuse_rows(run)])
-        write_whole(folder.path / "lock.json", json.dumps(_lock(run), indent=1) + "\n")
         rooted = replace(run, data=run.data.rooted(), model=run.model.rooted(), reward=run.reward.rooted())
-        write_whole(folder.spec, to_yaml(rooted))
+        spec = to_yaml(rooted)
+        locks.write(folder, rooted, spec, typed)
+        write_whole(folder.spec, spec)
         _check_data(run, folder)
         rewind(folder, told_by(folder, run.engine.read), None)
         return folder, _attempt(run, folder, lock, 0, [], show)
@@ -58,16 +60,16 @@ def resume(folder: Folder, words: Sequence[str], show: Show) -> Outcome:
     """
     if not folder.spec.is_file():
         raise Problems([f"--resume: {folder.path} holds no spec.yaml; a run's folder would do"])
-    run = _run_of(folder, words)
+    run = run_of(folder, words)
     weights_elsewhere = "reference" in run.algorithm.needs or not checkpoints.newest_first(folder.checkpoints)
     of_model = run.model.problems() if weights_elsewhere else []
     if found := [*run.data.problems(), *run.reward.problems(), *of_model]:
         raise Problems(found)
-    recorded = _recorded(folder)
+    recorded = locks.read(folder)
     if run.data.fingerprint() != recorded.get("data"):
         raise Problems(["data: is not what the run began with (its sha256 differs); the data as it was would do"])
-    if weights_elsewhere and recorded.get("model") not in (None, origin(run.model)):
-        raise Problems(["model: is not what the run began with (its manifest differs); the model as it was would do"])
+    if weights_elsewhere and not origin.same(recorded.get("model"), origin.of_model(run.model)):
+        raise Problems(["model: is not what the run began with (its files differ); the model as it was would do"])
     with Lock(folder) as lock:
         checkpoints.tidy(folder.checkpoints)
         newest, faults = checkpoints.newest_verified(folder.checkpoints)
@@ -78,6 +80,7 @@ def resume(folder: Folder, words: Sequence[str], show: Show) -> Outcome:
         rewind(folder, told_by(folder, run.engine.read), newest)
         if words:
             write_whole(folder.spec, to_yaml(run))
+            locks.amend(folder, to_yaml(run))
             typed = shlex.join(["rlrun", "train", "--resume", folder.name, *words])
             write_whole(folder.words, folder.words.read_text(encoding="utf-8") + typed + "\n")
         went_on = checkpoints.name_of(step)
@@ -117,18 +120,7 @@ def _check_data(run: RunSpec, folder: Folder) -> None:
         raise Problems(found)
 
 
-def _lock(run: RunSpec) -> dict[str, object]:
-    """What else decides the result: versions, data, model, seed."""
-    return {
-        "python": sys.version.split()[0],
-        "packages": {name: _version(name) for name in PACKAGES},
-        "data": run.data.fingerprint(),
-        "model": origin(run.model),
-        "seed": run.seed,
-    }
-
-
-def _run_of(folder: Folder, words: Sequence[str]) -> RunSpec:
+def run_of(folder: Folder, words: Sequence[str]) -> RunSpec:
     node: object = None
     try:
         node = safe_load(folder.spec.read_text(encoding="utf-8"))
@@ -138,19 +130,3 @@ def _run_of(folder: Folder, words: Sequence[str]) -> RunSpec:
         raise Problems([f"{folder.spec}: {line}" for line in lines]) from error
     except (YAMLError, ValueError) as error:
         raise Problems([f"{folder.spec}: cannot be read, {said(error)}; a new run would do"]) from error
-
-
-def _recorded(folder: Folder) -> dict[str, object]:
-    path = folder.path / "lock.json"
-    try:
-        recorded: dict[str, object] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise Problems([f"{path}: cannot be read, {said(error)}; a new run would do"]) from error
-    return recorded
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

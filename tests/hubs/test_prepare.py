@@ -144,5 +144,5 @@ def test_a_run_from_a_hub(hub: Any, commands: Any, small: list[str], tmp_path: P
     of.write_text(of.read_text().replace("c" * 40, "d" * 40))
     again = rlrun("train", "--resume", "b")
     assert (again.returncode, again.stderr) == (
-        2, "✗ model: is not what the run began with (its manifest differs); the model as it was would do\n"
+        2, "✗ model: is not what the run began with (its files differ); the model as it was would do\n"
     )  # fmt: skip

@@ -158,9 +158,10 @@ EXACT = [
     ("trainer.run_root=数据", "'trainer.run_root=数据': cannot be read (token recognition error at: '数');"
                             " 'trainer.run_root=\"数据\"' would do"),
     # a sweep
-    ("sampler.n=2,4", "sampler.n: a sweep is not run yet; one value would do, got 'sampler.n=2,4'"),
-    ("sampler.n=range(1,4)", "sampler.n: a sweep is not run yet; one value would do, got 'sampler.n=range(1,4)'"),
-    ("algorithm=grpo,sft", "algorithm: a sweep is not run yet; one value would do, got 'algorithm=grpo,sft'"),
+    ("sampler.n=2,4", "sampler.n: 'sampler.n=2,4' is a sweep; -m would run it, or one value would do"),
+    ("sampler.n=range(1,4)",
+     "sampler.n: 'sampler.n=range(1,4)' is a sweep; -m would run it, or one value would do"),
+    ("algorithm=grpo,sft", "algorithm: 'algorithm=grpo,sft' is a sweep; -m would run it, or one value would do"),
     # code from the command line, in every disguise
     ("algorithm._target_=os.system", f"algorithm._target_: {TARGET}; algorithm=CHOICE would do"),
     ("+algorithm._target_=os.system", f"algorithm._target_: {TARGET}; algorithm=CHOICE would do"),

@@ -1,0 +1,185 @@
+"""`rlrun train -m` and `rlrun plan -m`: a sweep's points, planned together, run side by side, told in one table."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from launcher.cli.say import err, out, printable, problems_named, say_json, wide
+from launcher.cli.screen import COLOURS, REDRAW_S, line_printer
+from launcher.events import RunState
+from launcher.launch import drive, sweep
+from launcher.launch.plan import problems
+from launcher.metrics import held_out_score, label
+from launcher.monitor.lines import Seldom, clock, compact
+from launcher.problems import Problems, shown
+from launcher.verdicts import of_problems
+
+Parallel = Annotated[
+    str | None,
+    typer.Option("--parallel", metavar="N|auto", help="Points of a sweep at a time; auto: as many as there is room."),
+]
+ROWS = 20  # of a table that is drawn again and again
+
+
+@dataclass(frozen=True)
+class Swept:
+    code: int
+
+
+def asked(
+    words: list[str], config_dir: Path | None, resume: str | None, root: Path, multirun: bool, parallel: str | None
+) -> Swept | None:
+    """Run the sweep that is asked for, to its end; None where one run is."""
+    path = sweep.find(resume, root) if resume is not None else None
+    if path is None and not multirun:
+        if parallel is not None:
+            raise Problems(["--parallel: is for a sweep; -m would make one"])
+        return None
+    at_a_time = _number(parallel)
+    if resume is None:
+        return _run(_begun(words, config_dir, at_a_time))
+    if path is None:
+        raise Problems([f"--resume: no sweep {shown(resume)} in {root}; -m alone would begin one"])
+    found = sweep.read(path)
+    if words and words != found.words:
+        began = shlex.join(found.words)
+        raise Problems([f"--resume: {found.name} began with other words; none, or {began}, would do"])
+    if parallel is not None:
+        found.parallel = at_a_time
+    return _run(found)
+
+
+def _number(parallel: str | None) -> int | None:
+    if parallel in (None, "auto"):
+        return None
+    if not parallel.isdecimal() or not int(parallel):
+        raise Problems([f"--parallel: got {shown(parallel)}; auto or a number >= 1 would do"])
+    return int(parallel)
+
+
+def _begun(words: list[str], config_dir: Path | None, parallel: int | None) -> sweep.Sweep:
+    with _counting() as watch:
+        planned = sweep.plan(words, config_dir, watch=watch)
+    begun = sweep.begin(words, config_dir, planned, parallel)
+    for other in sweep.unfinished(words, begun.path.parent):
+        if other.path != begun.path:
+            err.print(Text(printable(f"{other.name} has these words and is not done; --resume goes on with it"), "dim"))
+    return begun
+
+
+def _run(found: sweep.Sweep) -> Swept:
+    with _watching(found) as show:
+        code = drive.drive(found, show)
+    views = drive.views(found)
+    wide().print(table(views))
+    for view in views:
+        if view.entry.status == "failed":
+            told = f"{view.entry.name}: {view.entry.why}"
+            err.print(Text.assemble(("✗ ", "bold red"), printable(told)), soft_wrap=True, highlight=False)
+    if any(view.entry.status != "finished" for view in views):
+        err.print(Text(printable(f"rlrun train --resume {found.path} goes on with what is not done"), "dim"))
+    return Swept(code)
+
+
+def plan(words: list[str], config_dir: Path | None, as_json: bool) -> None:
+    """Print the points of a sweep, and what would fail. Ends with 1 where anything would."""
+    with problems_named(), _counting() as watch:
+        planned = sweep.plan(words, config_dir, partial(problems, here=False), watch)
+    ok = not any(each.problems for each in planned)
+    if as_json:
+        node = [
+            {
+                "name": each.name, "differs": dict(each.point.differs), "words": list(each.point.words),
+                "ok": not each.problems, "verdicts": [vars(verdict) for verdict in of_problems(each.problems)],
+            }
+            for each in planned
+        ]  # fmt: skip
+        say_json({"ok": ok, "points": node})
+    else:
+        for each in planned:
+            level = Text("FAIL", "bold red") if each.problems else Text("OK", "green")
+            wide().print(Text.assemble(level, f"  {printable(each.name)}  ", (printable(each.point.label), "dim")))
+        for line in sweep.problems(planned):
+            out.print(Text.assemble(("✗ ", "bold red"), printable(line)), soft_wrap=True, highlight=False)
+        out.print(Text(f"{len(planned)} points, {sum(bool(each.problems) for each in planned)} would fail", "dim"))
+    if not ok:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _counting() -> Iterator[sweep.Watch]:
+    """Says how far planning is, seldom."""
+    seldom = Seldom()
+
+    def watch(done: int, every: int) -> None:
+        if seldom.due():
+            err.print(Text(f"planned {done:,} of {every:,} points", "dim"))
+
+    yield watch
+
+
+@contextmanager
+def _watching(found: sweep.Sweep) -> Iterator[drive.Show]:
+    """A table on a terminal; elsewhere the points' own lines, each after its point's name."""
+    console = Console(file=sys.stdout)
+    if not console.is_terminal:
+        printer = line_printer()
+        out.print(Text(printable(f"sweep {found.name}: {len(found.points)} points")), soft_wrap=True)
+        yield lambda views, lines: printer(RunState(), [], [f"[{name}] {line}" for name, line in lines])
+        return
+    live = Live(console=console, auto_refresh=False, transient=True)
+    drawn = [0.0]
+
+    def show(views: Sequence[drive.View], lines: list[tuple[str, str]]) -> None:
+        if time.monotonic() - drawn[0] >= REDRAW_S:
+            drawn[0] = time.monotonic()
+            with suppress(OSError):  # the terminal was closed; the runs go on
+                live.update(table(views, ROWS), refresh=True)
+
+    with suppress(OSError):
+        live.start()
+    try:
+        yield show
+    finally:
+        with suppress(OSError):
+            live.stop()
+
+
+def table(views: Sequence[drive.View], most: int | None = None) -> Table:
+    """A row for each point; of more than `most` those that run and that failed come first, the rest is counted."""
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for column in ("point", "status", "step", "held out", "time", "folder"):
+        made.add_column(column, no_wrap=True)
+    first = sorted(range(len(views)), key=lambda place: (views[place].entry.status not in ("running", "failed"), place))
+    picked = sorted(first[:most])
+    for view in (views[place] for place in picked):
+        entry, state = view.entry, view.state
+        score = held_out_score(state.validation)
+        elapsed = time.time() - state.started_at if entry.status == "running" and state.started_at else state.elapsed_s
+        made.add_row(
+            Text(printable(entry.name), "bold"), Text(entry.status, COLOURS[entry.status]),
+            f"{state.step}/{state.steps}" if state.steps else "",
+            Text(printable(f"{label(score[0])} {compact(score[1])}") if score else ""),
+            clock(elapsed) if state.started_at else "",
+            Text(printable(os.path.relpath(view.folder.path)), "dim"),
+        )  # fmt: skip
+    if len(picked) < len(views):
+        states = [view.entry.status for view in views]
+        told = ", ".join(f"{states.count(status)} {status}" for status in dict.fromkeys(states))
+        made.add_row(Text(f"{len(views)} points", "dim"), Text(told, "dim"))
+    return made
