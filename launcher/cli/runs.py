@@ -15,8 +15,9 @@ from rich.text import Text
 
 from launcher.cli.say import AsJson, out, printable, problems_named, say_json, wide
 from launcher.cli.screen import COLOURS, picture
+from launcher.cli.sweep import say_sweep
 from launcher.cli.words import complete_run
-from launcher.launch import runs
+from launcher.launch import runs, sweep
 from launcher.launch.folder import holder
 from launcher.metrics import label
 from launcher.monitor.lines import compact
@@ -57,8 +58,10 @@ def list_runs(root: Root = Path("runs"), as_json: AsJson = False) -> None:
 
 
 def show(name: Name, root: Root = Path("runs"), as_json: AsJson = False) -> None:
-    """Show where a run stands."""
+    """Show where a run, or each point of a sweep, stands."""
     with problems_named():
+        if found := sweep.find(name, root):
+            return say_sweep(found, as_json)
         run = runs.see(runs.find(name, root))
     if as_json:
         return say_json(_node(run))
@@ -113,9 +116,9 @@ def stop(
     now: Annotated[bool, typer.Option("--now", help="Do not wait for a checkpoint.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Ask a run to save and end."""
+    """Ask a run, or all that run of a sweep, to save and end."""
     with problems_named():
-        folder = runs.find(name, root)
+        folder = runs.named(name, root, sweep.FILE) or runs.find(name, root)
         became = runs.stop(folder, now=now)
     if as_json:
         return say_json({"run": folder.name, "became": became})

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -94,6 +94,21 @@ def _run(found: sweep.Sweep) -> Swept:
     if any(view.entry.status != "finished" for view in views):
         err.print(Text(printable(f"rlrun train --resume {found.path} goes on with what is not done"), "dim"))
     return Swept(code)
+
+
+def say_sweep(path: Path, as_json: bool) -> None:
+    """Where each point stands."""
+    views = drive.views(sweep.read(path))
+    if not as_json:
+        return wide().print(table(views))
+    node = [
+        {
+            **asdict(view.entry), "folder": os.fspath(view.folder.path), "step": view.state.step,
+            "steps": view.state.steps, "held_out": held_out_score(view.state.validation),
+        }
+        for view in views
+    ]  # fmt: skip
+    return say_json(node)
 
 
 def plan(words: list[str], config_dir: Path | None, as_json: bool) -> None:

@@ -54,7 +54,7 @@ def train(
         if ended := sweep.asked(words or [], config_dir, resume, Path(root), multirun, parallel):
             raise typer.Exit(ended.code)
         outcome = _start(words or [], config_dir) if resume is None else _resume(resume, words or [], root)
-    _say_end(outcome)
+    say_end(outcome)
     raise typer.Exit(outcome.exit_code)
 
 
@@ -72,7 +72,7 @@ def _resume(name: str, words: list[str], root: str) -> Outcome:
         return start.resume(folder, words, show)
 
 
-def _say_end(outcome: Outcome) -> None:
+def say_end(outcome: Outcome) -> None:
     if outcome.crash and outcome.crash.mendable:
         say_problems(outcome.crash.lines)
     elif outcome.state.why and outcome.state.status != "stopped":

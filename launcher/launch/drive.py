@@ -9,16 +9,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
 from launcher.events import RunState, after, read
 from launcher.launch import runs
-from launcher.launch.folder import Folder, Lock
+from launcher.launch.folder import Folder, Lock, holder
 from launcher.launch.follow import POLL_S, heeding
 from launcher.launch.room import Place, Room
-from launcher.launch.sweep import Entry, Status, Sweep, done
+from launcher.launch.sweep import Entry, Status, Sweep
 from launcher.problems import Problems
 
 LIFELINE = "RLRUN_POINT"  # tells an `rlrun train` that its standard input is the pipe described in `_Point`
@@ -198,15 +198,17 @@ class _Point:
 
 
 def views(sweep: Sweep) -> list[View]:
-    """Every point as its run tells it; one whose process was killed with its sweep is not running any more."""
+    """Every point as its run tells it: a sweep that was killed could not write down what became of them."""
+    driven = holder(Folder(sweep.path)) is not None
     found = []
     for entry in sweep.points:
         folder = sweep.run_of(entry)
         state = runs.see(folder).state if folder.spec.is_file() else RunState()
+        if state.status == "finished":
+            entry = replace(entry, status="finished", why="")
+        elif entry.status == "running" and state.status in ("failed", "stopped"):
+            entry = replace(entry, status=state.status, why=state.why)
+        elif entry.status == "running" and not driven:
+            entry = replace(entry, status="waiting")
         found.append(View(entry, folder, state))
     return found
-
-
-def left(sweep: Sweep) -> int:
-    """How many points are not done."""
-    return sum(not done(sweep, entry) for entry in sweep.points)

@@ -47,14 +47,15 @@ def points(words: Sequence[str], known: Mapping[str, Sequence[str]]) -> list[Poi
         try:
             word.encode()
             override = parser.parse_override(word)
-            values = _values(override, known) if override.is_sweep_override() else None
         except (HydraException, UnicodeEncodeError):
             choices.append([word])
             continue
+        try:
+            values = _values(override, known) if override.is_sweep_override() else None
         except Problems as found:
             problems += found.lines
             continue
-        except (ValueError, DecimalException):  # a step of 0, or what is no number
+        except (HydraException, ValueError, DecimalException):  # a step of 0, or what is no number
             problems.append(f"{shown(word)}: is no range; range(first,end,step) would do")
             continue
         given.append(override.key_or_group)

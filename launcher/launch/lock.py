@@ -34,6 +34,8 @@ ENVIRONMENT = (
 )  # fmt: skip
 """Variables that change numbers or where they are computed. No other is ever written down: one may hold a secret."""
 
+_HOLDS = {"code": dict, "packages": dict, "installed": list, "hardware": dict, "environment": dict}
+
 
 def path_of(folder: Folder) -> Path:
     return folder.path / "lock.json"
@@ -56,7 +58,8 @@ def read(folder: Folder) -> dict[str, Any]:
         recorded = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise Problems([f"{path}: cannot be read, {said(error)}; a new run would do"]) from error
-    if not isinstance(recorded, dict):
+    fits = isinstance(recorded, dict) and all(isinstance(recorded.get(key, of()), of) for key, of in _HOLDS.items())
+    if not fits or not all(isinstance(line, str) for line in recorded.get("installed", [])):
         raise Problems([f"{path}: holds no lock; a new run would do"])
     return recorded
 

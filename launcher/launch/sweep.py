@@ -153,7 +153,7 @@ def _shortest(key: str, keys: Sequence[str]) -> str:
     if len(parts) == 1:
         return "seed" if key == "seed" else ""
     ends = (".".join(parts[-count:]) for count in range(1, len(parts) + 1))
-    return next(end for end in ends if sum(f".{other}".endswith(f".{end}") for other in keys) == 1)
+    return next((end for end in ends if sum(f".{other}".endswith(f".{end}") for other in keys) == 1), key)
 
 
 def _safe(value: str) -> str:

@@ -1,0 +1,235 @@
+"""What lock.json says: enough to tell whether a run can be the same again, little to take, and no secrets."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher import checkpoints
+from launcher.launch import lock, origin, source
+from launcher.launch.folder import Folder
+from launcher.launch.resolve import resolve
+from launcher.models.pretrained import Pretrained
+from launcher.problems import Problems
+from launcher.rewards.python import Python
+from launcher.spec.stored import to_yaml
+
+RUN = resolve(["algorithm=grpo", "model=tiny", "data=reverse", "data.n_prompts=64", "data.n_val=8", "sampler.n=4"])
+
+
+def cpu_s() -> float:
+    every = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(used.ru_utime + used.ru_stime for used in every)
+
+
+def test_it_says_what_decides_a_result_and_costs_little() -> None:
+    before = cpu_s()
+    taken = json.loads(json.dumps(lock.taken(RUN, to_yaml(RUN), "rlrun train x")))
+    assert cpu_s() - before < 0.5
+    assert set(taken) == {
+        "spec", "code", "python", "system", "packages", "installed", "hardware", "data", "model", "reward", "seed",
+        "words", "environment",
+    }  # fmt: skip
+    assert taken["packages"]["torch"] and taken["packages"]["vllm"] is None
+    assert f"pydantic=={taken['packages']['pydantic']}" in taken["installed"]
+    assert taken["installed"] == sorted(taken["installed"])
+    assert taken["hardware"]["cores"] >= 1 and taken["hardware"]["memory_bytes"] > 2**20
+    assert (taken["data"], taken["model"], taken["reward"]) == (RUN.data.fingerprint(), None, None)
+
+
+def test_only_variables_that_change_numbers_are_written_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HF_TOKEN", "WANDB_API_KEY", "OMP_SECRET", "AWS_SECRET_ACCESS_KEY", "https_proxy"):
+        monkeypatch.setenv(name, f"canary-{name}")
+    for name in lock.ENVIRONMENT:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    taken = lock.taken(RUN, "", "")
+    assert taken["environment"] == {"OMP_NUM_THREADS": "3"}
+    assert "canary" not in json.dumps(taken)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "5", '{"packages": 5}', '{"installed": [1]}', '{"hardware": []}', "\xff"]
+)
+def test_a_lock_that_is_none_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "lock.json").write_text(text, encoding="latin-1")
+    with pytest.raises(Problems, match=r"lock.json: "):
+        lock.read(Folder(tmp_path))
+
+
+def test_a_lock_of_an_older_version_is_read(tmp_path: Path) -> None:
+    old = {"python": "3.11.7", "packages": {"torch": "2.13.0"}, "data": "d", "model": None, "seed": 0}
+    (tmp_path / "lock.json").write_text(json.dumps(old))
+    (tmp_path / "spec.yaml").write_text("seed: 0\n")
+    assert lock.read(Folder(tmp_path)) == old
+    assert lock.spec_is_as_written(Folder(tmp_path), old)  # it does not say what it was
+
+
+# ---- which bytes a model is
+
+
+def model(folder: Path, **files: bytes) -> Path:
+    folder.mkdir(parents=True)
+    for name, content in {"config.json": b"{}", "model.safetensors": b"x" * 100, **files}.items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def files_of(folder: Path) -> str:
+    found = origin.of_model(Pretrained(path=str(folder)))
+    assert found
+    return found["files"]
+
+
+def test_a_folder_is_told_by_its_content(tmp_path: Path) -> None:
+    one, other = model(tmp_path / "a"), model(tmp_path / "b")
+    assert files_of(one) == files_of(other)  # where it lies does not count
+    (other / "README.md").write_text("words")
+    (other / ".hidden").write_text("")
+    assert files_of(one) == files_of(other)  # nor what no loader reads
+    (other / "model.safetensors").write_bytes(b"x" * 99 + b"y")
+    assert files_of(one) != files_of(other)
+
+
+@pytest.mark.parametrize("place", [0, 2**20 - 1, -1], ids=["the header", "its end", "the last byte"])
+def test_a_large_file_is_told_by_pieces(place: int, tmp_path: Path) -> None:
+    size = origin.WHOLE_BYTES + 12_345
+    folder = model(tmp_path / "a", **{"model.safetensors": bytes(size)})
+    found, before = origin.of_folder(folder), files_of(folder)
+    assert found and "8 pieces of 1 MiB" in found["hashed"], "what was not read is told"
+    with (folder / "model.safetensors").open("r+b") as file:
+        file.seek(place % size)
+        file.write(b"\1")
+    assert files_of(folder) != before
+
+
+def test_reading_a_large_model_is_bounded(tmp_path: Path) -> None:
+    folder = model(tmp_path / "a")
+    for shard in range(4):
+        with (folder / f"{shard}.safetensors").open("wb") as file:
+            file.truncate(20 * 2**30)  # holes: 80 GiB take no room
+    before = cpu_s()
+    files_of(folder)
+    assert cpu_s() - before < 1.0
+
+
+def test_a_checkpoint_is_told_by_its_manifest(tmp_path: Path) -> None:
+    def filled(weight: bytes, state: bytes) -> Callable[[Path], None]:
+        def fill(draft: Path) -> None:
+            model(draft / "policy", **{"model.safetensors": weight})
+            (draft / "trainer.json").write_bytes(state)
+
+        return fill
+
+    made = [checkpoints.write(tmp_path / f"{number}/checkpoints", 1, filled(*of)) / "policy"
+            for number, of in enumerate([(b"w", b"1"), (b"w", b"2"), (b"v", b"1")])]  # fmt: skip
+    first, same, other = map(files_of, made)
+    assert first == same != other  # when it was saved does not count, its weights do
+    told = origin.of_folder(made[0])
+    assert told and told["checkpoint"].endswith("0/checkpoints/step_000001")
+
+
+@pytest.mark.parametrize(
+    ("recorded", "now", "same"),
+    [
+        (None, {"files": "a"}, True),  # of an older version
+        ({"files": "a", "folder": "/x"}, {"files": "a", "folder": "/y"}, True),
+        ({"files": "a"}, {"files": "b"}, False),
+        ({"files": "a"}, None, False),
+        ([{"files": "a"}], [{"files": "a"}], True),
+        ([{"files": "a"}], [{"files": "a"}, {"files": "b"}], False),
+        ([{"files": "a"}], None, False),
+    ],
+)
+def test_when_two_origins_are_the_same(recorded: Any, now: Any, same: bool) -> None:
+    assert origin.same(recorded, now) is same
+
+
+def test_a_reward_of_ones_own_is_told_by_its_file(tmp_path: Path) -> None:
+    (tmp_path / "my.py").write_text("def f(*a): return 1.0\n")
+    reward = Python(path=str(tmp_path / "my.py"), name="f")
+    before = origin.of_reward(reward)
+    (tmp_path / "my.py").write_text("def f(*a): return 2.0\n")
+    assert before and not origin.same(before, origin.of_reward(reward))
+    (tmp_path / "my.py").unlink()
+    with pytest.raises(Problems, match=r"reward.path: "):
+        origin.of_reward(reward)
+
+
+# ---- which source
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Callable[..., str]:
+    def git(*words: str) -> str:
+        who = ["-c", "user.name=n", "-c", "user.email=e@x"]
+        ran = subprocess.run(["git", *who, *words], cwd=tmp_path, capture_output=True, text=True, check=True)
+        return ran.stdout.strip()
+
+    git("init", "-q")
+    (tmp_path / "a.py").write_text("1\n")
+    (tmp_path / ".gitignore").write_text("ignored\n")
+    git("add", ".")
+    git("commit", "-qm", "first")
+    return git
+
+
+def test_changes_count_and_runs_do_not(repository: Callable[..., str], tmp_path: Path) -> None:
+    def seen() -> dict[str, str] | None:
+        return source.around(tmp_path, tmp_path / "runs")
+
+    commit = repository("rev-parse", "HEAD")
+    assert seen() == {"commit": commit}
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "x").write_text("x")
+    (tmp_path / "ignored").write_text("x")
+    assert seen() == {"commit": commit}
+    diffs = []
+    for name, text in [("a.py", "2\n"), ("b.py", "new\n"), ("b.py", "newer\n"), ("big", "x" * 2**21)]:
+        (tmp_path / name).write_text(text)
+        found = seen()
+        assert found and found["commit"] == commit
+        diffs.append(found["diff"])
+    assert len(set(diffs)) == 4  # tracked or not
+    repository("add", ".")
+    assert (seen() or {})["diff"] != diffs[-1] and (seen() or {})["diff"]  # staged is changed, too
+
+
+def test_no_program_that_the_repository_names_is_run(repository: Callable[..., str], tmp_path: Path) -> None:
+    for name in ("core.fsmonitor", "diff.external", "diff.x.textconv", "diff.x.command"):
+        repository("config", name, "touch ran; true")
+    (tmp_path / ".gitattributes").write_text("*.py diff=x\n")
+    (tmp_path / "a.py").write_text("2\n")
+    assert (source.around(tmp_path, tmp_path / "runs") or {})["diff"]
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("path", ["", "/nowhere"])
+def test_without_git_or_a_repository_there_is_none(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert source.around(tmp_path, tmp_path / "runs") is None
+    monkeypatch.setenv("PATH", path)
+    assert source.own() is None
+
+
+def test_a_repository_without_a_commit(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    (tmp_path / "a.py").write_text("1\n")
+    found = source.around(tmp_path, tmp_path / "runs")
+    assert found and found["commit"] == "none yet" and len(found["diff"]) == 64
+
+
+def test_a_package_inside_another_repository_has_no_source_of_its_own(
+    repository: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside = tmp_path / ".venv" / "site-packages" / "launcher"
+    inside.mkdir(parents=True)
+    monkeypatch.setattr(source, "PACKAGE", inside)
+    assert source.own() is None
+    monkeypatch.setattr(source, "PACKAGE", tmp_path / "launcher")
+    assert source.own() == {"commit": repository("rev-parse", "HEAD")}

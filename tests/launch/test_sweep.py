@@ -1,0 +1,194 @@
+"""A sweep before it runs: its points' names, its problems, its record, and what has room side by side."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from launcher.launch import sweep
+from launcher.launch.grammar import Point
+from launcher.launch.resolve import resolve
+from launcher.launch.room import Needs, Room, needs, visible_gpus
+from launcher.problems import Problems
+
+WORDS = ["algorithm=sft", "model=tiny", "data=reverse"]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def names(*differs: dict[str, str]) -> list[str]:
+    return sweep.names_of([Point((), each) for each in differs])
+
+
+@pytest.mark.parametrize(
+    ("differs", "name"),
+    [
+        ({"optim.lr": "1e-06", "seed": "0"}, "lr_1e-06-seed_0"),
+        ({"algorithm": "grpo", "sampler.n": "8"}, "grpo-n_8"),  # a choice says what it is
+        ({"optim.lr": "1e-06", "critic.optim.lr": "1e-05"}, "optim.lr_1e-06-critic.optim.lr_1e-05"),
+        ({"optim.lr": "1e+16"}, "lr_1e16"),  # 1e-16 would be another number
+        ({"model.path": "Qwen/Qwen3-0.6B"}, "path_Qwen-Qwen3-0.6B"),
+        ({"data.instruction": "'../../x; rm'"}, "instruction_x-rm"),
+        ({"data.instruction": "'日本'"}, "instruction_x"),
+        ({}, "only"),
+    ],
+)
+def test_a_point_is_named_by_what_differs(differs: dict[str, str], name: str) -> None:
+    assert names(differs) == [name]
+
+
+def test_names_are_short_safe_and_all_different() -> None:
+    long = [{f"data.key{key}": f"{'v' * 40}{value}" for key in range(6)} for value in range(3)]
+    alike = [{"a.b": "x/y"}, {"a.b": "x:y"}, {"a.b": "X_y"}]  # one folder where case does not count
+    for found in (names(*long), names(*alike)):
+        assert len({name.lower() for name in found}) == 3
+        assert all(re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,59}", name) for name in found), found
+
+
+def test_problems_go_by_the_words_that_make_them() -> None:
+    planned = sweep.plan([*WORDS, "optim.lr=1e-3,fast", "seed=0,1,x", "sampler.m=1"], None)
+    assert len(planned) == 6 and all(each.problems for each in planned)
+    found = sweep.problems(planned)
+    assert [line for line in found if "'fast'" in line] == ["optim.lr=fast: optim.lr: got 'fast'; a number would do"]
+    assert [line for line in found if "'x'" in line] == ["seed=x: seed: got 'x'; a whole number would do"]
+    (common,) = [line for line in found if "sampler.m" in line]
+    assert common.startswith("sampler.m: ")  # of all points: no point is named
+    with pytest.raises(Problems):
+        sweep.begin([], None, planned, None)
+    assert not Path("runs").exists()
+
+
+def test_what_fails_for_one_combination_only_names_it() -> None:
+    planned = sweep.plan([*WORDS, "data.train_batch_size=8,9", "hardware.nproc_per_node=1,2"], None)
+    assert [bool(each.problems) for each in planned] == [False, False, False, True]
+    (line,) = sweep.problems(planned)
+    assert line.startswith("data.train_batch_size=9 hardware.nproc_per_node=2: data.train_batch_size: 9 rows do not")
+
+
+def test_equal_surroundings_are_judged_once() -> None:
+    judged = []
+    sweep.plan([*WORDS, "optim.lr=1e-3,1e-4", "seed=0,1,2"], None, judge=lambda run: judged.append(run) or [])
+    assert len(judged) == 1
+    sweep.plan([*WORDS, "data.train_batch_size=4,8"], None, judge=lambda run: judged.append(run) or [])
+    assert len(judged) == 3
+
+
+def begun(*words: str) -> sweep.Sweep:
+    every = [*WORDS, *words]
+    return sweep.begin(every, None, sweep.plan(every, None), None)
+
+
+def test_the_record_is_read_back(here: Path) -> None:
+    made = begun("seed=0,1")
+    assert made.path == here / "runs/rlrun/sft-llama-64x2-sweep1" and sweep.read(made.path) == made
+    assert [entry.run for entry in made.points] == ["sft-llama-64x2-sweep1-seed_0", "sft-llama-64x2-sweep1-seed_1"]
+    run = resolve(made.points[1].words)
+    assert (run.seed, run.trainer.experiment_name) == (1, "sft-llama-64x2-sweep1-seed_1")
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["trainer.experiment_name=mine", "seed=0,1"], "mine-sweep1"),
+        (["model.hidden_size=16,32"], "sweep-sweep1"),  # labels differ
+        ([f"trainer.experiment_name={'n' * 128}", "seed=0"], f"{'n' * 50}-sweep1"),
+    ],
+)
+def test_its_name(words: list[str], name: str) -> None:
+    made = begun(*words)
+    assert made.path.name == name
+    for entry in made.points:
+        assert resolve(entry.words).trainer.experiment_name == entry.run  # given once, and fit for a folder
+
+
+def test_each_sweep_gets_a_number_of_its_own() -> None:
+    first, second = begun("seed=0,1"), begun("seed=0,1")
+    assert (first.path.name[-6:], second.path.name[-6:]) == ("sweep1", "sweep2")
+    (first.path.parent / "sft-llama-64x2-sweep3-seed_0").mkdir()  # somebody's copy of a run
+    assert begun("seed=0,1").path.name == "sft-llama-64x2-sweep4"
+
+
+def test_the_same_words_again_find_the_sweep_that_is_not_done() -> None:
+    first = begun("seed=0,1")
+    assert [found.path for found in sweep.unfinished([*WORDS, "seed=0,1"], first.path.parent)] == [first.path]
+    assert sweep.unfinished([*WORDS, "seed=0,2"], first.path.parent) == []
+    (first.path / sweep.FILE).write_text("{")  # damaged: nothing is said of it
+    assert sweep.unfinished([*WORDS, "seed=0,1"], first.path.parent) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"points": 5}, {"more": 1}, {"points": [{"name": "a"}]}, "run", "status"],
+)
+def test_a_record_that_was_changed_is_refused(change: object) -> None:
+    made = begun("seed=0,1")
+    node = json.loads((made.path / sweep.FILE).read_text())
+    if isinstance(change, dict):
+        node |= change
+    else:
+        node["points"][0][change] = "../../elsewhere"
+    (made.path / sweep.FILE).write_text(json.dumps(node))
+    with pytest.raises(Problems, match=r"sweep.json: cannot be read"):
+        sweep.read(made.path)
+
+
+# ---- room
+
+
+def placed(room: Room, *wanted: Needs) -> list[object]:
+    """GPUs of each that finds a place, False for each that does not."""
+    return [False if (place := room.take(each)) is None else place.gpus for each in wanted]
+
+
+@pytest.mark.parametrize(
+    ("parallel", "wanted", "expected"),
+    [
+        (None, [Needs(1, 1, 0)] * 3, [None, None, False]),  # two cores
+        (None, [Needs(0, 1, 0)] * 2, [None, False]),  # does not say how many threads: all
+        (None, [Needs(1, 6, 0)] * 2, [None, False]),  # ten bytes of memory
+        (None, [Needs(9, 99, 0)] * 2, [None, False]),  # more than there is: alone, as it would run by hand
+        (3, [Needs(9, 99, 0)] * 4, [None, None, None, False]),  # told, so not doubted
+        (1, [Needs(1, 1, 0)] * 2, [None, False]),
+        (8, [Needs(1, 1, 1)] * 3, [("a",), ("b",), False]),  # no GPU is shared, whatever is told
+        (8, [Needs(1, 1, 2), Needs(1, 1, 1), Needs(1, 1, 0)], [("a", "b"), False, None]),
+        (8, [Needs(1, 1, 3), Needs(1, 1, 1), Needs(1, 1, 0)], [None, False, None]),  # more GPUs than are here
+        (8, [Needs(1, 1, 0, nodes=2), Needs(1, 1, 0)], [None, False]),
+        (8, [Needs(1, 1, 0), Needs(1, 1, 0, nodes=2)], [None, False]),
+    ],
+)
+def test_who_finds_a_place(parallel: int | None, wanted: list[Needs], expected: list[object]) -> None:
+    assert placed(Room(parallel, cores=2, memory_bytes=10, gpus=("a", "b")), *wanted) == expected
+
+
+def test_a_place_that_is_given_back_is_taken_again() -> None:
+    room = Room(None, cores=8, memory_bytes=10, gpus=("a",))
+    first = room.take(Needs(1, 1, 1))
+    assert first and room.take(Needs(1, 1, 1)) is None
+    room.give(first)
+    assert placed(room, Needs(1, 1, 1)) == [("a",)]
+
+
+@pytest.mark.parametrize(
+    ("told", "found"), [("2,0", ("2", "0")), ("", ()), ("-1", ()), ("GPU-5f, GPU-6a", ("GPU-5f", "GPU-6a"))]
+)
+def test_gpus_that_were_given_to_us(told: str, found: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", told)
+    assert visible_gpus() == found
+
+
+def test_what_a_run_needs() -> None:
+    small = needs(resolve([*WORDS, "engine.num_threads=2", "hardware.nproc_per_node=2"]))
+    assert (small.cores, small.gpus, small.nodes) == (4, 0, 1)
+    assert needs(resolve(WORDS)).cores == 0
+    large = [*WORDS, "model.hidden_size=512"]
+    with_critic = needs(resolve(["algorithm=ppo", *large[1:], "sampler.n=1"]))
+    assert small.memory_bytes > 2 * 2**30 and with_critic.memory_bytes > needs(resolve(large)).memory_bytes
+    gpus = resolve([*WORDS, "hardware=h100x8", "data.train_batch_size=8"])
+    assert needs(gpus).gpus == 8

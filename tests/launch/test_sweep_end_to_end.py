@@ -1,0 +1,211 @@
+"""Whole sweeps through the real command line: finished, refused, interrupted in every way, and gone on with.
+
+A point costs about four CPU seconds, because torch is loaded; so they are shared.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.checkpoints import faults
+from launcher.events import RunState, Step, events_of, fold
+from launcher.launch.folder import Folder, holder
+
+pytestmark = pytest.mark.slow
+
+LAST = 400
+LONG = ["algorithm=sft", f"trainer.total_training_steps={LAST}", "trainer.save_freq=20",
+        "trainer.micro_batch_size_per_gpu=1"]  # fmt: skip
+SWEEP = "sft-llama-16x1-sweep1"
+
+
+@pytest.fixture
+def rlrun(tmp_path: Path, commands: Any) -> Any:
+    return commands(tmp_path)
+
+
+def state_of(run: Path) -> RunState:
+    return fold(events_of(run / "events.jsonl"))
+
+
+def record(rlrun: Any, name: str = SWEEP) -> list[dict[str, Any]]:
+    points: list[dict[str, Any]] = json.loads((rlrun.run(name) / "sweep.json").read_text())["points"]
+    return points
+
+
+def statuses(rlrun: Any, name: str = SWEEP) -> list[str]:
+    return [point["status"] for point in json.loads(rlrun("show", name, "--json").stdout)]
+
+
+def children(process: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
+def steps_told(run: Path) -> int:
+    log = run / "events.jsonl"
+    return log.read_bytes().count(b'"kind":"Step"') if log.exists() else 0
+
+
+def test_points_run_side_by_side_and_are_told_apart(rlrun: Any, small: list[str]) -> None:
+    words = [*small, "algorithm=sft,grpo", "optim.lr=1e-2", "trainer.total_training_steps=2"]
+    ran = rlrun("train", "-m", *words, "--parallel", "2", "trainer.experiment_name=both")
+    assert ran.returncode == 0, ran.stderr
+    assert record(rlrun, "both-sweep1") == [
+        {**point, "status": "finished", "exit_code": 0, "why": ""} for point in record(rlrun, "both-sweep1")
+    ]
+    sweep = rlrun.run("both-sweep1")
+    for name in ("sft", "grpo"):
+        run = rlrun.run(f"both-sweep1-{name}")
+        state = state_of(run)
+        assert (state.status, state.step, state.algorithm.lower()) == ("finished", 2, name)
+        console = (run / "console.log").read_text().splitlines()
+        said = [line.removeprefix(f"[{name}] ") for line in ran.stdout.splitlines() if line.startswith(f"[{name}] ")]
+        assert said == console  # whole lines, in order, none of another's
+        assert (run / "words.txt").read_text().endswith(f"experiment_name=both-sweep1-{name}\n")
+    began, ended = zip(*(_span(rlrun.run(f"both-sweep1-{name}")) for name in ("sft", "grpo")), strict=True)
+    assert max(began) < min(ended), "both ran at a time"
+    first, *rows = ran.stdout.splitlines()[-3:]
+    assert first.split() == ["point", "status", "step", "held", "out", "time", "folder"]
+    assert [row.split()[:3] for row in rows] == [["sft", "finished", "2/2"], ["grpo", "finished", "2/2"]]
+    assert stat.S_IMODE(sweep.stat().st_mode) == 0o700
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in sweep.iterdir())
+    listed = {node["run"] for node in json.loads(rlrun("runs", "--json").stdout)}
+    assert listed == {"rlrun/both-sweep1-sft", "rlrun/both-sweep1-grpo"}  # the sweep itself is no run
+    before = steps_told(rlrun.run("both-sweep1-sft"))
+    again = rlrun("train", "--resume", "both-sweep1")
+    assert (again.returncode, steps_told(rlrun.run("both-sweep1-sft"))) == (0, before), "what is done stays"
+
+
+def _span(run: Path) -> tuple[float, float]:
+    state = state_of(run)
+    assert state.started_at and state.last_at
+    return state.started_at, state.last_at
+
+
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        (["optim.lr=1e-2,fast"], ["✗ optim.lr=fast: optim.lr: got 'fast'; a number would do"]),
+        (["seed=0,0"], ["✗ seed: 'seed=0,0' has 0 twice; once would do"]),
+        (["seed=0,1", "--parallel", "none"], ["✗ --parallel: got 'none'; auto or a number >= 1 would do"]),
+        (["seed=0,1", "--parallel", "0"], ["✗ --parallel: got '0'; auto or a number >= 1 would do"]),
+        (["seed=0,1", "--resume", "none"], ["✗ --resume: no sweep 'none' in runs; -m alone would begin one"]),
+    ],
+)
+def test_where_one_point_is_wrong_nothing_starts(
+    rlrun: Any, small: list[str], words: list[str], lines: list[str]
+) -> None:
+    ran = rlrun("train", "-m", "algorithm=sft", *small, *words)
+    assert (ran.returncode, ran.stdout, ran.stderr.splitlines()) == (2, "", lines)
+    assert not (rlrun.folder / "runs").exists()
+
+
+def test_several_values_without_m_are_refused(rlrun: Any, small: list[str]) -> None:
+    ran = rlrun("train", "algorithm=sft", *small, "seed=0,1")
+    assert (ran.returncode, ran.stderr) == (
+        2, "✗ seed: 'seed=0,1' is a sweep; -m would run it, or one value would do\n"
+    )  # fmt: skip
+    ran = rlrun("train", "algorithm=sft", *small, "--parallel", "2")
+    assert (ran.returncode, ran.stderr) == (2, "✗ --parallel: is for a sweep; -m would make one\n")
+
+
+def test_plan_says_each_point(rlrun: Any, small: list[str]) -> None:
+    words = ["plan", "-m", "algorithm=sft", *small, "data.train_batch_size=8,7", "hardware.nproc_per_node=1,2"]
+    node = json.loads((ran := rlrun(*words, "--json")).stdout)
+    assert (ran.returncode, node["ok"]) == (1, False)
+    assert [point["ok"] for point in node["points"]] == [True, True, True, False]
+    (verdict,) = node["points"][3]["verdicts"]
+    assert (verdict["level"], verdict["what"]) == ("FAIL", "data.train_batch_size")
+    assert rlrun(*words[:-1]).stdout.splitlines()[-1] == "2 points, 0 would fail"
+    assert not (rlrun.folder / "runs").exists()
+
+
+def test_a_sweep_survives_everything(rlrun: Any, small: list[str], until: Callable[..., None]) -> None:
+    """Three points, two at a time: one loses its training process, the sweep is asked to stop, then killed."""
+    words = [*small, *LONG, "seed=0,1,2", "--parallel", "2"]
+    runs = [rlrun.run(f"{SWEEP}-seed_{seed}") for seed in range(3)]
+    sweep = Folder(rlrun.run(SWEEP))
+
+    process = rlrun.begin("train", "-m", *words)
+    until(lambda: steps_told(runs[0]) >= 3 and steps_told(runs[1]) >= 3)
+    refused = rlrun("train", "--resume", SWEEP)
+    assert refused.returncode == 2 and "is being written by process" in refused.stderr, "one writer for a sweep"
+    os.kill(children(holder_of(runs[0]))[0], signal.SIGKILL)  # the training process of one point
+    until(lambda: steps_told(runs[2]) >= 3)  # the others go on, and the next one begins
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == 143
+    assert statuses(rlrun) == ["failed", "stopped", "stopped"]
+    assert "killed by SIGKILL" in record(rlrun)[0]["why"]
+    for run in runs[1:]:
+        state = state_of(run)
+        assert state.checkpoint == f"checkpoints/step_{state.step:06d}" and not faults(run / state.checkpoint)
+    done = {run: steps_told(run) for run in runs}
+
+    process = rlrun.begin("train", "--resume", SWEEP)
+    until(lambda: steps_told(runs[0]) >= done[runs[0]] + 3 and steps_told(runs[1]) >= done[runs[1]] + 3)
+    points = children(process.pid)
+    process.kill()
+    process.wait(timeout=60)
+    until(lambda: holder(sweep) is None)  # its points hold its lock as long as they live
+    assert len(points) == 2 and not any(map(alive, points)), "no process is left behind"
+    for run in runs[:2]:
+        state = state_of(run)
+        assert state.status == "stopped" and not faults(run / state.checkpoint), "saved, as when they are asked to"
+    assert statuses(rlrun) == ["stopped", "stopped", "waiting"]
+
+    ran = rlrun("train", "-m", *words[:-2], "--resume", SWEEP)  # the same words may be typed again
+    assert ran.returncode == 0, ran.stderr
+    assert statuses(rlrun) == ["finished"] * 3
+    for run in runs:
+        told = [event.step for event in events_of(run / "events.jsonl") if isinstance(event, Step)]
+        assert told == list(range(LAST + 1))  # none twice, none missing
+    other = rlrun("train", "-m", *words[:-3], "seed=7,8", "--resume", SWEEP)
+    assert other.returncode == 2 and "began with other words" in other.stderr
+
+
+def holder_of(run: Path) -> int:
+    who = holder(Folder(run))
+    assert who
+    return int(who["pid"])
+
+
+def alive(process: int) -> bool:
+    return Path(f"/proc/{process}").exists()
+
+
+def test_two_sweeps_at_a_time_in_one_project(rlrun: Any, small: list[str]) -> None:
+    """One has a point that is refused only when it starts; the other does not notice."""
+    rows = rlrun.folder / "rows.jsonl"
+    rows.write_text('{"prompt": "ab>", "response": "ba"}\n' * 8)
+    files = [word for word in small if not word.startswith("data")]
+    wrong = [*files, "algorithm=sft", "data=files", f"data.train_files={rows}", "data.train_batch_size=8,16", "seed=0"]
+    right = ["algorithm=sft", *small, "trainer.total_training_steps=2", "seed=3"]
+    both = [rlrun.begin("train", "-m", *words) for words in (wrong, right)]
+    codes = [process.wait(timeout=120) for process in both]
+    assert codes == [2, 0]
+    found = {name: record(rlrun, name) for name in ("sft-llama-16x1-sweep1", "sft-llama-16x1-sweep2")}
+    (two,) = [points for points in found.values() if len(points) == 2]
+    (one,) = [points for points in found.values() if len(points) == 1]
+    assert [point["status"] for point in (*two, *one)] == ["finished", "failed", "finished"]
+    assert two[1]["why"] == "data.train_batch_size: got 16, and the data has 8 rows; at most 8 would do"
+    assert state_of(rlrun.run(two[0]["run"])).step == 1
+    assert f"✗ {two[1]['name']}: {two[1]['why']}" in (rlrun.folder / "said").read_text()
+
+
+def test_stop_ends_a_sweep(rlrun: Any, small: list[str], until: Callable[..., None]) -> None:
+    process = rlrun.begin("train", "-m", *small, *LONG, "seed=0,1", "--parallel", "1")
+    until(lambda: steps_told(rlrun.run(f"{SWEEP}-seed_0")) >= 3)
+    ran: subprocess.CompletedProcess[str] = rlrun("stop", SWEEP)
+    assert (ran.returncode, ran.stdout) == (0, f"rlrun/{SWEEP}: stopped\n")
+    assert process.wait(timeout=60) == 143
+    assert statuses(rlrun) == ["stopped", "waiting"]
+    assert not rlrun.run(f"{SWEEP}-seed_1").exists(), "nothing begins after that"
