@@ -41,7 +41,7 @@ def points(words: Sequence[str], known: Mapping[str, Sequence[str]]) -> list[Poi
 
     A word that cannot be read stays as it is: resolving says what is wrong with it. Raises `Problems`.
     """
-    parser, swept, given = OverridesParser.create(), dict[int, str](), list[str]()
+    parser, swept, given = OverridesParser.create(), dict[int, str](), dict[int, str]()
     choices, problems = list[list[str]](), list[str]()
     for place, word in enumerate(words):
         try:
@@ -58,12 +58,14 @@ def points(words: Sequence[str], known: Mapping[str, Sequence[str]]) -> list[Poi
         except (HydraException, ValueError, DecimalException):  # a step of 0, or what is no number
             problems.append(f"{shown(word)}: is no range; range(first,end,step) would do")
             continue
-        given.append(override.key_or_group)
+        given[place] = override.key_or_group
         if values is not None:
             swept[place] = override.get_key_element()
         choices.append([word] if values is None else values)
     keys = [key.lstrip("+") for key in swept.values()]
-    problems += [f"{key}: is swept and given once more; once would do" for key in keys if given.count(key) > 1]
+    last = {key: place for place, key in given.items()}  # of two values the last is taken
+    lost = [given[place] for place in swept if last[given[place]] != place]
+    problems += [f"{key}: is swept, and given again after that; once would do" for key in lost]
     problems += [f"{key}: its runs stand side by side; one for all would do" for key in keys if key in ONE_FOR_ALL]
     if (count := prod(map(len, choices))) > LIMIT:
         problems.append(f"-m: {count:,} points are more than {LIMIT:,}; fewer values, or several sweeps would do")

@@ -135,7 +135,7 @@ def _surroundings(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Di
         if key in old and old[key] != new[key]:
             yield Difference(key, _text(old[key]), _text(new[key]))
     yield from _entries("", old.get("packages"), new["packages"])
-    yield from _entries("", *_others(old, new))
+    yield from _entries("", *_others(old, new), every=True)
     yield from _entries("hardware.", old.get("hardware"), new["hardware"])
     yield from _entries("", old.get("environment"), new["environment"], every=True)
 

@@ -28,6 +28,7 @@ print("loaded", code, [name for name in {HEAVY} if name in sys.modules])
     [["--help"], ["train", "--help"], ["plan", *WORDS], ["plan", "--json", *WORDS], ["runs"], ["show", "r"],
      ["config", "show"], ["config", "show", "engine"], ["config", "diff", " ".join(WORDS), " ".join(WORDS)],
      ["logs", "r"], ["stop", "r"], ["checkpoints", "r"], ["model", "merge", "--help"],
+     ["rerun", "--help"], ["plan", "-m", *WORDS, "seed=0,1"],
      ["plan", "algorithm=sft", "model=tiny", "data=files", "data.train_files=a.jsonl", "data.train_batch_size=1"]],
     ids=lambda words: " ".join(words[:2]),
 )  # fmt: skip

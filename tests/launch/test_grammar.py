@@ -41,12 +41,17 @@ def test_each_combination_is_a_point(words: list[str], labels: list[str]) -> Non
         assert [" ".join(point.words[1:]).replace("+", "") for point in found] == labels
 
 
+def test_of_two_values_the_last_is_taken() -> None:
+    """So a recipe's own value can be swept over by words after it."""
+    assert [point.words for point in points(["seed=5", "seed=0,1"], {})] == [("seed=5", "seed=0"), ("seed=5", "seed=1")]
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [
         (["seed=0,0"], "seed: 'seed=0,0' has 0 twice; once would do"),
-        (["seed=0,1", "seed=2"], "seed: is swept and given once more; once would do"),
-        (["seed=0,1", "seed=2,3"], "seed: is swept and given once more; once would do"),
+        (["seed=0,1", "seed=2"], "seed: is swept, and given again after that; once would do"),
+        (["seed=0,1", "seed=2,3"], "seed: is swept, and given again after that; once would do"),
         (["seed=range(0,10,0)"], "'seed=range(0,10,0)': is no range; range(first,end,step) would do"),
         (["optim.lr=range(0.0,1.0,0.0)"], "'optim.lr=range(0.0,1.0,0.0)': is no range; range(first,end,step) would do"),
         (["seed=range(0,nan)"], "'seed=range(0,nan)': is no range; range(first,end,step) would do"),

@@ -179,7 +179,9 @@ def holder_of(run: Path) -> int:
 
 
 def alive(process: int) -> bool:
-    return Path(f"/proc/{process}").exists()
+    """One that has ended may still be listed, but has no words any more."""
+    words = Path(f"/proc/{process}/cmdline")
+    return words.exists() and words.read_bytes() != b""
 
 
 def test_two_sweeps_at_a_time_in_one_project(rlrun: Any, small: list[str]) -> None:

@@ -1,0 +1,195 @@
+"""A run that is made again: equal to the last digit, and what is different now is said first."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.events import events_of, fold
+from launcher.launch import lock, rerun
+from launcher.launch.folder import Folder
+from launcher.launch.resolve import resolve
+from launcher.problems import Problems
+from launcher.spec.stored import to_yaml
+
+ROWS = '{"prompt": "ab>", "response": "ba"}\n' * 8
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: list[str]) -> Folder:
+    """A run's folder as `start` leaves it, without the training; its data lies in rows.jsonl."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.jsonl").write_text(ROWS)
+    words = [word for word in small if not word.startswith("data")]
+    made = resolve(["algorithm=sft", *words, "data=files", "data.train_files=rows.jsonl", "data.train_batch_size=8"])
+    made = replace(made, data=made.data.rooted())
+    folder = Folder(tmp_path / "runs/rlrun/first")
+    folder.path.mkdir(parents=True)
+    folder.spec.write_text(to_yaml(made))
+    lock.write(folder, made, to_yaml(made), "rlrun train")
+    return folder
+
+
+def lines(folder: Folder, *words: str) -> list[str]:
+    return [each.line for each in rerun.again(folder, words).differences]
+
+
+def relock(folder: Folder, **changes: object) -> None:
+    (folder.path / "lock.json").write_text(json.dumps({**lock.read(folder), **changes}))
+
+
+def test_where_nothing_is_different_nothing_is_said(run: Folder) -> None:
+    made = rerun.again(run, [])
+    assert (made.differences, made.refused) == ([], [])
+    assert (made.run.trainer.project_name, made.run.trainer.experiment_name) == ("rlrun", "first-rerun-1")
+    (run.path.parent / "first-rerun-1").mkdir()
+    assert rerun.again(run, []).run.trainer.experiment_name == "first-rerun-2"
+
+
+@pytest.mark.parametrize(
+    ("key", "change", "line"),
+    [
+        ("packages", {"torch": "1.0", "vllm": None}, "torch: 1.0 -> "),
+        ("packages", {"vllm": "9.9", "gone": None}, "vllm: 9.9 -> nothing"),  # what was none and is none is the same
+        ("python", "3.0", "python: 3.0 -> 3."),
+        ("system", "BeOS", "system: BeOS -> "),
+        ("hardware", {"gpus": [{"name": "H100", "memory_bytes": 5}]}, "hardware.gpus: H100 5 -> none"),
+        ("hardware", {"cores": 999}, "hardware.cores: 999 -> "),
+        ("environment", {"OMP_NUM_THREADS": "7"}, "OMP_NUM_THREADS: 7 -> nothing"),
+        ("code", {"rlrun": {"commit": "a" * 40, "diff": "b" * 64}, "folder": None},
+         "rlrun's source: aaaaaaaaaaaa and changes bbbbbbbbbbbb -> "),
+        ("code", {"rlrun": None, "folder": None}, "rlrun's source: no repository -> "),
+    ],
+)  # fmt: skip
+def test_each_difference_has_a_line(run: Folder, key: str, change: object, line: str) -> None:
+    now = lock.read(run)["code"]
+    relock(run, **{key: change})
+    found = lines(run)
+    if key == "code" and now["rlrun"] is None:  # rlrun is installed here, and no clone
+        pytest.skip("needs a clone")
+    assert len(found) == 1 and found[0].startswith(line)
+    assert rerun.again(run, []).refused == []  # told, not refused
+
+
+def test_other_distributions_are_told_too(run: Folder) -> None:
+    installed = lock.read(run)["installed"]
+    changed = ["gone==1.0", *("typer==0.0.1" if line.startswith("typer==") else line for line in installed if
+                              not line.startswith("rich=="))]  # fmt: skip
+    relock(run, installed=changed)
+    found = lines(run)
+    assert found[0] == "gone: 1.0 -> nothing" and found[1].startswith("typer: 0.0.1 -> ") and len(found) == 3
+    assert found[2].startswith("rich: nothing -> ")
+
+
+def test_environment_that_is_new_is_told(run: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MKL_NUM_THREADS", "5")
+    assert lines(run) == ["MKL_NUM_THREADS: nothing -> 5"]
+
+
+def test_a_lock_of_an_older_version_says_what_it_can(run: Folder) -> None:
+    old = {"python": "3.0", "packages": {"torch": "1.0"}, "data": lock.read(run)["data"], "model": None, "seed": 0}
+    (run.path / "lock.json").write_text(json.dumps(old))
+    assert [line.split(":")[0] for line in lines(run)] == ["python", "torch"]
+
+
+def test_words_change_settings_and_that_is_said(run: Folder) -> None:
+    made = rerun.again(run, ["optim.lr=1e-6", "seed=7", "trainer.experiment_name=other"])
+    assert (made.run.optim.lr, made.run.seed, made.run.trainer.experiment_name) == (1e-6, 7, "other")
+    assert [each.line for each in made.differences] == ["optim.lr: 0.01 -> 1e-06, as asked", "seed: 0 -> 7, as asked"]
+
+
+def test_words_that_change_no_setting_are_all_refused(run: Folder) -> None:
+    with pytest.raises(Problems) as found:
+        rerun.again(run, ["algorithm=grpo", "sed=1", "optim.lr=fast", "seed=0,1", "model._target_=os.system"])
+    assert [line.split(": ")[0] for line in found.value.lines] == [
+        "algorithm", "sed", "'seed=0,1'", "model._target_", "optim.lr"
+    ]  # fmt: skip
+
+
+def test_other_data_is_refused_until_it_is_taken_as_it_is(run: Folder, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text(ROWS + ROWS)
+    made = rerun.again(run, ["data.train_batch_size=16"])  # a word about how it is read does not excuse that
+    (line,) = made.refused
+    assert line.startswith("data: is not what the run began with, ") and line.endswith("--anyway takes it as it is")
+    (tmp_path / "rows.jsonl").unlink()
+    with pytest.raises(Problems, match=r"data.train_files: .*rows.jsonl is not there"):
+        rerun.again(run, [])
+    (tmp_path / "others.jsonl").write_text(ROWS + ROWS)
+    cured = rerun.again(run, [f"data.train_files={tmp_path}/others.jsonl"])
+    assert cured.refused, "but the rows are others"
+
+
+def test_another_model_is_refused_and_a_lost_one_is_named(run: Folder, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    node = json.dumps({"model_type": "qwen3"})
+    for seen in (False, True):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        (folder / "config.json").write_text(node + "\n" * seen)
+        (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+        made = resolve(["algorithm=sft", "model=hf", f"model.path={folder}", "data=reverse"])
+        if not seen:
+            run.spec.write_text(to_yaml(made))
+            lock.write(run, made, to_yaml(made), "")
+            assert rerun.again(run, []).refused == []
+    assert rerun.again(run, []).refused[0].startswith(f"model: is not what the run began with, {folder} ")
+    shutil.rmtree(folder)
+    relock(run, model={"repo": "o/policy", "commit": "c0ffee", "files": "f"})
+    with pytest.raises(Problems) as found:
+        rerun.again(run, [])
+    assert found.value.lines[1] == "model: was o/policy at c0ffee; rlrun model download o/policy would bring it"
+
+
+def test_a_spec_that_was_changed_by_hand_is_told(run: Folder) -> None:
+    run.spec.write_text(run.spec.read_text() + "\n")
+    assert lines(run) == ["spec.yaml: as it was locked -> changed since by hand"]
+
+
+# ---- the real command line
+
+
+@pytest.mark.slow
+def test_a_rerun_is_equal_to_the_last_digit(
+    commands: Any, small: list[str], tmp_path: Path, result: Callable[..., Any]
+) -> None:
+    rlrun = commands(tmp_path)
+    words = [*small, "algorithm=grpo", "trainer.total_training_steps=3", "trainer.experiment_name=first"]
+    assert rlrun("train", *words).returncode == 0
+    first, again = rlrun.run("first"), rlrun.run("first-rerun-1")
+    said = rlrun("rerun", "first", "--dry-run")
+    assert (said.returncode, said.stdout, again.exists()) == (0, "nothing differs\n", False)
+    ran = rlrun("rerun", "first")
+    assert ran.returncode == 0 and ran.stdout.startswith("nothing differs\n"), ran.stderr
+    assert result(again, 3) == result(first, 3)
+    assert (again / "words.txt").read_text() == "rlrun rerun rlrun/first\n"
+    assert json.loads((again / "lock.json").read_text())["words"] == "rlrun rerun rlrun/first"
+
+    home = tmp_path / "elsewhere"  # a folder that was carried away is whole
+    shutil.copytree(first, home / "p" / "moved")
+    ran = commands(home)("rerun", str(home / "p" / "moved"), "seed=1", "--json")
+    node = json.loads(ran.stdout)
+    assert (ran.returncode, node["new"], node["status"]) == (0, "p/moved-rerun-1", "finished")
+    assert [each["what"] for each in node["differences"]] == ["seed"]
+    assert fold(events_of(home / "p/moved-rerun-1/events.jsonl")).status == "finished"
+    assert result(home / "p/moved-rerun-1", 3) != result(first, 3), "and the seed counts"
+
+
+@pytest.mark.slow
+def test_what_is_refused_ends_with_2(run: Folder, commands: Any, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text(ROWS.replace("ba", "bb"))
+    rlrun = commands(tmp_path)
+    ran = rlrun("rerun", "first")
+    assert ran.returncode == 2 and ran.stdout.startswith("data: ")
+    assert ran.stderr.startswith("✗ data: is not what the run began with, ")
+    assert not rlrun.run("first-rerun-1").exists()
+    node = json.loads(rlrun("rerun", "first", "--dry-run", "--json").stdout)
+    assert len(node["refused"]) == 1 and node["differences"][0]["decides"]
+    anyway: subprocess.CompletedProcess[str] = rlrun("rerun", "first", "--anyway", "trainer.total_training_steps=1")
+    assert anyway.returncode == 0, anyway.stderr
