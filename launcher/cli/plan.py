@@ -37,6 +37,9 @@ def plan(
 
     Ends with 0, or with 1 where anything FAILs.
     """
+    if multirun and as_yaml:
+        say_problems(["--yaml: is of one run; --json would do"])
+        raise typer.Exit(2)
     if multirun:
         sweep.plan(words or [], config_dir, as_json)
         return

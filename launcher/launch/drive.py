@@ -76,16 +76,10 @@ class _Driver:
         self.looked = 0.0
 
     def work(self, asked: list[int]) -> None:
-        waiting = []
-        for number, view in enumerate(self.views):
-            if view.state.status == "finished":
-                self._set(number, "finished", 0)
-            else:
-                waiting.append(number)
-                self._set(number, "waiting")
+        waiting = self._begin()
         while self.running or (waiting and not asked):
-            for number in [] if asked else list(waiting):
-                if place := self.room.take(self.sweep.points[number].needs):
+            for number in list(waiting):
+                if not asked and (place := self.room.take(self.sweep.points[number].needs)):
                     waiting.remove(number)
                     self._start(number, place, asked)
             lines = [line for number in list(self.running) for line in self._hear(number, asked)]
@@ -95,6 +89,16 @@ class _Driver:
                     self.views[number].state = point.look()
             self.show(self.views, lines)
             time.sleep(POLL_S)
+
+    def _begin(self) -> list[int]:
+        """Which points are to run; what was written of them before counts no more."""
+        for view in self.views:
+            done = view.state.status == "finished"
+            status: Status = "finished" if done else "waiting"
+            view.entry = replace(view.entry, status=status, exit_code=0 if done else None, why="")
+        self.sweep.points = [view.entry for view in self.views]
+        self.sweep.write()
+        return [number for number, view in enumerate(self.views) if view.entry.status == "waiting"]
 
     def _start(self, number: int, place: Place, asked: list[int]) -> None:
         entry = self.sweep.points[number]
@@ -107,7 +111,7 @@ class _Driver:
         """What a point said; where it has ended, that is written down."""
         point = self.running[number]
         code = point.process.poll()
-        lines = point.lines()
+        lines = point.lines(last=code is not None)
         if code is not None:
             status, why = point.became(code, asked)
             point.close()
@@ -157,8 +161,10 @@ class _Point:
         self._half = b""
         self._state, self._offset, self._of = RunState(), 0, 0
 
-    def lines(self) -> list[str]:
+    def lines(self, last: bool) -> list[str]:
+        """Whole lines that it said since; of the `last` ones also what was not ended."""
         *whole, self._half = (self._half + self._said.read()).split(b"\n")
+        whole += [self._half] if last and self._half else []
         return [line.decode("utf-8", "replace") for line in whole]
 
     def look(self) -> RunState:

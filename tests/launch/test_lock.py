@@ -191,7 +191,7 @@ def test_changes_count_and_runs_do_not(repository: Callable[..., str], tmp_path:
     (tmp_path / "ignored").write_text("x")
     assert seen() == {"commit": commit}
     diffs = []
-    for name, text in [("a.py", "2\n"), ("b.py", "new\n"), ("b.py", "newer\n"), ("big", "x" * 2**21)]:
+    for name, text in [("a.py", "2\n"), ("b.py", "new\n"), ("b.py", "now\n"), ("big", "x" * 2**21)]:
         (tmp_path / name).write_text(text)
         found = seen()
         assert found and found["commit"] == commit

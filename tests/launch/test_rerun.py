@@ -126,6 +126,12 @@ def test_other_data_is_refused_until_it_is_taken_as_it_is(run: Folder, tmp_path:
     assert cured.refused, "but the rows are others"
 
 
+def test_data_that_a_word_names_is_no_difference_of_the_surroundings(run: Folder, tmp_path: Path) -> None:
+    (tmp_path / "others.jsonl").write_text(ROWS + ROWS)
+    made = rerun.again(run, [f"data.train_files=[{tmp_path}/others.jsonl]"])
+    assert [each.what for each in made.differences] == ["data.train_files"] and made.refused == []
+
+
 def test_another_model_is_refused_and_a_lost_one_is_named(run: Folder, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     node = json.dumps({"model_type": "qwen3"})

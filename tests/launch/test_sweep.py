@@ -72,6 +72,13 @@ def test_what_fails_for_one_combination_only_names_it() -> None:
     assert line.startswith("data.train_batch_size=9 hardware.nproc_per_node=2: data.train_batch_size: 9 rows do not")
 
 
+def test_points_that_no_words_tell_from_the_others_are_named_each() -> None:
+    every = [Point((), {"a": a, "b": b}) for a in "01" for b in "01"]
+    wrong = [["x: y"], [], [], ["x: y"]]
+    planned = [sweep.Planned(point, "", None, lines) for point, lines in zip(every, wrong, strict=True)]
+    assert sweep.problems(planned) == ["a=0 b=0: x: y", "a=1 b=1: x: y"]
+
+
 def test_equal_surroundings_are_judged_once() -> None:
     judged = []
     sweep.plan([*WORDS, "optim.lr=1e-3,1e-4", "seed=0,1,2"], None, judge=lambda run: judged.append(run) or [])
