@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from launcher import __version__
-from launcher.cli import advise, checkpoints, config, data, merge, models, plan, rerun, reward, runs, train
+from launcher.cli import advise, checkpoints, config, data, doctor, merge, models, plan, rerun, reward, runs, train
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_show_locals=False)
 
@@ -29,6 +29,7 @@ def main(
 
 app.command("train")(train.train)
 app.command("plan")(plan.plan)
+app.command("doctor")(doctor.doctor)
 app.command("advise")(advise.recommend)
 app.command("rerun")(rerun.rerun)
 app.command("runs")(runs.list_runs)
