@@ -136,16 +136,15 @@ class Bridge:
 
 def _knock(address: str) -> None:
     """Where nothing listens, Ray takes two minutes to say so. Raises `Problems`."""
+    if address == "auto" or address.startswith("ray://"):
+        return
     host, _, port = address.rpartition(":")
-    if "/" in address or not port.isdigit():
-        if address == "auto" or address.startswith("ray://"):
-            return
+    if "/" in address or not port.isdigit() or not 0 < int(port) < 1 << 16:
         raise Problems([f"{WHERE}: {address} is no address; HOST:PORT, as ray start prints it, would do"])
     try:
         socket.create_connection((host.strip("[]"), int(port)), KNOCK_S).close()
-    except (OSError, OverflowError) as error:
-        why = said(error) if isinstance(error, OSError) else "there is no such port"
-        raise Problems([f"{WHERE}: {address}: {why}; {START} would do"]) from error
+    except OSError as error:
+        raise Problems([f"{WHERE}: {address}: {said(error)}; {START} would do"]) from error
 
 
 def _cure(why: str) -> str:

@@ -107,15 +107,20 @@ def _hubs() -> dict[str, str]:
 
 def hub(name: str, endpoint: str) -> Verdict:
     """Any answer counts. Offline is fine where what a run needs is here, so it is never more than a warning. The
-    address may hold a password and is told by its host only, as are errors that quote it by their kind."""
+    address may hold a password, and is told by its host only."""
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
         return Verdict("OK", name, "HF_HUB_OFFLINE is set: not asked, here or by a run")
     variable = "HF_ENDPOINT" if name == "huggingface" else "MODELSCOPE_ENDPOINT"
     try:
-        host = urlsplit(endpoint).hostname or "an address without a host"
-        within(PATIENCE_S, lambda: _knock(endpoint))
-    except (ValueError, HTTPException) as error:
-        return Verdict("WARN", name, f"{variable} is no address ({type(error).__name__})", "https://HOST would do")
+        whole = urlsplit(endpoint)
+        host, port = whole.hostname, whole.port
+        if whole.scheme not in ("http", "https") or not host:
+            raise ValueError("no host, or no scheme")
+    except ValueError:
+        return Verdict("WARN", name, f"{variable} is no address of a server", f"{variable}=https://HOST would do")
+    place = f"[{host}]" if ":" in host else host
+    try:
+        within(PATIENCE_S, lambda: _knock(f"{whole.scheme}://{place}" + (f":{port}" if port else "")))
     except OSError as error:
         why = error.reason if isinstance(error, URLError) else error
         if isinstance(why, ssl.SSLCertVerificationError):
@@ -128,8 +133,10 @@ def hub(name: str, endpoint: str) -> Verdict:
     return Verdict("OK", name, f"{host} answers")
 
 
-def _knock(endpoint: str) -> None:
+def _knock(address: str) -> None:
     try:
-        urlopen(Request(endpoint, method="HEAD"), timeout=PATIENCE_S).close()
+        urlopen(Request(address, method="HEAD"), timeout=PATIENCE_S).close()
     except HTTPError as answered:
         answered.close()
+    except HTTPException as error:
+        raise ConnectionError("what answers there does not speak HTTP") from error

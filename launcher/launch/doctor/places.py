@@ -104,7 +104,7 @@ def standing(path: Path) -> Path:
     """`path`, or the nearest folder above it that is there. Raises `NotADirectoryError` where that is a file."""
     found = next(place for place in (path, *path.parents) if place.exists())
     if not found.is_dir():
-        raise NotADirectoryError(errno.ENOTDIR, f"{found.name} is a file", str(found))
+        raise NotADirectoryError(errno.ENOTDIR, f"{found} is a file", str(found))
     return found
 
 
