@@ -26,6 +26,20 @@ def has_token() -> bool:
     return get_token() is not None
 
 
+def endpoint() -> str:
+    """The server that is asked."""
+    from huggingface_hub import constants  # noqa: PLC0415  # late, as above
+
+    return str(constants.ENDPOINT)
+
+
+def cache() -> Path:
+    """Where the client keeps what it downloads."""
+    from huggingface_hub import constants  # noqa: PLC0415  # late, as above
+
+    return Path(constants.HF_HUB_CACHE).expanduser()
+
+
 def listing(kind: Kind, repo: str, revision: str | None, patience: Patience) -> Listing:
     """Raises `Problems` where the hub refuses, `NetworkFaults` where it cannot be reached."""
     from huggingface_hub import constants  # noqa: PLC0415  # late, as above

@@ -8,7 +8,6 @@ import time
 from datetime import datetime
 from pathlib import Path
 
-from launcher import __file__ as ours
 from launcher.verdicts import Verdict
 
 SYNC = "timedatectl set-ntp true, or chronyd, would do"
@@ -19,7 +18,9 @@ _UNSYNCED, _ERROR = 0x40, 5
 def verdicts() -> list[Verdict]:
     wall, steady = time.time(), time.monotonic()
     time.sleep(WATCH_S)
-    return [judged(time.time(), time.time() - wall, time.monotonic() - steady, Path(ours).stat().st_mtime, _synced())]
+    return [
+        judged(time.time(), time.time() - wall, time.monotonic() - steady, Path(__file__).stat().st_mtime, _synced())
+    ]
 
 
 def judged(now: float, wall_s: float, steady_s: float, installed: float, synced: bool | None) -> Verdict:

@@ -14,6 +14,7 @@ from urllib.request import Request, getproxies, proxy_bypass, urlopen
 
 import psutil
 
+from launcher.hubs import huggingface
 from launcher.launch.doctor.bounded import within
 from launcher.problems import said
 from launcher.verdicts import Verdict
@@ -99,10 +100,8 @@ def holder(port: int) -> str:
 
 
 def _hubs() -> dict[str, str]:
-    from huggingface_hub import constants  # noqa: PLC0415  # late: a client library, only where it is asked
-
     own = os.environ.get("MODELSCOPE_ENDPOINT") or "https://www.modelscope.cn"
-    return {"huggingface": constants.ENDPOINT, "modelscope": own}
+    return {"huggingface": huggingface.endpoint(), "modelscope": own}
 
 
 def hub(name: str, endpoint: str) -> Verdict:

@@ -14,6 +14,7 @@ from uuid import uuid4
 from launcher import machine
 from launcher.data import prepare
 from launcher.files import sync_path
+from launcher.hubs import huggingface
 from launcher.launch.doctor.bounded import within
 from launcher.models import store
 from launcher.problems import Problems, said
@@ -43,7 +44,7 @@ def places(root: Path) -> tuple[list[Place], list[Verdict]]:
         ("run root", root.absolute, "--root DIR (trainer.run_root)"),
         ("data store", prepare.store, "RLRUN_DATA=DIR"),
         ("model store", store.root, "RLRUN_MODELS=DIR"),
-        ("hub cache", _hub_cache, "HF_HOME=DIR"),
+        ("hub cache", huggingface.cache, "HF_HOME=DIR"),
     ]
     found, wrong = list[Place](), list[Verdict]()
     for what, where, by in named:
@@ -58,12 +59,6 @@ def places(root: Path) -> tuple[list[Place], list[Verdict]]:
     except OSError as error:  # it tried each folder that there is
         wrong.append(Verdict("FAIL", "temporary", said(error), "TMPDIR=DIR would do"))
     return found, wrong
-
-
-def _hub_cache() -> Path:
-    from huggingface_hub import constants  # noqa: PLC0415  # late: a client library, only where it is asked
-
-    return Path(constants.HF_HUB_CACHE).expanduser()
 
 
 def verdicts(root: Path) -> list[Verdict]:
@@ -96,7 +91,7 @@ def _tried(path: Path) -> tuple[str, str]:
     """What is to be said of the disk, and what does not work on it. Raises `OSError` where a file cannot be written."""
     folder = standing(path)
     trouble = _trial(folder)
-    kind = machine_disk(folder)
+    kind = _kind_of_disk(folder)
     return (f" on {kind}" if kind else "") + ("" if folder == path else " (not made yet)"), trouble
 
 
@@ -139,7 +134,7 @@ def _locks(held: int, path: Path) -> str:
     return "locks hold nobody off there"
 
 
-def machine_disk(folder: Path) -> str:
+def _kind_of_disk(folder: Path) -> str:
     """The kind of the file system that holds `folder`, as `ext4` or `nfs4`; empty where the system does not tell."""
     try:
         lines = Path("/proc/mounts").read_text(encoding="utf-8", errors="replace").splitlines()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -97,12 +99,13 @@ def cluster() -> Iterator[Cluster]:
     for name in ("data", "models", "ray"):
         (folder / name).mkdir()
     port, env = free_port(), environment(folder)
-    head = ["--head", f"--port={port}", "--include-dashboard=false", f"--ray-client-server-port={free_port()}",
-            f"--temp-dir={folder}/h"]  # fmt: skip
+    head = ["--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={folder}/h"]
+    if find_spec("grpc"):  # with ray[client] its server takes port 10001, which another cluster here may have
+        head.append(f"--ray-client-server-port={free_port()}")
     processes = []
     try:
         processes.append(start(folder, "head", head, env))
-        address = f"{os.environ.get('RAY_NODE_IP') or _address(folder / 'head-0.log')}:{port}"
+        address = f"{_address(folder)}:{port}"
         other = folder / "other" / "transformers-4.0.dist-info"  # what a node that was forgotten has
         other.mkdir(parents=True)
         (other / "METADATA").write_text("Metadata-Version: 2.1\nName: transformers\nVersion: 4.0\n")
@@ -118,10 +121,11 @@ def cluster() -> Iterator[Cluster]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _address(log: Path) -> str:
+def _address(folder: Path) -> str:
     """The head's own, as it prints it."""
-    line = next(line for line in log.read_text().splitlines() if "Local node IP" in line)
-    return line.rpartition(":")[2].strip().replace("\x1b[1m", "").replace("\x1b[22m", "")
+    log = max(folder.glob("head-*.log")).read_text()
+    (found,) = re.findall(r"Local node IP: \S*?(\d+\.\d+\.\d+\.\d+)", log)
+    return str(found)
 
 
 def of(verdicts: list[dict[str, Any]], where: str, what: str) -> dict[str, Any]:

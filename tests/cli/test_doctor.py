@@ -1,0 +1,62 @@
+"""`rlrun doctor` as a person calls it: lines, JSON, exit codes; no secret is printed, nothing heavy loaded."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+CANARY = "canaryDontTell"
+ENVIRONMENT = {
+    "HF_TOKEN": CANARY, "WANDB_API_KEY": f"{CANARY}\n", "http_proxy": f"http://me:{CANARY}@127.0.0.1:9",
+    "HF_ENDPOINT": f"http://me:{CANARY}@127.0.0.1:9", "RAY_AUTH_TOKEN": CANARY,
+}  # fmt: skip
+HEAVY = ["torch", "transformers", "tokenizers", "safetensors", "ray", "vllm", "pyarrow", "pandas"]
+LOOK = f"""
+import sys
+from launcher.cli.main import app
+try:
+    app(sys.argv[1:])
+except SystemExit as end:
+    code = end.code
+print("loaded", code, [name for name in {HEAVY} if name in sys.modules], file=sys.stderr)
+"""
+
+
+def test_this_machine(tmp_path: Path, commands: Any) -> None:
+    """One run of all checks: what is wrong is told, with the rest, and decides the exit code."""
+    (tmp_path / "file").touch()
+    env = {**os.environ, **ENVIRONMENT, "CUDA_VISIBLE_DEVICES": "97"}
+    words = [sys.executable, "-c", LOOK, "doctor", "--json", "--root", "file/runs"]
+    ran = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
+    assert ran.stderr.splitlines()[-1] == "loaded 1 []", ran.stderr
+    assert "canary" not in (ran.stdout + ran.stderr).lower()
+    told = json.loads(ran.stdout)
+    assert told["ok"] is False
+    levels = {one["what"]: one["level"] for one in told["verdicts"]}
+    assert {what for what, level in levels.items() if level == "FAIL"} == {"run root", "CUDA_VISIBLE_DEVICES"}, levels
+    assert {levels[what] for what in ("python", "packages", "temporary", "loopback", "secrets", "torch")} == {"OK"}
+    assert levels["all-reduce"] == "OK"
+    assert levels["WANDB_API_KEY"] == levels["proxy"] == levels["huggingface"] == "WARN"
+    for one in told["verdicts"]:
+        assert one["node"] == "this machine" and one["says"]
+        assert bool(one["mend"]) == (one["level"] != "OK"), "what is not OK says what would mend it"
+
+
+def test_an_address_without_nodes(tmp_path: Path, commands: Any) -> None:
+    ran = commands(tmp_path)("doctor", "10.0.0.1:6379")
+    assert ran.returncode == 2
+    assert "rlrun doctor --nodes 10.0.0.1:6379 would do" in ran.stderr
+
+
+def test_no_cluster_there(tmp_path: Path, commands: Any) -> None:
+    """A line for a person: the level, what, why, what would do."""
+    ran = commands(tmp_path)("doctor", "--nodes", "127.0.0.1:1")
+    assert ran.returncode == 1
+    assert ran.stdout.splitlines() == [
+        "cluster",
+        "  FAIL cluster  127.0.0.1:1: connection refused; ray start --head on one machine, and its address would do",
+    ]
