@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import subprocess
 import time
 from collections.abc import Callable
@@ -98,3 +100,17 @@ def test_within_passes_on_what_was_raised() -> None:
         bounded.within(5, broken)
     with pytest.raises(TimeoutError, match=r"0\.1 s"):
         bounded.within(0.1, lambda: time.sleep(1))
+
+
+def test_both_the_file_and_its_name_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk may refuse either, and a checkpoint needs both."""
+    synced: list[bool] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.append(stat.S_ISDIR(os.fstat(descriptor).st_mode))
+        real(descriptor)
+
+    monkeypatch.setattr("os.fsync", fsync)
+    judged(Place("run root", tmp_path, "--root DIR"))
+    assert synced == [False, True]
