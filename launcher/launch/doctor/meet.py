@@ -101,7 +101,7 @@ def judged(met: Mapping[str, Mapping[str, Met]]) -> list[Verdict]:
     else:
         slowest = max(found.trip_s for others in met.values() for found in others.values())
         says = (
-            f"each of {len(met)} reaches every other ({pairs} ways, there and back in {slowest * 1e3:.1f} ms at most)"
+            f"each of {len(met)} reaches every other ({pairs} ways, there and back in {slowest * 1e3:.2f} ms at most)"
         )
         ports = Verdict("OK", "ports between nodes", says)
     return [ports, *_clocks(met)]

@@ -107,7 +107,7 @@ def _hubs() -> dict[str, str]:
 def hub(name: str, endpoint: str) -> Verdict:
     """Any answer counts. Offline is fine where what a run needs is here, so it is never more than a warning. The
     address may hold a password, and is told by its host only."""
-    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+    if huggingface.offline():
         return Verdict("OK", name, "HF_HUB_OFFLINE is set: not asked, here or by a run")
     variable = "HF_ENDPOINT" if name == "huggingface" else "MODELSCOPE_ENDPOINT"
     try:

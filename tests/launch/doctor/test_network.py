@@ -15,9 +15,10 @@ from launcher.launch.doctor import network
 
 @pytest.fixture(autouse=True)
 def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "HF_HUB_OFFLINE"):
+    for name in ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
 
 
 @pytest.fixture
@@ -101,5 +102,5 @@ def test_a_hub_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_offline_by_choice_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert network.hub("huggingface", "http://no-such-hub.invalid").level == "OK"

@@ -123,8 +123,8 @@ def cluster() -> Iterator[Cluster]:
 
 def _address(folder: Path) -> str:
     """The head's own, as it prints it."""
-    log = max(folder.glob("head-*.log")).read_text()
-    (found,) = re.findall(r"Local node IP: \S*?(\d+\.\d+\.\d+\.\d+)", log)
+    log = re.sub(r"\x1b\[\d+m", "", max(folder.glob("head-*.log")).read_text())
+    (found,) = re.findall(r"Local node IP: (\S+)", log)
     return str(found)
 
 
