@@ -8,7 +8,7 @@ import time
 
 from launcher.data.files import Files
 from launcher.engines.torch.lengths import Lengths
-from launcher.engines.torch.load import tokenizer
+from launcher.engines.torch.tokenizer import tokenizer
 from launcher.engines.torch.tokens import Encoder
 from launcher.models.pretrained import Pretrained
 from launcher.spec.data import Row

@@ -1,4 +1,4 @@
-"""Writing so that a kill, a full disk or a second writer cannot leave a lie behind."""
+"""Writing so that a kill, a full disk or a second writer cannot leave a lie behind. No secret is written."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from launcher.problems import Problems
+from launcher.secrets import blotted
 
 
 def expanded(path: str | Path) -> Path:
@@ -30,7 +31,7 @@ class Log:
         return cls(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
 
     def append(self, line: str) -> None:
-        self._waiting += line.encode("utf-8", "backslashreplace") + b"\n"
+        self._waiting += blotted(line).encode("utf-8", "backslashreplace") + b"\n"
         self.flush()
 
     def flush(self) -> None:
@@ -61,7 +62,7 @@ def write_whole(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(temporary, "w", encoding="utf-8", opener=_private) as file:
-            file.write(text)
+            file.write(blotted(text))
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

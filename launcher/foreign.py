@@ -1,6 +1,6 @@
 """Calling code that is not ours: whatever it raises comes back as a reason. The one place that catches everything.
 
-It loads nothing but the standard library, as the processes that run such code begin with it.
+It loads little more than the standard library, as the processes that run such code begin with it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
+
+from launcher.secrets import blotted
 
 T = TypeVar("T")
 LONGEST = 300  # characters of a reason
@@ -48,4 +50,5 @@ def _place(error: BaseException, file: str) -> str:
 
 
 def shortened(text: str) -> str:
+    text = blotted(text)  # before the cut: a part of a secret is not known as one
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."

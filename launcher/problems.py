@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
+from launcher.secrets import blotted
+
 
 class Problems(Exception):
     """One line for each thing to mend, in the form `where: what came; what would do`."""
@@ -26,11 +28,11 @@ def nearest(word: str, known: Sequence[str], *, listed: str = "it may be") -> st
 def said(error: Exception) -> str:
     """What a library's error says, as one line of ours."""
     text = (error.strerror if isinstance(error, OSError) else None) or str(error).strip() or type(error).__name__
-    line = text.splitlines()[0].strip().rstrip(".")
+    line = blotted(text).splitlines()[0].strip().rstrip(".")  # before any cut: a part of a secret is not known as one
     return line[:1].lower() + line[1:] if re.match(r"[A-Z][a-z]+\b", line) else line
 
 
 def shown(value: object, limit: int = 80) -> str:
     """`value` as Python writes it, cut so that one line stays one line."""
-    text = repr(value)
+    text = blotted(repr(value))  # before the cut: a part of a secret is not known as one
     return text if len(text) <= limit else f"{text[: limit - 3]}..."

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-from collections.abc import Callable
 from inspect import isabstract
 from typing import Annotated, Any, TypeVar, dataclass_transform
 
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter
 from pydantic.dataclasses import dataclass, is_pydantic_dataclass
 from pydantic_core import core_schema
+
+from launcher.classes import locate
 
 T = TypeVar("T")
 
@@ -94,15 +94,3 @@ def from_node(cls: type[T], node: Any) -> T:
     """
     made: T = adapter(cls).validate_json(json.dumps(node))
     return made
-
-
-def locate(path: str, base: type[T]) -> type[T]:
-    """The class at `package.module.Class`; `ValueError` unless it is a `base`."""
-    module, _, name = path.rpartition(".")
-    try:
-        found: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"cannot import {path!r}: {error}") from error
-    if not (isinstance(found, type) and issubclass(found, base)):
-        raise ValueError(f"{path} is not of class {base.__name__}")
-    return found

@@ -8,7 +8,21 @@ from pathlib import Path
 import pytest
 
 FLOORS = [
-    {"problems", "settings", "metrics", "files", "events", "checkpoints", "foreign", "verdicts", "machine"},
+    {
+        "problems",
+        "settings",
+        "metrics",
+        "files",
+        "events",
+        "checkpoints",
+        "foreign",
+        "verdicts",
+        "machine",
+        "secrets",
+        "bounded",
+        "classes",
+        "sieve",
+    },
     {"spec", "hubs"},
     {"algorithms", "rewards", "environments", "data", "models", "clusters", "monitor", "tracking"},
     {"engines"},

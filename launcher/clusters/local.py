@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Annotated
@@ -20,7 +21,9 @@ from launcher.spec.hardware import Hardware
 
 LIFELINE = "RLRUN_LIFELINE"  # tells a process that its standard input is the pipe described below
 LOOPBACK = "127.0.0.1"
+TOLD = "RLRUN_TOLD"  # names the descriptor of a process's own log, for what it writes there itself
 GRACE_S = 5.0  # for the others to end by themselves once one has failed
+DRAIN_S = 2.0  # for the rest of what was said to reach the logs
 
 
 @settings
@@ -54,27 +57,33 @@ class Local(Cluster):
 class LocalJob:
     """Each process has its own session, so that Ctrl-C reaches only us and we ask them to save.
 
-    Its standard input is a pipe that only we hold: when we are killed it reads the end and ends itself.
+    Its standard input is a pipe that only we hold: when we are killed it reads the end and ends itself. What it says
+    goes through a sieve, which keeps secrets out of its log. Events are written to the log by the process itself (TOLD):
+    they hold no secrets, and are as durable as before whatever becomes of the sieve.
     """
 
     def __init__(self, plan: Plan, logs: Path, lock: int, port: int | None = None) -> None:
         shared = {**os.environ, **_rendezvous(len(plan.processes), port), LIFELINE: "1", "PYTHONUNBUFFERED": "1"}
         self._processes: list[subprocess.Popen[bytes]] = []
         self._failed: int | None = None
-        self._failed_at = 0.0
+        self._failed_at = self._ended_at = 0.0
         for process in plan.processes:
             (logs / f"rank-{process.rank}.log").touch(mode=0o600)
         self._log = (logs / "rank-0.log").open("a+b")
         self._log.seek(0, os.SEEK_END)
         self._half = b""
-        for process in plan.processes:
+        pipes = [os.pipe() for _ in plan.processes]
+        self._sieve = _sieve(pipes, [logs / f"rank-{process.rank}.log" for process in plan.processes], shared)
+        for process, (_, said) in zip(plan.processes, pipes, strict=True):
             with (logs / f"rank-{process.rank}.log").open("ab") as log:
+                told = {TOLD: str(log.fileno())}
                 self._processes.append(
                     subprocess.Popen(
-                        process.argv, env={**shared, **process.env}, stdin=subprocess.PIPE, stdout=log, stderr=log,
-                        pass_fds=(lock,), start_new_session=True,
+                        process.argv, env={**shared, **process.env, **told}, stdin=subprocess.PIPE, stdout=said,
+                        stderr=said, pass_fds=(lock, log.fileno()), start_new_session=True,
                     )
                 )  # fmt: skip
+            os.close(said)
 
     def lines(self) -> list[str]:
         *whole, self._half = (self._half + self._log.read()).split(b"\n")
@@ -86,10 +95,17 @@ class LocalJob:
             if code and self._failed is None:
                 self._failed, self._failed_at = rank, time.monotonic()
         if all(code is not None for code in codes):
+            if not self._drained():
+                return None
             return 0 if self._failed is None else codes[self._failed]
         if self._failed is not None and time.monotonic() - self._failed_at > GRACE_S:
             self.kill()  # the others wait for the one that failed
         return None
+
+    def _drained(self) -> bool:
+        """Whether the logs hold all that was said. What a process left running may go on to speak for ever."""
+        self._ended_at = self._ended_at or time.monotonic()
+        return self._sieve.poll() is not None or time.monotonic() - self._ended_at > DRAIN_S
 
     def failed_rank(self) -> int | None:
         return self._failed
@@ -104,6 +120,21 @@ class LocalJob:
         for process in self._processes:
             if process.poll() is None:
                 process.send_signal(number)
+
+
+def _sieve(pipes: list[tuple[int, int]], logs: list[Path], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    """The process that reads all `pipes` into their `logs`; their reading ends are its own from here on."""
+    argv = [sys.executable, "-P", "-m", "launcher.sieve"]
+    for (source, _), log in zip(pipes, logs, strict=True):
+        argv += [str(source), str(log)]
+    with logs[0].open("ab") as own:
+        made = subprocess.Popen(
+            argv, env=environment, stdin=subprocess.DEVNULL, stdout=own, stderr=own, start_new_session=True,
+            pass_fds=[source for source, _ in pipes],
+        )  # fmt: skip
+    for source, _ in pipes:
+        os.close(source)
+    return made
 
 
 def _rendezvous(processes: int, port: int | None) -> dict[str, str]:

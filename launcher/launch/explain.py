@@ -10,8 +10,8 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from launcher.classes import locate
 from launcher.problems import nearest, shown
-from launcher.settings import locate
 from launcher.spec.run import RunSpec
 
 

@@ -26,7 +26,8 @@ from typing import IO, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from launcher.problems import said, shown
-from launcher.rewards.secret import in_query, secret
+from launcher.rewards.secret import in_query
+from launcher.secrets import named
 from launcher.settings import AtLeastOne, Count, Names, NonNegative, Positive, settings
 from launcher.spec.reward import Answer, Reward, Scores
 
@@ -84,7 +85,7 @@ class Remote(Reward):
         found += [f"reward.send: an answer has no {name!r}; it has {', '.join(known)}" for name in self.send
                   if name not in known]  # fmt: skip
         found += [f"reward.headers: {name} would be kept with the run; token_env would do" for name in self.headers
-                  if secret(name, key=True)]  # fmt: skip
+                  if named(name, key=True)]  # fmt: skip
         found += [f"reward.headers: {shown(name)} holds what no header can; letters, digits and signs would do"
                   for name, value in self.headers.items() if not _sendable(name + value)]  # fmt: skip
         return found
@@ -134,10 +135,10 @@ class Remote(Reward):
         try:
             node = json.loads(reply)
         except ValueError as error:
-            raise Unanswered(f"the server's reply is no JSON: {shown(reply[:60])}") from error
+            raise Unanswered(f"the server's reply is no JSON: {shown(reply[:1000], 80)}") from error
         scores = node.get("scores") if isinstance(node, dict) else node
         if not isinstance(scores, list):
-            raise Unanswered(f'the server\'s reply has no list "scores": {shown(reply[:60])}')
+            raise Unanswered(f'the server\'s reply has no list "scores": {shown(reply[:1000], 80)}')
         if len(scores) != len(batch):
             raise Unanswered(f"the server gave {len(scores)} scores for {len(batch)} answers; one for each would do")
         return scores

@@ -417,13 +417,14 @@ def test_a_config_file_of_ones_own(here: Path) -> None:
 
 
 OWN = [
-    ("_target_: os.system\n", "algorithm: os.system is not of class Algorithm"),
+    ("_target_: os.system\n", "algorithm: os.system is not of class Algorithm; one that extends it would do"),
     ("_target_: launcher.models.scratch.Scratch\n",
-     "algorithm: launcher.models.scratch.Scratch is not of class Algorithm"),
+     "algorithm: launcher.models.scratch.Scratch is not of class Algorithm; one that extends it would do"),
     ("_target_: launcher.spec.algorithm.Algorithm\n",  # the noun itself
      "algorithm: launcher.spec.algorithm.Algorithm cannot be built; a class with @settings and every method would do"),
-    ("_target_: no.such.Class\n", "algorithm: cannot import 'no.such.Class': No module named 'no'"),
-    ("_target_: Class\n", "algorithm: cannot import 'Class': Empty module name"),
+    ("_target_: no.such.Class\n",
+     "algorithm: there is no source of a module no.such; package.module.Class would do"),
+    ("_target_: Class\n", "algorithm: 'Class' is no class; package.module.Class would do"),
     ("_target_: 5\n", "algorithm: _target_ is 5; its config file names the Algorithm class to build"),
     ("_target_: [os.system]\n",
      "algorithm: _target_ is ['os.system']; its config file names the Algorithm class to build"),

@@ -1,7 +1,7 @@
 """One training process: `python -m launcher.engines.torch.worker RUN_FOLDER START_STEP`.
 
 Its environment names its rank (RANK, WORLD_SIZE, LOCAL_RANK) and, for several, where they meet. It reads the
-run's spec.yaml, tells what happens on standard output, and ends with 0, 1 (failed), 2 (something to mend),
+run's spec.yaml, tells what happens in its log or on standard output, and ends with 0, 1 (failed), 2 (something to mend),
 or 128 + the signal that asked it to stop.
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 
 from launcher import checkpoints
-from launcher.clusters.local import LIFELINE
+from launcher.clusters.local import LIFELINE, TOLD
 from launcher.engines.torch import MARK, Torch
 from launcher.events import Crashed, Event, Phase, Started, to_line
 from launcher.files import Log
@@ -26,7 +26,7 @@ from launcher.problems import Problems
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import from_yaml
 
-_out = Log(1)
+_out = Log(int(os.environ.get(TOLD, "1")))
 _asked: list[int] = []
 
 
@@ -64,6 +64,8 @@ def main() -> int:
     folder, start = Path(sys.argv[1]), int(sys.argv[2])
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, ask)
+    if TOLD in os.environ:
+        os.set_inheritable(int(os.environ.pop(TOLD)), False)  # what we start has no business there
     watch_parent()
     sys.excepthook = last_words
     logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")

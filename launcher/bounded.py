@@ -1,0 +1,75 @@
+"""YAML and JSON that others wrote, read within bounds: a small file must not cost minutes, or stand for a billion values.
+
+The bounds are checked on the stream of YAML's events, before any value is made, and reading stops at the first that is
+crossed: what is refused costs milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import yaml
+
+SIZE = 2**20  # bytes of a YAML text
+DEPTH = 64  # lists and groups within each other
+VALUES = 20_000  # with what aliases stand for
+DIGITS = 64  # of a number
+
+_LOADER: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+_NUMBER = re.compile(r"[-+]?[0-9][0-9a-fA-FxXoO_:.]*")
+
+
+class Unbounded(ValueError):
+    """It is larger, deeper or longer than anything that is read here; `line` counts from 1."""
+
+    def __init__(self, text: str, line: int = 1) -> None:
+        super().__init__(text)
+        self.line = line
+
+
+def check(text: str | bytes) -> None:
+    """Raises `Unbounded`, or `yaml.YAMLError` where it is no YAML."""
+    if len(text) > SIZE:
+        raise Unbounded(f"has {len(text):,} bytes; at most {SIZE:,} would do")
+    opened, anchors, values = list[tuple[str | None, int]](), dict[str, int](), 0
+    for event in yaml.parse(text, Loader=_LOADER):
+        line = event.start_mark.line + 1 if event.start_mark else 1
+        if isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = opened.pop()
+            if anchor:
+                anchors[anchor] = values - before
+            continue
+        if isinstance(event, yaml.AliasEvent):
+            if any(anchor == event.anchor for anchor, _ in opened):
+                raise Unbounded(f"*{event.anchor} stands within itself; a value would do", line)
+            values += anchors.get(event.anchor, 0) + 1  # a scalar's counts as one
+        elif isinstance(event, yaml.NodeEvent):
+            values += 1
+            if isinstance(event, yaml.CollectionStartEvent):
+                opened.append((event.anchor, values))
+                if len(opened) > DEPTH:
+                    raise Unbounded(f"lists and groups stand more than {DEPTH} deep; fewer would do", line)
+            elif isinstance(event, yaml.ScalarEvent) and event.implicit[0] and _long_number(event.value):
+                raise Unbounded(f"a number has {len(event.value):,} digits; at most {DIGITS} would do", line)
+        if values > VALUES:
+            raise Unbounded(f"stands for more than {VALUES:,} values; fewer would do", line)
+
+
+def _long_number(text: str) -> bool:
+    return len(text) > DIGITS and _NUMBER.fullmatch(text) is not None
+
+
+def yaml_of(text: str | bytes) -> Any:
+    """The value of a YAML text. Raises `ValueError`, or `yaml.YAMLError` where it is none."""
+    check(text)
+    return yaml.load(text, Loader=_LOADER)
+
+
+def json_of(text: str | bytes) -> Any:
+    """The value of a JSON text. Raises `ValueError`, also where it is too deep."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise Unbounded("lists and objects stand too deep; fewer would do") from error

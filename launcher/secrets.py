@@ -1,0 +1,214 @@
+"""What is a secret, and how it is blotted out of every text that leaves a process: files, logs, screens.
+
+Three things are: the values of environment variables that are named like secrets, in any spelling (`forms`); texts
+that look like a token of a known service; and what stands beside a secret's name, in a URL or in a header. Innocent
+text stays as it is: hashes, ids, paths, numbers. `blotted` runs for every line of every log, so it first looks for a few
+fixed words, which costs microseconds, and only then for patterns, each of which is bounded.
+
+It loads little, and nothing of ours, as the processes that run foreign code begin with it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+
+MARK = "[secret]"
+LEAST = 8  # characters of a value that is blotted wherever it stands; a shorter one would blot words, too
+
+_SURE = {"token", "secret", "auth", "authorization", "cookie", "password", "passwd", "passphrase", "apikey"}
+_OF_KEY = {"api", "access", "private", "secret", "signing"}  # any other key may be that of a dict
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")  # of `X-Api-Key`, `api_key` and `apiKey`
+_POINTS = {"env", "path", "file", "dir", "sock", "name", "id", "type", "url", "endpoint", "count", "limit"}
+"""A name that ends so names where the secret is, or something about it."""
+
+
+def named(name: str, *, key: bool = False) -> bool:
+    """Whether a value of this name is likely a secret; `key` where every key is."""
+    words = [word.lower() for word in _WORD.findall(name)]
+    return bool(_SURE.intersection(words)) or ("key" in words and (key or bool(_OF_KEY.intersection(words))))
+
+
+def setting(name: str) -> bool:
+    """Whether a setting of this name holds a secret, and not only its place: `token_env` is a name, `eos_token` a word
+    of a model."""
+    words = [word.lower() for word in _WORD.findall(name)]
+    return named(name) and words[-1] not in _POINTS and not _OF_MODELS.intersection(words)
+
+
+_OF_MODELS = {"eos", "bos", "pad", "unk", "sep", "cls", "mask", "image", "video", "audio", "special", "stop"}
+
+# ---- the environment
+
+_VARIABLE = re.compile(
+    r"(TOKEN|SECRET|PASSW(OR)?D|PASSPHRASE|PASS|PAT|JWT|API_?KEY|_KEY|ACCESS_KEY_ID|CREDENTIALS?|COOKIE|AUTH|AUTHORIZATION"
+    r"|DSN|WEBHOOK(_URL)?|CONNECTION_STRING)(_?[0-9]+)?$|SECRET.*KEY|^SECRET_|_SECRET_|PASSWORD_",
+    re.IGNORECASE,
+)
+_LOGIN = re.compile(r"://([^\s/?#]*)@")
+
+
+def variable(name: str) -> bool:
+    """Whether an environment variable of this name holds a secret: HF_TOKEN, WANDB_API_KEY, AWS_SECRET_ACCESS_KEY."""
+    return bool(_VARIABLE.search(name))
+
+
+def of_environment(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """(name, value) of each secret: variables that are named so, and logins in the URLs of the others (proxies)."""
+    for name, value in environment.items():
+        if variable(name):
+            yield name, value.strip()
+        if login := _LOGIN.search(value):
+            user, colon, word = login[1].partition(":")
+            yield name, word if colon else user
+
+
+def _guessable(value: str) -> bool:
+    """Whether innocent text may well hold it: a short word or number, a path."""
+    word = value.isalpha() and value in (value.lower(), value.title(), value.upper())
+    if len(value) < LEAST or value in MARK or (len(value) < 12 and (word or value.isdigit())):
+        return True
+    return value.startswith(("/", "~/", "./", "../")) and value.count("/") > 1 and _is_place(value)
+
+
+def _is_place(value: str) -> bool:
+    try:
+        return os.path.exists(os.path.dirname(os.path.expanduser(value)))
+    except ValueError:  # a NUL
+        return False
+
+
+def forms(value: str) -> list[str]:
+    """How a value may be written: as it is, in a URL, in JSON, as Python shows it, and within base64."""
+    import base64  # noqa: PLC0415  # late: most processes have no secret to look for
+    import json  # noqa: PLC0415  # late, as above
+    from urllib.parse import quote, quote_plus, unquote  # noqa: PLC0415  # late, as above
+
+    found = [value, unquote(value)]
+    for plain in tuple(found):
+        found += [quote(plain, safe=""), quote(plain), quote_plus(plain), repr(plain)[1:-1]]
+        found += [json.dumps(plain)[1:-1], json.dumps(plain, ensure_ascii=False)[1:-1]]
+        data = plain.encode("utf-8", "surrogateescape")
+        for before in range(3):  # three bytes make four letters, so it depends on where the value begins
+            bits = 8 * (before + len(data))
+            text = base64.b64encode(bytes(before) + data).decode()[-(-8 * before // 6) : bits // 6]
+            found += [text, text.replace("+", "-").replace("/", "_")]
+    lines = [line for line in value.splitlines() if len(line) >= 2 * LEAST]  # logs hold a key of several lines so
+    return [form for form in dict.fromkeys([*found, *lines]) if len(form) >= LEAST]
+
+
+_learned: set[str] = set()
+
+
+def learn(value: str) -> None:
+    """Blot this value, too, from here on, in this process."""
+    if len(value) >= LEAST - 2 and value not in MARK:
+        _learned.add(value)
+        known.cache_clear()
+
+
+@cache
+def known() -> tuple[str, ...]:
+    """Every text that is a secret's, the longest first. The environment is read once."""
+    values = {value for _, value in of_environment(os.environ) if not _guessable(value)} | _learned
+    return tuple(sorted({form for value in values for form in forms(value)}, key=len, reverse=True))
+
+
+# ---- what tokens look like
+
+_EDGE = r"(?:(?<![A-Za-z0-9])|(?<=\\[bfnrt]))"  # a line's end is `\n` in JSON, and no letter before a token
+_SHAPES = {
+    "hf_": r"hf_[A-Za-z0-9]{20,}",
+    "api_org_": r"api_org_[A-Za-z0-9]{20,}",
+    "sk-": _EDGE + r"sk-(?:[a-z]{2,8}-(?:[a-z]{0,4}[0-9]{1,2}-)?)?[A-Za-z0-9_]{20,}[A-Za-z0-9_-]*",
+    "gh": _EDGE + r"(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,})",
+    "glpat-": r"glpat-[A-Za-z0-9_-]{16,}",
+    "xox": _EDGE + r"xox[abeprs]-[A-Za-z0-9-]{10,}",
+    "AKIA": _EDGE + r"AKIA[A-Z0-9]{16}(?![A-Za-z0-9])",
+    "ASIA": _EDGE + r"ASIA[A-Z0-9]{16}(?![A-Za-z0-9])",
+    "AIza": _EDGE + r"AIza[A-Za-z0-9_-]{35}",
+    "eyJ": r"eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*",
+    "ms-": _EDGE + r"ms-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}",
+    "nvapi-": r"nvapi-[A-Za-z0-9_-]{20,}",
+    "npm_": _EDGE + r"npm_[A-Za-z0-9]{30,}",
+    "pypi-": _EDGE + r"pypi-[A-Za-z0-9_-]{40,}",
+    "dckr_pat_": r"dckr_pat_[A-Za-z0-9_-]{16,}",
+    "PRIVATE KEY-----": r"-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----[\s\S]*?(?:-----END|\Z)",
+}
+_PATTERNS = [(word, re.compile(shape)) for word, shape in _SHAPES.items()]
+_USER = re.compile(r"(://)([^\s/?#\"'<>\\:@]{0,256}:[^\s/?#\"'<>\\]{1,256}|[^\s/?#\"'<>\\:@]{16,256})@")
+_QUERY = re.compile(r"([?&;]|%26|%3F)([A-Za-z0-9_.-]{1,64})(=|%3D)([^&\s\"'<>\\#;]{6,})")
+_SIGNED = {"sig", "signature", "credential", "policy", "x-amz-signature", "x-amz-credential", "awsaccesskeyid"}
+
+# ---- what stands beside a name
+
+_BESIDE = re.compile(
+    r"(?:api[_-]?key|(?:secret|access|private|signing)[_-]?(?:access[_-]?)?key(?:[_-]?id)?|token|secret|passw(?:or)?d|passphrase"
+    r"|credentials?|cookie)(?:\\{0,3}[\"'])?\s{0,3}[:=]\s{0,3}(?:\\{0,3}[\"'])?([A-Za-z0-9+/_~!@#$%^*.-][^\s\"'\\,;&<>(){}\[\]]{7,})",
+    re.IGNORECASE,
+)
+_HEADER = re.compile(
+    r"authorization(?:\\{0,3}[\"'])?\s{0,3}[:=]\s{0,3}(?:\\{0,3}[\"'])?"
+    r"(?:(?:bearer|basic|token|digest|negotiate)\s{1,3})?((?!\[secret\]|bearer\b|basic\b)[^\s\"'\\,;]{4,})",
+    re.IGNORECASE,
+)
+_BEARER = re.compile(r"(?:bearer|basic)\s{1,3}([A-Za-z0-9._~+/=-]{12,})", re.IGNORECASE)
+_WANDB = re.compile(r"wandb(?:[^\n]{0,60}?[^0-9a-z])?([0-9a-f]{40})(?![0-9a-f])", re.IGNORECASE)
+_BY_WORD = [
+    *((word, _BESIDE) for word in ("token", "secret", "passw", "passphrase", "credential", "cookie")),
+    *((word, _BESIDE) for word in ("api_key", "api-key", "apikey", "access_key", "accesskey", "access-key")),
+    *((word, _BESIDE) for word in ("private_key", "private-key", "privatekey", "signing_key", "secretkey")),
+    ("authorization", _HEADER), ("bearer", _BEARER), ("basic", _BEARER), ("wandb", _WANDB),
+]  # fmt: skip
+
+
+def blotted(text: str) -> str:
+    """`text` with each secret replaced by MARK. Doing it twice changes nothing more, and JSON stays JSON."""
+    for value in known():
+        if value in text:
+            text = text.replace(value, MARK)
+    for word, pattern in _PATTERNS:
+        if word in text:
+            text = pattern.sub(MARK, text)
+    if "://" in text and "@" in text:
+        text = _USER.sub(_without_login, text)
+    if ("=" in text and ("?" in text or "&" in text)) or "%3D" in text:
+        text = _QUERY.sub(_without_value, text)
+    return _beside(text)
+
+
+def _without_login(match: re.Match[str]) -> str:
+    innocent = ":" not in match[2] and match[2].isalpha()
+    return match[0] if innocent else f"{match[1]}{MARK}@"
+
+
+def _without_value(match: re.Match[str]) -> str:
+    name, value = match[2], match[4]
+    likely = named(name, key=True) or name.lower() in _SIGNED or name.lower() == "pwd"
+    return f"{match[1]}{name}{match[3]}{MARK}" if likely and not value.isdigit() else match[0]
+
+
+def _beside(text: str) -> str:
+    """Without what stands beside a name that says `secret`."""
+    small = text.lower()
+    if len(small) != len(text):  # a letter whose small form is two
+        small = "".join(letter.lower() if letter.isascii() else letter for letter in text)
+    spans: list[tuple[int, int]] = []
+    for word, pattern in _BY_WORD:
+        at = small.find(word)
+        while at >= 0:
+            if (match := pattern.match(text, at)) and (pattern is _HEADER or _random(match[1])):
+                spans.append(match.span(1))
+            at = small.find(word, at + len(word))
+    for begin, end in sorted(set(spans), reverse=True):
+        text = text[:begin] + MARK + text[end:]
+    return text
+
+
+def _random(value: str) -> bool:
+    """Whether a value beside such a name is no word, number, call or path of a program."""
+    if value.startswith(("/", "./", "../", "~/", "http://", "https://")):
+        return False
+    return any(map(str.isalpha, value)) and any(map(str.isdigit, value))
