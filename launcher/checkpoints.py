@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
+from launcher.bounded import json_of
 from launcher.files import sync_path
 
 MANIFEST = "manifest.json"
@@ -90,7 +91,7 @@ def faults(folder: Path) -> list[str]:
     except OSError as error:
         return [f"{folder.name}/{MANIFEST}: {error.strerror or error}"]
     try:
-        node = json.loads(text)
+        node = json_of(text)
         whole = text == _manifest_text(node["step"], node["files"]) and node["step"] == step_of(folder)
     except (ValueError, KeyError, TypeError, AttributeError):
         whole = False
@@ -144,7 +145,7 @@ def validated(folder: Path) -> dict[str, float]:
     """What a validation measured of the weights in a checkpoint; nothing where there was none after its step, or its
     trainer.json cannot be read."""
     try:
-        node = json.loads((folder / "trainer.json").read_text(encoding="utf-8"))["validated"]
+        node = json_of((folder / "trainer.json").read_text(encoding="utf-8"))["validated"]
         return {name: float(x) for name, x in node["metrics"].items()} if node["step"] == step_of(folder) else {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}

@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal, get_args
 
+from launcher.bounded import json_of
 from launcher.metrics import main_score, validation
 
 PhaseName = Literal["loading", "rollout", "update", "validating", "saving"]
@@ -238,7 +239,7 @@ def writable(node: Any) -> Any:
 
 def from_line(line: str | bytes) -> Event | None:
     """The event on a line; None where a newer writer speaks of a kind unknown here."""
-    node = json.loads(line)
+    node = json_of(line)
     kind = KINDS.get(node.pop("kind"))
     if kind is None:
         return None
@@ -252,8 +253,10 @@ def from_line(line: str | bytes) -> Event | None:
     if kind is Sample:
         node["score"] = float(node["score"])
     if kind is Crashed:
-        node["lines"] = tuple(node["lines"])
+        node["lines"] = tuple(map(str, node["lines"]))
     known = kind.__dataclass_fields__
+    if wrong := [name for name, of in known.items() if of.type == "str" and not isinstance(node.get(name, ""), str)]:
+        raise ValueError(f"{wrong[0]} is no text")
     return kind(**{name: value for name, value in node.items() if name in known})
 
 
@@ -277,12 +280,12 @@ def readable(line: str | bytes, damaged: Event | None = None) -> Event | None:
     """The event on a line, or `damaged` where the line is none."""
     try:
         return from_line(line)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return damaged
 
 
 def events_of(path: Path) -> Iterator[Event]:
     """Every event in the log; none where there is no log yet."""
-    if path.exists():
+    if path.is_file():  # never a pipe, which would be waited for
         for event, _ in read(path):
             yield event

@@ -60,9 +60,14 @@ def of_environment(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     for name, value in environment.items():
         if variable(name):
             yield name, value.strip()
-        if login := _LOGIN.search(value):
-            user, colon, word = login[1].partition(":")
-            yield name, word if colon else user
+        yield from ((name, word) for word in of_url(value))
+
+
+def of_url(text: str) -> Iterator[str]:
+    """The password of each URL in a text, or the name where that stands alone."""
+    for login in _LOGIN.finditer(text):
+        user, colon, word = login[1].partition(":")
+        yield word if colon else user
 
 
 def _guessable(value: str) -> bool:
@@ -138,7 +143,7 @@ _SHAPES = {
     "PRIVATE KEY-----": r"-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----[\s\S]*?(?:-----END|\Z)",
 }
 _PATTERNS = [(word, re.compile(shape)) for word, shape in _SHAPES.items()]
-_USER = re.compile(r"(://)([^\s/?#\"'<>\\:@]{0,256}:[^\s/?#\"'<>\\]{1,256}|[^\s/?#\"'<>\\:@]{16,256})@")
+_USER = re.compile(r"(:/{1,2})([^\s/?#\"'<>\\:@]{0,256}:[^\s/?#\"'<>\\]{1,256}|[^\s/?#\"'<>\\:@]{16,256})@")
 _QUERY = re.compile(r"([?&;]|%26|%3F)([A-Za-z0-9_.-]{1,64})(=|%3D)([^&\s\"'<>\\#;]{6,})")
 _SIGNED = {"sig", "signature", "credential", "policy", "x-amz-signature", "x-amz-credential", "awsaccesskeyid"}
 
@@ -172,7 +177,7 @@ def blotted(text: str) -> str:
     for word, pattern in _PATTERNS:
         if word in text:
             text = pattern.sub(MARK, text)
-    if "://" in text and "@" in text:
+    if ":/" in text and "@" in text:
         text = _USER.sub(_without_login, text)
     if ("=" in text and ("?" in text or "&" in text)) or "%3D" in text:
         text = _QUERY.sub(_without_value, text)

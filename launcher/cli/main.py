@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from launcher import __version__
 from launcher.cli import advise, checkpoints, config, data, doctor, merge, models, plan, rerun, reward, runs, train
+from launcher.cli.blotting import blotting
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_show_locals=False)
+
+class Rlrun(typer.Typer):
+    """Says nothing secret, whatever happens: an error that nobody thought of is shown as Python shows it, which has no
+    values of variables, and whatever is printed goes through `blotting`."""
+
+    def __call__(self, *args: Any, **more: Any) -> Any:
+        blotting()
+        return super().__call__(*args, **more)
+
+
+app = Rlrun(no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
 
 def _version(asked: bool) -> None:

@@ -95,7 +95,7 @@ def _tail(path: Path, alive: Callable[[], bool] | None, last: int | None) -> Ite
     half, offset = b"", 0
     while True:
         going = alive() if alive else False
-        if path.exists():
+        if path.is_file():
             size = path.stat().st_size
             offset = min(offset, size)
             with path.open("rb") as file:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from launcher.events import writable
 from launcher.problems import Problems, said
+from launcher.secrets import blotted
 
 out = Console()
 err = Console(stderr=True)
@@ -47,8 +48,8 @@ def say_problems(lines: list[str] | tuple[str, ...]) -> None:
 
 
 def printable(text: str) -> str:
-    """Without control characters and lone surrogates: what came from a file cannot steer the terminal."""
-    safe = text.encode("utf-8", "backslashreplace").decode()
+    """Without control characters and lone surrogates, which could steer the terminal, and without secrets."""
+    safe = blotted(text).encode("utf-8", "backslashreplace").decode()
     return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in safe)
 
 

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
+from launcher.bounded import json_of
 from launcher.data.files import Files, expand
 from launcher.data.refused import RefusedLog, kept_lines
 from launcher.files import sync_path, write_whole
@@ -62,7 +63,7 @@ def store() -> Path:
 def prepared(folder: Path) -> Prepared | None:
     """What the folder holds, where its preparation was finished and no file is missing or cut."""
     try:
-        node = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        node = json_of((folder / MANIFEST).read_text(encoding="utf-8"))
         found = Prepared(**node)
     except (OSError, ValueError, TypeError):
         return None

@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from launcher.bounded import json_of
 from launcher.checkpoints import sha256
 from launcher.files import sync_path, write_whole
 from launcher.hubs import names
@@ -58,7 +59,7 @@ def partial(folder: Path, file: RemoteFile) -> Path:
 def read(folder: Path, name: str = "manifest.json") -> Manifest | None:
     """None where there is none, or where it is not one of ours."""
     try:
-        node = json.loads((folder / names.OURS / name).read_bytes())
+        node = json_of((folder / names.OURS / name).read_bytes())
         made = Manifest(**node)
         sizes = [of["bytes"] for of in made.files.values()]
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
@@ -88,7 +89,7 @@ def set_aside(folder: Path, wanted: Iterable[str]) -> frozenset[str]:
     with suppress(FileNotFoundError):
         (ours / "manifest.json").replace(ours / "before.json")
     try:
-        return frozenset(json.loads((ours / "theirs.json").read_bytes()))
+        return frozenset(json_of((ours / "theirs.json").read_bytes()))
     except FileNotFoundError:
         return frozenset()
 

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
-from yaml import YAMLError, safe_load
+from yaml import YAMLError
 
+from launcher.bounded import yaml_of
+from launcher.launch import guard
 from launcher.problems import Problems, nearest, shown
 
 FREE = ("hardware.", "engine.", "cluster.", "sampler.max_num_seqs", "data.val_batch_size")
@@ -19,6 +21,7 @@ FREE_OF_TRAINER = (
 
 def amended(node: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
     """The stored run with the settings that `words` (`hardware.nproc_per_node=3`) change. Raises `Problems`."""
+    guard.check(words)
     made, problems = deepcopy(node), list[str]()
     for word in words:
         path, equals, text = word.partition("=")
@@ -30,8 +33,8 @@ def amended(node: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
             )
         else:
             try:
-                problems += put(made, path, safe_load(text))
-            except YAMLError:
+                problems += put(made, path, yaml_of(text))
+            except (YAMLError, ValueError):
                 problems.append(f"{path}: got {shown(text)}; a number, a word or a [list] would do")
     if problems:
         raise Problems(problems)

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from yaml import safe_load
+from yaml import YAMLError
 
+from launcher.bounded import yaml_of
 from launcher.data.files import Files, expand
 from launcher.data.hub import Hub
 from launcher.data.prepare import every, prepare
@@ -16,7 +17,7 @@ from launcher.data.rows import ENDINGS
 from launcher.hubs.repo import is_id
 from launcher.launch.advise import looked_at
 from launcher.launch.resolve import conf_dir, groups, resolve
-from launcher.problems import Problems, nearest, shown
+from launcher.problems import Problems, nearest, said, shown
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Dataset, Watch
 from launcher.spec.run import RunSpec
@@ -64,7 +65,7 @@ def known() -> list[Known]:
     lying = list(every())
     found = []
     for name in _named():
-        node = safe_load((conf_dir() / "data" / f"{name}.yaml").read_text(encoding="utf-8"))
+        node = yaml_of((conf_dir() / "data" / f"{name}.yaml").read_bytes())
         repo = str(node.get("repo", ""))
         where = tuple(folder for folder, of in lying if repo and of.origin.get("repo") == repo)
         found.append(Known(name, repo, str(node.get("holds", "")), str(node.get("format", "")), where))
@@ -102,8 +103,7 @@ def _words(what: str, config_dir: Path | None) -> tuple[list[str], Kind | None]:
     names = _named(config_dir)
     if what in names:
         places = [folder / "data" / f"{what}.yaml" for folder in (config_dir, conf_dir()) if folder]
-        node = safe_load(next(place for place in places if place.is_file()).read_text(encoding="utf-8"))
-        return [f"data={what}"], node.get("holds", "prompts")
+        return [f"data={what}"], _holds(next(place for place in places if place.is_file()))
     if any(Path(name).is_file() for name in expand(what)):
         return ["data=files", f"data.train_files={_quoted(what)}"], None
     if is_id(what) and not what.lower().endswith(ENDINGS):
@@ -111,6 +111,16 @@ def _words(what: str, config_dir: Path | None) -> tuple[list[str], Kind | None]:
     raise Problems(
         [f"{shown(what)}: is no file, no hub id (owner/name), and no choice of data; {nearest(what, names)}"]
     )
+
+
+def _holds(file: Path) -> Kind:
+    """What a choice of data says that its rows are."""
+    try:
+        node = yaml_of(file.read_bytes())
+        found: Kind = node.get("holds", "prompts")
+    except (OSError, ValueError, YAMLError, AttributeError) as error:
+        raise Problems([f"{file}: cannot be read, {said(error)}; a choice of data would do"]) from error
+    return found
 
 
 def _quoted(text: str) -> str:

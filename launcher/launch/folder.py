@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from launcher.bounded import json_of
 from launcher.checkpoints import step_of
 from launcher.events import Event, RunState, Step, after, events_of, readable, to_line
 from launcher.files import write_whole
@@ -59,6 +60,21 @@ class Folder:
         """project/experiment"""
         return f"{self.path.parent.name}/{self.path.name}"
 
+    def led_away(self) -> str:
+        """Why a new run must not be made here; empty where it may. The folder that holds all runs may be a link."""
+        links = [path for path in (self.path.parent, self.path) if path.is_symlink()]
+        return (
+            f"trainer.run_root: {links[0]} is a link to elsewhere; a run_root where it leads would do" if links else ""
+        )
+
+    def check(self) -> None:
+        """Raises `Problems` where what is written here would land elsewhere: a folder that was copied may hold links."""
+        names = (".lock", "spec.yaml", "words.txt", "lock.json", "events.jsonl", "console.log", "refused.jsonl", "logs")
+        if found := [name for name in names if (self.path / name).is_symlink()]:
+            raise Problems(
+                [f"{self.path / name}: is a link; what it leads to, in its place, would do" for name in found]
+            )
+
     def attempts(self) -> list[Path]:
         """Folders of the process logs, first attempt first."""
         found = [path for path in (self.path / "logs").glob("attempt_*") if _ATTEMPT.fullmatch(path.name)]
@@ -87,7 +103,7 @@ class Lock:
     """
 
     def __init__(self, folder: Folder, wait_s: float = LOCK_WAIT_S) -> None:
-        self.descriptor = os.open(folder.path / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+        self.descriptor = os.open(folder.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         give_up = time.monotonic() + wait_s
         while not self._taken():
             if time.monotonic() > give_up or writer_lives(folder):
@@ -115,14 +131,14 @@ class Lock:
 def holder(folder: Folder) -> dict[str, int | str] | None:
     """Process id and host of the run's writer; None when nobody writes it."""
     try:
-        descriptor = os.open(folder.path / ".lock", os.O_RDONLY)
+        descriptor = os.open(folder.path / ".lock", os.O_RDONLY | os.O_NONBLOCK)  # a pipe would be waited for
     except FileNotFoundError:
         return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         text = os.pread(descriptor, 4096, 0)
-        return json.loads(text) if text else {}
+        return json_of(text) if text else {}
     finally:
         os.close(descriptor)
     return None
@@ -152,7 +168,10 @@ def holder_words(folder: Folder) -> str:
 def take(root: Path, project: str, experiment: str) -> tuple[Folder, Lock]:
     """The folder of a new run, locked. Raises `Problems` where a run of that name has been trained."""
     folder = Folder(root / project / experiment)
+    if led := folder.led_away():
+        raise Problems([led])
     folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.check()
     lock = Lock(folder)
     if folder.began():
         with lock:

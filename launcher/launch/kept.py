@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import yaml
+from yaml import YAMLError
 
 from launcher import checkpoints
+from launcher.bounded import yaml_of
 from launcher.events import Saved, Step, events_of
 from launcher.launch.folder import Folder
 from launcher.metrics import grade, held_out_score, main_score, validation
@@ -90,9 +91,9 @@ def of_step(folder: Folder, step: int) -> Kept:
 def own_metric(folder: Folder) -> str | None:
     """What the run itself judges its checkpoints by (trainer.best_metric), read from any version's spec."""
     try:
-        node = yaml.safe_load(folder.spec.read_text(encoding="utf-8"))
+        node = yaml_of(folder.spec.read_bytes())
         found = node["trainer"]["best_metric"]
-    except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError):
+    except (OSError, ValueError, YAMLError, KeyError, TypeError):
         return None
     return found if isinstance(found, str) else None
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import machine
+from launcher.bounded import json_of
 from launcher.files import write_whole
 from launcher.launch import origin, source
 from launcher.launch.folder import Folder
@@ -55,7 +56,7 @@ def read(folder: Folder) -> dict[str, Any]:
     """What was written down; of an older version, fewer keys. Raises `Problems`."""
     path = path_of(folder)
     try:
-        recorded = json.loads(path.read_text(encoding="utf-8"))
+        recorded = json_of(path.read_bytes())
     except (OSError, ValueError) as error:
         raise Problems([f"{path}: cannot be read, {said(error)}; a new run would do"]) from error
     fits = isinstance(recorded, dict) and all(isinstance(recorded.get(key, of()), of) for key, of in _HOLDS.items())

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from launcher.launch import guard
 from launcher.launch.checks import disk, history, model, place, rows, steps
 from launcher.launch.checks.steps import Steps
 from launcher.launch.resolve import resolve
@@ -15,6 +16,7 @@ from launcher.problems import Problems
 from launcher.rewards.model import RewardModel
 from launcher.spec.engine import Process
 from launcher.spec.run import RunSpec
+from launcher.spec.stored import to_node
 from launcher.verdicts import Verdict, failed, of_problems
 
 
@@ -93,8 +95,8 @@ def _judge(run: RunSpec, here: bool) -> _Judged:
     if not run.model.problems():
         run = _as_it_lies(run)
     of_model, of_reward, of_data = run.model.problems(), run.reward.problems(), run.data.problems()
-    of_folder = place.folder(run)
-    found = _Judged([*of_problems([*of_data, *of_model, *of_reward]), *of_folder])
+    of_folder, said = place.folder(run), [*of_data, *of_model, *of_reward]
+    found = _Judged([*of_problems([*said, *guard.kept(to_node(run), said)]), *of_folder])
     if not of_model:
         found.verdicts += model.verdicts(run, here)
     for leaf in run.reward.leaves():

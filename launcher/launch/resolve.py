@@ -1,4 +1,4 @@
-"""Command-line words -> Hydra -> RunSpec. The only file that imports Hydra."""
+"""Command-line words -> Hydra -> RunSpec. With `sources` the only file that imports Hydra."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 from yaml import MarkedYAMLError, YAMLError
 
+from launcher.launch import guard, sources
 from launcher.launch.explain import explain
 from launcher.problems import Problems, nearest, said, shown
 from launcher.settings import from_node
@@ -30,7 +31,14 @@ PACKAGE = Path(__file__).parents[1]
 TARGET = "_target_"
 PARTS = "reward.parts"
 _RESOLVER = re.compile(r"\$\{[^}]*[:$]")  # ${oc.env:HOME}, ${oc.${name}:HOME}: they reach outside the config
-_FAULTS = (HydraException, OmegaConfBaseException, YAMLError, OSError, ValueError)  # what composing raises
+_FAULTS = (
+    HydraException,
+    OmegaConfBaseException,
+    YAMLError,
+    OSError,
+    ValueError,
+    RecursionError,
+)  # what composing raises
 
 
 def conf_dir() -> Path:
@@ -71,6 +79,8 @@ def resolve(words: Iterable[str], config_dir: Path | None = None) -> RunSpec:
         raise Problems(
             [f"--config-dir: no folder {shown(str(config_dir))}; one that holds <group>/<choice>.yaml would do"]
         )
+    words = list(words)
+    guard.check(words)
     known = groups(config_dir)
     read = _sort(words, known)
     base = _base(read, config_dir)
@@ -116,6 +126,7 @@ class Merged:
 def merged(words: Sequence[str], config_dir: Path | None = None) -> Merged:
     """The sources of a run that `resolve` takes."""
     read, parser = _sort(words, groups(config_dir)), OverridesParser.create()
+    sources.install()
     with initialize_config_dir(str(conf_dir()), version_base=None):
         loader = GlobalHydra.instance().config_loader()
         found = loader.compute_defaults_list("run", _base(read, config_dir), RunMode.RUN).defaults
@@ -137,7 +148,8 @@ def _file(name: str, folders: list[Path]) -> Path:
 def _base(read: Words, config_dir: Path | None) -> list[str]:
     """The words that choose, as Hydra takes them."""
     left_out = sorted(_required() - read.choices.keys())
-    search = [f"hydra.searchpath=[{_quoted(config_dir.resolve().as_uri())}]"] if config_dir else []
+    where = _quoted(f"{sources.SCHEME}://{config_dir.resolve()}") if config_dir else ""
+    search = [f"hydra.searchpath=[{where}]"] if config_dir else []
     return [*search, *(f"~{group}" for group in left_out), *read.choices.values()]
 
 
@@ -240,6 +252,7 @@ def _spelling(override: Override, word: str, known: dict[str, list[str]]) -> str
 
 def _compose(base: list[str], words: list[str]) -> tuple[dict[str, Any], list[str]]:
     """The run that the words make, and a line for each word that Hydra cannot apply."""
+    sources.install()
     with initialize_config_dir(str(conf_dir()), version_base=None):
         try:
             return _composed([*base, *words]), []
@@ -263,9 +276,7 @@ def _compose(base: list[str], words: list[str]) -> tuple[dict[str, Any], list[st
 
 
 def _composed(words: list[str]) -> dict[str, Any]:
-    node = OmegaConf.to_container(compose("run", words), resolve=True)
-    assert isinstance(node, dict)
-    return {str(key): value for key, value in node.items()}
+    return sources.resolved(compose("run", words))
 
 
 def _quoted(text: str) -> str:

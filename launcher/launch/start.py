@@ -8,14 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from pydantic import ValidationError
-from yaml import YAMLError, safe_load
+from yaml import YAMLError
 
 from launcher import checkpoints
+from launcher.bounded import yaml_of
 from launcher.data.refused import RefusedLog
 from launcher.events import Alert, Event, RunState
 from launcher.files import write_whole
+from launcher.launch import guard, origin
 from launcher.launch import lock as locks
-from launcher.launch import origin
 from launcher.launch.amend import amended
 from launcher.launch.explain import explain
 from launcher.launch.folder import Folder, Lock, free_name, rewind, take, told_by
@@ -25,7 +26,7 @@ from launcher.launch.prepare import prepared
 from launcher.problems import Problems, said
 from launcher.settings import from_node
 from launcher.spec.run import RunSpec
-from launcher.spec.stored import to_yaml
+from launcher.spec.stored import to_node, to_yaml
 
 
 def start(ready: Ready, words: Sequence[str], show: Show) -> tuple[Folder, Outcome]:
@@ -60,10 +61,12 @@ def resume(folder: Folder, words: Sequence[str], show: Show) -> Outcome:
     """
     if not folder.spec.is_file():
         raise Problems([f"--resume: {folder.path} holds no spec.yaml; a run's folder would do"])
+    folder.check()
     run = run_of(folder, words)
     weights_elsewhere = "reference" in run.algorithm.needs or not checkpoints.newest_first(folder.checkpoints)
     of_model = run.model.problems() if weights_elsewhere else []
-    if found := [*run.data.problems(), *run.reward.problems(), *of_model]:
+    found = [*run.data.problems(), *run.reward.problems(), *of_model]
+    if found := [*found, *guard.kept(to_node(run), found)]:
         raise Problems(found)
     recorded = locks.read(folder)
     if run.data.fingerprint() != recorded.get("data"):
@@ -123,7 +126,7 @@ def _check_data(run: RunSpec, folder: Folder) -> None:
 def run_of(folder: Folder, words: Sequence[str]) -> RunSpec:
     node: object = None
     try:
-        node = safe_load(folder.spec.read_text(encoding="utf-8"))
+        node = yaml_of(folder.spec.read_bytes())
         return from_node(RunSpec, amended(node, words) if words and isinstance(node, dict) else node)
     except ValidationError as error:
         lines = explain(error, node) if isinstance(node, dict) else ["holds no run; the file of another run would do"]

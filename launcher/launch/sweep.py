@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal, get_args
 
+from launcher.bounded import json_of
 from launcher.files import write_whole
 from launcher.launch import runs
 from launcher.launch.folder import Folder, holder
@@ -213,7 +214,7 @@ def read(path: Path) -> Sweep:
     """Raises `Problems` where sweep.json is not as it was written."""
     file = path / FILE
     try:
-        node = json.loads(file.read_text(encoding="utf-8"))
+        node = json_of(file.read_bytes())
         entries = [Entry(**{**each, "needs": Needs(**each["needs"])}) for each in node.pop("points")]
         sweep = Sweep(path, points=entries, **node)
         strange = [entry.status for entry in entries if entry.status not in get_args(Status)]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from launcher.bounded import json_of
+from launcher.problems import said
 from launcher.settings import from_node
 from launcher.spec.model import Architecture
 
@@ -16,15 +17,37 @@ _PLAIN = (
     "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size",
     "max_position_embeddings",
 )  # fmt: skip
+TEXTS = (
+    "config.json",
+    "adapter_config.json",
+    "generation_config.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+)
+LONGEST = 16 * 2**20  # bytes; the tokens that were added to a tokenizer are many
 
 
 def read(folder: Path) -> dict[str, Any] | None:
     """The folder's config.json; None where there is none that can be read."""
     try:
-        node = json.loads((folder / "config.json").read_bytes())
+        node = json_of((folder / "config.json").read_bytes())
     except (OSError, ValueError):
         return None
     return node if isinstance(node, dict) else None
+
+
+def faults(folder: Path) -> list[str]:
+    """Which of the folder's small texts no loader could, or should, read: one line each."""
+    found = []
+    for path in (folder / name for name in TEXTS):
+        try:
+            if path.is_file() and path.stat().st_size > LONGEST:
+                found.append(f"{path}: has more than {LONGEST:,} bytes; as the model's maker saved it would do")
+            elif path.is_file() and not isinstance(json_of(path.read_bytes()), dict):
+                found.append(f"{path}: is no JSON object; as the model's maker saved it would do")
+        except (OSError, ValueError) as error:
+            found.append(f"{path}: cannot be read, {said(error)}; as the model's maker saved it would do")
+    return found
 
 
 def architecture(config: dict[str, Any]) -> Architecture | None:

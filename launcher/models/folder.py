@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import checkpoints
+from launcher.bounded import json_of
 from launcher.files import expanded
 from launcher.models.pretrained import weights_of
 from launcher.models.tensors import Stored, stored
@@ -82,7 +83,7 @@ def _found(given: str) -> Path:
 
 def _json(path: Path, given: str) -> dict[str, Any]:
     try:
-        node = json.loads(path.read_text(encoding="utf-8"))
+        node = json_of(path.read_bytes())
     except FileNotFoundError:
         raise Problems([f"{given}: holds no {path.name}; a model's folder would do"]) from None
     except (OSError, ValueError) as error:
@@ -204,7 +205,7 @@ def _words(path: Path) -> str:
     text = path.read_bytes()
     if path.suffix == ".json":
         try:
-            node = json.loads(text)
+            node = json_of(text)
             known = {key: node[key] for key in ("model", "added_tokens", "normalizer", "pre_tokenizer") if key in node}
             text = json.dumps(known or node, sort_keys=True).encode()
         except (ValueError, TypeError, AttributeError) as error:

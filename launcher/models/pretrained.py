@@ -54,6 +54,8 @@ class Pretrained(FromHub, Model):
 
     def _unsafe(self, folder: Path) -> list[str]:
         """What must not be loaded from a folder that looks like a model's."""
+        if found := config.faults(folder):
+            return [f"model.path: {line}" for line in found]
         node = config.read(folder) or {}
         code = "" if self.trust_remote_code else config.foreign_code(node)
         if code:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Collection, Mapping
 from math import prod
 from pathlib import Path
 from typing import Any
 
+from launcher.bounded import json_of
 from launcher.hubs import names
 from launcher.problems import said, shown
 
@@ -24,7 +24,7 @@ _LONGEST_HEADER = 100_000_000  # bytes; safetensors' own bound
 def shards_of(text: bytes | str) -> tuple[list[str], list[str]]:
     """The files that an index names, and what is wrong with it: one line each, to follow the index's own name."""
     try:
-        node = json.loads(text)
+        node = json_of(text)
         named = node["weight_map"].values()
         shards = sorted({name for name in named if isinstance(name, str)})
         whole = len(shards) > 0 and all(isinstance(name, str) for name in named)
@@ -123,7 +123,7 @@ def header(path: Path) -> Mapping[str, Any]:
         length = int.from_bytes(file.read(8), "little")
         if not 2 <= length <= min(_LONGEST_HEADER, os.fstat(file.fileno()).st_size - 8):
             raise ValueError(f"{path}: is no safetensors file")
-        node = json.loads(file.read(length))
+        node = json_of(file.read(length))
     if not isinstance(node, dict):
         raise ValueError(f"{path}: its header names no tensors")
     return node

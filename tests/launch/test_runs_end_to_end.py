@@ -178,8 +178,9 @@ class Stage:
 
 
 def training_process(launcher: int) -> int:
-    (child,) = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
-    return int(child)
+    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()  # it, and the sieve of its log
+    (worker,) = (child for child in children if b"worker" in Path(f"/proc/{child}/cmdline").read_bytes())
+    return int(worker)
 
 
 def holds_lock(process: int) -> bool:

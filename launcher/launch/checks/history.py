@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from yaml import YAMLError, safe_load
+from yaml import YAMLError
 
+from launcher.bounded import yaml_of
 from launcher.events import events_of, fold
 from launcher.launch.checks.place import root_of
 from launcher.launch.folder import Folder
@@ -36,7 +37,7 @@ def earlier(run: RunSpec) -> Earlier | None:
     for spec in _newest(root_of(run)):
         folder = Folder(spec.parent)
         try:
-            node = safe_load(spec.read_text(encoding="utf-8"))
+            node = yaml_of(spec.read_bytes())
             fits = isinstance(node, dict) and _key(node) == wanted and folder.events.stat().st_size < LARGEST
         except (OSError, YAMLError, ValueError):
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import unicodedata
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -16,6 +17,8 @@ from launcher.problems import said, shown
 from launcher.spec.hardware import Hardware
 from launcher.spec.run import RunSpec, Trainer
 from launcher.verdicts import Level, Verdict, of_problem, of_problems
+
+UNSEEN = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")  # control, right-to-left and the like, halves of a letter
 
 
 def folder(run: RunSpec) -> list[Verdict]:
@@ -44,10 +47,14 @@ def root_of(run: RunSpec) -> Path:
 
 
 def _folder(trainer: Trainer) -> list[str]:
+    if unseen := [letter for letter in trainer.run_root if unicodedata.category(letter) in UNSEEN]:
+        return [f"trainer.run_root: holds {unseen[0]!a}, which cannot be seen; letters, digits and signs would do"]
     root = Path(trainer.run_root).expanduser().absolute()
     folder = root / trainer.project_name / (trainer.experiment_name or "")
     with suppress(FileNotFoundError, NotADirectoryError):
         folder.stat()  # raises where the name itself is impossible, which exists() does not
+    if led := Folder(folder).led_away():
+        return [led]
     standing = next(path for path in (folder, *folder.parents) if path.exists())
     if not standing.is_dir():
         return [f"trainer.run_root: {str(standing)!r} is a file; a folder would do"]

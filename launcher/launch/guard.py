@@ -1,0 +1,107 @@
+"""What is refused before anybody reads it: words beyond every need, and secrets where a run would keep them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from launcher.bounded import DEPTH, DIGITS
+from launcher.problems import Problems, shown
+from launcher.secrets import MARK, blotted, learn, of_url, setting
+
+WORDS = 256
+LONGEST = 2**14  # characters of a word
+_DIGITS = re.compile(rf"(?<![\w.'\"/-])[-+]?[0-9][0-9_]{{{DIGITS},}}")
+_PAIR = re.compile(r"([A-Za-z_][\w.-]*)['\"]?\s*[=:]\s*(?:'([^']*)'|\"([^\"]*)\"|([^\s,'\"{}\[\]]+))")
+_OPEN, _CLOSE, _QUOTES = "([{", ")]}", "'\""
+
+
+def check(words: Sequence[str]) -> None:
+    """Raises `Problems` for words that would take minutes to read. From here on what they set by the name of a secret
+    is blotted out of everything that is said: it must not be shown even where it is refused."""
+    found = []
+    if len(words) > WORDS:
+        found.append(f"{len(words):,} words came; at most {WORDS}, and a file in --config-dir for more, would do")
+    for word in words[:WORDS]:
+        found += [f"{shown(word, 40)}: {why}" for why in _beyond(word)]
+        if len(word) <= LONGEST:
+            _learn(word)
+    if found:
+        raise Problems(found)
+
+
+def _beyond(word: str) -> Iterator[str]:
+    if len(word) > LONGEST:
+        yield f"has {len(word):,} characters; at most {LONGEST:,}, and a file in --config-dir for more, would do"
+    elif _depth(word) > DEPTH:
+        yield f"its brackets stand more than {DEPTH} deep; fewer would do"
+    elif _DIGITS.search(word):
+        yield f"holds a number of more than {DIGITS} digits; a smaller one would do"
+
+
+def _depth(word: str) -> int:
+    """How many brackets are open at most; those within quotes do not count."""
+    depth = deepest = 0
+    quote, escaped = "", False
+    for letter in word:
+        if escaped:
+            escaped = False
+        elif letter == "\\":
+            escaped = True
+        elif quote:
+            quote = "" if letter == quote else quote
+        elif letter in _QUOTES:
+            quote = letter
+        elif letter in _OPEN:
+            depth += 1
+            deepest = max(deepest, depth)
+        elif letter in _CLOSE:
+            depth -= 1
+    return deepest
+
+
+def _learn(word: str) -> None:
+    for password in of_url(word):
+        learn(password)
+    for match in _PAIR.finditer(word):
+        if setting(match[1].rpartition(".")[2]):
+            learn(next(value for value in match.groups()[1:] if value is not None))
+
+
+def kept(node: Any, named: Sequence[str] = ()) -> list[str]:
+    """One line for each secret among the settings of a run (`to_node`), which are written down with it; those that
+    lines of `named` speak of already are left out."""
+    said = {place for line in named for place in _above(line.partition(": ")[0])}
+    lines = []
+    for place, name, value in _texts(node):
+        if said & {*_above(place)} - {place.partition(".")[0]}:
+            continue
+        if (setting(name) and value) or blotted(value) != value:
+            lines.append(
+                f"{place}: holds a secret, which would be kept with the run; an environment variable, read where it is"
+                " used, would do"
+            )
+    return lines
+
+
+def _above(place: str) -> Iterator[str]:
+    """`a.b.c`, `a.b` and `a`."""
+    while place:
+        yield place
+        place = place.rpartition(".")[0]
+
+
+def _texts(node: Any, place: str = "", name: str = "") -> Iterator[tuple[str, str, str]]:
+    """Place, name and value of each text, keys of settings among them."""
+    if isinstance(node, dict):
+        for key, value in node.items():
+            inner = f"{place}.{key}" if place else str(key)
+            if blotted(str(key)) != key:
+                yield f"{place}.{MARK}", "", str(key)
+            yield from _texts(value, inner, str(key))
+    elif isinstance(node, list):
+        for number, value in enumerate(node):
+            yield from _texts(value, f"{place}.{number}", name)
+    elif isinstance(node, str):
+        yield place, name, node
