@@ -98,11 +98,11 @@ ALGORITHM = """
 import os
 import subprocess
 import sys
-from launcher.algorithms.sft import SFT
+from launcher.algorithms import sft
 from launcher.settings import settings
 
 @settings
-class Mine(SFT):
+class SFT(sft.SFT):
     def loss(self, new, batch):
         print("wandb: logging in with", os.environ["WANDB_API_KEY"])
         subprocess.run(["sh", "-c", "echo key $SWANLAB_API_KEY; echo $DEPLOY_KEY >&2; printf '%s' \\"$DEPLOY_KEY\\""])
@@ -145,7 +145,7 @@ def plant(given: Path, hub: LocalHub) -> Iterator[str]:
     (given / "conf" / "reward").mkdir()
     (given / "reward.py").write_text(REWARD)
     (given / "planted_algorithm.py").write_text(ALGORITHM)
-    (given / "conf" / "algorithm" / "mine.yaml").write_text("_target_: planted_algorithm.Mine\n")
+    (given / "conf" / "algorithm" / "mine.yaml").write_text("_target_: planted_algorithm.SFT\n")
     token = VALUES["a value in --config-dir"]
     (given / "conf" / "reward" / "own.yaml").write_text(
         f"_target_: launcher.rewards.python.Python\npath: {given}/reward.py\nkwargs: {{channel: {token}}}\n"
@@ -232,7 +232,7 @@ def commands(given: Path, server: str) -> list[Command]:
                 f"https://me:{values['login in data.prepare']}@host/x.jsonl"), 2),
         Command("reward bench", ("reward", "bench", *mine, "data=files", *rows), 1),
         Command("model download", ("model", "download", "some/model"), 1, slow=True),
-        Command("training", ("train", *grpo, *asks, "trainer.experiment_name=one"), 1, slow=True),
+        Command("training", ("train", *grpo, *asks, "trainer.experiment_name=one"), 0, slow=True),
         Command("going on", ("train", "--resume", "one", f"reward.kwargs.token={values['a word of --resume']}"), 2),
         Command("training with a function", ("train", *grpo, *mine, "trainer.experiment_name=two"), 0, slow=True),
         Command("a crash", ("train", *conf, "algorithm=mine", "data=files", *SMALL, *rows,
