@@ -40,9 +40,9 @@ def _of(*each: tuple[str, str, str]) -> tuple[Canary, ...]:
 
 
 ENVIRONMENT = _of(
-    ("HF_TOKEN", "environment; sent to a hub", "hf_" + _text(34)),
+    ("HF_TOKEN", "environment, of which all is printed", "hf_" + _text(34)),
     ("WANDB_API_KEY", "environment; printed by a training process", _text(38, HEX) + "4a"),
-    ("MODELSCOPE_API_TOKEN", "environment", f"ms-{_text(8, HEX)}-{_text(12, HEX)}"),
+    ("MODELSCOPE_API_TOKEN", "environment, of which all is printed", f"ms-{_text(8, HEX)}-{_text(12, HEX)}"),
     ("SWANLAB_API_KEY", "environment; printed by a child of a training process", _text(21)),
     ("AWS_SECRET_ACCESS_KEY", "environment; in an exception of training", "wJ/" + _text(16) + "+/" + _text(18)),
     ("AWS_SESSION_TOKEN", "environment; in an exception, as in a URL", _text(60) + "==/+"),
@@ -104,7 +104,7 @@ from launcher.settings import settings
 @settings
 class SFT(sft.SFT):
     def loss(self, new, batch):
-        print("wandb: logging in with", os.environ["WANDB_API_KEY"])
+        print("wandb: logging in with", os.environ["WANDB_API_KEY"], dict(os.environ))
         subprocess.run(["sh", "-c", "echo key $SWANLAB_API_KEY; echo $DEPLOY_KEY >&2; printf '%s' \\"$DEPLOY_KEY\\""])
         os.write(2, b"from C: " + os.environ["AWS_SECRET_ACCESS_KEY"].encode() + b" no end of line")
         try:

@@ -127,8 +127,10 @@ _EDGE = r"(?:(?<![A-Za-z0-9])|(?<=\\[bfnrt]))"  # a line's end is `\n` in JSON, 
 _SHAPES = {
     "hf_": r"hf_[A-Za-z0-9]{20,}",
     "api_org_": r"api_org_[A-Za-z0-9]{20,}",
-    "sk-": _EDGE + r"sk-(?:[a-z]{2,8}-(?:[a-z]{0,4}[0-9]{1,2}-)?)?[A-Za-z0-9_]{20,}[A-Za-z0-9_-]*",
-    "gh": _EDGE + r"(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,})",
+    "sk-": _EDGE + r"sk-(?:(?:proj|svcacct|admin|or-v1|ant-[a-z]{2,6}[0-9]{2})-[A-Za-z0-9_-]{20,}"
+                   r"|[A-Za-z0-9_]{20,}[A-Za-z0-9_-]*)",
+    "gh": _EDGE + r"gh[pousr]_[A-Za-z0-9]{20,}",
+    "github_pat_": r"github_pat_[A-Za-z0-9_]{20,}",
     "glpat-": r"glpat-[A-Za-z0-9_-]{16,}",
     "xox": _EDGE + r"xox[abeprs]-[A-Za-z0-9-]{10,}",
     "AKIA": _EDGE + r"AKIA[A-Z0-9]{16}(?![A-Za-z0-9])",
@@ -141,7 +143,7 @@ _SHAPES = {
     "pypi-": _EDGE + r"pypi-[A-Za-z0-9_-]{40,}",
     "dckr_pat_": r"dckr_pat_[A-Za-z0-9_-]{16,}",
     "PRIVATE KEY-----": r"-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----[\s\S]*?(?:-----END|\Z)",
-}
+}  # fmt: skip
 _PATTERNS = [(word, re.compile(shape)) for word, shape in _SHAPES.items()]
 _USER = re.compile(r"(:/{1,2})([^\s/?#\"'<>\\:@]{0,256}:[^\s/?#\"'<>\\]{1,256}|[^\s/?#\"'<>\\:@]{16,256})@")
 _QUERY = re.compile(r"([?&;]|%26|%3F)([A-Za-z0-9_.-]{1,64})(=|%3D)([^&\s\"'<>\\#;]{6,})")
@@ -156,7 +158,7 @@ _BESIDE = re.compile(
 )
 _HEADER = re.compile(
     r"authorization(?:\\{0,3}[\"'])?\s{0,3}[:=]\s{0,3}(?:\\{0,3}[\"'])?"
-    r"(?:(?:bearer|basic|token|digest|negotiate)\s{1,3})?((?!\[secret\]|bearer\b|basic\b)[^\s\"'\\,;]{4,})",
+    r"(?:(?:bearer|basic|token|digest|negotiate)\s{1,3})?((?!\[secret\]|(?:bearer|basic|token|digest|negotiate)\b)[^\s\"'\\,;]{4,})",
     re.IGNORECASE,
 )
 _BEARER = re.compile(r"(?:bearer|basic)\s{1,3}([A-Za-z0-9._~+/=-]{12,})", re.IGNORECASE)

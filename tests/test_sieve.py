@@ -1,0 +1,71 @@
+"""What a process says is in its log, without secrets, however it says it and however it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.sieve import LONGEST
+
+SECRET = "correct-Horse 77"
+SIEVE = [sys.executable, "-P", "-m", "launcher.sieve"]
+
+
+def sieved(talk: list[bytes], log: Path, **more: Any) -> bytes:
+    """The log when all of `talk` was written to the pipe and its end was closed."""
+    source, said = os.pipe()
+    environment = {**os.environ, "MY_PASSWORD": SECRET}
+    process = subprocess.Popen([*SIEVE, str(source), str(log)], pass_fds=[source], env=environment, **more)
+    os.close(source)
+    for piece in talk:
+        os.write(said, piece) if len(piece) < 2**15 else os.fdopen(os.dup(said), "wb").write(piece)
+    os.close(said)
+    assert process.wait(timeout=30) == 0
+    return log.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("talk", "log"),
+    [
+        ([b"a\nb\n"], b"a\nb\n"),
+        ([b"x ", SECRET[:8].encode(), SECRET[8:].encode(), b" y\n"], b"x [secret] y\n"),  # in pieces
+        ([b"no end " + SECRET.encode()], b"no end [secret]"),
+        ([b"1/3\r2/3 " + SECRET.encode() + b"\r3/3\n"], b"1/3\r2/3 [secret]\r3/3\n"),  # a progress bar
+        ([b"\xff\xfe " + SECRET.encode() + b"\n"], b"\xff\xfe [secret]\n"),  # bytes that are no text stay
+    ],
+)
+def test_lines(talk: list[bytes], log: bytes, tmp_path: Path) -> None:
+    assert sieved(talk, tmp_path / "log") == log
+
+
+def test_a_line_without_end_is_cut_where_no_secret_is(tmp_path: Path) -> None:
+    line = (b"." * 1000 + b" ") * (LONGEST // 1000) + SECRET.replace(" ", "-").encode() + b" " + b"." * LONGEST
+    log = sieved([line], tmp_path / "log")
+    assert len(log) == len(line)  # nothing is lost; what is no secret's spelling stays
+
+
+def test_it_outlives_what_ends_the_others(tmp_path: Path) -> None:
+    """Ctrl-C and a stop reach it, too; the last words of the others are still to come."""
+    source, said = os.pipe()
+    process = subprocess.Popen([*SIEVE, str(source), str(tmp_path / "log")], pass_fds=[source])
+    os.close(source)
+    os.write(said, b"first\n")
+    while not (tmp_path / "log").exists() or not (tmp_path / "log").read_bytes():
+        assert process.poll() is None
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        process.send_signal(number)
+    os.write(said, b"last\n")
+    os.close(said)
+    assert process.wait(timeout=30) == 0
+    assert (tmp_path / "log").read_bytes() == b"first\nlast\n"
+
+
+def test_the_log_is_its_owners(tmp_path: Path) -> None:
+    sieved([b"x\n"], tmp_path / "log")
+    assert (tmp_path / "log").stat().st_mode & 0o777 == 0o600
