@@ -10,7 +10,7 @@ VERL ?= .venv-verl
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint chaos bench oracles peers compare data test-verl docs picture settings clean merge downloads
+.PHONY: help setup demo test lint chaos bench oracles peers compare data test-verl docs picture settings clean merge downloads secrets
 
 help:  ## list what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +60,9 @@ $(PEERS)/ready: Makefile
 
 downloads: $(VENV)/ready-dev  ## kill a download 30 times at random bytes; each must go on where it was
 	$(VENV)/bin/python benchmarks/downloads.py 30 $(SEED)
+
+secrets: $(VENV)/ready-dev  ## plant 30 secrets, run real commands, and look for each in all that is written or said
+	$(VENV)/bin/python benchmarks/canaries.py
 
 oracles: $(VENV)/ready-dev $(PEERS)/ready  ## every loss, advantage and KL against verl and TRL, value and gradient
 	$(VENV)/bin/python benchmarks/oracles.py $(PEERS)/bin/python

@@ -3,8 +3,8 @@
 
 Secrets lie in the environment, in words, URLs, config files, rows, in what a reward's function, a training process, its
 children and servers say, and in a run that somebody else wrote. Each is looked for as it is, by its first half, in a
-URL's and in base64's letters: in every file below a home of its own, in what the commands print, and in the command lines of
-the processes that they start. What was planted lies outside that home. Ends with 1 when one is found.
+URL's and in base64's letters: in every file below a home of its own, in what the commands print, and in the command
+lines of the processes that they start. What was planted lies outside that home. Ends with 1 when one is found.
 """
 
 from __future__ import annotations
@@ -75,13 +75,22 @@ def command_lines(process: subprocess.Popen[bytes], seen: dict[int, bytes]) -> N
 def run(name: str, words: Sequence[str], home: Path, variables: dict[str, str], seen: Seen) -> int:
     lines: dict[int, bytes] = {}
     process = subprocess.Popen(
-        [*RLRUN, *words], cwd=home, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*RLRUN, *words],
+        cwd=home,
+        env=variables,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     watch = threading.Thread(target=command_lines, args=(process, lines))
     watch.start()
     said, complained = process.communicate(timeout=300)
     watch.join()
-    seen.texts |= {f"output of {name}": said, f"errors of {name}": complained, f"ps of {name}": b"\n".join(lines.values())}
+    seen.texts |= {
+        f"output of {name}": said,
+        f"errors of {name}": complained,
+        f"ps of {name}": b"\n".join(lines.values()),
+    }
     return process.returncode
 
 

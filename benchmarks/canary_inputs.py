@@ -202,9 +202,12 @@ def commands(given: Path, server: str) -> list[Command]:
     mine = ("reward=python", f"reward.path={given}/reward.py", "reward.form=''")
     plan = ("plan", "algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=2")
     values, conf = VALUES, ("--config-dir", f"{given}/conf")
-    url = ("reward=remote", f"reward.url=http://me:{values['login in reward.url']}@h/s?api_key={values['query of reward.url']}",
+    host = f"me:{values['login in reward.url']}@host"
+    url = ("reward=remote", f"reward.url=http://{host}/s?api_key={values['query of reward.url']}",
            f"reward.headers={{X-Api-Key: {values['reward.headers']}}}")  # fmt: skip
-    deep = f"{{api_key: {values['reward.kwargs.api_key']}, inner: {{password: {values['reward.kwargs, further down']}}}}}"
+    deep = (
+        f"{{api_key: {values['reward.kwargs.api_key']}, inner: {{password: {values['reward.kwargs, further down']}}}}}"
+    )
     files = f"data.train_files=https://me:{values['login in data.train_files']}@host/x.jsonl"
     return [
         Command("a plan with a server", (*plan, *url), 2),
@@ -226,8 +229,8 @@ def commands(given: Path, server: str) -> list[Command]:
         Command("their events", ("logs", "old", "--root", f"{given}/runs", "--json"), 0),
         Command("going on with theirs", ("train", "--resume", "old", "--root", f"{given}/runs"), 2),
         Command("data check", ("data", "check", f"{given}/bad.jsonl", "--for", "answers"), 1, slow=True),
-        Command("data prepare", ("data", "prepare", f"{given}/bad.jsonl", "--for", "answers", "data.on_bad_row=skip"), 0,
-                slow=True),
+        Command("data prepare",
+                ("data", "prepare", f"{given}/bad.jsonl", "--for", "answers", "data.on_bad_row=skip"), 0, slow=True),
         Command("data prepare of nothing", ("data", "prepare",
                 f"https://me:{values['login in data.prepare']}@host/x.jsonl"), 2),
         Command("reward bench", ("reward", "bench", *mine, "data=files", *rows), 1),

@@ -1,4 +1,4 @@
-"""YAML and JSON that others wrote, read within bounds: a small file must not cost minutes, or stand for a billion values.
+"""YAML and JSON that others wrote, read within bounds: a small file must not cost minutes, or memory without end.
 
 The bounds are checked on the stream of YAML's events, before any value is made, and reading stops at the first that is
 crossed: what is refused costs milliseconds.
@@ -44,7 +44,7 @@ def check(text: str | bytes) -> None:
         if isinstance(event, yaml.AliasEvent):
             if any(anchor == event.anchor for anchor, _ in opened):
                 raise Unbounded(f"*{event.anchor} stands within itself; a value would do", line)
-            values += anchors.get(event.anchor, 0) + 1  # a scalar's counts as one
+            values += anchors.get(str(event.anchor), 0) + 1  # a scalar's counts as one
         elif isinstance(event, yaml.NodeEvent):
             values += 1
             if isinstance(event, yaml.CollectionStartEvent):

@@ -2,8 +2,8 @@
 
 Three things are: the values of environment variables that are named like secrets, in any spelling (`forms`); texts
 that look like a token of a known service; and what stands beside a secret's name, in a URL or in a header. Innocent
-text stays as it is: hashes, ids, paths, numbers. `blotted` runs for every line of every log, so it first looks for a few
-fixed words, which costs microseconds, and only then for patterns, each of which is bounded.
+text stays as it is: hashes, ids, paths, numbers. `blotted` runs for every line of every log, so it looks for fixed
+words first, which costs microseconds, and only then for patterns, each of which is bounded.
 
 It loads little, and nothing of ours, as the processes that run foreign code begin with it.
 """

@@ -115,7 +115,7 @@ INNOCENT = [
     "/data/some/long/path/to/file-00001-of-00002.safetensors", "runs/rlrun/grpo-tiny-12/checkpoints/step_000020",
     "eos_token='<|im_end|>', pad_token=[PAD1234]", "max_tokens=4096, token_env: HF_TOKEN", "tokenizer: Qwen2Tokenizer",
     "https://huggingface.co/Qwen/Qwen3-0.6B/resolve/main/config.json?download=true", "git@github.com:a/b.git",
-    "ssh://git@github.com/a/b", "mail me@example.com", "token=12345678, key=value, secret: no", "sk-learn-contrib-things",
+    "ssh://git@github.com/a/b", "mail me@example.com", "token=12345678, key=value, secret: no", "sk-learn-things",
     "def check(password): return password == stored_password", "task-0123456789abcdefghijklmnop", "a@b://c",
     "550e8400-e29b-41d4-a716-446655440000", "1795240018.4975293", "the secret: nobody knows", "password=get_password()",
 ]  # fmt: skip
@@ -130,7 +130,7 @@ WORDS = st.text(string.ascii_lowercase, min_size=1, max_size=9)
 PLAIN = st.one_of(
     WORDS, st.integers().map(str), st.floats(allow_nan=False).map(str), st.uuids().map(str),
     st.binary(min_size=32, max_size=32).map(bytes.hex), st.binary(min_size=20, max_size=20).map(bytes.hex),
-    st.lists(WORDS, min_size=2, max_size=5).map("/".join), st.tuples(WORDS, st.integers()).map(lambda p: f"{p[0]}={p[1]}"),
+    st.lists(WORDS, min_size=2, max_size=5).map("/".join), st.builds("{}={}".format, WORDS, st.integers()),
 )  # fmt: skip
 
 
@@ -147,7 +147,10 @@ def test_twice_is_as_once_and_json_stays_json(before: str, secret: str, after: s
     assert json.loads(told)["n"] == 1.5
 
 
-@given(st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=12, max_size=40), st.text(max_size=30))
+@given(
+    st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=12, max_size=40),
+    st.text(max_size=30),
+)
 def test_a_learned_value_never_stays(value: str, around: str) -> None:
     secrets.learn(value)
     for written in (value, repr(value)[1:-1], json.dumps(value)[1:-1]):
@@ -173,7 +176,9 @@ def test_every_way_out_is_one_of_these(tmp_path, planted: str) -> None:
 
 
 def test_an_event_is_the_same_event_afterwards() -> None:
-    step = Step(step=3, metrics={"actor/pg_loss": 0.125, "val-core/gsm8k/reward/mean@1": 0.5, "perf/total_num_tokens": 7.0})
+    step = Step(
+        step=3, metrics={"actor/pg_loss": 0.125, "val-core/gsm8k/reward/mean@1": 0.5, "perf/total_num_tokens": 7.0}
+    )
     assert from_line(blotted(to_line(step))) == step
     sample = Sample(step=1, data_source="s", prompt=LEAKS[0], response="\n" + LEAKS[2], ground_truth="", score=1.0)
     told = from_line(blotted(to_line(sample)))

@@ -58,8 +58,8 @@ class LocalJob:
     """Each process has its own session, so that Ctrl-C reaches only us and we ask them to save.
 
     Its standard input is a pipe that only we hold: when we are killed it reads the end and ends itself. What it says
-    goes through a sieve, which keeps secrets out of its log. Events are written to the log by the process itself (TOLD):
-    they hold no secrets, and are as durable as before whatever becomes of the sieve.
+    goes through a sieve, which keeps secrets out of its log. Events the process itself writes
+    to the log (TOLD): without secrets, and there at once, whatever becomes of the sieve.
     """
 
     def __init__(self, plan: Plan, logs: Path, lock: int, port: int | None = None) -> None:

@@ -68,7 +68,7 @@ class Folder:
         )
 
     def check(self) -> None:
-        """Raises `Problems` where what is written here would land elsewhere: a folder that was copied may hold links."""
+        """Raises `Problems` where what is written here would land elsewhere: a copied folder may hold links."""
         names = (".lock", "spec.yaml", "words.txt", "lock.json", "events.jsonl", "console.log", "refused.jsonl", "logs")
         if found := [name for name in names if (self.path / name).is_symlink()]:
             raise Problems(

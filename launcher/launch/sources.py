@@ -2,8 +2,8 @@
 file that imports it.
 
 OmegaConf's other resolvers stay: they make values of values and reach nothing outside the config (`oc.select`,
-`oc.create`, `oc.decode`, `oc.deprecated`, `oc.dict.*`), and no class is named by a value. What all interpolations together
-stand for is bounded, too: `${b}${b}`, thirty times over, is a gigabyte.
+`oc.create`, `oc.decode`, `oc.deprecated`, `oc.dict.*`), and no class is named by a value. What all interpolations
+together stand for is bounded, too: `${b}${b}`, thirty times over, is a gigabyte.
 """
 
 from __future__ import annotations
@@ -85,10 +85,10 @@ def resolved(config: Any) -> dict[str, Any]:
         node = OmegaConf.to_container(config, resolve=True)
     except InterpolationResolutionError as error:
         cause: BaseException | None = error
-        while cause and not isinstance(cause, Problems):
+        while cause:
+            if isinstance(cause, Problems):  # of `environment`, wrapped once or twice
+                raise Problems(f"{error.full_key}: {line}" for line in cause.lines) from error
             cause = cause.__cause__ or cause.__context__
-        if cause:
-            raise Problems(f"{error.full_key}: {line}" for line in cause.lines) from error
         raise
     assert isinstance(node, dict)
     return {str(key): value for key, value in node.items()}

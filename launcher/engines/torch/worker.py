@@ -1,8 +1,8 @@
 """One training process: `python -m launcher.engines.torch.worker RUN_FOLDER START_STEP`.
 
 Its environment names its rank (RANK, WORLD_SIZE, LOCAL_RANK) and, for several, where they meet. It reads the
-run's spec.yaml, tells what happens in its log or on standard output, and ends with 0, 1 (failed), 2 (something to mend),
-or 128 + the signal that asked it to stop.
+run's spec.yaml, tells what happens in the log that it is given, or on standard output, and ends with 0, 1 (failed), 2
+(something to mend), or 128 + the signal that asked it to stop.
 """
 
 from __future__ import annotations
