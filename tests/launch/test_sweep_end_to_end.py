@@ -22,7 +22,7 @@ from launcher.launch.folder import Folder, holder
 
 pytestmark = pytest.mark.slow
 
-LAST = 400
+LAST = 600
 LONG = ["algorithm=sft", f"trainer.total_training_steps={LAST}", "trainer.save_freq=20",
         "trainer.micro_batch_size_per_gpu=1"]  # fmt: skip
 SWEEP = "sft-llama-16x1-sweep1"
@@ -136,9 +136,10 @@ def test_a_sweep_survives_everything(rlrun: Any, small: list[str], until: Callab
     sweep = Folder(rlrun.run(SWEEP))
 
     process = rlrun.begin("train", "-m", *words)
-    until(lambda: steps_told(runs[0]) >= 3 and steps_told(runs[1]) >= 3)
-    refused = rlrun("train", "--resume", SWEEP)
+    until(lambda: holder(sweep))
+    refused = rlrun("train", "--resume", SWEEP)  # while torch is being loaded
     assert refused.returncode == 2 and "is being written by process" in refused.stderr, "one writer for a sweep"
+    until(lambda: steps_told(runs[0]) >= 3 and steps_told(runs[1]) >= 3)
     os.kill(children(holder_of(runs[0]))[0], signal.SIGKILL)  # the training process of one point
     until(lambda: steps_told(runs[2]) >= 3)  # the others go on, and the next one begins
     process.send_signal(signal.SIGTERM)
@@ -162,7 +163,7 @@ def test_a_sweep_survives_everything(rlrun: Any, small: list[str], until: Callab
         assert state.status == "stopped" and not faults(run / state.checkpoint), "saved, as when they are asked to"
     assert statuses(rlrun) == ["stopped", "stopped", "waiting"]
 
-    ran = rlrun("train", "-m", *words[:-2], "--resume", SWEEP)  # the same words may be typed again
+    ran = rlrun("train", "-m", *words[:-2], "--resume", SWEEP, timeout=300)  # the same words again will do
     assert ran.returncode == 0, ran.stderr
     assert statuses(rlrun) == ["finished"] * 3
     for run in runs:
