@@ -49,8 +49,13 @@ def test_what_was_said_is_there_without_them(seen: Any) -> None:
     """Blotting takes the secret and leaves the line."""
     texts = seen[0].texts
     log = texts["runs/rlrun/three/logs/attempt_1/rank-0.log"].decode()
-    for line in ("wandb: logging in with [secret]", "from C: [secret] no end of line", "key [secret]",
-                 "OSError: proxy http://[secret]@127.0.0.1:9 refused", "RuntimeError: signing with [secret] failed"):  # fmt: skip
+    for line in (
+        "wandb: logging in with [secret]",
+        "from C: [secret] no end of line",
+        "key [secret]",
+        "OSError: proxy http://[secret]@127.0.0.1:9 refused",
+        "RuntimeError: signing with [secret] failed",
+    ):
         assert line in log
     assert "signing with [secret] failed" in texts["runs/rlrun/three/events.jsonl"].decode()
     assert "401 for [secret]" in texts["output of their run"].decode()
