@@ -74,16 +74,16 @@ class LocalJob:
         self._half = b""
         pipes = [os.pipe() for _ in plan.processes]
         self._sieve = _sieve(pipes, [logs / f"rank-{process.rank}.log" for process in plan.processes], shared)
-        for process, (_, said) in zip(plan.processes, pipes, strict=True):
+        for process, (_, mouth) in zip(plan.processes, pipes, strict=True):
             with (logs / f"rank-{process.rank}.log").open("ab") as log:
                 told = {TOLD: str(log.fileno())}
                 self._processes.append(
                     subprocess.Popen(
-                        process.argv, env={**shared, **process.env, **told}, stdin=subprocess.PIPE, stdout=said,
-                        stderr=said, pass_fds=(lock, log.fileno()), start_new_session=True,
+                        process.argv, env={**shared, **process.env, **told}, stdin=subprocess.PIPE, stdout=mouth,
+                        stderr=mouth, pass_fds=(lock, log.fileno()), start_new_session=True,
                     )
                 )  # fmt: skip
-            os.close(said)
+            os.close(mouth)
 
     def lines(self) -> list[str]:
         *whole, self._half = (self._half + self._log.read()).split(b"\n")

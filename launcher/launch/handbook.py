@@ -8,13 +8,13 @@ from pathlib import Path
 
 from pydantic.dataclasses import is_pydantic_dataclass
 
+from launcher.classes import locate
 from launcher.launch.declared import class_says, declaration
 from launcher.launch.described import Setting, fields_of, own_fields, settings_of, written
 from launcher.launch.flat import TARGET
 from launcher.launch.resolve import conf_dir, groups
 from launcher.launch.yaml_lines import defaults_choices, leaves
 from launcher.problems import Problems, nearest, shown
-from launcher.settings import locate
 from launcher.spec.run import RunSpec
 
 PLAIN = ("optim", "critic", "trainer", "seed")
