@@ -1,0 +1,227 @@
+"""What stands on a machine before a launch: files, rows, model folders, small disks, taken ports, packages.
+
+A site is data, as the cases in launch_cases/ write it; all of it lies in one folder, and nothing is downloaded:
+
+    rows: {train.jsonl: sums 64}             rows of a kind: answers, chats, pairs, sums, prompts
+    files: {reward.py: "def f(...): ..."}    text as it is
+    models: {models/small: {}}               a Llama of two layers that loads; launch_model.py names its settings
+    cut: {train.parquet: 200}                a file's first bytes, as a broken copy leaves them
+    without: [models/small/config.json]      what is taken away again
+    disks: {runs: 64m, out: ro}              a disk of that size, or one that cannot be written
+    env: {HF_HUB_OFFLINE: "1"}
+    packages: {transformers: "4.40.0", peft: null}   another version than is installed; null: none
+    ports: [taken]                           <taken> in the words is a port that somebody listens at
+    serving: [reward]                        <reward> is the port of a server that scores answers
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from launch_model import Model
+
+Node = Mapping[str, Any]
+FORGOTTEN = ("HF_TOKEN", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_ENDPOINT", "MODELSCOPE_API_TOKEN",
+             "WANDB_API_KEY", "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "COLUMNS")  # fmt: skip
+HIDER = """
+import importlib.machinery, importlib.metadata
+HIDDEN = {hidden!r}
+class Hides(importlib.metadata.MetadataPathFinder):
+    @classmethod
+    def find_distributions(cls, *args, **kwargs):
+        found = super().find_distributions(*args, **kwargs)
+        return (one for one in found if one.metadata["Name"] not in HIDDEN)
+PathFinder = importlib.machinery.PathFinder
+find_spec, PathFinder.find_distributions = PathFinder.find_spec, Hides.find_distributions
+PathFinder.find_spec = lambda name, *more: None if name in HIDDEN else find_spec(name, *more)
+"""
+
+
+@dataclass
+class Site:
+    """A folder with what was built, and how a program is started there."""
+
+    folder: Path
+    env: dict[str, str] = field(default_factory=dict)
+    disks: dict[str, str] = field(default_factory=dict)
+    ports: dict[str, int] = field(default_factory=dict)
+    """By the name that stands in the words."""
+    kept: ExitStack = field(default_factory=ExitStack)
+
+    def words(self, text: str) -> list[str]:
+        """As a shell splits them, ports filled in."""
+        return [self.filled(word) for word in shlex.split(text)]
+
+    def filled(self, text: str) -> str:
+        for name, port in self.ports.items():
+            text = text.replace(f"<{name}>", str(port))
+        return text
+
+    def environment(self) -> dict[str, str]:
+        """Of nobody in particular: what a person has at home is neither found nor touched."""
+        home = self.folder / ".home"
+        own = {name: value for name, value in os.environ.items() if name not in FORGOTTEN}
+        own |= {"HOME": str(home), "HF_HOME": str(home / "hf"), "MODELSCOPE_HOME": str(home / "modelscope"),
+                "RLRUN_MODELS": str(home / "models"), "RLRUN_DATA": str(home / "data")}  # fmt: skip
+        packages = self.folder / ".packages"
+        if packages.is_dir():
+            own["PYTHONPATH"] = os.pathsep.join([str(packages), *filter(None, [own.get("PYTHONPATH")])])
+        return own | self.env
+
+    def command(self, *words: str) -> list[str]:
+        """`words` in a room of its own where the site has disks, which then nobody else sees."""
+        if not self.disks:
+            return [*words]
+        mounts = [f"mkdir -p {shlex.quote(place)} && mount -t tmpfs -o {'ro' if size == 'ro' else f'size={size}'}"
+                  f" tmpfs {shlex.quote(place)}" for place, size in self.disks.items()]  # fmt: skip
+        as_root = [] if os.geteuid() == 0 else ["--map-root-user"]
+        return ["unshare", "--mount", *as_root, "sh", "-c", " && ".join([*mounts, 'exec "$@"']), "sh", *words]
+
+    @property
+    def alone(self) -> bool:
+        """Whether a launch here needs a process of its own."""
+        return bool(self.disks or self.env or (self.folder / ".packages").is_dir())
+
+    def build(self, node: Node) -> None:
+        for name, text in node.get("files", {}).items():
+            self._made(name).write_text(text)
+        for name, groups in node.get("rows", {}).items():
+            _write_rows(self._made(name), [row for group in _listed(groups) for row in rows(group)])
+        for name, told in node.get("models", {}).items():
+            folder = self.folder / name
+            shutil.rmtree(folder, ignore_errors=True)
+            Model(**(told or {})).save(folder)
+        for name, size in node.get("cut", {}).items():
+            (self.folder / name).write_bytes((self.folder / name).read_bytes()[:size])
+        for name in node.get("without", ()):
+            (self.folder / name).unlink()
+        for name, version in node.get("packages", {}).items():
+            self._package(name, version)
+        self.env |= node.get("env", {})
+        self.disks = {**self.disks, **node.get("disks", {})}
+        for name in node.get("ports", ()):
+            self.ports[name] = self._listening()
+        for name in node.get("closed", ()):
+            self.ports[name] = free_port()
+        for name in node.get("serving", ()):
+            self.ports[name] = self.kept.enter_context(serving(self.ports.get(name, 0)))
+
+    def _made(self, name: str) -> Path:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def _package(self, name: str, version: str | None) -> None:
+        if version is None:
+            self._made(".packages/sitecustomize.py").write_text(HIDER.format(hidden=[name]))
+        else:
+            told = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+            self._made(f".packages/{name}-{version}.dist-info/METADATA").write_text(told)
+
+    def _listening(self) -> int:
+        listener = self.kept.enter_context(socket.create_server(("127.0.0.1", 0)))
+        return int(listener.getsockname()[1])
+
+
+@contextmanager
+def site(folder: Path, node: Node) -> Iterator[Site]:
+    made = Site(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with made.kept:
+        made.build({"closed": ["free"], **node})
+        yield made
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+# ---- rows
+
+
+def rows(group: str | Node) -> Iterator[dict[str, Any]]:
+    """`sums 64`: sixty-four of a kind; `sums 8 64`: eight others, from number 64 on. As a mapping also what is laid
+    over each row (`over`) and taken from it (`less`)."""
+    told = dict(zip(("kind", "count", "first"), group.split(), strict=False)) if isinstance(group, str) else group
+    first = int(told.get("first", 0))
+    for number in range(first, first + int(told["count"])):
+        row = {**KINDS[told["kind"]](number), **told.get("over", {})}
+        yield {name: value for name, value in row.items() if name not in told.get("less", ())}
+
+
+def _asked(number: int) -> str:
+    return f"{number}+{number + 1}=?"
+
+
+def _sum(number: int) -> str:
+    return str(2 * number + 1)
+
+
+KINDS = {
+    "answers": lambda n: {"prompt": _asked(n), "response": _sum(n)},
+    "chats": lambda n: {"messages": [{"role": "user", "content": _asked(n)},
+                                     {"role": "assistant", "content": _sum(n)}]},
+    "pairs": lambda n: {"prompt": _asked(n), "chosen": _sum(n), "rejected": str(n)},
+    "sums": lambda n: {"prompt": _asked(n), "reward_model": {"style": "rule", "ground_truth": _sum(n)},
+                       "data_source": "openai/gsm8k"},
+    "prompts": lambda n: {"prompt": _asked(n), "data_source": "openai/gsm8k"},
+    "asked": lambda n: {"prompt": [{"role": "user", "content": _asked(n)}], "data_source": "openai/gsm8k",
+                        "reward_model": {"style": "rule", "ground_truth": _sum(n)}},
+    "alpaca": lambda n: {"instruction": _asked(n), "output": _sum(n)},
+}  # fmt: skip
+
+
+def _listed(groups: Any) -> list[Any]:
+    return groups if isinstance(groups, list) else [groups]
+
+
+def _write_rows(path: Path, found: list[dict[str, Any]]) -> None:
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(found), path)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in found))
+
+
+# ---- a server that scores
+
+
+@contextmanager
+def serving(port: int) -> Iterator[int]:
+    """Scores an answer 1 where it holds the ground truth; the port that it listens at."""
+    server = ThreadingHTTPServer(("127.0.0.1", port), _Scores)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+class _Scores(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["answers"]
+        body = json.dumps({"scores": [float(one["ground_truth"] in one["response"]) for one in asked]}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """The bench speaks."""
+

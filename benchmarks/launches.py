@@ -1,0 +1,215 @@
+"""Launches that fail and launches that are healthy: `python benchmarks/launches.py [PART OF A NAME ...]`.
+
+Each case of launch_cases/ is a failure that somebody met (`source` names the thread or the document), told in our
+words. `rlrun plan WORDS --json` must name it, with the word that mends it; mended, the plan must hold no FAIL. A
+healthy launch must hold none either. Every plan is made in a process of its own, offline.
+
+Ends with 1 where fewer than LEAST failures are named and mended, or a healthy launch is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import yaml
+from launch_site import Site, site
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+CASES = Path(__file__).parent / "launch_cases"
+LEAST = 57
+ORIGIN = re.compile(r"https://github\.com/[\w.-]+/[\w.-]+/(issues|pull)/\d+|S\d-\d+|R\d+|S\d+")
+"""A public thread, or an item of REQUIREMENTS.md or RELIABILITY.md."""
+
+Said = Mapping[str, str]
+"""A verdict: level, what, says, mend."""
+Level = Literal["FAIL", "WARN", "any"]
+Plan = Callable[[Site, Sequence[str]], "Answer"]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What `rlrun plan` said."""
+
+    verdicts: tuple[Said, ...]
+    code: int
+    trouble: str = ""
+    """Why it could not be understood."""
+
+    @property
+    def fails(self) -> list[Said]:
+        return [said for said in self.verdicts if said["level"] == "FAIL"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One launch that fails."""
+
+    name: str
+    source: str
+    words: str
+    what: str
+    """Pattern of the verdict's `what`."""
+    says: str
+    """Pattern of the verdict's line: what tells this failure from its neighbours."""
+    mending: str
+    """Pattern of the word that mends it, in the verdict's `mend` or `says`."""
+    level: Level = "FAIL"
+    site: Mapping[str, Any] = field(default_factory=dict)
+    mended: str = ""
+    """Words that take the place of those with the same key; `~key` takes one away."""
+    mended_site: Mapping[str, Any] = field(default_factory=dict)
+
+    def names_it(self, said: Said) -> bool:
+        level = said["level"] in (("FAIL", "WARN") if self.level == "any" else (self.level,))
+        line = f"{said['what']}: {said['says']}; {said['mend']}"
+        return level and bool(re.search(self.what, said["what"]) and re.search(self.says, line))
+
+    def mends_it(self, said: Said) -> bool:
+        return bool(re.search(self.mending, f"{said['says']}; {said['mend']}"))
+
+
+@dataclass(frozen=True)
+class Healthy:
+    """One launch that does not fail."""
+
+    name: str
+    words: str
+    site: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    name: str
+    named: bool
+    mending: bool
+    """The word that mends it is shown."""
+    fine_after: bool
+    saw: str
+    """What was said where that is not what should be."""
+
+    @property
+    def passed(self) -> bool:
+        return self.named and self.mending and self.fine_after
+
+
+def cases() -> list[Case]:
+    """Those that fail, in the order of their files."""
+    found = [Case(**node) for file in sorted(CASES.glob("*.yaml")) if file.stem != "healthy" for node in _read(file)]
+    for case in found:
+        if not ORIGIN.search(case.source) or case.level not in get_args(Level):
+            raise ValueError(f"{case.name}: names no source, or a level that there is not")
+    return found
+
+
+def healthy() -> list[Healthy]:
+    return [Healthy(**node) for node in _read(CASES / "healthy.yaml")]
+
+
+def _read(file: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    return found
+
+
+# ---- asking
+
+
+def in_a_process(where: Site, words: Sequence[str]) -> Answer:
+    """As a person types it."""
+    argv = where.command(sys.executable, "-m", "launcher", "plan", "--json", *words)
+    ran = subprocess.run(
+        argv, cwd=where.folder, env=where.environment(), capture_output=True, text=True, check=False, timeout=120
+    )
+    return understood(ran.stdout, ran.stderr, ran.returncode)
+
+
+def understood(stdout: str, stderr: str, code: int) -> Answer:
+    """The verdicts of `--json`. A traceback, or an answer of another form, is no verdict."""
+    try:
+        node = json.loads(stdout)
+        verdicts = tuple({name: str(of[name]) for name in ("level", "what", "says", "mend")} for of in node["verdicts"])
+        agrees = node["ok"] == (code == 0) == all(said["level"] != "FAIL" for said in verdicts)
+    except (ValueError, KeyError, TypeError):
+        return Answer((), code, (stderr.strip() or stdout).strip()[-300:] or f"nothing, and exit code {code}")
+    return Answer(verdicts, code, "" if agrees else f"ok={node['ok']}, exit code {code} and the verdicts disagree")
+
+
+def judge(case: Case, folder: Path, plan: Plan) -> Outcome:
+    with site(folder, case.site) as where:
+        words = where.words(case.words)
+        before = plan(where, words)
+        named = [said for said in before.verdicts if case.names_it(said)]
+        mending = [said for said in named if case.mends_it(said)]
+        saw = "" if mending else before.trouble or _lines(named or before.verdicts)
+        where.build(case.mended_site)
+        after = plan(where, mended(words, where.words(case.mended)))
+    left = after.fails + [said for said in after.verdicts if case.names_it(said)]
+    fine = not after.trouble and not left
+    saw = saw or ("" if fine else "after: " + (after.trouble or _lines(left)))
+    return Outcome(case.name, bool(named) and not before.trouble, bool(mending), fine, saw)
+
+
+def judge_healthy(case: Healthy, folder: Path, plan: Plan) -> Outcome:
+    with site(folder, case.site) as where:
+        answer = plan(where, where.words(case.words))
+    fine = not answer.trouble and not answer.fails
+    return Outcome(case.name, True, True, fine, "" if fine else answer.trouble or _lines(answer.fails))
+
+
+def mended(words: Sequence[str], instead: Sequence[str]) -> list[str]:
+    """`words` with what takes the place of some of them."""
+    gone = {word.removeprefix("~").partition("=")[0] for word in instead}
+    kept = [word for word in words if word.partition("=")[0] not in gone]
+    return [*kept, *(word for word in instead if not word.startswith("~"))]
+
+
+def _lines(verdicts: Sequence[Said]) -> str:
+    told = [said for said in verdicts if said["level"] != "OK"]
+    return " | ".join(f"{said['level']} {said['what']}: {said['says']}; {said['mend']}" for said in told) or "all OK"
+
+
+# ---- telling
+
+
+def main(parts: Sequence[str]) -> int:
+    def chosen(name: str) -> bool:
+        return not parts or any(part in name for part in parts)
+
+    failing = list(_judged((case, judge) for case in cases() if chosen(case.name)))
+    well = list(_judged((case, judge_healthy) for case in healthy() if chosen(case.name)))
+    table = Table("launch", "named", "mending word", "OK after", "saw", title="launches that fail")
+    for row in failing:
+        marks = [_mark(value) for value in (row.named, row.mending, row.fine_after)]
+        table.add_row(row.name, *marks, Text(row.saw[:300]))
+    others = Table("launch", "OK", "saw", title="healthy launches")
+    for row in well:
+        others.add_row(row.name, _mark(row.fine_after), Text(row.saw[:300]))
+    good, fine = sum(row.passed for row in failing), sum(row.fine_after for row in well)
+    least = LEAST if not parts else len(failing)
+    Console().print(table, others)
+    print(f"{good}/{len(failing)} named with the mending word and OK after it, at least {least};"
+          f" {len(well) - fine} of {len(well)} healthy refused")  # fmt: skip
+    return 0 if good >= least and fine == len(well) else 1
+
+
+def _judged(asked: Iterator[tuple[Any, Callable[[Any, Path, Plan], Outcome]]]) -> Iterator[Outcome]:
+    for case, judging in asked:
+        with tempfile.TemporaryDirectory() as folder:
+            yield judging(case, Path(folder) / "here", in_a_process)
+
+
+def _mark(good: bool) -> str:
+    return "yes" if good else "[red]NO[/]"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
