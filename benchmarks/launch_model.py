@@ -64,7 +64,7 @@ class Model:
     def _tokenizer(self, folder: Path) -> None:
         known = [*SPECIAL, *ALPHABET, *(f"<extra_{number}>" for number in range(self.extra_tokens))]
         tokenizer = Tokenizer(models.WordLevel({token: place for place, token in enumerate(known)}, unk_token="<unk>"))
-        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"(?s)."), "isolated")
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"(?m)."), "isolated")
         tokenizer.decoder = decoders.Fuse()
         tokenizer.add_special_tokens(list(SPECIAL))
         tokenizer.save(str(folder / "tokenizer.json"))

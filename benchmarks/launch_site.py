@@ -102,12 +102,12 @@ class Site:
             _write_rows(self._made(name), [row for group in _listed(groups) for row in rows(group)])
         for name, told in node.get("models", {}).items():
             folder = self.folder / name
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
             Model(**(told or {})).save(folder)
         for name, size in node.get("cut", {}).items():
             (self.folder / name).write_bytes((self.folder / name).read_bytes()[:size])
         for name in node.get("without", ()):
-            (self.folder / name).unlink()
+            _remove(self.folder / name)
         for name, version in node.get("packages", {}).items():
             self._package(name, version)
         self.env |= node.get("env", {})
@@ -143,6 +143,13 @@ def site(folder: Path, node: Node) -> Iterator[Site]:
     with made.kept:
         made.build({"closed": ["free"], **node})
         yield made
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def free_port() -> int:
