@@ -10,7 +10,7 @@ VERL ?= .venv-verl
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint chaos bench oracles peers compare data test-verl docs picture settings clean merge downloads secrets
+.PHONY: help setup demo test lint chaos bench oracles peers compare data test-verl docs picture settings clean merge downloads secrets launches
 
 help:  ## list what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ chaos: $(VENV)/ready-dev  ## kill a run KILLS times at random moments; each must
 
 bench: $(VENV)/ready-dev  ## what starting, planning and a training step cost
 	$(VENV)/bin/python benchmarks/costs.py $(RUNS)
+
+launches: $(VENV)/ready-dev  ## launches that fail for people, each planned and mended, and launches that are well
+	$(VENV)/bin/python benchmarks/launches.py
 
 merge: $(VENV)/ready-dev  ## merge two models of 1 GB: memory, speed, and every number against the formula
 	$(VENV)/bin/python benchmarks/merge.py

@@ -53,7 +53,8 @@ class Model:
             self._in_parts(folder, tensors)
 
     def _in_parts(self, folder: Path, tensors: dict[str, np.ndarray]) -> None:
-        where, names = {}, list(tensors)
+        where: dict[str, str] = {}
+        names = list(tensors)
         for part in range(self.shards):
             file = f"model-{part + 1:05}-of-{self.shards:05}.safetensors"
             held = {name: tensors[name] for name in names[part :: self.shards]}

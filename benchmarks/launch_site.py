@@ -22,7 +22,7 @@ import shlex
 import shutil
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -90,11 +90,6 @@ class Site:
         as_root = [] if os.geteuid() == 0 else ["--map-root-user"]
         return ["unshare", "--mount", *as_root, "sh", "-c", " && ".join([*mounts, 'exec "$@"']), "sh", *words]
 
-    @property
-    def alone(self) -> bool:
-        """Whether a launch here needs a process of its own."""
-        return bool(self.disks or self.env or (self.folder / ".packages").is_dir())
-
     def build(self, node: Node) -> None:
         for name, text in node.get("files", {}).items():
             self._made(name).write_text(text)
@@ -152,6 +147,11 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def alone(*nodes: Node) -> bool:
+    """Whether a launch on these sites needs a process of its own, because of how that is started."""
+    return any(node.get(name) for node in nodes for name in ("disks", "packages"))
+
+
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
@@ -161,13 +161,12 @@ def free_port() -> int:
 
 
 def rows(group: str | Node) -> Iterator[dict[str, Any]]:
-    """`sums 64`: sixty-four of a kind; `sums 8 64`: eight others, from number 64 on. As a mapping also what is laid
-    over each row (`over`) and taken from it (`less`)."""
-    told = dict(zip(("kind", "count", "first"), group.split(), strict=False)) if isinstance(group, str) else group
+    """`sums 64`: sixty-four of a kind; `sums 8 64`: eight others, from number 64 on. As a mapping also `over`: what is
+    laid over each row."""
+    told: Node = dict(zip(("kind", "count", "first"), group.split(), strict=False)) if isinstance(group, str) else group
     first = int(told.get("first", 0))
     for number in range(first, first + int(told["count"])):
-        row = {**KINDS[told["kind"]](number), **told.get("over", {})}
-        yield {name: value for name, value in row.items() if name not in told.get("less", ())}
+        yield {**KINDS[told["kind"]](number), **told.get("over", {})}
 
 
 def _asked(number: int) -> str:
@@ -178,7 +177,7 @@ def _sum(number: int) -> str:
     return str(2 * number + 1)
 
 
-KINDS = {
+KINDS: dict[str, Callable[[int], dict[str, Any]]] = {
     "answers": lambda n: {"prompt": _asked(n), "response": _sum(n)},
     "chats": lambda n: {"messages": [{"role": "user", "content": _asked(n)},
                                      {"role": "assistant", "content": _sum(n)}]},
@@ -231,4 +230,3 @@ class _Scores(BaseHTTPRequestHandler):
 
     def log_message(self, *_: Any) -> None:
         """The bench speaks."""
-

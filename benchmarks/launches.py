@@ -40,6 +40,10 @@ Level = Literal["FAIL", "WARN", "any"]
 Plan = Callable[[Site, Sequence[str]], "Answer"]
 
 
+def _holds(pattern: str, text: str) -> bool:
+    return re.search(pattern, text, re.IGNORECASE) is not None
+
+
 @dataclass(frozen=True)
 class Answer:
     """What `rlrun plan` said."""
@@ -76,10 +80,10 @@ class Case:
     def names_it(self, said: Said) -> bool:
         level = said["level"] in (("FAIL", "WARN") if self.level == "any" else (self.level,))
         line = f"{said['what']}: {said['says']}; {said['mend']}"
-        return level and bool(re.search(self.what, said["what"]) and re.search(self.says, line))
+        return level and _holds(self.what, said["what"]) and _holds(self.says, line)
 
     def mends_it(self, said: Said) -> bool:
-        return bool(re.search(self.mending, f"{said['says']}; {said['mend']}"))
+        return _holds(self.mending, f"{said['says']}; {said['mend']}")
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,8 @@ def cases() -> list[Case]:
     for case in found:
         if not ORIGIN.search(case.source) or case.level not in get_args(Level):
             raise ValueError(f"{case.name}: names no source, or a level that there is not")
+        for pattern in (case.what, case.says, case.mending):
+            re.compile(pattern)
     return found
 
 

@@ -1,0 +1,262 @@
+"""What fails for people is named before it starts, with the word that mends it; what is well is not refused.
+
+The cases are data: benchmarks/launch_cases. Here most plans are made in this process, which costs a tenth of one of
+their own; `make launches` makes each as a person does.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from huggingface_hub import constants
+from typer.testing import CliRunner
+
+from launcher.cli.main import app
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+UNNAMED = {
+    "validations and nothing held out": "trainer.test_freq is taken and ignored where there are no held-out rows",
+    "the best by a metric that is never measured": "SFT measures val/loss only; no reward/mean@1 of any source",
+    "an empty file": "no word says what would do: a file with rows",
+    "a parquet file that was cut off": "no word says what would do: the whole file",
+    "a dataset that is not here, and nobody may be asked": "HF_HUB_OFFLINE forbids to fetch it, so it must FAIL",
+    "a model that is not here, and nobody may be asked": "HF_HUB_OFFLINE forbids to fetch it, so it must FAIL",
+    "conversations, and no chat template": "rows that are short are not shown to the tokenizer",
+    "72 billion weights whole on every GPU": "memory is not estimated yet",
+    "a full fine-tune of 7 billion weights on one GPU": "memory is not estimated yet",
+    "PPO of 7 billion weights with a critic beside it": "memory is not estimated yet",
+    "micro-batches of 64 long answers": "memory is not estimated yet",
+    "DAPO on a file, with the lengths that data has by default": "conf/algorithm/dapo.yaml asks for a value that is"
+    " not in any file",
+}
+"""What a plan does not say yet, or says wrongly; each entry goes when it does."""
+
+
+def benchmark(name: str) -> Any:
+    """A file of benchmarks/, by the name that its neighbours import it by."""
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
+        assert spec and spec.loader
+        sys.modules[name] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return sys.modules[name]
+
+
+for needed in ("launch_model", "launch_site"):
+    benchmark(needed)
+launches, launch_site = benchmark("launches"), benchmark("launch_site")
+CASES, HEALTHY = launches.cases(), launches.healthy()
+
+
+def in_this_process(where: Any, words: Sequence[str]) -> Any:
+    before, offline = Path.cwd(), where.env.get("HF_HUB_OFFLINE") == "1"  # which its client reads once
+    os.chdir(where.folder)
+    try:
+        with (
+            patch.dict(os.environ, where.environment(), clear=True),
+            patch.object(constants, "HF_HUB_OFFLINE", offline),
+        ):
+            ran = CliRunner().invoke(app, ["plan", "--json", *words], catch_exceptions=False)
+    finally:
+        os.chdir(before)
+    return launches.understood(ran.stdout, ran.stderr, ran.exit_code)
+
+
+def asked(*sites: Any) -> Any:
+    return launches.in_a_process if launch_site.alone(*sites) else in_this_process
+
+
+def known(cases: Sequence[Any]) -> list[Any]:
+    """The cases, with those that are not named yet marked: one that is named then fails until it is unmarked."""
+    return [
+        pytest.param(case, id=case.name, marks=pytest.mark.xfail(reason=UNNAMED[case.name], strict=True))
+        if case.name in UNNAMED
+        else pytest.param(case, id=case.name)
+        for case in cases
+    ]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+
+
+@pytest.fixture(scope="session")
+def disks() -> None:
+    """Whether this user may mount a disk of his own."""
+    if subprocess.run(
+        ["unshare", "--mount", "--map-root-user", "true"], check=False, stderr=subprocess.DEVNULL
+    ).returncode:
+        pytest.skip("a small disk needs the right to mount one")
+
+
+@pytest.mark.parametrize("case", known(CASES))
+def test_what_fails_is_named_and_can_be_mended(case: Any, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    if case.site.get("disks"):
+        request.getfixturevalue("disks")
+    found = launches.judge(case, tmp_path / "here", asked(case.site, case.mended_site))
+    assert found.passed, found
+
+
+@pytest.mark.parametrize("case", known(HEALTHY))
+def test_what_is_well_is_not_refused(case: Any, tmp_path: Path) -> None:
+    found = launches.judge_healthy(case, tmp_path / "here", asked(case.site))
+    assert found.passed, found
+
+
+def test_there_are_enough_cases_and_each_has_a_name_of_its_own() -> None:
+    assert len(CASES) >= 60 and len(HEALTHY) >= 40
+    names = [case.name for case in [*CASES, *HEALTHY]]
+    assert len(set(names)) == len(names)
+    assert UNNAMED.keys() <= set(names)  # none is forgiven that is not there
+
+
+# ---- the judge
+
+
+def said(level: str = "FAIL", what: str = "optim.lr", says: str = "got 'fast'", mend: str = "a number would do") -> Any:
+    return {"level": level, "what": what, "says": says, "mend": mend}
+
+
+NAMED = said()
+FINE = launches.Answer((said("OK", "batch", "all is well", ""),), 0)
+ASKED = launches.Case("a case", "R1", "optim.lr=fast", r"^optim\.lr$", "fast", "a number", mended="optim.lr=1e-4")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "marks"),
+    [
+        (NAMED, FINE, (True, True, True)),
+        (said("WARN"), FINE, (False, False, True)),  # a failure must FAIL
+        (said(what="optim"), FINE, (False, False, True)),  # another setting is named
+        (said(says="is wrong", mend=""), FINE, (False, False, True)),  # that it fails is not why
+        (said(mend="another would do"), FINE, (True, False, True)),  # the word is not shown
+        (NAMED, launches.Answer((said(what="disk"),), 1), (True, True, False)),  # mended, and something else fails
+        (NAMED, launches.Answer((), 1, "Traceback"), (True, True, False)),  # mended, and it breaks
+    ],
+)
+def test_a_case_is_judged_by_what_is_said_of_it(
+    before: Any, after: Any, marks: tuple[bool, bool, bool], tmp_path: Path
+) -> None:
+    answers = iter([launches.Answer((before,), 1), after])
+    words = []
+
+    def plan(_: Any, given: Sequence[str]) -> Any:
+        words.append(list(given))
+        return next(answers)
+
+    found = launches.judge(ASKED, tmp_path / "here", plan)
+    assert (found.named, found.mending, found.fine_after) == marks
+    assert found.passed == all(marks) and bool(found.saw) != found.passed
+    assert words == [["optim.lr=fast"], ["optim.lr=1e-4"]]
+
+
+@pytest.mark.parametrize("level", ["WARN", "any"])
+def test_a_warning_that_stays_is_not_mended(level: Any, tmp_path: Path) -> None:
+    warns = launches.Answer((said("WARN"),), 0)
+    case = launches.Case("a case", "R1", "optim.lr=fast", "lr", "fast", "a number", level)
+    assert not launches.judge(case, tmp_path / "here", lambda *_: warns).fine_after
+
+
+@pytest.mark.parametrize(
+    ("words", "instead", "made"),
+    [
+        (["a=1", "b=2"], ["b=3"], ["a=1", "b=3"]),
+        (["a=1", "b=2"], ["~b"], ["a=1"]),
+        (["a=1", "b.c={d: 2, e=3}"], ["b.c=4"], ["a=1", "b.c=4"]),  # the key ends at the first sign
+        (["--config-dir", "conf", "a=1"], ["b=2"], ["--config-dir", "conf", "a=1", "b=2"]),
+    ],
+)
+def test_words_take_the_place_of_words(words: list[str], instead: list[str], made: list[str]) -> None:
+    assert launches.mended(words, instead) == made
+
+
+@pytest.mark.parametrize(
+    ("stdout", "code", "trouble"),
+    [
+        (json.dumps({"ok": False, "verdicts": [NAMED]}), 1, False),
+        (json.dumps({"ok": True, "verdicts": [NAMED]}), 0, True),  # a FAIL, and all is said to be well
+        (json.dumps({"ok": False, "verdicts": [NAMED]}), 0, True),  # the exit code says otherwise
+        (json.dumps({"ok": True, "verdicts": [{"level": "OK"}]}), 0, True),
+        ("Traceback", 1, True),
+        ("", 2, True),
+    ],
+)
+def test_an_answer_that_contradicts_itself_is_no_answer(stdout: str, code: int, trouble: bool) -> None:
+    assert bool(launches.understood(stdout, "", code).trouble) == trouble
+
+
+def test_the_bench_ends_with_one_where_too_little_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(launches, "cases", lambda: [ASKED])
+    monkeypatch.setattr(launches, "healthy", lambda: [launches.Healthy("well", "optim.lr=1")])
+    answer = {"fast": launches.Answer((NAMED,), 1), "1e-4": FINE, "1": FINE}
+    monkeypatch.setattr(launches, "in_a_process", lambda _, words: answer[words[0].partition("=")[2]])
+    assert launches.main([]) == 0
+    assert "1/1 named" in capsys.readouterr().out
+    answer["1"] = launches.Answer((NAMED,), 1)
+    assert launches.main([]) == 1  # a healthy launch is refused
+    answer |= {"1": FINE, "fast": FINE}
+    assert launches.main([]) == 1  # nothing is named
+
+
+# ---- the site
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("told", [{}, {"shards": 3}])
+def test_a_model_that_is_well_can_be_loaded(told: Any, tmp_path: Path) -> None:
+    """Otherwise a healthy launch would not be one."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: PLC0415  late: the other tests need no torch
+
+    launch_site.Model(**told).save(tmp_path / "m")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "m")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "m")
+    turns = [{"role": "user", "content": "1+2=?"}, {"role": "assistant", "content": "3"}]
+    ids = tokenizer.apply_chat_template(turns, return_dict=True)["input_ids"]
+    assert tokenizer.decode(ids) == "<|user|>1+2=?<|assistant|>3<eos>"
+    assert max(ids) < model.config.vocab_size == len(tokenizer)
+
+
+def test_a_package_is_another_or_gone(tmp_path: Path) -> None:
+    look = "import importlib.metadata as m, importlib.util as u; print(m.version('torch'), u.find_spec('peft'));"
+    look += "print(m.version('peft'))"
+    with launch_site.site(tmp_path / "here", {"packages": {"torch": "1.13.1", "peft": None}}) as where:
+        ran = subprocess.run([sys.executable, "-c", look], env=where.environment(), capture_output=True, text=True)
+        assert ran.stdout == "1.13.1 None\n" and "PackageNotFoundError" in ran.stderr
+        where.build({"without": [".packages/torch-1.13.1.dist-info", ".packages/sitecustomize.py"]})
+        ran = subprocess.run([sys.executable, "-c", look], env=where.environment(), capture_output=True, text=True)
+        assert ran.returncode == 0 and "1.13.1" not in ran.stdout
+
+
+def test_a_disk_is_small_and_another_takes_nothing(disks: None, tmp_path: Path) -> None:
+    look = "import os, shutil; print(shutil.disk_usage('small').total >> 20, os.access('shut', os.W_OK))"
+    with launch_site.site(tmp_path / "here", {"disks": {"small": "3m", "shut": "ro"}}) as where:
+        argv = where.command(sys.executable, "-c", look)
+        ran = subprocess.run(argv, cwd=where.folder, env=where.environment(), capture_output=True, text=True)
+    assert ran.stdout == "3 False\n", ran.stderr
+    assert not any((tmp_path / "here" / "small").iterdir())  # nothing is left of it
+
+
+def test_a_taken_port_is_taken_and_a_server_scores(tmp_path: Path) -> None:
+    with launch_site.site(tmp_path / "here", {"ports": ["taken"], "serving": ["judge"]}) as where:
+        assert where.words("a=<taken> b=<free>") == [f"a={where.ports['taken']}", f"b={where.ports['free']}"]
+        with pytest.raises(OSError), socket.socket() as other:
+            other.bind(("127.0.0.1", where.ports["taken"]))
+        answers = {"answers": [{"response": "it is 3", "ground_truth": truth} for truth in ("3", "4")]}
+        asked = urllib.request.Request(where.filled("http://127.0.0.1:<judge>/"), json.dumps(answers).encode())
+        with urllib.request.urlopen(asked, timeout=5) as reply:
+            assert json.load(reply) == {"scores": [1.0, 0.0]}
