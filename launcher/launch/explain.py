@@ -47,13 +47,13 @@ def _lines(place: str, problems: list[ErrorDetails], node: Mapping[str, Any]) ->
 
 def _unknown(place: str, node: Mapping[str, Any]) -> str:
     parent, _, key = place.rpartition(".")
-    owner = _owner(parent, node)
+    owner = owner_of(parent, node)
     known = [field.name for field in fields(owner)] if owner and is_dataclass(owner) else []
     name = owner.__name__ if owner else parent
     return f"{place}: {name} has no setting {key!r}; {nearest(key, known, listed='it has')}"
 
 
-def _owner(path: str, node: Mapping[str, Any]) -> type | None:
+def owner_of(path: str, node: Mapping[str, Any]) -> type | None:
     """The settings class that stands at `path` of the run."""
     if not path:
         return RunSpec

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from launcher.data.hub import Hub
+from launcher.hubs import huggingface
 from launcher.launch import guard
 from launcher.launch.checks import disk, history, model, place, rows, steps
 from launcher.launch.checks.steps import Steps
@@ -103,7 +105,7 @@ def _judge(run: RunSpec, here: bool) -> _Judged:
         if isinstance(leaf, RewardModel) and not of_reward:
             found.verdicts += model.fetched(leaf, "reward.path")
     if not (of_data or of_reward):
-        found.verdicts += _rows_where_they_lie(run, found, counted=not of_model)
+        found.verdicts += _rows_where_they_lie(run, found, here, counted=not of_model)
     if found.steps is None:
         found.steps = steps.steps_of(run, None, None)
         found.verdicts += steps.verdicts(run, found.steps)
@@ -123,13 +125,21 @@ def _as_it_lies(run: RunSpec) -> RunSpec:
     return replace(run, model=replace(asked, path=str(folder))) if folder else run
 
 
-def _rows_where_they_lie(run: RunSpec, found: _Judged, counted: bool) -> list[Verdict]:
+def _rows_where_they_lie(run: RunSpec, found: _Judged, here: bool, counted: bool) -> list[Verdict]:
     lying = run.data.here(run.algorithm.data)
     if lying is None:
-        says = "is not prepared yet, so its rows are not looked at; it is fetched and prepared first"
-        return [Verdict("WARN", "data", says, "rlrun data prepare does it now")]
+        return [_unprepared(run, here)]
     verdicts, found.steps = _rows(replace(run, data=lying), counted)
     return verdicts
+
+
+def _unprepared(run: RunSpec, here: bool) -> Verdict:
+    """Data of a hub that does not lie here: its rows are not looked at."""
+    what = f"rlrun data prepare {run.data.repo}" if isinstance(run.data, Hub) else "rlrun data prepare"
+    if huggingface.offline():
+        says = "is not prepared yet, and HF_HUB_OFFLINE forbids to fetch it"
+        return Verdict(place.level_of(here), "data", says, f"{what} with a network would do")
+    return Verdict("WARN", "data", "is not looked at, as it is fetched and prepared first", f"{what} does it now")
 
 
 def _rows(run: RunSpec, counted: bool = True) -> tuple[list[Verdict], Steps]:

@@ -22,6 +22,7 @@ from omegaconf.errors import InterpolationResolutionError
 from yaml import MarkedYAMLError, YAMLError
 
 from launcher.bounded import SIZE, VALUES, Unbounded, check
+from launcher.launch.referred import defaults
 from launcher.problems import Problems, said
 from launcher.secrets import variable
 
@@ -81,6 +82,8 @@ def install() -> None:
 def resolved(config: Any) -> dict[str, Any]:
     """A composed config as plain values. Raises `Problems`, or an OmegaConf error."""
     _check_expansion(OmegaConf.to_container(config, resolve=False))
+    for name, value in defaults(OmegaConf.to_container(config, resolve=False)).items():
+        OmegaConf.update(config, name, value, force_add=True)
     try:
         node = OmegaConf.to_container(config, resolve=True)
     except InterpolationResolutionError as error:

@@ -25,20 +25,11 @@ from typer.testing import CliRunner
 from launcher.cli.main import app
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-UNNAMED = {
-    "validations and nothing held out": "trainer.test_freq is taken and ignored where there are no held-out rows",
-    "the best by a metric that is never measured": "SFT measures val/loss only; no reward/mean@1 of any source",
-    "an empty file": "no word says what would do: a file with rows",
-    "a parquet file that was cut off": "no word says what would do: the whole file",
-    "a dataset that is not here, and nobody may be asked": "HF_HUB_OFFLINE forbids to fetch it, so it must FAIL",
-    "a model that is not here, and nobody may be asked": "HF_HUB_OFFLINE forbids to fetch it, so it must FAIL",
-    "conversations, and no chat template": "rows that are short are not shown to the tokenizer",
+UNNAMED: dict[str, str] = {
     "72 billion weights whole on every GPU": "memory is not estimated yet",
     "a full fine-tune of 7 billion weights on one GPU": "memory is not estimated yet",
     "PPO of 7 billion weights with a critic beside it": "memory is not estimated yet",
     "micro-batches of 64 long answers": "memory is not estimated yet",
-    "DAPO on a file, with the lengths that data has by default": "conf/algorithm/dapo.yaml asks for a value that is"
-    " not in any file",
 }
 """What a plan does not say yet, or says wrongly; each entry goes when it does."""
 

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from launcher.hubs import huggingface
 from launcher.hubs.choice import FromHub
-from launcher.hubs.huggingface import has_token
 from launcher.launch.checks.place import level_of
 from launcher.models import config, size, store, weights
 from launcher.models.pretrained import Pretrained, weights_of
@@ -48,9 +48,13 @@ def fetched(asked: FromHub, what: str) -> Iterator[Verdict]:
 
 
 def _away(model: Pretrained, told: str, here: bool) -> Iterator[Verdict]:
-    if model.gated and "huggingface" in model.asked and not has_token():
+    if model.gated and "huggingface" in model.asked and not huggingface.has_token():
         yield Verdict(level_of(here), "model.path", f"{model.path} is for those who accepted its licence, and no token"
                       " is set", "HF_TOKEN of one who did would do")  # fmt: skip
+    if huggingface.offline():
+        yield Verdict(level_of(here), "model", f"{told}: is not here, and HF_HUB_OFFLINE forbids to fetch it",
+                      f"rlrun model download {model.path} with a network would do")  # fmt: skip
+        return
     takes = f" ({size.parameters(model.shape) * size.BFLOAT16 / 1e9:.1f} GB)" if model.shape else ""
     yield Verdict("WARN", "model", f"{told}: is not here, and is fetched first{takes}",
                   f"rlrun model download {model.path} fetches it now")  # fmt: skip

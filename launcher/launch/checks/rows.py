@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -12,14 +13,15 @@ from launcher.data.quality import Seen, in_both
 from launcher.launch.bench_reward import worthless
 from launcher.models.pretrained import Pretrained
 from launcher.models.template import longest_around
-from launcher.problems import Problems
-from launcher.spec.data import Refused, Row, Split, answer_to, asked
+from launcher.problems import Problems, nearest
+from launcher.spec.data import Message, Refused, Row, Split, answer_to, asked
 from launcher.spec.run import RunSpec
 from launcher.verdicts import Level, Verdict, of_problem, of_problems
 
 MOST = 50_000  # rows of a split that a plan reads; rlrun data check reads all
 COUNTED = 20_000  # rows whose tokens are counted
 NAMED = 3  # rows of each fault that are named
+_LINE = re.compile(r":\d+$")
 
 
 @dataclass
@@ -54,7 +56,7 @@ def found(run: RunSpec, counted: bool = True) -> Found:
     verdicts = [*_readable(run, "train", train), *_readable(run, "val", val)]
     if not train.rows:
         return Found(verdicts or [Verdict("FAIL", "data", "has no rows", "a file with rows would do")])
-    verdicts += [*_sources(train), *_unfit(run, train), *_leaked(run, train, val)]
+    verdicts += [*_sources(train), *_unfit(run, train), *_leaked(run, train, val), *_measured(run, val)]
     lengths, over, longest = _lengths(run, train, val) if counted else ([], 0, None)
     verdicts += [*lengths, *_scored(run, train)]
     usable = len(train.rows) - over if train.whole else None
@@ -75,6 +77,11 @@ def look(run: RunSpec, split: Split) -> Looked:
 
 def _readable(run: RunSpec, split: Split, seen: Looked) -> Iterator[Verdict]:
     bad = [row for row in seen.refused if not row.wanted]
+    broken = [row for row in bad if not _LINE.search(row.where)]
+    for row in broken:  # a file that cannot be read from some place on
+        yield Verdict("FAIL", row.where, row.reason, "the whole file, with rows, would do")
+    if bad == broken:
+        return
     if bad and run.data.on_bad_row == "error":
         yield from (Verdict("FAIL", row.where, row.reason) for row in bad[:NAMED])
         yield Verdict("FAIL", "data.on_bad_row", f"{len(bad):,} {seen.first} are bad", "skip would do")
@@ -105,6 +112,18 @@ def _unfit(run: RunSpec, seen: Looked) -> Iterator[Verdict]:
     yield from (of_problem(f"{row.where}: {why}", level) for row, why in named[:NAMED])
     mend = "another reward or other rows would do" if all_bad else "data.on_bad_row=skip would do"
     yield Verdict(level, "reward", f"{len(bad):,} {seen.first} cannot be scored", mend if level == "FAIL" else "")
+
+
+def _measured(run: RunSpec, val: Looked) -> Iterator[Verdict]:
+    """Whether the metric that says which checkpoint is best is one that held-out rows give."""
+    wanted = run.trainer.best_metric
+    if wanted is None or not val.rows or not val.whole:
+        return
+    scored = {row.data_source for row in val.rows if asked(row, "val", run.algorithm.data)}
+    known = [f"val-core/{source}/reward/mean@{run.sampler.val_n}" for source in sorted(scored)]
+    if wanted.startswith("val-core/") and wanted.split("/reward/")[0].removeprefix("val-core/") not in scored:
+        would = nearest(wanted, known) if known else "val/loss would do"
+        yield Verdict("WARN", "trainer.best_metric", f"{wanted} is never measured, as no held-out row gives it", would)
 
 
 def _leaked(run: RunSpec, train: Looked, val: Looked) -> Iterator[Verdict]:
@@ -145,8 +164,13 @@ def _lengths(run: RunSpec, train: Looked, val: Looked) -> tuple[list[Verdict], i
     limits = run.data.max_prompt_length, run.data.max_response_length
     sizes = [_sizes(row) for row in [*train.rows, *val.rows]]
     longest, around = [max(of) for of in zip(*sizes, strict=True)], longest_around(run.model)
-    if around is not None and all(most + around <= limit for most, limit in zip(longest, limits, strict=True)):
-        return [Verdict("OK", "lengths", f"all fit, as the longest prompt has {longest[0]} bytes")], 0, None
+    fits = all(most + (around or 0) <= limit for most, limit in zip(longest, limits, strict=True))
+    if around is not None and fits and _plain(train, val):
+        return (
+            [*_bare(train), Verdict("OK", "lengths", f"all fit, as the longest prompt has {longest[0]} bytes")],
+            0,
+            None,
+        )
     try:
         encoder = _encoder(run)
     except Problems as problems:
@@ -158,6 +182,26 @@ def _lengths(run: RunSpec, train: Looked, val: Looked) -> tuple[list[Verdict], i
     verdicts = [*found.of("train", train), *found.of("val", val)]
     every = train.whole and len(train.rows) <= COUNTED
     return verdicts, found.left_out, (found.longest[0], found.longest[1]) if every and found.longest[0] else None
+
+
+def _plain(*seen: Looked) -> bool:
+    """Whether every prompt is one text: others need a chat template."""
+    return all(isinstance(row.prompt, str) or _single(row.prompt) for of in seen for row in of.rows)
+
+
+def _single(turns: Sequence[Message]) -> bool:
+    """One question, and at most its answer."""
+    return [turn.role for turn in turns] in (["user"], ["user", "assistant"])
+
+
+def _bare(seen: Looked) -> Iterator[Verdict]:
+    """Of a model without a chat template: turns that it reads as one text."""
+    turns = sum(not isinstance(row.prompt, str) for row in seen.rows)
+    if turns:
+        yield Verdict(
+            "WARN", "model", f"has no chat template, so {turns:,} conversations are written as plain text",
+            "an instruct model, or rows of prompt and response, would do",
+        )  # fmt: skip
 
 
 def _encoder(run: RunSpec) -> Any:

@@ -128,6 +128,11 @@ def _saving(run: RunSpec, found: Steps) -> Iterator[Verdict]:
             f"every {trainer.test_freq} steps, and every {trainer.save_freq} are saved: only what was validated can be"
             " the best checkpoint", f"{trainer.save_freq} would do",
         )  # fmt: skip
+    if found.val_rows == 0 and trainer.test_freq > 0:
+        yield Verdict(
+            "WARN", "trainer.test_freq", "nothing is held out, so nothing is validated",
+            "data.val_files=FILE would do, or -1",
+        )  # fmt: skip
     if found.val_rows == 0 and trainer.best_metric:
         yield Verdict(
             "WARN", "trainer.best_metric", f"{trainer.best_metric} is never measured, as there are no held-out rows",

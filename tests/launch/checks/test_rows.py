@@ -130,11 +130,20 @@ def test_sources_are_counted_and_each_unfit_one_is_named(said: Lines) -> None:
     assert found[3] == "FAIL reward: 2 of 5 rows cannot be scored; data.on_bad_row=skip would do"
 
 
-def test_no_rows_at_all(said: Lines) -> None:
-    assert said([]) == [
-        "FAIL train.jsonl: the file is empty",
-        "FAIL data.on_bad_row: 1 of 1 rows are bad; skip would do",
-    ]
+def test_a_file_without_rows(said: Lines) -> None:
+    assert said([]) == ["FAIL train.jsonl: the file is empty; the whole file, with rows, would do"]
+
+
+def test_a_best_metric_that_no_row_gives(said: Lines) -> None:
+    val = [{"prompt": "p", "data_source": "gsm8k", "reward_model": {"ground_truth": "1"}}]
+    given = [{**val[0], "prompt": f"{n}?"} for n in range(3)]
+    wrong = said(given, "trainer.best_metric=val-core/gsm/reward/mean@1", "reward=gsm8k", val=val, algorithm="grpo")
+    assert wrong[1] == (
+        "WARN trainer.best_metric: val-core/gsm/reward/mean@1 is never measured, as no held-out row gives it; did you"
+        " mean val-core/gsm8k/reward/mean@1?"
+    )
+    right = said(given, "trainer.best_metric=val-core/gsm8k/reward/mean@1", "reward=gsm8k", val=val, algorithm="grpo")
+    assert not any("best_metric" in line for line in right)
 
 
 def test_more_rows_than_a_plan_reads(said: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
