@@ -51,6 +51,10 @@ class Files(Dataset):
                 for found in read_rows(name):
                     yield found if isinstance(found, Refused) else self.row(found, kind)
 
+    @property
+    def held_out(self) -> int | None:
+        return None if self.val_files else 0
+
     def rooted(self) -> Self:
         def absolute(patterns: tuple[str, ...]) -> tuple[str, ...]:
             return tuple(os.path.abspath(os.path.expanduser(pattern)) for pattern in patterns)

@@ -42,6 +42,10 @@ class Reverse(Dataset):
     data_seed: Annotated[int, Field(ge=0)] = 77
     """Another seed draws other strings; it is apart from the run's seed, so runs with other seeds see equal data."""
 
+    @property
+    def held_out(self) -> int:
+        return self.n_val
+
     def read(self, split: Split, kind: Kind) -> Iterator[Row | Refused]:
         if lines := self.problems():
             raise Problems(lines)  # drawing more strings than there are would never end

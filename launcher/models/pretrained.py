@@ -38,6 +38,11 @@ class Pretrained(FromHub, Model):
         return re.sub(r"[^A-Za-z0-9._-]", "-", path.parents[2].name if in_a_run else path.name)
 
     @property
+    def folder(self) -> Path:
+        """Where its files lie, if they are here."""
+        return _files(Path(self.path).expanduser())
+
+    @property
     def shape(self) -> Architecture | None:
         try:
             node = None if self.on_hub else config.read(_files(Path(self.path).expanduser()))

@@ -91,6 +91,14 @@ def _read_by_a_loader(folder: Path) -> list[str]:
     return [ADAPTER] if (folder / ADAPTER).is_file() else []
 
 
+def largest_bytes(folder: Path) -> int:
+    """Of the largest of the folder's files of weights, which loaders map into memory one by one; 0 without any."""
+    try:
+        return max(((folder / name).stat().st_size for name in _read_by_a_loader(folder)), default=0)
+    except OSError:  # the index names a file that is not here
+        return 0
+
+
 def counted(folder: Path) -> dict[str, int]:
     """Weights for each number format, by the headers of the folder's safetensors files.
 

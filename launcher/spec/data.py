@@ -111,6 +111,11 @@ class Dataset(ABC):
     def read(self, split: Split, kind: Kind) -> Iterator[Row | Refused]:
         """Every row of the split once, as prompts or as demonstrations, good or refused, in a fixed order."""
 
+    @property
+    def held_out(self) -> int | None:
+        """Held-out rows, where the settings tell how many; None where only reading them does."""
+        return None
+
     def problems(self) -> list[str]:
         """What can be seen to be wrong without reading rows: one line each."""
         return []

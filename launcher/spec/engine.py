@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 from launcher.events import Event
 
 if TYPE_CHECKING:
+    from launcher.spec.memory import Memory
     from launcher.spec.reward import Reward
     from launcher.spec.run import RunSpec
 
@@ -47,6 +48,10 @@ class Engine(ABC):
     def reward(self, run: RunSpec) -> Reward:
         """The run's reward, ready to be asked here and now: where it has a network, that is loaded."""
         return run.reward
+
+    def memory(self, run: RunSpec) -> Memory | None:
+        """What the fullest of its processes holds in each phase; None where that cannot be known."""
+        return None
 
     @abstractmethod
     def plan(self, run: RunSpec, folder: Path, start: int = 0) -> Plan:

@@ -9,6 +9,17 @@ from pydantic import Field
 from launcher.settings import AtLeastOne, Count, settings
 
 
+GIB = 2**30
+LEAST = 0.99
+"""Of the memory in its name, what a GPU offers at least."""
+GPUS_GIB = {
+    "a10": 22.4, "a100": 39.4, "a100-40g": 39.4, "a100-80g": 79.2, "a6000": 47.5, "b200": 178.0, "h100": 79.1,
+    "h20": 95.0, "h200": 139.8, "h800": 79.1, "l4": 22.4, "l40s": 44.4, "rtx3090": 23.5, "rtx4090": 23.5, "t4": 14.5,
+    "v100-16g": 15.7, "v100-32g": 31.7,
+}  # fmt: skip
+"""What a program can have of a GPU, by its name: the total that its driver tells, and about 1 % less."""
+
+
 @settings
 class Hardware:
     """The machines of a run, all alike."""
@@ -16,7 +27,8 @@ class Hardware:
     device: str = "cpu"
     """`cpu`, or the GPU's name: h100, a100-80g, ...; any name but `cpu` means CUDA."""
     memory_gb: Annotated[float, Field(gt=0)] | None = None
-    """Memory of one GPU."""
+    """GiB of one GPU, as in its name; 1 % of it is never there. What a run takes is compared with it before it starts.
+    By default what is known of `device`, or of the GPU that is here."""
     nnodes: AtLeastOne = 1
     """Machines; more than one needs a cluster that has them."""
     n_gpus_per_node: Count = 0
@@ -37,6 +49,14 @@ class Hardware:
     @property
     def is_cpu(self) -> bool:
         return self.device == "cpu"
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Of one GPU, as far as `memory_gb` or its name tell."""
+        if self.memory_gb is not None:
+            return int(self.memory_gb * LEAST * GIB)
+        known = GPUS_GIB.get(self.device.lower())
+        return None if known is None else int(known * GIB)
 
     @property
     def processes_per_node(self) -> int:

@@ -14,6 +14,7 @@ from launcher.problems import shown
 from launcher.rewards.model import RewardModel
 from launcher.settings import Count, listed, settings
 from launcher.spec.engine import Engine, Plan, Process
+from launcher.spec.memory import Memory
 from launcher.spec.reward import Reward
 from launcher.spec.run import RunSpec
 from launcher.spec.sampler import Sampler
@@ -78,6 +79,11 @@ class Torch(Engine):
         from launcher.engines.torch import assemble  # noqa: PLC0415  it loads torch, which rules do not need
 
         return assemble.reward(run, assemble.device(run, self.num_threads))
+
+    def memory(self, run: RunSpec) -> Memory | None:
+        from launcher.engines.torch import memory  # noqa: PLC0415  # it reads this class
+
+        return memory.memory(run, self)
 
     def plan(self, run: RunSpec, folder: Path, start: int = 0) -> Plan:
         processes = run.hardware.processes

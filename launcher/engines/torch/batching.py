@@ -6,7 +6,7 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from launcher.engines.torch.packing import pays
+from launcher.engines.torch.blocks import pays
 from launcher.spec.algorithm import Batch
 
 Rows = list[int]

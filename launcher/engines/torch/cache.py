@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-SPARE = 64  # tokens that are made room for at least
+from launcher.engines.torch.blocks import room
 
 
 class Growing(DynamicLayer):
@@ -48,7 +48,7 @@ def empty(config: Any) -> DynamicCache:
 def _larger(before: Tensor, held: int, end: int, new: Tensor) -> Tensor:
     """[R, K, capacity, D] with the `held` tokens of `before`."""
     rows, heads, _, width = new.shape
-    made = new.new_empty(rows, heads, end + max(end // 2, SPARE), width)
+    made = new.new_empty(rows, heads, room(end), width)
     if held:
         made[:, :, :held] = before
     return made

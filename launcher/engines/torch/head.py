@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-LOGITS = 2**24  # made at a time
-KEPT = 2**26  # most that are kept for the backward pass, for all rows of a micro-batch
+from launcher.engines.torch.blocks import KEPT, LOGITS
 
 
 class Scores(NamedTuple):

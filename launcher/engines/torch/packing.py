@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from launcher.engines.torch.attention import Call, Layout
+from launcher.engines.torch.blocks import pays
 from launcher.spec.algorithm import Batch
 
 SHORT = 64  # tokens: padding sequences up to this length costs less than another call
 FILLED = 0.75  # of the slots of a longer sequence must be real
-
-WORTH = 1 / 16  # of the tokens must be saved before shared prompts pay
 
 
 @dataclass(frozen=True)
@@ -108,11 +107,6 @@ def pack(batch: Batch, *, share: bool = True, ragged: bool = True) -> Packed:
         column=put(column),
         shape=(len(batch), tokens.shape[1]),
     )
-
-
-def pays(prompt: int, lengths: Sequence[int]) -> bool:
-    """Whether laying a prompt down once for rows of these lengths saves enough."""
-    return prompt * (len(lengths) - 1) >= WORTH * sum(lengths)
 
 
 def _families(

@@ -1,0 +1,158 @@
+"""The settings that `memory.py` measures: models made here, rows of a known length, and words for `rlrun train`."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from peer_task import ALPHABET, characters
+
+ROWS = 64
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A decoder with random weights, written to a folder in `stored`."""
+
+    family: str
+    hidden: int
+    middle: int
+    layers: int
+    heads: int
+    kv_heads: int
+    vocabulary: int
+    tied: bool = False
+    stored: str = "float32"
+
+
+SHAPES = {
+    "llama-20m": Shape("llama", 384, 1024, 8, 6, 6, 8192),
+    "qwen3-42m": Shape("qwen3", 512, 1536, 8, 8, 4, 16384),
+    "qwen3-60m": Shape("qwen3", 640, 1920, 8, 10, 5, 32000, tied=True, stored="bfloat16"),
+    "llama-108m": Shape("llama", 768, 2048, 10, 12, 12, 24000),
+    "qwen3-600m": Shape("qwen3", 1024, 3072, 28, 16, 8, 151936, tied=True, stored="bfloat16"),
+    "llama-1200m": Shape("llama", 2048, 8192, 16, 32, 8, 128256, tied=True, stored="bfloat16"),
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is trained, and how."""
+
+    algorithm: str
+    model: str
+    prompt: int
+    response: int
+    micro: int
+    batch: int = 8
+    n: int = 2
+    rank: int = 0
+    checkpointing: bool = False
+    dtype: str = "float32"
+    more: tuple[str, ...] = field(default_factory=tuple)
+
+    @property
+    def name(self) -> str:
+        how = f"LoRA {self.rank}" if self.rank else "full"
+        again = ", checkpointing" if self.checkpointing else ""
+        return f"{self.algorithm} {self.model}, {how}, {self.dtype}{again}, {self.micro} x ({self.prompt}+{self.response})"
+
+    def words(self, models: Path, rows: Path, device: str) -> list[str]:
+        kind = self.algorithm if self.algorithm in ("sft", "dpo") else "prompts"
+        sampled = [f"sampler.n={self.n}"] if kind == "prompts" else []
+        file = rows / f"{kind}-{self.prompt}-{self.response}.jsonl"
+        return [
+            f"algorithm={self.algorithm}", "model=hf", f"model.path={models / self.model}", f"model.dtype={self.dtype}",
+            f"model.lora_rank={self.rank}", f"model.enable_gradient_checkpointing={str(self.checkpointing).lower()}",
+            "data=files", f"data.train_files={file}", f"data.max_prompt_length={self.prompt}",
+            f"data.max_response_length={self.response}", f"data.train_batch_size={self.batch}",
+            f"trainer.micro_batch_size_per_gpu={self.micro}", "trainer.total_training_steps=2",
+            f"hardware={'cpu' if device == 'cpu' else 'gpu'}", "engine.num_threads=1", *sampled, *self.more,
+        ]  # fmt: skip
+
+
+S = Setting
+FITTED = (
+    S("sft", "llama-20m", 64, 192, 8),
+    S("sft", "qwen3-42m", 64, 64, 4, dtype="bfloat16"),
+    S("sft", "llama-20m", 64, 192, 8, rank=8),
+    S("sft", "qwen3-42m", 64, 192, 8, checkpointing=True),
+    S("dpo", "llama-20m", 128, 64, 8),
+    S("dpo", "qwen3-42m", 128, 64, 4, batch=4, rank=16, dtype="bfloat16"),
+    S("dpo", "llama-20m", 128, 128, 8, checkpointing=True, dtype="bfloat16"),
+    S("dpo", "qwen3-42m", 96, 64, 4, batch=4, rank=16, checkpointing=True),
+    S("grpo", "qwen3-42m", 64, 48, 8, n=4, batch=4),
+    S("grpo", "llama-20m", 64, 48, 16, n=4, batch=4, rank=8),
+    S("grpo", "llama-20m", 128, 64, 8, n=4, batch=4, dtype="bfloat16"),
+    S("grpo", "qwen3-42m", 64, 48, 16, n=4, batch=4, checkpointing=True),
+    S("ppo", "llama-20m", 128, 48, 4),
+    S("ppo", "qwen3-42m", 96, 32, 4, batch=4, rank=8),
+    S("ppo", "llama-20m", 128, 48, 8, dtype="bfloat16"),
+    S("ppo", "llama-20m", 128, 64, 8, checkpointing=True, rank=8, dtype="bfloat16"),
+)
+"""Seen while the estimate was made."""
+HELD_OUT = (
+    S("sft", "llama-108m", 32, 96, 4),
+    S("sft", "qwen3-60m", 100, 150, 3, batch=6, rank=32, dtype="bfloat16", checkpointing=True),
+    S("dpo", "qwen3-60m", 50, 90, 4, batch=4),
+    S("dpo", "llama-108m", 80, 40, 2, batch=2, rank=8),
+    S("grpo", "qwen3-60m", 120, 40, 6, n=3, batch=4, dtype="bfloat16"),
+    S("grpo", "llama-108m", 60, 30, 8, n=4, batch=4, rank=16, checkpointing=True),
+    S("ppo", "qwen3-60m", 40, 40, 8, checkpointing=True),
+    S("ppo", "llama-108m", 50, 30, 4, batch=4, rank=8, dtype="bfloat16"),
+)
+"""Measured only when it was made."""
+ON_GPU = tuple(
+    S(algorithm, model, 512, 512, micro, batch=16, n=4, rank=rank, checkpointing=again, dtype=dtype, more=more)
+    for algorithm, model, micro, rank, again, dtype, more in (
+        ("sft", "qwen3-600m", 8, 0, False, "bfloat16", ()),
+        ("sft", "llama-1200m", 4, 0, False, "float32", ()),
+        ("sft", "llama-1200m", 8, 16, True, "bfloat16", ()),
+        ("dpo", "qwen3-600m", 8, 0, True, "float32", ()),
+        ("dpo", "llama-1200m", 4, 16, False, "bfloat16", ()),
+        ("dpo", "qwen3-600m", 4, 0, False, "float32", ("engine.mixed_precision=true",)),
+        ("grpo", "qwen3-600m", 8, 0, False, "float32", ()),
+        ("grpo", "llama-1200m", 16, 32, True, "bfloat16", ()),
+        ("grpo", "llama-1200m", 8, 0, True, "float32", ("engine.mixed_precision=true",)),
+        ("ppo", "qwen3-600m", 8, 0, False, "bfloat16", ()),
+        ("ppo", "qwen3-600m", 8, 16, True, "float32", ()),
+        ("ppo", "llama-1200m", 4, 0, True, "bfloat16", ("engine.offload=[reference,critic]",)),
+    )
+)
+
+
+def write_model(folder: Path, shape: Shape) -> None:
+    """Random weights; its vocabulary is larger than the tokenizer's, so that answers seldom end."""
+    import torch  # noqa: PLC0415  # late: the estimate is made without it
+    from transformers import AutoConfig, AutoModelForCausalLM  # noqa: PLC0415
+
+    tokenizer = characters()
+    config = AutoConfig.for_model(
+        shape.family, vocab_size=shape.vocabulary, hidden_size=shape.hidden, intermediate_size=shape.middle,
+        num_hidden_layers=shape.layers, num_attention_heads=shape.heads, num_key_value_heads=shape.kv_heads,
+        head_dim=shape.hidden // shape.heads, max_position_embeddings=4096, tie_word_embeddings=shape.tied,
+        pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id, bos_token_id=None,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config, dtype=getattr(torch, shape.stored)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def write_rows(folder: Path, prompt: int, response: int) -> None:
+    """Demonstrations, pairs and prompts whose every prompt and answer is as long as it may be."""
+    chance = random.Random(0)
+
+    def text(length: int) -> str:
+        return "".join(chance.choices(ALPHABET[1:], k=length))
+
+    rows = [(text(prompt), text(response - 1), text(response - 1)) for _ in range(ROWS)]  # and the token that ends it
+    nodes = {
+        "sft": [{"prompt": asked, "response": right} for asked, right, _ in rows],
+        "dpo": [{"prompt": asked, "chosen": right, "rejected": wrong} for asked, right, wrong in rows],
+        "prompts": [{"prompt": asked, "ground_truth": "1"} for asked, _, _ in rows],
+    }
+    for kind, of_kind in nodes.items():
+        lines = "".join(json.dumps(node) + "\n" for node in of_kind)
+        (folder / f"{kind}-{prompt}-{response}.jsonl").write_text(lines)

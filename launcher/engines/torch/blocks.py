@@ -1,0 +1,20 @@
+"""Sizes that decide what the engine holds at a time; its memory estimate reads them, so nothing here loads torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+LOGITS = 2**24  # made at a time
+KEPT = 2**26  # logits that are kept for the backward pass at most, for all rows of a micro-batch
+SPARE = 64  # tokens that a cache makes room for at least
+WORTH = 1 / 16  # of the tokens must be saved before shared prompts pay
+
+
+def pays(prompt: int, lengths: Sequence[int]) -> bool:
+    """Whether laying a prompt down once for rows of these lengths saves enough."""
+    return prompt * (len(lengths) - 1) >= WORTH * sum(lengths)
+
+
+def room(end: int) -> int:
+    """Tokens that a cache of `end` tokens makes room for when it grows."""
+    return end + max(end // 2, SPARE)

@@ -1,0 +1,268 @@
+"""The memory of a run of this engine, before it starts: what each phase holds at its fullest, part by part.
+
+It follows the engine's own files: `policy` and `trained` (update), `decode` and `cache` (rollout), `head` (logits),
+`packing` (shared prompts), `sharded`, `roles`, `load`, `save`. Every sequence is taken to be as long as it may be.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from launcher.algorithms.grpo import GRPO
+from launcher.algorithms.ppo import PPO
+from launcher.engines.torch import Torch
+from launcher.engines.torch.blocks import KEPT, LOGITS
+from launcher.engines.torch.workload import Workload
+from launcher.models import activations, size
+from launcher.models.activations import BYTES, Head, Numbers
+from launcher.spec.memory import Memory, Part, Phase, PhaseName
+from launcher.spec.model import Architecture
+from launcher.spec.run import RunSpec
+
+MIB = 2**20
+BAND = 0.15
+HEAD = Head(block=LOGITS, kept=KEPT)
+Parts = dict[Part, int]
+
+
+def memory(run: RunSpec, engine: Torch) -> Memory | None:
+    """None where the model's numbers are not known before it is loaded."""
+    if run.model.shape is None:
+        return None
+    return _Estimate(run, engine, run.model.shape).memory()
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """A network's weights, in bytes."""
+
+    weights: int
+    trained: int
+    """Of them (or of the adapters on them), those that are trained: their gradient takes as much."""
+    moments: int
+    whole: int
+    """Weights that are gathered for the whole forward pass where layers lie in parts: embedding and last layer."""
+    layer: int
+    """Weights of one layer."""
+
+
+@dataclass(frozen=True)
+class _Estimate:
+    run: RunSpec
+    engine: Torch
+    shape: Architecture
+
+    @cached_property
+    def numbers(self) -> Numbers:
+        model = self.run.model
+        return Numbers(BYTES[model.dtype], self.engine.mixed_precision, model.lora_rank)
+
+    @cached_property
+    def full(self) -> Numbers:
+        """Those of a network without adapters: the critic's."""
+        return Numbers(self.numbers.weights, self.numbers.mixed)
+
+    @cached_property
+    def work(self) -> Workload:
+        return Workload.of(self.run)
+
+    @cached_property
+    def shards(self) -> int:
+        return self.run.hardware.processes if self.engine.strategy == "fsdp2" else 1
+
+    def memory(self) -> Memory:
+        phases = [self._load()]
+        if self.work.answered:
+            phases.append(self._rollout())
+        if self._scores_before():
+            phases.append(self._log_prob())
+        phases += [self._update(), self._save()]
+        return Memory(tuple(self._phase(name, parts) for name, parts in phases), BAND)
+
+    def _phase(self, name: PhaseName, parts: Parts) -> Phase:
+        """With what is there in every phase."""
+        moving = sum(parts.get(part, 0) for part in ("activations", "logits", "gradients", "kv_cache"))
+        parts = {**parts, "runtime": self._runtime(), "allocator": self._fragments(moving)}
+        return Phase(name, {part: round(count) for part, count in parts.items() if count})
+
+    # ---- what lies there
+
+    @cached_property
+    def policy(self) -> Weighed:
+        return _weighed(self.shape, self.numbers)
+
+    @cached_property
+    def critic(self) -> Weighed | None:
+        """The decoder without its last layer; all of it is trained."""
+        if "critic" not in self.run.algorithm.needs:
+            return None
+        a, whole = self.shape, _weighed(self.shape, self.full)
+        head = 0 if a.tie_word_embeddings else a.vocab_size * a.hidden_size * self.full.weights
+        left = whole.weights - head
+        return Weighed(left, left, 2 * left, whole.whole - head, whole.layer)
+
+    @cached_property
+    def reference(self) -> int:
+        """Bytes of the frozen copy; adapters need none."""
+        needed = "reference" in self.run.algorithm.needs and not self.run.model.lora_rank
+        return self.policy.weights if needed else 0
+
+    @property
+    def on_gpu(self) -> bool:
+        return not self.run.hardware.is_cpu
+
+    def _rests(self, what: str) -> bool:
+        """Whether it leaves the GPU; on a CPU there is nowhere to go."""
+        return self.on_gpu and what in self.engine.offload
+
+    def _standing(self, *, learnt: bool = True, awake: str = "") -> Parts:
+        """Weights and optimizers of all networks between the phases; what is `awake` is there though it may rest.
+
+        Moments are there from the first update on (`learnt`).
+        """
+        policy, critic, n = self.policy, self.critic, self.shards
+        lies = 0 if self._rests("weights") and n > 1 else 1
+        parts: Parts = {
+            "weights": lies * policy.weights // n,
+            "optimizer": lies * learnt * policy.moments // n,
+            "reference": lies * (awake == "reference" or not self._rests("reference")) * self.reference // n,
+            "reward": self._reward(),
+        }
+        if critic and (awake == "critic" or not self._rests("critic")):
+            parts["critic"] = lies * (critic.weights + learnt * critic.moments) // n
+        return parts
+
+    def _reward(self) -> int:
+        return 0 if self._rests("reward") else self.work.reward_bytes
+
+    def _gathered(self, whole: Weighed, *, all_layers: bool = False) -> int:
+        """Weights that a process gathers from the others: embedding and last layer, and two layers, or all."""
+        if self.shards == 1:
+            return 0
+        gathered = whole.weights if all_layers else whole.whole + 2 * whole.layer
+        return gathered * self.numbers.computed // self.numbers.weights
+
+    # ---- phases
+
+    def _load(self) -> tuple[PhaseName, Parts]:
+        """Weights are read from a mapped file beside what is there already, the last of the networks at the latest."""
+        parts = self._standing(learnt=False)
+        if not self.on_gpu:
+            parts["activations"] = self.work.file_bytes + (self.critic.whole if self.critic else 0)
+        return "load", parts
+
+    def _rollout(self) -> tuple[PhaseName, Parts]:
+        a, w, own = self.shape, self.work, self.numbers.computed
+        parts = self._standing()
+        per_token = size.kv_bytes_per_token(a, own)
+        held = w.cached_tokens * w.written if self.on_gpu else w.longest * w.written
+        layer = per_token // a.num_hidden_layers * w.written * w.longest
+        shared = a.num_attention_heads // a.num_key_value_heads
+        repeated = layer * shared if shared > 1 else 0  # keys and values for the heads that share them
+        parts["kv_cache"] = per_token * held + max(layer, repeated)
+        parts["logits"] = w.written * a.vocab_size * (own + 3 * 4)
+        parts["activations"] = w.prefilled * w.prompt * activations.forward_working(a, self.numbers)
+        parts["weights"] += self._gathered(self.policy, all_layers=True) + self._cast(self.policy)
+        parts["batch"] = w.batch_bytes
+        return "rollout", parts
+
+    def _scores_before(self) -> bool:
+        return bool(self.run.algorithm.needs) or self.work.scored_before
+
+    def _log_prob(self) -> tuple[PhaseName, Parts]:
+        """Without gradients; the reference, the critic and the policy in turn."""
+        a, w = self.shape, self.work
+        parts = self._standing(awake="reference" if self.reference else "critic")
+        parts["activations"] = w.tokens * (activations.forward_working(a, self.full) + self._attention_extra(False))
+        parts["logits"] = activations.logits(a, w.predicted, self.numbers, HEAD, "scores")
+        parts["weights"] += self._gathered(self.policy) + self._cast(self.policy)
+        parts["batch"] = w.batch_bytes
+        return "log_prob", parts
+
+    def _update(self) -> tuple[PhaseName, Parts]:
+        """The policy's or the critic's, whichever takes more."""
+        entropy = isinstance(self.run.algorithm, GRPO | PPO) and bool(self.run.algorithm.entropy_coeff)
+        logits = activations.logits(
+            self.shape, self.work.predicted, self.numbers, HEAD,
+            "explores" if entropy else "learns" if self.work.sampled else "imitates",
+        )  # fmt: skip
+        found = [self._learning(self.policy, self.numbers, logits)]
+        if self.critic:
+            found.append(self._learning(self.critic, self.full, 0, awake="critic"))
+        return "update", max(found, key=lambda parts: sum(parts.values()))
+
+    def _learning(self, network: Weighed, numbers: Numbers, logits: int, awake: str = "") -> Parts:
+        """At the fullest moment of forward and backward pass."""
+        a, w = self.shape, self.work
+        parts = self._standing(awake=awake)
+        parts["weights"] += self._gathered(network) + self._cast(network)
+        parts["batch"] = w.batch_bytes
+        layer = w.tokens * (activations.saved(a, numbers) + self._attention_extra(True))
+        working = w.tokens * activations.backward_working(a, numbers)
+        kept = w.tokens * activations.layer_input(a, numbers)
+        layers = a.num_hidden_layers
+        if self.run.model.enable_gradient_checkpointing:
+            at_head, at_layer = kept * layers, kept * layers + layer + working
+        else:
+            at_head, at_layer = layer * layers, layer * layers + working
+        of_head = 0 if network is self.critic or numbers.rank else a.vocab_size * a.hidden_size
+        before = network.trained // self.shards if w.parts > 1 else 0  # of the micro-batches before
+        hidden = 2 * w.predicted * a.hidden_size * numbers.norms
+        head = {"activations": at_head + hidden, "logits": logits, "gradients": before + of_head * max(4, numbers.weights)}
+        first = of_head * numbers.weights + network.layer if not w.parts > 1 else 0
+        body = {"activations": at_layer + kept, "gradients": before + first}
+        step = {"gradients": network.trained // self.shards + (network.layer if self.shards > 1 else 0)}
+        fullest = max((head, body, step), key=lambda held: sum(held.values()))
+        return parts | fullest
+
+    def _attention_extra(self, learning: bool) -> int:
+        """Bytes a token for keys and values that stand before several answers, beyond the token's own."""
+        w, a = self.work, self.shape
+        if not w.shares or not w.tokens:
+            return 0
+        attended = 2 * a.num_attention_heads * a.head_dim * self.numbers.computed
+        more = w.rows * w.prompt * attended
+        masks = w.response * w.longest * self.numbers.computed
+        return (more + masks) // w.tokens if learning else 2 * more // w.tokens
+
+    def _cast(self, network: Weighed) -> int:
+        """Autocast keeps the weights in bfloat16 until a pass is done; FSDP2 gathers them in it."""
+        return network.weights // 2 if self.numbers.mixed and self.shards == 1 else 0
+
+    def _save(self) -> tuple[PhaseName, Parts]:
+        """Rank 0 gathers each tensor into CPU memory; files are written from there without a copy."""
+        parts = self._standing()
+        if self.shards > 1 and self.on_gpu:
+            parts["weights"] += self.policy.whole
+        elif self.shards > 1:
+            whole = [network for network in (self.policy, self.critic) if network]
+            parts["weights"] += sum(network.weights + network.moments for network in whole)
+        return "save", parts
+
+    # ---- what is not tensors
+
+    def _runtime(self) -> int:
+        """Interpreter and libraries on a CPU, context and workspaces on a GPU: measured."""
+        if self.on_gpu:
+            return 0
+        more = 15 * MIB if self.numbers.rank else 0
+        return 380 * MIB + more + (60 * MIB if self.run.hardware.processes > 1 else 0)
+
+    def _fragments(self, moving: int) -> int:
+        """A CPU's malloc keeps holes between small tensors."""
+        return 0 if self.on_gpu else int(FRAGMENTS * moving)
+
+
+FRAGMENTS = 0.2
+
+
+def _weighed(a: Architecture, numbers: Numbers) -> Weighed:
+    count = size.parameters(a)
+    outside = a.vocab_size * a.hidden_size * (1 if a.tie_word_embeddings else 2) + a.hidden_size
+    layer = (count - outside) // a.num_hidden_layers
+    base = count * numbers.weights
+    if not numbers.rank:
+        return Weighed(base, base, 2 * base, outside * numbers.weights, layer * numbers.weights)
+    trained = size.lora_parameters(a, numbers.rank) * numbers.adapters
+    return Weighed(base + trained, trained, 2 * trained, outside * numbers.weights, layer * numbers.weights)

@@ -1,0 +1,131 @@
+"""How much one process of this engine computes at a time, at most: rows, tokens, prompts, answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher.engines.torch.blocks import pays, room
+from launcher.models import config, size, weights
+from launcher.models.pretrained import Pretrained
+from launcher.rewards.model import RewardModel
+from launcher.spec.model import Model
+from launcher.spec.run import RunSpec
+
+SLOT = {"answers": 16, "pairs": 40, "prompts": 72, "mixed": 72}
+"""Bytes of a batch for each of its rows and tokens, padding too: tokens, mask and what the algorithm asks for."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Of one process. Every prompt and answer is as long as it may be."""
+
+    prompt: int
+    response: int
+    rows: int
+    """Of a micro-batch."""
+    prompts: int
+    """Laid down for them: one for each row, or one for several answers to it."""
+    parts: int
+    """Micro-batches of an update."""
+    written: int
+    """Answers written at the same time; 0 where none are sampled."""
+    prefilled: int
+    """Prompts read at the same time."""
+    batch_bytes: int
+    file_bytes: int
+    """Of the file that weights are read from, as far as it lies in memory while they are."""
+    reward_bytes: int
+    sampled: bool
+    scored_before: bool
+    """Whether log-probabilities are computed before the update."""
+
+    @property
+    def longest(self) -> int:
+        return self.prompt + self.response
+
+    @property
+    def tokens(self) -> int:
+        """Of a micro-batch, packed."""
+        return self.prompts * self.prompt + self.rows * self.response
+
+    @property
+    def predicted(self) -> int:
+        return self.rows * self.response
+
+    @property
+    def shares(self) -> bool:
+        return self.prompts < self.rows
+
+    @property
+    def answered(self) -> bool:
+        return self.written > 0
+
+    @property
+    def cached_tokens(self) -> int:
+        """Places of the cache for each answer when the last token is written."""
+        held = room(self.prompt)
+        while held < self.longest:
+            held = room(held + 1)
+        return held
+
+    @classmethod
+    def of(cls, run: RunSpec) -> Workload:
+        data, trainer, algorithm = run.data, run.trainer, run.algorithm
+        prompt, response = data.max_prompt_length, data.max_response_length
+        batch = data.train_batch_size // run.hardware.processes  # prompts or demonstrations
+        mini = (trainer.ppo_mini_batch_size or data.train_batch_size) // run.hardware.processes
+        each = run.sampler.n if algorithm.sampled else 2 if algorithm.data == "pairs" else 1
+        rows, prompts = _micro(run, mini * each, each)
+        asked = min(batch, max(run.sampler.max_num_seqs // run.sampler.n, 1)) if algorithm.sampled else 0
+        judged = min(_held_out(run), max(run.sampler.max_num_seqs // run.sampler.val_n, 1))
+        on_policy = mini == batch and trainer.ppo_epochs == 1
+        return cls(
+            prompt=prompt, response=response, rows=rows, prompts=prompts, parts=-(-mini * each // rows),
+            written=max(asked * run.sampler.n, judged * run.sampler.val_n), prefilled=max(asked, judged),
+            batch_bytes=batch * each * (prompt + response) * SLOT[algorithm.data],
+            file_bytes=_file_bytes(run.model), reward_bytes=_reward_bytes(run), sampled=algorithm.sampled,
+            scored_before=algorithm.sampled and (not on_policy or "old" in algorithm.needs),
+        )  # fmt: skip
+
+
+def _micro(run: RunSpec, rows: int, each: int) -> tuple[int, int]:
+    """Rows of the largest micro-batch of so many, and the prompts that are laid down for them."""
+    data, most = run.data, run.trainer.max_tokens_per_gpu
+    prompt, response = data.max_prompt_length, data.max_response_length
+    family = 1 if run.model.dtype == "float64" or not pays(prompt, [prompt + response] * each) else each
+    if most is None:
+        rows = min(rows, max(run.trainer.micro_batch_size_per_gpu, each if run.algorithm.whole_groups else 1))
+    elif family == 1:
+        rows = min(rows, max(most // (prompt + response), 1))
+    else:
+        whole, left = divmod(most, prompt + family * response)
+        rows = min(rows, whole * family + max(left - prompt, 0) // response)
+    if family == 1 or rows % family == 0:
+        return rows, rows // family
+    return rows, min(rows, (rows + family - 2) // family + 1)  # the first and the last may be parts of a family
+
+
+def _held_out(run: RunSpec) -> int:
+    """Held-out prompts that a process answers at a time, at most."""
+    known = run.data.held_out
+    mine = run.data.val_batch_size if known is None else -(-known // run.hardware.processes)
+    return min(run.data.val_batch_size, mine)
+
+
+def _file_bytes(model: Model) -> int:
+    """safetensors maps a file; what was read of it counts as memory until it is closed."""
+    if not isinstance(model, Pretrained) or model.shape is None:
+        return 0
+    return weights.largest_bytes(model.folder) or size.parameters(model.shape) * size.BFLOAT16
+
+
+def _reward_bytes(run: RunSpec) -> int:
+    """Weights of the reward models, in float32 as they are loaded."""
+    total = 0
+    for leaf in run.reward.leaves():
+        if isinstance(leaf, RewardModel):
+            node = config.read(Path(leaf.path).expanduser())
+            shape = config.architecture(node) if node else None
+            total += size.parameters(shape) * size.FLOAT32 if shape else 0
+    return total

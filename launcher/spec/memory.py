@@ -1,0 +1,63 @@
+"""How much memory a run takes, as far as that can be known before it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+PhaseName = Literal["load", "rollout", "log_prob", "update", "sync", "save"]
+Part = Literal[
+    "weights", "gradients", "optimizer", "activations", "logits", "kv_cache", "reference", "critic", "reward", "batch",
+    "runtime", "allocator",
+]  # fmt: skip
+PARTS: tuple[Part, ...] = Part.__args__  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What one process holds when a phase of the run is at its fullest, in bytes; parts that are 0 are left out."""
+
+    name: PhaseName
+    parts: Mapping[Part, int]
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(self.parts.values())
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Of the fullest process of a run, on the device that it computes on."""
+
+    phases: tuple[Phase, ...]
+    band: float
+    """The estimate may be wrong by this share, up or down."""
+
+    @property
+    def peak(self) -> Phase:
+        return max(self.phases, key=lambda phase: phase.total_bytes)
+
+    @property
+    def peak_bytes(self) -> int:
+        return self.peak.total_bytes
+
+    @property
+    def at_most_bytes(self) -> int:
+        """The upper end of the band: a limit above it holds the run."""
+        return round(self.peak_bytes * (1 + self.band))
+
+    @property
+    def at_least_bytes(self) -> int:
+        """The lower end of the band: a limit below it does not."""
+        return round(self.peak_bytes * (1 - self.band))
+
+    def to_node(self) -> dict[str, Any]:
+        """A table of phases and parts as plain data, all in bytes."""
+        return {
+            "phases": [{"name": p.name, "parts": dict(p.parts), "total_bytes": p.total_bytes} for p in self.phases],
+            "peak": self.peak.name,
+            "peak_bytes": self.peak_bytes,
+            "at_most_bytes": self.at_most_bytes,
+            "band": self.band,
+        }

@@ -1,0 +1,118 @@
+"""The estimate's arithmetic against what autograd really keeps: every saved tensor of the engine's own model counted."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from launcher.engines.torch import head
+from launcher.engines.torch.blocks import room
+from launcher.engines.torch.cache import Growing
+from launcher.engines.torch.load import load
+from launcher.models import activations, size
+from launcher.models.activations import BYTES, Head, Numbers
+from launcher.models.scratch import Scratch
+from launcher.spec.algorithm import Batch
+
+ROWS, LENGTH = 4, 200
+MIXED_WEIGHTS = 2  # bytes: under autocast a matrix is kept in bfloat16, too
+
+
+def kept(layers: int, mixed: bool, **settings: object) -> tuple[int, int, Scratch]:
+    """Bytes of all tensors that the backward pass waits for, weights left out; and the tokens."""
+    scratch = Scratch(num_hidden_layers=layers, intermediate_size=176, num_key_value_heads=2, **settings)  # type: ignore[arg-type]
+    model = load(scratch, 0, torch.device("cpu"), mixed=mixed)
+    model.train()
+    tokens = torch.randint(3, 40, (ROWS, LENGTH))
+    batch = Batch(tokens=tokens, length=torch.full((ROWS,), LENGTH), mask=torch.ones(ROWS, LENGTH))
+    weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
+    found: dict[int, int] = {}
+    alive = []
+
+    def note(x: torch.Tensor) -> torch.Tensor:
+        if (place := x.untyped_storage().data_ptr()) not in weights:
+            found[place] = x.untyped_storage().nbytes()
+            alive.append(x)
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda x: x):
+        model(model.pack(batch), entropy=True)
+    return sum(found.values()), ROWS * LENGTH, scratch
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen3"])
+@pytest.mark.parametrize("rank", [0, 8])
+@pytest.mark.parametrize(
+    ("dtype", "mixed"),
+    [
+        ("float32", False),
+        ("bfloat16", False),  # norms keep float32, and adapters cast every matrix's input
+        ("float32", True),  # every matrix keeps its input once more
+    ],
+)
+def test_what_a_layer_keeps_is_counted_to_the_byte(architecture: str, rank: int, dtype: str, mixed: bool) -> None:
+    two, tokens, _ = kept(2, mixed, architecture=architecture, dtype=dtype, lora_rank=rank)
+    four, _, scratch = kept(4, mixed, architecture=architecture, dtype=dtype, lora_rank=rank)
+    shape = scratch.shape
+    numbers = Numbers(BYTES[dtype], mixed, rank)
+    weights = 0
+    if mixed:
+        norms = 2 * shape.hidden_size + (2 * shape.head_dim if shape.qk_norm else 0)
+        outside = 2 * shape.vocab_size * shape.hidden_size + shape.hidden_size
+        adapters = size.lora_parameters(shape, rank) // shape.num_hidden_layers if rank else 0
+        weights = MIXED_WEIGHTS * ((size.parameters(shape) - outside) // shape.num_hidden_layers - norms + adapters)
+    counted = (four - two) / 2 - weights
+    expected = tokens * activations.saved(shape, numbers)
+    if mixed and rank:  # what is multiplied first needs no gradient of its input: a matrix more or less is not kept
+        assert counted == pytest.approx(expected, rel=0.03)
+    else:
+        assert counted == expected
+
+
+def test_checkpointing_keeps_the_inputs_of_layers_alone() -> None:
+    two, tokens, _ = kept(2, False, enable_gradient_checkpointing=True)
+    four, _, scratch = kept(4, False, enable_gradient_checkpointing=True)
+    assert (four - two) / 2 == tokens * activations.layer_input(scratch.shape, Numbers(4))
+
+
+@pytest.mark.parametrize(
+    ("rows", "entropy", "what"),
+    [
+        (64, False, "imitates"),  # one block, kept
+        (64, True, "learns"),  # and the entropy's own
+        (512, True, "learns"),  # eight blocks, kept
+        (2048, False, "imitates"),  # too many to keep: made again, block by block
+    ],
+)
+def test_logits_take_what_is_said(rows: int, entropy: bool, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The most bytes that tensors as large as a block of logits held at a time."""
+    scratch = Scratch(hidden_size=8, num_attention_heads=4)
+    shape = scratch.shape
+    v = shape.vocab_size
+    bounds = Head(block=64 * v, kept=1024 * v)
+    monkeypatch.setattr(head, "LOGITS", bounds.block)
+    monkeypatch.setattr(head, "KEPT", bounds.kept)
+    hidden, weight = torch.randn(rows, 8, requires_grad=True), torch.randn(v, 8, requires_grad=True)
+    with torch.autograd.profiler.profile(profile_memory=True) as profile:
+        scores = head.of_hidden(hidden, weight, torch.zeros(rows, dtype=torch.long), entropy=entropy)
+        scores.logp.sum().backward()
+    now = most = 0
+    for event in sorted(profile.kineto_results.events(), key=lambda event: event.start_ns()):  # type: ignore[union-attr]
+        if event.name() == "[memory]":
+            now += event.nbytes()
+            most = max(most, now)
+    beside = 4 * (2 * rows * 8 + v * 8 + 6 * rows)  # gradients, and what is one number a row
+    said = activations.logits(shape, rows, Numbers(4), bounds, what)  # type: ignore[arg-type]
+    assert said <= most <= said + beside + 64 * 1024
+
+
+def test_a_cache_makes_the_room_that_the_estimate_counts() -> None:
+    """Growing as the estimate's `cached_tokens` does: from the prompt, token by token."""
+    layer, held = Growing(), room(40)
+    layer.update(torch.zeros(1, 1, 40, 2), torch.zeros(1, 1, 40, 2))
+    for _ in range(200):
+        layer.update(torch.zeros(1, 1, 1, 2), torch.zeros(1, 1, 1, 2))
+    while held < 240:
+        held = room(held + 1)
+    assert layer._room is not None
+    assert layer._room[0].shape[2] == held
