@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
-from memory_settings import FITTED, HELD_OUT, ON_GPU, SHAPES, Setting, write_model, write_rows
+from memory_settings import FITTED, HELD_OUT, ON_GPU, Setting, write_rows
 from rich.console import Console
 from rich.table import Table
 from watching import QUIET, tree

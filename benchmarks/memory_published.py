@@ -14,7 +14,7 @@ from rich.table import Table
 
 from launcher.launch.resolve import conf_dir
 from launcher.models import catalogue
-from launcher.models.colocated import Serving, Training, cached_tokens, memory
+from launcher.models.colocated import Serving, Training, memory
 from launcher.spec.hardware import GPUS_GIB
 from launcher.spec.memory import Memory
 from launcher.spec.model import Architecture

@@ -57,7 +57,9 @@ class Setting:
     def name(self) -> str:
         how = f"LoRA {self.rank}" if self.rank else "full"
         again = ", checkpointing" if self.checkpointing else ""
-        return f"{self.algorithm} {self.model}, {how}, {self.dtype}{again}, {self.micro} x ({self.prompt}+{self.response})"
+        return (
+            f"{self.algorithm} {self.model}, {how}, {self.dtype}{again}, {self.micro} x ({self.prompt}+{self.response})"
+        )
 
     def words(self, models: Path, rows: Path, device: str) -> list[str]:
         kind = self.algorithm if self.algorithm in ("sft", "dpo") else "prompts"

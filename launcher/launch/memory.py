@@ -196,7 +196,9 @@ def _offers(run: RunSpec, limit_bytes: int) -> Iterator[_Offer]:
     rounded = "matrices are multiplied in bfloat16, weights stay as they are"
     yield _Offer((("engine.mixed_precision", True),), rounded, same=False)
     if not run.model.lora_rank:
-        yield _Offer((("model.lora_rank", 32),), "adapters learn, the weights do not; they want a larger optim.lr", same=False)
+        yield _Offer(
+            (("model.lora_rank", 32),), "adapters learn, the weights do not; they want a larger optim.lr", same=False
+        )
     if run.model.dtype != "bfloat16":
         yield _Offer((("model.dtype", "bfloat16"),), "steps smaller than 1/256 of a weight are lost", same=False)
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from launcher.data.hub import Hub
 from launcher.hubs import huggingface
-from launcher.launch import guard
+from launcher.launch import guard, memory
 from launcher.launch.checks import disk, history, model, place, rows, steps
 from launcher.launch.checks.steps import Steps
-from launcher.launch.resolve import resolve
+from launcher.launch.differ import Changed, differing
+from launcher.launch.origins import Origin, origins_of
+from launcher.launch.recipe import asked
+from launcher.launch.resolve import merged, resolve
 from launcher.models import store
 from launcher.models.pretrained import Pretrained
 from launcher.problems import Problems
@@ -31,6 +35,15 @@ class Page:
     steps: Steps | None = None
     folder: Path | None = None
     processes: tuple[Process, ...] = ()
+    choices: Mapping[str, str] = field(default_factory=dict)
+    """Of each group, the name of its file."""
+    differs: list[Changed] = field(default_factory=list)
+    """Values that are not their classes' defaults."""
+    origins: Mapping[str, Origin] = field(default_factory=dict)
+    memory: dict[str, Any] | None = None
+    """Phases and their parts, limit and advice, in bytes."""
+    notes: tuple[str, ...] = ()
+    """What only a running shell knows of a recipe, and what stands for it here."""
 
     @property
     def ok(self) -> bool:
@@ -43,21 +56,29 @@ class _Judged:
     steps: Steps | None = None
 
 
-def plan(words: Sequence[str], config_dir: Path | None = None, *, here: bool = False) -> Page:
-    """What `words` would do. `here`: the run is to start on this machine, so what it lacks is a failure; otherwise that
-    is a warning wherever GPUs are asked for, as people plan for other machines than their own."""
+def plan(
+    words: Sequence[str], config_dir: Path | None = None, *, recipe: str | None = None, here: bool = False
+) -> Page:
+    """What `words` would do, those of a `recipe` before them. `here`: the run is to start on this machine, so what it
+    lacks is a failure; otherwise that is a warning wherever GPUs are asked for, as people plan for other machines than
+    their own."""
     try:
-        run = resolve(words, config_dir)
+        by = asked(words, config_dir, recipe)
+        run = resolve(by.texts, by.config_dir)
     except Problems as problems:
         return Page(None, of_problems(problems.lines))
-    return page(run, here=here)
+    files = merged(by.texts, by.config_dir).files
+    choices = {place: path.stem for path, place in files if place}
+    return replace(page(run, here=here), choices=choices, origins=origins_of(run, by), notes=by.notes)
 
 
 def page(run: RunSpec, *, here: bool = False) -> Page:
     """The run with every verdict on it."""
     found = _judge(run, here=here or run.hardware.is_cpu)
     folder = place.folder_of(run)
-    return Page(run, found.verdicts, found.steps, folder, run.engine.plan(run, folder).processes)
+    processes = run.engine.plan(run, folder).processes
+    of_memory = memory.to_node(run, memory.limit(run.hardware)) if not run.model.problems() else None
+    return Page(run, found.verdicts, found.steps, folder, processes, differs=differing(run), memory=of_memory)
 
 
 @dataclass(frozen=True)
@@ -109,6 +130,8 @@ def _judge(run: RunSpec, here: bool) -> _Judged:
     if found.steps is None:
         found.steps = steps.steps_of(run, None, None)
         found.verdicts += steps.verdicts(run, found.steps)
+    if not of_model:
+        found.verdicts += memory.verdicts(run, memory.limit(run.hardware))
     found.verdicts += [*place.hardware(run, here), *place.around(run, here)]
     if not failed(of_folder):
         found.verdicts += [*disk.verdicts(run, found.steps, here), *_time(run, found.steps)]

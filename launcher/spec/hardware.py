@@ -8,7 +8,6 @@ from pydantic import Field
 
 from launcher.settings import AtLeastOne, Count, settings
 
-
 GIB = 2**30
 LEAST = 0.99
 """Of the memory in its name, what a GPU offers at least."""

@@ -141,7 +141,8 @@ EXACT = [
     (f"trainer.experiment_name={LONG}", f"trainer.experiment_name: got '{LONG[:76]}...; {NAME}"),
     (f"trainer.run_root={LONG}", f"trainer.run_root: got '{LONG[:76]}..., file name too long;"
                                  " another folder would do"),
-    ("trainer.run_root='a\0b'", "trainer.run_root: got 'a\\x00b', embedded null byte; another folder would do"),
+    ("trainer.run_root='a\0b'", "trainer.run_root: holds '\\x00', which cannot be seen;"
+                              " letters, digits and signs would do"),
     ("trainer.run_root='~no-such-user/x'", "trainer.run_root: got '~no-such-user/x',"
                                            " could not determine home directory; another folder would do"),
     # what cannot be read
@@ -432,11 +433,11 @@ OWN = [
     ("- a\n", "algorithm: needs a choice of its config group, not a value of type list"),
     (f"{CLASS}kl_coef: 1\n", "algorithm.kl_coef: GRPO has no setting 'kl_coef'; did you mean kl_loss_coef?"),
     (f"{CLASS}5: 1\n", f"algorithm.5: GRPO has no setting '5'; it has {names(GRPO)}"),
-    (f"{CLASS}kl_loss_coef: [\n", "{file}:3: expected the node content, but found '<stream end>'"),
+    (f"{CLASS}kl_loss_coef: [\n", "{file}:3: did not find expected node content; YAML would do"),
     (f"{CLASS}kl_loss_coef: 1\nkl_loss_coef: 2\n", "{file}:3: found duplicate key kl_loss_coef"),
     (f"{CLASS}kl_loss_coef: !!python/object/apply:os.system ['x']\n",
      "{file}:2: could not determine a constructor for the tag 'tag:yaml.org,2002:python/object/apply:os.system'"),
-    (b"\xff", "--config-dir: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"),
+    (b"\xff", "{file}: unacceptable character #x00ff: invalid leading UTF-8 octet; YAML would do"),
     ("5\n", "--config-dir: invalid loaded object type: int"),
     (f"{CLASS}kl_loss_coef: ${{no.such:x}}\n", "--config-dir: unsupported interpolation type no.such"),
     ("defaults: [nowhere]\n", "--config-dir: in 'algorithm/mine': Could not load 'algorithm/nowhere'"),

@@ -209,7 +209,11 @@ class _Estimate:
         of_head = 0 if network is self.critic or numbers.rank else a.vocab_size * a.hidden_size
         before = network.trained // self.shards if w.parts > 1 else 0  # of the micro-batches before
         hidden = 2 * w.predicted * a.hidden_size * numbers.norms
-        head = {"activations": at_head + hidden, "logits": logits, "gradients": before + of_head * max(4, numbers.weights)}
+        head = {
+            "activations": at_head + hidden,
+            "logits": logits,
+            "gradients": before + of_head * max(4, numbers.weights),
+        }
         first = of_head * numbers.weights + network.layer if not w.parts > 1 else 0
         body = {"activations": at_layer + kept, "gradients": before + first}
         step = {"gradients": network.trained // self.shards + (network.layer if self.shards > 1 else 0)}
