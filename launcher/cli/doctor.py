@@ -11,12 +11,10 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from launcher.cli.say import AsJson, err, out, printable, problems_named, say_json
+from launcher.cli.say import LEVELS, AsJson, err, out, printable, problems_named, say_json
 from launcher.launch.doctor import cluster, here
 from launcher.problems import Problems
-from launcher.verdicts import Level, Verdict, failed
-
-COLOURS: dict[Level, str] = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
+from launcher.verdicts import Verdict, failed
 
 Address = Annotated[str | None, typer.Argument(help="Of --nodes: the cluster's HOST:PORT.", show_default="RAY_ADDRESS")]
 
@@ -56,7 +54,7 @@ def _say(where: str, verdict: Verdict) -> None:
         out.print(Text(printable(where), "bold"), soft_wrap=True)
     said = f"{verdict.says}; {verdict.mend}" if verdict.mend else verdict.says
     line = Text.assemble(
-        ("  ", ""), (f"{verdict.level:<5}", COLOURS[verdict.level]), (f"{printable(verdict.what)}  ", "bold"),
+        ("  ", ""), (f"{verdict.level:<5}", LEVELS[verdict.level]), (f"{printable(verdict.what)}  ", "bold"),
         printable(said),
     )  # fmt: skip
     out.print(line, soft_wrap=True, highlight=False)

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher.cli import sweep
-from launcher.cli.say import AsJson, out, printable, problems_named, say_json, say_problems
+from launcher.cli.say import LEVELS, AsJson, out, printable, problems_named, say_json, say_problems
 from launcher.cli.words import ConfigDir, Words
 from launcher.launch.described import written
 from launcher.launch.differ import Changed
@@ -25,7 +25,6 @@ from launcher.verdicts import Verdict
 Multirun = Annotated[
     bool, typer.Option("-m", "--multirun", help="Take the values of words such as seed=0,1 in turn: a sweep.")
 ]
-COLOURS = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
 
 
 Source = Annotated[bool, typer.Option("--source", help="Say where each value came from that is not its default.")]
@@ -94,8 +93,8 @@ def _print(page: Page, source: bool) -> None:
         out.print(_memory(page.memory))
     if page.processes:
         out.print(_processes(page.processes), soft_wrap=True)
-    count = {level: sum(verdict.level == level for verdict in page.verdicts) for level in COLOURS}
-    told = [Text(f"{number} {level}", COLOURS[level]) for level, number in count.items() if number]
+    count = {level: sum(verdict.level == level for verdict in page.verdicts) for level in LEVELS}
+    told = [Text(f"{number} {level}", LEVELS[level]) for level, number in count.items() if number]
     out.print(Text("\n").join([Text(), Text(", ").join(told)]))
 
 
@@ -106,7 +105,7 @@ def verdict_table(verdicts: Sequence[Verdict]) -> Table:
         reason = Text(printable(verdict.says))
         if verdict.mend:
             reason.append(f"; {printable(verdict.mend)}", "bold" if verdict.level != "OK" else "")
-        table.add_row(Text(verdict.level, COLOURS[verdict.level]), Text(printable(verdict.what)), reason)
+        table.add_row(Text(verdict.level, LEVELS[verdict.level]), Text(printable(verdict.what)), reason)
     return table
 
 

@@ -14,11 +14,14 @@ from rich.text import Text
 from launcher.events import writable
 from launcher.problems import Problems, said
 from launcher.secrets import blotted
+from launcher.verdicts import Level
 
 out = Console()
 err = Console(stderr=True)
 
 WIDE = 1_000
+LEVELS: dict[Level, str] = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
+"""The colour of each verdict."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

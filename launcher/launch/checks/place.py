@@ -6,17 +6,15 @@ import os
 import unicodedata
 from collections.abc import Iterator
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
-from packaging.requirements import Requirement
-
 from launcher import machine
+from launcher.launch.doctor import packages
 from launcher.launch.folder import Folder
 from launcher.problems import said, shown
 from launcher.spec.hardware import Hardware
 from launcher.spec.run import RunSpec, Trainer
-from launcher.verdicts import Level, Verdict, of_problem, of_problems
+from launcher.verdicts import Level, Verdict, of_problems
 
 UNSEEN = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")  # control, right-to-left and the like, halves of a letter
 
@@ -109,24 +107,6 @@ def around(run: RunSpec, here: bool) -> list[Verdict]:
 
 
 def versions() -> Iterator[Verdict]:
-    """Installed packages against what rlrun needs."""
-    try:
-        wanted = [Requirement(line) for line in requires("rlrun") or ()]
-    except PackageNotFoundError:  # run from its source, without being installed
-        return
-    wrong = [problem for need in wanted if need.marker is None or need.marker.evaluate() for problem in _misfit(need)]
-    if wrong:
-        yield from map(of_problem, wrong)
-    else:
-        yield Verdict("OK", "packages", f"torch {version('torch')}, transformers {version('transformers')}")
-
-
-def _misfit(need: Requirement) -> Iterator[str]:
-    wanted = f"pip install '{need.name}{need.specifier}' would do"
-    try:
-        came = version(need.name)
-    except PackageNotFoundError:
-        yield f"packages: {need.name} is not installed; {wanted}"
-        return
-    if not need.specifier.contains(came, prereleases=True):
-        yield f"packages: {need.name} is {came}, and {need.specifier} is needed; {wanted}"
+    """Python and the installed packages against what rlrun needs; where all is well, one line."""
+    found = packages.verdicts()
+    yield from (verdict for verdict in found if verdict.level != "OK" or verdict.what == "packages")

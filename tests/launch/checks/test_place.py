@@ -71,10 +71,9 @@ def test_a_package_that_is_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "transformers-4.40.0.dist-info").mkdir()
     (tmp_path / "transformers-4.40.0.dist-info" / "METADATA").write_text("Name: transformers\nVersion: 4.40.0\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    (line,) = lines(place.versions())
-    assert line == (
-        "FAIL packages: transformers is 4.40.0, and >=5.16 is needed; pip install 'transformers>=5.16' would do"
-    )
+    found = lines(place.versions())
+    wanted = "FAIL transformers: 4.40.0 is installed, rlrun wants >=5.16; pip install 'transformers>=5.16' would do"
+    assert found[0] == wanted and not any(line.startswith("OK") for line in found)
 
 
 # ---- disk
