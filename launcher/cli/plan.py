@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher.cli import sweep
-from launcher.cli.say import LEVELS, AsJson, out, printable, problems_named, say_json, say_problems
+from launcher.cli.say import LEVELS, AsJson, out, printable, problems_named, say_json, say_problems, say_table
 from launcher.cli.words import ConfigDir, Words
 from launcher.launch.described import written
 from launcher.launch.differ import Changed
@@ -85,12 +85,12 @@ def _print(page: Page, source: bool) -> None:
     for note in page.notes:
         out.print(Text(printable(note), "dim"), soft_wrap=True)
     if page.run:
-        out.print(_sources(page) if source else _chosen(page))
+        say_table(_sources(page) if source else _chosen(page))
         out.print()
-    out.print(verdict_table(page.verdicts))
+    say_table(verdict_table(page.verdicts))
     if page.memory and _tight(page.memory):
         out.print()
-        out.print(_memory(page.memory))
+        say_table(_memory(page.memory))
     if page.processes:
         out.print(_processes(page.processes), soft_wrap=True)
     count = {level: sum(verdict.level == level for verdict in page.verdicts) for level in LEVELS}
@@ -114,8 +114,8 @@ def _bare(narrow: int) -> Table:
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
     for _ in range(narrow):
         table.add_column(no_wrap=True)
-    table.add_column(overflow="fold", max_width=32)
-    table.add_column(overflow="fold", ratio=1)
+    table.add_column(overflow="fold", max_width=32 if out.is_terminal else None)
+    table.add_column(overflow="fold")
     return table
 
 

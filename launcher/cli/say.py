@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import StringIO
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from launcher.events import writable
@@ -29,6 +31,16 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def wide() -> Console:
     """Where tables go: a program reads whole names."""
     return out if out.is_terminal else Console(width=WIDE)
+
+
+def say_table(table: Table) -> None:
+    """A table on a terminal; elsewhere its rows as whole lines, which end where their text ends."""
+    if out.is_terminal:
+        out.print(table)
+        return
+    console = Console(width=WIDE, file=StringIO())
+    console.print(table)
+    typer.echo("\n".join(line.rstrip() for line in console.file.getvalue().splitlines()))  # type: ignore[attr-defined]
 
 
 @contextmanager
