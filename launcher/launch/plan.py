@@ -132,7 +132,7 @@ def _judge(run: RunSpec, here: bool) -> _Judged:
         found.verdicts += steps.verdicts(run, found.steps)
     if not of_model:
         found.verdicts += memory.verdicts(run, memory.limit(run.hardware))
-    found.verdicts += [*place.hardware(run, here), *place.around(run, here)]
+    found.verdicts += [*place.hardware(run, here), *(place.around(run, here) if not of_reward else [])]
     if not failed(of_folder):
         found.verdicts += [*disk.verdicts(run, found.steps, here), *_time(run, found.steps)]
     found.verdicts += place.versions()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from launcher.launch import preflight, runs, start
+from launcher.launch import plan, runs, start
 from launcher.launch.folder import Folder, take
 from launcher.launch.resolve import resolve
 from launcher.models import config
@@ -54,7 +54,7 @@ STORED = [
     ("spec.yaml", "algorithm: {_target_: os.system}\n", "os.system is not of class Algorithm"),
     ("spec.yaml", "reward: {_target_: antigravity.x}\n", "antigravity.x is not of class Reward"),
     ("lock.json", DEEP, "stand too deep"),
-    ("lock.json", "[]", "is no JSON object"),
+    ("lock.json", "[]", "holds no lock"),
 ]
 
 
@@ -119,7 +119,7 @@ def test_a_new_run_follows_no_link(link: str, here: Path) -> None:
     (here / link).parent.mkdir(parents=True)
     (here / link).symlink_to(here / "elsewhere")
     words = [*BASE, "trainer.experiment_name=mine"]
-    assert "is a link to elsewhere" in preflight.problems(resolve(words))[0]
+    assert "is a link to elsewhere" in plan.problems(resolve(words))[0]
     assert "is a link to elsewhere" in refused(lambda: take(here / "runs", "rlrun", "mine"))[0]  # made meanwhile
     assert not list((here / "elsewhere").iterdir())
 
