@@ -67,7 +67,7 @@ def asked(
 def _number(parallel: str | None) -> int | None:
     if parallel in (None, "auto"):
         return None
-    if not parallel.isdecimal() or not int(parallel):
+    if not parallel.isascii() or not parallel.isdecimal() or len(parallel) > 4 or not int(parallel):
         raise Problems([f"--parallel: got {shown(parallel)}; auto or a number >= 1 would do"])
     return int(parallel)
 

@@ -141,9 +141,10 @@ def names_of(every: Sequence[Point]) -> list[str]:
     found: list[str] = []
     for number, point in enumerate(every, start=1):
         parts = [f"{short[key]}_{_safe(value)}" if short[key] else _safe(value) for key, value in point.differs.items()]
-        name = "-".join(parts) or "only"
-        if len(name) > NAME or name.lower() in {other.lower() for other in found}:
-            name = f"{name[: NAME - 6].rstrip('-.')}-{number}"
+        whole = name = "-".join(parts) or "only"
+        taken = {other.lower() for other in found}
+        while len(name) > NAME or name.lower() in taken:
+            name, number = f"{whole[: NAME - 6].rstrip('-.')}-{number}", number + len(every)
         found.append(name)
     return found
 

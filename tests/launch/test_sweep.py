@@ -47,7 +47,8 @@ def test_a_point_is_named_by_what_differs(differs: dict[str, str], name: str) ->
 def test_names_are_short_safe_and_all_different() -> None:
     long = [{f"data.key{key}": f"{'v' * 40}{value}" for key in range(6)} for value in range(3)]
     alike = [{"a.b": "x/y"}, {"a.b": "x:y"}, {"a.b": "X_y"}]  # one folder where case does not count
-    for found in (names(*long), names(*alike)):
+    counted = [{"model.path": "m-3"}, {"model.path": "m"}, {"model.path": "./m"}]  # 3 is taken
+    for found in (names(*long), names(*alike), names(*counted)):
         assert len({name.lower() for name in found}) == 3
         assert all(re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,59}", name) for name in found), found
 

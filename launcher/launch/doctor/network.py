@@ -15,7 +15,7 @@ from urllib.request import Request, getproxies, proxy_bypass, urlopen
 import psutil
 
 from launcher.hubs import huggingface
-from launcher.launch.doctor.bounded import within
+from launcher.launch.doctor.patience import within
 from launcher.problems import said
 from launcher.verdicts import Verdict
 
@@ -51,7 +51,7 @@ def hostname(name: str) -> Verdict:
     """gloo and NCCL take the address that the machine's own name stands for, where they are not told another."""
     try:
         found = within(PATIENCE_S, lambda: socket.getaddrinfo(name, None, type=socket.SOCK_STREAM))
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         mend = f"a line `{LOOPBACK} {name}` in /etc/hosts, or GLOO_SOCKET_IFNAME=lo, would do"
         return Verdict("WARN", "hostname", f"{name} cannot be resolved: {said(error)}", mend)
     addresses = sorted({str(address[0]) for *_, address in found})
@@ -120,6 +120,8 @@ def hub(name: str, endpoint: str) -> Verdict:
     place = f"[{host}]" if ":" in host else host
     try:
         within(PATIENCE_S, lambda: _knock(f"{whole.scheme}://{place}" + (f":{port}" if port else "")))
+    except UnicodeError:  # no name that the internet has
+        return Verdict("WARN", name, f"{variable} is no address of a server", f"{variable}=https://HOST would do")
     except OSError as error:
         why = error.reason if isinstance(error, URLError) else error
         if isinstance(why, ssl.SSLCertVerificationError):

@@ -15,7 +15,7 @@ from launcher import machine
 from launcher.data import prepare
 from launcher.files import sync_path
 from launcher.hubs import huggingface
-from launcher.launch.doctor.bounded import within
+from launcher.launch.doctor.patience import within
 from launcher.models import store
 from launcher.problems import Problems, said
 from launcher.verdicts import Verdict, of_problems

@@ -105,7 +105,10 @@ def _ended(processes: Sequence[subprocess.Popen[bytes]], give_up: float) -> list
 def _heard(rank: int, code: int | None, out: str, err: str) -> Heard:
     at, sums = "", list[Sum]()
     for line in out.splitlines():
-        node = json.loads(line) if line.startswith("{") else {}
+        try:
+            node = json.loads(line) if line.startswith('{"') else {}
+        except ValueError:  # cut off, or a library's
+            continue
         at = node.get("at", at)
         if "bytes" in node:
             sums.append(Sum(**node))

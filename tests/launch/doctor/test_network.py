@@ -104,3 +104,8 @@ def test_a_hub_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> 
 def test_offline_by_choice_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert network.hub("huggingface", "http://no-such-hub.invalid").level == "OK"
+
+
+def test_an_address_that_no_name_server_takes() -> None:
+    found = network.hub("huggingface", f"http://{'a' * 70}.com")
+    assert (found.level, found.says) == ("WARN", "HF_ENDPOINT is no address of a server")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.launch.doctor import bounded, places
+from launcher.launch.doctor import patience, places
 from launcher.launch.doctor.places import Place, judged
 
 Mount = Callable[[int, Path], Path]
@@ -95,11 +95,11 @@ def test_within_passes_on_what_was_raised() -> None:
     def broken() -> None:
         raise FileNotFoundError("gone")
 
-    assert bounded.within(5, lambda: 7) == 7
+    assert patience.within(5, lambda: 7) == 7
     with pytest.raises(FileNotFoundError, match="gone"):
-        bounded.within(5, broken)
+        patience.within(5, broken)
     with pytest.raises(TimeoutError, match=r"0\.1 s"):
-        bounded.within(0.1, lambda: time.sleep(1))
+        patience.within(0.1, lambda: time.sleep(1))
 
 
 def test_both_the_file_and_its_name_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,14 +11,14 @@ T = TypeVar("T")
 
 
 def within(seconds: float, call: Callable[[], T]) -> T:
-    """What `call` returns. Raises the `OSError` that it raised, and `TimeoutError` where it takes longer; then it goes
+    """What `call` returns. Raises the `OSError` or `ValueError` that it raised, and `TimeoutError` where it takes longer; then it goes
     on in a thread that does not keep this process alive."""
     future: Future[T] = Future()
 
     def run() -> None:
         try:
             future.set_result(call())
-        except OSError as error:
+        except (OSError, ValueError) as error:
             future.set_exception(error)
 
     Thread(target=run, daemon=True).start()
