@@ -111,10 +111,10 @@ def say_sweep(path: Path, as_json: bool) -> None:
     return say_json(node)
 
 
-def plan(words: list[str], config_dir: Path | None, as_json: bool) -> None:
+def plan(words: list[str], config_dir: Path | None, as_json: bool, *, here: bool = False) -> None:
     """Print the points of a sweep, and what would fail. Ends with 1 where anything would."""
     with problems_named(), _counting() as watch:
-        planned = sweep.plan(words, config_dir, partial(problems, here=False), watch)
+        planned = sweep.plan(words, config_dir, partial(problems, here=here), watch)
     ok = not any(each.problems for each in planned)
     if as_json:
         node = [

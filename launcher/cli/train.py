@@ -19,6 +19,7 @@ from launcher.launch import drive, runs, start
 from launcher.launch.follow import Outcome
 from launcher.launch.plan import plan, ready
 from launcher.launch.resolve import resolve
+from launcher.problems import Problems
 
 
 def train(
@@ -49,7 +50,12 @@ def train(
     """
     drive.heed_lifeline()
     with problems_named():
-        if dry_run and resume is None and not multirun:
+        if dry_run and resume is not None:
+            raise Problems(["--dry-run: judges a new run, and --resume goes on with one; one of the two would do"])
+    if dry_run and multirun:
+        return sweep.plan(words or [], config_dir, as_json=False, here=True)
+    with problems_named():
+        if dry_run:
             return show_page(plan(words or [], config_dir, here=True))
         if ended := sweep.asked(words or [], config_dir, resume, Path(root), multirun, parallel):
             raise typer.Exit(ended.code)

@@ -200,9 +200,9 @@ def worthless(run: RunSpec, rows: Sequence[Row]) -> list[str]:
     """
     reward = deepcopy(run.reward)  # what it starts to judge ends with the copy
     kind = run.algorithm.data
-    fit = (row for row in rows if asked(row, "train", kind) and not reward.unfit(answer_to(row)))
-    good = list(islice(fit, ASKED))
-    return _worthless(reward, good) if good and reward.cheap else []
+    able = (row for row in rows if asked(row, "train", kind) and reward.cheap_for(answer_to(row)))
+    good = list(islice((row for row in able if not reward.unfit(answer_to(row))), ASKED))
+    return _worthless(reward, good) if good else []
 
 
 def _worthless(reward: Reward, rows: Sequence[Row]) -> list[str]:
@@ -225,6 +225,8 @@ def _worthless(reward: Reward, rows: Sequence[Row]) -> list[str]:
     if high > low:
         return []
     shape = ", ".join(repr(text)[:60] for text in golds[0][1])
-    more = "" if known else " (of reward=python, reward.form says how a right answer looks, and '' that none is known)"
+    mend = "a reward that fits the ground truth would do"
+    if not known:
+        mend = "reward.form='...{}...' says how a right answer looks, and reward.form= that it is not compared with any"
     return [f"reward: {name} gives right answers ({shape}, ...) {high:.4g} on the mean and empty ones {low:.4g}, so"
-            f" nothing can be learnt; a reward that fits the ground truth would do{more}"]  # fmt: skip
+            f" nothing can be learnt; {mend}"]  # fmt: skip

@@ -192,7 +192,9 @@ def _sort(words: Iterable[str], known: dict[str, list[str]]) -> Words:
         if key not in known:
             sorted_words.values.append(spelled)
         elif sorted_words.choices.setdefault(key, spelled) != spelled:
-            sorted_words.problems.append(f"{key}: chosen twice; one of the two would do")
+            both = f"{sorted_words.choices[key]} and {spelled}"
+            sorted_words.problems.append(f"{key}: chosen twice, as {both}; one of the two would do")
+            sorted_words.doubtful.add(key)
     return sorted_words
 
 

@@ -18,6 +18,8 @@ from launcher.files import write_whole
 from launcher.launch import guard, origin
 from launcher.launch import lock as locks
 from launcher.launch.amend import amended
+from launcher.launch.checks import place
+from launcher.launch.checks.steps import largest_batch
 from launcher.launch.explain import explain
 from launcher.launch.folder import Folder, Lock, free_name, rewind, take, told_by
 from launcher.launch.follow import Follower, Outcome, Show, follow
@@ -65,7 +67,9 @@ def resume(folder: Folder, words: Sequence[str], show: Show) -> Outcome:
     run = run_of(folder, words)
     weights_elsewhere = "reference" in run.algorithm.needs or not checkpoints.newest_first(folder.checkpoints)
     of_model = run.model.problems() if weights_elsewhere else []
+    there = [*place.hardware(run, True), *place.around(run, True)]
     found = [*run.data.problems(), *run.reward.problems(), *of_model]
+    found += [verdict.line for verdict in there if verdict.level == "FAIL"]
     if found := [*found, *guard.kept(to_node(run), found)]:
         raise Problems(found)
     recorded = locks.read(folder)
@@ -117,7 +121,8 @@ def _check_data(run: RunSpec, folder: Folder) -> None:
             pass
     found = log.lines() if log.bad else []
     if rows < batch and not found:
-        would_do = f"at most {rows}" if rows else "more data"
+        fits = largest_batch(run, rows)
+        would_do = str(fits) if fits else "more data, or fewer processes,"
         found.append(f"data.train_batch_size: got {batch}, and the data has {rows} rows; {would_do} would do")
     if found:
         raise Problems(found)

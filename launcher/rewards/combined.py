@@ -148,11 +148,15 @@ class Auto(Combined):
         name = self._rule(answer)
         if name is None or name not in self.parts:
             source, known = shown(answer.data_source), [*self.routes, *ROUTES]
-            would = f"reward.routes={{{answer.data_source}: {next(iter(self.parts))}}} would do"
+            would = f"'reward.routes={{{answer.data_source}: {next(iter(self.parts))}}}' would do"
             near = get_close_matches(answer.data_source, known, n=1)
             return f"data_source {source} has no reward; {f'did you mean {near[0]}?' if near else would}"
         part = self.parts[name]
         return next(iter(part.problems()), "") or part.unfit(answer)
+
+    def cheap_for(self, answer: Answer) -> bool:
+        name = self._rule(answer)
+        return name in self.parts and self.parts[name].cheap_for(answer)
 
     def gold(self, answer: Answer) -> str | None:
         name = self._rule(answer)

@@ -82,6 +82,10 @@ class Reward(ABC):
         """What can be seen to be wrong before anything is loaded: one line each."""
         return []
 
+    def cheap_for(self, answer: Answer) -> bool:
+        """Whether this answer costs little to score."""
+        return self.cheap
+
     def lacks(self) -> list[str]:
         """What it needs that is not there right now, such as its server: one line each."""
         return []

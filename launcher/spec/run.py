@@ -185,7 +185,9 @@ class RunSpec:
             found.append(f"trainer.best_metric: {judge!r} is not of held-out data; one such as val/loss would do")
         if self.sampler.n < self.algorithm.min_answers:
             name, least = type(self.algorithm).__name__, self.algorithm.min_answers
-            found.append(f"sampler.n: {name} compares at least {least} answers to a prompt, got {self.sampler.n}")
+            found.append(
+                f"sampler.n: {name} compares at least {least} answers to a prompt, got {self.sampler.n}; 8 would do"
+            )
         return found
 
     def _unused(self) -> list[str]:

@@ -99,7 +99,7 @@ EXACT = [
     ("algorithm=[grpo]", f"algorithm: ['grpo'] is no choice; it may be {choices('algorithm')}"),
     # a wrong value
     ("sampler.n=0", "sampler.n: got 0; a number >= 1 would do"),
-    ("sampler.n=1", "sampler.n: GRPO compares at least 2 answers to a prompt, got 1"),
+    ("sampler.n=1", "sampler.n: GRPO compares at least 2 answers to a prompt, got 1; 8 would do"),
     ("optim.lr=-1", "optim.lr: got -1; a number > 0.0 would do"),
     ("optim.lr=nan", "optim.lr: got nan; a finite number would do"),
     ("optim.lr=inf", "optim.lr: got inf; a finite number would do"),
@@ -215,7 +215,8 @@ def test_a_wrong_word_makes_one_line(word: str, line: str, here: Path) -> None:
 
 
 SEVERAL = [
-    (["algorithm=sft", "algorithm=grpo"], ["algorithm: chosen twice; one of the two would do"]),
+    (["algorithm=sft", "algorithm=grpo"],
+     ["algorithm: chosen twice, as algorithm=sft and algorithm=grpo; one of the two would do"]),
     (["trainer.run_root=taken", "trainer.project_name=a", "trainer.experiment_name=b"],  # a file has the run's name
      ["trainer.run_root: '{here}/taken/a/b' is a file; a folder would do"]),
     (["trainer.run_root=taken/a", "trainer.project_name=b"],  # a file has the project's name
@@ -258,7 +259,7 @@ SEVERAL = [
     (["hardware.nproc_per_node=3", "trainer.ppo_mini_batch_size=5", "sampler.n=1"],
      ["data.train_batch_size: 16 rows do not split over 3 processes; 15 or 18 would",
       "trainer.ppo_mini_batch_size: 5 prompts do not divide data.train_batch_size=16; 4 would",
-      "sampler.n: GRPO compares at least 2 answers to a prompt, got 1"]),
+      "sampler.n: GRPO compares at least 2 answers to a prompt, got 1; 8 would do"]),
     (["data=files", "data.train_files=[gone.jsonl,empty]", "data.val_files=gone.jsonl", "model=hf", "model.path=empty",
       "trainer.run_root=note.txt"],
      ["data.train_files: gone.jsonl is not there; did you mean train.jsonl?",

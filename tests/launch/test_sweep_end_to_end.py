@@ -199,7 +199,7 @@ def test_two_sweeps_at_a_time_in_one_project(rlrun: Any, small: list[str]) -> No
     (two,) = [points for points in found.values() if len(points) == 2]
     (one,) = [points for points in found.values() if len(points) == 1]
     assert [point["status"] for point in (*two, *one)] == ["finished", "failed", "finished"]
-    assert two[1]["why"] == "data.train_batch_size: got 16, and the data has 8 rows; at most 8 would do"
+    assert two[1]["why"] == "data.train_batch_size: got 16, and the data has 8 rows; 8 would do"
     assert state_of(rlrun.run(two[0]["run"])).step == 1
     assert f"✗ {two[1]['name']}: {two[1]['why']}" in (rlrun.folder / "said").read_text()
 

@@ -37,8 +37,8 @@ def verdicts(run: RunSpec, steps: Steps | None, here: bool) -> Iterator[Verdict]
     says = f"{at_once} checkpoint{'s' if at_once > 1 else ''} of {_gb(each)} at a time, {_gb(free)} free"
     if need > free:
         fits = max(int(free / (each * SPARE)) - 1 - run.trainer.keep_best, 0)
-        fewer = f"trainer.keep_last={fits} or " if fits else ""
-        once = "trainer.save_freq=-1 or " if each * SPARE <= free else ""
+        fewer = f"trainer.keep_last={fits} or " if 0 < fits < run.trainer.keep_last else ""
+        once = "trainer.save_freq=-1 or " if each * SPARE <= free and run.trainer.save_freq > 0 else ""
         yield Verdict(place.level_of(here), "disk", says, f"{fewer}{once}a trainer.run_root on a larger disk would do")
     else:
         yield Verdict("OK", "disk", says)

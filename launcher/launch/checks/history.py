@@ -17,7 +17,7 @@ from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_node
 
 LOOKED_AT = 30  # newest runs
-LARGEST = 20_000_000  # bytes of an event log that is read for it
+LARGEST = 4_000_000  # bytes of an event log that is read for it
 _SAME = ("algorithm._target_", "model", "hardware", "engine", "sampler", "data.train_batch_size",
          "data.max_response_length", "data.max_prompt_length", "trainer.ppo_epochs")  # fmt: skip
 """What decides how long a step takes."""
@@ -41,12 +41,19 @@ def earlier(run: RunSpec) -> Earlier | None:
             fits = isinstance(node, dict) and _key(node) == wanted and folder.events.stat().st_size < LARGEST
         except (OSError, YAMLError, ValueError):
             continue
-        if not fits:
+        if not fits or not _finished(folder.events):
             continue
         state = fold(events_of(folder.events))
         if state.status == "finished" and state.seconds_per_step is not None:
             return Earlier(folder.name, state.seconds_per_step)
     return None
+
+
+def _finished(events: Path) -> bool:
+    """By its last line, so that the others' logs are not read whole."""
+    with events.open("rb") as file:
+        file.seek(max(events.stat().st_size - 4096, 0))
+        return b'"how":"finished"' in file.read().replace(b'": "', b'":"')
 
 
 def _newest(root: Path) -> Iterator[Path]:

@@ -36,6 +36,8 @@ def verdicts(run: RunSpec, here: bool) -> Iterator[Verdict]:
             return
         yield from _tokenizer(folder)
         yield from _targets(model, _named(folder))
+    else:
+        yield from _targets(model, _MATRICES if shape else None)
     context = f", {shape.max_position_embeddings:,} positions" if shape else ""
     yield Verdict("OK", "model", f"{told}{context}")
 

@@ -11,11 +11,13 @@ from pathlib import Path
 from launcher import machine
 from launcher.launch.doctor import packages
 from launcher.launch.folder import Folder
+from launcher.launch.room import visible_gpus
 from launcher.problems import said, shown
 from launcher.spec.hardware import Hardware
 from launcher.spec.run import RunSpec, Trainer
 from launcher.verdicts import Level, Verdict, of_problems
 
+IDLE = 0.9  # of its memory is free on a GPU that nobody uses
 UNSEEN = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")  # control, right-to-left and the like, halves of a letter
 
 
@@ -71,7 +73,7 @@ def hardware(run: RunSpec, here: bool) -> Iterator[Verdict]:
     if asked.is_cpu:
         yield Verdict("OK", "hardware", f"{_processes(asked)} on {machine.cores()} CPU cores")
         return
-    gpus = found.found
+    gpus = found.found[: len(visible_gpus())]
     if found.trouble:
         yield Verdict(
             level, "hardware", f"the GPUs' driver does not answer: {found.trouble}", "rlrun doctor tells more"
@@ -79,7 +81,7 @@ def hardware(run: RunSpec, here: bool) -> Iterator[Verdict]:
     elif not gpus:
         yield Verdict(
             level, "hardware.device", f"{asked.device} needs CUDA, and this machine has no GPU",
-            "hardware=cpu would do here, or a machine with GPUs",
+            "a machine with GPUs, or hardware=cpu and no other word of hardware, would do",
         )  # fmt: skip
     elif len(gpus) < asked.n_gpus_per_node:
         yield Verdict(
@@ -89,6 +91,12 @@ def hardware(run: RunSpec, here: bool) -> Iterator[Verdict]:
     else:
         names = ", ".join(sorted({gpu.name for gpu in gpus}))
         yield Verdict("OK", "hardware", f"{asked.n_gpus_per_node} of {len(gpus)} GPUs here ({names})")
+        busy = [gpu for gpu in gpus if gpu.free_bytes < IDLE * gpu.memory_bytes]
+        if len(gpus) - len(busy) < asked.n_gpus_per_node:
+            told = ", ".join(f"{gpu.index} has {gpu.free_bytes / 2**30:.0f} GiB free" for gpu in busy)
+            yield Verdict(
+                "WARN", "hardware", f"others hold memory of GPUs: {told}", "CUDA_VISIBLE_DEVICES of idle ones"
+            )
 
 
 def _processes(asked: Hardware) -> str:

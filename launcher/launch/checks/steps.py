@@ -65,8 +65,10 @@ def _micro_batches(run: RunSpec, sequences: int, per_prompt: int) -> int:
 
 def _times(frequency: int, steps: int | None) -> int | None:
     """How often something happens that also happens at the last step."""
-    if steps is None or frequency <= 0:
-        return None if steps is None else 1
+    if frequency <= 0:
+        return 1
+    if steps is None:
+        return None
     return steps // frequency + (steps % frequency > 0)
 
 
@@ -77,11 +79,18 @@ def _validations(run: RunSpec, steps: int | None, val_rows: int | None) -> int |
     return None if times is None else times + run.trainer.val_before_train
 
 
+def largest_batch(run: RunSpec, rows: int) -> int:
+    """The largest data.train_batch_size that so many rows fill, and that splits over processes and mini-batches."""
+    unit = math.lcm(run.hardware.processes, run.trainer.ppo_mini_batch_size or 1)
+    return rows // unit * unit
+
+
 def verdicts(run: RunSpec, found: Steps) -> Iterator[Verdict]:
     """What does not come out even, and what never happens."""
     trainer, batch = run.trainer, run.data.train_batch_size
     if found.rows is not None and found.rows < batch:
-        mend = f"at most {found.rows} would do" if found.rows else "more data would do"
+        fits = largest_batch(run, found.rows)
+        mend = f"{fits} would do" if fits else "more data, or fewer processes, would do"
         yield Verdict("FAIL", "data.train_batch_size", f"got {batch}, and the data has {found.rows} rows", mend)
         return
     yield Verdict("OK", "batch", _batch(run, found))

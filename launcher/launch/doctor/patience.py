@@ -11,8 +11,8 @@ T = TypeVar("T")
 
 
 def within(seconds: float, call: Callable[[], T]) -> T:
-    """What `call` returns. Raises the `OSError` or `ValueError` that it raised, and `TimeoutError` where it takes longer; then it goes
-    on in a thread that does not keep this process alive."""
+    """What `call` returns. Raises the `OSError` or `ValueError` that it raised, and `TimeoutError` where it takes
+    longer; then it goes on in a thread that does not keep this process alive."""
     future: Future[T] = Future()
 
     def run() -> None:

@@ -40,9 +40,9 @@ def run_of(*words: str) -> RunSpec:
         (Gpus("570.1", "12.8", EIGHT), True, "OK hardware: 8 of 8 GPUs here (NVIDIA H100 80GB HBM3)"),
         # people plan on a laptop for a cluster
         (Gpus(), False, "WARN hardware.device: h100 needs CUDA, and this machine has no GPU;"
-         " hardware=cpu would do here, or a machine with GPUs"),
+         " a machine with GPUs, or hardware=cpu and no other word of hardware, would do"),
         (Gpus(), True, "FAIL hardware.device: h100 needs CUDA, and this machine has no GPU;"
-         " hardware=cpu would do here, or a machine with GPUs"),
+         " a machine with GPUs, or hardware=cpu and no other word of hardware, would do"),
         (Gpus("570.1", "12.8", EIGHT[:2]), True,
          "FAIL hardware.n_gpus_per_node: got 8, and this machine has 2 GPUs; 2 would do"),
         (Gpus(trouble="Driver/library version mismatch"), True,

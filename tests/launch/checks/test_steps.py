@@ -52,8 +52,8 @@ def test_what_depends_on_rows_is_not_known_without_them() -> None:
     ("words", "rows", "line"),
     [
         (["data.train_batch_size=128"], 100,
-         "FAIL data.train_batch_size: got 128, and the data has 100 rows; at most 100 would do"),
-        ([], 0, "FAIL data.train_batch_size: got 8, and the data has 0 rows; more data would do"),
+         "FAIL data.train_batch_size: got 128, and the data has 100 rows; 100 would do"),
+        ([], 0, "FAIL data.train_batch_size: got 8, and the data has 0 rows; more data, or fewer processes, would do"),
         (["data.shuffle=false"], 100,
          "WARN data.train_batch_size: the last 4 of 100 rows are never learnt from; data.shuffle=true would do"),
         (["optim.lr_warmup_steps=12"], 100,
