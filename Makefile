@@ -10,7 +10,7 @@ VERL ?= .venv-verl
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint chaos bench oracles peers compare data test-verl docs picture settings clean merge downloads secrets launches
+.PHONY: help setup demo test lint chaos bench oracles peers compare data test-verl docs picture settings clean merge downloads secrets launches memory
 
 help:  ## list what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ launches: $(VENV)/ready-dev  ## launches that fail for people, each planned and 
 
 merge: $(VENV)/ready-dev  ## merge two models of 1 GB: memory, speed, and every number against the formula
 	$(VENV)/bin/python benchmarks/merge.py
+
+memory: $(VENV)/ready-dev  ## the memory estimate against the measured peak of 24 runs, and against verl's published rows
+	$(VENV)/bin/python benchmarks/memory.py
 
 $(PEERS)/ready: Makefile
 	$(PYTHON) -m venv $(PEERS)

@@ -1,4 +1,4 @@
-"""The memory estimate against the measured peak of real runs: `python benchmarks/memory.py [--device cuda] [--only sft]`.
+"""The memory estimate against the measured peak of real runs: `python benchmarks/memory.py [--device cuda]`.
 
 On a CPU what is measured is the most that the training process ever had resident (VmHWM); on a GPU it is
 `perf/max_memory_allocated_gb`. Models and rows are made here. Ends with 1 when the median error is over 10 %, one is
@@ -18,6 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
+from memory_published import every as published
+from memory_published import table as published_table
 from memory_settings import FITTED, HELD_OUT, ON_GPU, Setting, write_rows
 from rich.console import Console
 from rich.table import Table
@@ -87,8 +89,8 @@ def estimate_of(run: RunSpec) -> int:
 def measure(setting: Setting, root: Path, device: str) -> Measured:
     model = root / setting.model
     if not model.is_dir():
-        code = "import sys, memory_settings as m; from pathlib import Path; m.write_model(Path(sys.argv[1]), m.SHAPES[sys.argv[2]])"
-        subprocess.run([sys.executable, "-c", code, str(model), setting.model], check=True, cwd=Path(__file__).parent)
+        code = f"from memory_settings import *; write_model(Path({str(model)!r}), SHAPES[{setting.model!r}])"
+        subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent, env=os.environ | QUIET)
     write_rows(root, setting.prompt, setting.response)
     words = setting.words(root, root, device)
     run = resolve(words)
@@ -135,8 +137,9 @@ def main() -> int:
             out.print(f"{found[-1].name}: {found[-1].error:+.1%}", highlight=False)
     if given.json:
         given.json.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n")
-    out.print(table(found, given.device))
-    return 0 if judged(found, out) else 1
+    rows = published()
+    out.print(table(found, given.device), published_table(rows))
+    return 0 if judged(found, out) and all(row.agrees for row in rows) else 1
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ class Row:
     gpus: int
     gpu: str
     micro: int
-    """Sequences of a micro-batch on each GPU; where the script cuts by tokens, those of a mini-batch, which are fewer."""
+    """Sequences of a micro-batch on each GPU; where the script cuts by tokens, those of a mini-batch."""
     serving: Serving
     refused: tuple[int, ...] = ()
     megatron: bool = False

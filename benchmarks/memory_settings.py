@@ -31,6 +31,7 @@ SHAPES = {
     "llama-20m": Shape("llama", 384, 1024, 8, 6, 6, 8192),
     "qwen3-42m": Shape("qwen3", 512, 1536, 8, 8, 4, 16384),
     "qwen3-60m": Shape("qwen3", 640, 1920, 8, 10, 5, 32000, tied=True, stored="bfloat16"),
+    "llama-35m": Shape("llama", 448, 1792, 9, 7, 1, 12000, stored="bfloat16"),
     "llama-108m": Shape("llama", 768, 2048, 10, 12, 12, 24000),
     "qwen3-600m": Shape("qwen3", 1024, 3072, 28, 16, 8, 151936, tied=True, stored="bfloat16"),
     "llama-1200m": Shape("llama", 2048, 8192, 16, 32, 8, 128256, tied=True, stored="bfloat16"),
@@ -96,14 +97,14 @@ FITTED = (
 )
 """Seen while the estimate was made."""
 HELD_OUT = (
-    S("sft", "llama-108m", 32, 96, 4),
-    S("sft", "qwen3-60m", 100, 150, 3, batch=6, rank=32, dtype="bfloat16", checkpointing=True),
-    S("dpo", "qwen3-60m", 50, 90, 4, batch=4),
-    S("dpo", "llama-108m", 80, 40, 2, batch=2, rank=8),
-    S("grpo", "qwen3-60m", 120, 40, 6, n=3, batch=4, dtype="bfloat16"),
-    S("grpo", "llama-108m", 60, 30, 8, n=4, batch=4, rank=16, checkpointing=True),
-    S("ppo", "qwen3-60m", 40, 40, 8, checkpointing=True),
-    S("ppo", "llama-108m", 50, 30, 4, batch=4, rank=8, dtype="bfloat16"),
+    S("sft", "llama-108m", 40, 80, 6, batch=6),
+    S("sft", "qwen3-60m", 80, 120, 5, batch=5, rank=24, dtype="bfloat16", checkpointing=True),
+    S("dpo", "qwen3-60m", 30, 70, 6, batch=6, dtype="bfloat16"),
+    S("dpo", "llama-35m", 70, 50, 4, batch=4, rank=64),
+    S("grpo", "qwen3-60m", 100, 24, 10, n=5, batch=4),
+    S("grpo", "llama-108m", 90, 30, 6, n=3, batch=4, rank=16, checkpointing=True),
+    S("ppo", "llama-35m", 60, 60, 5, n=3, batch=5, checkpointing=True),
+    S("ppo", "qwen3-60m", 30, 40, 4, batch=6, rank=12, dtype="bfloat16"),
 )
 """Measured only when it was made."""
 ON_GPU = tuple(

@@ -92,14 +92,25 @@ def fits(memory: Memory, limit_bytes: int) -> bool:
 
 
 def largest_micro_batch(run: RunSpec, limit_bytes: int) -> Change | None:
-    """The setting of the largest micro-batch that fits; None where even the smallest does not."""
+    """The setting of the largest micro-batch that fits; None where even the smallest does not.
+
+    A larger one than an update has rows would change nothing.
+    """
+    rows = _rows(run)
     if run.trainer.max_tokens_per_gpu:
         name, least = "trainer.max_tokens_per_gpu", run.data.max_prompt_length + run.data.max_response_length
-        most = 2**17
+        most = max(rows * least, least)
     else:
-        name, least, most = "trainer.micro_batch_size_per_gpu", 1, 2**12
+        name, least, most = "trainer.micro_batch_size_per_gpu", 1, rows
     value = _largest(run, name, least, most, limit_bytes)
-    return value and (name, value)
+    return None if value is None else (name, value)
+
+
+def _rows(run: RunSpec) -> int:
+    """Sequences that one process learns from in an update."""
+    each = run.sampler.n if run.algorithm.sampled else 2 if run.algorithm.data == "pairs" else 1
+    prompts = run.trainer.ppo_mini_batch_size or run.data.train_batch_size
+    return max(prompts // run.hardware.processes, 1) * each
 
 
 def _largest(run: RunSpec, name: str, least: int, most: int, limit_bytes: int) -> int | None:
@@ -141,7 +152,7 @@ def _together(run: RunSpec, limit_bytes: int, same: bool) -> Advice | None:
 
     With `same`, only those that leave the result as it is.
     """
-    words, prices, last = list[str](), list[str](), None
+    words, prices, last = dict[str, str](), dict[str, None](), None
     for _ in range(MOST_TOGETHER):
         now = run.engine.memory(run)
         offers = [offer for offer in _offers(run, limit_bytes) if offer.same or not same]
@@ -152,11 +163,20 @@ def _together(run: RunSpec, limit_bytes: int, same: bool) -> Advice | None:
         changed = _changed(run, offer.changes)
         if changed is None or best.peak_bytes >= now.peak_bytes:
             break
-        words, prices = [*words, *best.words], [*prices, best.price]
-        run, last = changed, Advice(tuple(words), best.peak_bytes, best.fits, ", ".join(prices))
+        words |= _typed(offer.changes)
+        prices[best.price] = None
+        run, last = changed, best
         if best.fits:
             break
-    return last if last and len(prices) > 1 else None
+    if last is None or len(words) < 2:
+        return None
+    if last.fits and (micro := largest_micro_batch(run, limit_bytes)) and micro[0] in words:  # it had to be small alone
+        run, words = _changed(run, (micro,)) or run, words | _typed((micro,))
+    memory = run.engine.memory(run)
+    assert memory
+    return Advice(
+        tuple(f"{name}={value}" for name, value in words.items()), memory.peak_bytes, last.fits, ", ".join(prices)
+    )
 
 
 def _advice(run: RunSpec, offer: _Offer, limit_bytes: int) -> Advice | None:
@@ -165,13 +185,18 @@ def _advice(run: RunSpec, offer: _Offer, limit_bytes: int) -> Advice | None:
     memory = changed and changed.engine.memory(changed)
     if not memory:
         return None
-    words = tuple(f"{name}={_written(value)}" for name, value in offer.changes)
+    words = tuple(f"{name}={value}" for name, value in _typed(offer.changes).items())
     return Advice(words, memory.peak_bytes, fits(memory, limit_bytes), offer.price)
+
+
+def _typed(changes: tuple[Change, ...]) -> dict[str, str]:
+    return {name: _written(value) for name, value in changes}
 
 
 def _offers(run: RunSpec, limit_bytes: int) -> Iterator[_Offer]:
     """All that can be changed without changing the task, the cheapest first. Some are not valid for this run."""
-    slower, later = "the same result, in smaller parts", ("rollout",)
+    slower = "the same result, in smaller parts"
+    later: tuple[PhaseName, ...] = ("rollout",)
     micro = largest_micro_batch(run, limit_bytes) or (
         ("trainer.micro_batch_size_per_gpu", 1)
         if not run.trainer.max_tokens_per_gpu
@@ -204,14 +229,15 @@ def _offers(run: RunSpec, limit_bytes: int) -> Iterator[_Offer]:
 
 
 def _changed(run: RunSpec, changes: tuple[Change, ...]) -> RunSpec | None:
-    """The run with other settings; None where it would not be a valid one, or nothing would change."""
+    """The run with other settings; None where it would not be a valid one."""
     made: Any = run
     try:
         for name, value in changes:
             made = _with(made, name.split("."), value)
     except (ValidationError, LookupError):
         return None
-    return None if made == run else made
+    changed: RunSpec = made
+    return changed
 
 
 def _with(settings: Any, path: list[str], value: Any) -> Any:

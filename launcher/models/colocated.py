@@ -1,7 +1,7 @@
 """Training and serving that take turns on the same GPUs: what a GPU holds in each phase. Pure arithmetic.
 
-Training is sharded (FSDP, or tensor parallel), serving takes its share of each GPU (vLLM's gpu_memory_utilization) while
-answers are written, and leaves it while weights are trained.
+Training is sharded (FSDP, or tensor parallel). Serving takes its share of each GPU (vLLM's gpu_memory_utilization)
+while answers are written, and leaves it while weights are trained.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from launcher.models import activations, size
 from launcher.models.activations import Numbers
-from launcher.spec.memory import Memory, Phase
+from launcher.spec.memory import Memory, Part, Phase
 from launcher.spec.model import Architecture
 
 ASLEEP = 2 * 2**30
@@ -53,15 +53,19 @@ class Serving:
 def memory(a: Architecture, training: Training, serving: Serving, gpu_bytes: int) -> Memory:
     """Rollout, sync and update of one GPU."""
     shards = _shards(a, training)
-    lies = {} if training.offload else {"weights": shards.weights, "optimizer": shards.optimizer}
+    lies: dict[Part, int] = {} if training.offload else {"weights": shards.weights, "optimizer": shards.optimizer}
     serves = round(serving.share * gpu_bytes)
     served = size.parameters(a) * size.BFLOAT16 // serving.tensor_parallel
     layers = _gathered(a, training)
-    learns = {"weights": shards.weights + layers, "optimizer": shards.optimizer, "gradients": shards.gradients}
+    learns: dict[Part, int] = {
+        "weights": shards.weights + layers,
+        "optimizer": shards.optimizer,
+        "gradients": shards.gradients,
+    }
     return Memory(
         (
             Phase("rollout", {**lies, "kv_cache": max(serves, served)}),
-            Phase("sync", {"weights": shards.weights + layers + served, "optimizer": lies.get("optimizer", 0)}),
+            Phase("sync", {**lies, "weights": shards.weights + layers + served}),
             Phase("update", {**learns, **_computed(a, training), "runtime": ASLEEP}),
         ),
         BAND,
@@ -98,7 +102,7 @@ def _gathered(a: Architecture, training: Training) -> int:
     return (outside + 2 * layer) * size.BFLOAT16
 
 
-def _computed(a: Architecture, training: Training) -> dict[str, int]:
+def _computed(a: Architecture, training: Training) -> dict[Part, int]:
     numbers = Numbers(size.BFLOAT16, mixed=True, rank=training.rank)
     kept, layer = a.hidden_size * size.BFLOAT16, activations.saved(a, numbers)
     layers = a.num_hidden_layers

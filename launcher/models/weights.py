@@ -91,12 +91,12 @@ def _read_by_a_loader(folder: Path) -> list[str]:
     return [ADAPTER] if (folder / ADAPTER).is_file() else []
 
 
-def largest_bytes(folder: Path) -> int:
-    """Of the largest of the folder's files of weights, which loaders map into memory one by one; 0 without any."""
+def sizes(folder: Path) -> list[int]:
+    """Bytes of each of the folder's files of weights; none where one is missing."""
     try:
-        return max(((folder / name).stat().st_size for name in _read_by_a_loader(folder)), default=0)
+        return [(folder / name).stat().st_size for name in _read_by_a_loader(folder)]
     except OSError:  # the index names a file that is not here
-        return 0
+        return []
 
 
 def counted(folder: Path) -> dict[str, int]:

@@ -23,6 +23,11 @@ MARK = "@rlrun "
 """Begins an event on a line of rank 0; lines without it are talk, and only kept."""
 
 
+MALLOC = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0:glibc.malloc.mxfast=0"}
+"""For processes that compute on a CPU. glibc cuts an aligned tensor out of a larger hole, and keeps what is left over
+(under 100 bytes) aside for small requests. There it holds apart the holes of the tensors around it, which then fit
+nothing as large again. Given back at once, it lets holes join: up to a quarter less memory, at the same speed."""
+
 Resting = Literal["weights", "reference", "critic", "reward"]
 
 
@@ -87,10 +92,13 @@ class Torch(Engine):
 
     def plan(self, run: RunSpec, folder: Path, start: int = 0) -> Plan:
         processes = run.hardware.processes
+        malloc = MALLOC if run.hardware.is_cpu else {}
         argv = (sys.executable, "-P", "-m", "launcher.engines.torch.worker", str(folder), str(start))
         return Plan(
             tuple(
-                Process(rank, argv, {"RANK": str(rank), "WORLD_SIZE": str(processes), "LOCAL_RANK": str(rank)})
+                Process(
+                    rank, argv, {"RANK": str(rank), "WORLD_SIZE": str(processes), "LOCAL_RANK": str(rank), **malloc}
+                )
                 for rank in range(processes)
             )
         )

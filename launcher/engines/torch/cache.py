@@ -25,9 +25,9 @@ class Growing(DynamicLayer):
         end = held + key_states.shape[2]
         if self._room is None or end > self._room[0].shape[2]:
             self._room = _larger(self.keys, held, end, key_states), _larger(self.values, held, end, value_states)
-        for room, new in zip(self._room, (key_states, value_states), strict=True):
-            room[:, :, held:end] = new
-        self.keys, self.values = (room[:, :, :end] for room in self._room)
+        for place, new in zip(self._room, (key_states, value_states), strict=True):
+            place[:, :, held:end] = new
+        self.keys, self.values = (place[:, :, :end] for place in self._room)
         return self.keys, self.values
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
@@ -35,7 +35,7 @@ class Growing(DynamicLayer):
         if self._room is not None:
             length = self.get_seq_length()
             self._room = self._room[0].index_select(0, beam_idx), self._room[1].index_select(0, beam_idx)
-            self.keys, self.values = (room[:, :, :length] for room in self._room)
+            self.keys, self.values = (place[:, :, :length] for place in self._room)
 
 
 def empty(config: Any) -> DynamicCache:

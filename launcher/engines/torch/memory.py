@@ -21,7 +21,18 @@ from launcher.spec.model import Architecture
 from launcher.spec.run import RunSpec
 
 MIB = 2**20
-BAND = 0.15
+BAND = {"cpu": 0.15, "cuda": 0.1}
+"""How far estimates may be off. A CPU's malloc keeps memory that nothing holds, more or less of it."""
+RUNTIME = 385 * MIB
+"""Interpreter, torch and transformers on a CPU; peft and torch's groups of processes come to it. Measured."""
+PEFT, GROUP = 15 * MIB, 60 * MIB
+TOP = 48 * MIB
+"""glibc returns memory when twice its largest threshold (32 MiB) is free at the heap's end: most of it, measured."""
+MAPPED = 32 * MIB
+"""A tensor from this size on has pages of its own, which go when it goes: it leaves no hole."""
+HOLES, HOLES_BETWEEN = 0.2, 0.4
+"""Of activations, what the heap loses to holes that nothing as large fits into; more where gradients of all weights come
+to lie between them. Measured with glibc 2.36 and the settings of `MALLOC`."""
 HEAD = Head(block=LOGITS, kept=KEPT)
 Parts = dict[Part, int]
 
@@ -78,12 +89,12 @@ class _Estimate:
         if self._scores_before():
             phases.append(self._log_prob())
         phases += [self._update(), self._save()]
-        return Memory(tuple(self._phase(name, parts) for name, parts in phases), BAND)
+        band = BAND["cuda" if self.on_gpu else "cpu"]
+        return Memory(tuple(self._phase(name, parts) for name, parts in phases), band)
 
     def _phase(self, name: PhaseName, parts: Parts) -> Phase:
         """With what is there in every phase."""
-        moving = sum(parts.get(part, 0) for part in ("activations", "logits", "gradients", "kv_cache"))
-        parts = {**parts, "runtime": self._runtime(), "allocator": self._fragments(moving)}
+        parts = {"runtime": self._runtime(), "allocator": self._lost(), **parts}
         return Phase(name, {part: round(count) for part, count in parts.items() if count})
 
     # ---- what lies there
@@ -209,15 +220,16 @@ class _Estimate:
         of_head = 0 if network is self.critic or numbers.rank else a.vocab_size * a.hidden_size
         before = network.trained // self.shards if w.parts > 1 else 0  # of the micro-batches before
         hidden = 2 * w.predicted * a.hidden_size * numbers.norms
-        head = {
+        head: Parts = {
             "activations": at_head + hidden,
             "logits": logits,
             "gradients": before + of_head * max(4, numbers.weights),
         }
         first = of_head * numbers.weights + network.layer if not w.parts > 1 else 0
-        body = {"activations": at_layer + kept, "gradients": before + first}
-        step = {"gradients": network.trained // self.shards + (network.layer if self.shards > 1 else 0)}
+        body: Parts = {"activations": at_layer + kept, "gradients": before + first}
+        step: Parts = {"gradients": network.trained // self.shards + (network.layer if self.shards > 1 else 0)}
         fullest = max((head, body, step), key=lambda held: sum(held.values()))
+        parts["allocator"] = self._lost(max(at_head, at_layer), bool(numbers.rank))
         return parts | fullest
 
     def _attention_extra(self, learning: bool) -> int:
@@ -250,15 +262,15 @@ class _Estimate:
         """Interpreter and libraries on a CPU, context and workspaces on a GPU: measured."""
         if self.on_gpu:
             return 0
-        more = 15 * MIB if self.numbers.rank else 0
-        return 380 * MIB + more + (60 * MIB if self.run.hardware.processes > 1 else 0)
+        return RUNTIME + (PEFT if self.numbers.rank else 0) + (GROUP if self.run.hardware.processes > 1 else 0)
 
-    def _fragments(self, moving: int) -> int:
-        """A CPU's malloc keeps holes between small tensors."""
-        return 0 if self.on_gpu else int(FRAGMENTS * moving)
-
-
-FRAGMENTS = 0.2
+    def _lost(self, activations: int = 0, adapters: bool = False) -> int:
+        """What a CPU's malloc keeps beside so many bytes of activations."""
+        if self.on_gpu:
+            return 0
+        holes = HOLES if adapters or self.run.model.enable_gradient_checkpointing else HOLES_BETWEEN
+        one = self.work.tokens * self.shape.hidden_size * self.numbers.computed  # a tensor
+        return TOP + int(holes * activations * min(MAPPED / one, 1))
 
 
 def _weighed(a: Architecture, numbers: Numbers) -> Weighed:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from launcher.engines.torch.blocks import pays, room
 from launcher.models import config, size, weights
+from launcher.models.activations import BYTES
 from launcher.models.pretrained import Pretrained
 from launcher.rewards.model import RewardModel
 from launcher.spec.model import Model
@@ -34,7 +35,7 @@ class Workload:
     """Prompts read at the same time."""
     batch_bytes: int
     file_bytes: int
-    """Of the file that weights are read from, as far as it lies in memory while they are."""
+    """Of the file that weights are read from, as far as it lies in memory beside them."""
     reward_bytes: int
     sampled: bool
     scored_before: bool
@@ -101,8 +102,8 @@ def _micro(run: RunSpec, rows: int, each: int) -> tuple[int, int]:
     else:
         whole, left = divmod(most, prompt + family * response)
         rows = min(rows, whole * family + max(left - prompt, 0) // response)
-    if family == 1 or rows % family == 0:
-        return rows, rows // family
+    if rows % family == 0 or family % rows == 0:
+        return rows, -(-rows // family)
     return rows, min(rows, (rows + family - 2) // family + 1)  # the first and the last may be parts of a family
 
 
@@ -114,10 +115,15 @@ def _held_out(run: RunSpec) -> int:
 
 
 def _file_bytes(model: Model) -> int:
-    """safetensors maps a file; what was read of it counts as memory until it is closed."""
+    """A file is mapped into memory; where its weights are cast, both lie there until it is closed.
+
+    Weights that are not here are taken to be stored in bfloat16, as most are.
+    """
     if not isinstance(model, Pretrained) or model.shape is None:
         return 0
-    return weights.largest_bytes(model.folder) or size.parameters(model.shape) * size.BFLOAT16
+    count = size.parameters(model.shape)
+    files = weights.sizes(model.folder) or [count * size.BFLOAT16]
+    return 0 if round(sum(files) / count) == BYTES[model.dtype] else max(files)
 
 
 def _reward_bytes(run: RunSpec) -> int:

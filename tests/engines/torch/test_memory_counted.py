@@ -1,4 +1,4 @@
-"""The estimate's arithmetic against what autograd really keeps: every saved tensor of the engine's own model counted."""
+"""The estimate's arithmetic against what autograd really keeps: every saved tensor is counted."""
 
 from __future__ import annotations
 

@@ -1,0 +1,59 @@
+"""The estimate against real runs, watched from outside as benchmarks/memory.py does it for 24 settings."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[3]
+OFF = 0.25  # at most, of any setting
+
+
+@pytest.fixture(scope="module")
+def bench(monkeypatch_module: pytest.MonkeyPatch) -> Any:
+    monkeypatch_module.syspath_prepend(str(ROOT / "benchmarks"))
+    spec = importlib.util.spec_from_file_location("bench_memory", ROOT / "benchmarks" / "memory.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["bench_memory"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def monkeypatch_module() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("memory")
+
+
+@pytest.mark.parametrize("algorithm", ["sft", "dpo", "grpo"])
+def test_a_run_takes_what_was_said(algorithm: str, bench: Any, root: Path) -> None:
+    """One micro-batch of several; for GRPO with adapters in bfloat16, for DPO with layers computed again."""
+    setting = bench.Setting(
+        algorithm, "llama-20m", 64, 64, 4, batch=4, rank=8 if algorithm == "grpo" else 0,
+        checkpointing=algorithm == "dpo", dtype="bfloat16" if algorithm == "grpo" else "float32",
+    )  # fmt: skip
+    found = bench.measure(setting, root, "cpu")
+    assert abs(found.error) <= OFF
+    assert not found.trusted, "a limit under the measured peak was called enough"
+
+
+def test_every_published_row_fits(bench: Any) -> None:
+    """What verl's table says was run must fit by our arithmetic; what its authors found too much is near it."""
+    rows = bench.published()
+    assert len(rows) == 12
+    for one in rows:
+        assert one.agrees, one.row
+        assert all(share >= 0.8 for share in one.refused), one.row
+    assert any(not one.at_longest_bytes <= one.card_bytes for one in rows), "full lengths would not fit, as GSM8K's do"
