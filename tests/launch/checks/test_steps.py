@@ -44,7 +44,7 @@ def test_numbers(words: list[str], counted: dict[str, float]) -> None:
 
 def test_what_depends_on_rows_is_not_known_without_them() -> None:
     found = steps_of(run_of(), None, None)
-    assert (found.steps, found.steps_per_epoch, found.left_over, found.checkpoints) == (None, None, None, None)
+    assert (found.steps, found.steps_per_epoch, found.left_over, found.checkpoints) == (None, None, None, 1)
     assert steps_of(run_of("trainer.total_training_steps=7"), None, None).steps == 7
 
 
