@@ -16,6 +16,7 @@ from launcher.models import merge, written
 from launcher.models.merge_plan import LORA, Asked
 from launcher.models.tensors import Shape
 from launcher.problems import Problems
+from launcher.secrets import blotted
 
 Show = Callable[[str, int, int], None]
 README = "README.md"
@@ -83,7 +84,7 @@ def _copied(run: Folder, one: Kept, policy: models.Folder, out: Path, show: Show
                 digests[(to / name).relative_to(draft).as_posix()] = digest
             shapes = [Shape(tensor.name, tensor.dtype, tensor.shape) for tensor in part.tensors.values()]
             written.read_back(to, shapes, found, told("reading back"))
-        (draft / README).write_text(_card(run, one, _base_of(policy)), encoding="utf-8")
+        (draft / README).write_text(blotted(_card(run, one, _base_of(policy))), encoding="utf-8")
     tensors = sum(len(part.tensors) for part in parts)
     return Exported(out, one.step, size, tensors, policy.is_adapter, digests)
 

@@ -19,7 +19,7 @@ from hydra._internal.sources_registry import SourcesRegistry
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import OmegaConf
 from omegaconf.errors import InterpolationResolutionError
-from yaml import MarkedYAMLError, YAMLError
+from yaml import YAMLError
 
 from launcher.bounded import SIZE, VALUES, Unbounded, check
 from launcher.launch.referred import defaults
@@ -47,11 +47,10 @@ class Own(FileConfigSource):
             check(_beginning(file))
         except Unbounded as error:
             raise Problems([f"{file}:{error.line}: {error}"]) from error
-        except MarkedYAMLError as error:
-            line = error.problem_mark.line + 1 if error.problem_mark else 1
-            raise Problems([f"{file}:{line}: {error.problem}; YAML would do"]) from error
-        except (YAMLError, OSError) as error:
-            raise Problems([f"{file}: {said(error)}; YAML would do"]) from error
+        except OSError as error:
+            raise Problems([f"{file}: {said(error)}; a file that can be read would do"]) from error
+        except YAMLError:
+            pass  # no YAML, as the next line says
         return super().load_config(config_path)
 
 

@@ -17,6 +17,7 @@ from launcher.models.folder import CONFIG, Folder, few
 from launcher.models.merge_plan import SAME, Asked, Plan, planned
 from launcher.models.tensors import FLOATS, Reader, examined
 from launcher.problems import Problems
+from launcher.secrets import blotted
 
 RECORD = "merge.json"
 
@@ -53,7 +54,7 @@ def merge(asked: Asked, show: Show) -> Merged:
                 written.copy_beside(plan.words.path, tokens, draft)
             _write_config(plan.like, asked.dtype, draft)
             for name, text in asked.texts.items():
-                (draft / name).write_text(text, encoding="utf-8")
+                (draft / name).write_text(blotted(text), encoding="utf-8")
             written.write_json(draft / RECORD, _record(asked, plan, digests, files))
             written.read_back(draft, shapes, files, told.doing("reading back"))
     finally:

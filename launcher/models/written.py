@@ -19,6 +19,7 @@ from launcher.files import expanded, sync_path
 from launcher.models.folder import INDEX, WEIGHTS, opened
 from launcher.models.tensors import CHUNK, Shape, Told, Writer, examined, laid_out
 from launcher.problems import Problems
+from launcher.secrets import blotted
 
 BESIDE = (".json", ".jinja", ".txt", ".model", ".tiktoken", ".py")
 """Endings of what belongs to a model beside its weights."""
@@ -189,4 +190,4 @@ def copied(source: Path, target: Path, told: Told) -> str:
 
 
 def write_json(path: Path, node: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(node, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.write_text(blotted(json.dumps(node, indent=2, ensure_ascii=False)) + "\n", encoding="utf-8")

@@ -14,6 +14,7 @@ from launcher import checkpoints, metrics
 from launcher.engines.torch import state, world
 from launcher.engines.torch.policy import Policy
 from launcher.events import writable
+from launcher.secrets import blotted
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ class Saver:
 
     def _fill(self, folder: Path, position: Position, held: state.Held) -> None:
         state.write(self.policy, held, folder)
-        (folder / "trainer.json").write_text(json.dumps(writable(asdict(position)), indent=1) + "\n")
+        (folder / "trainer.json").write_text(blotted(json.dumps(writable(asdict(position)), indent=1)) + "\n")
 
 
 def position_of(folder: Path) -> Position:
