@@ -163,7 +163,7 @@ def test_every_way_out_is_one_of_these(tmp_path, planted: str) -> None:
     log = Log.open(tmp_path / "log")
     log.append(f"b {planted}")
     log.close()
-    far = "." * 290
+    far = "." * 276
 
     def fails() -> None:
         raise RuntimeError(f"{far}{planted}")

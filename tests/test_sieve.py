@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from launcher.clusters.local import TOLD, Local
 from launcher.sieve import LONGEST
+from launcher.spec.engine import Plan, Process
 
 SECRET = "correct-Horse 77"
 SIEVE = [sys.executable, "-P", "-m", "launcher.sieve"]
@@ -69,3 +71,35 @@ def test_it_outlives_what_ends_the_others(tmp_path: Path) -> None:
 def test_the_log_is_its_owners(tmp_path: Path) -> None:
     sieved([b"x\n"], tmp_path / "log")
     assert (tmp_path / "log").stat().st_mode & 0o777 == 0o600
+
+
+KILLED = "import os, signal; os.write(1, b'told'); os.write(2, b' and cut'); os.kill(os.getpid(), signal.SIGKILL)"
+
+
+def test_what_a_killed_process_said_last_is_kept(tmp_path: Path) -> None:
+    """As the cluster starts it: through a job's pipes, which only the process holds."""
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    with (tmp_path / "lock").open("w") as lock:
+        job = Local().start(Plan((Process(0, (sys.executable, "-c", KILLED)),)), logs, lock.fileno())
+        while (code := job.exit_code()) is None:
+            pass
+    assert (code, (logs / "rank-0.log").read_bytes()) == (-signal.SIGKILL, b"told and cut")
+
+
+def test_an_event_is_in_the_log_though_the_sieve_is_gone(tmp_path: Path) -> None:
+    """It is the truth about a run, so nothing stands between it and the disk."""
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    tells = f"import os; os.write(int(os.environ['{TOLD}']), b'event\\n')"
+    with (tmp_path / "lock").open("w") as lock:
+        job = Local().start(Plan((Process(0, (sys.executable, "-c", f"input(); {tells}")),)), logs, lock.fileno())
+        job._sieve.kill()
+        job._sieve.wait()
+        (process,) = job._processes
+        assert process.stdin
+        process.stdin.write(b"go\n")
+        process.stdin.flush()
+        while job.exit_code() is None:
+            pass
+    assert (logs / "rank-0.log").read_bytes() == b"event\n"

@@ -59,8 +59,6 @@ class Pretrained(FromHub, Model):
 
     def _unsafe(self, folder: Path) -> list[str]:
         """What must not be loaded from a folder that looks like a model's."""
-        if found := config.faults(folder):
-            return [f"model.path: {line}" for line in found]
         node = config.read(folder) or {}
         code = "" if self.trust_remote_code else config.foreign_code(node)
         if code:
@@ -70,7 +68,8 @@ class Pretrained(FromHub, Model):
             ]
         if newest_first(Path(self.path).expanduser() / "checkpoints"):
             return []  # a run's: the newest that verifies is taken, whatever this one is
-        return [f"model.path: {line}" for line in weights.folder_faults(folder) or weights.cut_faults(folder)]
+        found = config.faults(folder) or weights.folder_faults(folder) or weights.cut_faults(folder)
+        return [f"model.path: {line}" for line in found]
 
 
 def _is_model(folder: Path) -> bool:
