@@ -27,7 +27,7 @@ RUNTIME = 385 * MIB
 """Interpreter, torch and transformers on a CPU; peft and torch's groups of processes come to it. Measured."""
 PEFT, GROUP = 15 * MIB, 60 * MIB
 TOP = 48 * MIB
-"""glibc returns memory when twice its largest threshold (32 MiB) is free at the heap's end: most of it was seen."""
+"""glibc returns memory when twice its largest threshold (32 MiB) is free at the heap's end: most of it, as seen."""
 MAPPED = 32 * MIB
 """A tensor from this size on has pages of its own, which go when it goes: it leaves no hole."""
 HOLES, HOLES_BETWEEN = 0.2, 0.4

@@ -7,6 +7,7 @@ run's spec.yaml, tells what happens in the log that it is given, or on standard 
 
 from __future__ import annotations
 
+import atexit
 import gc
 import logging
 import os
@@ -112,5 +113,18 @@ def _nothing(event: Event) -> None:
     """Only rank 0 tells."""
 
 
+def _end(code: int) -> None:
+    """End one of several processes without taking the interpreter apart: what torch's threads do meanwhile has aborted
+    processes that had finished."""
+    atexit._run_exitfuncs()
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    ended = main()
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        _end(ended)
+    sys.exit(ended)
