@@ -17,6 +17,7 @@ from functools import cache
 
 MARK = "[secret]"
 LEAST = 8  # characters of a value that is blotted wherever it stands; a shorter one would blot words, too
+_SHORTEST = 6  # ... of one that is learned
 
 _SURE = {"token", "secret", "auth", "authorization", "cookie", "password", "passwd", "passphrase", "apikey"}
 _OF_KEY = {"api", "access", "private", "secret", "signing"}  # any other key may be that of a dict
@@ -39,20 +40,38 @@ def setting(name: str) -> bool:
 
 
 _OF_MODELS = {"eos", "bos", "pad", "unk", "sep", "cls", "mask", "image", "video", "audio", "special", "stop"}
+_MODEL_PARTS = {word.upper() for word in _OF_MODELS}
 
 # ---- the environment
 
-_VARIABLE = re.compile(
-    r"(TOKEN|SECRET|PASSW(OR)?D|PASSPHRASE|PASS|PAT|JWT|API_?KEY|_KEY|ACCESS_KEY_ID|CREDENTIALS?|COOKIE|AUTH|AUTHORIZATION"
-    r"|DSN|WEBHOOK(_URL)?|CONNECTION_STRING)(_?[0-9]+)?$|SECRET.*KEY|^SECRET_|_SECRET_|PASSWORD_",
-    re.IGNORECASE,
+_ANYWHERE = {"TOKENS", "SECRETS", "PASSWORDS", "CREDS", "CREDENTIAL", "CREDENTIALS", "SAS", "JWT", "COOKIES", "DSN",
+             "WEBHOOK"}  # fmt: skip
+_AT_END = {"PASS", "SSHPASS", "PAT", "AUTH", "AUTHORIZATION"}  # `AUTH_SOCK` and `PASS_RATE` are none
+_ENDINGS = ("TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "APIKEY", "COOKIE")  # of a segment, as in PGPASSWORD
+_KEY_OF = set(
+    "API ACCESS PRIVATE SECRET ENCRYPTION SIGNING MASTER DEPLOY SSH OPENAI ANTHROPIC AZURE AWS GCP GOOGLE GEMINI HF"
+    " HUGGINGFACE WANDB SWANLAB COMET NEPTUNE KAGGLE MODELSCOPE DASHSCOPE DEEPSEEK MISTRAL COHERE GROQ XAI TOGETHER"
+    " FIREWORKS REPLICATE OPENROUTER PERPLEXITY MOONSHOT ZHIPU NVIDIA NGC LANGSMITH LANGFUSE TAVILY SERPER PINECONE"
+    " STRIPE SLACK DATADOG SENTRY".split()
 )
+_COUNTED = {"MAX", "MIN", "NUM", "NEW", "TOTAL", "PER"}  # of tokens that a model reads
+_ASIDE = {"NAME", "FILE", "PATH", "DIR", "SOCK", "ENV", "TYPE", "ENDPOINT", "LIMIT", "COUNT", "BUDGET", "LENGTH"}
+"""A variable whose last segment is one of these says where the secret is, or something about it."""
 _LOGIN = re.compile(r"://([^\s/?#]*)@")
 
 
 def variable(name: str) -> bool:
     """Whether an environment variable of this name holds a secret: HF_TOKEN, WANDB_API_KEY, AWS_SECRET_ACCESS_KEY."""
-    return bool(_VARIABLE.search(name))
+    parts = [part.rstrip("0123456789") for part in name.upper().split("_")]
+    parts = [part for part in parts if part]
+    if not parts or parts[-1] in _ASIDE:
+        return False
+    whole = set(parts)
+    if whole & _ANYWHERE or (parts[-1] in _AT_END) or "CONNECTION_STRING" in name.upper():
+        return not ("TOKENS" in whole and whole & _COUNTED)
+    if ("PWD" in whole and len(parts) > 1) or ("KEY" in whole and whole & _KEY_OF and "PUBLIC" not in whole):
+        return True
+    return any(part.endswith(_ENDINGS) for part in parts) and not whole & _MODEL_PARTS
 
 
 def of_environment(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -73,9 +92,18 @@ def of_url(text: str) -> Iterator[str]:
 def _guessable(value: str) -> bool:
     """Whether innocent text may well hold it: a short word or number, a path."""
     word = value.isalpha() and value in (value.lower(), value.title(), value.upper())
-    if len(value) < LEAST or value in MARK or (len(value) < 12 and (word or value.isdigit())):
+    if len(value) < LEAST or value in MARK or (len(value) < 12 and (word or _number(value))):
         return True
     return value.startswith(("/", "~/", "./", "../")) and value.count("/") > 1 and _is_place(value)
+
+
+def _number(value: str) -> bool:
+    """Whether it is a measure, and so no secret: blotting it would leave JSON that nobody can read."""
+    try:
+        float(value.rstrip("."))
+    except ValueError:
+        return False
+    return True
 
 
 def _is_place(value: str) -> bool:
@@ -101,7 +129,7 @@ def forms(value: str) -> list[str]:
             text = base64.b64encode(bytes(before) + data).decode()[-(-8 * before // 6) : bits // 6]
             found += [text, text.replace("+", "-").replace("/", "_")]
     lines = [line for line in value.splitlines() if len(line) >= 2 * LEAST]  # logs hold a key of several lines so
-    return [form for form in dict.fromkeys([*found, *lines]) if len(form) >= LEAST]
+    return [form for form in dict.fromkeys([*found, *lines]) if len(form) >= _SHORTEST]
 
 
 _learned: set[str] = set()
@@ -109,7 +137,7 @@ _learned: set[str] = set()
 
 def learn(value: str) -> None:
     """Blot this value, too, from here on, in this process."""
-    if len(value) >= LEAST - 2 and value not in MARK:
+    if len(value) >= _SHORTEST and value not in MARK:
         _learned.add(value)
         known.cache_clear()
 
@@ -124,6 +152,14 @@ def known() -> tuple[str, ...]:
 # ---- what tokens look like
 
 _EDGE = r"(?:(?<![A-Za-z0-9])|(?<=\\[bfnrt]))"  # a line's end is `\n` in JSON, and no letter before a token
+_LINE_END = r"(?:\r?\n|\\{1,4}[nr])"
+_PEM = (  # a whole line is the key's, or a long run is; what follows is not, also where the end was cut off
+    r"-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----"
+    rf"(?:{_LINE_END}[ \t]{{0,16}}(?:Proc-Type|DEK-Info): [A-Za-z0-9,-]{{1,80}}(?={_LINE_END})){{0,2}}"
+    rf"(?:(?:{_LINE_END}){{1,3}}[ \t]{{0,16}}[A-Za-z0-9+/=]{{1,4096}}+(?=[\s\\\"'-]|\Z)"
+    r"|[ \t]{0,3}[A-Za-z0-9+/=]{32,4096}+){0,200}"
+    rf"(?:(?:{_LINE_END}|[ \t]){{0,3}}[A-Za-z0-9+/=]{{0,64}}(?:{_LINE_END}|[ \t]){{0,3}}-----END)?"
+)
 _SHAPES = {
     "hf_": r"hf_[A-Za-z0-9]{20,}",
     "api_org_": r"api_org_[A-Za-z0-9]{20,}",
@@ -136,13 +172,13 @@ _SHAPES = {
     "AKIA": _EDGE + r"AKIA[A-Z0-9]{16}(?![A-Za-z0-9])",
     "ASIA": _EDGE + r"ASIA[A-Z0-9]{16}(?![A-Za-z0-9])",
     "AIza": _EDGE + r"AIza[A-Za-z0-9_-]{35}",
-    "eyJ": r"eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*",
+    "eyJ": r"eyJ[A-Za-z0-9_-]{8,}+(\.eyJ[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]*)?",  # without the group it is none
     "ms-": _EDGE + r"ms-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}",
     "nvapi-": r"nvapi-[A-Za-z0-9_-]{20,}",
     "npm_": _EDGE + r"npm_[A-Za-z0-9]{30,}",
     "pypi-": _EDGE + r"pypi-[A-Za-z0-9_-]{40,}",
     "dckr_pat_": r"dckr_pat_[A-Za-z0-9_-]{16,}",
-    "PRIVATE KEY-----": r"-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----[\s\S]*?(?:-----END|\Z)",
+    "PRIVATE KEY-----": _PEM,
 }  # fmt: skip
 _PATTERNS = [(word, re.compile(shape)) for word, shape in _SHAPES.items()]
 _USER = re.compile(r"(:/{1,2})([^\s/?#\"'<>\\:@]{0,256}:[^\s/?#\"'<>\\]{1,256}|[^\s/?#\"'<>\\:@]{16,256})@")
@@ -153,21 +189,22 @@ _SIGNED = {"sig", "signature", "credential", "policy", "x-amz-signature", "x-amz
 
 _BESIDE = re.compile(
     r"(?:api[_-]?key|(?:secret|access|private|signing)[_-]?(?:access[_-]?)?key(?:[_-]?id)?|token|secret|passw(?:or)?d|passphrase"
-    r"|credentials?|cookie)(?:\\{0,3}[\"'])?\s{0,3}[:=]\s{0,3}(?:\\{0,3}[\"'])?([A-Za-z0-9+/_~!@#$%^*.-][^\s\"'\\,;&<>(){}\[\]]{7,})",
+    r"|credentials?|cookie)(?:\\{0,3}[\"'])?\s{0,3}[:=]\s{0,3}(?:\\{0,3}[\"'])?"
+    r"(?!\.{0,2}/|~/|https?://)([A-Za-z0-9+/_~!@#$%^*.-][^\s\"'\\,;&<>(){}\[\]]{7,})",
     re.IGNORECASE,
 )
 _HEADER = re.compile(
     r"authorization(?:\\{0,3}[\"'])?\s{0,3}[:=]\s{0,3}(?:\\{0,3}[\"'])?"
-    r"(?:(?:bearer|basic|token|digest|negotiate)\s{1,3})?((?!\[secret\]|(?:bearer|basic|token|digest|negotiate)\b)[^\s\"'\\,;]{4,})",
+    r"(?:(?:bearer|basic|token|digest|negotiate)\s{1,3})?((?!\[secret\]|(?:bearer|basic|token|digest|negotiate)\b)[^\s\"'\\,;(){}\[\]]{4,})",
     re.IGNORECASE,
 )
 _BEARER = re.compile(r"(?:bearer|basic)\s{1,3}([A-Za-z0-9._~+/=-]{12,})", re.IGNORECASE)
-_WANDB = re.compile(r"wandb(?:[^\n]{0,60}?[^0-9a-z])?([0-9a-f]{40})(?![0-9a-f])", re.IGNORECASE)
+_HEX = re.compile(r"(?:(?<![0-9a-z])|(?<=wandb))[0-9a-f]{40}(?![0-9a-f])")  # a key of W&B, or a hash
 _BY_WORD = [
     *((word, _BESIDE) for word in ("token", "secret", "passw", "passphrase", "credential", "cookie")),
     *((word, _BESIDE) for word in ("api_key", "api-key", "apikey", "access_key", "accesskey", "access-key")),
     *((word, _BESIDE) for word in ("private_key", "private-key", "privatekey", "signing_key", "secretkey")),
-    ("authorization", _HEADER), ("bearer", _BEARER), ("basic", _BEARER), ("wandb", _WANDB),
+    ("authorization", _HEADER), ("bearer", _BEARER), ("basic", _BEARER),
 ]  # fmt: skip
 
 
@@ -178,12 +215,16 @@ def blotted(text: str) -> str:
             text = text.replace(value, MARK)
     for word, pattern in _PATTERNS:
         if word in text:
-            text = pattern.sub(MARK, text)
+            text = pattern.sub(_without_token, text)
     if ":/" in text and "@" in text:
         text = _USER.sub(_without_login, text)
     if ("=" in text and ("?" in text or "&" in text)) or "%3D" in text:
         text = _QUERY.sub(_without_value, text)
     return _beside(text)
+
+
+def _without_token(match: re.Match[str]) -> str:
+    return match[0] if match.re.groups and match[1] is None else MARK
 
 
 def _without_login(match: re.Match[str]) -> str:
@@ -194,7 +235,7 @@ def _without_login(match: re.Match[str]) -> str:
 def _without_value(match: re.Match[str]) -> str:
     name, value = match[2], match[4]
     likely = named(name, key=True) or name.lower() in _SIGNED or name.lower() == "pwd"
-    return f"{match[1]}{name}{match[3]}{MARK}" if likely and not value.isdigit() else match[0]
+    return f"{match[1]}{name}{match[3]}{MARK}" if likely and not _number(value) else match[0]
 
 
 def _beside(text: str) -> str:
@@ -206,16 +247,24 @@ def _beside(text: str) -> str:
     for word, pattern in _BY_WORD:
         at = small.find(word)
         while at >= 0:
-            if (match := pattern.match(text, at)) and (pattern is _HEADER or _random(match[1])):
+            match = pattern.match(text, at)
+            if match and _random(match[1], letters=pattern is not _BESIDE):
                 spans.append(match.span(1))
-            at = small.find(word, at + len(word))
-    for begin, end in sorted(set(spans), reverse=True):
-        text = text[:begin] + MARK + text[end:]
-    return text
+            # a part of what is none is none either, so that nothing is read twice
+            at = small.find(word, match.end(1) if match else at + len(word))
+    if "wandb" in small:
+        near = ((hex_.span(), small[max(0, hex_.start() - 66) : hex_.start()]) for hex_ in _HEX.finditer(small))
+        spans += [span for span, before in near if "wandb" in before.rpartition("\n")[2]]
+    pieces, done = list[str](), 0
+    for begin, end in sorted(spans):
+        if begin >= done:
+            pieces += [text[done:begin], MARK]
+        done = max(done, end)
+    return "".join([*pieces, text[done:]])
 
 
-def _random(value: str) -> bool:
-    """Whether a value beside such a name is no word, number, call or path of a program."""
-    if value.startswith(("/", "./", "../", "~/", "http://", "https://")):
+def _random(value: str, *, letters: bool) -> bool:
+    """Whether a value beside such a name is no word, number or call of a program; one of letters may be."""
+    if _number(value):
         return False
-    return any(map(str.isalpha, value)) and any(map(str.isdigit, value))
+    return letters or (any(map(str.isalpha, value)) and any(map(str.isdigit, value)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import string
+import time
 from collections.abc import Iterator
 from urllib.parse import quote, quote_plus
 
@@ -64,7 +65,11 @@ def test_a_value_of_the_environment_is_found_in_every_spelling(written: str, pla
         ("CLIENT_SECRET", True), ("SENTRY_DSN", True), ("SMTP_PASS", True), ("MY_SECRET_1", True),
         ("AWS_REGION", False), ("AWS_PROFILE", False),  # where and who, not what
         ("HF_TOKEN_PATH", False), ("TOKENIZERS_PARALLELISM", False), ("SSH_AUTH_SOCK", False), ("PATH", False),
-        ("KEYBOARD", False), ("MAX_TOKENS", False), ("COMPASS", True),  # ends like one: better too many than too few
+        ("KEYBOARD", False), ("MAX_TOKENS", False), ("COMPASS", False), ("FOO_COMPAT", False), ("PASS_RATE", False),
+        ("MYSQL_PWD", True), ("API_TOKENS", True), ("MY_CREDS", True), ("AZURE_SAS", True),
+        ("TOKEN_HF", True), ("HF_TOKEN_READ", True), ("KEY_OPENAI", True), ("ENCRYPTION_KEY_BASE64", True),  # within
+        ("PWD", False), ("OLDPWD", False), ("SORT_KEY", False), ("CACHE_KEY", False),  # a key of a table
+        ("K8S_SECRET_NAME", False), ("DB_PASSWORD_FILE", False), ("LANGFUSE_PUBLIC_KEY", False), ("EOS_TOKEN", False),
     ],
 )  # fmt: skip
 def test_names_of_variables(name: str, secret: bool) -> None:
@@ -173,6 +178,50 @@ def test_every_way_out_is_one_of_these(tmp_path, planted: str) -> None:
     texts = [(tmp_path / "whole").read_text(), (tmp_path / "log").read_text(), fault.reason, said(ValueError(planted)),
              shown(f"{'.' * 70}{planted}")]  # fmt: skip
     assert not [text for text in texts if planted[:4] in text]
+
+
+PEM = "-----BEGIN RSA PRIVATE KEY-----"
+BODY = "MIIEpAIBAAKCAQEA7b0mZt4yJq3vWc9dLx2sHfKpRnUeTgBoXiYzCaQwSdEl1N5k"
+
+
+@pytest.mark.parametrize("body", ["", f"\n{BODY}\n{BODY[:9]}", f"\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES,0F\n\n{BODY}"])
+def test_a_key_that_was_cut_off_takes_nothing_else_along(body: str) -> None:
+    """Whoever reads the events, or the settings of the run, still finds what came after it."""
+    sample = Sample(step=1, data_source="s", prompt=f"a {PEM}{body}", response="hello", ground_truth="4", score=1.0)
+    told = from_line(blotted(to_line(sample)))
+    assert isinstance(told, Sample) and told.prompt == f"a {MARK}"
+    assert (told.response, told.ground_truth, told.score) == ("hello", "4", 1.0)
+    assert blotted(f"prompt: {PEM}{body}\nseed: 7\nmodel:\n  path: x\n").endswith("seed: 7\nmodel:\n  path: x\n")
+    assert BODY[:9] not in blotted(f"{PEM}{body}\n-----END RSA PRIVATE KEY-----")
+
+
+@pytest.mark.parametrize("name", ["perf/time_per_token", "my_secret", "acc/cookie", "authorization", "password"])
+@pytest.mark.parametrize("number", [8.123456789e-05, -1.25e-17, 123456789012.5, 12345678901234567890])
+def test_a_number_is_no_secret_whatever_its_name(name: str, number: float) -> None:
+    line = json.dumps({name: number})
+    assert blotted(line) == line
+
+
+HEAVY = [
+    "eyJ", "eyJaaaaaaaa.", "-eyJ", "eyJaaaaaaaa.eyJ", "token:", "token=/", "token:/a", "token=a1", "secret='", "a",
+    "cookie: ", "authorization: bearer ", "authorization:", "bearer ", "basic aaaaaaaaaaaa", "wandb", "wandb-", "hf_",
+    "wandb-aaaaaaaaaa-aaaaaaaaaa", "sk-", "sk-proj-", "gh", "xoxb-", "AKIA", ":/", "://a:", "://a:b@", ":/a@", "?a=",
+    "&token=", "?a=bbbbbb?", "%3Ftoken%3D", ";a=", "-----BEGIN ", f"{PEM}\n", PEM, f"{PEM}aaaa ", f"{PEM}\n\n\n aaa:",
+    "PRIVATE KEY-----BEGIN ", "api_key:a", "passwordpassphrase=", "\\n", "https://",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("part", HEAVY)
+def test_a_text_of_any_kind_costs_little(part: str) -> None:
+    text = (part * 2**18)[: 2**18 - 64] + f"@ = ? {PEM}"  # each pattern has to look for its end
+    blotted("once")
+    assert min(_seconds(text) for _ in range(3)) < 0.2  # the least of three, as others use the machine
+
+
+def _seconds(text: str) -> float:
+    began = time.process_time()
+    blotted(text)
+    return time.process_time() - began
 
 
 def test_an_event_is_the_same_event_afterwards() -> None:
