@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -17,7 +18,8 @@ DEPTH = 64  # lists and groups within each other
 VALUES = 20_000  # with what aliases stand for
 DIGITS = 64  # of a number
 
-_LOADER: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+LOADER: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+_NUMBERS = {"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"}
 _NUMBER = re.compile(r"[-+]?[0-9][0-9a-fA-FxXoO_:.]*")
 
 
@@ -34,7 +36,7 @@ def check(text: str | bytes) -> None:
     if len(text) > SIZE:
         raise Unbounded(f"has {len(text):,} bytes; at most {SIZE:,} would do")
     opened, anchors, values = list[tuple[str | None, int]](), dict[str, int](), 0
-    for event in yaml.parse(text, Loader=_LOADER):
+    for event in yaml.parse(text, Loader=LOADER):
         line = event.start_mark.line + 1 if event.start_mark else 1
         if isinstance(event, yaml.CollectionEndEvent):
             anchor, before = opened.pop()
@@ -51,20 +53,29 @@ def check(text: str | bytes) -> None:
                 opened.append((event.anchor, values))
                 if len(opened) > DEPTH:
                     raise Unbounded(f"lists and groups stand more than {DEPTH} deep; fewer would do", line)
-            elif isinstance(event, yaml.ScalarEvent) and event.implicit[0] and _long_number(event.value):
+            elif isinstance(event, yaml.ScalarEvent) and _long_number(event):
                 raise Unbounded(f"a number has {len(event.value):,} digits; at most {DIGITS} would do", line)
         if values > VALUES:
             raise Unbounded(f"stands for more than {VALUES:,} values; fewer would do", line)
 
 
-def _long_number(text: str) -> bool:
-    return len(text) > DIGITS and _NUMBER.fullmatch(text) is not None
+def _long_number(event: Any) -> bool:
+    """Of a scalar: what is plain, or is said to be a number, which may then begin with blanks."""
+    if len(event.value) <= DIGITS:
+        return False
+    return event.tag in _NUMBERS or bool(event.implicit[0] and _NUMBER.fullmatch(event.value))
+
+
+def beginning(file: Path) -> bytes:
+    """All of a file, or enough to be seen as too long."""
+    with file.open("rb") as opened:
+        return opened.read(SIZE + 1)
 
 
 def yaml_of(text: str | bytes) -> Any:
     """The value of a YAML text. Raises `ValueError`, or `yaml.YAMLError` where it is none."""
     check(text)
-    return yaml.load(text, Loader=_LOADER)
+    return yaml.load(text, Loader=LOADER)
 
 
 def json_of(text: str | bytes) -> Any:

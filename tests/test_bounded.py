@@ -20,6 +20,10 @@ REFUSED = [
     ("x: " + "9" * 5000, "has 5,000 digits"),
     ("x: 0x" + "f" * 100_000, "digits"),  # which Python's own limit lets pass
     ("x: " + ":".join("1" * 5000), "digits"),  # YAML 1.1 counts in sixties
+    ("x: !!int " + ":".join("1" * 5000), "digits"),
+    ("x: !!float '" + ":".join("1" * 5000) + "'", "digits"),
+    ('x: !!int " ' + ":".join("1" * 5000) + '"', "digits"),
+    ("%TAG !e! tag:yaml.org,2002:\n---\n!e!int " + "1:" * 5000, "digits"),
     ("x: " + "y" * 2**20, "at most 1,048,576"),
     ("".join(f"k{n}: 1\n" for n in range(90_000)), "more than 20,000 values"),
 ]
@@ -39,6 +43,7 @@ def test_what_is_beyond_is_refused_at_once(text: str, reason: str) -> None:
         ("a: &a {x: 1}\nb: {<<: *a, y: 2}\n", {"a": {"x": 1}, "b": {"x": 1, "y": 2}}),  # merging is no bomb
         ("[" * DEPTH + "]" * DEPTH, None),
         (f'x: "{"9" * 5000}"', {"x": "9" * 5000}),  # a text, though of digits
+        (f"x: !!str {'9' * 5000}", {"x": "9" * 5000}),
         ("a: &a 1\nb: [*a, *a]\n", {"a": 1, "b": [1, 1]}),
         (b"a: 1\n", {"a": 1}),
     ],

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from launcher.bounded import yaml_of
 from launcher.launch import recipe, runs
 from launcher.launch.described import fields_of, written
 from launcher.launch.flat import TARGET, apart, flat, owner
@@ -180,6 +181,6 @@ def _says(text: str, leaf: Leaf) -> bool:
     """Whether the word still holds: words of `--resume` may have changed the value since."""
     with suppress(ValueError):
         return bool(float(text) == leaf.value)  # 1e-3 is a number of Hydra's, and none of YAML's
-    with suppress(yaml.YAMLError):
-        return bool(yaml.safe_load(text) == leaf.value)
+    with suppress(yaml.YAMLError, ValueError):
+        return bool(yaml_of(text) == leaf.value)
     return False

@@ -12,8 +12,11 @@ from launcher.secrets import MARK, blotted, learn, of_url, setting
 
 WORDS = 256
 LONGEST = 2**14  # characters of a word
+COMMAS = 512  # of a word; reading takes the square of their number
+PIECES = 256  # of a secret that cannot be read
 _DIGITS = re.compile(rf"(?<![\w.'\"/-])[-+]?[0-9][0-9_]{{{DIGITS},}}")
-_PAIR = re.compile(r"([A-Za-z_][\w.-]*)['\"]?\s*[=:]\s*(?:'([^']*)'|\"([^\"]*)\"|([^\s,'\"{}\[\]]+))")
+_PAIR = re.compile(r"(?<![\w.-])([\w.-]+)['\"]?\s*[=:](?=\s*(?:'([^']*)'|\"([^\"]*)\"|[\[({\s'\"]*([^\s,'\"{}\[\]]+)))")
+_PIECE = re.compile(r"[^\s,'\"(){}\[\]]{6,}")
 _OPEN, _CLOSE, _QUOTES = "([{", ")]}", "'\""
 
 
@@ -24,16 +27,19 @@ def check(words: Sequence[str]) -> None:
     if len(words) > WORDS:
         found.append(f"{len(words):,} words came; at most {WORDS}, and a file in --config-dir for more, would do")
     for word in words[:WORDS]:
-        found += [f"{shown(word, 40)}: {why}" for why in _beyond(word)]
         if len(word) <= LONGEST:
             _learn(word)
+        found += [f"{shown(word, 40)}: {why}" for why in beyond(word)]
     if found:
         raise Problems(found)
 
 
-def _beyond(word: str) -> Iterator[str]:
+def beyond(word: str) -> Iterator[str]:
+    """Why a word, or another text of Hydra's grammar, would take minutes to read."""
     if len(word) > LONGEST:
         yield f"has {len(word):,} characters; at most {LONGEST:,}, and a file in --config-dir for more, would do"
+    elif (commas := word.count(",")) > COMMAS:
+        yield f"has {commas:,} commas; at most {COMMAS}, and a file in --config-dir for more, would do"
     elif _depth(word) > DEPTH:
         yield f"its brackets stand more than {DEPTH} deep; fewer would do"
     elif _DIGITS.search(word):
@@ -64,6 +70,10 @@ def _depth(word: str) -> int:
 def _learn(word: str) -> None:
     for password in of_url(word):
         learn(password)
+    key, _, value = word.partition("=")
+    if setting(key.rpartition(".")[2]):  # also where nobody can read the value
+        for text in [value, value.strip(), *_PIECE.findall(value)[:PIECES]]:
+            learn(text)
     for match in _PAIR.finditer(word):
         if setting(match[1].rpartition(".")[2]):
             learn(next(value for value in match.groups()[1:] if value is not None))

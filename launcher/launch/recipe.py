@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from launcher.bounded import SIZE, Unbounded, beginning
+from launcher.launch.guard import LONGEST
 from launcher.launch.resolve import conf_dir
 from launcher.launch.shell import ARGUMENTS, Piece, Reader, Word
 from launcher.problems import Problems, nearest, said, shown
@@ -94,6 +96,8 @@ def known() -> list[str]:
 def one(name: str) -> Command:
     """The command that `name` means. Raises `Problems` where there is none, or are several."""
     plain, _, number = name.partition("#")
+    if len(number) > 4:
+        raise Problems([f"{plain}: has no run #{shown(number, 20)}; a number of at most 4 digits would do"])
     path = folder() / f"{plain}.sh" if plain in known() else Path(plain)
     found = commands(path)
     if not found:
@@ -109,14 +113,22 @@ def one(name: str) -> Command:
 def commands(path: Path, environment: Mapping[str, str] = os.environ) -> list[Command]:
     """Every `rlrun train` of the script, in its order. Raises `Problems` where it cannot be read."""
     try:
-        text = path.read_text(encoding="utf-8")
+        if path.exists() and not path.is_file():
+            raise Problems([f"{path}: is no file; a shell script would do"])
+        data = beginning(path)
+        text = data.decode()
     except FileNotFoundError:
         raise Problems([f"{path}: no such recipe; {nearest(path.stem, known())}"]) from None
     except (OSError, ValueError) as error:
         raise Problems([f"{path}: cannot be read ({said(error)}); a shell script would do"]) from error
+    if len(data) > SIZE:
+        raise Problems([f"{path}: has more than {SIZE:,} bytes; a shorter script would do"])
     inside = path.resolve().parent == folder().resolve()
     script = _Script(f"recipes/{path.name}" if inside else str(path), environment)
-    found = list(script.read(text))
+    try:
+        found = list(script.read(text))
+    except Unbounded as error:
+        raise Problems([f"{script.name}:{error.line}: {error}"]) from error
     if len(found) == 1:
         return found
     return [replace(each, name=f"{each.name}#{number}") for number, each in enumerate(found, 1)]
@@ -148,7 +160,7 @@ class _Script:
             match = _ASSIGNED.match("".join(piece.text for piece in word.pieces))
             if not match or word.pieces[0].quoted or word.pieces[0].name:
                 return
-            value = self._value(_after_equals(word.pieces))
+            value = self._value(_after_equals(word.pieces), word.line)
             stands = value.text if not value.unknown else match[1]
             self.variables[match[1]] = Value(stands, value.unknown, value.variables)
 
@@ -162,7 +174,7 @@ class _Script:
             if any(piece.name == ARGUMENTS for piece in word.pieces):
                 passes_on = True
                 continue
-            where, value = f"{self.name}:{word.line}", self._value(word.pieces)
+            where, value = f"{self.name}:{word.line}", self._value(word.pieces, word.line)
             if value.unknown:
                 left_out = "=" not in value.text
                 stands = "is left out" if left_out else f"stands here as {value.text}"
@@ -176,13 +188,18 @@ class _Script:
         notes += [f"{self.name}: {option} is left out; it is no word" for option in others]
         return Command(self.name, Asked(rest, config_dir, tuple(notes)), passes_on)
 
-    def _value(self, pieces: Sequence[Piece]) -> Value:
-        values = [self._of(piece) for piece in pieces]
+    def _value(self, pieces: Sequence[Piece], line: int) -> Value:
+        values, size = list[Value](), 0
+        for piece in pieces:
+            values.append(self._of(piece, line))
+            size += len(values[-1].text) + len(values[-1].unknown)  # `a=$b$b`, thirty times over, is a gigabyte
+            if size > LONGEST:
+                raise Unbounded(f"a value has more than {LONGEST:,} characters; a shorter one would do", line)
         unknown = ", ".join(dict.fromkeys(value.unknown for value in values if value.unknown))
         names = dict.fromkeys(name for value in values for name in value.variables)
         return Value("".join(value.text for value in values), unknown, tuple(names))
 
-    def _of(self, piece: Piece) -> Value:
+    def _of(self, piece: Piece, line: int) -> Value:
         if not piece.name:
             return Value(piece.text)
         if piece.name in self.variables:
@@ -190,7 +207,7 @@ class _Script:
         if self.environment.get(piece.name):
             return Value(self.environment[piece.name], variables=(piece.name,))
         if piece.default is not None:
-            return self._value(piece.default)
+            return self._value(piece.default, line)
         stands = piece.name if piece.name.isidentifier() else "unknown"
         return Value(stands, piece.text)
 

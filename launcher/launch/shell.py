@@ -9,9 +9,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from launcher.bounded import DEPTH, Unbounded
+
 _SPECIAL = re.compile(r"[@*#?$!0-9-]")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_ASSIGNED = re.compile(r"(?s)([A-Za-z_][A-Za-z0-9_]*)=(.*)")
 ARGUMENTS = "@"
 
 
@@ -34,10 +35,10 @@ class Word:
 
 
 class Reader:
-    """Cuts a script into commands of words."""
+    """Cuts a script into commands of words. Raises `Unbounded` where `${a:-${b:-...}}` is nested too deep."""
 
     def __init__(self, text: str) -> None:
-        self.text, self.place, self.line = text, 0, 1
+        self.text, self.place, self.line, self.depth = text, 0, 1, 0
 
     def commands(self) -> Iterator[list[Word]]:
         """Each simple command; `;`, `&`, `|`, brackets and line ends stand between them."""
@@ -129,8 +130,12 @@ class Reader:
             self._step(rest.end() - begin)
             default = None
             if rest[1]:
+                self.depth += 1
+                if self.depth > DEPTH:
+                    raise Unbounded(f"defaults stand more than {DEPTH} deep; fewer would do", self.line)
                 default = self._until("}", quoted)
                 self._step()
+                self.depth -= 1
             return Piece(self.text[begin : self.place], name[0], default, quoted)
         whole = self._command("}")
         return Piece(whole.text, ARGUMENTS if whole.text == "${@}" else whole.text, quoted=quoted)

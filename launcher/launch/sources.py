@@ -17,11 +17,13 @@ from typing import Any
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra._internal.sources_registry import SourcesRegistry
 from hydra.plugins.config_source import ConfigResult
-from omegaconf import OmegaConf
+from omegaconf import Container, Node, OmegaConf
 from omegaconf.errors import InterpolationResolutionError
+from omegaconf.resolvers import oc
 from yaml import YAMLError
 
-from launcher.bounded import SIZE, VALUES, Unbounded, check
+from launcher.bounded import VALUES, Unbounded, beginning, check
+from launcher.launch.guard import beyond
 from launcher.launch.referred import defaults
 from launcher.problems import Problems, said
 from launcher.secrets import variable
@@ -44,7 +46,7 @@ class Own(FileConfigSource):
         if not file.is_file():
             raise Problems([f"--config-dir: {file} is no file; one that holds settings would do"])
         try:
-            check(_beginning(file))
+            check(beginning(file))
         except Unbounded as error:
             raise Problems([f"{file}:{error.line}: {error}"]) from error
         except OSError as error:
@@ -52,12 +54,6 @@ class Own(FileConfigSource):
         except YAMLError:
             pass  # no YAML, as the next line says
         return super().load_config(config_path)
-
-
-def _beginning(file: Path) -> bytes:
-    """All of it, or enough to be seen as too long."""
-    with file.open("rb") as opened:
-        return opened.read(SIZE + 1)
 
 
 def environment(name: str, *default: Any) -> str | None:
@@ -72,8 +68,27 @@ def environment(name: str, *default: Any) -> str | None:
     return None if default[0] is None else str(default[0])
 
 
+def create(text: Any, _parent_: Container) -> Any:
+    """`${oc.create:...}`; a text is YAML."""
+    if isinstance(text, str):
+        try:
+            check(text)
+        except (Unbounded, YAMLError) as error:
+            raise Problems([f"${{oc.create:...}}: {said(error)}; less, and YAML, would do"]) from error
+    return oc.create(text, _parent_)
+
+
+def decode(text: str | None, _parent_: Container, _node_: Node) -> Any:
+    """`${oc.decode:...}`; a text is of the grammar of words."""
+    if isinstance(text, str) and (why := next(beyond(text), "")):
+        raise Problems([f"${{oc.decode:...}}: {why}"])
+    return oc.decode(text, _parent_, _node_)
+
+
 def install() -> None:
     """Make Hydra read by these rules."""
+    OmegaConf.register_new_resolver("oc.create", create, replace=True)
+    OmegaConf.register_new_resolver("oc.decode", decode, replace=True)
     SourcesRegistry.instance().register(Own)
     OmegaConf.register_new_resolver("oc.env", environment, replace=True)
 
@@ -101,6 +116,8 @@ def _check_expansion(node: Any) -> None:
     texts = dict(_texts(node))
     if not any("${" in text for text in texts.values()):
         return
+    if found := [f"{name}: {why}" for name, text in texts.items() if "${" in text for why in beyond(text)]:
+        raise Problems(found)
     weights: dict[str, int] = {}
 
     def weight(place: str, above: tuple[str, ...]) -> int:

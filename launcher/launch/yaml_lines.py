@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from yaml import MappingNode, Node, SafeLoader, ScalarNode, SequenceNode, YAMLError, compose
+from yaml import MappingNode, Node, ScalarNode, SequenceNode, YAMLError, compose
 
+from launcher.bounded import LOADER, Unbounded, beginning, check
 from launcher.problems import Problems, said
-
-MOST = 100_000
-"""Values in a file, what is repeated by `*name` counted each time: settings are a few hundred."""
 
 
 @dataclass(frozen=True)
@@ -26,17 +24,24 @@ class Leaf:
 
 
 def leaves(path: Path) -> dict[str, Leaf]:
-    """Dotted key -> leaf. Raises `Problems` where the file is no YAML, or would fill the memory."""
+    """Dotted key -> leaf. Raises `Problems` where the file is no YAML, or beyond bounds."""
     try:
-        loader = SafeLoader(path.read_text(encoding="utf-8"))
+        loader = LOADER(_checked(path))
         root = loader.get_single_node()
-        if root is not None and _size(root, {}) > MOST:
-            raise Problems([f"{path}: repeats its own parts to more than {MOST:,} values; a plain file would do"])
         return dict(_below(loader, root, "")) if isinstance(root, MappingNode) else {}
-    except RecursionError:
-        raise Problems([f"{path}: is nested too deeply; a plain file would do"]) from None
-    except (OSError, YAMLError, ValueError) as error:  # ValueError: no UTF-8
+    except (YAMLError, ValueError) as error:  # ValueError: a date that there is not
         raise Problems([f"{path}: cannot be read ({said(error)}); a YAML file would do"]) from error
+
+
+def _checked(path: Path) -> bytes:
+    try:
+        text = beginning(path)
+        check(text)
+    except Unbounded as error:
+        raise Problems([f"{path}:{error.line}: {error}"]) from error
+    except (OSError, YAMLError, ValueError) as error:
+        raise Problems([f"{path}: cannot be read ({said(error)}); a YAML file would do"]) from error
+    return text
 
 
 def defaults_lines(path: Path) -> dict[str, int]:
@@ -51,7 +56,7 @@ def defaults_choices(path: Path) -> dict[str, str]:
 
 
 def _defaults(path: Path) -> Iterator[tuple[ScalarNode, ScalarNode | None]]:
-    root = compose(path.read_text(encoding="utf-8"), SafeLoader)
+    root = compose(_checked(path), LOADER)
     for key, entries in root.value if isinstance(root, MappingNode) else []:
         for entry in entries.value if key.value == "defaults" else []:
             if isinstance(entry, MappingNode):
@@ -60,16 +65,7 @@ def _defaults(path: Path) -> Iterator[tuple[ScalarNode, ScalarNode | None]]:
                 yield entry, None
 
 
-def _size(node: Node, known: dict[int, int]) -> int:
-    """Values below `node`; each part is walked once, however often it is repeated."""
-    if id(node) not in known:
-        parts = node.value if isinstance(node, SequenceNode | MappingNode) else []
-        inner = [part[1] if isinstance(part, tuple) else part for part in parts]
-        known[id(node)] = 1 + sum(_size(part, known) for part in inner)
-    return known[id(node)]
-
-
-def _below(loader: SafeLoader, node: MappingNode, before: str) -> Iterator[tuple[str, Leaf]]:
+def _below(loader: Any, node: MappingNode, before: str) -> Iterator[tuple[str, Leaf]]:
     loader.flatten_mapping(node)  # `<<: *name`
     for key, value in node.value:
         name = f"{before}{key.value}"

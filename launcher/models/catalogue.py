@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
+from launcher.bounded import beginning, yaml_of
 from launcher.files import expanded
 from launcher.hubs import manifest
 from launcher.hubs.manifest import Manifest
@@ -45,7 +44,7 @@ def choices(group: Path) -> dict[str, Pretrained]:
     """The models that files of the folder `group` name, those without a path left out."""
     found = {}
     for file in sorted(group.glob("*.yaml")):
-        node = yaml.safe_load(file.read_text(encoding="utf-8"))
+        node = yaml_of(beginning(file))
         if node.pop("_target_", None) == _PRETRAINED and node.get("path") not in (None, "???"):
             found[file.stem] = from_node(Pretrained, node)
     return dict(sorted(found.items(), key=lambda item: (_family(item[1]), _count(item[1]))))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 from launcher import secrets
 from launcher.launch import plan
 from launcher.launch.datasets import chosen
-from launcher.launch.guard import kept
+from launcher.launch.guard import check, kept
 from launcher.launch.resolve import resolve
 from launcher.problems import Problems
 from launcher.spec.stored import to_node
@@ -29,10 +29,12 @@ ENV = "is for config files only"
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     secrets.known.cache_clear()
-    return tmp_path
+    yield tmp_path
+    secrets._learned.clear()
+    secrets.known.cache_clear()
 
 
 def refused(call: Callable[[], object]) -> list[str]:
@@ -55,6 +57,7 @@ WORDS = [
     ([f"data.x{n}=1" for n in range(10_000)], "10,004 words came"),
     (["seed=" + "9" * 5000], "a number of more than 64 digits"),
     (["data.x=[1," + "9" * 5000 + "]"], "a number of more than 64 digits"),
+    (["data.x=[" + "a," * 8000 + "a]"], "has 8,000 commas; at most 512"),
     # a class
     (["algorithm._target_=os.system"], TARGET), (["+algorithm._target_=os.system"], TARGET),
     (["++reward.kwargs._target_=x"], TARGET), (["~algorithm._target_"], TARGET),
@@ -104,7 +107,14 @@ CONFIGS = [
     (CLASS + "x: &x [*x]", "mine.yaml:2: *x stands within itself"),
     (CLASS + DOUBLED, "stands for more than 20,000 values"),  # a bomb of interpolations
     (CLASS + "x: ${algorithm.y}\ny: ${algorithm.x}\n", "stands within itself"),
-    (CLASS + "x: ${oc.decode:'" + DEEP + "'}", "recursion"),
+    (CLASS + "x: ${oc.decode:'" + DEEP + "'}", "brackets stand more than 64 deep"),
+    (CLASS + "x: ${oc.decode:'[" + "a," * 600 + "a]'}", "algorithm.x: has 600 commas"),
+    (
+        CLASS + "y: [" + "a," * 600 + 'a]\nx: ${oc.decode:"${algorithm.z}"}\nz: \'[' + "a," * 600 + "a]'",
+        "has 600 commas",
+    ),
+    (CLASS + "x: \"${oc.create:'a: " + "9" * 100 + "'}\"", "holds a number of more than 64 digits"),
+    (CLASS + "z: '{a: " + "9" * 100 + "}'\nx: ${oc.create:${algorithm.z}}", "a number has 100 digits"),
     (
         CLASS + "kl_loss_coef: ${oc.env:HF_TOKEN}",
         "algorithm.kl_loss_coef: ${oc.env:HF_TOKEN} is no variable that a config",
@@ -177,6 +187,23 @@ def test_what_a_word_sets_by_a_secrets_name_is_not_said_again(here: Path) -> Non
     (line,) = refused(lambda: resolve([*BASE, word]))
     assert secrets.blotted(f"{line} {word}").endswith("wandb.api_key=[secret]")
     secrets._learned.clear()
+
+
+@pytest.mark.parametrize(
+    ("word", "secret"),
+    [("reward.token=[Zx9canary7Qp4LmB", "canary"), ("reward.token={a: [C7canary}", "canary"),
+     ("reward.token={a: [C}", "C}"), ("reward.password=(correct horse C", "correct"), ("+reward.password='correct horse battery", "battery"),
+     ("reward={token: [Zx9canary7Qp4LmB", "canary"), ("reward.password=hunter", "hunter")],
+)  # fmt: skip
+def test_a_secret_that_cannot_be_read_is_not_said_either(word: str, secret: str, here: Path) -> None:
+    lines = refused(lambda: resolve([*BASE, word]))
+    assert lines and not [line for line in map(secrets.blotted, lines) if secret in line], lines
+
+
+def test_many_words_without_an_equals_sign_cost_little() -> None:
+    began = time.process_time()
+    check(["a" * 16_000] * 50)
+    assert time.process_time() - began < 1.0
 
 
 # ---- the real command

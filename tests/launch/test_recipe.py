@@ -158,3 +158,34 @@ def test_the_second_run_of_the_quickstart():
     assert found.name == "recipes/quickstart.sh#2"
     assert type(resolve(found.asked.texts).algorithm).__name__ == "GRPO"
     assert "quickstart" in known()
+
+
+DOUBLED = "a0=xx\n" + "".join(f"a{n}=$a{n - 1}$a{n - 1}\n" for n in range(1, 40)) + "rlrun train x=$a39\n"
+UNKNOWN = "a0=$X\na1=$Y\n" + "".join(f"a{n}=$a{n - 1}$a{n - 2}\n" for n in range(2, 40))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (DOUBLED, "x.sh:15: a value has more than 16,384 characters"),
+        (UNKNOWN, "a value has more than 16,384 characters"),  # what stays unknown adds up, too
+        ("rlrun train x=" + "${a:-" * 5000, "x.sh:1: defaults stand more than 64 deep"),
+        ("#" * (2**20 + 1), "has more than 1,048,576 bytes"),
+    ],
+    ids=["doubled", "unknown", "deep", "long"],
+)
+def test_a_script_beyond_bounds_is_named(text: str, reason: str, tmp_path: Path) -> None:
+    (tmp_path / "x.sh").write_text(text)
+    with pytest.raises(Problems) as caught:
+        commands(tmp_path / "x.sh", {})
+    assert reason in caught.value.lines[0]
+
+
+def test_what_is_no_script_is_named(tmp_path: Path) -> None:
+    """Reading a pipe would wait without end."""
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe"):
+        with pytest.raises(Problems, match="is no file"):
+            commands(path)
+    with pytest.raises(Problems, match="has no run #.*at most 4 digits"):
+        one("quickstart#" + "9" * 5000)
