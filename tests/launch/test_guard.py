@@ -192,7 +192,8 @@ def test_what_a_word_sets_by_a_secrets_name_is_not_said_again(here: Path) -> Non
 @pytest.mark.parametrize(
     ("word", "secret"),
     [("reward.token=[Zx9canary7Qp4LmB", "canary"), ("reward.token={a: [C7canary}", "canary"),
-     ("reward.token={a: [C}", "C}"), ("reward.password=(correct horse C", "correct"), ("+reward.password='correct horse battery", "battery"),
+     ("reward.token={a: [C}", "C}"), ("reward.password=(correct horse C", "correct"),
+     ("+reward.password='correct horse battery", "battery"),
      ("reward={token: [Zx9canary7Qp4LmB", "canary"), ("reward.password=hunter", "hunter")],
 )  # fmt: skip
 def test_a_secret_that_cannot_be_read_is_not_said_either(word: str, secret: str, here: Path) -> None:
