@@ -187,5 +187,5 @@ def test_what_is_no_script_is_named(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "pipe"):
         with pytest.raises(Problems, match="is no file"):
             commands(path)
-    with pytest.raises(Problems, match="has no run #.*at most 4 digits"):
+    with pytest.raises(Problems, match=r"has no run #.*at most 4 digits"):
         one("quickstart#" + "9" * 5000)
