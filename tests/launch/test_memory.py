@@ -86,21 +86,17 @@ def test_a_7b_run_that_is_too_large_is_told_words_that_mend_it() -> None:
 
 
 def test_the_largest_micro_batch_fits_and_the_next_does_not() -> None:
+    """A limit that is just enough for 100 rows is not enough for 101."""
     run = run_of("algorithm=sft", *SMALL, "data.train_batch_size=512")
-    limit = 2 * GIB
-    change = memory.largest_micro_batch(run, limit)
-    assert change is not None
-    name, size = change
-    assert name == "trainer.micro_batch_size_per_gpu"
-    assert 1 <= size < 512
+    exact = run.engine.memory(replace(run, trainer=replace(run.trainer, micro_batch_size_per_gpu=100)))
+    assert exact
+    change = memory.largest_micro_batch(run, exact.at_most_bytes)
+    assert change == ("trainer.micro_batch_size_per_gpu", 100)
 
-    def fits(rows: int) -> bool:
-        changed = replace(run, trainer=replace(run.trainer, micro_batch_size_per_gpu=rows))
-        (verdict,) = memory.verdicts(changed, limit)
-        return verdict.level == "OK"
 
-    assert fits(size)
-    assert not fits(size + 1)
+def test_a_micro_batch_larger_than_the_batch_is_not_advised() -> None:
+    run = run_of("algorithm=sft", *SMALL, "data.train_batch_size=32")
+    assert memory.largest_micro_batch(run, 2**50) == ("trainer.micro_batch_size_per_gpu", 32)
 
 
 def test_settings_that_are_not_valid_together_are_not_advised() -> None:

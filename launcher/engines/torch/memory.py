@@ -27,12 +27,12 @@ RUNTIME = 385 * MIB
 """Interpreter, torch and transformers on a CPU; peft and torch's groups of processes come to it. Measured."""
 PEFT, GROUP = 15 * MIB, 60 * MIB
 TOP = 48 * MIB
-"""glibc returns memory when twice its largest threshold (32 MiB) is free at the heap's end: most of it, as seen."""
+"""glibc keeps up to 64 MiB that are free at the heap's end; measured, it is this much."""
 MAPPED = 32 * MIB
 """A tensor from this size on has pages of its own, which go when it goes: it leaves no hole."""
 HOLES, HOLES_BETWEEN = 0.2, 0.4
-"""Of activations, what the heap loses to holes that nothing as large fits into; more where gradients of all weights
-come to lie between them. Measured with glibc 2.36 and the settings of `MALLOC`."""
+"""Of activations, what the heap loses to holes that nothing as large fits into; more where gradients of all weights come
+to lie between them. Measured with glibc 2.36 and the settings of `MALLOC`."""
 HEAD = Head(block=LOGITS, kept=KEPT)
 Parts = dict[Part, int]
 
@@ -157,10 +157,15 @@ class _Estimate:
     # ---- phases
 
     def _load(self) -> tuple[PhaseName, Parts]:
-        """Weights are read from a mapped file beside what is there already, the last of the networks at the latest."""
-        parts = self._standing(learnt=False)
-        if not self.on_gpu:
-            parts["activations"] = self.work.file_bytes + (self.critic.whole if self.critic else 0)
+        """Weights are read beside what is there already; they are cut into parts, and a critic loses its last layer."""
+        parts, a = self._standing(learnt=False), self.shape
+        if self.on_gpu:
+            return "load", parts
+        if self.shards > 1:
+            parts["weights"] += self.policy.weights
+        if self.critic and not a.tie_word_embeddings:
+            parts["critic"] += a.vocab_size * a.hidden_size * self.full.weights
+        parts["weights"] += self.work.file_bytes
         return "load", parts
 
     def _rollout(self) -> tuple[PhaseName, Parts]:

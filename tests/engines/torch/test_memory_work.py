@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -74,3 +76,10 @@ def test_without_held_out_rows_a_run_that_imitates_writes_nothing() -> None:
     run = resolve(["algorithm=sft", *WORDS])
     assert not Workload.of(run).answered
     assert [phase.name for phase in run.engine.memory(run).phases] == ["load", "update", "save"]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("hardware", "tuned"), [("cpu", True), ("gpu", False)])
+def test_malloc_is_told_to_join_holes_where_tensors_lie_in_its_heap(hardware: str, tuned: bool, tmp_path: Path) -> None:
+    run = resolve(["algorithm=sft", *WORDS, f"hardware={hardware}"])
+    (process,) = run.engine.plan(run, tmp_path).processes
+    assert ("GLIBC_TUNABLES" in process.env) == tuned
