@@ -32,7 +32,7 @@ def test_wheel_in_a_clean_environment(tmp_path):
     words = ["algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=4"]
     plan = [python, "-m", "launcher", "plan", "--json", *words]
     ran = subprocess.run(plan, cwd=tmp_path, text=True, capture_output=True, check=True)
-    assert json.loads(ran.stdout)["sampler"]["n"] == 4
+    assert json.loads(ran.stdout)["run"]["sampler"]["n"] == 4
     show = [python, "-m", "launcher", "config", "show", "--json", "algorithm.kl_loss_coef"]
     ran = subprocess.run(show, cwd=tmp_path, text=True, capture_output=True, check=True)
     (setting,) = json.loads(ran.stdout)[0]["settings"]

@@ -53,7 +53,8 @@ def zsh(line: str) -> list[str]:
     ],
     ids=lambda value: " ".join(value) if value and value[0].islower() else None,
 )  # fmt: skip
-def test_bash(words, offered):
+def test_bash(words, offered, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # no runs of anybody's stand here
     assert bash(*words) == offered
 
 

@@ -140,7 +140,9 @@ def test_a_sweep_survives_everything(rlrun: Any, small: list[str], until: Callab
     refused = rlrun("train", "--resume", SWEEP)  # while torch is being loaded
     assert refused.returncode == 2 and "is being written by process" in refused.stderr, "one writer for a sweep"
     until(lambda: steps_told(runs[0]) >= 3 and steps_told(runs[1]) >= 3)
-    os.kill(children(holder_of(runs[0]))[0], signal.SIGKILL)  # the training process of one point
+    of_first = children(holder_of(runs[0]))
+    (trainer,) = [pid for pid in of_first if b"torch.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    os.kill(trainer, signal.SIGKILL)  # the training process of one point
     until(lambda: steps_told(runs[2]) >= 3)  # the others go on, and the next one begins
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=60) == 143
@@ -186,11 +188,8 @@ def alive(process: int) -> bool:
 
 
 def test_two_sweeps_at_a_time_in_one_project(rlrun: Any, small: list[str]) -> None:
-    """One has a point that is refused only when it starts; the other does not notice."""
-    rows = rlrun.folder / "rows.jsonl"
-    rows.write_text('{"prompt": "ab>", "response": "ba"}\n' * 8)
-    files = [word for word in small if not word.startswith("data")]
-    wrong = [*files, "algorithm=sft", "data=files", f"data.train_files={rows}", "data.train_batch_size=8,16", "seed=0"]
+    """One has a point that fails only when it trains; the other does not notice."""
+    wrong = ["algorithm=sft", *small, "trainer.total_training_steps=3", "optim.lr=1e-3,1e38", "trainer.max_bad_steps=1"]
     right = ["algorithm=sft", *small, "trainer.total_training_steps=2", "seed=3"]
     both = [rlrun.begin("train", "-m", *words) for words in (wrong, right)]
     codes = [process.wait(timeout=120) for process in both]
@@ -199,8 +198,8 @@ def test_two_sweeps_at_a_time_in_one_project(rlrun: Any, small: list[str]) -> No
     (two,) = [points for points in found.values() if len(points) == 2]
     (one,) = [points for points in found.values() if len(points) == 1]
     assert [point["status"] for point in (*two, *one)] == ["finished", "failed", "finished"]
-    assert two[1]["why"] == "data.train_batch_size: got 16, and the data has 8 rows; 8 would do"
-    assert state_of(rlrun.run(two[0]["run"])).step == 1
+    assert "is not finite" in two[1]["why"] and two[1]["why"].endswith("a smaller optim.lr would do")
+    assert state_of(rlrun.run(two[0]["run"])).step == 3
     assert f"✗ {two[1]['name']}: {two[1]['why']}" in (rlrun.folder / "said").read_text()
 
 

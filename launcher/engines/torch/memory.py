@@ -31,8 +31,8 @@ TOP = 48 * MIB
 MAPPED = 32 * MIB
 """A tensor from this size on has pages of its own, which go when it goes: it leaves no hole."""
 HOLES, HOLES_BETWEEN = 0.2, 0.4
-"""Of activations, what the heap loses to holes that nothing as large fits into; more where gradients of all weights come
-to lie between them. Measured with glibc 2.36 and the settings of `MALLOC`."""
+"""Of activations, what the heap loses to holes that nothing as large fits into; more where gradients of all weights
+come to lie between them. Measured with glibc 2.36 and the settings of `MALLOC`."""
 HEAD = Head(block=LOGITS, kept=KEPT)
 Parts = dict[Part, int]
 

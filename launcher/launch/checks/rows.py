@@ -51,6 +51,7 @@ class Found:
 def found(run: RunSpec, counted: bool = True) -> Found:
     """Read the run's rows, which are `here`, and with `counted` ask its model how many tokens they have."""
     train, val = look(run, "train"), look(run, "val")
+    refused = run.data.on_bad_row == "error" and any(not row.wanted for row in train.refused)
     verdicts = [*_readable(run, "train", train), *_readable(run, "val", val)]
     if not train.rows:
         empty = Verdict("FAIL", "data", "has no rows that can be used", "a file with rows would do")
@@ -58,7 +59,7 @@ def found(run: RunSpec, counted: bool = True) -> Found:
     verdicts += [*_sources(train), *_unfit(run, train), *_leaked(run, train, val), *_measured(run, val)]
     lengths, over = of_lengths(run, train.rows, val.rows) if counted else ([], 0)
     verdicts += [*lengths, *_scored(run, train)]
-    usable = len(train.rows) - over if train.whole else None
+    usable = len(train.rows) - over if train.whole and not refused else None
     return Found(verdicts, usable, len(val.rows) if val.whole else None)
 
 

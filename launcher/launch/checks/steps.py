@@ -131,7 +131,13 @@ def _saving(run: RunSpec, found: Steps) -> Iterator[Verdict]:
                 f"{max(steps // 4, 1)} would do",
             )  # fmt: skip
     both = trainer.save_freq > 0 and trainer.save_freq <= steps and found.val_rows
-    if both and trainer.keep_best and trainer.test_freq > 0 and trainer.save_freq % trainer.test_freq:
+    if (
+        both
+        and trainer.best_metric
+        and trainer.keep_best
+        and trainer.test_freq > 0
+        and trainer.save_freq % trainer.test_freq
+    ):
         yield Verdict(
             "WARN", "trainer.test_freq",
             f"every {trainer.test_freq} steps, and every {trainer.save_freq} are saved: only what was validated can be"

@@ -62,7 +62,7 @@ def test_what_depends_on_rows_is_not_known_without_them() -> None:
          "FAIL trainer.critic_warmup: only the critic learns for 12 steps, and the run has 12; at most 11 would do"),
         (["trainer.save_freq=13"], 100,
          "WARN trainer.save_freq: every 13 steps, and the run has 12: saved at the end only; 3 would do"),
-        (["trainer.save_freq=4", "trainer.test_freq=3"], 100,
+        (["trainer.save_freq=4", "trainer.test_freq=3", "trainer.best_metric=val/loss"], 100,
          "WARN trainer.test_freq: every 3 steps, and every 4 are saved: only what was validated can be the"
          " best checkpoint; 4 would do"),
     ],
@@ -77,7 +77,7 @@ def test_what_does_not_come_out_even(words: list[str], rows: int, line: str) -> 
 @pytest.mark.parametrize(
     "words",
     [[], ["trainer.save_freq=4", "trainer.test_freq=2"],
-     ["trainer.save_freq=4", "trainer.test_freq=3", "trainer.keep_best=0"],
+     ["trainer.save_freq=4", "trainer.test_freq=3"],
      ["trainer.save_freq=4"],
      ["optim.lr_warmup_steps=11"]],
 )  # fmt: skip
