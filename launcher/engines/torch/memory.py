@@ -23,9 +23,9 @@ from launcher.spec.run import RunSpec
 MIB = 2**20
 BAND = {"cpu": 0.15, "cuda": 0.1}
 """How far estimates may be off. A CPU's malloc keeps memory that nothing holds, more or less of it."""
-RUNTIME = 385 * MIB
-"""Interpreter, torch and transformers on a CPU; peft and torch's groups of processes come to it. Measured."""
-PEFT, GROUP = 15 * MIB, 60 * MIB
+RUNTIME = 400 * MIB
+"""Interpreter, torch and transformers on a CPU; peft and FSDP2's buffers come to it. Measured."""
+PEFT, GATHERING = 15 * MIB, 60 * MIB
 TOP = 48 * MIB
 """glibc keeps up to 64 MiB that are free at the heap's end; measured, it is this much."""
 MAPPED = 32 * MIB
@@ -267,13 +267,13 @@ class _Estimate:
         """Interpreter and libraries on a CPU, context and workspaces on a GPU: measured."""
         if self.on_gpu:
             return 0
-        return RUNTIME + (PEFT if self.numbers.rank else 0) + (GROUP if self.run.hardware.processes > 1 else 0)
+        return RUNTIME + (PEFT if self.numbers.rank else 0) + (GATHERING if self.shards > 1 else 0)
 
     def _lost(self, activations: int = 0, adapters: bool = False) -> int:
         """What a CPU's malloc keeps beside so many bytes of activations."""
         if self.on_gpu:
             return 0
-        holes = HOLES if adapters or self.run.model.enable_gradient_checkpointing else HOLES_BETWEEN
+        holes = HOLES if adapters else HOLES_BETWEEN
         one = self.work.tokens * self.shape.hidden_size * self.numbers.computed  # a tensor
         return TOP + int(holes * activations * min(MAPPED / one, 1))
 
