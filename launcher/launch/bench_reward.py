@@ -227,6 +227,6 @@ def _worthless(reward: Reward, rows: Sequence[Row]) -> list[str]:
     shape = ", ".join(repr(text)[:60] for text in golds[0][1])
     mend = "a reward that fits the ground truth would do"
     if not known:
-        mend = "reward.form='...{}...' says how a right answer looks, and reward.form= that it is not compared with any"
+        mend = "reward.form='...{}...', how a right answer looks, or reward.form=, not compared with any, would do"
     return [f"reward: {name} gives right answers ({shape}, ...) {high:.4g} on the mean and empty ones {low:.4g}, so"
             f" nothing can be learnt; {mend}"]  # fmt: skip

@@ -133,7 +133,7 @@ def test_each_row_is_scored_as_its_source_asks() -> None:
     [
         ("openai/gsm8k", {}, ""),
         ("gsm-8k", {}, "data_source 'gsm-8k' has no reward; did you mean gsm8k?"),
-        ("mine", {}, "data_source 'mine' has no reward; reward.routes={mine: gsm8k} would do"),
+        ("mine", {}, "data_source 'mine' has no reward; 'reward.routes={mine: gsm8k}' would do"),
         ("mine", {"routes": {"mine": "gsm8k"}}, ""),
         ("lighteval/MATH", {}, "data_source 'lighteval/MATH' has no reward; did you mean lighteval/MATH?"),
     ],

@@ -79,7 +79,9 @@ class Workload:
         each = run.sampler.n if algorithm.sampled else 2 if algorithm.data == "pairs" else 1
         rows, prompts = _micro(run, mini * each, each)
         asked = min(batch, max(run.sampler.max_num_seqs // run.sampler.n, 1)) if algorithm.sampled else 0
-        judged = min(_held_out(run), max(run.sampler.max_num_seqs // run.sampler.val_n, 1))
+        # pairs are compared, not answered: hardly any dataset gives their prompts a ground truth
+        held_out = 0 if algorithm.data == "pairs" else _held_out(run)
+        judged = min(held_out, max(run.sampler.max_num_seqs // run.sampler.val_n, 1))
         on_policy = mini == batch and trainer.ppo_epochs == 1
         return cls(
             prompt=prompt, response=response, rows=rows, prompts=prompts, parts=-(-mini * each // rows),
