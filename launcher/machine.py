@@ -18,6 +18,7 @@ PACKAGES = (
     "rlrun", "torch", "transformers", "peft", "safetensors", "tokenizers", "numpy", "hydra-core", "omegaconf",
     "pydantic", "pyarrow", "huggingface_hub", "ray", "vllm",
 )  # fmt: skip
+LOOPBACK = "127.0.0.1"
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
@@ -94,10 +95,11 @@ def _gpu(index: int) -> Gpu:
 
 def packages() -> dict[str, str | None]:
     """Version of each package that decides a result; None where it is not installed."""
-    return {name: _version(name) for name in PACKAGES}
+    return {name: version_of(name) for name in PACKAGES}
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """None where it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

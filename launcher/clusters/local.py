@@ -13,6 +13,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from launcher.machine import LOOPBACK
 from launcher.problems import said
 from launcher.settings import settings
 from launcher.spec.cluster import Cluster
@@ -20,7 +21,6 @@ from launcher.spec.engine import Plan
 from launcher.spec.hardware import Hardware
 
 LIFELINE = "RLRUN_LIFELINE"  # tells a process that its standard input is the pipe described below
-LOOPBACK = "127.0.0.1"
 TOLD = "RLRUN_TOLD"  # names the descriptor of a process's own log, for what it writes there itself
 GRACE_S = 5.0  # for the others to end by themselves once one has failed
 DRAIN_S = 2.0  # for the rest of what was said to reach the logs

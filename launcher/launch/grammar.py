@@ -13,7 +13,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override, OverrideType, Sweep, Transformer
 from hydra.errors import HydraException
 
-from launcher.launch.resolve import TARGET, names_target
+from launcher.launch.flat import TARGET
+from launcher.launch.resolve import names_target
 from launcher.problems import Problems, nearest, said, shown
 
 LIMIT = 1_000

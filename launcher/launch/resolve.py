@@ -23,12 +23,12 @@ from yaml import MarkedYAMLError, YAMLError
 
 from launcher.launch import guard, sources
 from launcher.launch.explain import explain
+from launcher.launch.flat import TARGET
 from launcher.problems import Problems, nearest, said, shown
 from launcher.settings import from_node
 from launcher.spec.run import RunSpec
 
 PACKAGE = Path(__file__).parents[1]
-TARGET = "_target_"
 PARTS = "reward.parts"
 _RESOLVER = re.compile(r"\$\{[^}]*[:$]")  # ${oc.env:HOME}, ${oc.${name}:HOME}: they reach outside the config
 _FAULTS = (

@@ -52,7 +52,7 @@ def all_reduced(loaded: loading.Loaded) -> Verdict:
     count = len(loaded.gpus) if on_gpus else 2
     lo = "lo" if os.path.exists("/sys/class/net/lo") else ""
     ranks = reduce.Ranks(
-        first=0, count=count, world=count, backend="nccl" if on_gpus else "gloo", address=network.LOOPBACK,
+        first=0, count=count, world=count, backend="nccl" if on_gpus else "gloo", address=machine.LOOPBACK,
         port=free_port(), interface=lo,
     )  # fmt: skip
     return reduce.judged(reduce.run(ranks), {}, "NCCL between GPUs" if on_gpus else "gloo on this CPU")

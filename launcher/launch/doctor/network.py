@@ -16,10 +16,10 @@ import psutil
 
 from launcher.hubs import huggingface
 from launcher.launch.doctor.patience import within
+from launcher.machine import LOOPBACK
 from launcher.problems import said
 from launcher.verdicts import Verdict
 
-LOOPBACK = "127.0.0.1"
 PATIENCE_S = 3.0
 RAY_PORTS = {6379: "its head", 8265: "its dashboard", 10001: "its clients"}
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, metadata, requires, version
+from importlib.metadata import PackageNotFoundError, metadata, requires
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from launcher.machine import version_of
 from launcher.verdicts import Verdict
 
 OURS = "rlrun"
@@ -63,7 +64,7 @@ def _walk(distribution: str) -> tuple[dict[str, str], list[Unmet]]:
         done.add(by)
         for wants in _wants(*by):
             name = canonicalize_name(wants.name)
-            installed = _version(name)
+            installed = version_of(name)
             if installed is None or not wants.specifier.contains(installed, prereleases=True):
                 unmet.append(Unmet(by[0], wants, installed))
             if installed is not None:
@@ -77,13 +78,6 @@ def _wants(distribution: str, extras: frozenset[str]) -> Iterator[Requirement]:
         wants = Requirement(text)
         if wants.marker is None or any(wants.marker.evaluate({"extra": extra}) for extra in extras or ("",)):
             yield wants
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 def _of(distribution: str, unmet: Unmet) -> Verdict:

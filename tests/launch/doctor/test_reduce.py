@@ -10,7 +10,7 @@ from threading import Thread
 import psutil
 import pytest
 
-from launcher.launch.doctor import network
+from launcher import machine
 from launcher.launch.doctor.here import free_port
 from launcher.launch.doctor.reduce import Heard, Ranks, Sum, judged, run
 
@@ -45,7 +45,7 @@ def test_whom_it_is_laid_to(heard: list[Heard], level: str, word: str) -> None:
 
 def pair(patience_s: float) -> list[Heard]:
     lo = "lo" if os.path.exists("/sys/class/net/lo") else ""
-    return run(Ranks(0, 2, 2, "gloo", network.LOOPBACK, free_port(), lo), patience_s)
+    return run(Ranks(0, 2, 2, "gloo", machine.LOOPBACK, free_port(), lo), patience_s)
 
 
 def mine() -> list[psutil.Process]:
