@@ -15,7 +15,10 @@ from launcher.spec.run import RunSpec
 from launcher.verdicts import Verdict
 
 CUDA_CONTEXT = 600 * 2**20  # bytes of a process's own on each GPU: context, kernels, workspaces of the libraries
-MOST_TOGETHER = 4  # words of one advice
+MOST_TOGETHER = 4  # settings of one advice
+WAYS = (("", True), ("", False), ("model.lora_rank", False))
+"""How settings are put together, the best way first: what begins, and whether the result stays as it is. Adapters help
+most where layers lie in parts as well, so that the greatest single help is a wrong beginning."""
 
 Change = tuple[str, Any]
 """A setting, dotted, and its value."""
@@ -141,21 +144,23 @@ def advice(run: RunSpec, limit_bytes: int) -> list[Advice]:
     found = [(offer, made) for offer in offers if (made := _advice(run, offer, limit_bytes))]
     singles = [made for _, made in found if made.peak_bytes < before.peak_bytes]
     if not any(made.fits for made in singles):
-        tried = [_together(run, limit_bytes, same) for same in (True, False)]
-        singles += [next((made for made in tried if made and made.fits), made) for made in tried[-1:] if made]
+        tried = [made for first, same in WAYS if (made := _together(run, limit_bytes, first, same))]
+        singles += [made for made in tried if made.fits][:1] or sorted(tried, key=lambda made: made.peak_bytes)[:1]
     rank = {made: place for place, made in enumerate(singles)}
     return sorted(singles, key=lambda made: (not made.fits, rank[made] if made.fits else made.peak_bytes))
 
 
-def _together(run: RunSpec, limit_bytes: int, same: bool) -> Advice | None:
+def _together(run: RunSpec, limit_bytes: int, first: str, same: bool) -> Advice | None:
     """Settings one after the other, always the one that helps most, until the run fits or nothing helps.
 
-    With `same`, only those that leave the result as it is.
+    It begins with the setting `first`, if there is one. With `same`, only those that leave the result as it is.
     """
     words, prices, last = dict[str, str](), dict[str, None](), None
-    for _ in range(MOST_TOGETHER):
+    for place in range(MOST_TOGETHER):
         now = run.engine.memory(run)
         offers = [offer for offer in _offers(run, limit_bytes) if offer.same or not same]
+        if first and not place:
+            offers = [offer for offer in offers if offer.changes[0][0] == first]
         tried = [(offer, made) for offer in offers if (made := _advice(run, offer, limit_bytes))]
         if not tried or now is None:
             break
@@ -221,9 +226,11 @@ def _offers(run: RunSpec, limit_bytes: int) -> Iterator[_Offer]:
     rounded = "matrices are multiplied in bfloat16, weights stay as they are"
     yield _Offer((("engine.mixed_precision", True),), rounded, same=False)
     if not run.model.lora_rank:
-        yield _Offer(
-            (("model.lora_rank", 32),), "adapters learn, the weights do not; they want a larger optim.lr", same=False
-        )
+        adapters = "adapters learn, the weights do not; they want a larger optim.lr"
+        yield _Offer((("model.lora_rank", 32),), adapters, same=False)
+    if not run.algorithm.sampled:
+        for name, nothing in (("data.n_val", 0), ("data.val_files", ())):
+            yield _Offer(((name, nothing),), "nothing is validated", later, same=False)
     if run.model.dtype != "bfloat16":
         yield _Offer((("model.dtype", "bfloat16"),), "steps smaller than 1/256 of a weight are lost", same=False)
 

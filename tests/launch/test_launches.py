@@ -25,13 +25,7 @@ from typer.testing import CliRunner
 from launcher.cli.main import app
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-UNNAMED: dict[str, str] = {
-    "validations that miss the checkpoints": "told only where trainer.best_metric is asked for",
-    "72 billion weights whole on every GPU": "memory is not estimated yet",
-    "a full fine-tune of 7 billion weights on one GPU": "memory is not estimated yet",
-    "PPO of 7 billion weights with a critic beside it": "memory is not estimated yet",
-    "micro-batches of 64 long answers": "memory is not estimated yet",
-}
+UNNAMED: dict[str, str] = {}
 """What a plan does not say yet, or says wrongly; each entry goes when it does."""
 
 
