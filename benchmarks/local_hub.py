@@ -23,6 +23,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from misbehaving import PIECE, Act, Answering
 
 LFS = (".safetensors", ".bin", ".parquet", ".gz")
+TELEMETRY = "/api/agent-harnesses"
+"""What the Hugging Face client asks once in a process, whatever it was started for; not kept among what was asked."""
 
 
 @dataclass
@@ -124,8 +126,9 @@ class _Handler(Answering):
         hub, url = self.server.of, urlsplit(self.path)
         self.hub, self.query = hub, {name: values[0] for name, values in parse_qs(url.query).items()}
         headers = {name.title(): value for name, value in self.headers.items()}
-        hub.asked.append(Asked(self.server.server_port, self.command, self.path, headers))
         path = unquote(url.path)
+        if path != TELEMETRY:
+            hub.asked.append(Asked(self.server.server_port, self.command, self.path, headers))
         for pattern, answer in _ROUTES:
             if match := re.fullmatch(pattern, path):
                 getattr(self, answer)(**match.groupdict())

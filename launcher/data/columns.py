@@ -63,7 +63,7 @@ def shape(fields: Mapping[str, pa.DataType], files: Files, kind: Kind) -> Shape 
     """The shape of a file with these columns; None where its rows have to be looked at one by one."""
     if kind == "mixed" or fields.keys() & _ELSE or files.format not in ("auto", "gsm8k") or files.response_key:
         return None
-    if files.prompt_key not in (None, "prompt", "question"):
+    if files.prompt_key not in (None, "prompt", "question") or (files.prompt_key and files.format != "auto"):
         return None
     for name, of in fields.items():
         plain = of == (_CHAT if name == "messages" else pa.string())

@@ -31,9 +31,10 @@ class Files(Dataset):
     val_files: Names = ()
     """Files or patterns with held-out rows; without them nothing is validated."""
     prompt_key: str | None = None
-    """The key of the prompt; by default messages, prompt or question, whichever the row has."""
+    """The key of the prompt in rows of the format `auto`; by default messages, prompt or question, whichever the row
+    has."""
     response_key: str | None = None
-    """The key of the answer; by default response or answer, whichever the row has."""
+    """The key of the answer in rows of the format `auto`; by default response or answer, whichever the row has."""
     format: Format = "auto"
     """What a row looks like: `auto` takes messages, prompt and response, question and answer, prompt, chosen and
     rejected, and verl's rows; `gsm8k`, `math` and `hh` those of the datasets of that name."""
@@ -65,6 +66,12 @@ class Files(Dataset):
         found = []
         if not self.train_files:
             found.append("data.train_files: none is given; a JSONL or parquet file would do")
+        for name in ("prompt_key", "response_key"):
+            if self.format != "auto" and (key := getattr(self, name)):
+                found.append(
+                    f"data.{name}: {key} was given, and rows of the format {self.format} have keys of their own;"
+                    f" data.format=auto, or no data.{name}, would do"
+                )
         for setting, patterns in (("train_files", self.train_files), ("val_files", self.val_files)):
             for pattern in patterns:
                 names = expand(pattern)

@@ -97,6 +97,18 @@ def test_the_fast_way_is_taken_and_gives_what_the_other_gives(
     assert len(slow[0]) == 3
 
 
+def test_a_format_with_keys_of_its_own_takes_no_other(tmp_path: Path) -> None:
+    path = lines(tmp_path / "a.jsonl", [GSM8K])
+    named = {"format": "gsm8k", "prompt_key": "question"}
+    slow = converted(path, tmp_path, "answers", in_columns=False, **named)
+    assert converted(path, tmp_path, "answers", **named) == slow
+    [told] = Files(train_files=(str(path),), format="gsm8k", response_key="answer").problems()
+    assert told == (
+        "data.response_key: answer was given, and rows of the format gsm8k have keys of their own;"
+        " data.format=auto, or no data.response_key, would do"
+    )
+
+
 @pytest.mark.parametrize(("kind", "format", "row"), FORMS, ids=lambda value: str(value)[:20])
 def test_a_prepared_row_reads_as_the_row_it_was(tmp_path: Path, kind: Any, format: Any, row: dict[str, Any]) -> None:
     path = lines(tmp_path / "a.jsonl", [row])
