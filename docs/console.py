@@ -10,7 +10,8 @@ from pathlib import Path
 from rich.console import Console
 
 from launcher.cli.screen import picture
-from launcher.events import RunState, Step, after, events_of
+from launcher.events import Step, events_of
+from launcher.state import RunState, after
 
 AT_STEP = 260
 

@@ -13,27 +13,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.events import (
-    HISTORY,
-    POINTS,
     Alert,
     Crashed,
-    Curve,
     Ended,
     Event,
     Loaded,
     Phase,
-    RunState,
     Sample,
     Saved,
     Started,
     Step,
-    after,
     events_of,
-    fold,
     from_line,
     read,
     to_line,
 )
+from launcher.state import HISTORY, POINTS, Curve, RunState, after, fold
 
 STARTED = Started(at=10.0, run="p/é", algorithm="GRPO", processes=2)
 LOADED = Loaded(at=11.0, rows=60, refused=4, val_rows=8, val_refused=0, steps_per_epoch=7, steps=20)

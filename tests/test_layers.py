@@ -14,6 +14,7 @@ FLOORS = [
         "metrics",
         "files",
         "events",
+        "state",
         "checkpoints",
         "foreign",
         "verdicts",

@@ -17,10 +17,11 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher.cli.say import printable
-from launcher.events import Event, RunState
+from launcher.events import Event
 from launcher.launch.follow import Show
 from launcher.metrics import label, watched
 from launcher.monitor.lines import clock, compact
+from launcher.state import RunState
 
 REDRAW_S = 0.25  # a picture costs as much as a thousand events
 BLOCKS = "▁▂▃▄▅▆▇█"

@@ -21,12 +21,12 @@ from rich.text import Text
 
 from launcher.cli.say import err, out, printable, problems_named, say_json, wide
 from launcher.cli.screen import COLOURS, REDRAW_S, line_printer
-from launcher.events import RunState
 from launcher.launch import drive, sweep
 from launcher.launch.plan import problems
 from launcher.metrics import held_out_score, label
 from launcher.monitor.lines import Seldom, clock, compact
 from launcher.problems import Problems, shown
+from launcher.state import RunState
 from launcher.verdicts import of_problems
 
 Parallel = Annotated[

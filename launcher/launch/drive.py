@@ -13,13 +13,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from launcher.events import RunState, after, read
+from launcher.events import read
 from launcher.launch import runs
 from launcher.launch.folder import Folder, Lock, holder
 from launcher.launch.follow import POLL_S, heeding
 from launcher.launch.room import Place, Room
 from launcher.launch.sweep import Entry, Status, Sweep
 from launcher.problems import Problems
+from launcher.state import RunState, after
 
 LIFELINE = "RLRUN_POINT"  # tells an `rlrun train` that its standard input is the pipe described in `_Point`
 CROSS = "✗ "  # begins a line that says what is wrong

@@ -18,10 +18,11 @@ from typing import Self
 
 from launcher.bounded import json_of
 from launcher.checkpoints import step_of
-from launcher.events import Event, RunState, Step, after, events_of, readable, to_line
+from launcher.events import Event, Step, events_of, readable, to_line
 from launcher.files import write_whole
 from launcher.monitor.lines import console_lines
 from launcher.problems import Problems
+from launcher.state import RunState, after
 
 _ATTEMPT = re.compile(r"attempt_[1-9][0-9]*")
 LOCK_WAIT_S = 10.0  # processes of a killed run end within moments; until then they hold the lock

@@ -12,12 +12,13 @@ from types import FrameType
 from typing import Protocol
 
 from launcher.checkpoints import name_of
-from launcher.events import Crashed, Ended, Event, RunState, after, events_of, fold, to_line
+from launcher.events import Crashed, Ended, Event, events_of, to_line
 from launcher.files import Log
 from launcher.launch.folder import Folder
 from launcher.monitor.lines import console_lines
 from launcher.spec.cluster import Job
 from launcher.spec.engine import Engine
+from launcher.state import RunState, after, fold
 
 POLL_S = 0.05
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from launcher.events import RunState
 from launcher.hubs.choice import FromHub
 from launcher.hubs.progress import Progress
 from launcher.launch.follow import Show
@@ -20,6 +19,7 @@ from launcher.spec.data import Progress as Rows
 from launcher.spec.data import Watch
 from launcher.spec.reward import Reward
 from launcher.spec.run import RunSpec
+from launcher.state import RunState
 
 
 def prepared(run: RunSpec, show: Show) -> RunSpec:

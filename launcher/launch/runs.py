@@ -11,9 +11,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launcher.events import RunState, events_of, fold
+from launcher.events import events_of
 from launcher.launch.folder import Folder, holder
 from launcher.problems import Problems, nearest, shown
+from launcher.state import RunState, fold
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from yaml import YAMLError
 from launcher import checkpoints
 from launcher.bounded import yaml_of
 from launcher.data.refused import RefusedLog
-from launcher.events import Alert, Event, RunState
+from launcher.events import Alert, Event
 from launcher.files import write_whole
 from launcher.launch import guard, origin
 from launcher.launch import lock as locks
@@ -29,6 +29,7 @@ from launcher.problems import Problems, said
 from launcher.settings import from_node
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_node, to_yaml
+from launcher.state import RunState
 
 
 def start(ready: Ready, words: Sequence[str], show: Show) -> tuple[Folder, Outcome]:

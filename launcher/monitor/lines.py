@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 
-from launcher.events import Alert, Ended, Event, Loaded, RunState, Saved, Started, Step
+from launcher.events import Alert, Ended, Event, Loaded, Saved, Started, Step
 from launcher.problems import shown
+from launcher.state import RunState
 
 LINE_S = 5.0
 BAR = 10

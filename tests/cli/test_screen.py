@@ -16,7 +16,8 @@ from rich.console import Console
 from launcher.cli import screen
 from launcher.cli.say import printable
 from launcher.cli.screen import picture, sparkline, watching
-from launcher.events import Curve, Ended, Event, RunState, Step
+from launcher.events import Ended, Event, Step
+from launcher.state import Curve, RunState
 
 METRICS = {
     "critic/score/mean": 0.4375,
@@ -217,7 +218,7 @@ def test_a_terminal_that_is_closed_does_not_end_the_run(monkeypatch: pytest.Monk
 LIMITED = """
 import resource, sys
 from launcher.cli.screen import watching
-from launcher.events import RunState
+from launcher.state import RunState
 resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
 with watching() as show:
     for number in range(50):

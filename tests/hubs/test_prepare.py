@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import yaml
 
-from launcher.events import RunState
 from launcher.launch.prepare import prepared
 from launcher.launch.resolve import resolve
 from launcher.models.pretrained import Pretrained
@@ -20,6 +19,7 @@ from launcher.problems import Problems
 from launcher.rewards.combined import Auto, Weighted
 from launcher.rewards.model import RewardModel
 from launcher.spec.run import RunSpec
+from launcher.state import RunState
 
 CONFIG = {"model_type": "qwen3"}
 WEIGHTS = (2).to_bytes(8, "little") + b"{}"  # a safetensors file without tensors

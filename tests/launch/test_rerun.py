@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from launcher.events import events_of, fold
+from launcher.events import events_of
 from launcher.launch import lock, rerun
 from launcher.launch.folder import Folder
 from launcher.launch.resolve import resolve
 from launcher.problems import Problems
 from launcher.spec.stored import to_yaml
+from launcher.state import fold
 
 ROWS = '{"prompt": "ab>", "response": "ba"}\n' * 8
 

@@ -25,8 +25,9 @@ from typing import Any
 import pytest
 
 from launcher.checkpoints import faults, newest_verified, sha256
-from launcher.events import Alert, Ended, RunState, Saved, Step, events_of, fold
+from launcher.events import Alert, Ended, Saved, Step, events_of
 from launcher.launch.folder import Folder, holder
+from launcher.state import RunState, fold
 
 pytestmark = pytest.mark.slow
 

@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from launcher.checkpoints import faults
-from launcher.events import RunState, Step, events_of, fold
+from launcher.events import Step, events_of
 from launcher.launch.folder import Folder, holder
+from launcher.state import RunState, fold
 
 pytestmark = pytest.mark.slow
 

@@ -7,8 +7,9 @@ import re
 
 import pytest
 
-from launcher.events import Alert, Crashed, Ended, Event, Loaded, Phase, RunState, Saved, Started, Step, after
+from launcher.events import Alert, Crashed, Ended, Event, Loaded, Phase, Saved, Started, Step
 from launcher.monitor.lines import Seldom, clock, compact, console_lines, number, progress_line, step_line
+from launcher.state import RunState, after
 
 LOADED = {"rows": 60, "refused": 0, "val_rows": 0, "val_refused": 0, "steps_per_epoch": 7, "steps": 20}
 

@@ -10,11 +10,12 @@ from typing import Any
 from yaml import YAMLError
 
 from launcher.bounded import yaml_of
-from launcher.events import events_of, fold
+from launcher.events import events_of
 from launcher.launch.checks.place import root_of
 from launcher.launch.folder import Folder
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_node
+from launcher.state import fold
 
 LOOKED_AT = 30  # newest runs
 LARGEST = 4_000_000  # bytes of an event log that is read for it
