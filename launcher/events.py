@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -103,8 +103,50 @@ class Ended(Event):
     why: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Restarted(Event):
+    """An attempt ended by a fault that may pass; the run goes on after `step`, as attempt number `attempt`."""
+
+    step: int
+    attempt: int
+    cause: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stalled(Event):
+    """Nothing was told for longer than it should take, since `step`; said once for each time that it stands still."""
+
+    step: int
+    rank: int | None
+    """The process that the others wait for; None where no one is to be told from the others."""
+    why: str
+    stack: str
+    """Where that process stands, its main thread first; empty where it did not answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WentOn(Event):
+    """After it stood still for `after_s` seconds."""
+
+    step: int
+    after_s: float
+
+
 KINDS: Mapping[str, type[Event]] = {
-    cls.__name__: cls for cls in (Started, Phase, Loaded, Step, Sample, Saved, Alert, Crashed, Ended)
+    cls.__name__: cls
+    for cls in (Started, Phase, Loaded, Step, Sample, Saved, Alert, Crashed, Ended, Restarted, Stalled, WentOn)
+}
+KEPT = (Restarted, Stalled, WentOn)
+"""What became of the run's processes. It is no result of training, so it stays where training goes back a few steps."""
+OURS = (*KEPT, Ended)
+"""What the launcher tells by itself while the processes run; all else it heard from rank 0."""
+
+
+_NUMBERS: Mapping[str, Callable[[Any], float | None]] = {
+    "int": int,
+    "float": float,
+    "int | None": lambda value: None if value is None else int(value),
 }
 
 
@@ -131,18 +173,16 @@ def from_line(line: str | bytes) -> Event | None:
     kind = KINDS.get(node.pop("kind"))
     if kind is None:
         return None
-    node["at"] = float(node["at"])
-    if "step" in node:
-        node["step"] = int(node["step"])
+    known = kind.__dataclass_fields__
+    for name, of in known.items():
+        if name in node and str(of.type) in _NUMBERS:
+            node[name] = _NUMBERS[str(of.type)](node[name])
     if kind is Ended and node["how"] not in get_args(How):
         raise ValueError(f"a run does not end {node['how']!r}")
     if kind is Step:
         node["metrics"] = {name: float(value) for name, value in node["metrics"].items()}
-    if kind is Sample:
-        node["score"] = float(node["score"])
     if kind is Crashed:
         node["lines"] = tuple(map(str, node["lines"]))
-    known = kind.__dataclass_fields__
     if wrong := [name for name, of in known.items() if of.type == "str" and not isinstance(node.get(name, ""), str)]:
         raise ValueError(f"{wrong[0]} is no text")
     return kind(**{name: value for name, value in node.items() if name in known})

@@ -113,3 +113,26 @@ def python() -> str:
 def system() -> str:
     """As `Linux-6.8 x86_64`."""
     return f"{platform.system()}-{platform.release()} {platform.machine()}"
+
+
+def oom_kills() -> int:
+    """Processes that the kernel has killed for want of memory since this container, or this machine, began."""
+    for name in _oom_counts():
+        with suppress(OSError, ValueError, StopIteration):
+            lines = Path(name).read_text().splitlines()
+            return int(next(line.split()[1] for line in lines if line.startswith("oom_kill ")))
+    return 0
+
+
+def _oom_counts() -> list[str]:
+    """Where that is told, the nearest first: of this process's own control group, as Linux's two kinds of them say."""
+    root, places = "/sys/fs/cgroup", list[str]()
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            number, _, rest = line.partition(":")
+            kinds, _, place = rest.partition(":")
+            if number == "0":
+                places.append(f"{root}{place.rstrip('/')}/memory.events")
+            elif "memory" in kinds.split(","):
+                places.append(f"{root}/memory{place.rstrip('/')}/memory.oom_control")
+    return [*places, f"{root}/memory.events", f"{root}/memory/memory.oom_control", "/proc/vmstat"]

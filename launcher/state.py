@@ -8,7 +8,20 @@ from functools import reduce
 from statistics import median
 from typing import Literal
 
-from launcher.events import Alert, Crashed, Ended, Event, Loaded, Phase, Saved, Started, Step
+from launcher.events import (
+    Alert,
+    Crashed,
+    Ended,
+    Event,
+    Loaded,
+    Phase,
+    Restarted,
+    Saved,
+    Stalled,
+    Started,
+    Step,
+    WentOn,
+)
 from launcher.metrics import main_score, validation
 
 HISTORY = 60  # steps the speed is taken from
@@ -59,6 +72,9 @@ class RunState:
     checkpoint: str = ""
     alert: str = ""
     alerts: int = 0
+    restarts: int = 0
+    stalled: str = ""
+    """Why nothing goes on; empty as soon as something does."""
     why: str = ""
 
     @property
@@ -105,8 +121,14 @@ def after(state: RunState, event: Event) -> RunState:
             return replace(state, alert=text, alerts=state.alerts + 1)
         case Crashed(lines=lines):
             return replace(state, why="; ".join(lines))
+        case Restarted():
+            return replace(state, status="running", restarts=state.restarts + 1, stalled="")
+        case Stalled(why=why):
+            return replace(state, stalled=why)
+        case WentOn():
+            return replace(state, stalled="")
         case Ended(how=how, why=why):
-            return replace(state, status=how, phase="", why=why or state.why)
+            return replace(state, status=how, phase="", stalled="", why=why or state.why)
     return state
 
 

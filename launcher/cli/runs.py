@@ -17,7 +17,7 @@ from launcher.cli.say import AsJson, out, printable, problems_named, say_json, w
 from launcher.cli.screen import COLOURS, picture
 from launcher.cli.sweep import say_sweep
 from launcher.cli.words import complete_run
-from launcher.launch import runs, sweep
+from launcher.launch import attempts, runs, sweep
 from launcher.launch.folder import holder
 from launcher.metrics import label
 from launcher.monitor.lines import compact
@@ -63,12 +63,29 @@ def show(name: Name, root: Root = Path("runs"), as_json: AsJson = False) -> None
         if found := sweep.find(name, root):
             return say_sweep(found, as_json)
         run = runs.see(runs.find(name, root))
+    tried = attempts.read(run.folder)
     if as_json:
-        return say_json(_node(run))
+        return say_json({**_node(run), "attempts": [asdict(attempt) for attempt in tried]})
     out.print(picture(run.state, time.time()))
     where = printable(str(run.folder.path))
-    out.print(Text(f"{where}  ·  {len(run.folder.attempts())} attempts", "dim"), soft_wrap=True)
+    out.print(Text(f"{where}  ·  {len(tried)} attempts", "dim"), soft_wrap=True)
+    if tried:
+        wide().print(_attempts(tried, run.state.status == "running"))
     return None
+
+
+def _attempts(tried: list[attempts.Attempt], running: bool) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for column in ("attempt", "ended", "step", "cause", "why"):
+        table.add_column(column, no_wrap=True)
+    for number, attempt in enumerate(tried, start=1):
+        name, ended = Text(printable(attempt.name.removeprefix("attempt_"))), attempt.ended
+        if ended is None:
+            table.add_row(name, "", "", "" if running and number == len(tried) else "nobody was left to tell", "")
+        else:
+            at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ended.at))
+            table.add_row(name, at, str(ended.step), Text(printable(ended.cause)), Text(printable(ended.why)))
+    return table
 
 
 def logs(

@@ -126,6 +126,10 @@ def _news(state: RunState) -> list[RenderableType]:
         lines.append(Text.assemble((f"held out at step {state.validated_step}  ", "dim"), (printable(shown), "bold")))
     if state.checkpoint:
         lines.append(Text.assemble(("checkpoint  ", "dim"), printable(state.checkpoint)))
+    if state.restarts:
+        lines.append(Text.assemble(("restarts  ", "bold yellow"), str(state.restarts)))
+    if state.stalled:
+        lines.append(Text.assemble(("stands still  ", "bold red"), printable(state.stalled)))
     if state.alert:
         lines.append(Text.assemble(("alert  ", "bold yellow"), printable(state.alert)))
     if state.why and state.status != "running":

@@ -13,10 +13,11 @@ from typing import Annotated
 
 from pydantic import Field
 
+from launcher.clusters.standing import STACK, stacks
 from launcher.machine import LOOPBACK
 from launcher.problems import said
 from launcher.settings import settings
-from launcher.spec.cluster import Cluster
+from launcher.spec.cluster import Cluster, Failure, Stack, first_failure
 from launcher.spec.engine import Plan
 from launcher.spec.hardware import Hardware
 
@@ -65,22 +66,27 @@ class LocalJob:
     def __init__(self, plan: Plan, logs: Path, lock: int, port: int | None = None) -> None:
         shared = {**os.environ, **_rendezvous(len(plan.processes), port), LIFELINE: "1", "PYTHONUNBUFFERED": "1"}
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._failed: int | None = None
-        self._failed_at = self._ended_at = 0.0
+        self._failures: dict[int, Failure] = {}
+        self._ended_at = 0.0
+        self._stacks = {process.rank: logs / f"rank-{process.rank}.stack" for process in plan.processes}
         for process in plan.processes:
             (logs / f"rank-{process.rank}.log").touch(mode=0o600)
+            self._stacks[process.rank].touch(mode=0o600)
         self._log = (logs / "rank-0.log").open("a+b")
         self._log.seek(0, os.SEEK_END)
         self._half = b""
         pipes = [os.pipe() for _ in plan.processes]
         self._sieve = _sieve(pipes, [logs / f"rank-{process.rank}.log" for process in plan.processes], shared)
         for process, (_, mouth) in zip(plan.processes, pipes, strict=True):
-            with (logs / f"rank-{process.rank}.log").open("ab") as log:
-                told = {TOLD: str(log.fileno())}
+            with (
+                (logs / f"rank-{process.rank}.log").open("ab") as log,
+                self._stacks[process.rank].open("ab") as stack,
+            ):
+                told = {TOLD: str(log.fileno()), STACK: str(stack.fileno())}
                 self._processes.append(
                     subprocess.Popen(
                         process.argv, env={**shared, **process.env, **told}, stdin=subprocess.PIPE, stdout=mouth,
-                        stderr=mouth, pass_fds=(lock, log.fileno()), start_new_session=True,
+                        stderr=mouth, pass_fds=(lock, log.fileno(), stack.fileno()), start_new_session=True,
                     )
                 )  # fmt: skip
             os.close(mouth)
@@ -91,16 +97,18 @@ class LocalJob:
 
     def exit_code(self) -> int | None:
         codes = [process.poll() for process in self._processes]
-        for rank, code in enumerate(codes):
-            if code and self._failed is None:
-                self._failed, self._failed_at = rank, time.monotonic()
+        for rank, code in zip(self._stacks, codes, strict=True):
+            if code and rank not in self._failures:
+                self._failures[rank] = Failure(rank, code, time.monotonic())
+        failed = self._failed()
         if all(code is not None for code in codes):
-            if not self._drained():
-                return None
-            return 0 if self._failed is None else codes[self._failed]
-        if self._failed is not None and time.monotonic() - self._failed_at > GRACE_S:
+            return (failed.code if failed else 0) if self._drained() else None
+        if failed and time.monotonic() - failed.at > GRACE_S:
             self.kill()  # the others wait for the one that failed
         return None
+
+    def _failed(self) -> Failure | None:
+        return first_failure(list(self._failures.values()))
 
     def _drained(self) -> bool:
         """Whether the logs hold all that was said. What a process left running may go on to speak for ever."""
@@ -108,7 +116,14 @@ class LocalJob:
         return self._sieve.poll() is not None or time.monotonic() - self._ended_at > DRAIN_S
 
     def failed_rank(self) -> int | None:
-        return self._failed
+        failed = self._failed()
+        return failed.rank if failed else None
+
+    def lost(self) -> str:
+        return ""  # this machine is there as long as we are
+
+    def stacks(self, wait_s: float) -> list[Stack]:
+        return stacks(dict(zip(self._stacks, self._processes, strict=True)), self._stacks, wait_s)
 
     def stop(self, number: int) -> None:
         self._signal(number)

@@ -15,7 +15,7 @@ from launcher.problems import Problems, nearest, shown
 FREE = ("hardware.", "engine.", "cluster.", "sampler.max_num_seqs", "data.val_batch_size")
 FREE_OF_TRAINER = (
     "micro_batch_size_per_gpu", "max_tokens_per_gpu", "save_freq", "test_freq", "keep_last", "keep_best", "best_metric",
-    "max_bad_steps", "log_val_generations",
+    "max_bad_steps", "max_restarts", "log_val_generations",
 )  # fmt: skip
 
 

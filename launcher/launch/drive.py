@@ -16,7 +16,8 @@ from typing import BinaryIO
 from launcher.events import read
 from launcher.launch import runs
 from launcher.launch.folder import Folder, Lock, holder
-from launcher.launch.follow import POLL_S, heeding
+from launcher.launch.follow import POLL_S
+from launcher.launch.heed import Asked, heeding
 from launcher.launch.room import Place, Room
 from launcher.launch.sweep import Entry, Status, Sweep
 from launcher.problems import Problems
@@ -61,10 +62,10 @@ def drive(sweep: Sweep, show: Show, room: Room | None = None) -> int:
         raise Problems([f"{sweep.name}: was typed in {sweep.folder}, which is gone; a sweep of its own would do"])
     with Lock(Folder(sweep.path)) as lock:
         driver = _Driver(sweep, show, room or Room(sweep.parallel), lock.descriptor)
-        with heeding(driver) as asked:
+        with heeding(driver, Folder(sweep.path)) as asked:
             driver.work(asked)
     if asked:
-        return 128 + asked[0]
+        return 128 + asked.first
     codes = {entry.exit_code for entry in sweep.points if entry.status != "finished"}
     return 0 if not codes else 2 if codes == {2} else 1
 
@@ -76,7 +77,7 @@ class _Driver:
         self.running: dict[int, _Point] = {}
         self.looked = 0.0
 
-    def work(self, asked: list[int]) -> None:
+    def work(self, asked: Asked) -> None:
         waiting = self._begin()
         while self.running or (waiting and not asked):
             for number in list(waiting):
@@ -89,6 +90,7 @@ class _Driver:
                 for number, point in self.running.items():
                     self.views[number].state = point.look()
             self.show(self.views, lines)
+            asked.look()
             time.sleep(POLL_S)
 
     def _begin(self) -> list[int]:
@@ -101,14 +103,14 @@ class _Driver:
         self.sweep.write()
         return [number for number, view in enumerate(self.views) if view.entry.status == "waiting"]
 
-    def _start(self, number: int, place: Place, asked: list[int]) -> None:
+    def _start(self, number: int, place: Place, asked: Asked) -> None:
         entry = self.sweep.points[number]
         self._set(number, "running")
         self.running[number] = _Point(self.sweep, entry, place, self.lock)
         if asked:  # it came while the process was started
-            self.running[number].signal(asked[0])
+            self.running[number].signal(asked.first)
 
-    def _hear(self, number: int, asked: list[int]) -> list[tuple[str, str]]:
+    def _hear(self, number: int, asked: Asked) -> list[tuple[str, str]]:
         """What a point said; where it has ended, that is written down."""
         point = self.running[number]
         code = point.process.poll()
@@ -184,7 +186,7 @@ class _Point:
         if self.process.poll() is None:
             self.process.send_signal(number)
 
-    def became(self, code: int, asked: list[int]) -> tuple[Status, str]:
+    def became(self, code: int, asked: Asked) -> tuple[Status, str]:
         """How the process, which ended with `code`, left its point, and why."""
         if code == 0:
             return "finished", ""

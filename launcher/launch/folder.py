@@ -18,7 +18,7 @@ from typing import Self
 
 from launcher.bounded import json_of
 from launcher.checkpoints import step_of
-from launcher.events import Event, Step, events_of, readable, to_line
+from launcher.events import KEPT, OURS, Event, Step, events_of, readable, to_line
 from launcher.files import write_whole
 from launcher.monitor.lines import console_lines
 from launcher.problems import Problems
@@ -81,9 +81,13 @@ class Folder:
         found = [path for path in (self.path / "logs").glob("attempt_*") if _ATTEMPT.fullmatch(path.name)]
         return sorted(found, key=_number_of)
 
-    def new_attempt(self) -> Path:
+    @property
+    def next_attempt(self) -> int:
         before = self.attempts()
-        logs = self.path / "logs" / f"attempt_{_number_of(before[-1]) + 1 if before else 1}"
+        return _number_of(before[-1]) + 1 if before else 1
+
+    def new_attempt(self) -> Path:
+        logs = self.path / "logs" / f"attempt_{self.next_attempt}"
         logs.parent.mkdir(mode=0o700, exist_ok=True)
         logs.mkdir(mode=0o700)
         return logs
@@ -198,12 +202,15 @@ def rewind(folder: Folder, told: list[str], checkpoint: Path | None) -> None:
     """Bring events.jsonl and console.log to where `checkpoint` (None: the beginning) was taken.
 
     `told` are all event lines of earlier attempts, in order. What followed the checkpoint is done again, so it is set
-    aside, and the log reads as if the run had never been broken.
+    aside, and the log reads as if the run had never been broken but for what became of its processes (`KEPT`).
     """
     cut = _cut(told, step_of(checkpoint)) if checkpoint else 0
-    if told[cut:] and folder.attempts():
-        write_whole(folder.attempts()[-1] / "undone.jsonl", "".join(line + "\n" for line in told[cut:]))
-    write_whole(folder.events, "".join(line + "\n" for line in told[:cut]))
+    kept, undone = list[str](), list[str]()
+    for line in told[cut:]:
+        (kept if isinstance(readable(line), KEPT) else undone).append(line)
+    if undone and folder.attempts():
+        write_whole(folder.attempts()[-1] / "undone.jsonl", "".join(line + "\n" for line in undone))
+    write_whole(folder.events, "".join(line + "\n" for line in [*told[:cut], *kept]))
     state, shown = RunState(), list[str]()
     for event in events_of(folder.events):
         state = after(state, event)
@@ -236,6 +243,7 @@ def told_by(folder: Folder, read: Callable[[str], Iterable[Event]]) -> list[str]
     if log is None or start is None or not log.exists() or not start.exists():
         return lines
     before = int(start.read_text().strip() or 0)
+    written_down = heard_of(lines)
     with log.open("rb") as said:
         heard = [
             to_line(event)
@@ -243,4 +251,9 @@ def told_by(folder: Folder, read: Callable[[str], Iterable[Event]]) -> list[str]
             if line.endswith(b"\n")
             for event in read(line.decode("utf-8", "replace").rstrip("\n"))
         ]
-    return [*lines, *heard[max(len(lines) - before, 0) :]]  # what was written down is never doubted
+    return [*lines, *heard[max(written_down - before, 0) :]]  # what was written down is never doubted
+
+
+def heard_of(lines: Iterable[str]) -> int:
+    """How many event lines came from a process, and not from the launcher itself."""
+    return sum(not isinstance(readable(line), OURS) for line in lines)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher.events import events_of
+from launcher.launch import heed
 from launcher.launch.folder import Folder, holder
 from launcher.problems import Problems, nearest, shown
 from launcher.state import RunState, fold
@@ -75,22 +76,27 @@ def _at(path: Path, holds: str) -> Folder | None:
 
 
 def stop(folder: Folder, *, now: bool, wait_s: float = 60.0) -> str:
-    """Ask the run to save and end (`now`: not to wait for that); what became of it."""
+    """Ask the run to save and end (`now`: not to wait for that); what became of it. From another host, too."""
     who = holder(folder)
     if who is None:
         return "was not running"
-    if who.get("host") != socket.gethostname():
-        raise Problems([f"{folder.name}: runs on {who.get('host')}; rlrun stop on that host would do"])
-    pid = int(who["pid"])
+    if who.get("host") == socket.gethostname():
+        _signal(int(who["pid"]), folder, now)
+    else:
+        heed.ask(folder, "now" if now else "save")
+    give_up = time.monotonic() + wait_s
+    while holder(folder) is not None:
+        if time.monotonic() > give_up:
+            return f"was asked to stop and is still saving after {wait_s:.0f} s; rlrun stop --now does not wait"
+        time.sleep(0.1)
+    heed.withdraw(folder)  # it ended before it looked
+    return "stopped"
+
+
+def _signal(pid: int, folder: Folder, now: bool) -> None:
     with suppress(ProcessLookupError):  # killed already, and what it left ends by itself
         os.kill(pid, signal.SIGTERM)
         if now:
             time.sleep(0.2)
             if holder(folder) is not None:
                 os.kill(pid, signal.SIGTERM)
-    give_up = time.monotonic() + wait_s
-    while holder(folder) is not None:
-        if time.monotonic() > give_up:
-            return f"was asked to stop and is still saving after {wait_s:.0f} s; rlrun stop --now does not wait"
-        time.sleep(0.1)
-    return "stopped"

@@ -10,21 +10,20 @@ from pathlib import Path
 from pydantic import ValidationError
 from yaml import YAMLError
 
-from launcher import checkpoints
 from launcher.bounded import yaml_of
 from launcher.data.refused import RefusedLog
-from launcher.events import Alert, Event
 from launcher.files import write_whole
-from launcher.launch import guard, origin
+from launcher.launch import back, guard
 from launcher.launch import lock as locks
 from launcher.launch.amend import amended
 from launcher.launch.checks import place
 from launcher.launch.checks.steps import largest_batch
 from launcher.launch.explain import explain
 from launcher.launch.folder import Folder, Lock, free_name, rewind, take, told_by
-from launcher.launch.follow import Follower, Outcome, Show, follow
+from launcher.launch.follow import Outcome, Show
 from launcher.launch.plan import Ready, refuse_rows
 from launcher.launch.prepare import prepared
+from launcher.launch.supervise import Supervisor
 from launcher.problems import Problems, said
 from launcher.settings import from_node
 from launcher.spec.run import RunSpec
@@ -54,7 +53,7 @@ def start(ready: Ready, words: Sequence[str], show: Show) -> tuple[Folder, Outco
         write_whole(folder.spec, spec)
         _check_data(run, folder)
         rewind(folder, told_by(folder, run.engine.read), None)
-        return folder, _attempt(run, folder, lock, 0, [], show)
+        return folder, Supervisor(run, folder, lock, show).work(0, [])
 
 
 def resume(folder: Folder, words: Sequence[str], show: Show) -> Outcome:
@@ -66,49 +65,22 @@ def resume(folder: Folder, words: Sequence[str], show: Show) -> Outcome:
         raise Problems([f"--resume: {folder.path} holds no spec.yaml; a run's folder would do"])
     folder.check()
     run = run_of(folder, words)
-    weights_elsewhere = "reference" in run.algorithm.needs or not checkpoints.newest_first(folder.checkpoints)
-    of_model = run.model.problems() if weights_elsewhere else []
+    of_model = run.model.problems() if back.weights_elsewhere(run, folder) else []
     there = [*place.hardware(run, True), *place.around(run, True)]
     found = [*run.data.problems(), *run.reward.problems(), *of_model]
     found += [verdict.line for verdict in there if verdict.level == "FAIL"]
     if found := [*found, *guard.kept(to_node(run), found)]:
         raise Problems(found)
-    recorded = locks.read(folder)
-    if run.data.fingerprint() != recorded.get("data"):
-        raise Problems(["data: is not what the run began with (its sha256 differs); the data as it was would do"])
-    if weights_elsewhere and not origin.same(recorded.get("model"), origin.of_model(run.model)):
-        raise Problems(["model: is not what the run began with (its files differ); the model as it was would do"])
+    back.unchanged(run, folder)
     with Lock(folder) as lock:
-        checkpoints.tidy(folder.checkpoints)
-        newest, faults = checkpoints.newest_verified(folder.checkpoints)
-        if faults and newest is None:
-            raise Problems([*faults, f"{folder.name}: no checkpoint verifies; a new run would do"])
-        step = checkpoints.step_of(newest) if newest else 0
-        checkpoints.set_aside_after(folder.checkpoints, step)
-        rewind(folder, told_by(folder, run.engine.read), newest)
+        newest, faults = back.newest(folder)
+        alerts = back.to(newest, faults, folder, run.engine)
         if words:
             write_whole(folder.spec, to_yaml(run))
             locks.amend(folder, to_yaml(run))
             typed = shlex.join(["rlrun", "train", "--resume", folder.name, *words])
             write_whole(folder.words, folder.words.read_text(encoding="utf-8") + typed + "\n")
-        went_on = checkpoints.name_of(step)
-        alerts: list[Event] = [
-            Alert(step=step, text=f"checkpoints/{fault}; went on from {went_on}") for fault in faults
-        ]
-        return _attempt(run, folder, lock, step, alerts, show)
-
-
-def _attempt(run: RunSpec, folder: Folder, lock: Lock, step: int, alerts: list[Event], show: Show) -> Outcome:
-    logs = folder.new_attempt()
-    follower = Follower(folder, run.engine, show)
-    follower.tell(alerts)
-    follower.close()
-    write_whole(logs / "events_before", str(sum(1 for _ in folder.events.open("rb"))))
-    job = run.cluster.start(run.engine.plan(run, folder.path, step), logs, lock.descriptor)
-    try:
-        return follow(job, folder, run.engine, logs, show)
-    finally:
-        job.kill()
+        return Supervisor(run, folder, lock, show).work(back.step_of(newest), alerts)
 
 
 def _check_data(run: RunSpec, folder: Folder) -> None:

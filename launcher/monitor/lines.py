@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 
-from launcher.events import Alert, Ended, Event, Loaded, Saved, Started, Step
+from launcher.events import Alert, Ended, Event, Loaded, Restarted, Saved, Stalled, Started, Step, WentOn
 from launcher.problems import shown
 from launcher.state import RunState
 
 LINE_S = 5.0
 BAR = 10
+FRAMES = 5  # of the place where a process stands still
 EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
@@ -48,6 +49,13 @@ def _lines(event: Event, state: RunState) -> list[str]:
             return [f"saved {event.path}"]
         case Alert():
             return [f"alert at step {event.step}: {event.text}"]
+        case Restarted():
+            begun = f"step {event.step}" if event.step else "the beginning"
+            return [f"restart {state.restarts}: {event.why}; attempt {event.attempt} goes on from {begun}"]
+        case Stalled():
+            return [f"stands still after step {event.step}: {event.why}", *event.stack.splitlines()[:FRAMES]]
+        case WentOn():
+            return [f"goes on after {event.after_s:.0f} s"]
         case Ended():
             return [f"{event.how}{': ' + event.why if event.why else ''}"]
     return []

@@ -3,11 +3,51 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Annotated, Protocol
 
+from pydantic import Field
+
+from launcher.settings import NonNegative, settings
 from launcher.spec.engine import Plan
 from launcher.spec.hardware import Hardware
+
+MOMENTS_S = 1.0  # within which the others follow a process that failed
+KILLED = (9, 11, 7)  # by the system or its own memory (SIGKILL, SIGSEGV, SIGBUS), never for another's sake
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Where a process stands now."""
+
+    rank: int
+    host: str
+    pid: int
+    state: str
+    """As Linux tells it: R runs, S sleeps, T was stopped, D waits for a disk, Z and X have ended; empty: unknown."""
+    text: str
+    """The stacks of its threads as Python writes them, the main one last; empty where it did not answer."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A process that did not end with 0."""
+
+    rank: int
+    code: int
+    """Negative: the signal that killed it."""
+    at: float
+    """Seconds of a clock that all of them share."""
+
+
+def first_failure(found: Sequence[Failure]) -> Failure | None:
+    """The one that the others follow from: the soonest, and of those that ended within moments one that was killed, as
+    the others then end because they cannot reach it."""
+    soonest = min((failure.at for failure in found), default=0.0)
+    near = [failure for failure in found if failure.at - soonest <= MOMENTS_S]
+    return min(near, key=lambda failure: (-failure.code not in KILLED, failure.at, failure.rank), default=None)
 
 
 class Job(Protocol):
@@ -20,7 +60,13 @@ class Job(Protocol):
         """None while any process runs; then 0, or the first failure (negative: the signal that killed it)."""
 
     def failed_rank(self) -> int | None:
-        """Which process failed first."""
+        """Which process failed first, as `first_failure` says."""
+
+    def lost(self) -> str:
+        """What of the cluster is gone, such as "node 10.0.0.2 is gone"; empty while all is there."""
+
+    def stacks(self, wait_s: float) -> list[Stack]:
+        """Where each process stands. Blocks for at most `wait_s`, and disturbs none."""
 
     def stop(self, number: int) -> None:
         """Ask all processes to save and end."""
@@ -29,8 +75,15 @@ class Job(Protocol):
         """End all processes at once."""
 
 
+@settings
 class Cluster(ABC):
     """Subclass it, decorate with @settings, and name the class in conf/cluster/<name>.yaml."""
+
+    stall_factor: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 2.0
+    """Times a usual step (or loading, validation, checkpoint) that may pass in silence before the process that stands
+    still is named; large values suit runs whose steps differ much in length."""
+    stall_grace_s: NonNegative = 8.0
+    """Seconds beyond that, so that a short pause is no news."""
 
     def problems(self, hardware: Hardware) -> list[str]:
         """Why it cannot give this hardware: one line each."""

@@ -94,6 +94,10 @@ class Trainer:
     max_bad_steps: AtLeastOne = 5
     """Steps in a row with a gradient that is not finite, or no answer that could be scored, before the run gives up.
     Such steps change nothing."""
+    max_restarts: Count = 3
+    """Times in a row that the run goes on by itself from its newest checkpoint after a fault that may pass: a lost
+    node, a killed process, a broken connection, and once only where memory ran out. A new checkpoint starts the count
+    again, so a run that gets on may be restarted any number of times; 0 ends it at the first fault."""
     ppo_mini_batch_size: AtLeastOne | None = None
     """Prompts of one optimizer update; by default the whole batch, which is then on-policy."""
     ppo_epochs: AtLeastOne = 1

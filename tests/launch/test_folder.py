@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -460,11 +459,3 @@ def test_stopping_a_run_ends_its_launcher(
     process, _ = hold()
     assert runs.stop(folder, now=False, wait_s=10) == "stopped"
     assert process.wait() == -signal.SIGTERM
-
-
-def test_a_run_of_another_host_is_not_touched(folder: Folder) -> None:
-    with Lock(folder):
-        (folder.path / ".lock").write_text(json.dumps({"pid": os.getpid(), "host": "elsewhere"}))
-        with pytest.raises(Problems) as refused:
-            runs.stop(folder, now=False)
-    assert refused.value.lines == ["p/a: runs on elsewhere; rlrun stop on that host would do"]

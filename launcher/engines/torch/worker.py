@@ -8,6 +8,7 @@ run's spec.yaml, tells what happens in the log that it is given, or on standard 
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import gc
 import logging
 import os
@@ -20,6 +21,7 @@ from types import TracebackType
 
 from launcher import checkpoints
 from launcher.clusters.local import LIFELINE, TOLD
+from launcher.clusters.standing import STACK
 from launcher.engines.torch import MARK, Torch
 from launcher.events import Crashed, Event, Phase, Started, to_line
 from launcher.files import Log
@@ -54,6 +56,14 @@ def watch_parent() -> None:
         threading.Thread(target=watch, daemon=True).start()
 
 
+def tell_stacks() -> None:
+    """Where we stand, whenever we are asked by SIGUSR1."""
+    if STACK in os.environ:
+        descriptor = int(os.environ.pop(STACK))
+        os.set_inheritable(descriptor, False)
+        faulthandler.register(signal.SIGUSR1, file=descriptor, all_threads=True)
+
+
 def last_words(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """An uncaught error as an event for people, and as a traceback for the log."""
     lines = tuple(error.lines) if isinstance(error, Problems) else (f"{kind.__name__}: {error}",)
@@ -63,6 +73,7 @@ def last_words(kind: type[BaseException], error: BaseException, trace: Traceback
 
 def main() -> int:
     folder, start = Path(sys.argv[1]), int(sys.argv[2])
+    tell_stacks()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, ask)
     if TOLD in os.environ:

@@ -1,0 +1,88 @@
+"""How an attempt ended, for the run's last event, its exit code, and whoever decides whether it goes on."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from launcher import checkpoints
+from launcher.events import Ended, How
+from launcher.launch.attempts import End
+from launcher.launch.causes import Verdict, judge, left_by
+from launcher.launch.folder import Folder
+from launcher.launch.follow import Follower
+from launcher.launch.heed import SIGNALS, Asked
+from launcher.spec.cluster import Job
+from launcher.spec.run import RunSpec
+
+
+@dataclass(frozen=True)
+class Ending:
+    how: How
+    why: str
+    exit_code: int
+    verdict: Verdict | None = None
+    """Of a fault."""
+
+    @property
+    def event(self) -> Ended:
+        return Ended(how=self.how, why=self.why)
+
+    def end(self, step: int, at: float) -> End:
+        """As the attempt's folder keeps it."""
+        cause, rank = (self.verdict.cause.name, self.verdict.rank) if self.verdict else (self.how, None)
+        return End(cause, self.why, rank, step, at)
+
+
+def finished(step: int, folder: Folder) -> Ending:
+    there = checkpoints.newest_first(folder.checkpoints)
+    unsaved = step > 0 and not (there and checkpoints.step_of(there[0]) == step)
+    return Ending("finished", f"the last step is not saved; {saved(folder)}" if unsaved else "", 0)
+
+
+def stopped(number: int, told: str, folder: Folder) -> Ending:
+    """By signal `number`; what is `told` of that stands after its name."""
+    return Ending("stopped", f"{signal.Signals(number).name}{told}; {saved(folder)}", 128 + number)
+
+
+def failed(verdict: Verdict, logs: Path | None) -> Ending:
+    its_log = f"; its log is {logs / f'rank-{verdict.rank}.log'}" if logs and verdict.rank is not None else ""
+    mendable = verdict.crash is not None and verdict.crash.mendable
+    return Ending("failed", f"{verdict.why}{its_log}", 2 if mendable else 1, verdict)
+
+
+def given_up(ending: Ending, restarts: int) -> Ending:
+    """Of a fault after which the run does not go on by itself."""
+    cause = ending.verdict.cause if ending.verdict else None
+    tries = f"; restarted {restarts} times without a new checkpoint" if restarts else ""
+    would_do = f"; {cause.would_do}" if cause and cause.would_do else ""
+    return replace(ending, why=f"{ending.why}{tries}{would_do}")
+
+
+def saved(folder: Folder) -> str:
+    there = checkpoints.newest_first(folder.checkpoints)
+    return f"checkpoints/{there[0].name} is the newest checkpoint" if there else "nothing is saved yet"
+
+
+def of_job(
+    code: int, job: Job, run: RunSpec, folder: Folder, logs: Path, follower: Follower, asked: Asked, oom_kills: int
+) -> Ending:
+    """Of an attempt whose processes have all ended, the first with `code`."""
+    rank = job.failed_rank()
+    if code == 0:
+        return finished(follower.state.step, folder)
+    if asked:
+        return stopped(asked.first, "" if code == 128 + asked.first else ", ended at once", folder)
+    number = code - 128 if code >= 128 else -code
+    if number in SIGNALS:  # the process itself was asked to stop, or before it could heed that
+        return stopped(number, f" to rank {rank}", folder)
+    found = None if rank is None else left_by(rank, code, logs / f"rank-{rank}.log", run.engine.read)
+    if found and rank == 0 and follower.crash:
+        found = replace(found, crash=follower.crash)
+    others = (
+        left_by(other, None, logs / f"rank-{other}.log", run.engine.read)
+        for other in range(run.hardware.processes)
+        if other != rank
+    )
+    return failed(judge(found, others, job.lost(), oom_kills), logs)

@@ -1,0 +1,147 @@
+"""A run's attempts, one after the other: where one ends by a fault that may pass, the next goes on from the newest
+checkpoint that verifies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from launcher import machine
+from launcher.events import Crashed, Event, Restarted, events_of
+from launcher.files import write_whole
+from launcher.launch import attempts, back, ending
+from launcher.launch.causes import MEND, NODE, Cause, Verdict
+from launcher.launch.ending import Ending
+from launcher.launch.folder import Folder, Lock, heard_of
+from launcher.launch.follow import POLL_S, Follower, Outcome, Show, follow
+from launcher.launch.heed import Asked, heeding
+from launcher.launch.watchdog import Watch
+from launcher.problems import Problems
+from launcher.spec.cluster import Job
+from launcher.spec.run import RunSpec
+
+LONGEST_PAUSE_S = 60.0
+
+
+class Interrupted(BaseException):
+    """A signal came while nothing was there that could heed it."""
+
+
+def may_restart(cause: Cause, row: list[Cause], most: int) -> bool:
+    """After the restarts in `row`, between which no checkpoint was made."""
+    return len(row) < most and (cause.most is None or row.count(cause) < cause.most)
+
+
+def pause_s(restarts: int) -> float:
+    """Seconds before a restart, by how many there were in a row with it: 0, 1, 2, 4, ..."""
+    return min(2.0 ** (restarts - 1), LONGEST_PAUSE_S) if restarts else 0.0
+
+
+class Supervisor:
+    """Signals go to the processes of the moment; between two attempts they end the run."""
+
+    def __init__(self, run: RunSpec, folder: Folder, lock: Lock, show: Show) -> None:
+        self.run, self.folder, self.lock, self.show = run, folder, lock, show
+        self._job: Job | None = None
+        self._starting = False
+
+    def work(self, step: int, told: list[Event]) -> Outcome:
+        """Train on after `step` to the end, whatever that is. `told` are events to begin with.
+
+        Raises `Problems` where the processes cannot be started at all.
+        """
+        row: list[Cause] = []
+        with heeding(self, self.folder) as asked:
+            while True:
+                with closing(Follower(self.folder, self.show)) as follower:
+                    follower.tell(told)
+                    end = self._attempt(step, follower, asked, len(row))
+                    try:
+                        again = self._again(step, end, row)
+                    except Problems as problems:
+                        end = ending.failed(_verdict(MEND, [end.why, *problems.lines]), None)
+                        again = None
+                    if again is None:
+                        end = ending.given_up(end, len(row)) if end.verdict else end
+                        follower.tell([end.event])
+                        return Outcome(end.exit_code, follower.state, end.verdict.crash if end.verdict else None)
+                step, told = again
+
+    def stop(self, number: int) -> None:
+        self._pass_on(lambda job: job.stop(number))
+
+    def kill(self) -> None:
+        self._pass_on(lambda job: job.kill())
+
+    def _pass_on(self, tell: Callable[[Job], None]) -> None:
+        if self._job:
+            tell(self._job)
+        elif self._starting:
+            raise Interrupted
+
+    def _attempt(self, step: int, follower: Follower, asked: Asked, restarts: int) -> Ending:
+        if not self._pause(pause_s(restarts), follower, asked):
+            return ending.stopped(asked.first, "", self.folder)
+        logs = self.folder.new_attempt()
+        lines = self.folder.events.read_text(encoding="utf-8", errors="replace").splitlines()
+        write_whole(logs / "events_before", str(heard_of(lines)))
+        try:
+            end = self._run(step, logs, follower, asked)
+        except Interrupted:
+            end = ending.stopped(asked.first, "", self.folder)
+        except Problems as problems:
+            if not restarts:
+                raise
+            end = ending.failed(_verdict(NODE, problems.lines), None)  # what the run had is not there now
+        attempts.write(logs, end.end(follower.state.step, time.time()))
+        return end
+
+    def _pause(self, seconds: float, follower: Follower, asked: Asked) -> bool:
+        """Wait; False as soon as the run is asked to end."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not asked:
+            asked.look()
+            follower.tell([])
+            time.sleep(POLL_S)
+        return not asked
+
+    def _run(self, step: int, logs: Path, follower: Follower, asked: Asked) -> Ending:
+        """Start the processes and follow them to their end. Raises `Interrupted`, or `Problems` where none start."""
+        run, kills = self.run, machine.oom_kills()
+        plan, before = run.engine.plan(run, self.folder.path, step), events_of(self.folder.events)
+        watch = Watch(run.cluster.stall_factor, run.cluster.stall_grace_s, before, time.monotonic())
+        try:
+            self._starting = True
+            if asked:
+                raise Interrupted
+            self._job = job = run.cluster.start(plan, logs, self.lock.descriptor)
+            code = follow(job, run.engine, follower, watch, asked)
+            kills = machine.oom_kills() - kills
+            return ending.of_job(code, job, run, self.folder, logs, follower, asked, kills)
+        finally:
+            if self._job:
+                self._job.kill()
+            self._job, self._starting = None, False
+
+    def _again(self, step: int, end: Ending, row: list[Cause]) -> tuple[int, list[Event]] | None:
+        """The step to go on after, and what there is to tell then; None where the run ends. `row` are the restarts
+        since the last checkpoint. Raises `Problems` where there is nothing to go on from."""
+        most = self.run.trainer.max_restarts
+        if end.verdict is None or not may_restart(end.verdict.cause, [], most):
+            return None
+        newest, faults = back.newest(self.folder)
+        if back.step_of(newest) > step:
+            row.clear()
+        if not may_restart(end.verdict.cause, row, most):
+            return None
+        back.unchanged(self.run, self.folder)
+        row.append(end.verdict.cause)
+        alerts = back.to(newest, faults, self.folder, self.run.engine)
+        step, cause = back.step_of(newest), end.verdict.cause.name
+        return step, [Restarted(step=step, attempt=self.folder.next_attempt, cause=cause, why=end.why), *alerts]
+
+
+def _verdict(cause: Cause, lines: list[str]) -> Verdict:
+    return Verdict(cause, None, "; ".join(lines), Crashed(lines=tuple(lines), mendable=True))
