@@ -42,6 +42,13 @@ class Phase(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Waiting(Event):
+    """No process can be started yet."""
+
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Loaded(Event):
     """What was read (`rows` + `refused` is all there was), and the steps that it makes."""
 
@@ -135,11 +142,11 @@ class WentOn(Event):
 
 KINDS: Mapping[str, type[Event]] = {
     cls.__name__: cls
-    for cls in (Started, Phase, Loaded, Step, Sample, Saved, Alert, Crashed, Ended, Restarted, Stalled, WentOn)
+    for cls in (Started, Waiting, Phase, Loaded, Step, Sample, Saved, Alert, Crashed, Ended, Restarted, Stalled, WentOn)
 }
 KEPT = (Restarted, Stalled, WentOn)
 """What became of the run's processes. It is no result of training, so it stays where training goes back a few steps."""
-OURS = (*KEPT, Ended)
+OURS = (*KEPT, Waiting, Ended)
 """What the launcher tells by itself while the processes run; all else it heard from rank 0."""
 
 

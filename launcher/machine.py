@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+import socket
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
@@ -47,6 +48,19 @@ class Gpus:
 def cores() -> int:
     """Those that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def interfaces() -> dict[str, str]:
+    """The network interface that has each address of this machine."""
+    found = psutil.net_if_addrs().items()
+    return {
+        one.address: name for name, held in found for one in held if one.family in (socket.AF_INET, socket.AF_INET6)
+    }
+
+
+def lives(pid: int) -> bool:
+    """Whether a process of this number runs here."""
+    return bool(psutil.pid_exists(pid))
 
 
 def memory_bytes() -> int:

@@ -55,6 +55,8 @@ class RunState:
     algorithm: str = ""
     status: Literal["waiting", "running", "finished", "failed", "stopped"] = "waiting"
     phase: str = ""
+    waits_for: str = ""
+    """Nodes and what they lack, before any process is there."""
     step: int = 0
     steps: int = 0
     processes: int = 0
@@ -111,8 +113,10 @@ def after(state: RunState, event: Event) -> RunState:
             )  # fmt: skip
         case Loaded(steps=steps):
             return replace(state, steps=steps)
+        case Waiting(text=text):
+            return replace(state, phase="waiting", waits_for=text)
         case Phase(name=name):
-            return replace(state, phase=name, status="running")
+            return replace(state, phase=name, status="running", waits_for="")
         case Step():
             return _after_step(state, event)
         case Saved(path=path):

@@ -45,7 +45,7 @@ ROOMS = {  # where each heavy library may be imported when the file runs
     "requests": ("hubs/",),
     "urllib3": ("hubs/",),
     "math_verify": ("rewards/",),
-    "ray": ("clusters/ray.py",),
+    "ray": ("clusters/ray/",),
     "vllm": ("engines/torch/vllm.py",),
     "psutil": ("machine.py", "launch/doctor/"),
     "pynvml": ("machine.py", "launch/doctor/gpus.py"),

@@ -124,6 +124,8 @@ def _news(state: RunState) -> list[RenderableType]:
     if state.validation:
         shown = "  ".join(f"{label(name)} {compact(value)}" for name, value in state.validation.items())
         lines.append(Text.assemble((f"held out at step {state.validated_step}  ", "dim"), (printable(shown), "bold")))
+    if state.waits_for:
+        lines.append(Text.assemble(("waiting  ", "bold yellow"), printable(state.waits_for)))
     if state.checkpoint:
         lines.append(Text.assemble(("checkpoint  ", "dim"), printable(state.checkpoint)))
     if state.restarts:

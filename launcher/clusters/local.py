@@ -8,12 +8,14 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
 from launcher.clusters.standing import STACK, stacks
+from launcher.events import Event
 from launcher.machine import LOOPBACK
 from launcher.problems import said
 from launcher.settings import settings
@@ -37,10 +39,11 @@ class Local(Cluster):
     def problems(self, hardware: Hardware) -> list[str]:
         if hardware.nnodes == 1:
             return []
-        return [f"hardware.nnodes: cluster local is one machine, got {hardware.nnodes}; 1 would do"]
+        return [f"hardware.nnodes: cluster local is one machine, got {hardware.nnodes}; 1, or cluster=ray, would do"]
 
     def start(self, plan: Plan, logs: Path, lock: int) -> LocalJob:
-        return LocalJob(plan, logs, lock, self.master_port)
+        shared = {**os.environ, **_rendezvous(len(plan.processes), self.master_port)}
+        return LocalJob(plan, logs, lock, shared)
 
     def lacks(self, hardware: Hardware) -> list[str]:
         if self.master_port is None or hardware.processes == 1:
@@ -60,11 +63,14 @@ class LocalJob:
 
     Its standard input is a pipe that only we hold: when we are killed it reads the end and ends itself. What it says
     goes through a sieve, which keeps secrets out of its log. Events the process itself writes
-    to the log (TOLD): without secrets, and there at once, whatever becomes of the sieve.
+    to the log (TOLD): without secrets, and there at once, whatever becomes of the sieve. `lines` are those of the first
+    process.
     """
 
-    def __init__(self, plan: Plan, logs: Path, lock: int, port: int | None = None) -> None:
-        shared = {**os.environ, **_rendezvous(len(plan.processes), port), LIFELINE: "1", "PYTHONUNBUFFERED": "1"}
+    def __init__(
+        self, plan: Plan, logs: Path, lock: int, environment: Mapping[str, str], cwd: str | None = None
+    ) -> None:
+        shared = {**environment, LIFELINE: "1", "PYTHONUNBUFFERED": "1"}
         self._processes: list[subprocess.Popen[bytes]] = []
         self._failures: dict[int, Failure] = {}
         self._ended_at = 0.0
@@ -72,7 +78,7 @@ class LocalJob:
         for process in plan.processes:
             (logs / f"rank-{process.rank}.log").touch(mode=0o600)
             self._stacks[process.rank].touch(mode=0o600)
-        self._log = (logs / "rank-0.log").open("a+b")
+        self._log = (logs / f"rank-{plan.processes[0].rank}.log").open("a+b")
         self._log.seek(0, os.SEEK_END)
         self._half = b""
         pipes = [os.pipe() for _ in plan.processes]
@@ -87,6 +93,7 @@ class LocalJob:
                     subprocess.Popen(
                         process.argv, env={**shared, **process.env, **told}, stdin=subprocess.PIPE, stdout=mouth,
                         stderr=mouth, pass_fds=(lock, log.fileno(), stack.fileno()), start_new_session=True,
+                        cwd=cwd,
                     )
                 )  # fmt: skip
             os.close(mouth)
@@ -118,6 +125,9 @@ class LocalJob:
     def failed_rank(self) -> int | None:
         failed = self._failed()
         return failed.rank if failed else None
+
+    def news(self) -> list[Event]:
+        return []
 
     def lost(self) -> str:
         return ""  # this machine is there as long as we are

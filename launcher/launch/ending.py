@@ -9,7 +9,7 @@ from pathlib import Path
 from launcher import checkpoints
 from launcher.events import Ended, How
 from launcher.launch.attempts import End
-from launcher.launch.causes import Verdict, judge, left_by
+from launcher.launch.causes import MEND, Verdict, judge, left_by
 from launcher.launch.folder import Folder
 from launcher.launch.follow import Follower
 from launcher.launch.heed import SIGNALS, Asked
@@ -77,6 +77,8 @@ def of_job(
     number = code - 128 if code >= 128 else -code
     if number in SIGNALS:  # the process itself was asked to stop, or before it could heed that
         return stopped(number, f" to rank {rank}", folder)
+    if rank is None and follower.crash:  # the cluster started nothing, and said why
+        return failed(Verdict(MEND, None, "; ".join(follower.crash.lines), follower.crash), logs)
     found = None if rank is None else left_by(rank, code, logs / f"rank-{rank}.log", run.engine.read)
     if found and rank == 0 and follower.crash:
         found = replace(found, crash=follower.crash)

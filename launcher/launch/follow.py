@@ -83,4 +83,6 @@ def follow(job: Job, engine: Engine, follower: Follower, watch: Watch, asked: As
 
 
 def hear(job: Job, engine: Engine) -> list[Event]:
-    return [event for line in job.lines() for event in engine.read(line)]
+    """What the cluster and rank 0 told since the last call."""
+    told = job.news()
+    return [*told, *(event for line in job.lines() for event in engine.read(line))]

@@ -37,6 +37,8 @@ def _lines(event: Event, state: RunState) -> list[str]:
     match event:
         case Started():
             return [f"run {event.run}: {event.algorithm} on {event.processes} processes"]
+        case Waiting():
+            return [f"waiting: {event.text}"]
         case Loaded():
             held_out = f", {event.val_rows} held out" if event.val_rows else ""
             refused = event.refused + event.val_refused

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Protocol
 
 from pydantic import Field
 
+from launcher.events import Event
 from launcher.settings import NonNegative, settings
 from launcher.spec.engine import Plan
 from launcher.spec.hardware import Hardware
@@ -62,6 +63,9 @@ class Job(Protocol):
     def failed_rank(self) -> int | None:
         """Which process failed first, as `first_failure` says."""
 
+    def news(self) -> list[Event]:
+        """What the cluster itself tells since the last call: that it waits for nodes, or why it starts nothing."""
+
     def lost(self) -> str:
         """What of the cluster is gone, such as "node 10.0.0.2 is gone"; empty while all is there."""
 
@@ -88,6 +92,15 @@ class Cluster(ABC):
     def problems(self, hardware: Hardware) -> list[str]:
         """Why it cannot give this hardware: one line each."""
         return []
+
+    @property
+    def elsewhere(self) -> str | None:
+        """Address of a cluster whose machines may be others than this one; None where the run is on this one."""
+        return None
+
+    def each_node(self, hardware: Hardware) -> Mapping[str, float]:
+        """What each node has to have free, as Ray counts it."""
+        return {"GPU": float(hardware.n_gpus_per_node)}
 
     def lacks(self, hardware: Hardware) -> list[str]:
         """What is not there right now, such as a port that somebody has taken: one line each."""

@@ -30,6 +30,10 @@ class Plan:
     """All processes of a run; rank 0 is the one that tells what happens."""
 
     processes: tuple[Process, ...]
+    nnodes: int = 1
+    """Machines that they are spread over, each with as many."""
+    gpus: int = 0
+    """Of each process."""
 
 
 class Engine(ABC):

@@ -26,7 +26,7 @@ print(ask("this", "", 0.001))
 def test_a_node_without_our_files_answers(tmp_path: Path) -> None:
     write = f"""
 from ray import cloudpickle
-from launcher.clusters import ray
+from launcher.clusters.ray import ask as ray
 open({str(tmp_path / "ask")!r}, "wb").write(cloudpickle.dumps(ray._by_value()))
 """
     subprocess.run([sys.executable, "-c", write], check=True)

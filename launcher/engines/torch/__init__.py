@@ -100,7 +100,9 @@ class Torch(Engine):
                     rank, argv, {"RANK": str(rank), "WORLD_SIZE": str(processes), "LOCAL_RANK": str(rank), **malloc}
                 )
                 for rank in range(processes)
-            )
+            ),
+            nnodes=run.hardware.nnodes,
+            gpus=0 if run.hardware.is_cpu else 1,
         )
 
     def read(self, line: str) -> Iterator[Event]:

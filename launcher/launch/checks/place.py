@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import unicodedata
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
 from pathlib import Path
 
 from launcher import machine
 from launcher.launch.doctor import packages
+from launcher.launch.doctor.bridge import Bridge
 from launcher.launch.folder import Folder
 from launcher.launch.room import visible_gpus
-from launcher.problems import said, shown
+from launcher.problems import Problems, said, shown
 from launcher.spec.hardware import Hardware
 from launcher.spec.run import RunSpec, Trainer
 from launcher.verdicts import Level, Verdict, of_problems
@@ -70,6 +71,9 @@ def _folder(trainer: Trainer) -> list[str]:
 def hardware(run: RunSpec, here: bool) -> Iterator[Verdict]:
     """This machine against what the run asks for: it must fit where the run is to start `here`."""
     asked, found, level = run.hardware, machine.gpus(), level_of(here)
+    if address := run.cluster.elsewhere:
+        yield from nodes(address, asked.nnodes, run.cluster.each_node(asked), level)
+        return
     if asked.is_cpu:
         yield Verdict("OK", "hardware", f"{_processes(asked)} on {machine.cores()} CPU cores")
         return
@@ -97,6 +101,29 @@ def hardware(run: RunSpec, here: bool) -> Iterator[Verdict]:
             yield Verdict(
                 "WARN", "hardware", f"others hold memory of GPUs: {told}", "CUDA_VISIBLE_DEVICES of idle ones"
             )
+
+
+def nodes(address: str, count: int, each: Mapping[str, float], level: Level) -> Iterator[Verdict]:
+    """The cluster at `address` against the nodes that a run asks for. What others hold of it is waited for."""
+    try:
+        with closing(Bridge(address)) as bridge:
+            there = [node for node in bridge.nodes if node.alive]
+    except Problems as problems:
+        yield from of_problems(problems.lines, level)
+        return
+    able = [node for node in there if node.cpus >= each.get("CPU", 0) and node.gpus >= each.get("GPU", 0)]
+    asked = f"{count} {'node' if count == 1 else 'nodes'} with {_counts(each.get('CPU', 0), each.get('GPU', 0))}"
+    if len(able) >= count:
+        yield Verdict("OK", "hardware", f"{asked} of {len(there)} at {address}")
+        return
+    offers = "; ".join(f"{node.address} has {_counts(node.cpus, node.gpus)}" for node in there)
+    says = f"{asked} asked for, and the cluster at {address} has {len(able)}: {offers or 'no node'}"
+    yield Verdict("WARN", "hardware", says, "rlrun cluster join on more machines while the run waits for them would do")
+
+
+def _counts(cpus: float, gpus: float) -> str:
+    told = [f"{count:g} {name}{'' if count == 1 else 's'}" for count, name in ((cpus, "CPU"), (gpus, "GPU")) if count]
+    return " and ".join(told) or "nothing"
 
 
 def _processes(asked: Hardware) -> str:

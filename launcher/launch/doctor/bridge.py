@@ -18,7 +18,7 @@ from typing import Any
 from launcher.launch.doctor.loading import reason, tail
 from launcher.problems import Problems, said
 
-MODULE = "launcher.clusters.ray"
+MODULE = "launcher.clusters.ray.ask"
 JOIN_S, KNOCK_S, GRACE_S, LISTEN_S = 20.0, 3.0, 10.0, 0.25
 TOLD = {
     "Unauthenticated": "this token, or none, is not the cluster's",
@@ -57,7 +57,7 @@ class Bridge:
     def __init__(self, address: str | None) -> None:
         self.address = address or os.environ.get("RAY_ADDRESS") or "auto"
         if find_spec("ray") is None:
-            raise Problems([f"{WHERE}: ray is not installed here; pip install 'rlrun[ray]' would do"])
+            raise Problems([f"{WHERE}: ray is not installed here; pip install ray would do"])
         _knock(self.address)
         self._err, self._half = TemporaryFile(), b""  # noqa: SIM115  # open as long as the process
         self._process = subprocess.Popen(

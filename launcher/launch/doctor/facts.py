@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import platform
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 
-import psutil
 from pydantic.dataclasses import dataclass
 
 import launcher
@@ -54,7 +52,7 @@ def gathered(loaded: Loaded | None, ports: tuple[int, int], tokens: dict[str, st
         usable_gpus=len(loaded.gpus) if loaded else 0,
         torch_cuda=(loaded.cuda or "none") if loaded else "not loaded",
         nccl=(loaded.nccl or "none") if loaded else "not loaded",
-        interfaces=_interfaces(),
+        interfaces=machine.interfaces(),
         ports=ports,
         tokens=tokens,
     )
@@ -67,16 +65,6 @@ def code() -> str:
     for path in sorted(root.rglob("*.py")):
         found.update(f"{path.relative_to(root).as_posix()}\0".encode() + path.read_bytes() + b"\0")
     return found.hexdigest()[:12]
-
-
-def _interfaces() -> dict[str, str]:
-    families = (socket.AF_INET, socket.AF_INET6)
-    return {
-        address.address: name
-        for name, held in psutil.net_if_addrs().items()
-        for address in held
-        if address.family in families
-    }
 
 
 def compared(nodes: Mapping[str, Facts], code_here: str) -> list[Verdict]:

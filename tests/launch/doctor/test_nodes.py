@@ -176,7 +176,7 @@ def test_a_wrong_address_is_named_before_ray_is_asked(address: str, word: str) -
 def test_ray_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     ((where, found),) = cluster.examined(None, Path("runs"), 5, lambda _: None)
-    assert where == "cluster" and found.mend == "pip install 'rlrun[ray]' would do"
+    assert where == "cluster" and found.mend == "pip install ray would do"
 
 
 @pytest.mark.slow

@@ -1,5 +1,5 @@
-"""A running Ray cluster, joined by a process of its own (`python -m launcher.clusters.ray ADDRESS`): the only one of
-ours that loads Ray. It reads rounds of requests as lines of JSON and writes what each node answers, so whoever started
+"""A running Ray cluster, joined by a process of its own (`python -m launcher.clusters.ray.ask ADDRESS`), which
+loads Ray. It reads rounds of requests as lines of JSON and writes what each node answers, so whoever started
 it waits by a pipe, and may end it: a connection to Ray can take minutes to fail.
 
     > {"seconds": 60, "asked": {"<node id>": {"module": "launcher.launch.doctor.node", "text": "..."}}}

@@ -1,0 +1,51 @@
+"""Processes on the nodes of a Ray cluster. This file and `job` say how to reach it and do not load Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from launcher.clusters.ray.job import Asked, RayJob
+from launcher.settings import Positive, settings
+from launcher.spec.cluster import Cluster
+from launcher.spec.engine import Plan
+from launcher.spec.hardware import Hardware
+
+
+@settings
+class Ray(Cluster):
+    """The nodes of a Ray cluster, or this machine by a Ray of its own. Each process is one actor's."""
+
+    address: str | None = None
+    """`host:port` of a running cluster's head, `auto` for the one of this machine; by default a cluster of this machine
+    alone is started for the run, on free ports and behind a token, and ended with it."""
+    wait_s: Annotated[float, Field(ge=0)] = 600.0
+    """How long to wait for nodes that are missing or that others hold; then the run fails and says what each offers."""
+    cpus_per_process: Positive = 1.0
+    """CPU cores that Ray sets aside for each process."""
+
+    def problems(self, hardware: Hardware) -> list[str]:
+        if hardware.nnodes == 1 or self.address:
+            return []
+        return [
+            f"cluster.address: {hardware.nnodes} nodes were asked for, and this machine is one; the address of a"
+            " cluster (rlrun cluster up) would do"
+        ]
+
+    @property
+    def elsewhere(self) -> str | None:
+        return self.address
+
+    def each_node(self, hardware: Hardware) -> Mapping[str, float]:
+        cpus = {"CPU": self.cpus_per_process * hardware.processes_per_node}
+        return cpus if hardware.is_cpu else cpus | {"GPU": float(hardware.n_gpus_per_node)}
+
+    def lacks(self, hardware: Hardware) -> list[str]:
+        return [] if find_spec("ray") else ["cluster: ray is not installed here; pip install ray would do"]
+
+    def start(self, plan: Plan, logs: Path, lock: int) -> RayJob:
+        return RayJob(Asked.of(plan, logs, self.address, self.wait_s, self.cpus_per_process), logs, lock)

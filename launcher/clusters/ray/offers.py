@@ -1,0 +1,46 @@
+"""What a cluster's nodes offer, against what was asked; and which of them are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import ray
+from ray._private.state import available_resources_per_node  # nothing public tells it for each node
+
+
+def missing(bundle: Mapping[str, float], count: int) -> str:
+    """Why `count` nodes that have `bundle` free are not to be had; empty where they are."""
+    free = available_resources_per_node()
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    able = [node for node in nodes if _holds(node["Resources"], bundle)]
+    idle = [node for node in able if _holds(free.get(node["NodeID"], {}), bundle)]
+    if len(idle) >= count:
+        return ""
+    asked = f"{count} {'node' if count == 1 else 'nodes'} with {_words(bundle)} asked for"
+    state = f"{len(idle)} free" if len(able) >= count else f"{len(able)} there"
+    offered = "; ".join(
+        f"{node['NodeManagerAddress']} offers {_words(node['Resources'], bundle)},"
+        f" {_words(free.get(node['NodeID'], {}), bundle)} free"
+        for node in nodes
+    )
+    return f"{asked}, {state}: {offered or 'no node answers'}"
+
+
+def _holds(resources: Mapping[str, float], bundle: Mapping[str, float]) -> bool:
+    return all(resources.get(name, 0.0) >= count for name, count in bundle.items())
+
+
+def _words(resources: Mapping[str, float], like: Mapping[str, float] | None = None) -> str:
+    names = like or resources
+    return " and ".join(
+        f"{resources.get(name, 0.0):g} {name}{'' if resources.get(name) == 1 else 's'}" for name in names
+    )
+
+
+def gone(rank: int, place: Mapping[str, Any]) -> str:
+    """What became of an actor that does not answer any more; `place` is what it said of itself."""
+    alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+    if place["node"] in alive:
+        return f"the Ray worker of rank {rank} on {place['address']} was killed"
+    return f"node {place['address']} is gone"

@@ -1,0 +1,105 @@
+"""The actor of one process, on the node where that runs."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from launcher import machine
+from launcher.clusters.local import LocalJob
+from launcher.spec.cluster import Stack
+from launcher.spec.engine import Plan, Process
+
+HEAR_S = 1.0  # longest wait for something to be said
+CALM_S = 0.05  # between two answers: what is said meanwhile comes together
+EARLIER_S = 60.0  # for a process of an attempt before, which may still be saving, to be gone
+OF_RAY = ("RAY_", "OMP_NUM_THREADS")
+"""Variables that Ray gives its actors, and that are no business of a process of ours."""
+
+
+class Rank:
+    """Starts a process, and says what it says. Methods are called from several threads."""
+
+    def __init__(self) -> None:
+        self.job: LocalJob | None = None
+        self.kept = True
+        self.spoke = 0.0
+
+    def look(self) -> dict[str, Any]:
+        """Where this is, and a port that is free here."""
+        address = ray.util.get_node_ip_address()
+        with socket.socket() as probe:
+            probe.bind((address, 0))
+            port = probe.getsockname()[1]
+        node = ray.get_runtime_context().get_node_id()
+        return {"node": node, "address": address, "interface": machine.interfaces().get(address, ""), "port": port}
+
+    def start(self, rank: int, argv: Sequence[str], env: Mapping[str, str], logs: str, cwd: str) -> None:
+        """Raises `OSError` where it cannot be started."""
+        folder = Path(logs)
+        self.kept = (folder / f"rank-{rank}.log").exists()
+        if not self.kept:  # no disk that the nodes share: the launcher keeps the log
+            folder = Path(tempfile.mkdtemp(prefix="rlrun-rank-"))
+        own = {name: value for name, value in os.environ.items() if not name.startswith(OF_RAY)}
+        python = sys.executable if not os.path.exists(argv[0]) else argv[0]
+        process = Process(rank, (python, *argv[1:]), env)
+        lock = _earlier_gone(Path(logs), rank)
+        where = cwd if os.path.isdir(cwd) else None
+        self.job = LocalJob(Plan((process,)), folder, lock, own, where)
+        os.close(lock)
+
+    def hear(self) -> tuple[str, bool, int | None]:
+        """Whole lines that were said since, whether a file that the launcher sees holds them, and the exit code."""
+        assert self.job
+        time.sleep(max(self.spoke + CALM_S - time.monotonic(), 0))
+        give_up = time.monotonic() + HEAR_S
+        while True:
+            code = self.job.exit_code()
+            lines = self.job.lines()
+            if lines or code is not None or time.monotonic() > give_up:
+                self.spoke = time.monotonic()
+                return "".join(line + "\n" for line in lines), self.kept, code
+            time.sleep(CALM_S)
+
+    def signal(self, number: int) -> None:
+        if self.job:
+            self.job.stop(number)
+
+    def stacks(self, wait_s: float) -> list[Stack]:
+        return self.job.stacks(wait_s) if self.job else []
+
+    def end(self) -> None:
+        """Kill it, and wait until it is gone."""
+        if self.job:
+            self.job.kill()
+            while self.job.exit_code() is None:
+                time.sleep(CALM_S)
+
+
+def _earlier_gone(logs: Path, rank: int) -> int:
+    """An open file that the process will hold as long as it lives, free once the one of an attempt before is gone.
+
+    Raises `TimeoutError` where that does not come about.
+    """
+    folder = logs.parent if logs.parent.is_dir() else Path(tempfile.gettempdir())
+    held = os.open(folder / f".rank-{rank}", os.O_RDWR | os.O_CREAT, 0o600)
+    give_up = time.monotonic() + EARLIER_S
+    while True:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() > give_up:
+                os.close(held)
+                raise TimeoutError(f"rank {rank} of an earlier attempt still runs after {EARLIER_S:g} s") from error
+            time.sleep(0.1)
+        else:
+            return held

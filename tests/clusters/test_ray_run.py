@@ -1,0 +1,125 @@
+"""Runs on Ray: the same numbers as plain processes, and every end of one leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from launcher.clusters.ray.job import PREFIX
+from launcher.events import Waiting, events_of, fold
+
+ON_RAY = ["cluster=ray", "algorithm=grpo"]
+LONG = ["trainer.total_training_steps=3000", "trainer.save_freq=1000", "trainer.test_freq=-1"]
+
+
+@pytest.fixture
+def rlrun(tmp_path: Path, commands: Any) -> Any:
+    return commands(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Neither a process of Ray nor its folder, whatever a test did."""
+    short = Path(f"/tmp/rlr-{os.getpid()}")
+    short.mkdir(exist_ok=True)
+    monkeypatch.setenv("TMPDIR", str(short))
+    yield
+    give_up = time.monotonic() + 30
+    while (left := _of(str(short / PREFIX))) and time.monotonic() < give_up:
+        time.sleep(0.2)
+    assert not left
+    assert not list(short.glob(f"{PREFIX}*"))
+
+
+def _of(mark: str) -> list[psutil.Process]:
+    """Processes whose command line holds `mark`."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if mark in " ".join(process.cmdline()):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def test_two_processes_on_ray_give_what_two_plain_ones_give(rlrun: Any, small: list[str], result: Any) -> None:
+    words = [
+        *small,
+        "algorithm=grpo",
+        "hardware.nproc_per_node=2",
+        "trainer.total_training_steps=6",
+        "trainer.save_freq=3",
+    ]
+    for cluster in ("local", "ray"):
+        ran = rlrun("train", *words, f"cluster={cluster}", f"trainer.experiment_name={cluster}")
+        assert ran.returncode == 0, ran.stderr
+    assert result(rlrun.run("local"), 6) == result(rlrun.run("ray"), 6)
+
+
+@pytest.fixture
+def running(rlrun: Any, small: list[str], until: Callable[..., None]) -> Iterator[subprocess.Popen[str]]:
+    """A run in the middle of its training."""
+    words = ["train", *small, *ON_RAY, *LONG, "trainer.experiment_name=long"]
+    process = rlrun.begin(*words)
+    events = rlrun.run("long") / "events.jsonl"
+    until(lambda: events.exists() and fold(events_of(events)).step >= 5, 120)
+    yield process
+    process.kill()
+
+
+def _end(rlrun: Any) -> Any:
+    return fold(events_of(rlrun.run("long") / "events.jsonl"))
+
+
+def test_sigterm_saves_and_ends_with_143(running: subprocess.Popen[str], rlrun: Any) -> None:
+    began = time.monotonic()
+    running.send_signal(signal.SIGTERM)
+    assert running.wait(30) == 143
+    assert time.monotonic() - began < 15
+    state = _end(rlrun)
+    assert state.status == "stopped"
+    assert state.checkpoint.endswith(f"step_{state.step:06}")
+
+
+DEATHS = [
+    # what is killed, and what is said of it
+    ("clusters.ray.driver", "the process that speaks with Ray ended"),
+    ("raylet/raylet", "is gone"),
+    ("ray::Rank", "was killed"),
+]
+
+
+@pytest.mark.parametrize(("whose", "says"), DEATHS, ids=[row[0] for row in DEATHS])
+def test_a_part_of_ray_that_dies_is_named(running: subprocess.Popen[str], rlrun: Any, whose: str, says: str) -> None:
+    launcher = psutil.Process(running.pid)
+    [victim] = [process for process in launcher.children(recursive=True) if whose in " ".join(process.cmdline())][:1]
+    victim.kill()
+    assert running.wait(60) == 1
+    assert says in _end(rlrun).why
+
+
+def test_a_launcher_that_is_killed_takes_all_with_it(
+    running: subprocess.Popen[str], until: Callable[..., None]
+) -> None:
+    others = psutil.Process(running.pid).children(recursive=True)
+    assert len(others) > 3
+    running.kill()
+    until(lambda: not any(process.is_running() for process in others), 30)
+    for left in Path(os.environ["TMPDIR"]).glob(f"{PREFIX}*"):  # the next run would remove it
+        assert left.name.startswith(f"{PREFIX}{running.pid}-")
+        subprocess.run(["rm", "-r", left], check=True)
+
+
+def test_waiting_is_an_event_until_processes_speak() -> None:
+    state = fold([Waiting(text="1 node with 1 GPU asked for")])
+    assert state.status == "waiting"
+    assert state.waits_for == "1 node with 1 GPU asked for"
