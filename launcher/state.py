@@ -20,6 +20,7 @@ from launcher.events import (
     Stalled,
     Started,
     Step,
+    Waiting,
     WentOn,
 )
 from launcher.metrics import main_score, validation

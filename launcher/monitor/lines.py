@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from launcher.events import Alert, Ended, Event, Loaded, Restarted, Saved, Stalled, Started, Step, WentOn
+from launcher.events import Alert, Ended, Event, Loaded, Restarted, Saved, Stalled, Started, Step, Waiting, WentOn
 from launcher.problems import shown
 from launcher.state import RunState
 

@@ -14,10 +14,11 @@ import psutil
 import pytest
 
 from launcher.clusters.ray.job import PREFIX
-from launcher.events import Waiting, events_of, fold
+from launcher.events import Waiting, events_of
+from launcher.state import fold
 
 ON_RAY = ["cluster=ray", "algorithm=grpo"]
-LONG = ["trainer.total_training_steps=3000", "trainer.save_freq=1000", "trainer.test_freq=-1"]
+LONG = ["trainer.total_training_steps=3000", "trainer.save_freq=1000", "trainer.test_freq=-1", "trainer.max_restarts=0"]
 
 
 @pytest.fixture

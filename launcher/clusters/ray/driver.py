@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import socket
 import sys
 import threading
 import time
@@ -25,6 +24,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from launcher import machine
 from launcher.clusters.ray import offers
 from launcher.clusters.ray.job import FAR_S, Asked
+from launcher.clusters.ray.joining import join
 from launcher.clusters.ray.rank import Rank
 from launcher.foreign import Fault, attempt
 from launcher.spec.cluster import Stack
@@ -32,9 +32,6 @@ from launcher.spec.cluster import Stack
 LOOK_S = 1.0  # between two looks at what is still missing
 START_S = 120.0  # for a node to start an actor and look at itself
 STOP_S = 5.0  # for killed processes to be gone
-STORE = 100 * 2**20  # bytes of Ray's object store where it is ours: nothing goes through it
-KNOCK_S = 2.0
-SILENT = Fault("nothing answers there")
 
 
 class Refused(Exception):
@@ -103,21 +100,16 @@ class _Job:
 
     def _join(self) -> bool:
         """Whether it came about. One that does not answer is waited for: a head that was killed may come back."""
-        if self.asked.address:
-            call = partial(ray.init, address=self.asked.address, log_to_driver=False, logging_level="ERROR")
-        else:
-            processes = len(self.asked.processes)
-            call = partial(
-                ray.init, "local", include_dashboard=False, log_to_driver=False, logging_level="ERROR",
-                num_cpus=max(machine.cores(), round(self.asked.cpus * processes + 0.5)),
-                object_store_memory=STORE, _temp_dir=self.asked.temp,
-            )  # fmt: skip
-        joined = attempt(call)
-        if isinstance(joined, Fault):
-            where = self.asked.address or "a Ray of this machine's own"
-            raise Refused(
-                f"cluster.address: {where} cannot be joined: {joined.reason}; rlrun doctor --nodes tells more"
-            )
+        give_up, said = time.monotonic() + self.asked.wait_s, ""
+        while isinstance(joined := join(self.asked), Fault):
+            why = f"{self.asked.address or 'a Ray of this machine alone'} cannot be joined: {joined.reason}"
+            if not self.asked.address or time.monotonic() > give_up:
+                raise Refused(f"cluster.address: {why}; rlrun doctor --nodes tells more")
+            said = self._wait(f"the cluster {why}", said)
+            time.sleep(LOOK_S)
+            if not self._obey():
+                return False
+        return True
 
     def _place(self) -> bool:
         """Wait for the resources; whether they came."""
@@ -134,12 +126,16 @@ class _Job:
                 raise Refused(
                     f"cluster: after {self.asked.wait_s:g} s {why}; less hardware, or a longer cluster.wait_s, would do"
                 )
-            if missing and missing != said:
-                self.tell(waiting=missing)
-                said = missing
+            said = self._wait(missing, said)
             if not self._obey():
                 return False
         return True
+
+    def _wait(self, missing: str, said: str) -> str:
+        """Say what is missing where it is not what was `said` last."""
+        if missing and missing != said:
+            self.tell(waiting=missing)
+        return missing
 
     def _start(self) -> None:
         """All actors first, then where they meet, then their processes."""

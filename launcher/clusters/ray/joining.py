@@ -1,0 +1,43 @@
+"""Joining a Ray cluster, or starting one of this machine's own."""
+
+from __future__ import annotations
+
+import socket
+from functools import partial
+from typing import Any
+
+import ray
+
+from launcher import machine
+from launcher.clusters.ray.job import Asked
+from launcher.foreign import Fault, attempt
+
+KNOCK_S = 2.0
+STORE = 100 * 2**20  # bytes of Ray's object store where it is ours: nothing goes through it
+
+
+def join(asked: Asked) -> Any | Fault:
+    """One try."""
+    quiet = partial(ray.init, log_to_driver=False, logging_level="ERROR")
+    if not asked.address:
+        cpus = max(machine.cores(), round(asked.cpus * len(asked.processes) + 0.5))
+        alone = {"include_dashboard": False, "object_store_memory": STORE, "_temp_dir": asked.temp}
+        return attempt(partial(quiet, "local", num_cpus=cpus, **alone))
+    if not _answers(asked.address):
+        return Fault("nothing answers there")
+    joined = attempt(partial(quiet, address=asked.address))
+    if isinstance(joined, Fault):
+        attempt(ray.shutdown)
+    return joined
+
+
+def _answers(address: str) -> bool:
+    """Whether somebody listens there: where nobody does, Ray takes minutes to say so."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        return True
+    try:
+        socket.create_connection((host, int(port)), KNOCK_S).close()
+    except OSError:
+        return False
+    return True
