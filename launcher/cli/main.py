@@ -7,7 +7,21 @@ from typing import Annotated, Any
 import typer
 
 from launcher import __version__
-from launcher.cli import advise, checkpoints, config, data, doctor, merge, models, plan, rerun, reward, runs, train
+from launcher.cli import (
+    advise,
+    checkpoints,
+    cluster,
+    config,
+    data,
+    doctor,
+    merge,
+    models,
+    plan,
+    rerun,
+    reward,
+    runs,
+    train,
+)
 from launcher.cli.blotting import blotting
 
 
@@ -53,6 +67,7 @@ models.app.command("merge")(merge.merge)
 app.add_typer(models.app, name="model")
 app.command("checkpoints")(checkpoints.checkpoints)
 app.add_typer(reward.app, name="reward")
+app.add_typer(cluster.app, name="cluster")
 
 if __name__ == "__main__":
     app()

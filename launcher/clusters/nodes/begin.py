@@ -1,0 +1,176 @@
+"""Bring this machine into a cluster, as its head or as one more node, and take it out again."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import psutil
+
+from launcher.clusters.nodes import processes
+from launcher.clusters.nodes.home import Home, Node, State, here
+from launcher.clusters.nodes.ray_start import free_ports, taken
+from launcher.machine import LOOPBACK
+from launcher.problems import Problems, said
+
+PORT = 6379
+UP_S, DOWN_S, POLL_S = 400.0, 30.0, 0.1
+SHORT = 40  # characters of the folder of Ray's sockets, whose own part takes 60 of the 107 that a socket may have
+
+Tell = Callable[[str], None]
+"""Is told what is under way."""
+
+
+def up(port: int | None, address: str | None, words: Sequence[str], tell: Tell) -> Node:
+    """Make this machine the head of a cluster, and wait until it is. Raises `Problems`."""
+    home = _free_home("up")
+    ip = address or own_address()
+    if port is not None and (error := taken(port)):
+        raise Problems([f"--port: {port} cannot be taken, {said(error)}; {free_ports(1)[0]} would do"])
+    chosen = port or (PORT if taken(PORT) is None else free_ports(1)[0])
+    node = Node(_joined(ip, chosen), ip, True, secrets.token_hex(8), _temp(), tuple(words))
+    return _begin(home, node, secrets.token_hex(32), tell)
+
+
+def join(address: str, token: str, ip: str | None, words: Sequence[str], tell: Tell) -> Node:
+    """Add this machine to the cluster whose head is at `address`. One that is in it already stays as it is."""
+    if found := here().node():
+        if found.address == address and here().kept():
+            return found
+    home = _free_home("join")
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
+        raise Problems([f"{address}: is no address; HOST:PORT, as rlrun cluster up prints it, would do"])
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), 5).close()
+    except OSError as error:
+        raise Problems([f"{address}: {said(error)}; rlrun cluster up there, and its address, would do"]) from error
+    if not token:
+        raise Problems(["--token-file: holds no token; the file that rlrun cluster up names would do"])
+    node = Node(address, ip or own_address(host), False, secrets.token_hex(8), _temp(), tuple(words))
+    return _begin(home, node, token, tell)
+
+
+def down(tell: Tell) -> str:
+    """End what was started here; what became of it. A keeper that was killed has left its processes, known by mark."""
+    home = here()
+    node, state = home.node(), home.state()
+    if node is None:
+        return "nothing of a cluster was up"
+    tell("ending Ray")
+    if home.kept() and state:
+        processes.ask(state.pid, signal.SIGTERM)
+        if not _until(lambda: not home.kept(), DOWN_S):
+            processes.ask(state.pid, signal.SIGKILL)
+            _until(lambda: not home.kept(), DOWN_S)
+    processes.end(node, None, 0)
+    shutil.rmtree(node.temp, ignore_errors=True)
+    home.forget()
+    return f"left the cluster at {node.address}" if not node.head else f"the cluster at {node.address} has ended"
+
+
+def _free_home(doing: str) -> Home:
+    """Raises `Problems` where this machine cannot begin."""
+    if find_spec("ray") is None:
+        raise Problems(["ray: is not installed here; pip install 'rlrun[ray]' would do"])
+    home = here()
+    node = home.node()
+    if node and home.kept():
+        is_what = "is the head of" if node.head else "is in"
+        raise Problems([f"{doing}: this machine {is_what} the cluster at {node.address}; rlrun cluster down would end it"])
+    if node and (left := processes.of(node)):
+        raise Problems(
+            [f"{doing}: {len(left)} processes of the cluster at {node.address} have lost their keeper;"
+             " rlrun cluster down would end them"]
+        )  # fmt: skip
+    if node:  # the machine was switched off, or its keeper gave up
+        shutil.rmtree(node.temp, ignore_errors=True)
+        home.forget()
+    return home
+
+
+def _begin(home: Home, node: Node, token: str, tell: Tell) -> Node:
+    lock = home.lock()
+    if lock is None:
+        raise Problems([f"{home.path}: another rlrun cluster command is at work there; waiting for it would do"])
+    _write_secret(home.token, token)
+    home.keep(node)
+    home.say(State("starting"))
+    with os.fdopen(os.open(home.keeper_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as log:
+        keeper = subprocess.Popen(
+            [sys.executable, "-P", "-m", "launcher.clusters.nodes.keeper", str(home.path)],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, pass_fds=(lock,),
+        )  # fmt: skip
+    os.close(lock)
+    try:
+        _wait_up(home, keeper, tell)
+    except BaseException:
+        down(lambda _: None)
+        raise
+    return node
+
+
+def _wait_up(home: Home, keeper: subprocess.Popen[bytes], tell: Tell) -> None:
+    give_up, told = time.monotonic() + UP_S, ""
+    while time.monotonic() < give_up:
+        state = home.state() or State("starting")
+        if state.phase == "up":
+            return
+        now = f"{state.phase} Ray" + (f", start {state.starts}: {state.why}" if state.why else "")
+        if now != told:
+            tell(now)
+            told = now
+        if keeper.poll() is not None:
+            why = state.why or f"its keeper ended with {keeper.returncode}"
+            log = home.ray_log if state.why else home.keeper_log
+            kept = log.rename(log.with_suffix(".failed.log"))
+            raise Problems([f"ray start: {why if '; ' in why else f'{why}; what {kept} says would do'}"])
+        time.sleep(POLL_S)
+    raise Problems([f"ray start: was not up after {UP_S:g} s; what {home.ray_log} says would do"])
+
+
+def _write_secret(file: Path, token: str) -> None:
+    file.unlink(missing_ok=True)
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as made:
+        made.write(token)
+
+
+def _temp() -> str:
+    """A new folder that only this user may enter; its name cannot be guessed."""
+    usual = tempfile.gettempdir()
+    return tempfile.mkdtemp(prefix="rlrun-", dir=usual if len(usual) <= SHORT - len("/rlrun-12345678") else "/tmp")
+
+
+def own_address(towards: str = "192.0.2.1") -> str:
+    """By which others reach this machine: of the interface from which `towards` would be reached; nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((towards.strip("[]"), 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            pass
+    known = (one.address for every in psutil.net_if_addrs().values() for one in every if one.family == socket.AF_INET)
+    return next((ip for ip in known if ip != LOOPBACK), LOOPBACK)
+
+
+def _joined(ip: str, port: int) -> str:
+    return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
+
+
+def _until(done: Callable[[], bool], seconds: float) -> bool:
+    give_up = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() > give_up:
+            return False
+        time.sleep(POLL_S)
+    return True

@@ -1,0 +1,176 @@
+"""The keeper of a node: `python -m launcher.clusters.nodes.keeper FOLDER LOCK`, in a session of its own.
+
+It runs `ray start --block` and starts it again when it ends: a head at the same port, so that the others find it; any
+other node once the head answers. It never loads Ray. A head that dies has forgotten its nodes, so a node whose head has
+gone starts again, too, however alive its own processes are. SIGTERM ends the node and the keeper.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+from launcher.clusters.nodes import processes
+from launcher.clusters.nodes.home import Home, Node, Phase, State
+from launcher.clusters.nodes.ray_start import UP, argv, environment, taken
+
+POLL_S, KNOCK_S, EVERY_S = 0.1, 2.0, 1.0
+START_S = 90.0  # Ray itself gives a node up after 30 s that it has not registered
+TRIES = 4  # at the first start; once it was up there is no end to them
+GONE = 2  # times in a row that the head's port is refused
+LEAST_S, MOST_S, STEADY_S = 0.5, 10.0, 30.0  # between two starts, and how long a node stood that begins at LEAST_S again
+GRACE_S = 8.0
+LOG_BYTES = 4 * 2**20
+REASONS = {
+    "Unauthenticated": "the token is not the cluster's; the head's, by --token-file, would do",
+    "InvalidAuthToken": "the token is not the cluster's; the head's, by --token-file, would do",
+    "Version mismatch": "Ray or Python is of another version than the head's; the same would do",
+    "timed out during startup": "the node did not register within 30 s; a machine with less to do would do",
+    "No such option": "ray start does not know one of the words that are passed to it; rlrun cluster up -- with others"
+                      " would do",
+}  # fmt: skip
+
+
+class Keeper:
+    def __init__(self, home: Home, node: Node) -> None:
+        self.home, self.node = home, node
+        self.asked = False
+        self.starts, self.was_up = 0, False
+        self.refused = 0
+        self.knocked_at = 0.0
+
+    def run(self) -> int:
+        """Until it is asked to end, or the first start has failed for good."""
+        pause, why = LEAST_S, ""
+        while not self.asked:
+            if not self.node.head and not self._answers():
+                self._say("waiting", f"the head at {self.node.address} does not answer")
+                self._rest(EVERY_S)
+                continue
+            began = time.monotonic()
+            self._say("starting", why)
+            why = self._once()
+            if self.asked:
+                break
+            if not self.was_up and self.starts >= TRIES:
+                self._say("failed", why)
+                return 1
+            pause = LEAST_S if time.monotonic() - began > STEADY_S else min(pause * 2, MOST_S)
+            self._say("waiting", why)
+            self._rest(pause)
+        return 0
+
+    def _once(self) -> str:
+        """Ray from its start to its end, and why it ended."""
+        self.starts += 1
+        self._clear()
+        with self.home.ray_log.open("ab") as log:
+            before = log.tell()
+            ray = subprocess.Popen(
+                argv(self.node), env=environment(self.node, self.home.token), stdin=subprocess.DEVNULL, stdout=log,
+                stderr=log, start_new_session=True,
+            )  # fmt: skip
+        try:
+            return self._watch(ray, before)
+        finally:
+            processes.end(self.node, ray.pid if ray.poll() is None else None, GRACE_S)
+            ray.wait()
+
+    def _watch(self, ray: subprocess.Popen[bytes], before: int) -> str:
+        began, up, self.refused = time.monotonic(), False, 0
+        while not self.asked:
+            if (code := ray.poll()) is not None:
+                return self._reason(before, code)
+            if not up and (Path(self.node.temp) / UP).exists():
+                up = self.was_up = True
+                self._say("up")
+            if not up and time.monotonic() - began > START_S:
+                return f"it was not up after {START_S:g} s"
+            if self._head_gone():
+                return f"the head at {self.node.address} has died"
+            time.sleep(POLL_S)
+        return ""
+
+    def _head_gone(self) -> bool:
+        """Nobody listens there, though the machine answers. One that does not answer at all is for Ray to judge."""
+        if self.node.head or time.monotonic() - self.knocked_at < EVERY_S:
+            return False
+        self._answers()
+        return self.refused >= GONE
+
+    def _answers(self) -> bool:
+        host, _, port = self.node.address.rpartition(":")
+        self.knocked_at = time.monotonic()
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), KNOCK_S).close()
+        except ConnectionRefusedError:
+            self.refused += 1
+        except OSError:
+            self.refused = 0
+        else:
+            self.refused = 0
+            return True
+        return False
+
+    def _reason(self, before: int, code: int) -> str:
+        """From what it has said since `before`."""
+        with self.home.ray_log.open("rb") as log:
+            log.seek(before)
+            said = log.read().decode("utf-8", "replace")
+        port = int(self.node.address.rpartition(":")[2])
+        if self.node.head and not self.was_up and (error := taken(port)):
+            return f"port {port}: {error.strerror}; another, by --port, would do"
+        for mark, reason in REASONS.items():
+            if mark in said:
+                return reason
+        lines = [line.strip() for line in said.splitlines() if line.strip()]
+        return f"ray ended with {code}: {lines[-1][:200] if lines else 'it said nothing'}"
+
+    def _clear(self) -> None:
+        """What earlier starts left: the sign that one is up, logs of all but the last, and too long a log of ours."""
+        temp = Path(self.node.temp)
+        temp.mkdir(mode=0o700, exist_ok=True)
+        (temp / UP).unlink(missing_ok=True)
+        for old in sorted(path for path in temp.glob("session_*") if not path.is_symlink())[:-1]:
+            shutil.rmtree(old, ignore_errors=True)
+        for log in (self.home.ray_log, self.home.keeper_log):
+            if log.exists() and log.stat().st_size > LOG_BYTES:
+                os.truncate(log, 0)
+
+    def _say(self, phase: Phase, why: str = "") -> None:
+        print(time.strftime("%Y-%m-%d %H:%M:%S"), phase, why, flush=True)
+        self.home.say(State(phase, why, self.starts, os.getpid()))
+
+    def _rest(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while not self.asked and time.monotonic() < end:
+            time.sleep(POLL_S)
+
+    def stop(self, _: int, __: FrameType | None) -> None:
+        self.asked = True
+
+
+def main(folder: str) -> int:
+    home = Home(Path(folder))
+    node = home.node()
+    if node is None:
+        return 2
+    os.umask(0o077)  # also of what Ray writes
+    keeper = Keeper(home, node)
+    signal.signal(signal.SIGTERM, keeper.stop)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    code = keeper.run()
+    shutil.rmtree(node.temp, ignore_errors=True)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,84 @@
+"""The processes of a node: those with its mark, and all that they have started. No others are ever ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import psutil
+
+from launcher.clusters.nodes.home import Node
+from launcher.clusters.nodes.ray_start import MARK
+
+POLL_S = 0.1
+
+
+def of(node: Node) -> list[psutil.Process]:
+    """Some Ray processes write over their environment; they are found by what started them."""
+    found: dict[int, psutil.Process] = {}
+    for process in psutil.process_iter(["uids"]):
+        uids = process.info["uids"]
+        if uids and uids.real == os.getuid() and _marked(process, node.mark):
+            found[process.pid] = process
+            found |= {child.pid: child for child in _children(process)}
+    return list(found.values())
+
+
+def _marked(process: psutil.Process, mark: str) -> bool:
+    try:
+        return process.environ().get(MARK) == mark
+    except psutil.Error:  # it has ended, or is not ours to read
+        return False
+
+
+def _children(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return process.children(recursive=True)
+    except psutil.Error:
+        return []
+
+
+def end(node: Node, first: int | None, grace_s: float) -> int:
+    """End all of them; how many had to be killed. `first` is asked to end the others, and given `grace_s` for that.
+
+    A process is known by id and time of its start (psutil), so no other that got its id is met.
+    """
+    if first is not None:
+        ask(first, signal.SIGTERM)
+        _wait(node, grace_s)
+    killed = 0
+    while left := [process for process in of(node) if _lives(process)]:
+        for process in left:
+            killed += _send(process, signal.SIGKILL)
+        psutil.wait_procs(left, timeout=5)
+    return killed
+
+
+def ask(pid: int, number: int) -> bool:
+    """Whether it was there to be asked."""
+    try:
+        return _send(psutil.Process(pid), number)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _send(process: psutil.Process, number: int) -> bool:
+    try:
+        process.send_signal(number)
+    except psutil.NoSuchProcess:
+        return False
+    return True
+
+
+def _wait(node: Node, seconds: float) -> None:
+    give_up = time.monotonic() + seconds
+    while time.monotonic() < give_up and any(_lives(process) for process in of(node)):
+        time.sleep(POLL_S)
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

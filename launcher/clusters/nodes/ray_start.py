@@ -1,0 +1,77 @@
+"""How Ray is started on a node: its words, its ports, its environment."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from launcher.clusters.nodes.home import Node
+
+MARK = "RLRUN_NODE"
+UP = "ray_current_cluster"
+"""A file that `ray start` writes to its folder once the node is registered, and not before."""
+UNKEPT = ("RAY_ADDRESS", "RAY_AUTH_TOKEN", "RAY_NAMESPACE", "OMP_NUM_THREADS")
+"""Of a shell in which another cluster was used."""
+TUNED = {
+    # the head asks every node each second and gives it up after 3 that stay silent; Ray's own take a minute
+    "RAY_health_check_initial_delay_ms": "5000",
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "5000",
+    "RAY_health_check_failure_threshold": "3",
+    # a head that died has forgotten everything: there is nothing to reconnect to
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
+}
+"""Unless the shell says otherwise."""
+
+
+def argv(node: Node) -> list[str]:
+    """Ports that Ray would fix are given free ones, so that no two nodes of a machine meet."""
+    words = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
+    words += [f"--node-ip-address={node.ip}", f"--temp-dir={node.temp}", "--log-color=false"]
+    ports = free_ports(4)
+    if node.head:
+        words += ["--head", f"--port={node.address.rpartition(':')[2]}", "--include-dashboard=false"]
+        words += [f"--dashboard-port={ports[2]}"]
+        if find_spec("grpc"):  # without it there is no such server, and Ray refuses the port
+            words += [f"--ray-client-server-port={ports[3]}"]
+    else:
+        words += [f"--address={node.address}"]
+    return [*words, f"--dashboard-agent-listen-port={ports[0]}", f"--metrics-export-port={ports[1]}", *node.words]
+
+
+def environment(node: Node, token: Path, shell: Mapping[str, str] = os.environ) -> dict[str, str]:
+    kept = {name: value for name, value in shell.items() if name not in UNKEPT}
+    return {**TUNED, **kept, **joined(token), MARK: node.mark, "RAY_TMPDIR": node.temp, "PYTHONUNBUFFERED": "1"}
+
+
+def joined(token: Path) -> dict[str, str]:
+    """What a process needs to be let in."""
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "RAY_USAGE_STATS_ENABLED": "0"}
+
+
+def free_ports(count: int) -> list[int]:
+    """Different ones, each free on every address of this machine."""
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()
+
+
+def taken(port: int) -> OSError | None:
+    """Why nothing can listen at `port`; None where it can. A connection that has just been closed is no hindrance."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+            probe.listen(1)
+        except OSError as error:
+            return error
+    return None
