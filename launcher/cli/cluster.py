@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.table import Table
 from rich.text import Text
 
-from launcher.cli.say import err, out, printable, problems_named
+from launcher.cli.say import LEVELS, AsJson, err, out, printable, problems_named, say_json, say_table
 from launcher.clusters.nodes import begin
 from launcher.clusters.nodes.home import here
+from launcher.clusters.nodes.ssh import Shell, hosts_of
+from launcher.launch import nodes
+from launcher.problems import Problems
+from launcher.verdicts import Verdict
 
 app = typer.Typer(no_args_is_help=True, help="Bring machines together, see how they stand, and end it.")
 
@@ -23,48 +30,138 @@ Words = Annotated[
 Address = Annotated[
     str | None, typer.Option("--address", metavar="IP", help="This machine's, by which the others reach it.")
 ]
+Token = Annotated[str | None, typer.Option("--token-file", help="The cluster's secret; - reads standard input.")]
+Block = Annotated[
+    bool, typer.Option("--block", help="Stay, for a container or a step of Slurm; a signal ends the node.")
+]
+Ssh = Annotated[str, typer.Option("--ssh", help="How other machines are reached.")]
+Rlrun = Annotated[str | None, typer.Option("--rlrun", help="What rlrun is called there.", show_default="as here")]
 
 
 @app.command("up")
 def up(
     words: Words = None,
+    hosts: Annotated[
+        Path | None,
+        typer.Option("--nodes", metavar="FILE", help="Machines to bring in by ssh, one a line: HOST [--num-gpus=4]."),
+    ] = None,
     port: Annotated[
         int | None, typer.Option(min=1, max=65535, help="Of the head.", show_default="6379, or a free one")
     ] = None,
     address: Address = None,
+    token_file: Token = None,
+    ssh: Ssh = "ssh",
+    rlrun: Rlrun = None,
+    block: Block = False,
 ) -> None:
-    """Make this machine the head of a new cluster, which stays when you log out."""
+    """Make this machine the head of a new cluster, which stays when you log out.
+
+    With --nodes also where it is that already: machines that are not in yet are brought in.
+    """
     with problems_named(), _told() as tell:
-        node = begin.up(port, address, words or [], tell)
-    out.print(Text(printable(f"the cluster is up at {node.address}"), "bold"), soft_wrap=True)
-    token = here().token
-    say = f"on each other machine: rlrun cluster join {node.address} --token-file {token} (a copy of this file)"
-    out.print(Text(printable(say), "dim"), soft_wrap=True)
+        asked = hosts_of(hosts) if hosts else []
+        node = here().node()
+        if not (asked and node and node.head and here().kept()):
+            token = begin.token_of(token_file, sys.stdin) if token_file else None
+            node = begin.up(port, address, token, words or [], tell)
+        _say(f"the cluster is up at {node.address}")
+        shell, left = _shell(ssh, rlrun), list[str]()
+        for host, why in begin.bring(asked, shell, tell) if asked else ():
+            if why:
+                left.append(f"{host.name}: has not joined, {why if '; ' in why else f'{why}; mending that would do'}")
+            else:
+                _say(f"{host.name} has joined")
+        if left:
+            raise Problems(left)
+    if not asked:
+        copy = f"(a copy of {here().token})"
+        _say(f"on each other machine: rlrun cluster join {node.address} --token-file FILE {copy}", "dim")
+    if block:
+        raise typer.Exit(begin.stay())
 
 
 @app.command("join")
 def join(
     head: Annotated[str, typer.Argument(metavar="ADDRESS", help="The head's HOST:PORT.")],
     words: Words = None,
-    token_file: Annotated[
-        str | None, typer.Option("--token-file", help="The cluster's secret; - reads standard input.")
-    ] = None,
+    token_file: Token = None,
     address: Address = None,
+    block: Block = False,
 ) -> None:
     """Add this machine to a cluster, and keep it there: it comes back when it or the head has died."""
     with problems_named(), _told() as tell:
-        file = Path(token_file) if token_file else here().token
-        token = sys.stdin.readline() if token_file == "-" else file.read_text(encoding="utf-8")
-        node = begin.join(head, token.strip(), address, words or [], tell)
-    out.print(Text(printable(f"{node.ip} is in the cluster at {node.address}"), "bold"), soft_wrap=True)
+        node = begin.join(head, begin.token_of(token_file, sys.stdin), address, words or [], tell)
+    _say(f"{node.ip} is in the cluster at {node.address}")
+    if block:
+        raise typer.Exit(begin.stay())
+
+
+@app.command("status")
+def status(
+    address: Annotated[
+        str | None, typer.Argument(help="HOST:PORT.", show_default="the cluster of this machine")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List a cluster's nodes, with what each has and what of that is free. Exit code 1 where anything is amiss."""
+    with problems_named():
+        found = nodes.standing(address)
+    amiss = [each for each in (found.own, *found.trouble) if each and each.level == "FAIL"]
+    if as_json:
+        say_json(asdict(found))
+    else:
+        _say(f"cluster at {found.address}")
+        for verdict in filter(None, (found.own, *found.trouble)):
+            _say_verdict(verdict)
+        if found.nodes:
+            say_table(_table(found))
+    raise typer.Exit(1 if amiss or not all(node.alive for node in found.nodes) else 0)
 
 
 @app.command("down")
-def down() -> None:
-    """Take this machine out; the head ends the cluster. Nothing else that runs here is touched."""
+def down(ssh: Ssh = "ssh", rlrun: Rlrun = None, as_json: AsJson = False) -> None:
+    """Take this machine out; the head ends the cluster, with the machines that --nodes has brought in.
+
+    Nothing else that runs here is touched.
+    """
     with problems_named(), _told() as tell:
-        became = begin.down(tell)
-    out.print(Text(printable(became)), soft_wrap=True)
+        became = begin.down(_shell(ssh, rlrun), tell)
+        if as_json:
+            say_json(asdict(became))
+        else:
+            _say(became.says)
+        if became.left:
+            raise Problems(
+                f"{host}: has not left, {why}; rlrun cluster down there would do" for host, why in became.left.items()
+            )
+
+
+def _shell(ssh: str, rlrun: str | None) -> Shell:
+    there = shlex.split(rlrun) if rlrun else [sys.executable, "-m", "launcher"]
+    return Shell(tuple(shlex.split(ssh)), tuple(there))
+
+
+def _table(found: nodes.Standing) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for column in ("node", "host", "state", "CPUs", "free", "GPUs", "free"):
+        table.add_column(column, no_wrap=True)
+    for node in sorted(found.nodes, key=lambda node: (not node.alive, node.address)):
+        state = Text("alive", "green") if node.alive else Text("gone", "bold red")
+        numbers = (node.cpus, node.free_cpus, node.gpus, node.free_gpus) if node.alive else ()
+        table.add_row(
+            Text(printable(node.address), "bold"), Text(printable(node.hostname)), state, *(f"{n:g}" for n in numbers)
+        )
+    return table
+
+
+def _say(what: str, style: str = "") -> None:
+    out.print(Text(printable(what), style), soft_wrap=True)
+
+
+def _say_verdict(verdict: Verdict) -> None:
+    says = f"{verdict.says}; {verdict.mend}" if verdict.mend else verdict.says
+    line = Text.assemble((f"{verdict.level:<5}", LEVELS[verdict.level]), (f"{verdict.what}  ", "bold"), printable(says))
+    out.print(line, soft_wrap=True, highlight=False)
 
 
 @contextmanager

@@ -11,62 +11,114 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TextIO
 
 import psutil
 
 from launcher.clusters.nodes import processes
 from launcher.clusters.nodes.home import Home, Node, State, here
 from launcher.clusters.nodes.ray_start import free_ports, taken
+from launcher.clusters.nodes.ssh import Host, Shell
 from launcher.machine import LOOPBACK
 from launcher.problems import Problems, said
+from launcher.secrets import learn
 
 PORT = 6379
-UP_S, DOWN_S, POLL_S = 400.0, 30.0, 0.1
+UP_S, DOWN_S, KNOCK_S, POLL_S = 400.0, 30.0, 5.0, 0.1
 SHORT = 40  # characters of the folder of Ray's sockets, whose own part takes 60 of the 107 that a socket may have
 
 Tell = Callable[[str], None]
 """Is told what is under way."""
 
 
-def up(port: int | None, address: str | None, words: Sequence[str], tell: Tell) -> Node:
-    """Make this machine the head of a cluster, and wait until it is. Raises `Problems`."""
+@dataclass(frozen=True)
+class Down:
+    says: str
+    left: dict[str, str] = field(default_factory=dict)
+    """Machines that were to leave, too, and why they have not."""
+
+
+def up(port: int | None, address: str | None, token: str | None, words: Sequence[str], tell: Tell) -> Node:
+    """Make this machine the head of a cluster, and wait until it is. `token` is by default a new one."""
     home = _free_home("up")
     ip = address or own_address()
     if port is not None and (error := taken(port)):
         raise Problems([f"--port: {port} cannot be taken, {said(error)}; {free_ports(1)[0]} would do"])
     chosen = port or (PORT if taken(PORT) is None else free_ports(1)[0])
     node = Node(_joined(ip, chosen), ip, True, secrets.token_hex(8), _temp(), tuple(words))
-    return _begin(home, node, secrets.token_hex(32), tell)
+    return _begin(home, node, token or secrets.token_hex(32), tell)
+
+
+def bring(hosts: Sequence[Host], shell: Shell, tell: Tell) -> Iterator[tuple[Host, str]]:
+    """Let other machines join the cluster whose head is here: each with the reason where it did not."""
+    home = here()
+    node = home.node()
+    if node is None or not node.head or not home.kept():
+        raise Problems(["--nodes: this machine is the head of no cluster; rlrun cluster up would do"])
+    tell(f"{len(hosts)} machines join")
+    home.keep(replace(node, hosts=tuple(dict.fromkeys([*node.hosts, *(host.name for host in hosts)]))))
+    yield from shell.join(hosts, node.address, home.token.read_text(encoding="utf-8"))
 
 
 def join(address: str, token: str, ip: str | None, words: Sequence[str], tell: Tell) -> Node:
     """Add this machine to the cluster whose head is at `address`. One that is in it already stays as it is."""
-    if found := here().node():
-        if found.address == address and here().kept():
-            return found
+    if (found := here().node()) and found.address == address and here().kept():
+        return found
     home = _free_home("join")
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
         raise Problems([f"{address}: is no address; HOST:PORT, as rlrun cluster up prints it, would do"])
     try:
-        socket.create_connection((host.strip("[]"), int(port)), 5).close()
+        socket.create_connection((host.strip("[]"), int(port)), KNOCK_S).close()
     except OSError as error:
         raise Problems([f"{address}: {said(error)}; rlrun cluster up there, and its address, would do"]) from error
-    if not token:
-        raise Problems(["--token-file: holds no token; the file that rlrun cluster up names would do"])
     node = Node(address, ip or own_address(host), False, secrets.token_hex(8), _temp(), tuple(words))
     return _begin(home, node, token, tell)
 
 
-def down(tell: Tell) -> str:
-    """End what was started here; what became of it. A keeper that was killed has left its processes, known by mark."""
+def token_of(file: str | None, stdin: TextIO) -> str:
+    """The cluster's secret, from `file`, from `stdin` for `-`, or from where an earlier cluster left it."""
+    named = Path(file or here().token)
+    try:
+        token = stdin.readline() if file == "-" else named.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Problems([f"--token-file: {named}: {said(error)}; a copy of the head's token would do"]) from error
+    if not token.strip():
+        raise Problems(["--token-file: holds no token; a copy of the head's would do"])
+    learn(token.strip())
+    return token.strip()
+
+
+def stay() -> int:
+    """Until the keeper ends; the first signal ends the node. Where this process is all that a container or a step of
+    Slurm runs, the node lives as long as it."""
+    home, asked = here(), list[int]()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda got, _: asked.append(got))
+    while home.kept() and not asked:
+        time.sleep(POLL_S)
+    if asked:
+        down(None, lambda _: None)
+    return 128 + asked[0] if asked else 1
+
+
+def down(shell: Shell | None, tell: Tell) -> Down:
+    """End what was started here, and with a head what it has brought in by `shell`.
+
+    A keeper that was killed has left its processes, which are known by their mark.
+    """
     home = here()
     node, state = home.node(), home.state()
     if node is None:
-        return "nothing of a cluster was up"
+        return Down("nothing of a cluster was up")
+    left: dict[str, str] = {}
+    if shell and node.hosts:
+        tell(f"{len(node.hosts)} machines leave")
+        left = {host.name: why for host, why in shell.down([Host(name) for name in node.hosts]) if why}
     tell("ending Ray")
     if home.kept() and state:
         processes.ask(state.pid, signal.SIGTERM)
@@ -76,7 +128,8 @@ def down(tell: Tell) -> str:
     processes.end(node, None, 0)
     shutil.rmtree(node.temp, ignore_errors=True)
     home.forget()
-    return f"left the cluster at {node.address}" if not node.head else f"the cluster at {node.address} has ended"
+    became = f"the cluster at {node.address} has ended" if node.head else f"left the cluster at {node.address}"
+    return Down(became, left)
 
 
 def _free_home(doing: str) -> Home:
@@ -87,7 +140,8 @@ def _free_home(doing: str) -> Home:
     node = home.node()
     if node and home.kept():
         is_what = "is the head of" if node.head else "is in"
-        raise Problems([f"{doing}: this machine {is_what} the cluster at {node.address}; rlrun cluster down would end it"])
+        where = f"this machine {is_what} the cluster at {node.address}"
+        raise Problems([f"{doing}: {where}; rlrun cluster down would end it"])
     if node and (left := processes.of(node)):
         raise Problems(
             [f"{doing}: {len(left)} processes of the cluster at {node.address} have lost their keeper;"
@@ -115,7 +169,7 @@ def _begin(home: Home, node: Node, token: str, tell: Tell) -> Node:
     try:
         _wait_up(home, keeper, tell)
     except BaseException:
-        down(lambda _: None)
+        down(None, lambda _: None)
         raise
     return node
 

@@ -23,19 +23,19 @@ from launcher.clusters.nodes.ray_start import UP, argv, environment, taken
 
 POLL_S, KNOCK_S, EVERY_S = 0.1, 2.0, 1.0
 START_S = 90.0  # Ray itself gives a node up after 30 s that it has not registered
-TRIES = 4  # at the first start; once it was up there is no end to them
+TRIES = 4  # at the first start, as a busy machine is too slow for Ray now and then; once it was up there is no end
 GONE = 2  # times in a row that the head's port is refused
-LEAST_S, MOST_S, STEADY_S = 0.5, 10.0, 30.0  # between two starts, and how long a node stood that begins at LEAST_S again
+LEAST_S, MOST_S = 0.5, 10.0  # between two starts
+STEADY_S = 30.0  # a node that has stood so long begins at LEAST_S again
 GRACE_S = 8.0
 LOG_BYTES = 4 * 2**20
-REASONS = {
+FINAL = {
     "Unauthenticated": "the token is not the cluster's; the head's, by --token-file, would do",
     "InvalidAuthToken": "the token is not the cluster's; the head's, by --token-file, would do",
     "Version mismatch": "Ray or Python is of another version than the head's; the same would do",
-    "timed out during startup": "the node did not register within 30 s; a machine with less to do would do",
-    "No such option": "ray start does not know one of the words that are passed to it; rlrun cluster up -- with others"
-                      " would do",
-}  # fmt: skip
+    "No such option": "ray start does not know one of the words that are passed to it; others after -- would do",
+}
+"""What Ray says where a second try would end as the first."""
 
 
 class Keeper:
@@ -59,7 +59,7 @@ class Keeper:
             why = self._once()
             if self.asked:
                 break
-            if not self.was_up and self.starts >= TRIES:
+            if not self.was_up and (self.starts >= TRIES or why in FINAL.values()):
                 self._say("failed", why)
                 return 1
             pause = LEAST_S if time.monotonic() - began > STEADY_S else min(pause * 2, MOST_S)
@@ -127,7 +127,7 @@ class Keeper:
         port = int(self.node.address.rpartition(":")[2])
         if self.node.head and not self.was_up and (error := taken(port)):
             return f"port {port}: {error.strerror}; another, by --port, would do"
-        for mark, reason in REASONS.items():
+        for mark, reason in FINAL.items():
             if mark in said:
                 return reason
         lines = [line.strip() for line in said.splitlines() if line.strip()]

@@ -48,7 +48,7 @@ def end(node: Node, first: int | None, grace_s: float) -> int:
         ask(first, signal.SIGTERM)
         _wait(node, grace_s)
     killed = 0
-    while left := [process for process in of(node) if _lives(process)]:
+    while left := [process for process in of(node) if lives(process)]:
         for process in left:
             killed += _send(process, signal.SIGKILL)
         psutil.wait_procs(left, timeout=5)
@@ -73,11 +73,11 @@ def _send(process: psutil.Process, number: int) -> bool:
 
 def _wait(node: Node, seconds: float) -> None:
     give_up = time.monotonic() + seconds
-    while time.monotonic() < give_up and any(_lives(process) for process in of(node)):
+    while time.monotonic() < give_up and any(lives(process) for process in of(node)):
         time.sleep(POLL_S)
 
 
-def _lives(process: psutil.Process) -> bool:
+def lives(process: psutil.Process) -> bool:
     try:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

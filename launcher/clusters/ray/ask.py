@@ -22,6 +22,7 @@ from functools import partial
 from typing import Any, TextIO
 
 import ray
+from ray._private.state import available_resources_per_node  # nothing public tells it for each node
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from launcher.foreign import Fault, attempt
@@ -38,7 +39,8 @@ def main(address: str) -> None:
     joined = attempt(partial(ray.init, address=address, log_to_driver=False, logging_level="ERROR"))
     if isinstance(joined, Fault):
         return _say(out, refused=joined.reason, kind=joined.kind)
-    _say(out, nodes=[_node(node) for node in ray.nodes()])
+    free = available_resources_per_node()
+    _say(out, nodes=[_node(node, free.get(node["NodeID"], {})) for node in ray.nodes()])
     ask = ray.remote(num_cpus=0, max_retries=0)(_by_value())
     for line in sys.stdin:
         asked = json.loads(line)
@@ -46,7 +48,7 @@ def main(address: str) -> None:
     os._exit(0)  # ray.shutdown may wait for a node that does not answer
 
 
-def _node(node: Mapping[str, Any]) -> dict[str, Any]:
+def _node(node: Mapping[str, Any], free: Mapping[str, float]) -> dict[str, Any]:
     has = node.get("Resources", {})
     return {
         "id": node["NodeID"],
@@ -55,6 +57,8 @@ def _node(node: Mapping[str, Any]) -> dict[str, Any]:
         "hostname": node["NodeManagerHostname"],
         "cpus": has.get("CPU", 0.0),
         "gpus": has.get("GPU", 0.0),
+        "free_cpus": free.get("CPU", 0.0),
+        "free_gpus": free.get("GPU", 0.0),
     }
 
 

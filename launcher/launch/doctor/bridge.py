@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from tempfile import TemporaryFile
+from types import MappingProxyType
 from typing import Any
 
 from launcher.launch.doctor.loading import reason, tail
@@ -39,6 +40,8 @@ class Node:
     hostname: str
     cpus: float
     gpus: float
+    free_cpus: float = 0.0
+    free_gpus: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,8 @@ class Reply:
 class Bridge:
     """Joins the cluster when it is made. Raises `Problems` where that does not come about in `JOIN_S`."""
 
-    def __init__(self, address: str | None) -> None:
+    def __init__(self, address: str | None, more: Mapping[str, str] = MappingProxyType({})) -> None:
+        """`more` goes to the environment of the process that joins, such as where the token is."""
         self.address = address or os.environ.get("RAY_ADDRESS") or "auto"
         if find_spec("ray") is None:
             raise Problems([f"{WHERE}: ray is not installed here; pip install ray would do"])
@@ -65,6 +69,7 @@ class Bridge:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._err,
+            env={**os.environ, **more},
         )
         try:
             self.nodes = self._joined()

@@ -1,0 +1,36 @@
+"""Which cluster is meant, and what a process needs to be let in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from launcher.clusters.nodes.home import here
+from launcher.clusters.nodes.ray_start import joined
+from launcher.problems import Problems
+
+
+@dataclass(frozen=True)
+class Reach:
+    address: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    """To be added to the environment of whoever joins."""
+
+
+def reach(address: str | None) -> Reach:
+    """The cluster at HOST:PORT; for None or `auto` that of RAY_ADDRESS, or the one that this machine is in.
+
+    The token of the latter is known here, unless the shell names one. Raises `Problems` where there is none.
+    """
+    asked = address if address not in (None, "auto") else os.environ.get("RAY_ADDRESS")
+    home = here()
+    node = home.node()
+    if node and (asked in (None, "auto", node.address)):
+        named = "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ
+        return Reach(node.address, {} if named and asked else joined(home.token))
+    if asked is None:
+        raise Problems(
+            ["cluster: this machine is in no cluster; rlrun cluster up, rlrun cluster join, or an address would do"]
+        )
+    return Reach(asked)

@@ -1,0 +1,181 @@
+"""What a keeper does when Ray, its head, or the keeper itself dies; Ray is a small fake here."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from launcher.clusters.nodes import begin, processes
+from launcher.clusters.nodes.home import Home, Node
+from launcher.clusters.nodes.ray_start import free_ports
+from launcher.problems import Problems
+
+pytestmark = pytest.mark.usefixtures("fake_ray")
+Until = Callable[..., None]
+
+
+def silent(_: str) -> None:
+    pass
+
+
+def starts(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "starts").read_text().splitlines()]
+
+
+def up(**more: Any) -> Node:
+    return begin.up(**{"port": None, "address": "127.0.0.1", "token": None, "words": [], "tell": silent} | more)
+
+
+def test_a_head_is_up_until_it_is_taken_down(home: Home, fake_ray: Path) -> None:
+    node = up(port=(port := free_ports(1)[0]), words=["--num-cpus=2"])
+    (started,) = starts(fake_ray)
+    assert home.kept() and home.node() == node and node.address == f"127.0.0.1:{port}"
+    assert {"--head", f"--port={port}", "--include-dashboard=false", "--num-cpus=2"} <= set(started["words"])
+    assert started["env"]["RAY_AUTH_MODE"] == "token"
+    # nobody else may read the token, or enter what Ray writes
+    assert stat.S_IMODE(home.token.stat().st_mode) == 0o600 and len(home.token.read_text()) == 64
+    assert stat.S_IMODE(Path(node.temp).stat().st_mode) == 0o700 and len(node.temp) <= begin.SHORT
+    assert home.token.read_text() not in json.dumps(starts(fake_ray))
+    everything = processes.of(node)
+    assert len(everything) == 2  # `ray start` and what it started, though that one's environment has no mark
+    said = begin.down(None, silent).says
+    assert said == f"the cluster at {node.address} has ended"
+    assert not home.kept() and home.node() is None and not home.token.exists() and not Path(node.temp).exists()
+    assert not any(processes.lives(process) for process in everything)
+
+
+def test_a_second_cluster_of_the_same_user_is_refused(home: Home) -> None:
+    node = up()
+    with pytest.raises(
+        Problems, match=f"this machine is the head of the cluster at {node.address}; rlrun cluster down"
+    ):
+        up()
+    assert home.kept(), "the refusal must not harm the first"
+    begin.down(None, silent)
+
+
+def test_two_homes_do_not_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLRUN_CLUSTER", str(tmp_path / "one"))
+    one = up()
+    monkeypatch.setenv("RLRUN_CLUSTER", str(tmp_path / "two"))
+    two = up()
+    assert one.address != two.address and one.temp != two.temp
+    begin.down(None, silent)
+    assert len(processes.of(one)) == 2 and not processes.of(two)
+    monkeypatch.setenv("RLRUN_CLUSTER", str(tmp_path / "one"))
+    begin.down(None, silent)
+
+
+def test_ray_that_dies_is_started_again_at_the_same_port(home: Home, fake_ray: Path, until: Until) -> None:
+    node = up()
+    for again in (2, 3):
+        os.kill(starts(fake_ray)[-1]["pid"], signal.SIGKILL)
+        until(lambda count=again: len(starts(fake_ray)) == count and home.state().phase == "up", 20)
+    ports = {word for start in starts(fake_ray) for word in start["words"] if word.startswith("--port=")}
+    assert ports == {f"--port={node.address.rpartition(':')[2]}"}
+    assert home.state().starts == 3
+    assert len(processes.of(node)) == 2, "what a killed start has left is ended before the next"
+    begin.down(None, silent)
+
+
+def test_a_node_starts_again_when_its_head_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: Until) -> None:
+    """A new head does not know the old nodes, however alive they are."""
+    (tmp_path / "head").mkdir()
+    with socket.socket() as head:
+        head.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        head.bind(("127.0.0.1", 0))
+        head.listen(16)
+        address = f"127.0.0.1:{head.getsockname()[1]}"
+        monkeypatch.setenv("RLRUN_CLUSTER", str(tmp_path / "node"))
+        node = begin.join(address, "secret" * 8, None, [], silent)
+        assert f"--address={address}" in starts(tmp_path)[0]["words"]
+        home = Home(tmp_path / "node")
+    until(lambda: home.state().phase == "waiting", 10)
+    assert "the head" in home.state().why and not processes.of(node), "nothing of the old cluster is left"
+    with socket.socket() as head:
+        head.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        head.bind(("127.0.0.1", int(address.rpartition(":")[2])))
+        head.listen(16)
+        until(lambda: len(starts(tmp_path)) == 2 and home.state().phase == "up", 20)
+    assert begin.down(None, silent).says == f"left the cluster at {address}"
+
+
+@pytest.mark.parametrize(
+    ("said", "why", "least"),
+    [  # the last: how often it is tried
+        ("Unauthenticated: WrongAuthToken", "the token is not the cluster's; the head's, by --token-file, would do", 1),
+        ("Error: No such option: --gpus", "ray start does not know one of the words that are passed to it; ", 1),
+        ("a thing nobody knows", "ray ended with 1: a thing nobody knows; what ", 4),  # a busy machine gets more tries
+    ],
+)
+def test_what_cannot_start_is_told_and_leaves_nothing(
+    home: Home, fake_ray: Path, said: str, why: str, least: int
+) -> None:
+    (fake_ray / "fails").write_text(said)
+    with pytest.raises(Problems) as caught:
+        up()
+    assert caught.value.lines[0].startswith(f"ray start: {why}"), caught.value.lines
+    assert len(starts(fake_ray)) == least
+    assert not home.kept() and home.node() is None and not home.token.exists()
+
+
+def test_a_port_that_is_taken_is_refused(home: Home) -> None:
+    with socket.socket() as other:
+        other.bind(("", 0))
+        other.listen(1)
+        port = other.getsockname()[1]
+        with pytest.raises(Problems, match=f"--port: {port} cannot be taken, address already in use; [0-9]+ would do"):
+            up(port=port)
+    assert home.node() is None
+
+
+@pytest.mark.parametrize(
+    ("address", "line"),
+    [
+        ("10.0.0.1", "10.0.0.1: is no address; HOST:PORT, as rlrun cluster up prints it, would do"),
+        ("127.0.0.1:1", "127.0.0.1:1: connection refused; rlrun cluster up there, and its address, would do"),
+    ],
+)
+def test_a_head_that_cannot_be_is_refused(home: Home, address: str, line: str) -> None:
+    with pytest.raises(Problems) as caught:
+        begin.join(address, "secret" * 8, None, [], silent)
+    assert caught.value.lines == [line] and home.node() is None
+
+
+def test_a_keeper_that_was_killed_leaves_what_down_ends(home: Home, until: Until) -> None:
+    node = up()
+    left = processes.of(node)
+    psutil.Process(home.state().pid).kill()
+    until(lambda: not home.kept(), 5)
+    with pytest.raises(Problems, match=r"2 processes of the cluster at .* have lost their keeper; rlrun cluster down"):
+        up()
+    begin.down(None, silent)
+    assert not any(processes.lives(process) for process in left)
+    assert begin.down(None, silent).says == "nothing of a cluster was up"
+
+
+def test_a_node_that_is_in_stays_as_it_is(home: Home, fake_ray: Path) -> None:
+    """So that a list of hosts may be gone through twice, and may name the head."""
+    node = up()
+    assert begin.join(node.address, "secret" * 8, None, [], silent) == node
+    assert len(starts(fake_ray)) == 1
+    begin.down(None, silent)
+
+
+def test_block_ends_the_node_with_itself(home: Home, rlrun: list[str], until: Until) -> None:
+    blocked = subprocess.Popen([*rlrun, "up", "--block", "--address", "127.0.0.1"], stdout=subprocess.PIPE, text=True)
+    until(lambda: home.state() is not None and home.state().phase == "up", 20)
+    assert blocked.stdout is not None and "the cluster is up" in blocked.stdout.readline()
+    blocked.send_signal(signal.SIGTERM)
+    assert blocked.wait(20) == 128 + signal.SIGTERM
+    assert not home.kept() and home.node() is None
