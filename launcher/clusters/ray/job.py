@@ -30,6 +30,8 @@ from pathlib import Path
 from typing import Any
 
 from launcher import machine
+from launcher.clusters.nodes.home import here
+from launcher.clusters.nodes.ray_start import joined
 from launcher.events import Crashed, Event, Waiting
 from launcher.spec.cluster import Failure, Stack, first_failure
 from launcher.spec.engine import Plan
@@ -74,15 +76,27 @@ class Asked:
     cwd: str
     temp: str
     """Folder of a cluster of our own."""
+    token: str
+    """File by which a cluster lets us in that `rlrun cluster` has brought up here."""
 
     @classmethod
     def of(cls, plan: Plan, logs: Path, address: str | None, wait_s: float, cpus: float) -> Asked:
         env = {name: value for name, value in os.environ.items() if name.startswith(CARRIED) and name not in PLACED}
+        address, token = _reached(address)
         return cls(
             processes=[{"rank": p.rank, "argv": list(p.argv), "env": dict(p.env)} for p in plan.processes],
             nnodes=plan.nnodes, gpus=plan.gpus, cpus=cpus, logs=str(logs), address=address, wait_s=wait_s, env=env,
-            cwd=os.getcwd(), temp="" if address else _temp(),
+            cwd=os.getcwd(), temp="" if address else _temp(), token=token,
         )  # fmt: skip
+
+
+def _reached(address: str | None) -> tuple[str | None, str]:
+    """The address and the token of this machine's node, where it is that cluster which is meant."""
+    home = here()
+    node = home.node() if address else None
+    if node is None or address not in ("auto", node.address):
+        return address, ""
+    return node.address, str(home.token)
 
 
 def _temp() -> str:
@@ -224,7 +238,13 @@ class RayJob:
 
 def _environment(asked: Asked) -> dict[str, str]:
     """Of the driver. A cluster of our own is behind a token that is made for it; nobody else's is joined by chance."""
-    env = {**PATIENCE, **os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"}
+    env = {
+        **PATIENCE,
+        **os.environ,
+        **(joined(Path(asked.token)) if asked.token else {}),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "PYTHONUNBUFFERED": "1",
+    }
     if not asked.address:
         env = {name: value for name, value in env.items() if name != "RAY_ADDRESS"}
         env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": os.urandom(32).hex(), "RAY_TMPDIR": asked.temp}
