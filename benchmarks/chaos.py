@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from launcher.checkpoints import sha256
-from launcher.events import Event, Step, events_of
+from launcher.events import OURS, Event, Step, events_of
 from launcher.metrics import TIMES
 
 PROJECT = ["trainer.project_name=chaos", "engine.num_threads=1"]
@@ -66,7 +66,8 @@ def without_times(event: Event) -> str:
 
 def result(folder: Path) -> tuple[list[str], str]:
     weights = folder / "checkpoints" / "step_000060" / "policy" / "model.safetensors"
-    return [without_times(event) for event in events_of(folder / "events.jsonl")], sha256(weights)
+    told = [event for event in events_of(folder / "events.jsonl") if not isinstance(event, OURS)]
+    return [without_times(event) for event in told], sha256(weights)
 
 
 def gradient_norms(log: Path) -> list[float]:

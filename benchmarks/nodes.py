@@ -80,7 +80,7 @@ class Nodes:
     def inside(self, number: int, argv: Sequence[str]) -> list[str]:
         """The words that run `argv` on a node."""
         named = f'hostname {self._host(number)} && exec "$@"'
-        return ["ip", "netns", "exec", f"{self._name}-{number}", "unshare", "--uts", "sh", "-c", named, "sh", *argv]
+        return ["ip", "netns", "exec", self.space(number), "unshare", "--uts", "sh", "-c", named, "sh", *argv]
 
     def begin(self, number: int, argv: Sequence[str], **more: Any) -> subprocess.Popen[str]:
         told = {"env": self.environment(number), "text": True, "start_new_session": True}
@@ -133,6 +133,10 @@ class Nodes:
     def cut(self, number: int, *, off: bool = True) -> None:
         """Take a node's cable out, or put it in again."""
         _ip("-n", f"{self._name}-sw", "link", "set", f"to{number}", "down" if off else "up")
+
+    def space(self, number: int) -> str:
+        """Name of the node's network."""
+        return f"{self._name}-{number}"
 
     def _host(self, number: int) -> str:
         return f"node-{number}"

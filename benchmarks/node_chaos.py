@@ -1,0 +1,161 @@
+"""Kill parts of a run over two nodes: `python benchmarks/node_chaos.py [EACH] [SEED]`.
+
+Two nodes on this machine (`nodes`), each with a Ray of its own; GRPO with one process on each. At a random moment one of
+these gets SIGKILL: a training process, the Ray worker that started it, the process that speaks with Ray, a node's
+raylet, the head, or `rlrun train` itself (which is resumed, as a person would). The run must go on to the same final
+weights and the same metrics, each step once; the time from the kill to the next step that is told, the work that was
+lost and is done again taken off, is the recovery. Ends with 1 where one run differs or took longer than PATIENCE_S.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import psutil
+from chaos import BEGIN, DATA, LEARNT, PROJECT, result
+from nodes import RLRUN, Nodes, nodes
+from rich.console import Console
+from rich.table import Table
+
+from launcher.events import Restarted, Step, events_of
+
+PATIENCE_S = 60.0
+LAST = 60
+STEPS = ["trainer.total_training_steps=60", "trainer.save_freq=4", "trainer.test_freq=15", "data.train_batch_size=16"]
+RUN = ["algorithm=grpo", "sampler.n=4", "optim.lr=1e-3", *BEGIN, *STEPS, *DATA, *PROJECT]
+THERE = ["cluster=ray", "cluster.address=auto", "hardware.nnodes=2"]
+Victim = Callable[[Nodes, psutil.Process], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    victim: str
+    at_step: int
+    equal: bool
+    recovery_s: float
+    restarts: int
+
+
+def _below(launcher: psutil.Process, mark: str) -> list[psutil.Process]:
+    return [one for one in launcher.children(recursive=True) if mark in " ".join(one.cmdline())]
+
+
+def _on(cluster: Nodes, number: int, mark: str) -> list[psutil.Process]:
+    """Processes of a node's network whose command line holds `mark`."""
+    told = subprocess.run(["ip", "netns", "pids", cluster.space(number)], capture_output=True, text=True, check=True)
+    found = []
+    for pid in map(int, told.stdout.split()):
+        try:
+            if mark in " ".join(psutil.Process(pid).cmdline()):
+                found.append(psutil.Process(pid))
+        except psutil.Error:
+            continue
+    return found
+
+
+def _worker(cluster: Nodes, launcher: psutil.Process) -> None:
+    number = random.randrange(2)
+    for one in _on(cluster, number, "launcher.engines.torch.worker"):
+        one.kill()
+
+
+def _actor(cluster: Nodes, launcher: psutil.Process) -> None:
+    for one in _on(cluster, random.randrange(2), "ray::Rank"):
+        one.kill()
+
+
+def _driver(cluster: Nodes, launcher: psutil.Process) -> None:
+    for one in _below(launcher, "clusters.ray.driver"):
+        one.kill()
+
+
+VICTIMS: dict[str, tuple[int, Victim]] = {
+    "driver": (2, _driver),
+    "worker": (2, _worker),
+    "actor": (1, _actor),
+    "raylet": (1, lambda cluster, _: cluster.kill_raylet(random.randrange(2))),
+    "head": (1, lambda cluster, _: cluster.kill_head()),
+    "launcher": (1, lambda _, launcher: launcher.kill()),
+}
+"""Of each, how many kills one round has."""
+
+
+def _begin(cluster: Nodes, name: str, *words: str) -> subprocess.Popen[str]:
+    typed = words or (*RUN, *THERE, f"trainer.experiment_name={name}")
+    with Path(f"{name}.log").open("a") as log:
+        return cluster.begin(0, [*RLRUN, "train", *typed], stdout=log, stderr=log)
+
+
+def _launcher(process: subprocess.Popen[str]) -> psutil.Process:
+    """`rlrun` below what puts it on its node."""
+    top = psutil.Process(process.pid)
+    found = [one for one in [top, *top.children(recursive=True)] if "launcher" in one.cmdline()]
+    return found[0] if found else top
+
+
+def _steps(folder: Path) -> list[tuple[int, float]]:
+    return [(event.step, event.at) for event in events_of(folder / "events.jsonl") if isinstance(event, Step)]
+
+
+def one(cluster: Nodes, victim: str, number: int, expected: tuple[list[str], str], rng: random.Random) -> Outcome:
+    folder = Path("runs/chaos") / f"{victim}-{number}"
+    process, after = _begin(cluster, folder.name), rng.randrange(2, LAST - 4)
+    while process.poll() is None and not (folder.is_dir() and len(_steps(folder)) > after):
+        time.sleep(0.02)
+    time.sleep(rng.uniform(0, 0.3))
+    at_step, killed = max((step for step, _ in _steps(folder)), default=0), time.time()
+    VICTIMS[victim][1](cluster, _launcher(process))
+    code = process.wait()
+    if victim == "launcher":
+        code = _begin(cluster, folder.name, "--resume", str(folder)).wait()
+    equal = code == 0 and result(folder) == expected
+    restarts = sum(isinstance(event, Restarted) for event in events_of(folder / "events.jsonl"))
+    again = [at for _, at in _steps(folder) if at > killed + 1]
+    return Outcome(victim, at_step, equal, min(again, default=time.time()) - killed, restarts)
+
+
+def main(each: int, seed: int) -> int:
+    rng = random.Random(seed)
+    random.seed(seed)
+    table = Table("victim", "at step", "run", "recovery", "restarts", title=f"kill -9 on two nodes, seed {seed}")
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        alone = ["trainer.experiment_name=learnt"]
+        subprocess.run([*RLRUN, "train", *LEARNT, *DATA, *PROJECT, *alone], check=True, stdout=subprocess.DEVNULL)
+        with nodes(2) as cluster:
+            if _begin(cluster, "untouched").wait():
+                raise SystemExit(Path("untouched.log").read_text()[-3000:])
+            expected = result(Path("runs/chaos/untouched"))
+            found = []
+            for number in range(each):
+                for victim, (count, _) in VICTIMS.items():
+                    for turn in range(count):
+                        cluster.whole(120)
+                        found.append(one(cluster, victim, number * count + turn, expected, rng))
+                        row = found[-1]
+                        told = "equal" if row.equal else "[red]DIFFERS[/]"
+                        print(row, flush=True)
+                        table.add_row(victim, str(row.at_step), told, f"{row.recovery_s:.1f} s", str(row.restarts))
+                        if not row.equal:
+                            print(Path(f"{victim}-{number * count + turn}.log").read_text()[-3000:], file=sys.stderr)
+        os.chdir("/")
+    good = sum(row.equal for row in found)
+    slow = [row for row in found if row.recovery_s > PATIENCE_S]
+    Console().print(
+        table, f"{good}/{len(found)} equal; recovery {median(row.recovery_s for row in found):.1f} s in the middle, "
+        f"{max(row.recovery_s for row in found):.1f} s at most",
+    )  # fmt: skip
+    return 0 if good == len(found) and not slow else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(*[int(word) for word in [*sys.argv[1:], "1", "0"][:2]]))
