@@ -19,10 +19,13 @@ from launcher.events import (
     Event,
     Loaded,
     Phase,
+    Restarted,
     Sample,
     Saved,
+    Stalled,
     Started,
     Step,
+    WentOn,
     events_of,
     from_line,
     read,
@@ -43,7 +46,11 @@ LIFE: list[Event] = [
     Saved(at=15.0, step=1, path="checkpoints/step_000001"),
     Alert(at=16.0, step=1, text="a “thing”\nof two lines"),
     Step(at=18.0, step=2, metrics={"critic/score/mean": -math.inf, "val/loss": 1e-300}),
+    Stalled(at=18.5, step=2, rank=1, why="nothing for 20 s", stack='  File "x", line 1\n'),
+    Stalled(at=18.5, step=2, rank=None, why="", stack=""),
+    WentOn(at=18.7, step=2, after_s=34.5),
     Crashed(at=19.0, lines=("a", "b"), mendable=True),
+    Restarted(at=19.5, step=1, attempt=2, cause="killed", why="rank 0: killed by SIGKILL"),
     Ended(at=20.0, how="failed", why="a; b"),
 ]
 
@@ -143,6 +150,8 @@ DAMAGE = [
     b'{"kind":"Step","at":1.0,"step":1,"metrics":{"a":"x"}}',
     b'{"kind":"Crashed","at":1.0,"lines":5,"mendable":true}',
     b'{"kind":"Alert","at":1.0,"step":1,"text":"\xff"}',  # no UTF-8
+    b'{"kind":"Stalled","at":1.0,"step":1,"rank":"x","why":"","stack":""}',
+    b'{"kind":"Loaded","at":1.0,"rows":"x","refused":0,"val_rows":0,"val_refused":0,"steps_per_epoch":1,"steps":1}',
     b"\0" * 64,  # what a power cut leaves in a file
     b'{"kind":"Saved","at":1.0,"st{"kind":"Saved","at":1.0,"step":1,"path":"p"}',  # two writers
 ]
@@ -174,6 +183,9 @@ TOLD = [
     (Saved(step=3, path="p"), {"checkpoint": "p"}),
     (Alert(step=3, text="t"), {"alert": "t", "alerts": 1}),
     (Crashed(lines=("a", "b"), mendable=False), {"why": "a; b"}),
+    (Restarted(step=1, attempt=2, cause="killed", why="w"), {"status": "running", "restarts": 1}),
+    (Stalled(step=1, rank=1, why="w", stack="s"), {"stalled": "w"}),
+    (WentOn(step=1, after_s=3.0), {}),
     (Ended(how="stopped", why="w"), {"status": "stopped", "phase": "", "why": "w"}),
 ]  # fmt: skip
 
@@ -191,6 +203,16 @@ def test_the_whole_life() -> None:
     assert state.checkpoint == "checkpoints/step_000001"
     assert state.why == "a; b"
     assert (state.elapsed_s, state.seconds_per_step, state.eta_s) == (10.0, 3.0, 54.0)  # 6 s for 2 steps, 18 are left
+
+
+STALLED = Stalled(step=1, rank=None, why="nothing for 20 s", stack="")
+
+
+@pytest.mark.parametrize("event", [WentOn(step=1, after_s=3.0), Ended(how="failed"),
+                                   Restarted(step=0, attempt=2, cause="killed", why="w")])  # fmt: skip
+def test_it_stands_still_until_something_goes_on(event: Event) -> None:
+    assert fold([STARTED, STALLED]).stalled == STALLED.why
+    assert fold([STARTED, STALLED, event]).stalled == ""
 
 
 @pytest.mark.parametrize(

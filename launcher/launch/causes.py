@@ -117,8 +117,9 @@ def left_by(rank: int, code: int | None, log: Path, read: Callable[[str], Iterab
     """What the process said last; `read` tells the events of its lines."""
     try:
         with log.open("rb") as file:
-            file.seek(max(log.stat().st_size - TAIL_BYTES, 0))
-            lines = file.read().decode("utf-8", "replace").splitlines()
+            begin = max(log.stat().st_size - TAIL_BYTES, 0)
+            file.seek(begin)
+            lines = file.read().decode("utf-8", "replace").splitlines()[1 if begin else 0 :]  # the first may be half
     except FileNotFoundError:
         return Left(rank, code)
     crash, last = None, list[str]()

@@ -93,10 +93,10 @@ STANDS: Sequence[tuple[Rule, str]] = (
 def stalled(why: str, stacks: Sequence[Stack], state: RunState) -> Stalled:
     """Who stands still, and where; `why` is what `Watch` says of it."""
     named, said = _named(stacks)
-    who = " and ".join(f"rank {stack.rank} (process {stack.pid} on {stack.host})" for stack in named)
-    told = f"{why}: {who} {said}" if named else f"{why}; {said}"
+    who = ", ".join(f"rank {stack.rank} (process {stack.pid} on {stack.host})" for stack in named)
+    told = f"{why}; {who}: {said}" if named else f"{why}; {said}"
     rank = named[0].rank if named else None
-    stack = next((_main_first(stack.text) for stack in named or stacks if stack.text), "")
+    stack = next((_main_first(stack.text) for stack in named if stack.text), "")
     return Stalled(step=state.step, rank=rank, why=told, stack=stack[:STACK_CHARS])
 
 
@@ -112,7 +112,7 @@ def _named(stacks: Sequence[Stack]) -> tuple[Sequence[Stack], str]:
         return found, "does not answer"
     busy = [stack for stack in stacks if not _waits(stack.text)]
     if busy and (len(stacks) == 1 or len(busy) < len(stacks)):
-        return busy, f"is at {_top(busy[0].text)}" + (", and the others wait for it" if len(stacks) > 1 else "")
+        return busy, f"at {_top(busy[0].text)}" + (", and the others wait for it" if len(stacks) > 1 else "")
     return [], f"every process is busy; rank {stacks[0].rank} is at {_top(stacks[0].text)}"
 
 

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.engines.torch import MARK, Torch
-from launcher.events import Alert, Ended, Event, Loaded, Phase, Saved, Started, Step, to_line
+from launcher.events import Ended, Event, Loaded, Phase, Saved, Started, Step, to_line
 from launcher.launch import runs
-from launcher.launch.folder import Folder, Lock, free_name, holder, holder_words, rewind, take, told_by, writer_lives
+from launcher.launch.folder import Folder, Lock, free_name, holder, holder_words, take, writer_lives
 from launcher.problems import Problems
 
 HOST = socket.gethostname()
@@ -208,103 +207,6 @@ def test_attempts_are_counted_by_their_numbers(folder: Folder) -> None:
         path.rmdir()
     assert [path.name for path in folder.attempts()] == ["attempt_11"]
     assert folder.new_attempt().name == "attempt_12"
-
-
-# ---- back to a checkpoint
-
-NEWER = '{"kind":"Newer","at":1.0,"x":[1]}'  # of a later version
-DAMAGED = '{"kind":"St\ufffd'
-LIFE: list[Event | str] = [STARTED, LOADED, step(0), step(1), step(2), saved(2), step(3), step(4), saved(4), ENDED]
-BACK: list[tuple[list[Event | str], str | None, int]] = [
-    # what was told, checkpoint, how much of it stays
-    (LIFE, "step_000004", 8),  # that it is saved is told again
-    (LIFE, "step_000002", 5),
-    (LIFE, None, 0),
-    (LIFE[:3], None, 0),  # killed before the first checkpoint
-    ([], None, 0),
-    ([STARTED, LOADED, step(0), step(1)], "step_000002", 4),  # the log lost its end
-    ([STARTED, step(1), step(3), saved(3)], "step_000002", 2),  # and its middle
-    ([*LIFE[:6], Alert(at=7.0, step=2, text="t"), step(3)], "step_000002", 5),
-    ([STARTED, NEWER, step(1), DAMAGED, step(2), NEWER, step(3)], "step_000002", 5),  # what cannot be read stays too
-]
-
-
-@pytest.mark.parametrize(("told", "checkpoint", "stay"), BACK)
-def test_the_log_goes_back_to_the_checkpoint_and_nothing_is_thrown_away(
-    folder: Folder, told: list[Event | str], checkpoint: str | None, stay: int
-) -> None:
-    logs = folder.new_attempt()
-    folder.console.write_text("step:99 - of an attempt that was undone\n")
-    rewind(folder, lines_of(told), folder.checkpoints / checkpoint if checkpoint else None)
-    assert folder.events.read_text() == text_of(told[:stay])
-    undone = logs / "undone.jsonl"
-    assert (undone.read_text() if undone.exists() else "") == text_of(told[stay:])
-    steps = [event.step for event in told[:stay] if isinstance(event, Step)]
-    shown = [line for line in folder.console.read_text().splitlines() if line.startswith("step:")]
-    assert shown == [f"step:{number} - train/loss:1.0" for number in steps]  # each once, for who greps
-
-
-def test_a_run_without_an_attempt_has_nothing_to_set_aside(folder: Folder) -> None:
-    rewind(folder, [], None)
-    assert folder.events.read_text() == "" and not (folder.path / "logs").exists()
-
-
-def rank_0(*events: Event | str) -> str:
-    return "".join(event if isinstance(event, str) else f"{MARK}{to_line(event)}\n" for event in events)
-
-
-TALK = "INFO torch: hello\n"
-TOLD: list[tuple[str, int | None, str | None, list[Event | str]]] = [
-    # events.jsonl, its lines when the last attempt began, what its rank 0 said, all that was told
-    (text_of([STARTED, step(1)]), None, None, [STARTED, step(1)]),  # it never came to an attempt
-    ("", 0, rank_0(STARTED, LOADED, step(1)), [STARTED, LOADED, step(1)]),  # nobody listened
-    (text_of([STARTED]), 0, rank_0(STARTED, TALK, LOADED, TALK, step(1)), [STARTED, LOADED, step(1)]),
-    (text_of([STARTED, step(1), ENDED]), 0, rank_0(STARTED, step(1)), [STARTED, step(1), ENDED]),  # the end is ours
-    (text_of([STARTED, step(1), step(2)]), 0, "", [STARTED, step(1), step(2)]),  # its log was cleaned up
-    (text_of([STARTED, step(1)]), 2, rank_0(step(2), step(3)), [STARTED, step(1), step(2), step(3)]),
-    (text_of([STARTED, step(1), step(2)]), 2, rank_0(step(2), step(3)), [STARTED, step(1), step(2), step(3)]),
-    (text_of([STARTED, step(1)]) + to_line(step(2))[:9], 2, rank_0(step(2)), [STARTED, step(1), step(2)]),  # cut
-    (text_of([STARTED]), 1, rank_0(step(2), f"{MARK}{to_line(step(3))}"), [STARTED, step(2)]),  # killed within a line
-    (text_of([STARTED]), 1, rank_0(step(2), MARK + '{"kind":"St'), [STARTED, step(2)]),
-    (text_of([STARTED]), 1, rank_0("score: ", step(2)), [STARTED, step(2)]),  # a reward printed, and ended no line
-    (text_of([STARTED]), 1, rank_0(TALK, "\udcff\0\n"), [STARTED]),
-    (text_of([STARTED]), 1, "", [STARTED]),
-    (text_of([NEWER, STARTED, DAMAGED]), 3, rank_0(step(2)), [NEWER, STARTED, DAMAGED, step(2)]),
-    (text_of([STARTED]), 1, rank_0(f"{MARK}{NEWER}\n", step(2)), [STARTED, step(2)]),
-]
-
-
-@pytest.mark.parametrize(("written", "before", "log", "told"), TOLD)
-def test_all_that_was_told_is_found_once(
-    folder: Folder, written: str, before: int | None, log: str | None, told: list[Event | str]
-) -> None:
-    folder.events.write_text(written)
-    if log is not None:
-        logs = folder.new_attempt()
-        (logs / "events_before").write_text(str(before))
-        (logs / "rank-0.log").write_bytes(log.encode("utf-8", "surrogateescape"))
-    assert told_by(folder, Torch().read) == lines_of(told)
-
-
-def test_only_the_last_attempts_log_is_heard(folder: Folder) -> None:
-    folder.events.write_text(text_of([STARTED, step(1)]))
-    logs = folder.new_attempt()
-    (logs / "events_before").write_text("0")
-    (logs / "rank-0.log").write_text(rank_0(STARTED, step(1), step(2)))
-    assert told_by(folder, Torch().read) == lines_of([STARTED, step(1), step(2)])
-    logs = folder.new_attempt()
-    assert told_by(folder, Torch().read) == lines_of([STARTED, step(1)])  # killed before it began
-    (logs / "events_before").write_text("2")
-    (logs / "rank-0.log").write_text(rank_0(step(7)))
-    assert told_by(folder, Torch().read) == lines_of([STARTED, step(1), step(7)])
-
-
-@pytest.mark.parametrize(
-    "line", [f"{MARK}{{", f"{MARK}null", f"{MARK}5", f'{MARK}{{"kind":"Step"}}', f"{MARK}\ufffd", MARK]
-)
-def test_a_damaged_line_of_rank_0_is_told(line: str) -> None:
-    (alert,) = Torch().read(line)
-    assert isinstance(alert, Alert) and alert.text.startswith("rank 0 told what cannot be read: ")
 
 
 # ---- finding and seeing runs

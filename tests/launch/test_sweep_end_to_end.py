@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 LAST = 600
 LONG = ["algorithm=sft", f"trainer.total_training_steps={LAST}", "trainer.save_freq=20",
-        "trainer.micro_batch_size_per_gpu=1"]  # fmt: skip
+        "trainer.micro_batch_size_per_gpu=1", "trainer.max_restarts=0"]  # fmt: skip
 SWEEP = "sft-llama-16x1-sweep1"
 
 

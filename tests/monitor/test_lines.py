@@ -7,7 +7,20 @@ import re
 
 import pytest
 
-from launcher.events import Alert, Crashed, Ended, Event, Loaded, Phase, Saved, Started, Step
+from launcher.events import (
+    Alert,
+    Crashed,
+    Ended,
+    Event,
+    Loaded,
+    Phase,
+    Restarted,
+    Saved,
+    Stalled,
+    Started,
+    Step,
+    WentOn,
+)
 from launcher.monitor.lines import Seldom, clock, compact, console_lines, number, progress_line, step_line
 from launcher.state import RunState, after
 
@@ -108,6 +121,7 @@ def test_numbers_for_a_screen(value: float, text: str) -> None:
     assert compact(value) == text
 
 
+STACK = "".join(f'  File "{number}.py", line 1 in f\n' for number in range(9))
 LINES: list[tuple[Event, list[str]]] = [
     (Started(run="p/a", algorithm="GRPO", processes=2), ["run p/a: GRPO on 2 processes"]),
     (Phase(name="update"), []),
@@ -119,9 +133,15 @@ LINES: list[tuple[Event, list[str]]] = [
     (Saved(step=10, path="checkpoints/step_000010"), ["saved checkpoints/step_000010"]),
     (Alert(step=10, text="checkpoint not written"), ["alert at step 10: checkpoint not written"]),
     (Crashed(lines=("a", "b"), mendable=True), []),  # the end says why
+    (Restarted(step=4, attempt=3, cause="killed", why="rank 0: killed"),
+     ["restart 1: rank 0: killed; attempt 3 goes on from step 4"]),
+    (Restarted(step=0, attempt=2, cause="killed", why="w"), ["restart 1: w; attempt 2 goes on from the beginning"]),
+    (Stalled(step=4, rank=1, why="w", stack=STACK), ["stands still after step 4: w", *STACK.splitlines()[:5]]),
+    (Stalled(step=4, rank=None, why="w", stack=""), ["stands still after step 4: w"]),
+    (WentOn(step=4, after_s=34.4), ["goes on after 34 s"]),
     (Ended(how="finished"), ["finished"]),
     (Ended(how="stopped", why="SIGTERM"), ["stopped: SIGTERM"]),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("event", "lines"), LINES, ids=[type(event).__name__ for event, _ in LINES])
@@ -136,6 +156,8 @@ def test_what_an_event_says(event: Event, lines: list[str]) -> None:
         Step(step=0, metrics={"val-core/x\nstep:3 - y/reward/mean@1": 1.0}),  # data_source comes from a data file
         Alert(step=3, text="disk\r\nfull\u2028now"),
         Ended(how="failed", why="ValueError: a\nb"),
+        Restarted(step=0, attempt=2, cause="code", why="ValueError: a\nb"),
+        Stalled(step=0, rank=0, why="a\nb", stack=""),
         Started(run="p/a\nstep:3 - ", algorithm="X", processes=1),
     ],
     ids=lambda event: type(event).__name__,

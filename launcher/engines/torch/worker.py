@@ -66,7 +66,8 @@ def tell_stacks() -> None:
 
 def last_words(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """An uncaught error as an event for people, and as a traceback for the log."""
-    lines = tuple(error.lines) if isinstance(error, Problems) else (f"{kind.__name__}: {error}",)
+    said = f"{kind.__name__}: {error}" if str(error) else kind.__name__
+    lines = tuple(error.lines) if isinstance(error, Problems) else (said,)
     emit(Crashed(lines=lines, mendable=isinstance(error, Problems)))
     traceback.print_exception(kind, error, trace)
 

@@ -1,0 +1,132 @@
+"""Processes of this machine: which one failed first, and where each of them stands."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.clusters.local import LocalJob
+from launcher.clusters.standing import STACK
+from launcher.spec.cluster import Stack
+from launcher.spec.engine import Plan, Process
+
+HEAD = "import faulthandler, os, signal, sys, time\n"
+ANSWERS = HEAD + f"faulthandler.register(signal.SIGUSR1, file=int(os.environ[{STACK!r}]), all_threads=True)\n"
+READY = "print('ready', flush=True)\n"
+SLEEPS = ANSWERS + READY + "def here():\n    time.sleep(60)\nhere()\n"
+LOCKED = ANSWERS + READY + "import ctypes\nctypes.PyDLL(None).sleep(60)\n"  # with the lock of the interpreter
+DEAF = HEAD + READY + "time.sleep(60)\n"  # does not catch the signal, which would end it
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> Iterator[Callable[..., LocalJob]]:
+    """Processes that run these programs, once each has said `ready`."""
+    jobs: list[LocalJob] = []
+    lock = os.open(tmp_path / ".lock", os.O_CREAT | os.O_RDWR)
+
+    def begin(*programs: str) -> LocalJob:
+        plan = Plan(tuple(Process(rank, (sys.executable, "-c", text)) for rank, text in enumerate(programs)))
+        jobs.append(LocalJob(plan, tmp_path, lock))
+        give_up = time.monotonic() + 30
+        while not all("ready" in (tmp_path / f"rank-{rank}.log").read_text() for rank in range(len(programs))):
+            assert time.monotonic() < give_up
+            time.sleep(0.01)
+        return jobs[-1]
+
+    yield begin
+    for job in jobs:
+        job.kill()
+        wait(job)
+    os.close(lock)
+
+
+def wait(job: LocalJob) -> int:
+    give_up = time.monotonic() + 30
+    while (code := job.exit_code()) is None:
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+    return code
+
+
+def stacks(job: LocalJob, wait_s: float = 5.0) -> tuple[list[Stack], float]:
+    began = time.monotonic()
+    return job.stacks(wait_s), time.monotonic() - began
+
+
+def test_every_process_says_where_it_stands(begun: Callable[..., LocalJob], tmp_path: Path) -> None:
+    job = begun(SLEEPS, SLEEPS)
+    for _ in range(2):  # what was said before is gone
+        (first, second), took = stacks(job)
+        assert took < 2.0, "it waits no longer than they take"
+        assert (first.rank, second.rank, first.state) == (0, 1, "S") and first.pid != second.pid
+        for stack in (first, second):
+            assert stack.text.count(" in here") == 1 and stack.text.rstrip().endswith("in <module>")
+    assert (tmp_path / "rank-1.stack").stat().st_mode & 0o777 == 0o600
+    assert job.exit_code() is None and job.lost() == "", "and they go on"
+
+
+def test_it_answers_out_of_code_that_never_comes_back(begun: Callable[..., LocalJob]) -> None:
+    ((stack,), _) = stacks(begun(LOCKED))
+    assert "in <module>" in stack.text
+
+
+def test_who_does_not_catch_the_signal_is_not_asked(begun: Callable[..., LocalJob]) -> None:
+    job = begun(SLEEPS, DEAF)
+    ((first, second), took) = stacks(job)
+    assert "in here" in first.text and (second.state, second.text) == ("S", "") and took < 2.0
+    assert job.exit_code() is None, "it would have ended"
+
+
+def test_a_process_that_was_stopped_is_known_by_its_state(begun: Callable[..., LocalJob]) -> None:
+    job = begun(SLEEPS, SLEEPS)
+    pid = job.stacks(5.0)[1].pid
+    os.kill(pid, signal.SIGSTOP)
+    ((first, second), took) = stacks(job)
+    assert "in here" in first.text and (second.state, second.text) == ("T", "") and took < 2.0
+    os.kill(pid, signal.SIGCONT)
+    assert all("in here" in stack.text for stack in job.stacks(5.0)), "it was not asked meanwhile"
+
+
+def test_a_process_that_has_ended_is_told(begun: Callable[..., LocalJob]) -> None:
+    job = begun(SLEEPS, HEAD + READY)
+    time.sleep(0.3)
+    _, second = job.stacks(5.0)
+    assert (second.rank, second.state, second.text) == (1, "X", "")
+
+
+def test_no_answer_is_waited_for_longer_than_asked(begun: Callable[..., LocalJob]) -> None:
+    blocked = ANSWERS + "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])\n" + READY + "time.sleep(60)\n"
+    ((stack,), took) = stacks(begun(blocked), 0.5)
+    assert stack.text == "" and 0.5 <= took < 1.5
+
+
+# ---- who failed
+
+FAILS = HEAD + READY + "time.sleep(0.2)\nsys.exit(5)\n"
+KILLED = HEAD + READY + "time.sleep(0.2)\nos.kill(os.getpid(), signal.SIGKILL)\n"
+FOLLOWS = HEAD + READY + "time.sleep(0.1)\nsys.exit(1)\n"  # a neighbour may be seen first
+
+
+@pytest.mark.parametrize(
+    ("programs", "rank", "code"),
+    [
+        ((FAILS,), 0, 5),
+        ((HEAD + READY, FAILS), 1, 5),
+        ((FOLLOWS, KILLED), 1, -9),
+        ((KILLED, FOLLOWS), 0, -9),
+        ((FOLLOWS, FAILS), 0, 1),
+        ((HEAD + READY, HEAD + READY), None, 0),
+    ],
+    ids=["one", "the second", "a kill after what follows", "a kill", "the sooner", "none"],
+)
+def test_who_failed_first(
+    begun: Callable[..., LocalJob], programs: tuple[str, ...], rank: int | None, code: int
+) -> None:
+    job = begun(*programs)
+    assert (wait(job), job.failed_rank()) == (code, rank)

@@ -1,0 +1,144 @@
+"""A run on a cluster that is told how each attempt goes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher import checkpoints
+from launcher.engines.torch import MARK
+from launcher.events import Crashed, Event, Started, Step, events_of, to_line
+from launcher.launch import attempts, supervise
+from launcher.launch.folder import Folder, Lock
+from launcher.launch.follow import Outcome
+from launcher.launch.resolve import resolve
+from launcher.launch.supervise import Supervisor, pause_s
+from launcher.problems import Problems
+from launcher.settings import settings
+from launcher.spec.cluster import Cluster, Stack
+from launcher.spec.engine import Plan
+from launcher.spec.run import RunSpec
+
+
+@dataclass
+class Attempt:
+    """How one goes: the steps that it trains after the one it begins with, the checkpoints among them, and its end."""
+
+    steps: int = 0
+    saves: tuple[int, ...] = ()
+    code: int = 0
+    crash: Crashed | None = None
+    refused: list[str] = field(default_factory=list)
+    during: Callable[[], None] = lambda: None
+
+
+def _fill(draft: Path) -> None:
+    (draft / "x").write_text("x")
+
+
+class Scripted:
+    """Its processes have told everything at once, and end when they are looked at for the second time."""
+
+    def __init__(self, attempt: Attempt, folder: Folder, logs: Path, begin: int) -> None:
+        self.attempt, self.looks, self.asked = attempt, 0, list[int]()
+        told: list[Event] = [] if begin else [Started(run="p/a", algorithm="SFT", processes=1)]
+        told += [Step(step=begin + number, metrics={"train/loss": 1.0}) for number in range(1, attempt.steps + 1)]
+        told += [attempt.crash] if attempt.crash else []
+        self.told = [f"{MARK}{to_line(event)}" for event in told]
+        (logs / "rank-0.log").write_text("".join(line + "\n" for line in self.told))
+        for step in attempt.saves:
+            checkpoints.write(folder.checkpoints, step, _fill)
+
+    def lines(self) -> list[str]:
+        told, self.told = self.told, []
+        return told
+
+    def exit_code(self) -> int | None:
+        self.looks += 1
+        if self.looks == 2:
+            self.attempt.during()
+        return None if self.looks < 3 else 128 + self.asked[0] if self.asked else self.attempt.code
+
+    def failed_rank(self) -> int | None:
+        return 0 if self.attempt.code else None
+
+    def lost(self) -> str:
+        return ""
+
+    def stacks(self, wait_s: float) -> list[Stack]:
+        return []
+
+    def stop(self, number: int) -> None:
+        self.asked.append(number)
+
+    def kill(self) -> None:
+        """It has ended."""
+
+
+SCRIPT: list[Attempt] = []
+
+
+@settings
+class Told(Cluster):
+    """Goes as SCRIPT says."""
+
+    def start(self, plan: Plan, logs: Path, lock: int) -> Scripted:
+        attempt = SCRIPT.pop(0)
+        if attempt.refused:
+            attempt.during()
+            raise Problems(attempt.refused)
+        folder, begin = plan.processes[0].argv[-2:]
+        return Scripted(attempt, Folder(Path(folder)), logs, int(begin))
+
+
+@dataclass
+class Ran:
+    outcome: Outcome
+    folder: Folder
+    pauses: list[float]
+
+    def told(self, *kinds: type[Event]) -> list[Event]:
+        return [event for event in events_of(self.folder.events) if isinstance(event, kinds)]
+
+    @property
+    def steps(self) -> list[int]:
+        return [event.step for event in self.told(Step) if isinstance(event, Step)]
+
+    @property
+    def causes(self) -> list[str]:
+        return [attempt.ended.cause if attempt.ended else "" for attempt in attempts.read(self.folder)]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunSpec:
+    words = ["algorithm=sft", "model=tiny", "data=reverse", f"trainer.run_root={tmp_path}"]
+    return replace(resolve(words), cluster=Told())
+
+
+@pytest.fixture
+def supervised(run: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Ran]]:
+    """A run whose attempts go like that, and which may be restarted so many times; pauses take no time."""
+
+    def go(script: list[dict[str, Any]], most: int = 3) -> Ran:
+        SCRIPT[:] = [Attempt(**each) for each in script]
+        folder, pauses = Folder(tmp_path / "p" / "a"), list[float]()
+        folder.path.mkdir(parents=True)
+        (folder.path / "lock.json").write_text(json.dumps({"data": run.data.fingerprint()}))
+        folder.events.write_text("")
+
+        def at_once(restarts: int) -> float:
+            pauses.append(pause_s(restarts))
+            return 0.0
+
+        monkeypatch.setattr(supervise, "pause_s", at_once)
+        limited = replace(run, trainer=replace(run.trainer, max_restarts=most))
+        with Lock(folder) as lock:
+            return Ran(Supervisor(limited, folder, lock, lambda *_: None).work(0, []), folder, pauses)
+
+    yield go
+    assert SCRIPT == [], "every attempt was made"

@@ -1,0 +1,121 @@
+"""Attempts one after the other: what is restarted, when, and what of it is written down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from launcher.events import Crashed, Restarted, events_of
+from launcher.launch import attempts
+from launcher.launch.causes import CODE, KILLED, MEMORY, NODE, Cause
+from launcher.launch.supervise import may_restart, pause_s
+
+KILL = {"steps": 3, "code": -9}
+DONE = {"steps": 6}
+
+
+def test_a_killed_process_is_started_again_and_nothing_is_told_twice(supervised: Callable[..., Any]) -> None:
+    ran = supervised([{"steps": 3, "saves": (2,), "code": -9}, {"steps": 4, "saves": (6,)}])
+    assert (ran.outcome.exit_code, ran.outcome.state.status, ran.outcome.state.restarts) == (0, "finished", 1)
+    assert ran.steps == [1, 2, 3, 4, 5, 6]
+    (again,) = ran.told(Restarted)
+    assert isinstance(again, Restarted) and (again.step, again.attempt, again.cause) == (2, 2, "killed")
+    kinds = [type(event).__name__ for event in events_of(ran.folder.events)]
+    assert kinds == ["Started", "Step", "Step", "Restarted", "Step", "Step", "Step", "Step", "Ended"]
+    first, last = attempts.read(ran.folder)
+    assert first.ended and (first.ended.cause, first.ended.rank, first.ended.step) == ("killed", 0, 3)
+    assert first.ended.why == again.why and "killed by SIGKILL" in again.why and "attempt_1/rank-0.log" in again.why
+    assert last.ended and (last.ended.cause, last.ended.why, last.ended.step) == ("finished", "", 6)
+    assert (ran.folder.path / "logs" / "attempt_1" / "undone.jsonl").read_text().count('"step":3') == 1
+    console = ran.folder.console.read_text().splitlines()
+    assert [line.split(" - ")[0] for line in console if line.startswith("step:")] == [f"step:{n}" for n in range(1, 7)]
+    assert f"restart 1: {again.why}; attempt 2 goes on from step 2" in console
+
+
+def test_without_a_checkpoint_it_begins_again(supervised: Callable[..., Any]) -> None:
+    ran = supervised([KILL, DONE])
+    assert ran.outcome.exit_code == 0 and ran.steps == [1, 2, 3, 4, 5, 6]
+    assert [type(event).__name__ for event in events_of(ran.folder.events)][:2] == ["Restarted", "Started"]
+    assert "attempt 2 goes on from the beginning" in ran.folder.console.read_text()
+
+
+def test_restarts_without_a_checkpoint_between_them_are_counted(supervised: Callable[..., Any]) -> None:
+    ran = supervised([KILL, KILL, KILL], most=2)
+    assert (ran.outcome.exit_code, ran.outcome.state.status) == (1, "failed")
+    assert ran.pauses == [0.0, 1.0, 2.0]
+    assert ran.outcome.state.why.endswith("attempt_3/rank-0.log; restarted 2 times without a new checkpoint")
+    assert ran.steps == [1, 2, 3], "what the last attempt told stays to be looked at"
+    assert ran.causes == ["killed", "killed", "killed"] and len(ran.told(Restarted)) == 2
+
+
+def test_a_new_checkpoint_starts_the_count_again(supervised: Callable[..., Any]) -> None:
+    def gets_on(begin: int) -> dict[str, Any]:
+        return {"steps": 3, "saves": (begin + 2,), "code": -9}
+
+    ran = supervised([gets_on(0), gets_on(2), gets_on(4), gets_on(6), {"steps": 1}], most=1)
+    assert ran.outcome.exit_code == 0 and ran.outcome.state.restarts == 4
+    assert ran.steps == list(range(1, 10)) and ran.pauses == [0.0, 1.0, 1.0, 1.0, 1.0]
+
+
+def test_zero_restarts_end_it_at_the_first_fault(supervised: Callable[..., Any]) -> None:
+    ran = supervised([KILL], most=0)
+    assert ran.outcome.exit_code == 1 and ran.told(Restarted) == [] and ran.causes == ["killed"]
+    assert "restarted" not in ran.outcome.state.why
+
+
+@pytest.mark.parametrize(
+    ("crash", "exit_code", "cause", "why"),
+    [
+        (
+            Crashed(lines=("a: b; c would do", "d: e"), mendable=True),
+            2,
+            "mend",
+            "rank 0: a: b; c would do; d: e; its log",
+        ),
+        (Crashed(lines=("ValueError: x",), mendable=False), 1, "code", "rank 0: ValueError: x; its log"),
+        (
+            Crashed(lines=("step 9: loss is not finite, 5 steps in a row",), mendable=True),
+            2,
+            "numbers",
+            "rank 0: step 9",
+        ),
+        (Crashed(lines=("OSError: No space left on device",), mendable=False), 1, "disk", "room on the disk would do"),
+    ],
+    ids=["mend", "code", "numbers", "disk"],
+)
+def test_what_would_come_again_is_not_retried(
+    supervised: Callable[..., Any], crash: Crashed, exit_code: int, cause: str, why: str
+) -> None:
+    ran = supervised([{"steps": 1, "saves": (1,), "code": exit_code, "crash": crash}])
+    assert (ran.outcome.exit_code, ran.outcome.crash, ran.causes) == (exit_code, crash, [cause])
+    assert why in ran.outcome.state.why and ran.told(Restarted) == []
+
+
+def test_memory_is_tried_once_more(supervised: Callable[..., Any]) -> None:
+    out = Crashed(lines=("OutOfMemoryError: CUDA out of memory.",), mendable=False)
+    ran = supervised([KILL, {"code": 1, "crash": out}, {"code": 1, "crash": out}])
+    assert ran.outcome.exit_code == 1 and ran.causes == ["killed", "gpu memory", "gpu memory"]
+    assert ran.outcome.state.why.endswith("; a smaller trainer.micro_batch_size_per_gpu would do")
+
+
+ROW: list[tuple[Cause, list[Cause], int, bool]] = [
+    (KILLED, [], 3, True),
+    (KILLED, [KILLED, NODE], 3, True),
+    (KILLED, [KILLED, NODE, KILLED], 3, False),
+    (KILLED, [], 0, False),
+    (MEMORY, [KILLED], 3, True),
+    (MEMORY, [MEMORY], 3, False),
+    (MEMORY, [], 0, False),
+    (CODE, [], 3, False),
+]
+
+
+@pytest.mark.parametrize(("cause", "row", "most", "may"), ROW)
+def test_who_may_restart(cause: Cause, row: list[Cause], most: int, may: bool) -> None:
+    assert may_restart(cause, row, most) is may
+
+
+def test_pauses_grow_to_a_minute() -> None:
+    assert [pause_s(number) for number in range(9)] == [0, 1, 2, 4, 8, 16, 32, 60, 60]
