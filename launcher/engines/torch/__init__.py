@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BeforeValidator
 
@@ -19,6 +20,10 @@ from launcher.spec.reward import Reward
 from launcher.spec.run import RunSpec
 from launcher.spec.sampler import Sampler
 
+if TYPE_CHECKING:
+    from launcher.engines.torch.policy import Policy
+    from launcher.engines.torch.writer import Writer
+
 MARK = "@rlrun "
 """Begins an event on a line of rank 0; lines without it are talk, and only kept."""
 
@@ -31,9 +36,22 @@ nothing as large again. Given back at once, it lets holes join: up to a quarter 
 Resting = Literal["weights", "reference", "critic", "reward"]
 
 
+class Colocated(Sampler, ABC):
+    """Answers are written in the training processes themselves."""
+
+    @abstractmethod
+    def writer(self, run: RunSpec, policy: Policy) -> Writer:
+        """What writes the run's answers in this process; every process must ask."""
+
+
 @settings
-class TorchSampler(Sampler):
+class TorchSampler(Colocated):
     """Samples from the model under training itself, without a second copy of the weights."""
+
+    def writer(self, run: RunSpec, policy: Policy) -> Writer:
+        from launcher.engines.torch.decode import Decoder  # noqa: PLC0415  it loads torch, which settings do not need
+
+        return Decoder(policy.model, self, run.data.max_response_length, policy.parallel)
 
 
 @settings

@@ -12,9 +12,8 @@ from transformers.utils import logging as transformers_logging
 
 from launcher.checkpoints import name_of
 from launcher.data.refused import RefusedLog
-from launcher.engines.torch import Torch, rows, world
+from launcher.engines.torch import Colocated, Torch, rows, world
 from launcher.engines.torch.batching import Limits
-from launcher.engines.torch.decode import Decoder
 from launcher.engines.torch.evaluate import Validation
 from launcher.engines.torch.load import critic, load
 from launcher.engines.torch.loop import Schedule, Source, Training
@@ -86,15 +85,16 @@ def parts(run: RunSpec, device: torch.device, checkpoint: Path | None, refused: 
     policy = _policy(run, model, parallel, steps, lies, mixed, checkpoint)
     if checkpoint:
         _take_up(policy, checkpoint, order)
-    decoder = Decoder(model, run.sampler, run.data.max_response_length, parallel)
+    assert isinstance(run.sampler, Colocated)
+    writer = run.sampler.writer(run, policy)
     judge = reward(run, device)
     source: Source = (
-        Rollouts(train_rows, order, decoder, judge, run.algorithm, run.seed)
+        Rollouts(train_rows, order, writer, judge, run.algorithm, run.seed)
         if policy.sampled
         else Demonstrations(train_rows, order, model)
     )
     shown = run.trainer.log_val_generations
-    validation = Validation(held_out, policy, decoder, judge, run.seed, run.data.val_batch_size, shown)
+    validation = Validation(held_out, policy, writer, judge, run.seed, run.data.val_batch_size, shown)
     return Parts(train_rows, held_out, policy, source, validation if held_out.rows else None, steps)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from inspect import signature
 
 import numpy as np
@@ -15,6 +14,7 @@ from transformers import DynamicCache
 from launcher.engines.torch import cache, streams
 from launcher.engines.torch.model import CausalLM
 from launcher.engines.torch.parallel import Parallel
+from launcher.engines.torch.writer import Sampled, Writer
 from launcher.problems import Problems
 from launcher.spec.sampler import Sampler
 
@@ -23,25 +23,16 @@ DROP = 7 / 8  # share of rows still writing at which the others leave: leaving c
 SMALL = 2**21  # multiplications of a layer's largest matrix under which a second thread costs more than it gives
 
 
-@dataclass(frozen=True)
-class Sampled:
-    """One answer's tokens. `cut` when it did not end by itself."""
-
-    tokens: list[int]
-    cut: bool
-
-
-class Decoder:
+class Decoder(Writer):
     """Samples answers from a model that stays in charge of its own weights."""
 
     def __init__(self, model: CausalLM, sampler: Sampler, max_new: int, parallel: Parallel | None = None) -> None:
-        self.model, self.sampler, self.max_new = model, sampler, max_new
+        super().__init__(model, sampler, max_new)
         self.parallel = parallel or Parallel()
         self.eos = torch.tensor(model.eos, device=model.device)
 
     @torch.no_grad()
     def sample(self, prompts: Sequence[list[int]], n: int, keys: np.ndarray, temperature: float) -> list[Sampled]:
-        """`n` answers to each prompt, prompt by prompt. `keys` [P * n] are their random streams."""
         self._check_cache()
         self.model.eval()
         answers: list[Sampled] = [Sampled([], True)] * (len(prompts) * n)
@@ -70,11 +61,6 @@ class Decoder:
         if "past_key_values" not in signature(self.model.base.forward).parameters:
             name = type(self.model.base).__name__
             raise Problems([f"model.path: {name} keeps a cache of its own kind, so it gives no answers; SFT would do"])
-
-    def texts(self, answers: Sequence[Sampled]) -> list[str]:
-        """What the answers say, without the token that ends them; other special tokens are shown, not hidden."""
-        said = [answer.tokens if answer.cut else answer.tokens[:-1] for answer in answers]
-        return self.model.tokenizer.batch_decode(said, skip_special_tokens=False)
 
     def _parts(self, prompts: Sequence[list[int]], n: int) -> Iterator[list[int]]:
         """Prompts of like length together, as many as may be answered at a time."""

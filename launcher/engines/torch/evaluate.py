@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from launcher.engines.torch import streams, world
-from launcher.engines.torch.decode import Decoder
 from launcher.engines.torch.policy import Policy
 from launcher.engines.torch.rows import Rows
 from launcher.engines.torch.sources import imitated
 from launcher.engines.torch.tally import Tally
 from launcher.engines.torch.tokens import Pair, Tokens
+from launcher.engines.torch.writer import Writer
 from launcher.events import Sample
 from launcher.monitor.scores import best_of, majority, powers, wilson
 from launcher.spec.reward import Answer, Reward, judged
@@ -35,9 +35,9 @@ class Validation:
     """
 
     def __init__(
-        self, rows: Rows, policy: Policy, decoder: Decoder, reward: Reward, seed: int, size: int, shown: int = 0
+        self, rows: Rows, policy: Policy, writer: Writer, reward: Reward, seed: int, size: int, shown: int = 0
     ) -> None:
-        self.rows, self.policy, self.decoder, self.reward = rows, policy, decoder, reward
+        self.rows, self.policy, self.writer, self.reward = rows, policy, writer, reward
         self.seed, self.size, self.shown = seed, size, shown
         self.asked = [
             place
@@ -62,13 +62,14 @@ class Validation:
         sums: dict[str, dict[str, float]] = {source: {} for source in self.sources}
         samples: list[Sample] = []
         mine = self.asked[world.RANK :: world.SIZE]
-        for start in range(0, _share(len(self.asked)), self.size):
-            for asked in self._answer(mine[start : start + self.size], step):
-                held = sums[asked.source]
-                for name, value in self._of_prompt(asked).items():
-                    held[name] = held.get(name, 0.0) + value
-                if len(samples) < self.shown:
-                    samples.append(_sample(step, asked))
+        with self.writer.awake():
+            for start in range(0, _share(len(self.asked)), self.size):
+                for asked in self._answer(mine[start : start + self.size], step):
+                    held = sums[asked.source]
+                    for name, value in self._of_prompt(asked).items():
+                        held[name] = held.get(name, 0.0) + value
+                    if len(samples) < self.shown:
+                        samples.append(_sample(step, asked))
         metrics = self._metrics(sums)
         self.alerts = self.tally.told()[1]
         return metrics, samples
@@ -95,7 +96,7 @@ class Validation:
             names = sorted({name for part in held for name in part[source]})
             totals = {name: math.fsum(part[source].get(name, 0.0) for part in held) for name in names}
             prompts, unlike, without = (totals.pop(name, 0.0) for name in ("prompts", "unlike", "unscored"))
-            n = self.decoder.sampler.val_n
+            n = self.writer.sampler.val_n
             if without:
                 found[f"val-aux/{source}/reward/scored@{n}"] = prompts / (prompts + without)
             if not prompts:
@@ -119,12 +120,12 @@ class Validation:
         return tokens.ids[: tokens.mask.index(1)] if 1 in tokens.mask else tokens.ids
 
     def _answer(self, places: list[int], step: int) -> Iterator[Asked]:
-        n, temperature = self.decoder.sampler.val_n, self.decoder.sampler.val_temperature
+        n, temperature = self.writer.sampler.val_n, self.writer.sampler.val_temperature
         keys = streams.keys(self.seed, -step - 1, places, n)  # never a training step's streams
-        sampled = self.decoder.sample([self._prompt(place) for place in places], n, keys, temperature)
+        sampled = self.writer.sample([self._prompt(place) for place in places], n, keys, temperature)
         if not places:
             return
-        texts = self.decoder.texts(sampled)
+        texts = self.writer.texts(sampled)
         answers = [self.rows.answer(places[number // n], text) for number, text in enumerate(texts)]
         found = judged(self.reward, answers)
         rows = [self.rows.rows[place].where for place in places for _ in range(n)]

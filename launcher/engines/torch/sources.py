@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from launcher.engines.torch import streams, world
-from launcher.engines.torch.decode import Decoder, Sampled
 from launcher.engines.torch.measure import Clock
 from launcher.engines.torch.model import CausalLM
 from launcher.engines.torch.rows import Rows
 from launcher.engines.torch.tally import Tally, unscored
 from launcher.engines.torch.tokens import Pair, Tokens
+from launcher.engines.torch.writer import Sampled, Writer
 from launcher.spec.algorithm import Algorithm, Batch
 from launcher.spec.reward import Reward, judged
 
@@ -79,16 +79,17 @@ class Rollouts:
     """Prompts of a dataset, answered by the policy and scored by the reward; pairs among them stay as they are."""
 
     def __init__(
-        self, rows: Rows, order: Order, decoder: Decoder, reward: Reward, algorithm: Algorithm, seed: int
+        self, rows: Rows, order: Order, writer: Writer, reward: Reward, algorithm: Algorithm, seed: int
     ) -> None:
-        self.rows, self.order, self.decoder, self.reward = rows, order, decoder, reward
+        self.rows, self.order, self.writer, self.reward = rows, order, writer, reward
         self.algorithm, self.seed = algorithm, seed
         self.tally, self.alerts = Tally(), list[str]()
 
     def batch(self, step: int, clock: Clock) -> tuple[Batch, dict[str, float]]:
         """The step's answers, and what there is to tell of them; `alerts` are for people."""
         self.tally = Tally()
-        batch, told, groups = self._filled(step, clock)
+        with self.writer.awake():
+            batch, told, groups = self._filled(step, clock)
         scored, self.alerts = self.tally.told(groups)
         return batch, told | scored
 
@@ -113,7 +114,7 @@ class Rollouts:
         return self.algorithm.kept(batch) & ~unscored(batch)
 
     def _groups(self, batch: Batch) -> int:
-        return int(world.total(batch.mask.new_tensor(float(len(batch) // self.decoder.sampler.n))).item())
+        return int(world.total(batch.mask.new_tensor(float(len(batch) // self.writer.sampler.n))).item())
 
     def _any_scored(self, first: Batch) -> bool:
         """Where the reward fails altogether, more answers would be written for nothing."""
@@ -124,12 +125,12 @@ class Rollouts:
 
         Where too few were kept, groups that the algorithm leaves out hold the empty places.
         """
-        n, groups = self.decoder.sampler.n, list[Batch]()
+        n, groups = self.writer.sampler.n, list[Batch]()
         for held in (kept, left):
             parts = [part for parts in world.gathered([_to(part, "cpu") for part in held.split(n)]) for part in parts]
             groups += sorted(parts, key=lambda part: int(part.group[0]))
         chosen = sorted(groups[: self.order.batch], key=lambda part: int(part.group[0]))
-        mine = _to(_joined(chosen[world.RANK :: world.SIZE]), self.decoder.model.device)
+        mine = _to(_joined(chosen[world.RANK :: world.SIZE]), self.writer.model.device)
         return mine, {int(part.group[0]) for part in chosen}
 
     def _round(self, rows: Sequence[int], step: int, round_: int, clock: Clock) -> Batch:
@@ -139,25 +140,25 @@ class Rollouts:
         pairs = {number: row for number, row in zip(numbers, given, strict=True) if isinstance(row, Pair)}
         parts = [self._answered(prompts, step, round_, clock)] if prompts else []
         if not prompts:  # the others gather the weights for their prompts; where these lie in parts, that takes all
-            self.decoder.sample([], 1, streams.keys(self.seed, step, [], 1), 0.0)
+            self.writer.sample([], 1, streams.keys(self.seed, step, [], 1), 0.0)
         if pairs:
-            parts.append(imitated(list(pairs.values()), self.decoder.model, list(pairs)))
+            parts.append(imitated(list(pairs.values()), self.writer.model, list(pairs)))
         return _joined(parts)
 
     def _answered(self, numbered: Mapping[int, Tokens], step: int, round_: int, clock: Clock) -> Batch:
         prompts = list(numbered.values())
-        n, temperature = self.decoder.sampler.n, self.decoder.sampler.temperature
+        n, temperature = self.writer.sampler.n, self.writer.sampler.temperature
         with clock("gen"):
             keys = streams.keys(self.seed, step, [prompt.row for prompt in prompts], n, round_)
-            answers = self.decoder.sample([prompt.ids for prompt in prompts], n, keys, temperature)
+            answers = self.writer.sample([prompt.ids for prompt in prompts], n, keys, temperature)
         asked = [prompt for prompt in prompts for _ in range(n)]
         with clock("reward"):
-            texts = self.decoder.texts(answers)
+            texts = self.writer.texts(answers)
             scores = judged(
                 self.reward, [self.rows.answer(prompt.row, text) for prompt, text in zip(asked, texts, strict=True)]
             )
         batch = collate(
-            [joined(prompt, answer) for prompt, answer in zip(asked, answers, strict=True)], self.decoder.model
+            [joined(prompt, answer) for prompt, answer in zip(asked, answers, strict=True)], self.writer.model
         )
         numbers = [number for number in numbered for _ in range(n)]
         self.tally.note(numbers, [self.rows.rows[prompt.row].where for prompt in asked], scores)

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from launcher.engines.torch import TorchSampler, streams
-from launcher.engines.torch.decode import Decoder, Sampled
+from launcher.engines.torch.decode import Decoder
 from launcher.engines.torch.model import CausalLM
+from launcher.engines.torch.writer import Sampled
 from launcher.problems import Problems
 
 Ids = Callable[..., list[list[int]]]

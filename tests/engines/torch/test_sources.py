@@ -10,12 +10,13 @@ import torch
 
 from launcher.algorithms.grpo import GRPO
 from launcher.engines.torch import TorchSampler
-from launcher.engines.torch.decode import Decoder, Sampled
+from launcher.engines.torch.decode import Decoder
 from launcher.engines.torch.measure import Clock
 from launcher.engines.torch.model import CausalLM
 from launcher.engines.torch.rows import Rows
 from launcher.engines.torch.sources import Demonstrations, Order, Rollouts, collate, imitated, joined
 from launcher.engines.torch.tokens import Tokens
+from launcher.engines.torch.writer import Sampled
 from launcher.spec.data import Row
 from launcher.spec.reward import Answer, Reward
 

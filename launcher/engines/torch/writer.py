@@ -1,0 +1,46 @@
+"""Who answers prompts: the model under training itself, or another program with a copy of its weights."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from launcher.engines.torch.model import CausalLM
+from launcher.spec.sampler import Sampler
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """One answer's tokens. `cut` when it did not end by itself."""
+
+    tokens: list[int]
+    cut: bool
+
+
+class Writer(ABC):
+    """Writes answers of at most `max_new` tokens, as its settings say."""
+
+    def __init__(self, model: CausalLM, sampler: Sampler, max_new: int) -> None:
+        self.model, self.sampler, self.max_new = model, sampler, max_new
+
+    @contextmanager
+    def awake(self) -> Iterator[None]:
+        """Ready to write meanwhile, with the policy's newest weights; every process must ask."""
+        yield
+
+    @abstractmethod
+    def sample(self, prompts: Sequence[list[int]], n: int, keys: np.ndarray, temperature: float) -> list[Sampled]:
+        """`n` answers to each prompt, prompt by prompt; every process must ask, if for none.
+
+        `keys` [P * n] are their random streams: equal keys give equal answers. A `temperature` of 0 takes the
+        likeliest tokens.
+        """
+
+    def texts(self, answers: Sequence[Sampled]) -> list[str]:
+        """What the answers say, without the token that ends them; other special tokens are shown, not hidden."""
+        said = [answer.tokens if answer.cut else answer.tokens[:-1] for answer in answers]
+        return self.model.tokenizer.batch_decode(said, skip_special_tokens=False)
