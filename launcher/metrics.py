@@ -44,6 +44,20 @@ METRICS: Mapping[str, Metric] = {
     "critic/vf_clipfrac": Metric("vf clipped", "share of tokens whose value was clipped"),
     "critic/values/mean": Metric("value", "mean of what the critic expects"),
     "critic/returns/mean": Metric("return", "mean of what it should have expected"),
+    "rollout_corr/kl": Metric("kl to sampler", "estimated KL(sampler || trainer) per token, by k1", "nats"),
+    "rollout_corr/k3_kl": Metric("kl to sampler k3", "the same by k3, which is never negative", "nats", "down"),
+    "rollout_corr/rollout_is_mean": Metric("weight", "mean weight of a token that another program sampled"),
+    "rollout_corr/rollout_is_ratio_fraction_high": Metric(
+        "weights cut", "share of tokens whose weight was cut at sampler.importance_sampling"
+    ),
+    "training/rollout_probs_diff_max": Metric(
+        "most apart", "largest difference of a token's probability between sampler and trainer", better="down"
+    ),
+    "training/rollout_probs_diff_mean": Metric("apart", "mean of that difference", better="down"),
+    "training/rollout_probs_diff_std": Metric("apart, std", "standard deviation of that difference", better="down"),
+    "training/rollout_actor_probs_pearson_corr": Metric(
+        "correlation", "of a token's probability to the sampler and to the trainer", better="up"
+    ),
     "rewards/accuracies": Metric("accuracy", "share of pairs whose chosen answer gained more", better="up"),
     "rewards/margins": Metric("margin", "mean difference of what the two answers gained", better="up"),
     "train/num_gen_batches": Metric("rounds", "times the step sampled until it was full"),

@@ -14,6 +14,7 @@ from launcher.spec.stored import from_yaml, to_yaml
 
 BASE = {"algorithm": "grpo", "model": "tiny", "data": "reverse"}
 MORE = {
+    ("sampler", "vllm"): ["model.num_attention_heads=2", "model.num_key_value_heads=2"],
     ("model", "hf"): ["model.path=Qwen/Qwen3-0.6B"],
     ("data", "files"): ["data.train_files=train.jsonl"],
     ("data", "hub"): ["data.repo=openai/gsm8k"],

@@ -46,7 +46,7 @@ ROOMS = {  # where each heavy library may be imported when the file runs
     "urllib3": ("hubs/",),
     "math_verify": ("rewards/",),
     "ray": ("clusters/ray/",),
-    "vllm": ("engines/torch/vllm.py",),
+    "vllm": ("engines/torch/vllm/engine.py",),
     "psutil": ("machine.py", "launch/doctor/"),
     "pynvml": ("machine.py", "launch/doctor/gpus.py"),
     "typer": ("cli/",),

@@ -121,7 +121,8 @@ def surrogate(
 ) -> tuple[Tensor, Mapping[str, Mean]]:
     """[B, T] the clipped loss of each token, and how often which clip made a difference.
 
-    `log_ratio` [B, T] is each token's own, which the KL between old and new policy is estimated from.
+    `log_ratio` [B, T] is each token's own, which the KL between old and new policy is estimated from. A token's
+    importance, where it has one, weighs its loss after all clips: it is about who sampled it, not about the step.
     """
     plain = -ratio * batch.advantage
     loss = clipped(ratio, batch.advantage, low, high)
@@ -133,7 +134,7 @@ def surrogate(
     if most is not None:
         before, loss = loss, dual_clipped(loss, batch.advantage, most)
         seen["actor/pg_clipfrac_lower"] = Mean(((loss < before) * batch.mask).sum(), tokens)
-    return loss, seen
+    return (loss if batch.importance is None else loss * batch.importance), seen
 
 
 # ---- distance from the reference: Schulman 2020 (joschu.net/blog/kl-approx.html), r = log(reference / policy)

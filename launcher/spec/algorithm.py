@@ -34,7 +34,9 @@ class Batch:
     mask: Tensor  # [B, T] 1 where the loss looks: the answer's tokens; 0 on prompt and padding
     group: Tensor = ABSENT  # [B] int64, equal for the answers to one prompt
     preference: Tensor = ABSENT  # [B] int64, 1 the chosen answer of a pair, -1 the rejected one, 0 a sampled answer
-    old: Tensor = ABSENT  # [B, T] log-probability when it was sampled
+    rollout: Tensor = ABSENT  # [B, T] log-probability by the program that sampled it, where that is not the trainer
+    old: Tensor = ABSENT  # [B, T] log-probability when it was sampled, by the trainer
+    importance: Tensor = ABSENT  # [B, T] weight of its policy loss, so that it does not matter which program sampled
     reference: Tensor = ABSENT  # [B, T] log-probability under the frozen model
     value: Tensor = ABSENT  # [B, T] what the critic expected before token t was chosen
     reward: Tensor = ABSENT  # [B] score of the answer

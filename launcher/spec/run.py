@@ -142,7 +142,8 @@ class RunSpec:
     """All random numbers of the run come from it: equal seeds and settings give equal runs."""
 
     def __post_init__(self) -> None:
-        if problems := [*self.engine.problems(self), *self.cluster.problems(self.hardware), *self._misfits()]:
+        of_parts = (self.engine.problems(self), self.sampler.problems(self), self.cluster.problems(self.hardware))
+        if problems := [*(line for lines in of_parts for line in lines), *self._misfits()]:
             raise ValueError("\n".join(problems))
 
     def _misfits(self) -> list[str]:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
 from launcher.settings import AtLeastOne, NonNegative, Positive, settings
+from launcher.spec.hardware import Hardware
+
+if TYPE_CHECKING:
+    from launcher.spec.run import RunSpec
 
 
 @settings
@@ -29,6 +34,11 @@ class Sampler:
     """Answers being written at the same time in one process, though never fewer than one prompt's; memory grows
     with it."""
 
+    own_arithmetic: ClassVar[bool] = True
+    """Whether the trainer would compute the same log-probabilities of what is sampled, so that nothing is to tell."""
+    importance_sampling: ClassVar[float | None] = None
+    """The most that a token's loss is weighed by where another program sampled it; None weighs nothing."""
+
     def __post_init__(self) -> None:
         if self.top_k == 0:
             raise ValueError("top_k is 0, which leaves no token to sample; -1 takes all")
@@ -36,3 +46,15 @@ class Sampler:
             raise ValueError(
                 f"val_n is {self.val_n} and val_temperature 0, so all are alike; val_temperature=1 would do"
             )
+
+    def problems(self, run: RunSpec) -> list[str]:
+        """Why it cannot sample this run's answers: one line each."""
+        return []
+
+    def lacks(self) -> list[str]:
+        """What is not on this machine that it needs: one line each."""
+        return []
+
+    def environment(self, hardware: Hardware) -> Mapping[str, str]:
+        """Variables that the run's processes start with."""
+        return {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -36,8 +37,21 @@ nothing as large again. Given back at once, it lets holes join: up to a quarter 
 Resting = Literal["weights", "reference", "critic", "reward"]
 
 
+@dataclass(frozen=True)
+class Beside:
+    """Bytes that a process's second program takes beside the model under training."""
+
+    awake: int
+    """While answers are written."""
+    asleep: int
+
+
 class Colocated(Sampler, ABC):
     """Answers are written in the training processes themselves."""
+
+    def beside(self, run: RunSpec) -> Beside | None:
+        """None where the model under training writes them itself."""
+        return None
 
     @abstractmethod
     def writer(self, run: RunSpec, policy: Policy) -> Writer:
@@ -110,13 +124,11 @@ class Torch(Engine):
 
     def plan(self, run: RunSpec, folder: Path, start: int = 0) -> Plan:
         processes = run.hardware.processes
-        malloc = MALLOC if run.hardware.is_cpu else {}
+        env = {**(MALLOC if run.hardware.is_cpu else {}), **run.sampler.environment(run.hardware)}
         argv = (sys.executable, "-P", "-m", "launcher.engines.torch.worker", str(folder), str(start))
         return Plan(
             tuple(
-                Process(
-                    rank, argv, {"RANK": str(rank), "WORLD_SIZE": str(processes), "LOCAL_RANK": str(rank), **malloc}
-                )
+                Process(rank, argv, {"RANK": str(rank), "WORLD_SIZE": str(processes), "LOCAL_RANK": str(rank), **env})
                 for rank in range(processes)
             ),
             nnodes=run.hardware.nnodes,

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
+from peft.tuners.lora import LoraLayer
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -59,3 +60,13 @@ def beneath(base: PreTrainedModel) -> Mapping[str, Tensor]:
         for name, value in base.state_dict(keep_vars=True).items()
         if not any(part in name for part in adapters)
     }
+
+
+def added(base: PreTrainedModel, name: str, weight: Tensor) -> Tensor:
+    """The weight `name` beneath the adapters, with what its adapter adds; where it lies in parts, so does that."""
+    place, _, kind = name.rpartition(".")
+    layer = base.get_submodule(place)
+    if kind != "weight" or not isinstance(layer, LoraLayer):
+        return weight
+    (adapter,) = cast("Any", layer).active_adapters
+    return weight + cast("Any", layer).get_delta_weight(adapter).to(weight.dtype)

@@ -17,6 +17,7 @@ from launcher.engines.torch.batching import Limits
 from launcher.engines.torch.evaluate import Validation
 from launcher.engines.torch.load import critic, load
 from launcher.engines.torch.loop import Schedule, Source, Training
+from launcher.engines.torch.mismatch import Mismatch
 from launcher.engines.torch.model import CausalLM
 from launcher.engines.torch.parallel import Parallel
 from launcher.engines.torch.policy import Policy
@@ -28,6 +29,7 @@ from launcher.engines.torch.sources import Demonstrations, Order, Rollouts
 from launcher.engines.torch.state import load_optimizers
 from launcher.engines.torch.tokens import Encoder
 from launcher.engines.torch.trained import Trained
+from launcher.engines.torch.writer import Writer
 from launcher.events import Event, Loaded
 from launcher.problems import Problems
 from launcher.spec.algorithm import Told
@@ -45,6 +47,7 @@ class Parts:
     rows: Rows
     held_out: Rows
     policy: Policy
+    writer: Writer
     source: Source
     validation: Validation | None
     steps: int
@@ -95,7 +98,7 @@ def parts(run: RunSpec, device: torch.device, checkpoint: Path | None, refused: 
     )
     shown = run.trainer.log_val_generations
     validation = Validation(held_out, policy, writer, judge, run.seed, run.data.val_batch_size, shown)
-    return Parts(train_rows, held_out, policy, source, validation if held_out.rows else None, steps)
+    return Parts(train_rows, held_out, policy, writer, source, validation if held_out.rows else None, steps)
 
 
 def _policy(
@@ -120,6 +123,7 @@ def _policy(
         Limits(run.trainer.micro_batch_size_per_gpu, run.trainer.max_tokens_per_gpu), parallel,
         temperature=run.sampler.temperature, reference=reference, critic=judge,
         critic_warmup=run.trainer.critic_warmup,
+        mismatch=None if run.sampler.own_arithmetic else Mismatch(run.sampler.importance_sampling),
     )  # fmt: skip
 
 

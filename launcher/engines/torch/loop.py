@@ -133,9 +133,11 @@ class Training:
             minis = mini_batches(batch, parts)
             updates = [self.policy.update(mini, step) for _ in range(trainer.ppo_epochs) for mini in minis]
         bad = [update.spoilt for update in updates if update.spoilt]
+        apart = self.policy.mismatch.metrics(batch.mask.device) if self.policy.mismatch else {}
         if not bad:  # a number that is not finite would stay in it for ever
             self.told = told
-        return batch, measure.mean_of([update.metrics for update in updates]) | dict(told), bad[0] if bad else ""
+        metrics = measure.mean_of([update.metrics for update in updates])
+        return batch, {**metrics, **apart, **told}, bad[0] if bad else ""
 
     def check_finite(self, step: int, spoilt: str) -> None:
         """End the run when nothing but bad steps comes."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from launcher.engines.torch import world
 from launcher.engines.torch.batching import Limits, Rows, evened, micro_batches
 from launcher.engines.torch.measure import Clock
+from launcher.engines.torch.mismatch import Mismatch
 from launcher.engines.torch.model import CausalLM, Network
 from launcher.engines.torch.packing import Packed
 from launcher.engines.torch.parallel import Parallel
@@ -44,11 +45,13 @@ class Policy:
         reference: Reference | None = None,
         critic: Trained | None = None,
         critic_warmup: int = 0,
+        mismatch: Mismatch | None = None,
     ) -> None:
         assert isinstance(actor.network, CausalLM)
         self.algorithm, self.actor, self.critic, self.reference = algorithm, actor, critic, reference
         self.model: CausalLM = actor.network
         self.limits, self.parallel, self.critic_warmup = limits, parallel, critic_warmup
+        self.mismatch = mismatch
         self.sampled = algorithm.sampled
         self.temperature = temperature if self.sampled else 1.0
         self.prefix = "train" if algorithm.data == "answers" else "actor"
@@ -144,6 +147,8 @@ class Policy:
         logp, entropy = self.model(packed, self.temperature, self.sampled)
         if self.sampled and part.old is None:  # on-policy: these weights sampled the answers
             part = replace(part, old=logp.detach())
+        if self.mismatch and part.rollout is not None:
+            part = self.mismatch.weighed(part)
         loss, seen = self.algorithm.loss(Output(logp, entropy), part)
         if self.sampled:
             told = Mean((entropy.detach() * part.mask).sum(), part.mask.sum())
@@ -193,9 +198,15 @@ def _computable(part: Batch) -> Batch:
     return replace(part, mask=mask)
 
 
+def _empty(batch: Batch) -> Batch:
+    """A row that counts for nothing, where others compute one more part than this process has."""
+    row = batch.rows([0])
+    return replace(row, mask=torch.zeros_like(row.mask))
+
+
 def _work(network: Network, batch: Batch, parts: Sequence[Rows]) -> list[tuple[Rows, Batch, Packed]]:
     """Each part's rows, batch and packing; all before the first is computed, as packing waits for the GPU."""
-    given = [(rows, batch.rows(rows or [0])) for rows in parts]
+    given = [(rows, batch.rows(rows) if rows else _empty(batch)) for rows in parts]
     return [(rows, part, network.pack(_computable(part))) for rows, part in given]
 
 

@@ -88,10 +88,10 @@ class Rollouts:
     def batch(self, step: int, clock: Clock) -> tuple[Batch, dict[str, float]]:
         """The step's answers, and what there is to tell of them; `alerts` are for people."""
         self.tally = Tally()
-        with self.writer.awake():
+        with self.writer.awake() as woken:
             batch, told, groups = self._filled(step, clock)
         scored, self.alerts = self.tally.told(groups)
-        return batch, told | scored
+        return batch, {**woken, **told, **scored}
 
     def _filled(self, step: int, clock: Clock) -> tuple[Batch, dict[str, float], set[int] | None]:
         """An algorithm that wants a step full of groups it keeps gets them, within its bound. With what there is to
@@ -139,10 +139,12 @@ class Rollouts:
         prompts = {number: row for number, row in zip(numbers, given, strict=True) if isinstance(row, Tokens)}
         pairs = {number: row for number, row in zip(numbers, given, strict=True) if isinstance(row, Pair)}
         parts = [self._answered(prompts, step, round_, clock)] if prompts else []
-        if not prompts:  # the others gather the weights for their prompts; where these lie in parts, that takes all
+        if not prompts:  # the others ask for theirs; where weights or prompts are gathered for that, it takes all
             self.writer.sample([], 1, streams.keys(self.seed, step, [], 1), 0.0)
         if pairs:
-            parts.append(imitated(list(pairs.values()), self.writer.model, list(pairs)))
+            made = imitated(list(pairs.values()), self.writer.model, list(pairs))
+            both = parts and parts[0].rollout is not None
+            parts.append(replace(made, rollout=torch.zeros_like(made.mask)) if both else made)
         return _joined(parts)
 
     def _answered(self, numbered: Mapping[int, Tokens], step: int, round_: int, clock: Clock) -> Batch:
@@ -160,6 +162,10 @@ class Rollouts:
         batch = collate(
             [joined(prompt, answer) for prompt, answer in zip(asked, answers, strict=True)], self.writer.model
         )
+        if not self.writer.sampler.own_arithmetic:
+            rollout = torch.zeros_like(batch.mask)
+            rollout[batch.mask > 0] = rollout.new_tensor([logp for answer in answers for logp in answer.logp])
+            batch = replace(batch, rollout=rollout)
         numbers = [number for number in numbered for _ in range(n)]
         self.tally.note(numbers, [self.rows.rows[prompt.row].where for prompt in asked], scores)
         return replace(

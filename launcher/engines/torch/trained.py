@@ -32,6 +32,8 @@ class Trained:
     def __init__(self, network: Network, optim: Optim, steps: int, parallel: Parallel, *, rests: bool = False) -> None:
         self.network, self.optim, self.steps, self.parallel = network, optim, steps, parallel
         self.rests, self.device = rests, network.device
+        self.steps_taken = 0
+        """In this process's life: whoever holds a copy of the weights sees by it that they have changed."""
         self.weights = [weight for weight in network.parameters() if weight.requires_grad]
         self.optimizer = torch.optim.AdamW(
             self.weights, lr=optim.lr, betas=optim.betas, weight_decay=optim.weight_decay, fused=True
@@ -68,6 +70,7 @@ class Trained:
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
             self.optimizer.step()
+            self.steps_taken += 1
         self.optimizer.zero_grad(set_to_none=True)
         return Taken(norm.item(), rate, spoilt)
 

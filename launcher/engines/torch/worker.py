@@ -117,6 +117,7 @@ def train(run: RunSpec, folder: Path, start: int) -> bool:
     if first:
         tell(assemble.loaded(parts))
     finished = assemble.training(run, parts, folder, start, tell, lambda: bool(_asked), _out.sync).go()
+    parts.writer.close()
     world.leave()
     return finished
 

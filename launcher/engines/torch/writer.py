@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -19,6 +19,8 @@ class Sampled:
 
     tokens: list[int]
     cut: bool
+    logp: Sequence[float] = ()
+    """Of each token, by the program that drew it; empty where that is the trainer."""
 
 
 class Writer(ABC):
@@ -28,9 +30,10 @@ class Writer(ABC):
         self.model, self.sampler, self.max_new = model, sampler, max_new
 
     @contextmanager
-    def awake(self) -> Iterator[None]:
-        """Ready to write meanwhile, with the policy's newest weights; every process must ask."""
-        yield
+    def awake(self) -> Iterator[Mapping[str, float]]:
+        """Ready to write meanwhile, with the policy's newest weights, and what there is to tell of that; every process
+        must ask."""
+        yield {}
 
     @abstractmethod
     def sample(self, prompts: Sequence[list[int]], n: int, keys: np.ndarray, temperature: float) -> list[Sampled]:
@@ -39,6 +42,9 @@ class Writer(ABC):
         `keys` [P * n] are their random streams: equal keys give equal answers. A `temperature` of 0 takes the
         likeliest tokens.
         """
+
+    def close(self) -> None:
+        """Give back what it holds, when nothing more is to be written; every process must ask."""
 
     def texts(self, answers: Sequence[Sampled]) -> list[str]:
         """What the answers say, without the token that ends them; other special tokens are shown, not hidden."""

@@ -136,8 +136,9 @@ def level_of(here: bool) -> Level:
 
 
 def around(run: RunSpec, here: bool) -> list[Verdict]:
-    """Ports and servers that the run would meet."""
-    lines = [*run.cluster.lacks(run.hardware), *(line for leaf in run.reward.leaves() for line in leaf.lacks())]
+    """Ports, servers and programs that the run would meet."""
+    of_rewards = (line for leaf in run.reward.leaves() for line in leaf.lacks())
+    lines = [*run.cluster.lacks(run.hardware), *run.sampler.lacks(), *of_rewards]
     return of_problems(lines, level_of(here))
 
 

