@@ -69,4 +69,4 @@ def added(base: PreTrainedModel, name: str, weight: Tensor) -> Tensor:
     if kind != "weight" or not isinstance(layer, LoraLayer):
         return weight
     (adapter,) = cast("Any", layer).active_adapters
-    return weight + cast("Any", layer).get_delta_weight(adapter).to(weight.dtype)
+    return (weight + cast("Any", layer).get_delta_weight(adapter)).to(weight.dtype)

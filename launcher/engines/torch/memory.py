@@ -11,7 +11,7 @@ from functools import cached_property
 
 from launcher.algorithms.grpo import GRPO
 from launcher.algorithms.ppo import PPO
-from launcher.engines.torch import Torch
+from launcher.engines.torch import Beside, Colocated, Torch
 from launcher.engines.torch.blocks import KEPT, LOGITS
 from launcher.engines.torch.workload import Workload
 from launcher.models import activations, size
@@ -82,6 +82,12 @@ class _Estimate:
     def shards(self) -> int:
         return self.run.hardware.processes if self.engine.strategy == "fsdp2" else 1
 
+    @cached_property
+    def beside(self) -> Beside | None:
+        """A program of its own that writes the answers, with a copy of the weights."""
+        sampler = self.run.sampler
+        return sampler.beside(self.run) if isinstance(sampler, Colocated) else None
+
     def memory(self) -> Memory:
         phases = [self._load()]
         if self.work.answered:
@@ -139,6 +145,7 @@ class _Estimate:
             "optimizer": lies * learnt * policy.moments // n,
             "reference": lies * (awake == "reference" or not self._rests("reference")) * self.reference // n,
             "reward": self._reward(),
+            "sampler": self.beside.asleep if self.beside else 0,
         }
         if critic and (awake == "critic" or not self._rests("critic")):
             parts["critic"] = lies * (critic.weights + learnt * critic.moments) // n
@@ -171,6 +178,8 @@ class _Estimate:
     def _rollout(self) -> tuple[PhaseName, Parts]:
         a, w, own = self.shape, self.work, self.numbers.computed
         parts = self._standing()
+        if self.beside:
+            return "rollout", {**parts, "sampler": self.beside.awake, "batch": w.batch_bytes}
         per_token = size.kv_bytes_per_token(a, own)
         held = w.cached_tokens * w.written if self.on_gpu else w.longest * w.written
         layer = per_token // a.num_hidden_layers * w.written * w.longest

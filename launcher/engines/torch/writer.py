@@ -43,7 +43,7 @@ class Writer(ABC):
         likeliest tokens.
         """
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  most hold nothing
         """Give back what it holds, when nothing more is to be written; every process must ask."""
 
     def texts(self, answers: Sequence[Sampled]) -> list[str]:

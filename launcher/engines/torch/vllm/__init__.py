@@ -29,6 +29,7 @@ COLDEST = 0.01
 """Temperatures between 0 and this vLLM takes for this."""
 CPU_HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Sizes of a head that its kernels for CPUs are built for (0.32)."""
+EXPERTS = "on a CPU vLLM computes with a packed copy of experts, which new weights would not reach"
 BLOCK = 128
 """Tokens of a block of its cache on a CPU: an answer takes whole blocks."""
 MOST = 4 * GIB
@@ -51,8 +52,8 @@ class VllmSampler(Colocated):
     """GiB of the cache of keys and values of each process. By default on a GPU what `gpu_memory_utilization` leaves, on
     a CPU what the longest answers take that are written at the same time, at most 4; with less, answers wait."""
     tensor_parallel_size: AtLeastOne = 1
-    """Neighbouring processes whose GPUs hold one copy of the weights together, and write their prompts' answers
-    together: for models that one GPU cannot hold."""
+    """Neighbouring processes that hold one copy of the weights together, and write their prompts' answers together: for
+    models that one GPU cannot hold beside the trainer. More of them talk more for each token."""
     max_model_len: AtLeastOne | None = None
     """Tokens of the longest prompt with its answer; by default the data's."""
     enforce_eager: bool | None = None
@@ -93,14 +94,11 @@ class VllmSampler(Colocated):
 
     def _on_cpu(self, shape: Architecture | None) -> list[str]:
         found = []
-        if self.tensor_parallel_size > 1:
-            found.append(
-                f"sampler.tensor_parallel_size: on a CPU each process samples alone, got {self.tensor_parallel_size};"
-                " 1 would do"
-            )
         if self.gpu_memory_utilization != SHARE:
             found.append("sampler.gpu_memory_utilization: this run has no GPU; sampler.kv_cache_gb would do")
-        if shape and shape.head_dim not in CPU_HEADS:
+        if shape and shape.num_experts:
+            found.append(f"sampler: {EXPERTS}; sampler=torch would do")
+        elif shape and shape.head_dim not in CPU_HEADS:
             known = ", ".join(map(str, CPU_HEADS))
             found.append(
                 f"sampler: vLLM computes no heads of {shape.head_dim} on a CPU; a model with one of {known}, or"

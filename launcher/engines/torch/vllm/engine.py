@@ -26,7 +26,7 @@ from launcher.engines.torch import world
 from launcher.engines.torch.model import CausalLM
 from launcher.engines.torch.outgoing import Outgoing
 from launcher.engines.torch.policy import Policy
-from launcher.engines.torch.vllm import VllmSampler
+from launcher.engines.torch.vllm import EXPERTS, VllmSampler
 from launcher.engines.torch.writer import Sampled, Writer
 from launcher.models import config
 from launcher.problems import Problems, said
@@ -51,6 +51,8 @@ class Vllm(Writer):
         self.team = _team(sampler.tensor_parallel_size)
         self.holds: int | None = None  # the policy's weights after so many steps; None for none
         self.llm = _started(run, sampler, policy.model)
+        if run.hardware.is_cpu and self.llm.apply_model(_has_experts)[0]:
+            raise Problems([f"sampler: {EXPERTS}; {INSTEAD}"])
         self._sleep()
 
     @contextmanager
@@ -122,6 +124,7 @@ class Vllm(Writer):
         return Sampled(tokens, tokens[-1] not in self.model.eos, logp)
 
 
+TOKENS = 4096  # of all prompts that are read at a time on a CPU
 INSTEAD = "sampler=torch would do"
 
 
@@ -136,7 +139,7 @@ def _started(run: RunSpec, sampler: VllmSampler, model: CausalLM) -> LLM:
     known = deepcopy(model.base.config)
     known.architectures = [type(model.base).__name__]
     cache = sampler.cache_bytes(run, config.architecture(known.to_dict()))
-    longest = run.data.max_prompt_length + run.data.max_response_length
+    longest = sampler.max_model_len or run.data.max_prompt_length + run.data.max_response_length
     if run.hardware.is_cpu:
         layers.dispatch_cpu_unquantized_gemm = _unpacked
     set_threads = torch.set_num_threads
@@ -145,17 +148,30 @@ def _started(run: RunSpec, sampler: VllmSampler, model: CausalLM) -> LLM:
         try:
             return LLM(
                 model=folder, skip_tokenizer_init=True, load_format="dummy", generation_config="vllm",
-                dtype=sampler.dtype(run), max_model_len=sampler.max_model_len or longest,
+                dtype=sampler.dtype(run), max_model_len=longest,
                 max_num_seqs=sampler.max_num_seqs, logprobs_mode="processed_logprobs",
                 enforce_eager=sampler.eager(run.hardware), enable_sleep_mode=not run.hardware.is_cpu,
                 gpu_memory_utilization=sampler.gpu_memory_utilization, kv_cache_memory_bytes=cache,
                 tensor_parallel_size=sampler.tensor_parallel_size,
                 distributed_executor_backend="external_launcher" if world.SIZE > 1 else "uni",
+                **(_whole_prompts(longest, sampler) if run.hardware.is_cpu else {}),
             )  # fmt: skip
         except ValueError as error:
             raise Problems([f"sampler: vLLM cannot run {known.architectures[0]} here: {said(error)}"]) from error
         finally:
             torch.set_num_threads = set_threads  # on a CPU it puts something in its place that does nothing
+
+
+def _has_experts(model: nn.Module) -> bool:
+    from vllm.model_executor.layers.fused_moe import RoutedExperts  # noqa: PLC0415  # its name in the CPU's version
+
+    return any(isinstance(part, RoutedExperts) for part in model.modules())
+
+
+def _whole_prompts(longest: int, sampler: VllmSampler) -> dict[str, Any]:
+    """Read each prompt in one piece: half-read ones turn back their random stream, which a CPU's cannot (0.32)."""
+    at_a_time = max(TOKENS, longest, sampler.max_num_seqs)
+    return {"enable_chunked_prefill": False, "max_num_batched_tokens": at_a_time}
 
 
 def _unpacked(layer: nn.Module, remove_weight: bool) -> None:

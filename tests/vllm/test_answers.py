@@ -1,0 +1,91 @@
+"""vLLM's answers are those of our own decode loop, and its log-probabilities those that the trainer computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("vllm")
+import torch
+
+from launcher.engines.torch import TorchSampler, streams
+from launcher.engines.torch.decode import Decoder, _cut_tail
+
+Ids = Callable[..., list[list[int]]]
+Made = Callable[..., Any]
+NEAR = 1e-4
+LENGTHS = [1 + place * 7 % 40 for place in range(200)]
+
+
+def apart(found: list[Any], trainer: list[list[float]]) -> float:
+    pairs = [(x, y) for answer, row in zip(found, trainer, strict=True) for x, y in zip(answer.logp, row, strict=True)]
+    return max(abs(x - y) for x, y in pairs)
+
+
+def test_200_greedy_answers_are_our_own_decode_loops(beside: Made, tiny: list[str], ids: Ids) -> None:
+    made, prompts = beside(*tiny), ids(*LENGTHS)
+    own = Decoder(made.model, TorchSampler(), made.writer.max_new)
+    expected = own.sample(prompts, 1, np.zeros(200, np.uint64), 0.0)
+    found = made.answers(prompts)
+    assert [(answer.tokens, answer.cut) for answer in found] == [(answer.tokens, answer.cut) for answer in expected]
+    assert 20 < sum(answer.cut for answer in found) < 180  # both ways to end are seen
+    assert apart(found, made.trainer(prompts, found)) <= NEAR
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_log_probabilities_are_the_trainers_at_the_same_temperature(
+    temperature: float, beside: Made, tiny: list[str], ids: Ids
+) -> None:
+    made, prompts = beside(*tiny), ids(*LENGTHS[:60])
+    made.policy.temperature = temperature
+    found = made.answers(prompts, temperature=temperature)
+    assert apart(found, made.trainer(prompts, found)) <= NEAR
+    made.policy.temperature = 1.0
+
+
+def test_an_answer_does_not_depend_on_its_company_and_siblings_differ(beside: Made, tiny: list[str], ids: Ids) -> None:
+    made, prompts, n = beside(*tiny), ids(9, 3, 30, 9, 4), 3
+    keys = streams.keys(7, 1, range(len(prompts)), n)
+    with made.writer.awake():
+        whole = made.writer.sample(prompts, n, keys, 1.0)
+        for row in (4, 1):
+            alone = made.writer.sample([prompts[row]], n, keys[row * n : row * n + n], 1.0)
+            assert [answer.tokens for answer in alone] == [answer.tokens for answer in whole[row * n : row * n + n]]
+        other = made.writer.sample(prompts, n, streams.keys(7, 2, range(len(prompts)), n), 1.0)
+    assert len({tuple(answer.tokens) for answer in whole}) == len(whole)
+    assert [answer.tokens for answer in other] != [answer.tokens for answer in whole]
+
+
+@pytest.mark.parametrize(
+    ("words", "most"),
+    [
+        (("sampler.top_k=3",), 3),  # one of the three likeliest
+        (("sampler.top_p=0.4",), 48),  # one of those that hold 0.4 together
+        (("sampler.top_k=5", "sampler.top_p=0.5"), 5),  # 0.5 of what the five hold
+    ],
+)
+def test_the_tail_is_cut_where_our_own_loop_cuts_it(
+    words: tuple[str, ...], most: int, beside: Made, tiny: list[str], ids: Ids
+) -> None:
+    """By the set of first tokens that many draws hit, against the probabilities that our loop would leave."""
+    made = beside(*tiny, *words)
+    with torch.no_grad():
+        each = {
+            tuple(prompt): made.model.base(torch.tensor([prompt])).logits[:, -1].softmax(-1)
+            for prompt in ids(*[12] * 9)
+        }
+    prompt, probability = min(each.items(), key=lambda item: item[1].max().item())  # where many tokens are likely
+    sampler = made.run.sampler
+    left = _cut_tail(probability, sampler.top_k, sampler.top_p)[0]
+    found = made.answers([list(prompt)], n=400, temperature=1.0)
+    drawn = {answer.tokens[0] for answer in found}
+    likely = {token for token, p in enumerate((left / left.sum()).tolist()) if p > 0.02}  # missed in 400: 1 in 3000
+    assert likely <= drawn <= {token for token, p in enumerate(left.tolist()) if p > 0}
+    assert 1 < len(drawn) <= most
+
+
+def test_no_prompts_no_answers(beside: Made, tiny: list[str]) -> None:
+    assert beside(*tiny).answers([]) == []
