@@ -1,7 +1,7 @@
 """Kill parts of a run over two nodes: `python benchmarks/node_chaos.py [EACH] [SEED]`.
 
-Two nodes on this machine (`nodes`), each with a Ray of its own; GRPO with one process on each. At a random moment one of
-these gets SIGKILL: a training process, the Ray worker that started it, the process that speaks with Ray, a node's
+Two nodes on this machine (`nodes`), each with a Ray of its own; GRPO with one process on each. At a random moment one
+of these gets SIGKILL: a training process, the Ray worker that started it, the process that speaks with Ray, a node's
 raylet, the head, or `rlrun train` itself (which is resumed, as a person would). The run must go on to the same final
 weights and the same metrics, each step once; the time from the kill to the next step that is told, the work that was
 lost and is done again taken off, is the recovery. Ends with 1 where one run differs or took longer than PATIENCE_S.

@@ -82,7 +82,10 @@ def up(
 
 @app.command("join")
 def join(
-    head: Annotated[str, typer.Argument(metavar="ADDRESS", help="The head's HOST:PORT.")],
+    head: Annotated[
+        str,
+        typer.Argument(metavar="ADDRESS", help="The head's HOST:PORT, or on a shared disk its folder with the token."),
+    ],
     words: Words = None,
     token_file: Token = None,
     address: Address = None,
@@ -90,7 +93,8 @@ def join(
 ) -> None:
     """Add this machine to a cluster, and keep it there: it comes back when it or the head has died."""
     with problems_named(), _told() as tell:
-        node = begin.join(head, begin.token_of(token_file, sys.stdin), address, words or [], tell)
+        at, token = begin.head_of(head, token_file, sys.stdin)
+        node = begin.join(at, token, address, words or [], tell)
     _say(f"{node.ip} is in the cluster at {node.address}")
     if block:
         raise typer.Exit(begin.stay())

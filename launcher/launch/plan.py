@@ -91,7 +91,7 @@ class Ready:
 
 def ready(run: RunSpec) -> Ready:
     """Raises `Problems` with all that would fail here."""
-    return Ready(run, _or_raise(_judge(run, here=True).verdicts))
+    return Ready(run, _or_raise(_judge(run, here=not run.cluster.queues).verdicts))
 
 
 def problems(run: RunSpec, *, here: bool = True) -> list[str]:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from launcher.clusters import slurm
 from launcher.events import events_of
 from launcher.launch import heed
 from launcher.launch.folder import Folder, holder
@@ -40,9 +41,21 @@ def see(folder: Folder) -> Run:
     """A run as its events tell it. One that tells of no end and has no writer was killed."""
     lives = holder(folder) is not None  # asked first: a writer that has gone has written everything
     state = fold(events_of(folder.events))
-    if state.status in ("waiting", "running") and not lives:
+    if state.status in ("waiting", "running", "stopped") and not lives and (waits := queued(folder)):
+        state = replace(state, status="waiting", phase=waits)
+    elif state.status in ("waiting", "running") and not lives:
         state = replace(state, status="failed", phase="", why=state.why or "its processes are gone; --resume goes on")
     return Run(folder, state)
+
+
+def queued(folder: Folder) -> str:
+    """Of a run that was handed over to a queue, how it stands there; empty where it has left it."""
+    job = slurm.job_of(folder.path)
+    try:
+        standing = job.standing() if job else ""
+    except Problems:  # the queue does not answer now
+        standing = "in a queue that does not answer"
+    return f"{job.name}, {standing}" if job and standing else ""
 
 
 def find(name: str, root: Path) -> Folder:
@@ -77,6 +90,8 @@ def _at(path: Path, holds: str) -> Folder | None:
 
 def stop(folder: Folder, *, now: bool, wait_s: float = 60.0) -> str:
     """Ask the run to save and end (`now`: not to wait for that); what became of it. From another host, too."""
+    if (job := slurm.job_of(folder.path)) and job.standing():
+        return _stop_queued(job, now, wait_s)
     who = holder(folder)
     if who is None:
         return "was not running"
@@ -100,3 +115,13 @@ def _signal(pid: int, folder: Folder, now: bool) -> None:
             time.sleep(0.2)
             if holder(folder) is not None:
                 os.kill(pid, signal.SIGTERM)
+
+
+def _stop_queued(job: slurm.SlurmJob, now: bool, wait_s: float) -> str:
+    job.stop(now)
+    give_up = time.monotonic() + wait_s
+    while standing := job.standing():
+        if time.monotonic() > give_up:
+            return f"was asked to stop and is still {standing} as {job.name}; rlrun stop --now does not wait"
+        time.sleep(1)
+    return f"stopped, and {job.name} has left the queue"

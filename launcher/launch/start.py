@@ -13,7 +13,7 @@ from yaml import YAMLError
 from launcher.bounded import yaml_of
 from launcher.data.refused import RefusedLog
 from launcher.files import write_whole
-from launcher.launch import back, guard
+from launcher.launch import back, guard, runs
 from launcher.launch import lock as locks
 from launcher.launch.amend import amended
 from launcher.launch.checks import place
@@ -23,6 +23,7 @@ from launcher.launch.folder import Folder, Lock, free_name, rewind, take, told_b
 from launcher.launch.follow import Outcome, Show
 from launcher.launch.plan import Ready, refuse_rows
 from launcher.launch.prepare import prepared
+from launcher.launch.queued import hand_over
 from launcher.launch.supervise import Supervisor
 from launcher.problems import Problems, said
 from launcher.settings import from_node
@@ -53,7 +54,9 @@ def start(ready: Ready, words: Sequence[str], show: Show) -> tuple[Folder, Outco
         write_whole(folder.spec, spec)
         _check_data(run, folder)
         rewind(folder, told_by(folder, run.engine.read), None)
-        return folder, Supervisor(run, folder, lock, show).work(0, [])
+        if not run.cluster.queues:
+            return folder, Supervisor(run, folder, lock, show).work(0, [])
+    return folder, hand_over(run, folder, show)  # who takes it up writes it
 
 
 def resume(folder: Folder, words: Sequence[str], show: Show) -> Outcome:
@@ -66,11 +69,13 @@ def resume(folder: Folder, words: Sequence[str], show: Show) -> Outcome:
     folder.check()
     run = run_of(folder, words)
     of_model = run.model.problems() if back.weights_elsewhere(run, folder) else []
-    there = [*place.hardware(run, True), *place.around(run, True)]
+    there = [*place.hardware(run, not run.cluster.queues), *place.around(run, True)]
     found = [*run.data.problems(), *run.reward.problems(), *of_model]
     found += [verdict.line for verdict in there if verdict.level == "FAIL"]
     if found := [*found, *guard.kept(to_node(run), found)]:
         raise Problems(found)
+    if run.cluster.queues and (waits := runs.queued(folder)):
+        raise Problems([f"{folder.name}: is {waits}; rlrun stop {folder.path} would end it"])
     back.unchanged(run, folder)
     with Lock(folder) as lock:
         newest, faults = back.newest(folder)
@@ -80,7 +85,9 @@ def resume(folder: Folder, words: Sequence[str], show: Show) -> Outcome:
             locks.amend(folder, to_yaml(run))
             typed = shlex.join(["rlrun", "train", "--resume", folder.name, *words])
             write_whole(folder.words, folder.words.read_text(encoding="utf-8") + typed + "\n")
-        return Supervisor(run, folder, lock, show).work(back.step_of(newest), alerts)
+        if not run.cluster.queues:
+            return Supervisor(run, folder, lock, show).work(back.step_of(newest), alerts)
+    return hand_over(run, folder, show)
 
 
 def _check_data(run: RunSpec, folder: Folder) -> None:

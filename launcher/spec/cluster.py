@@ -79,6 +79,24 @@ class Job(Protocol):
         """End all processes at once."""
 
 
+class Queued(Protocol):
+    """A run that another system starts in its time, as `rlrun train --resume` of its folder."""
+
+    @property
+    def name(self) -> str:
+        """Such as `slurm job 12`."""
+
+    @property
+    def log(self) -> Path:
+        """What it says beside the run's own logs."""
+
+    def standing(self) -> str:
+        """`pending (Resources)`, `running on node-1`; empty once it has left. Raises `Problems`, which may pass."""
+
+    def stop(self, now: bool) -> None:
+        """Ask it to save and end; `now`: not to save."""
+
+
 @settings
 class Cluster(ABC):
     """Subclass it, decorate with @settings, and name the class in conf/cluster/<name>.yaml."""
@@ -105,6 +123,15 @@ class Cluster(ABC):
     def lacks(self, hardware: Hardware) -> list[str]:
         """What is not there right now, such as a port that somebody has taken: one line each."""
         return []
+
+    @property
+    def queues(self) -> bool:
+        """Whether a run is to be handed over with `submit`, and not started from here."""
+        return False
+
+    def submit(self, name: str, folder: Path, hardware: Hardware) -> Queued:
+        """Hand over the run `name` (project/experiment), whose folder is ready."""
+        raise NotImplementedError(f"{type(self).__name__} has no queue")
 
     @abstractmethod
     def start(self, plan: Plan, logs: Path, lock: int) -> Job:

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 PhaseName = Literal["load", "rollout", "log_prob", "update", "sync", "save"]
 Part = Literal[
-    "weights", "gradients", "optimizer", "activations", "logits", "kv_cache", "sampler", "reference", "critic", "reward",
-    "batch", "runtime", "allocator",
+    "weights", "gradients", "optimizer", "activations", "logits", "kv_cache", "sampler", "reference", "critic",
+    "reward", "batch", "runtime", "allocator",
 ]  # fmt: skip
 PARTS: tuple[Part, ...] = Part.__args__  # type: ignore[attr-defined]
 

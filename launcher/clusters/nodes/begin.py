@@ -60,8 +60,11 @@ def bring(hosts: Sequence[Host], shell: Shell, tell: Tell) -> Iterator[tuple[Hos
     if node is None or not node.head or not home.kept():
         raise Problems(["--nodes: this machine is the head of no cluster; rlrun cluster up would do"])
     tell(f"{len(hosts)} machines join")
-    home.keep(replace(node, hosts=tuple(dict.fromkeys([*node.hosts, *(host.name for host in hosts)]))))
-    yield from shell.join(hosts, node.address, home.token.read_text(encoding="utf-8"))
+    for host, why in shell.join(hosts, node.address, home.token.read_text(encoding="utf-8")):
+        if not why and host.name not in node.hosts:
+            node = replace(node, hosts=(*node.hosts, host.name))
+            home.keep(node)
+        yield host, why
 
 
 def join(address: str, token: str, ip: str | None, words: Sequence[str], tell: Tell) -> Node:
@@ -78,6 +81,16 @@ def join(address: str, token: str, ip: str | None, words: Sequence[str], tell: T
         raise Problems([f"{address}: {said(error)}; rlrun cluster up there, and its address, would do"]) from error
     node = Node(address, ip or own_address(host), False, secrets.token_hex(8), _temp(), tuple(words))
     return _begin(home, node, token, tell)
+
+
+def head_of(told: str, file: str | None, stdin: TextIO) -> tuple[str, str]:
+    """Address and token of the head that is `told` as HOST:PORT or, on a disk that both see, by the head's folder."""
+    if not Path(told).is_dir():
+        return told, token_of(file, stdin)
+    home = Home(Path(told))
+    if (node := home.node()) is None or not node.head:
+        raise Problems([f"{told}: holds no head of a cluster; HOST:PORT, as rlrun cluster up prints it, would do"])
+    return node.address, token_of(str(home.token), stdin)
 
 
 def token_of(file: str | None, stdin: TextIO) -> str:

@@ -1,0 +1,161 @@
+"""Nodes that Slurm gives: a run is handed over as a batch job, which takes it up and, told to make room, again.
+
+The job's script does `rlrun train --resume` in the allocation, also the first time, so that it is the same at every
+start. There this class is what it finds: processes of the one node, or those of a Ray cluster that the script has
+brought up. Slurm ends a job with SIGTERM to all of it, and says before the time limit SIGUSR1 to the script alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from launcher.bounded import json_of
+from launcher.clusters.local import Local
+from launcher.clusters.ray import Ray
+from launcher.clusters.slurm_script import Script
+from launcher.files import write_whole
+from launcher.problems import Problems, said
+from launcher.settings import AtLeastOne, Names, settings
+from launcher.spec.cluster import Cluster, Job
+from launcher.spec.engine import Plan
+from launcher.spec.hardware import Hardware
+
+INSIDE = "RLRUN_SLURM"  # set by the script: this process runs in the allocation
+COMMANDS = ("sbatch", "squeue", "scancel", "scontrol")
+PATIENCE_S = 60.0  # for a controller that is busy
+Word = Annotated[str, Field(pattern=r"^[^\s'\"\\]+$")]
+
+
+@settings
+class Slurm(Cluster):
+    """A batch job of Slurm, which waits for its nodes, gives them up when it must, and goes on when it has others."""
+
+    partition: Word | None = None
+    """Where the job waits; by default Slurm's own default."""
+    account: Word | None = None
+    """Whom the nodes are counted on."""
+    qos: Word | None = None
+    """Quality of service, where the site has several."""
+    time: Word | None = None
+    """Time limit such as 1-00:00:00; by default the partition's. A run that meets it saves and waits again."""
+    cpus_per_node: AtLeastOne | None = None
+    """CPU cores taken on each node; by default what Slurm gives to one task, often a single one."""
+    mem: Word | None = None
+    """Memory taken on each node, such as 900G; 0 is all of it."""
+    save_s: AtLeastOne = 120
+    """Seconds before the time limit at which the run is told to save; less than a checkpoint takes loses steps."""
+    options: Names = ()
+    """More for sbatch, each as in a script: [--constraint=h100,--exclusive]."""
+    setup: Names = ()
+    """Lines of shell before anything else on the first node: [module load cuda]."""
+
+    @property
+    def queues(self) -> bool:
+        return INSIDE not in os.environ
+
+    def lacks(self, hardware: Hardware) -> list[str]:
+        missing = [name for name in COMMANDS if self.queues and not shutil.which(name)]
+        if not missing:
+            return []
+        return [f"cluster: slurm's {', '.join(missing)} not found here; a machine where jobs are submitted would do"]
+
+    def start(self, plan: Plan, logs: Path, lock: int) -> Job:
+        """In the allocation, whose nodes the script has made one cluster where there are several."""
+        if int(os.environ.get("SLURM_JOB_NUM_NODES", "1")) == 1:
+            return Local().start(plan, logs, lock)
+        return Ray(address="auto").start(plan, logs, lock)
+
+    def submit(self, name: str, folder: Path, hardware: Hardware) -> SlurmJob:
+        """Raises `Problems` where Slurm refuses."""
+        (folder / "slurm").mkdir(mode=0o700, exist_ok=True)
+        (folder / "slurm" / "stop").unlink(missing_ok=True)
+        begin = [sys.executable, "-m", "launcher", "train", "--resume", str(folder.absolute())]
+        script = self.script(name, folder.absolute(), hardware, begin)
+        write_whole(folder / "slurm" / "job.sh", script)
+        job = _said(["sbatch", "--parsable", str(folder / "slurm" / "job.sh")]).partition(";")[0]
+        write_whole(folder / "slurm" / "job.json", json.dumps({"id": job}))
+        return SlurmJob(job, folder)
+
+    def script(self, name: str, folder: Path, hardware: Hardware, begin: Sequence[str]) -> str:
+        """The batch job's, as sbatch takes it. `begin` is the command that trains."""
+        options = {
+            "partition": self.partition, "account": self.account, "qos": self.qos, "time": self.time,
+            "cpus-per-task": self.cpus_per_node, "mem": self.mem,
+        }  # fmt: skip
+        asked = [f"--{option}={value}" for option, value in options.items() if value is not None]
+        gpus = hardware.n_gpus_per_node
+        return Script(
+            name=name, folder=folder, nodes=hardware.nnodes, gpus=gpus, save_s=self.save_s,
+            options=(*asked, *([f"--gpus-per-node={gpus}"] if gpus else []), *self.options), setup=self.setup,
+            begin=tuple(begin), rlrun=tuple(begin[: begin.index("train")]),
+        ).text  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SlurmJob:
+    """A run in Slurm's queue or in its allocation."""
+
+    id: str
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        return f"slurm job {self.id}"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "slurm" / "job.log"
+
+    def standing(self) -> str:
+        """`pending (Resources)`, `running on node-[1-2]`; empty once it has left the queue. Raises `Problems`."""
+        try:
+            said_ = _said(["squeue", "--noheader", f"--jobs={self.id}", "--format=%T|%r|%N"])
+        except Problems as problems:
+            if "Invalid job id" in problems.lines[0] or "invalid job id" in problems.lines[0]:
+                return ""  # Slurm forgets a job minutes after its end
+            raise
+        state, _, rest = said_.partition("|")
+        why, _, where = rest.partition("|")
+        return f"{state.lower()} on {where}" if where else f"{state.lower()} ({why})" if state else ""
+
+    def stop(self, now: bool) -> None:
+        """Ask it to save and end, for good; `now`: not to save. One that still waits just leaves."""
+        write_whole(self.folder / "slurm" / "stop", "")
+        running = self.standing().startswith("running")
+        _said(["scancel", *(["--signal=USR1", "--batch"] if running and not now else []), self.id])
+
+
+def job_of(folder: Path) -> SlurmJob | None:
+    """The job to which a run was handed over last; None where it was to none, or no Slurm is here to ask."""
+    try:
+        job = str(json_of((folder / "slurm" / "job.json").read_bytes())["id"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return SlurmJob(job, folder) if job.isdigit() and shutil.which("squeue") else None
+
+
+def _said(words: Sequence[str]) -> str:
+    """What a command of Slurm prints. Raises `Problems` where it fails."""
+    try:
+        ran = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    except OSError as error:
+        why = f"{said(error)}; a machine where jobs are submitted would do"
+        raise Problems([f"{words[0]}: {why}"]) from error
+    except subprocess.TimeoutExpired as error:
+        raise Problems([f"{words[0]}: did not answer in {PATIENCE_S:g} s; slurm's controller, up, would do"]) from error
+    if ran.returncode:
+        lines = [line.removeprefix(f"{words[0]}: ").removeprefix("error: ") for line in ran.stderr.splitlines() if line]
+        why = lines[-1] if lines else f"ended with {ran.returncode}"
+        raise Problems([f"{shlex.join(words[:1])}: {why}; what slurm takes, in cluster.*, would do"])
+    return ran.stdout.strip()

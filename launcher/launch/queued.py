@@ -1,0 +1,93 @@
+"""A run that another system starts in its time: hand it over, and watch it from here."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+from launcher.events import Event, read
+from launcher.launch.folder import Folder
+from launcher.launch.follow import Outcome, Show
+from launcher.monitor.lines import console_lines
+from launcher.problems import Problems
+from launcher.spec.cluster import Queued
+from launcher.spec.run import RunSpec
+from launcher.state import RunState, after
+
+LOOK_S = 0.5  # between two looks at the run's events
+ASK_S = 5.0  # between two questions to the queue, which all its users ask
+CODES = {"finished": 0, "failed": 1, "stopped": 128 + signal.SIGTERM}
+
+
+def hand_over(run: RunSpec, folder: Folder, show: Show) -> Outcome:
+    """Submit, and watch until it has left the queue. Ctrl-C ends the watching only."""
+    queued = run.cluster.submit(folder.name, folder.path, run.hardware)
+    watch = Watch(folder, queued, show)
+    try:
+        return watch.until_it_left()
+    except KeyboardInterrupt:
+        watch.say(f"{queued.name} goes on without you; rlrun stop {folder.path} would end it")
+        return Outcome(128 + signal.SIGINT, replace(watch.state, why=""))
+
+
+class Watch:
+    """Reads what the run's writer, on whatever machine, writes down."""
+
+    def __init__(self, folder: Folder, queued: Queued, show: Show) -> None:
+        self.folder, self.queued, self.show = folder, queued, show
+        self.state, self._read, self._file = RunState(), 0, 0
+
+    def until_it_left(self) -> Outcome:
+        standing, asked_at = "", -ASK_S
+        while True:
+            if time.monotonic() - asked_at >= ASK_S:
+                now, asked_at = self._ask(standing), time.monotonic()
+                if now != standing and now:
+                    self.say(f"{self.queued.name}: {now}")
+                if not now:
+                    self.look()  # asked first: a run that has left has written everything
+                    return self._outcome()
+                standing = now
+            self.look()
+            if self.state.status == "finished":
+                return self._outcome()
+            time.sleep(LOOK_S)
+
+    def _ask(self, before: str) -> str:
+        """A queue that does not answer now has not lost the run."""
+        try:
+            return self.queued.standing()
+        except Problems as problems:
+            self.say("; ".join(problems.lines))
+            return before or "asked again soon"
+
+    def look(self) -> None:
+        """Show what is new. Events that were taken back, because a run went on from before them, begin anew."""
+        events = list(self._news())
+        lines: list[str] = []
+        for event in events:
+            self.state = after(self.state, event)
+            lines += console_lines(event, self.state)
+        self.show(self.state, events, lines)
+
+    def _news(self) -> Iterator[Event]:
+        path = self.folder.events
+        if not path.is_file():
+            return
+        seen = path.stat()
+        if seen.st_ino != self._file or seen.st_size < self._read:
+            self.state, self._read, self._file = RunState(), 0, seen.st_ino
+        for event, offset in read(path, self._read):
+            self._read = offset
+            yield event
+
+    def say(self, line: str) -> None:
+        self.show(self.state, [], [line])
+
+    def _outcome(self) -> Outcome:
+        if self.state.status in CODES:
+            return Outcome(CODES[self.state.status], self.state)
+        why = f"{self.queued.name} has left the queue before the run ended; {self.queued.log} tells more"
+        return Outcome(1, replace(self.state, status="failed", phase="", why=why))
