@@ -64,8 +64,9 @@ def without_times(event: Event) -> str:
     return json.dumps(node)
 
 
-def result(folder: Path) -> tuple[list[str], str]:
-    weights = folder / "checkpoints" / "step_000060" / "policy" / "model.safetensors"
+def result_of(folder: Path, step: int) -> tuple[list[str], str]:
+    """What equal runs have equal: their events, and the weights after `step`."""
+    weights = folder / "checkpoints" / f"step_{step:06d}" / "policy" / "model.safetensors"
     told = [event for event in events_of(folder / "events.jsonl") if not isinstance(event, OURS)]
     return [without_times(event) for event in told], sha256(weights)
 
@@ -121,7 +122,7 @@ def one(number: int, life: float, expected: tuple[list[str], str], rng: random.R
     if not (folder / "spec.yaml").exists():  # killed before there was anything to resume
         again = [*WORDS, f"trainer.experiment_name={folder.name}"]
     resumed = subprocess.run([*RLRUN, "train", *again], capture_output=True, check=False)
-    equal = resumed.returncode == 0 and result(folder) == expected
+    equal = resumed.returncode == 0 and result_of(folder, 60) == expected
     if not equal:
         print(resumed.stdout.decode()[-2000:], resumed.stderr.decode()[-2000:], file=sys.stderr)
     return Kill(moment, victim, step, equal, time.monotonic() - start)
@@ -140,7 +141,7 @@ def main(kills: int, seed: int) -> int:
         norms = gradient_norms(Path("runs/chaos/untouched/events.jsonl"))
         if sum(norm > 0 for norm in norms) < len(norms) / 2:
             raise SystemExit("the untouched run learns nothing, so that equal weights would prove nothing")
-        life, expected = time.monotonic() - start, result(Path("runs/chaos/untouched"))
+        life, expected = time.monotonic() - start, result_of(Path("runs/chaos/untouched"), 60)
         found = [one(number, life, expected, rng) for number in range(kills)]
         os.chdir("/")
     for number, row in enumerate(found, 1):

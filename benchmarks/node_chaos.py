@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import median
 
 import psutil
-from chaos import BEGIN, DATA, LEARNT, PROJECT, result
+from chaos import BEGIN, DATA, LEARNT, PROJECT, result_of
 from nodes import RLRUN, Nodes, nodes
 from rich.console import Console
 from rich.table import Table
@@ -117,7 +117,7 @@ def one(cluster: Nodes, victim: str, number: int, expected: tuple[list[str], str
     code = process.wait()
     if victim == "launcher":
         code = _begin(cluster, folder.name, "--resume", str(folder)).wait()
-    equal = code == 0 and result(folder) == expected
+    equal = code == 0 and result_of(folder, LAST) == expected
     restarts = sum(isinstance(event, Restarted) for event in events_of(folder / "events.jsonl"))
     again = [at for _, at in _steps(folder) if at > killed + 1]
     return Outcome(victim, at_step, equal, min(again, default=time.time()) - killed, restarts)
@@ -134,7 +134,7 @@ def main(each: int, seed: int) -> int:
         with nodes(2) as cluster:
             if _begin(cluster, "untouched").wait():
                 raise SystemExit(Path("untouched.log").read_text()[-3000:])
-            expected = result(Path("runs/chaos/untouched"))
+            expected = result_of(Path("runs/chaos/untouched"), LAST)
             found = []
             for number in range(each):
                 for victim, (count, _) in VICTIMS.items():

@@ -129,9 +129,17 @@ class SlurmJob:
         why, _, where = rest.partition("|")
         return f"{state.lower()} on {where}" if where else f"{state.lower()} ({why})" if state else ""
 
+    @property
+    def stopped(self) -> bool:
+        return self._stop.exists()
+
+    @property
+    def _stop(self) -> Path:
+        return self.folder / "slurm" / "stop"
+
     def stop(self, now: bool) -> None:
         """Ask it to save and end, for good; `now`: not to save. One that still waits just leaves."""
-        write_whole(self.folder / "slurm" / "stop", "")
+        write_whole(self._stop, "")  # the script looks for it
         running = self.standing().startswith("running")
         _said(["scancel", *(["--signal=USR1", "--batch"] if running and not now else []), self.id])
 

@@ -71,6 +71,7 @@ class Script:
     @property
     def text(self) -> str:
         slurm, rlrun = shlex.quote(str(self.folder / "slurm")), shlex.join(self.rlrun)
+        log = shlex.quote(str(self.folder / "slurm" / "job.log").replace("%", "%%"))  # % begins a name of Slurm's
         words = f" -- --num-gpus={self.gpus}" if self.gpus else ""
         log = shlex.quote(str(self.folder / "slurm" / "job.log").replace("%", "%%"))
         head = HEAD.format(

@@ -89,5 +89,7 @@ class Watch:
     def _outcome(self) -> Outcome:
         if self.state.status in CODES:
             return Outcome(CODES[self.state.status], self.state)
+        if self.queued.stopped:  # at once, or before it began
+            return Outcome(CODES["stopped"], replace(self.state, status="stopped", phase=""))
         why = f"{self.queued.name} has left the queue before the run ended; {self.queued.log} tells more"
         return Outcome(1, replace(self.state, status="failed", phase="", why=why))

@@ -42,7 +42,7 @@ def see(folder: Folder) -> Run:
     lives = holder(folder) is not None  # asked first: a writer that has gone has written everything
     state = fold(events_of(folder.events))
     if state.status in ("waiting", "running", "stopped") and not lives and (waits := queued(folder)):
-        state = replace(state, status="waiting", phase=waits)
+        state = replace(state, status="waiting", phase="", why=waits)
     elif state.status in ("waiting", "running") and not lives:
         state = replace(state, status="failed", phase="", why=state.why or "its processes are gone; --resume goes on")
     return Run(folder, state)

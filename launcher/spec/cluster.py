@@ -93,6 +93,10 @@ class Queued(Protocol):
     def standing(self) -> str:
         """`pending (Resources)`, `running on node-1`; empty once it has left. Raises `Problems`, which may pass."""
 
+    @property
+    def stopped(self) -> bool:
+        """Whether somebody has asked it to end."""
+
     def stop(self, now: bool) -> None:
         """Ask it to save and end; `now`: not to save."""
 

@@ -1,0 +1,174 @@
+"""Runs in a real Slurm on this machine: `python benchmarks/slurm.py [CASE ...]`, by default every case.
+
+The Slurm is one of `slurm_here`, made from nothing and ended with this. Every run must end with the events and the
+final weights of a run that was never in a queue, byte for byte, times aside. Ends with 1 when one does not.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from chaos import result_of
+from rich.console import Console
+from rich.table import Table
+from slurm_here import Here, missing, slurm
+
+from launcher.checkpoints import newest_first
+from launcher.events import Step, events_of
+
+RLRUN = [sys.executable, "-m", "launcher"]
+STEPS = 300
+WORDS = [
+    "algorithm=sft", "model=tiny", "data=reverse", "optim.lr=3e-3", "data.train_batch_size=32", "data.n_prompts=256",
+    "data.n_demos=256", "data.n_val=32", "engine.num_threads=1", "trainer.project_name=slurm",
+    f"trainer.total_training_steps={STEPS}", "trainer.save_freq=40",
+]  # fmt: skip
+PATIENCE_S = 300.0
+
+
+@dataclass(frozen=True)
+class Went:
+    """What a case showed."""
+
+    asked: str
+    got: str
+    ok: bool
+    seconds: float
+
+
+class Run:
+    """A run that was handed over, and the command that follows it."""
+
+    def __init__(self, here: Here, name: str, *words: str) -> None:
+        self.here, self.folder, self.said = here, Path("runs/slurm") / name, Path(f"{name}.said")
+        argv = [*RLRUN, "train", *WORDS, "cluster=slurm", f"trainer.experiment_name={name}", *words]
+        with self.said.open("w") as said:
+            self.process = subprocess.Popen(argv, env=here.env, stdout=said, stderr=said)
+
+    @property
+    def step(self) -> int:
+        told = events_of(self.folder / "events.jsonl")
+        return max((event.step for event in told if isinstance(event, Step)), default=0)
+
+    @property
+    def starts(self) -> int:
+        log = self.folder / "slurm" / "job.log"
+        return log.read_text().count(" start ") if log.exists() else 0
+
+    def at(self, step: int) -> None:
+        self.until(lambda: self.step >= step, f"step {step}")
+
+    def until(self, ready: Callable[[], bool], what: str) -> None:
+        give_up = time.monotonic() + PATIENCE_S
+        while not ready():
+            if self.process.poll() is not None or time.monotonic() > give_up:
+                raise SystemExit(f"{self.folder.name} never came to {what}:\n{self.said.read_text()[-3000:]}")
+            time.sleep(0.1)
+
+    def end(self) -> int:
+        return self.process.wait(PATIENCE_S)
+
+    def rlrun(self, *words: str) -> str:
+        ran = subprocess.run([*RLRUN, *words], env=self.here.env, capture_output=True, text=True, check=False)
+        return f"{ran.stdout}{ran.stderr}".strip()
+
+
+Expected = tuple[list[str], str]
+
+
+def _ended(run: Run, expected: Expected, starts: int, asked: str, began: float) -> Went:
+    code = run.end()
+    equal = code == 0 and result_of(run.folder, STEPS) == expected
+    got = f"exit {code}, {run.starts} starts, {'equal' if equal else 'DIFFERS'}"
+    return Went(asked, got, equal and run.starts == starts, time.monotonic() - began)
+
+
+def submitted(here: Here, expected: Expected) -> Went:
+    began = time.monotonic()
+    return _ended(Run(here, "submitted"), expected, 1, "submit and follow to the end", began)
+
+
+def preempted(here: Here, expected: Expected) -> Went:
+    began, run = time.monotonic(), Run(here, "preempted")
+    run.at(100)
+    here("sbatch", "--partition=high", "--exclusive", "--output=/dev/null", "--wrap", "sleep 5")
+    return _ended(run, expected, 2, "preempted by another job, saved, requeued by Slurm, resumed", began)
+
+
+def requeued(here: Here, expected: Expected) -> Went:
+    began, run = time.monotonic(), Run(here, "requeued")
+    run.at(100)
+    here("scontrol", "requeue", _job(run))
+    return _ended(run, expected, 2, "requeued by hand, resumed", began)
+
+
+def out_of_time(here: Here, expected: Expected) -> Went:
+    """Slurm looks at its clock twice a minute at most, so the warning is asked for well before the limit."""
+    began, run = time.monotonic(), Run(here, "out-of-time", "cluster.time=2", "cluster.save_s=110")
+    return _ended(run, expected, 2, "its time limit is near: saved, requeued by the script, resumed", began)
+
+
+def stopped(here: Here, expected: Expected) -> Went:
+    began, run = time.monotonic(), Run(here, "stopped")
+    run.at(100)
+    said, code = run.rlrun("stop", str(run.folder)), run.end()
+    saved = newest_first(run.folder / "checkpoints")[0].name
+    ok = code == 143 and run.starts == 1 and saved == f"step_{run.step:06d}" and not here("squeue", "-h")
+    again = subprocess.run(
+        [*RLRUN, "train", "--resume", str(run.folder)], env=here.env, capture_output=True, check=False
+    )
+    equal = again.returncode == 0 and result_of(run.folder, STEPS) == expected
+    got = f"{said.rpartition(': ')[2]}; exit {code}, {saved}; --resume {'equal' if equal else 'DIFFERS'}"
+    return Went("rlrun stop, then --resume", got, ok and equal, time.monotonic() - began)
+
+
+def stopped_waiting(here: Here, expected: Expected) -> Went:
+    began = time.monotonic()
+    here("sbatch", "--partition=high", "--exclusive", "--output=/dev/null", "--wrap", "sleep 600")
+    run = Run(here, "waiting")
+    run.until(lambda: "pending (" in run.said.read_text(), "waiting")
+    listed = [line for line in run.rlrun("runs").splitlines() if "slurm/waiting" in line]
+    said, code = run.rlrun("stop", str(run.folder)), run.end()
+    here("scancel", "--user=root")
+    ok = "stopped" in said and code == 143 and run.starts == 0 and "waiting" in listed[0].split()[1:]
+    return Went("rlrun stop of one that still waits", said.rpartition(": ")[2], ok, time.monotonic() - began)
+
+
+def _job(run: Run) -> str:
+    return (run.folder / "slurm" / "job.json").read_text().split('"')[3]
+
+
+CASES = {
+    "submitted": submitted, "preempted": preempted, "requeued": requeued, "out-of-time": out_of_time,
+    "stopped": stopped, "waiting": stopped_waiting,
+}  # fmt: skip
+
+
+def main(names: list[str]) -> int:
+    if lacking := missing():
+        raise SystemExit(f"{', '.join(lacking)} missing; slurmctld, slurmd, slurm-client and munge would do")
+    table = Table("what happens", "what came of it", "", "s", title="runs in Slurm's queue")
+    good = True
+    with tempfile.TemporaryDirectory() as folder, slurm() as here:
+        os.chdir(folder)
+        alone = [*RLRUN, "train", *WORDS, "trainer.experiment_name=alone"]
+        subprocess.run(alone, check=True, stdout=subprocess.DEVNULL)
+        expected = result_of(Path("runs/slurm/alone"), STEPS)
+        for name in names or CASES:
+            went = CASES[name](here, expected)
+            good &= went.ok
+            table.add_row(went.asked, went.got, "ok" if went.ok else "[red]FAILED[/]", f"{went.seconds:.0f}")
+        os.chdir("/")
+    Console(width=160).print(table)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
