@@ -1,4 +1,4 @@
-"""`rlrun cluster up | join | status | down`: machines that run one training together."""
+"""`rlrun cluster up | join | status | down | manifest`: machines that run one training together."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher.cli.say import LEVELS, AsJson, err, out, printable, problems_named, say_json, say_table
+from launcher.cli.words import ConfigDir
 from launcher.clusters.nodes import begin
 from launcher.clusters.nodes.home import here
 from launcher.clusters.nodes.ssh import Shell, hosts_of
-from launcher.launch import nodes
+from launcher.launch import manifests, nodes
 from launcher.problems import Problems
 from launcher.verdicts import Verdict
 
@@ -89,12 +90,16 @@ def join(
     words: Words = None,
     token_file: Token = None,
     address: Address = None,
+    leave_after: Annotated[
+        float | None,
+        typer.Option(min=1, help="Seconds without a head before this machine leaves.", show_default="never"),
+    ] = None,
     block: Block = False,
 ) -> None:
     """Add this machine to a cluster, and keep it there: it comes back when it or the head has died."""
     with problems_named(), _told() as tell:
         at, token = begin.head_of(head, token_file, sys.stdin)
-        node = begin.join(at, token, address, words or [], tell)
+        node = begin.join(at, token, address, words or [], tell, leave_after)
     _say(f"{node.ip} is in the cluster at {node.address}")
     if block:
         raise typer.Exit(begin.stay())
@@ -138,6 +143,21 @@ def down(ssh: Ssh = "ssh", rlrun: Rlrun = None, as_json: AsJson = False) -> None
             raise Problems(
                 f"{host}: has not left, {why}; rlrun cluster down there would do" for host, why in became.left.items()
             )
+
+
+@app.command("manifest")
+def manifest(
+    words: Annotated[list[str], typer.Argument(help="Hydra's words of the run, as for rlrun train.")],
+    kind: Annotated[manifests.Kind, typer.Option(help="For whom.")],
+    image: Annotated[str | None, typer.Option(help="Container image that has rlrun; kuberay needs one.")] = None,
+    config_dir: ConfigDir = None,
+) -> None:
+    """Print the file with which Kubernetes, Slurm or SkyPilot starts a run on nodes of their own.
+
+    A run that they start again goes on from its newest checkpoint.
+    """
+    with problems_named():
+        typer.echo(manifests.manifest(kind, words, config_dir, image), nl=False)
 
 
 def _shell(ssh: str, rlrun: str | None) -> Shell:

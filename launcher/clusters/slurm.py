@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from launcher.bounded import json_of
 from launcher.clusters.local import Local
@@ -34,7 +34,14 @@ from launcher.spec.hardware import Hardware
 INSIDE = "RLRUN_SLURM"  # set by the script: this process runs in the allocation
 COMMANDS = ("sbatch", "squeue", "scancel", "scontrol")
 PATIENCE_S = 60.0  # for a controller that is busy
-Word = Annotated[str, Field(pattern=r"^[^\s'\"\\]+$")]
+
+
+def written(value: object) -> object:
+    """A number is typed as one: cluster.time=120, cluster.mem=0."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Word = Annotated[str, BeforeValidator(written), Field(pattern=r"^[^\s'\"\\]+$")]
 
 
 @settings
@@ -48,7 +55,8 @@ class Slurm(Cluster):
     qos: Word | None = None
     """Quality of service, where the site has several."""
     time: Word | None = None
-    """Time limit such as 1-00:00:00; by default the partition's. A run that meets it saves and waits again."""
+    """Time limit in minutes, or as 1-00:00:00; by default the partition's. A run that meets it saves, and waits again
+    for nodes."""
     cpus_per_node: AtLeastOne | None = None
     """CPU cores taken on each node; by default what Slurm gives to one task, often a single one."""
     mem: Word | None = None
@@ -80,15 +88,17 @@ class Slurm(Cluster):
         """Raises `Problems` where Slurm refuses."""
         (folder / "slurm").mkdir(mode=0o700, exist_ok=True)
         (folder / "slurm" / "stop").unlink(missing_ok=True)
-        begin = [sys.executable, "-m", "launcher", "train", "--resume", str(folder.absolute())]
-        script = self.script(name, folder.absolute(), hardware, begin)
+        whole, rlrun = str(folder.absolute()), shlex.join([sys.executable, "-m", "launcher"])
+        log = str(folder.absolute() / "slurm" / "job.log").replace("%", "%%")  # % begins a name of Slurm's
+        begin = f"{rlrun} train --resume {shlex.quote(whole)}"
+        script = self.script(name, whole, log, hardware, begin=begin, rlrun=rlrun, cwd=shlex.quote(os.getcwd()))
         write_whole(folder / "slurm" / "job.sh", script)
         job = _said(["sbatch", "--parsable", str(folder / "slurm" / "job.sh")]).partition(";")[0]
         write_whole(folder / "slurm" / "job.json", json.dumps({"id": job}))
         return SlurmJob(job, folder)
 
-    def script(self, name: str, folder: Path, hardware: Hardware, begin: Sequence[str]) -> str:
-        """The batch job's, as sbatch takes it. `begin` is the command that trains."""
+    def script(self, name: str, folder: str, log: str, hardware: Hardware, *, begin: str, rlrun: str, cwd: str) -> str:
+        """The batch job's, as sbatch takes it; `Script` says what each is."""
         options = {
             "partition": self.partition, "account": self.account, "qos": self.qos, "time": self.time,
             "cpus-per-task": self.cpus_per_node, "mem": self.mem,
@@ -96,9 +106,9 @@ class Slurm(Cluster):
         asked = [f"--{option}={value}" for option, value in options.items() if value is not None]
         gpus = hardware.n_gpus_per_node
         return Script(
-            name=name, folder=folder, nodes=hardware.nnodes, gpus=gpus, save_s=self.save_s,
-            options=(*asked, *([f"--gpus-per-node={gpus}"] if gpus else []), *self.options), setup=self.setup,
-            begin=tuple(begin), rlrun=tuple(begin[: begin.index("train")]),
+            name=name, folder=folder, log=log, nodes=hardware.nnodes, gpus=gpus, save_s=self.save_s, setup=self.setup,
+            options=(*asked, *([f"--gpus-per-node={gpus}"] if gpus else []), *self.options),
+            cwd=cwd, begin=begin, rlrun=rlrun,
         ).text  # fmt: skip
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from dataclasses import dataclass
-from pathlib import Path
 
 HEAD = """\
 #!/bin/bash
@@ -19,6 +17,7 @@ HEAD = """\
 
 echo "$(date +%T) start $((SLURM_RESTART_COUNT + 1)) on $SLURM_JOB_NODELIST"
 export RLRUN_SLURM=1 PYTHONUNBUFFERED=1
+umask 077
 {setup}cd {cwd}
 mkdir -p {slurm}
 """
@@ -56,28 +55,30 @@ exit "$code"
 class Script:
     name: str
     """Of the run: project/experiment."""
-    folder: Path
+    folder: str
     """The run's, which all nodes see."""
+    log: str
+    """Where Slurm puts what the script says."""
     nodes: int
     gpus: int
     save_s: int
     options: tuple[str, ...]
     setup: tuple[str, ...]
-    begin: tuple[str, ...]
-    """The command that trains."""
-    rlrun: tuple[str, ...]
+    cwd: str
+    begin: str
+    """Shell that becomes the process which trains."""
+    rlrun: str
     """The command `rlrun` itself."""
 
     @property
     def text(self) -> str:
-        slurm, rlrun = shlex.quote(str(self.folder / "slurm")), shlex.join(self.rlrun)
-        log = shlex.quote(str(self.folder / "slurm" / "job.log").replace("%", "%%"))  # % begins a name of Slurm's
+        slurm = f"{shlex.quote(self.folder)}/slurm"
         words = f" -- --num-gpus={self.gpus}" if self.gpus else ""
         log = shlex.quote(str(self.folder / "slurm" / "job.log").replace("%", "%%"))
         head = HEAD.format(
-            name=f"rlrun:{self.name.replace('/', ':')}", nodes=self.nodes, log=log,
+            name=f"rlrun:{self.name.replace('/', ':')}", nodes=self.nodes, log=shlex.quote(self.log),
             options="".join(f"#SBATCH {option}\n" for option in self.options), save_s=self.save_s,
-            setup="".join(f"{line}\n" for line in self.setup), cwd=shlex.quote(os.getcwd()), slurm=slurm,
+            setup="".join(f"{line}\n" for line in self.setup), cwd=self.cwd, slurm=slurm,
         )  # fmt: skip
-        ray = RAY.format(slurm=slurm, rlrun=rlrun, words=words) if self.nodes > 1 else ""
-        return head + ray + TRAIN.format(begin=shlex.join(self.begin), slurm=slurm)
+        ray = RAY.format(slurm=slurm, rlrun=self.rlrun, words=words) if self.nodes > 1 else ""
+        return head + ray + TRAIN.format(begin=self.begin, slurm=slurm)

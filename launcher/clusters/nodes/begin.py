@@ -67,7 +67,9 @@ def bring(hosts: Sequence[Host], shell: Shell, tell: Tell) -> Iterator[tuple[Hos
         yield host, why
 
 
-def join(address: str, token: str, ip: str | None, words: Sequence[str], tell: Tell) -> Node:
+def join(
+    address: str, token: str, ip: str | None, words: Sequence[str], tell: Tell, leave_after_s: float | None = None
+) -> Node:
     """Add this machine to the cluster whose head is at `address`. One that is in it already stays as it is."""
     if (found := here().node()) and found.address == address and here().kept():
         return found
@@ -79,7 +81,7 @@ def join(address: str, token: str, ip: str | None, words: Sequence[str], tell: T
         socket.create_connection((host.strip("[]"), int(port)), KNOCK_S).close()
     except OSError as error:
         raise Problems([f"{address}: {said(error)}; rlrun cluster up there, and its address, would do"]) from error
-    node = Node(address, ip or own_address(host), False, secrets.token_hex(8), _temp(), tuple(words))
+    node = Node(address, ip or own_address(host), False, secrets.token_hex(8), _temp(), tuple(words), leave_after_s)
     return _begin(home, node, token, tell)
 
 
@@ -111,7 +113,8 @@ def stay() -> int:
     Slurm runs, the node lives as long as it."""
     home, asked = here(), list[int]()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda got, _: asked.append(got))
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda got, _: asked.append(got))
     while home.kept() and not asked:
         time.sleep(POLL_S)
     if asked:

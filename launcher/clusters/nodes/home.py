@@ -40,6 +40,8 @@ class Node:
     """Ray's folder for sockets and logs; its path is short, as a socket's must be."""
     words: tuple[str, ...] = ()
     """More for `ray start`."""
+    leave_after_s: float | None = None
+    """How long a head may be gone before this machine leaves, too; None: it is waited for without end."""
     hosts: tuple[str, ...] = ()
     """Of a head: what it has brought in by ssh, and takes down with it."""
 
@@ -123,4 +125,5 @@ class Home:
 
 def here() -> Home:
     """This user's on this machine: home folders are often shared by all machines of a cluster."""
-    return Home(expanded(os.environ.get("RLRUN_CLUSTER") or f"~/.cache/rlrun/cluster/{socket.gethostname()}"))
+    named = os.environ.get("RLRUN_CLUSTER") or f"~/.cache/rlrun/cluster/{socket.gethostname()}"
+    return Home(expanded(named).absolute())

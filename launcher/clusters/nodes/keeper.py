@@ -7,6 +7,7 @@ gone starts again, too, however alive its own processes are. SIGTERM ends the no
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -44,14 +45,18 @@ class Keeper:
         self.asked = False
         self.starts, self.was_up = 0, False
         self.refused = 0
-        self.knocked_at = 0.0
+        self.knocked_at, self.answered_at = 0.0, time.monotonic()
 
     def run(self) -> int:
         """Until it is asked to end, or the first start has failed for good."""
         pause, why = LEAST_S, ""
         while not self.asked:
             if not self.node.head and not self._answers():
-                self._say("waiting", f"the head at {self.node.address} does not answer")
+                gone = f"the head at {self.node.address} does not answer"
+                if time.monotonic() - self.answered_at > (self.node.leave_after_s or math.inf):
+                    self._say("failed", gone)
+                    return 0
+                self._say("waiting", gone)
                 self._rest(EVERY_S)
                 continue
             began = time.monotonic()
@@ -115,7 +120,7 @@ class Keeper:
         except OSError:
             self.refused = 0
         else:
-            self.refused = 0
+            self.refused, self.answered_at = 0, time.monotonic()
             return True
         return False
 
