@@ -10,7 +10,7 @@ VERL ?= .venv-verl
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint chaos bench oracles peers compare data test-verl docs picture settings clean merge downloads secrets launches memory
+.PHONY: help setup demo test lint chaos bench oracles peers compare data test-verl docs picture settings clean merge downloads secrets launches memory nodes test-slurm
 
 help:  ## list what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,12 @@ lint: $(VENV)/ready-dev  ## style and types
 
 chaos: $(VENV)/ready-dev  ## kill a run KILLS times at random moments; each must resume to the same result
 	$(VENV)/bin/python benchmarks/chaos.py $(KILLS) $(SEED)
+
+nodes: $(VENV)/ready-dev  ## kill parts of a Ray cluster of 3 nodes on this machine (root): seconds until it is whole again
+	$(VENV)/bin/python benchmarks/nodes.py 3 $(RUNS)
+
+test-slurm: $(VENV)/ready-dev  ## runs in a Slurm made on this machine (root): preempted, out of time, stopped, resumed
+	$(VENV)/bin/python benchmarks/slurm.py
 
 bench: $(VENV)/ready-dev  ## what starting, planning and a training step cost
 	$(VENV)/bin/python benchmarks/costs.py $(RUNS)

@@ -119,3 +119,28 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[int, Path], Path]]:
     yield mount
     for at in mounted:
         subprocess.run(["umount", "--lazy", str(at)], check=True)
+
+
+SLURM = {
+    "sbatch": '[ -e "{folder}/refuses" ] && { cat "{folder}/refuses" >&2; exit 1; }; echo 12',
+    "squeue": '[ -e "{folder}/standing" ] || { echo "squeue: error: Invalid job id specified" >&2; exit 1; }\n'
+              'cat "{folder}/standing"',
+    "scancel": 'rm -f "{folder}/standing"',
+    "scontrol": ":",
+}  # fmt: skip
+
+
+@pytest.fixture
+def fake_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Slurm's commands as small scripts, in this folder: `squeue` says what lies in `standing`; `calls` has every call."""
+    folder = tmp_path / "slurm-commands"
+    folder.mkdir()
+    for name, body in SLURM.items():
+        script = folder / name
+        text = body.replace("{folder}", str(folder))
+        script.write_text(f'#!/bin/sh\necho "{name} $*" >> {folder}/calls\n{text}\n')
+        script.chmod(0o755)
+    (folder / "calls").touch()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.delenv("RLRUN_SLURM", raising=False)
+    return folder

@@ -47,7 +47,7 @@ ROOMS = {  # where each heavy library may be imported when the file runs
     "math_verify": ("rewards/",),
     "ray": ("clusters/ray/",),
     "vllm": ("engines/torch/vllm/engine.py",),
-    "psutil": ("machine.py", "launch/doctor/"),
+    "psutil": ("machine.py", "launch/doctor/", "clusters/nodes/"),
     "pynvml": ("machine.py", "launch/doctor/gpus.py"),
     "typer": ("cli/",),
     "rich": ("cli/",),

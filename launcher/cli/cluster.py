@@ -59,7 +59,7 @@ def up(
 
     With --nodes also where it is that already: machines that are not in yet are brought in.
     """
-    with problems_named(), _told() as tell:
+    with begin.held(block), problems_named(), _told() as tell:
         asked = hosts_of(hosts) if hosts else []
         node = here().node()
         if not (asked and node and node.head and here().kept()):
@@ -74,11 +74,9 @@ def up(
                 _say(f"{host.name} has joined")
         if left:
             raise Problems(left)
-    if not asked:
-        copy = f"(a copy of {here().token})"
-        _say(f"on each other machine: rlrun cluster join {node.address} --token-file FILE {copy}", "dim")
-    if block:
-        raise typer.Exit(begin.stay())
+        if not asked:
+            copy = f"(a copy of {here().token})"
+            _say(f"on each other machine: rlrun cluster join {node.address} --token-file FILE {copy}", "dim")
 
 
 @app.command("join")
@@ -97,12 +95,10 @@ def join(
     block: Block = False,
 ) -> None:
     """Add this machine to a cluster, and keep it there: it comes back when it or the head has died."""
-    with problems_named(), _told() as tell:
+    with begin.held(block), problems_named(), _told() as tell:
         at, token = begin.head_of(head, token_file, sys.stdin)
         node = begin.join(at, token, address, words or [], tell, leave_after)
-    _say(f"{node.ip} is in the cluster at {node.address}")
-    if block:
-        raise typer.Exit(begin.stay())
+        _say(f"{node.ip} is in the cluster at {node.address}")
 
 
 @app.command("status")

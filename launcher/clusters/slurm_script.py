@@ -31,8 +31,8 @@ trap '{rlrun} cluster down' EXIT
 export RLRUN_HEAD=$RLRUN_CLUSTER
 join() {{ RLRUN_CLUSTER=$(home "$SLURMD_NODENAME") exec {rlrun} cluster join "$RLRUN_HEAD" --block{words}; }}
 export -f join
-srun --overlap --relative=1 --nodes=$((SLURM_JOB_NUM_NODES - 1)) --ntasks-per-node=1 --cpu-bind=none --mem=0 \\
-  bash -c join &
+more=$((SLURM_JOB_NUM_NODES - 1))
+srun --overlap --relative=1 --nodes=$more --ntasks=$more --ntasks-per-node=1 --cpu-bind=none --mem=0 bash -c join &
 """
 TRAIN = """
 # USR1: the time is nearly up, or somebody asks it to end. What Slurm itself sends (TERM) reaches the run, too

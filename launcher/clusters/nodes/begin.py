@@ -12,9 +12,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
+from types import FrameType
 from typing import TextIO
 
 import psutil
@@ -28,6 +30,7 @@ from launcher.problems import Problems, said
 from launcher.secrets import learn
 
 PORT = 6379
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 UP_S, DOWN_S, KNOCK_S, POLL_S = 400.0, 30.0, 5.0, 0.1
 SHORT = 40  # characters of the folder of Ray's sockets, whose own part takes 60 of the 107 that a socket may have
 
@@ -108,18 +111,32 @@ def token_of(file: str | None, stdin: TextIO) -> str:
     return token.strip()
 
 
-def stay() -> int:
-    """Until the keeper ends; the first signal ends the node. Where this process is all that a container or a step of
-    Slurm runs, the node lives as long as it."""
-    home, asked = here(), list[int]()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, lambda got, _: asked.append(got))
-    while home.kept() and not asked:
-        time.sleep(POLL_S)
-    if asked:
-        down(None, lambda _: None)
-    return 128 + asked[0] if asked else 1
+@contextmanager
+def held(block: bool) -> Iterator[None]:
+    """With `block` a node that is begun within lives as long as this process, which stays as long as the node: where it
+    is all that a container or a step of Slurm runs. A signal ends both."""
+    asked: list[int] = []
+
+    def end(number: int, _: FrameType | None) -> None:
+        asked.append(number)
+        for each in ENDING:
+            signal.signal(each, signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    if not block:
+        yield
+        return
+    for each in ENDING:
+        if signal.getsignal(each) is not signal.SIG_IGN:
+            signal.signal(each, end)
+    try:
+        yield
+        while here().kept():
+            time.sleep(POLL_S)
+        raise SystemExit(1)
+    finally:
+        if asked:
+            down(None, lambda _: None)
 
 
 def down(shell: Shell | None, tell: Tell) -> Down:

@@ -1,0 +1,191 @@
+"""What is handed over to Slurm, what its script does at each end of a run, and what Slurm answers."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from launcher.clusters.slurm import Slurm, SlurmJob, job_of
+from launcher.problems import Problems
+from launcher.spec.engine import Plan, Process
+from launcher.spec.hardware import Hardware
+
+CPU, GPUS = Hardware(), Hardware(device="h100", n_gpus_per_node=8, nnodes=4)
+
+
+def options(script: str) -> set[str]:
+    return {line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH ")}
+
+
+def script(cluster: Slurm, hardware: Hardware, folder: Path, begin: str = "true") -> str:
+    return cluster.script(
+        "p/r", str(folder), str(folder / "job.log"), hardware, begin=begin, rlrun="rlrun", cwd=shlex.quote(str(folder))
+    )
+
+
+@pytest.mark.parametrize(
+    ("cluster", "hardware", "asked"),
+    [
+        (Slurm(), CPU, {"--nodes=1", "--ntasks-per-node=1", "--requeue", "--signal=B:USR1@120"}),
+        (Slurm(), GPUS, {"--nodes=4", "--ntasks-per-node=1", "--gpus-per-node=8"}),
+        (Slurm(partition="gpu", account="me", qos="high", time="1-00:00:00"), GPUS,
+         {"--partition=gpu", "--account=me", "--qos=high", "--time=1-00:00:00"}),
+        (Slurm(cpus_per_node=64, mem="0", save_s=300), GPUS, {"--cpus-per-task=64", "--mem=0", "--signal=B:USR1@300"}),
+        (Slurm(options=("--constraint=h100", "--exclusive")), GPUS, {"--constraint=h100", "--exclusive"}),
+    ],
+)  # fmt: skip
+def test_what_is_asked_of_slurm(cluster: Slurm, hardware: Hardware, asked: set[str], tmp_path: Path) -> None:
+    text = script(cluster, hardware, tmp_path)
+    assert asked <= options(text)
+    assert not any("None" in line for line in options(text))
+    subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+    assert ("cluster up" in text) == (hardware.nnodes > 1), "one node needs no Ray"
+
+
+def test_names_with_blanks(tmp_path: Path) -> None:
+    folder = tmp_path / "a folder's"
+    folder.mkdir()
+    (tmp_path / "job.sh").write_text(script(Slurm(setup=("export X=1",)), CPU, folder, "sh -c 'echo $X > x'"))
+    subprocess.run(["bash", str(tmp_path / "job.sh")], check=True, capture_output=True)
+    assert (folder / "slurm").is_dir(), "the script's folder is the run's"
+
+
+@pytest.mark.parametrize(
+    ("code", "stopped", "requeued"),
+    [
+        (0, False, False),  # it is done
+        (1, False, False),  # it would fail again
+        (2, False, False),  # something is to mend
+        (143, False, True),  # it saved because it had to leave
+        (143, True, False),  # it saved because somebody asked it to
+    ],
+)
+def test_how_a_run_ends_decides_whether_it_waits_again(
+    code: int, stopped: bool, requeued: bool, tmp_path: Path, fake_slurm: Path
+) -> None:
+    (tmp_path / "slurm").mkdir()
+    if stopped:
+        (tmp_path / "slurm" / "stop").touch()
+    text = script(Slurm(), CPU, tmp_path, f"sh -c 'exit {code}'")
+    ran = subprocess.run(["bash"], input=text, text=True, env={**os.environ, "SLURM_JOB_ID": "12"}, check=False)
+    assert ran.returncode == code
+    assert ("scontrol requeue 12" in (fake_slurm / "calls").read_text()) == requeued
+
+
+TRAINS = """
+import pathlib, signal, sys, time
+came = []
+signal.signal(signal.SIGTERM, lambda number, _: came.append(number))
+pathlib.Path("up").touch()
+while not came:
+    time.sleep(0.01)
+time.sleep(0.3)
+pathlib.Path("came").write_text(str(came))
+sys.exit(143)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "all_of_it"),
+    [
+        (signal.SIGUSR1, False),  # before the time limit: to the script alone, which passes it on
+        (signal.SIGTERM, True),  # when the nodes are taken away: to every process, so nothing is passed on
+    ],
+)
+@pytest.mark.usefixtures("fake_slurm")
+def test_the_run_is_asked_once(number: int, all_of_it: bool, tmp_path: Path, until: Callable[..., None]) -> None:
+    """A second SIGTERM would end it without a checkpoint."""
+    (tmp_path / "train.py").write_text(TRAINS)
+    (tmp_path / "job.sh").write_text(script(Slurm(), CPU, tmp_path, f"{sys.executable} train.py"))
+    job = subprocess.Popen(["bash", "job.sh"], cwd=tmp_path, start_new_session=True, stdout=subprocess.DEVNULL)
+    until((tmp_path / "up").exists, 10)
+    (os.killpg if all_of_it else os.kill)(job.pid, number)
+    assert job.wait(10) == 143
+    assert (tmp_path / "came").read_text() == str([int(signal.SIGTERM)])
+
+
+def test_handing_over(tmp_path: Path, fake_slurm: Path) -> None:
+    (fake_slurm / "standing").write_text("PENDING|Resources|\n")
+    job = Slurm().submit("p/r", tmp_path, CPU)
+    text = (tmp_path / "slurm" / "job.sh").read_text()
+    assert f"-m launcher train --resume {tmp_path} " in text, "the same at every start"
+    assert job == SlurmJob("12", tmp_path) == job_of(tmp_path) and job.name == "slurm job 12"
+    assert job.standing() == "pending (Resources)"
+    (fake_slurm / "standing").write_text("RUNNING|None|node-[1-4]\n")
+    assert job.standing() == "running on node-[1-4]"
+    (fake_slurm / "standing").write_text("")
+    assert job.standing() == "", "it has left the queue"
+    (fake_slurm / "standing").unlink()
+    assert job.standing() == "", "Slurm has forgotten it"
+
+
+@pytest.mark.parametrize(
+    ("standing", "now", "call"),
+    [
+        ("RUNNING|None|n", False, "scancel --signal=USR1 --batch 12"),  # to save
+        ("RUNNING|None|n", True, "scancel 12"),
+        ("PENDING|Priority|", False, "scancel 12"),  # nothing to save
+    ],
+)
+def test_stopping(standing: str, now: bool, call: str, tmp_path: Path, fake_slurm: Path) -> None:
+    (fake_slurm / "standing").write_text(standing)
+    job = Slurm().submit("p/r", tmp_path, CPU)
+    assert not job.stopped
+    job.stop(now)
+    assert job.stopped and (fake_slurm / "calls").read_text().splitlines()[-1] == call
+    assert not Slurm().submit("p/r", tmp_path, CPU).stopped, "one that goes on is not asked to end"
+
+
+def test_what_slurm_refuses_is_said(tmp_path: Path, fake_slurm: Path) -> None:
+    (fake_slurm / "refuses").write_text(
+        "sbatch: error: invalid partition specified: x\nsbatch: error: Batch job submission failed: Invalid partition\n"
+    )
+    with pytest.raises(Problems) as caught:
+        Slurm(partition="x").submit("p/r", tmp_path, CPU)
+    assert caught.value.lines[0].startswith("sbatch: Batch job submission failed: Invalid partition; ")
+    assert job_of(tmp_path) is None
+
+
+def test_a_machine_without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("RLRUN_SLURM", raising=False)
+    (line,) = Slurm().lacks(CPU)
+    assert line.startswith("cluster: slurm's sbatch, squeue, scancel, scontrol not found here; ")
+    (tmp_path / "slurm").mkdir()
+    (tmp_path / "slurm" / "job.json").write_text('{"id": "12"}')
+    assert job_of(tmp_path) is None, "a run's folder that was copied here can be looked at"
+
+
+def test_in_the_allocation_processes_are_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Slurm().queues
+    monkeypatch.setenv("RLRUN_SLURM", "1")
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "1")
+    assert not Slurm().queues and Slurm().lacks(CPU) == []
+    lock = os.open(tmp_path / ".lock", os.O_CREAT | os.O_RDWR)
+    job = Slurm().start(Plan((Process(0, (sys.executable, "-c", "print('here')")),)), tmp_path, lock)
+    said, give_up = list[str](), time.monotonic() + 20
+    while job.exit_code() is None and time.monotonic() < give_up:
+        said += job.lines()
+    assert job.exit_code() == 0 and [*said, *job.lines()] == ["here"]
+
+
+@pytest.mark.parametrize(
+    ("given", "held"),
+    [({"time": 120}, "120"), ({"time": "1-00:00:00"}, "1-00:00:00"), ({"mem": 0}, "0")],
+)
+def test_numbers_are_words_too(given: dict[str, object], held: str) -> None:
+    assert held in (Slurm(**given).time, Slurm(**given).mem)
+
+
+@pytest.mark.parametrize("bad", ["a b", "x\n#SBATCH --wrap=y", ""])
+def test_a_value_is_one_word(bad: str) -> None:
+    with pytest.raises(ValueError, match="partition"):
+        Slurm(partition=bad)

@@ -1,0 +1,155 @@
+"""A run that another process writes, watched until its job has left the queue."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from launcher.events import Ended, Event, RunState, Saved, Started, Step, to_line
+from launcher.launch import queued, runs
+from launcher.launch.folder import Folder
+from launcher.launch.queued import Watch
+from launcher.problems import Problems
+
+BEGUN = Started(at=1.0, run="p/r", algorithm="SFT", processes=1)
+ONE, TWO = (Step(at=1.0 + n, step=n, metrics={"train/loss": 1.0}) for n in (1, 2))
+SAVED = Saved(at=2.5, step=1, path="checkpoints/step_000001")
+
+
+@dataclass
+class Queue:
+    """Says one thing after the other; then the run has left."""
+
+    says: list[str]
+    asked: int = 0
+    stopped: bool = False
+    name: str = "slurm job 12"
+    log: Path = Path("job.log")
+
+    def standing(self) -> str:
+        self.asked += 1
+        if not self.says:
+            return ""
+        said = self.says.pop(0)
+        if said == "!":
+            raise Problems(["squeue: did not answer"])
+        return said
+
+    def stop(self, now: bool) -> None:
+        raise AssertionError("watching stops nothing")
+
+
+class Shown:
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.lines: list[str] = []
+        self.state = RunState()
+
+    def __call__(self, state: RunState, events: list[Event], lines: list[str]) -> None:
+        self.events += events
+        self.lines += lines
+        self.state = state
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queued, "LOOK_S", 0.01)
+    monkeypatch.setattr(queued, "ASK_S", 0.02)
+
+
+def write(folder: Folder, *events: Event) -> None:
+    """In one step, as a run that goes on writes what it takes up."""
+    text = "".join(to_line(event) + "\n" for event in events)
+    (folder.path / "new").write_text(text)
+    (folder.path / "new").rename(folder.events)
+
+
+def watched(tmp_path: Path, queue: Queue, *events: Event) -> tuple[int, Shown]:
+    folder, shown = Folder(tmp_path), Shown()
+    if events:
+        write(folder, *events)
+    return Watch(folder, queue, shown).until_it_left().exit_code, shown
+
+
+@pytest.mark.parametrize(
+    ("last", "stopped", "code", "status"),
+    [
+        ([Ended(at=9.0, how="finished")], False, 0, "finished"),
+        ([Ended(at=9.0, how="failed", why="x")], False, 1, "failed"),
+        ([Ended(at=9.0, how="stopped")], False, 143, "stopped"),
+        ([], False, 1, "failed"),  # its node died, and Slurm took it for done
+        ([], True, 143, "stopped"),  # it was cancelled before it could say so
+    ],
+)
+def test_how_it_ended(tmp_path: Path, last: list[Event], stopped: bool, code: int, status: str) -> None:
+    queue = Queue(["pending (Resources)", "running on n"], stopped=stopped)
+    found, shown = watched(tmp_path, queue, BEGUN, ONE, *last)
+    assert found == code and [type(event) for event in shown.events] == [Started, Step, *map(type, last)]
+    assert shown.lines[0] == "slurm job 12: pending (Resources)", "a wait is told"
+
+
+def test_one_that_never_began(tmp_path: Path) -> None:
+    code, shown = watched(tmp_path, Queue(["pending (Priority)"]))
+    assert code == 1 and shown.events == []
+
+
+def test_a_queue_that_does_not_answer_has_lost_nothing(tmp_path: Path) -> None:
+    code, shown = watched(tmp_path, Queue(["running on n", "!", "running on n"]), BEGUN, Ended(at=9.0, how="stopped"))
+    assert code == 143 and "squeue: did not answer" in shown.lines
+
+
+def test_steps_that_are_taken_back_are_told_again(tmp_path: Path, until: Callable[..., None]) -> None:
+    """A run that went on from its checkpoint has a log without what came after that."""
+    folder, shown, queue = Folder(tmp_path), Shown(), Queue(["running on n"] * 10_000)
+    write(folder, BEGUN, ONE, SAVED, TWO)
+    thread = threading.Thread(target=Watch(folder, queue, shown).until_it_left)
+    thread.start()
+    until(lambda: shown.state.step == 2, 5)
+    write(folder, BEGUN, ONE, SAVED)
+    until(lambda: shown.state.step == 1, 5)
+    with folder.events.open("a") as log:
+        log.write(to_line(TWO) + "\n" + to_line(Ended(at=9.0, how="finished")) + "\n")
+    thread.join(10)
+    assert not thread.is_alive(), "a run that is finished is not waited for in the queue"
+    assert shown.state.status == "finished" and shown.state.step == 2
+
+
+def run_of(tmp_path: Path, *events: Event) -> Folder:
+    folder = Folder(tmp_path / "runs" / "p" / "r")
+    (folder.path / "slurm").mkdir(parents=True)
+    (folder.path / "slurm" / "job.json").write_text('{"id": "12"}')
+    folder.spec.touch()
+    write(folder, *events)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("events", "standing", "status"),
+    [
+        ([], "PENDING|Resources|", "waiting"),
+        ([BEGUN, ONE, Ended(at=9.0, how="stopped")], "PENDING|BeginTime|", "waiting"),  # it had to leave, and waits
+        ([BEGUN, ONE], "RUNNING|None|n", "waiting"),  # its process on the node has not taken it up yet
+        ([BEGUN, ONE], "", "failed"),  # it has left the queue, and nobody writes it
+        ([BEGUN, Ended(at=9.0, how="finished")], "COMPLETING|None|n", "finished"),
+    ],
+)
+def test_the_list_of_runs_knows_the_queue(
+    events: list[Event], standing: str, status: str, tmp_path: Path, fake_slurm: Path
+) -> None:
+    (fake_slurm / "standing").write_text(standing)
+    state = runs.see(run_of(tmp_path, *events)).state
+    assert state.status == status
+    assert ("slurm job 12, " in state.why) == (status == "waiting")
+
+
+def test_stop_asks_the_queue(tmp_path: Path, fake_slurm: Path) -> None:
+    (fake_slurm / "standing").write_text("PENDING|Resources|")
+    folder, began = run_of(tmp_path), time.monotonic()
+    assert runs.stop(folder, now=False) == "stopped, and slurm job 12 has left the queue"
+    assert (folder.path / "slurm" / "stop").exists() and time.monotonic() - began < 5
+    assert runs.stop(folder, now=False) == "was not running"
