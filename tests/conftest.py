@@ -132,7 +132,7 @@ SLURM = {
 
 @pytest.fixture
 def fake_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Slurm's commands as small scripts, in this folder: `squeue` says what lies in `standing`; `calls` has every call."""
+    """Slurm's commands as small scripts, here: `squeue` says what lies in `standing`; `calls` has every call."""
     folder = tmp_path / "slurm-commands"
     folder.mkdir()
     for name, body in SLURM.items():

@@ -1,10 +1,11 @@
-"""`rlrun runs | show | logs | stop`: look at runs on disk, and end one."""
+"""`rlrun runs | show | status | watch | logs | stop`: look at runs on disk, and end one."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,13 +15,14 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher.cli.say import AsJson, out, printable, problems_named, say_json, wide
-from launcher.cli.screen import COLOURS, picture
+from launcher.cli.screen import COLOURS, picture, watching
 from launcher.cli.sweep import say_sweep
 from launcher.cli.words import complete_run
 from launcher.launch import attempts, runs, sweep
 from launcher.launch.folder import holder
 from launcher.metrics import label
 from launcher.monitor.lines import compact
+from launcher.problems import Problems
 
 Root = Annotated[Path, typer.Option("--root", help="The folder that holds runs.")]
 Name = Annotated[
@@ -86,6 +88,22 @@ def _attempts(tried: list[attempts.Attempt], running: bool) -> Table:
             at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ended.at))
             table.add_row(name, at, str(ended.step), Text(printable(ended.cause)), Text(printable(ended.why)))
     return table
+
+
+def watch(name: Name, root: Root = Path("runs")) -> None:
+    """Watch a run until it ends, from any machine that sees its folder. Ctrl-C ends the watching, not the run.
+
+    Ends with 0 however the run does. Where there is no terminal it prints what logs -f prints.
+    """
+    with problems_named():
+        if found := sweep.find(name, root):
+            raise Problems([f"{found}: is a sweep; rlrun status, or watch with one of its runs, would do"])
+        folder = runs.find(name, root)
+    if not out.is_terminal:
+        return logs(name, root, follow=True)
+    with suppress(KeyboardInterrupt), watching() as picturing:
+        runs.watch(folder, picturing)
+    return None
 
 
 def logs(

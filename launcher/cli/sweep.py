@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -36,15 +36,10 @@ Parallel = Annotated[
 ROWS = 20  # of a table that is drawn again and again
 
 
-@dataclass(frozen=True)
-class Swept:
-    code: int
-
-
 def asked(
     words: list[str], config_dir: Path | None, resume: str | None, root: Path, multirun: bool, parallel: str | None
-) -> Swept | None:
-    """Run the sweep that is asked for, to its end; None where one run is."""
+) -> sweep.Sweep | None:
+    """The sweep that is to be run; None where one run is."""
     path = sweep.find(resume, root) if resume is not None else None
     if path is None and not multirun:
         if parallel is not None:
@@ -52,7 +47,7 @@ def asked(
         return None
     at_a_time = _number(parallel)
     if resume is None:
-        return _run(_begun(words, config_dir, at_a_time))
+        return _begun(words, config_dir, at_a_time)
     if path is None:
         raise Problems([f"--resume: no sweep {shown(resume)} in {root}; -m alone would begin one"])
     found = sweep.read(path)
@@ -61,7 +56,7 @@ def asked(
         raise Problems([f"--resume: {found.name} began with other words; none, or {began}, would do"])
     if parallel is not None:
         found.parallel = at_a_time
-    return _run(found)
+    return found
 
 
 def _number(parallel: str | None) -> int | None:
@@ -82,7 +77,8 @@ def _begun(words: list[str], config_dir: Path | None, parallel: int | None) -> s
     return begun
 
 
-def _run(found: sweep.Sweep) -> Swept:
+def run(found: sweep.Sweep) -> int:
+    """To its end; the exit code."""
     with _watching(found) as show:
         code = drive.drive(found, show)
     views = drive.views(found)
@@ -93,7 +89,7 @@ def _run(found: sweep.Sweep) -> Swept:
             err.print(Text.assemble(("✗ ", "bold red"), printable(told)), soft_wrap=True, highlight=False)
     if any(view.entry.status != "finished" for view in views):
         err.print(Text(printable(f"rlrun train --resume {found.path} goes on with what is not done"), "dim"))
-    return Swept(code)
+    return code
 
 
 def say_sweep(path: Path, as_json: bool) -> None:

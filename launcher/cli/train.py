@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -11,14 +12,15 @@ from rich.text import Text
 from launcher.cli import sweep
 from launcher.cli.plan import Multirun
 from launcher.cli.plan import show as show_page
-from launcher.cli.say import err, printable, problems_named, say_problems
+from launcher.cli.say import err, out, printable, problems_named, say_problems
 from launcher.cli.screen import watching
 from launcher.cli.sweep import Parallel
 from launcher.cli.words import ConfigDir, Words, complete_run
-from launcher.launch import drive, runs, start
+from launcher.launch import detach, drive, runs, start
 from launcher.launch.follow import Outcome
 from launcher.launch.plan import plan, ready
 from launcher.launch.resolve import resolve
+from launcher.launch.sweep import Sweep
 from launcher.problems import Problems
 
 
@@ -38,6 +40,9 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Start nothing: say what would run here, and what would fail.")
     ] = False,
+    detached: Annotated[
+        bool, typer.Option("-d", "--detach", help="Return once it runs; it goes on without this terminal.")
+    ] = False,
     multirun: Multirun = False,
     parallel: Parallel = None,
 ) -> None:
@@ -46,19 +51,25 @@ def train(
     With -m, words may have several values (seed=0,1,2), and each combination is a run; --resume goes on with those
     that are not done.
 
-    Ends with 0 when it is done, 1 when it failed, 2 when something is to mend, 143 or 130 when it was stopped.
+    Ends with 0 when it is done, 1 when it failed, 2 when something is to mend, 143 or 130 when it was stopped. With -d
+    it ends with 0 as soon as the run is under way; rlrun watch, status, logs and stop find it from then on.
     """
     drive.heed_lifeline()
     with problems_named():
         if dry_run and resume is not None:
             raise Problems(["--dry-run: judges a new run, and --resume goes on with one; one of the two would do"])
+        if dry_run and detached:
+            raise Problems(["--dry-run: starts nothing that could go on by itself; without -d would do"])
     if dry_run and multirun:
         return sweep.plan(words or [], config_dir, as_json=False, here=True)
     with problems_named():
         if dry_run:
             return show_page(plan(words or [], config_dir, here=True))
-        if ended := sweep.asked(words or [], config_dir, resume, Path(root), multirun, parallel):
-            raise typer.Exit(ended.code)
+        swept = sweep.asked(words or [], config_dir, resume, Path(root), multirun, parallel)
+        if detached:
+            return _detach(swept, words or [], config_dir, resume, root, parallel)
+        if swept:
+            raise typer.Exit(sweep.run(swept))
         outcome = _start(words or [], config_dir) if resume is None else _resume(resume, words or [], root)
     say_end(outcome)
     raise typer.Exit(outcome.exit_code)
@@ -76,6 +87,26 @@ def _resume(name: str, words: list[str], root: str) -> Outcome:
     folder = runs.find(name, Path(root))
     with watching() as show:
         return start.resume(folder, words, show)
+
+
+def _detach(
+    swept: Sweep | None, words: list[str], config_dir: Path | None, resume: str | None, root: str, parallel: str | None
+) -> None:
+    def say(line: str) -> None:
+        err.print(Text(printable(line)), soft_wrap=True, highlight=False)
+
+    if swept:
+        begun = detach.sweep(swept.path, parallel, say)
+    elif resume is not None:
+        begun = detach.resume(runs.find(resume, Path(root)), words, say)
+    else:
+        begun = detach.begin(words, config_dir, say)
+    if begun.exit_code is not None:
+        raise typer.Exit(begun.exit_code)
+    out.print(Text(printable(f"{begun.folder.name} goes on by itself")), soft_wrap=True)
+    where = printable(shlex.quote(str(begun.folder.path)))
+    for command in ("status", "stop") if swept else ("watch", "status", "logs -f", "stop"):
+        out.print(Text(f"  rlrun {command} {where}"), soft_wrap=True, highlight=False)
 
 
 def say_end(outcome: Outcome) -> None:

@@ -74,7 +74,6 @@ class Script:
     def text(self) -> str:
         slurm = f"{shlex.quote(self.folder)}/slurm"
         words = f" -- --num-gpus={self.gpus}" if self.gpus else ""
-        log = shlex.quote(str(self.folder / "slurm" / "job.log").replace("%", "%%"))
         head = HEAD.format(
             name=f"rlrun:{self.name.replace('/', ':')}", nodes=self.nodes, log=shlex.quote(self.log),
             options="".join(f"#SBATCH {option}\n" for option in self.options), save_s=self.save_s,

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from launcher.events import read
 from launcher.launch import runs
 from launcher.launch.folder import Folder, Lock, holder
 from launcher.launch.follow import POLL_S
@@ -21,7 +20,7 @@ from launcher.launch.heed import Asked, heeding
 from launcher.launch.room import Place, Room
 from launcher.launch.sweep import Entry, Status, Sweep
 from launcher.problems import Problems
-from launcher.state import RunState, after
+from launcher.state import RunState
 
 LIFELINE = "RLRUN_POINT"  # tells an `rlrun train` that its standard input is the pipe described in `_Point`
 CROSS = "✗ "  # begins a line that says what is wrong
@@ -88,7 +87,7 @@ class _Driver:
             if time.monotonic() - self.looked >= LOOK_S or not self.running:
                 self.looked = time.monotonic()
                 for number, point in self.running.items():
-                    self.views[number].state = point.look()
+                    self.views[number].state = point.events.look()
             self.show(self.views, lines)
             asked.look()
             time.sleep(POLL_S)
@@ -150,7 +149,7 @@ class _Point:
         config = ["--config-dir", sweep.config_dir] if sweep.config_dir else []
         words = ["--resume", str(folder.path)] if again else [*config, *entry.words]
         gpus = {} if place.gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(place.gpus)}
-        self.place, self.log, self.events = place, sweep.log_of(entry), folder.events
+        self.place, self.log, self.events = place, sweep.log_of(entry), runs.Reader(folder.events)
         descriptor = os.open(self.log, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         self._begin = os.fstat(descriptor).st_size
         self.process = subprocess.Popen(
@@ -162,25 +161,12 @@ class _Point:
         self._said: BinaryIO = self.log.open("rb")
         self._said.seek(self._begin)
         self._half = b""
-        self._state, self._offset, self._of = RunState(), 0, 0
 
     def lines(self, last: bool) -> list[str]:
         """Whole lines that it said since; of the `last` ones also what was not ended."""
         *whole, self._half = (self._half + self._said.read()).split(b"\n")
         whole += [self._half] if last and self._half else []
         return [line.decode("utf-8", "replace") for line in whole]
-
-    def look(self) -> RunState:
-        """The run as its events tell it. A run that goes on has its log cut first, which makes it another file."""
-        try:
-            found = self.events.stat()
-            if found.st_ino != self._of or found.st_size < self._offset:
-                self._state, self._offset, self._of = RunState(), 0, found.st_ino
-            for event, offset in read(self.events, self._offset):
-                self._state, self._offset = after(self._state, event), offset
-        except FileNotFoundError:  # not begun yet
-            pass
-        return self._state
 
     def signal(self, number: int) -> None:
         if self.process.poll() is None:

@@ -53,6 +53,11 @@ class Folder:
         return self.path / "refused.jsonl"
 
     @property
+    def detached(self) -> Path:
+        """What `rlrun train -d` said where nobody was to see it."""
+        return self.path / "detached.log"
+
+    @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
@@ -70,7 +75,10 @@ class Folder:
 
     def check(self) -> None:
         """Raises `Problems` where what is written here would land elsewhere: a copied folder may hold links."""
-        names = (".lock", "spec.yaml", "words.txt", "lock.json", "events.jsonl", "console.log", "refused.jsonl", "logs")
+        names = (
+            ".lock", "spec.yaml", "words.txt", "lock.json", "events.jsonl", "console.log", "refused.jsonl",
+            "detached.log", "logs",
+        )  # fmt: skip
         if found := [name for name in names if (self.path / name).is_symlink()]:
             raise Problems(
                 [f"{self.path / name}: is a link; what it leads to, in its place, would do" for name in found]
@@ -113,8 +121,7 @@ class Lock:
         while not self._taken():
             if time.monotonic() > give_up or writer_lives(folder):
                 os.close(self.descriptor)
-                who = holder_words(folder)
-                raise Problems([f"{folder.name}: is being written by {who}; rlrun stop {folder.path} would end it"])
+                raise Problems([held(folder)])
             time.sleep(0.1)
         os.ftruncate(self.descriptor, 0)
         os.pwrite(self.descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
@@ -168,6 +175,11 @@ def _exists(pid: int) -> bool:
 def holder_words(folder: Folder) -> str:
     who = holder(folder) or {}
     return f"process {who.get('pid', '?')} on {who.get('host', 'another host')}"
+
+
+def held(folder: Folder) -> str:
+    """Why nobody else may write it now."""
+    return f"{folder.name}: is being written by {holder_words(folder)}; rlrun stop {folder.path} would end it"
 
 
 def take(root: Path, project: str, experiment: str) -> tuple[Folder, Lock]:

@@ -1,4 +1,4 @@
-"""Runs on disk: find them, and see each as its state."""
+"""Runs on disk: find them, and see each as its state, once or as it changes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher.clusters import slurm
-from launcher.events import events_of
+from launcher.events import events_of, read
 from launcher.launch import heed
 from launcher.launch.folder import Folder, holder
+from launcher.launch.follow import Show
 from launcher.problems import Problems, nearest, shown
-from launcher.state import RunState, fold
+from launcher.state import RunState, after, fold
+
+LOOK_S = 0.3  # between two pictures of a run that is watched
 
 
 @dataclass(frozen=True)
@@ -40,12 +43,50 @@ def _last_write(folder: Folder) -> float:
 def see(folder: Folder) -> Run:
     """A run as its events tell it. One that tells of no end and has no writer was killed."""
     lives = holder(folder) is not None  # asked first: a writer that has gone has written everything
-    state = fold(events_of(folder.events))
-    if state.status in ("waiting", "running", "stopped") and not lives and (waits := queued(folder)):
-        state = replace(state, status="waiting", phase="", why=waits)
-    elif state.status in ("waiting", "running") and not lives:
-        state = replace(state, status="failed", phase="", why=state.why or "its processes are gone; --resume goes on")
-    return Run(folder, state)
+    return Run(folder, _judged(folder, fold(events_of(folder.events)), lives))
+
+
+def _judged(folder: Folder, state: RunState, lives: bool) -> RunState:
+    if lives or state.status in ("finished", "failed"):
+        return state
+    if waits := queued(folder):
+        return replace(state, status="waiting", phase="", why=waits)
+    if state.status == "stopped":
+        return state
+    return replace(state, status="failed", phase="", why=state.why or "its processes are gone; --resume goes on")
+
+
+class Reader:
+    """A run's events as they come. One that goes on has its log cut first, which makes that another file: it is read
+    from the beginning."""
+
+    def __init__(self, events: Path) -> None:
+        self._events = events
+        self._state, self._offset, self._of = RunState(), 0, 0
+
+    def look(self) -> RunState:
+        """The state that all events make by now."""
+        try:
+            found = self._events.stat()
+            if found.st_ino != self._of or found.st_size < self._offset:
+                self._state, self._offset, self._of = RunState(), 0, found.st_ino
+            for event, offset in read(self._events, self._offset):
+                self._state, self._offset = after(self._state, event), offset
+        except FileNotFoundError:  # not begun yet
+            pass
+        return self._state
+
+
+def watch(folder: Folder, show: Show) -> None:
+    """Show a run again and again until nobody writes it any more, nor will."""
+    reader = Reader(folder.events)
+    while True:
+        lives = holder(folder) is not None  # asked first, as in `see`
+        state = _judged(folder, reader.look(), lives)
+        show(state, [], [])
+        if not lives and state.status != "waiting":
+            return
+        time.sleep(LOOK_S)
 
 
 def queued(folder: Folder) -> str:
