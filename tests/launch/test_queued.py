@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from launcher.events import Ended, Event, RunState, Saved, Started, Step, to_line
+from launcher.events import Ended, Event, Saved, Started, Step, to_line
 from launcher.launch import queued, runs
 from launcher.launch.folder import Folder
 from launcher.launch.queued import Watch
 from launcher.problems import Problems
+from launcher.state import RunState
 
 BEGUN = Started(at=1.0, run="p/r", algorithm="SFT", processes=1)
 ONE, TWO = (Step(at=1.0 + n, step=n, metrics={"train/loss": 1.0}) for n in (1, 2))

@@ -78,7 +78,7 @@ EXACT = [
     ("sampler.temprature=1", "sampler.temprature: TorchSampler has no setting 'temprature'; did you mean temperature?"),
     ("trainer.save_frq=1", "trainer.save_frq: Trainer has no setting 'save_frq'; did you mean save_freq?"),
     ("optim.wd=1", f"optim.wd: Optim has no setting 'wd'; it has {names(Optim)}"),  # nothing is near
-    ("cluster.ip=1", "cluster.ip: Local has no setting 'ip'; it has master_port"),
+    ("cluster.ip=1", "cluster.ip: Local has no setting 'ip'; it has master_port, stall_factor, stall_grace_s"),
     # a typo in a group
     ("algoritm=grpo", "algoritm: no group or setting 'algoritm'; did you mean algorithm?"),
     ("modle.hidden_size=2", "modle.hidden_size: no group or setting 'modle'; did you mean model?"),
@@ -194,7 +194,7 @@ EXACT = [
     ("~algorithm=grpo", f"algorithm: not chosen; it may be {choices('algorithm')}"),
     ("~optim.lr", "~optim.lr: could not delete from config. 'optim.lr' does not exist"),
     # fine each, but not together
-    ("hardware.nnodes=2", "hardware.nnodes: cluster local is one machine, got 2; 1 would do"),
+    ("hardware.nnodes=2", "hardware.nnodes: cluster local is one machine, got 2; 1, or cluster=ray, would do"),
     ("hardware.n_gpus_per_node=2", "hardware: n_gpus_per_node is 2 and device is cpu; hardware=gpu would do"),
     ("hardware.nproc_per_node=3", "data.train_batch_size: 16 rows do not split over 3 processes; 15 or 18 would"),
     ("hardware.nproc_per_node=32", "data.train_batch_size: 16 rows do not split over 32 processes; 32 would"),
@@ -366,7 +366,7 @@ def nodes(group: str) -> list[dict[str, Any]]:
         chosen = [[*words, f"reward={choice}", *OPEN.get(choice, [])] for choice in GROUPS[group]]
         return [to_node(resolve(words))["reward"] for words in chosen]
     read = [yaml.safe_load((conf_dir() / group / f"{choice}.yaml").read_text()) for choice in GROUPS[group]]
-    return [{key: filled(value) for key, value in node.items()} for node in read]
+    return [{key: filled(value) for key, value in node.items() if key != "defaults"} for node in read]
 
 
 def filled(value: Any) -> Any:
