@@ -39,7 +39,7 @@ lint: $(VENV)/ready-dev  ## style and types
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy launcher benchmarks
 
-chaos: $(VENV)/ready-dev  ## kill a run KILLS times at random moments; each must resume to the same result
+chaos: $(VENV)/ready-dev  ## kill a run KILLS times at random moments; each must come to the same result
 	$(VENV)/bin/python benchmarks/chaos.py $(KILLS) $(SEED)
 
 nodes: $(VENV)/ready-dev  ## kill parts of a Ray cluster of 3 nodes on this machine (root): seconds until it is whole again

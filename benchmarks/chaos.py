@@ -1,8 +1,9 @@
-"""Kill a run with SIGKILL at random moments and resume it: `python benchmarks/chaos.py KILLS [SEED]`.
+"""Kill a run with SIGKILL at random moments: `python benchmarks/chaos.py KILLS [SEED]`.
 
-Every resumed run must end with the events and the final weights of a run that was never touched, byte for byte,
-times aside. The victim is the launcher, the training process, or both; the moment is any in its life, a moment of
-training, or the middle of writing a checkpoint. Ends with 1 when one run differs.
+Every run must end with the events and the final weights of a run that was never touched, byte for byte, times and what
+became of its processes aside. The victim is the launcher, the training process, or both; the moment is any in its life,
+a moment of training, or the middle of writing a checkpoint. Where the launcher lives, the run must go on by itself and
+end with 0; where it was killed, `--resume` goes on. Ends with 1 when one run differs.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from launcher.checkpoints import sha256
-from launcher.events import OURS, Event, Step, events_of
+from launcher.events import OURS, Event, Restarted, Step, events_of
 from launcher.metrics import TIMES
 
 PROJECT = ["trainer.project_name=chaos", "engine.num_threads=1"]
@@ -47,7 +48,11 @@ class Kill:
     moment: str
     victim: str
     at_step: int
+    by_itself: bool
+    """Whether the supervisor went on."""
     equal: bool
+    lost_s: float
+    """From the kill until a step was done that had not been done before."""
     seconds: float
 
 
@@ -114,23 +119,32 @@ def one(number: int, life: float, expected: tuple[list[str], str], rng: random.R
     folder, start = Path("runs/chaos") / f"kill-{number}", time.monotonic()
     process = begin(folder.name)
     wait_for_moment(moment, process, folder, life, rng)
+    killed_at, step = time.time(), max(steps_of(folder), default=0)
     kill(process, victim)
-    process.wait()
-    events = events_of(folder / "events.jsonl")
-    step = max((event.step for event in events if isinstance(event, Step)), default=0)
-    again = ["--resume", str(folder)]
-    if not (folder / "spec.yaml").exists():  # killed before there was anything to resume
-        again = [*WORDS, f"trainer.experiment_name={folder.name}"]
-    resumed = subprocess.run([*RLRUN, "train", *again], capture_output=True, check=False)
-    equal = resumed.returncode == 0 and result_of(folder, 60) == expected
-    if not equal:
-        print(resumed.stdout.decode()[-2000:], resumed.stderr.decode()[-2000:], file=sys.stderr)
-    return Kill(moment, victim, step, equal, time.monotonic() - start)
+    code = process.wait()
+    equal = code == 0
+    if victim != "training process" and code:
+        again = ["--resume", str(folder)]
+        if not (folder / "spec.yaml").exists():  # killed before there was anything to resume
+            again = [*WORDS, f"trainer.experiment_name={folder.name}"]
+        resumed = subprocess.run([*RLRUN, "train", *again], capture_output=True, check=False)
+        equal = resumed.returncode == 0
+        print(resumed.stderr.decode()[-2000:], end="", file=sys.stderr)
+    by_itself = any(isinstance(event, Restarted) for event in events_of(folder / "events.jsonl"))
+    lost_s = max(steps_of(folder).get(step + 1, killed_at) - killed_at, 0.0)
+    equal = equal and result_of(folder, 60) == expected
+    return Kill(moment, victim, step, by_itself, equal, lost_s, time.monotonic() - start)
+
+
+def steps_of(folder: Path) -> dict[int, float]:
+    """When each step was told."""
+    return {event.step: event.at for event in events_of(folder / "events.jsonl") if isinstance(event, Step)}
 
 
 def main(kills: int, seed: int) -> int:
     rng = random.Random(seed)
-    table = Table("kill", "moment", "victim", "at step", "resumed run", "s", title=f"kill -9 and resume, seed {seed}")
+    columns = ("kill", "moment", "victim", "at step", "went on", "result", "lost s", "s")
+    table = Table(*columns, title=f"kill -9 at random moments, seed {seed}")
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         learnt = [*RLRUN, "train", *LEARNT, *DATA, *PROJECT, "trainer.experiment_name=learnt"]
@@ -146,7 +160,9 @@ def main(kills: int, seed: int) -> int:
         os.chdir("/")
     for number, row in enumerate(found, 1):
         told = "equal" if row.equal else "[red]DIFFERS[/]"
-        table.add_row(str(number), row.moment, row.victim, str(row.at_step), told, f"{row.seconds:.1f}")
+        way = "by itself" if row.by_itself else "by --resume" if row.victim != "training process" else "was not hit"
+        seconds = f"{row.lost_s:.1f}", f"{row.seconds:.1f}"
+        table.add_row(str(number), row.moment, row.victim, str(row.at_step), way, told, *seconds)
     good = sum(row.equal for row in found)
     Console().print(table, f"{good}/{kills} equal to the untouched run: events and final weights, byte for byte")
     return 0 if good == kills else 1
