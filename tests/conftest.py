@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from launcher.checkpoints import sha256
-from launcher.events import KEPT, Event, Step, events_of
+from launcher.events import Event, Step, events_of
 from launcher.metrics import TIMES
 
 RLRUN = [str(Path(sys.executable).parent / "rlrun")]
@@ -78,9 +78,8 @@ def until() -> Callable[..., None]:
 
 
 def told(folder: Path) -> list[str]:
-    """A run's events as they must be again in an equal run: clocks, the run's name, and what became of its processes
-    taken off."""
-    return [_without_times(event) for event in events_of(folder / "events.jsonl") if not isinstance(event, KEPT)]
+    """A run's events as they must be again in an equal run: clocks and the run's name taken off."""
+    return [_without_times(event) for event in events_of(folder / "events.jsonl")]
 
 
 def _without_times(event: Event) -> str:
@@ -132,7 +131,7 @@ SLURM = {
 
 @pytest.fixture
 def fake_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Slurm's commands as small scripts, here: `squeue` says what lies in `standing`; `calls` has every call."""
+    """Slurm's commands as scripts in this folder: `squeue` says what lies in `standing`; `calls` has every call."""
     folder = tmp_path / "slurm-commands"
     folder.mkdir()
     for name, body in SLURM.items():

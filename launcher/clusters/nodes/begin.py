@@ -189,22 +189,31 @@ def _free_home(doing: str) -> Home:
 def _begin(home: Home, node: Node, token: str, tell: Tell) -> Node:
     lock = home.lock()
     if lock is None:
+        shutil.rmtree(node.temp)
         raise Problems([f"{home.path}: another rlrun cluster command is at work there; waiting for it would do"])
-    _write_secret(home.token, token)
-    home.keep(node)
-    home.say(State("starting"))
-    with os.fdopen(os.open(home.keeper_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as log:
-        keeper = subprocess.Popen(
-            [sys.executable, "-P", "-m", "launcher.clusters.nodes.keeper", str(home.path)],
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, pass_fds=(lock,),
-        )  # fmt: skip
-    os.close(lock)
     try:
+        try:
+            _write_secret(home.token, token)
+            home.keep(node)
+            home.say(State("starting"))
+            keeper = _keeper(home, lock)
+        finally:
+            os.close(lock)
         _wait_up(home, keeper, tell)
     except BaseException:
         down(None, lambda _: None)
+        shutil.rmtree(node.temp, ignore_errors=True)
         raise
     return node
+
+
+def _keeper(home: Home, lock: int) -> subprocess.Popen[bytes]:
+    """It holds `lock` as long as it lives."""
+    with os.fdopen(os.open(home.keeper_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "launcher.clusters.nodes.keeper", str(home.path)],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, pass_fds=(lock,),
+        )  # fmt: skip
 
 
 def _wait_up(home: Home, keeper: subprocess.Popen[bytes], tell: Tell) -> None:
