@@ -7,6 +7,7 @@ gone starts again, too, however alive its own processes are. SIGTERM ends the no
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import shutil
@@ -15,8 +16,11 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
+
+import psutil
 
 from launcher.clusters.nodes import processes
 from launcher.clusters.nodes.home import Home, Node, Phase, State
@@ -30,6 +34,7 @@ LEAST_S, MOST_S = 0.5, 10.0  # between two starts
 STEADY_S = 30.0  # a node that has stood so long begins at LEAST_S again
 GRACE_S = 8.0
 LOG_BYTES = 4 * 2**20
+ADOPT = 36  # PR_SET_CHILD_SUBREAPER
 FINAL = {
     "Unauthenticated": "the token is not the cluster's; the head's, by --token-file, would do",
     "InvalidAuthToken": "the token is not the cluster's; the head's, by --token-file, would do",
@@ -85,7 +90,7 @@ class Keeper:
         try:
             return self._watch(ray, before)
         finally:
-            processes.end(self.node, ray.pid if ray.poll() is None else None, GRACE_S)
+            processes.end(self.node, ray.pid if ray.poll() is None else None, GRACE_S, psutil.Process())
             ray.wait()
 
     def _watch(self, ray: subprocess.Popen[bytes], before: int) -> str:
@@ -98,6 +103,7 @@ class Keeper:
                 self._say("up")
             if not up and time.monotonic() - began > START_S:
                 return f"it was not up after {START_S:g} s"
+            _bury(ray.pid)
             if self._head_gone():
                 return f"the head at {self.node.address} has died"
             time.sleep(POLL_S)
@@ -162,11 +168,27 @@ class Keeper:
         self.asked = True
 
 
+def _adopt() -> None:
+    """What loses its parent becomes a child of this process, so that nothing that Ray has started is lost from sight."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(ADOPT, 1, 0, 0, 0)
+
+
+def _bury(but: int) -> None:
+    """Take note of adopted children that have ended; `but` is waited for elsewhere."""
+    with suppress(ChildProcessError):
+        while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            if ended.si_pid == but:
+                return
+            os.waitpid(ended.si_pid, os.WNOHANG)
+
+
 def main(folder: str) -> int:
     home = Home(Path(folder))
     node = home.node()
     if node is None:
         return 2
+    _adopt()
     os.umask(0o077)  # also of what Ray writes
     keeper = Keeper(home, node)
     signal.signal(signal.SIGTERM, keeper.stop)

@@ -14,9 +14,10 @@ from launcher.clusters.nodes.ray_start import MARK
 POLL_S = 0.1
 
 
-def of(node: Node) -> list[psutil.Process]:
-    """Some Ray processes write over their environment; they are found by what started them."""
-    found: dict[int, psutil.Process] = {}
+def of(node: Node, keeper: psutil.Process | None = None) -> list[psutil.Process]:
+    """Some Ray processes write over their environment; they are found by what started them, or as children of the
+    `keeper`, which takes up those whose own parent has died."""
+    found = {child.pid: child for child in (_children(keeper) if keeper else ())}
     for process in psutil.process_iter(["uids"]):
         uids = process.info["uids"]
         if uids and uids.real == os.getuid() and _marked(process, node.mark):
@@ -39,20 +40,18 @@ def _children(process: psutil.Process) -> list[psutil.Process]:
         return []
 
 
-def end(node: Node, first: int | None, grace_s: float) -> int:
-    """End all of them; how many had to be killed. `first` is asked to end the others, and given `grace_s` for that.
+def end(node: Node, first: int | None, grace_s: float, keeper: psutil.Process | None = None) -> None:
+    """End all of them. `first` is asked to end the others, and given `grace_s` for that.
 
     A process is known by id and time of its start (psutil), so no other that got its id is met.
     """
     if first is not None:
         ask(first, signal.SIGTERM)
         _wait(node, grace_s)
-    killed = 0
-    while left := [process for process in of(node) if lives(process)]:
+    while left := [process for process in of(node, keeper) if lives(process)]:
         for process in left:
-            killed += _send(process, signal.SIGKILL)
+            _send(process, signal.SIGKILL)
         psutil.wait_procs(left, timeout=5)
-    return killed
 
 
 def ask(pid: int, number: int) -> bool:

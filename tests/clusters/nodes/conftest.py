@@ -17,13 +17,17 @@ FAKE = """
 import json, os, pathlib, signal, socket, subprocess, sys, time
 words = dict(word[2:].partition("=")[::2] for word in sys.argv[2:])
 folder = pathlib.Path(os.environ["FAKE_RAY"])
+child = None
+if not (folder / "fails").exists():
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], env={}, start_new_session=True)
 with (folder / "starts").open("a") as log:
     shown = {name: os.environ.get(name) for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "RAY_ADDRESS")}
-    log.write(json.dumps({"words": sys.argv[2:], "env": shown, "pid": os.getpid()}) + "\\n")
+    pids = {"pid": os.getpid(), "child": child and child.pid}
+    log.write(json.dumps({"words": sys.argv[2:], "env": shown, **pids}) + "\\n")
 if (folder / "fails").exists():
     print((folder / "fails").read_text())
     sys.exit(1)
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], env={}, start_new_session=True)
+subprocess.run(["sh", "-c", "sleep 0.2 &"])  # its parent has ended before it
 signal.signal(signal.SIGTERM, lambda *_: (child.kill(), sys.exit(0)))
 if "head" in words:
     door = socket.socket()
