@@ -25,13 +25,13 @@ import psutil
 from launcher.clusters.nodes import processes
 from launcher.clusters.nodes.home import Home, Node, Phase, State
 from launcher.clusters.nodes.ray_start import UP, argv, environment, taken
+from launcher.problems import said
 
 POLL_S, KNOCK_S, EVERY_S = 0.1, 2.0, 1.0
 START_S = 90.0  # Ray itself gives a node up after 30 s that it has not registered
 TRIES = 4  # at the first start, as a busy machine is too slow for Ray now and then; once it was up there is no end
 GONE = 2  # times in a row that the head's port is refused
-LEAST_S, MOST_S = 0.5, 10.0  # between two starts
-STEADY_S = 30.0  # a node that has stood so long begins at LEAST_S again
+LEAST_S, MOST_S = 0.5, 10.0  # between two starts; it grows with each that does not come up
 GRACE_S = 8.0
 LOG_BYTES = 4 * 2**20
 ADOPT = 36  # PR_SET_CHILD_SUBREAPER
@@ -48,7 +48,8 @@ class Keeper:
     def __init__(self, home: Home, node: Node) -> None:
         self.home, self.node = home, node
         self.asked = False
-        self.starts, self.was_up = 0, False
+        self.starts, self.up, self.was_up = 0, False, False
+        self.said = State("starting")
         self.refused = 0
         self.knocked_at, self.answered_at = 0.0, time.monotonic()
 
@@ -64,7 +65,6 @@ class Keeper:
                 self._say("waiting", gone)
                 self._rest(EVERY_S)
                 continue
-            began = time.monotonic()
             self._say("starting", why)
             why = self._once()
             if self.asked:
@@ -72,21 +72,24 @@ class Keeper:
             if not self.was_up and (self.starts >= TRIES or why in FINAL.values()):
                 self._say("failed", why)
                 return 1
-            pause = LEAST_S if time.monotonic() - began > STEADY_S else min(pause * 2, MOST_S)
+            pause = LEAST_S if self.up else min(pause * 2, MOST_S)
             self._say("waiting", why)
             self._rest(pause)
         return 0
 
     def _once(self) -> str:
         """Ray from its start to its end, and why it ended."""
-        self.starts += 1
-        self._clear()
-        with self.home.ray_log.open("ab") as log:
-            before = log.tell()
-            ray = subprocess.Popen(
-                argv(self.node), env=environment(self.node, self.home.token), stdin=subprocess.DEVNULL, stdout=log,
-                stderr=log, start_new_session=True,
-            )  # fmt: skip
+        self.starts, self.up = self.starts + 1, False
+        try:
+            self._clear()
+            with self.home.ray_log.open("ab") as log:
+                before = log.tell()
+                ray = subprocess.Popen(
+                    argv(self.node), env=environment(self.node, self.home.token), stdin=subprocess.DEVNULL, stdout=log,
+                    stderr=log, start_new_session=True,
+                )  # fmt: skip
+        except OSError as error:  # a full disk, or more processes than there may be: it may pass
+            return said(error)
         try:
             return self._watch(ray, before)
         finally:
@@ -94,14 +97,14 @@ class Keeper:
             ray.wait()
 
     def _watch(self, ray: subprocess.Popen[bytes], before: int) -> str:
-        began, up, self.refused = time.monotonic(), False, 0
+        began, self.refused = time.monotonic(), 0
         while not self.asked:
             if (code := ray.poll()) is not None:
                 return self._reason(before, code)
-            if not up and (Path(self.node.temp) / UP).exists():
-                up = self.was_up = True
+            if not self.up and (Path(self.node.temp) / UP).exists():
+                self.up = self.was_up = True
                 self._say("up")
-            if not up and time.monotonic() - began > START_S:
+            if not self.up and time.monotonic() - began > START_S:
                 return f"it was not up after {START_S:g} s"
             _bury(ray.pid)
             if self._head_gone():
@@ -134,14 +137,14 @@ class Keeper:
         """From what it has said since `before`."""
         with self.home.ray_log.open("rb") as log:
             log.seek(before)
-            said = log.read().decode("utf-8", "replace")
+            text = log.read().decode("utf-8", "replace")
         port = int(self.node.address.rpartition(":")[2])
         if self.node.head and not self.was_up and (error := taken(port)):
             return f"port {port}: {error.strerror}; another, by --port, would do"
         for mark, reason in FINAL.items():
-            if mark in said:
+            if mark in text:
                 return reason
-        lines = [line.strip() for line in said.splitlines() if line.strip()]
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
         return f"ray ended with {code}: {lines[-1][:200] if lines else 'it said nothing'}"
 
     def _clear(self) -> None:
@@ -156,8 +159,12 @@ class Keeper:
                 os.truncate(log, 0)
 
     def _say(self, phase: Phase, why: str = "") -> None:
-        print(time.strftime("%Y-%m-%d %H:%M:%S"), phase, why, flush=True)
-        self.home.say(State(phase, why, self.starts, os.getpid()))
+        if (phase, why) == (self.said.phase, self.said.why) and self.said.pid:
+            return
+        self.said = State(phase, why, self.starts, os.getpid())
+        with suppress(OSError):  # a full disk is no reason to end a node
+            print(time.strftime("%Y-%m-%d %H:%M:%S"), phase, why, flush=True)
+            self.home.say(self.said)
 
     def _rest(self, seconds: float) -> None:
         end = time.monotonic() + seconds
@@ -169,7 +176,7 @@ class Keeper:
 
 
 def _adopt() -> None:
-    """What loses its parent becomes a child of this process, so that nothing that Ray has started is lost from sight."""
+    """What loses its parent becomes a child of this process, so that nothing which Ray started is lost sight of."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(ADOPT, 1, 0, 0, 0)
 

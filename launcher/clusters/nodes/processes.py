@@ -12,6 +12,7 @@ from launcher.clusters.nodes.home import Node
 from launcher.clusters.nodes.ray_start import MARK
 
 POLL_S = 0.1
+ROUNDS, ROUND_S = 4, 5.0  # of killing: one that is killed may have started another; one in a driver may not end at all
 
 
 def of(node: Node, keeper: psutil.Process | None = None) -> list[psutil.Process]:
@@ -48,10 +49,12 @@ def end(node: Node, first: int | None, grace_s: float, keeper: psutil.Process | 
     if first is not None:
         ask(first, signal.SIGTERM)
         _wait(node, grace_s)
-    while left := [process for process in of(node, keeper) if lives(process)]:
+    for _ in range(ROUNDS):
+        if not (left := [process for process in of(node, keeper) if lives(process)]):
+            return
         for process in left:
             _send(process, signal.SIGKILL)
-        psutil.wait_procs(left, timeout=5)
+        psutil.wait_procs(left, timeout=ROUND_S)
 
 
 def ask(pid: int, number: int) -> bool:
