@@ -140,11 +140,37 @@ class WentOn(Event):
     after_s: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class Usage(Event):
+    """What a training process uses, its machine, and its GPU where it has one; None where nobody tells."""
+
+    rank: int
+    host: str
+    cpu_percent: float
+    """Of one core, with all that it has started, since it was looked at last."""
+    memory_bytes: int
+    """Resident, with all that it has started; what those share counts for each."""
+    machine_cpu_percent: float
+    """Of all cores, whoever uses them."""
+    machine_memory_bytes: int
+    machine_memory_total_bytes: int
+    disk_free_bytes: int | None
+    """Where the run's folder lies; on a machine that does not see that, where the process's log lies."""
+    gpu_percent: float | None = None
+    """Of the time, in which anything was computed there."""
+    gpu_memory_bytes: int | None = None
+    gpu_memory_total_bytes: int | None = None
+    gpu_celsius: float | None = None
+    gpu_watts: float | None = None
+
+
 KINDS: Mapping[str, type[Event]] = {
     cls.__name__: cls
-    for cls in (Started, Waiting, Phase, Loaded, Step, Sample, Saved, Alert, Crashed, Ended, Restarted, Stalled, WentOn)
-}
-KEPT = (Restarted, Stalled, WentOn)
+    for cls in (
+        Started, Waiting, Phase, Loaded, Step, Sample, Saved, Alert, Crashed, Ended, Restarted, Stalled, WentOn, Usage,
+    )
+}  # fmt: skip
+KEPT = (Restarted, Stalled, WentOn, Usage)
 """What became of the run's processes. It is no result of training, so it stays where training goes back a few steps."""
 OURS = (*KEPT, Waiting, Ended)
 """What the launcher tells by itself while the processes run; all else it heard from rank 0."""
@@ -154,6 +180,7 @@ _NUMBERS: Mapping[str, Callable[[Any], float | None]] = {
     "int": int,
     "float": float,
     "int | None": lambda value: None if value is None else int(value),
+    "float | None": lambda value: None if value is None else float(value),
 }
 
 

@@ -21,6 +21,10 @@ PACKAGES = (
 )  # fmt: skip
 LOOPBACK = "127.0.0.1"
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+_USED = (
+    ("/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat", "inactive_file"),
+    ("/sys/fs/cgroup/memory/memory.usage_in_bytes", "/sys/fs/cgroup/memory/memory.stat", "total_inactive_file"),
+)
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,18 @@ def memory_bytes() -> int:
 def free_memory_bytes() -> int:
     """What new processes can have before anything is swapped."""
     return min(int(psutil.virtual_memory().available), memory_bytes())
+
+
+def used_memory_bytes() -> int:
+    """What is in use of `memory_bytes`, without what the system would give back at once."""
+    whole = psutil.virtual_memory()
+    if memory_bytes() < whole.total:
+        for used, counts, cached in _USED:
+            with suppress(OSError, ValueError, StopIteration):
+                lines = Path(counts).read_text().splitlines()
+                given_back = next(int(line.split()[1]) for line in lines if line.startswith(f"{cached} "))
+                return max(int(Path(used).read_text()) - given_back, 0)
+    return int(whole.total - whole.available)
 
 
 def free_bytes(path: Path) -> int:

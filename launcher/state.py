@@ -20,6 +20,7 @@ from launcher.events import (
     Stalled,
     Started,
     Step,
+    Usage,
     Waiting,
     WentOn,
 )
@@ -79,6 +80,8 @@ class RunState:
     stalled: str = ""
     """Why nothing goes on; empty as soon as something does."""
     why: str = ""
+    usage: Mapping[int, Usage] = field(default_factory=dict)
+    """By rank, what each process used when it was looked at last; nothing once they have ended."""
 
     @property
     def seconds_per_step(self) -> float | None:
@@ -127,13 +130,15 @@ def after(state: RunState, event: Event) -> RunState:
         case Crashed(lines=lines):
             return replace(state, why="; ".join(lines))
         case Restarted():
-            return replace(state, status="running", restarts=state.restarts + 1, stalled="")
+            return replace(state, status="running", restarts=state.restarts + 1, stalled="", usage={})
         case Stalled(why=why):
             return replace(state, stalled=why)
         case WentOn():
             return replace(state, stalled="")
         case Ended(how=how, why=why):
-            return replace(state, status=how, phase="", stalled="", why=why or state.why)
+            return replace(state, status=how, phase="", stalled="", why=why or state.why, usage={})
+        case Usage(rank=rank):
+            return replace(state, usage={**state.usage, rank: event})
     return state
 
 

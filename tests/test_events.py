@@ -26,6 +26,7 @@ from launcher.events import (
     Started,
     Step,
     WentOn,
+    Usage,
     events_of,
     from_line,
     read,
@@ -35,6 +36,10 @@ from launcher.state import HISTORY, POINTS, Curve, RunState, after, fold
 
 STARTED = Started(at=10.0, run="p/é", algorithm="GRPO", processes=2)
 LOADED = Loaded(at=11.0, rows=60, refused=4, val_rows=8, val_refused=0, steps_per_epoch=7, steps=20)
+USAGE = Usage(
+    at=16.5, rank=1, host="h", cpu_percent=99.5, memory_bytes=1 << 40, machine_cpu_percent=50.0, machine_memory_bytes=2,
+    machine_memory_total_bytes=4, disk_free_bytes=None, gpu_percent=87.0, gpu_memory_bytes=3, gpu_watts=612.5,
+)  # fmt: skip
 LIFE: list[Event] = [
     STARTED,
     Phase(at=10.0, name="loading"),
@@ -45,6 +50,7 @@ LIFE: list[Event] = [
     Sample(at=14.0, step=1, data_source="x", prompt="1+1?", response="it’s\n2", ground_truth="2", score=math.inf),
     Saved(at=15.0, step=1, path="checkpoints/step_000001"),
     Alert(at=16.0, step=1, text="a “thing”\nof two lines"),
+    USAGE,
     Step(at=18.0, step=2, metrics={"critic/score/mean": -math.inf, "val/loss": 1e-300}),
     Stalled(at=18.5, step=2, rank=1, why="nothing for 20 s", stack='  File "x", line 1\n'),
     Stalled(at=18.5, step=2, rank=None, why="", stack=""),
@@ -149,6 +155,7 @@ DAMAGE = [
     b'{"kind":"Step","at":1.0,"step":1,"metrics":[1]}',
     b'{"kind":"Step","at":1.0,"step":1,"metrics":{"a":"x"}}',
     b'{"kind":"Crashed","at":1.0,"lines":5,"mendable":true}',
+    b'{"kind":"Usage","at":1.0,"rank":0,"host":"h","cpu_percent":"x"}',
     b'{"kind":"Alert","at":1.0,"step":1,"text":"\xff"}',  # no UTF-8
     b'{"kind":"Stalled","at":1.0,"step":1,"rank":"x","why":"","stack":""}',
     b'{"kind":"Loaded","at":1.0,"rows":"x","refused":0,"val_rows":0,"val_refused":0,"steps_per_epoch":1,"steps":1}',
@@ -186,8 +193,16 @@ TOLD = [
     (Restarted(step=1, attempt=2, cause="killed", why="w"), {"status": "running", "restarts": 1}),
     (Stalled(step=1, rank=1, why="w", stack="s"), {"stalled": "w"}),
     (WentOn(step=1, after_s=3.0), {}),
+    (USAGE, {"usage": {1: USAGE}}),
     (Ended(how="stopped", why="w"), {"status": "stopped", "phase": "", "why": "w"}),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "end", [Ended(how="failed"), Restarted(step=1, attempt=2, cause="killed", why="w")], ids=["ended", "restarted"]
+)
+def test_processes_that_have_ended_use_nothing(end: Event) -> None:
+    assert after(replace(RunState(), usage={1: USAGE}), end).usage == {}
 
 
 @pytest.mark.parametrize(("event", "changed"), TOLD, ids=[type(event).__name__ for event, _ in TOLD])

@@ -47,8 +47,8 @@ ROOMS = {  # where each heavy library may be imported when the file runs
     "math_verify": ("rewards/",),
     "ray": ("clusters/ray/",),
     "vllm": ("engines/torch/vllm/engine.py",),
-    "psutil": ("machine.py", "launch/doctor/", "clusters/nodes/"),
-    "pynvml": ("machine.py", "launch/doctor/gpus.py"),
+    "psutil": ("machine.py", "clusters/nodes/", "clusters/usage.py", "launch/doctor/"),  # whose processes are whose
+    "pynvml": ("machine.py", "clusters/gpu_use.py", "launch/doctor/gpus.py"),  # held open for a whole run in the second
     "typer": ("cli/",),
     "rich": ("cli/",),
     "verl": (),

@@ -6,7 +6,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from rich.console import Console, Group, RenderableType
@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher.cli.say import printable
-from launcher.events import Event
+from launcher.events import Event, Usage
 from launcher.launch.follow import Show
 from launcher.metrics import label, watched
 from launcher.monitor.lines import clock, compact
@@ -119,8 +119,32 @@ def sparkline(values: tuple[float, ...]) -> str:
     return "".join(BLOCKS[int((x / 2 - low / 2) / span * 7)] if low <= x <= high else " " for x in values)
 
 
+def _used(usage: Sequence[Usage]) -> str:
+    """Of all processes together: their GPUs, of which the fullest and the hottest matter; without any, CPU and memory
+    of the processes, and of the fullest machine."""
+    shares = [each.gpu_percent for each in usage if each.gpu_percent is not None]
+    full = max(usage, key=lambda each: (each.gpu_memory_bytes or 0) / (each.gpu_memory_total_bytes or 1))
+    heat = [each.gpu_celsius for each in usage if each.gpu_celsius is not None]
+    parts = [f"GPU {sum(shares) / len(shares):.0f} %"] if shares else []
+    if full.gpu_memory_bytes is not None and full.gpu_memory_total_bytes is not None:
+        parts.append(f"{_gb(full.gpu_memory_bytes)} of {_gb(full.gpu_memory_total_bytes)} GB")
+    parts += [f"{max(heat):.0f} °C"] if heat else []
+    if not parts:
+        full = max(usage, key=lambda each: each.machine_memory_bytes / max(each.machine_memory_total_bytes, 1))
+        cpu, memory = sum(each.cpu_percent for each in usage), sum(each.memory_bytes for each in usage)
+        of_all = f"machine {_gb(full.machine_memory_bytes)} of {_gb(full.machine_memory_total_bytes)} GB"
+        parts = [f"CPU {cpu:.0f} %", f"{_gb(memory)} GB", of_all]
+    return "  ·  ".join(parts)
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:.1f}"
+
+
 def _news(state: RunState) -> list[RenderableType]:
     lines: list[RenderableType] = []
+    if state.usage:
+        lines.append(Text.assemble(("in use  ", "dim"), _used(list(state.usage.values()))))
     if state.validation:
         shown = "  ".join(f"{label(name)} {compact(value)}" for name, value in state.validation.items())
         lines.append(Text.assemble((f"held out at step {state.validated_step}  ", "dim"), (printable(shown), "bold")))

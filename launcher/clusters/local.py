@@ -14,8 +14,10 @@ from typing import Annotated
 
 from pydantic import Field
 
+from launcher.clusters.gpu_use import gpu_of
 from launcher.clusters.standing import STACK, stacks
-from launcher.events import Event
+from launcher.clusters.usage import Meter
+from launcher.events import Event, Usage
 from launcher.machine import LOOPBACK
 from launcher.problems import said
 from launcher.settings import settings
@@ -43,7 +45,7 @@ class Local(Cluster):
 
     def start(self, plan: Plan, logs: Path, lock: int) -> LocalJob:
         shared = {**os.environ, **_rendezvous(len(plan.processes), self.master_port)}
-        return LocalJob(plan, logs, lock, shared)
+        return LocalJob(plan, logs, lock, shared, usage_s=self.usage_pause_s(plan))
 
     def lacks(self, hardware: Hardware) -> list[str]:
         if self.master_port is None or hardware.processes == 1:
@@ -68,7 +70,13 @@ class LocalJob:
     """
 
     def __init__(
-        self, plan: Plan, logs: Path, lock: int, environment: Mapping[str, str], cwd: str | None = None
+        self,
+        plan: Plan,
+        logs: Path,
+        lock: int,
+        environment: Mapping[str, str],
+        cwd: str | None = None,
+        usage_s: float = 0.0,
     ) -> None:
         shared = {**environment, LIFELINE: "1", "PYTHONUNBUFFERED": "1"}
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -97,6 +105,9 @@ class LocalJob:
                     )
                 )  # fmt: skip
             os.close(mouth)
+        pids = {process.rank: made.pid for process, made in zip(plan.processes, self._processes, strict=True)}
+        gpus = {process.rank: gpu_of({**shared, **process.env}) if plan.gpus else "" for process in plan.processes}
+        self._usage = Meter(pids, gpus, logs, usage_s)
 
     def lines(self) -> list[str]:
         *whole, self._half = (self._half + self._log.read()).split(b"\n")
@@ -109,6 +120,7 @@ class LocalJob:
                 self._failures[rank] = Failure(rank, code, time.monotonic())
         failed = self._failed()
         if all(code is not None for code in codes):
+            self._usage.close()
             return (failed.code if failed else 0) if self._drained() else None
         if failed and time.monotonic() - failed.at > GRACE_S:
             self.kill()  # the others wait for the one that failed
@@ -135,10 +147,14 @@ class LocalJob:
     def stacks(self, wait_s: float) -> list[Stack]:
         return stacks(dict(zip(self._stacks, self._processes, strict=True)), self._stacks, wait_s)
 
+    def usage(self) -> list[Usage]:
+        return self._usage.take()
+
     def stop(self, number: int) -> None:
         self._signal(number)
 
     def kill(self) -> None:
+        self._usage.close()
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: int) -> None:

@@ -62,16 +62,16 @@ def follow(job: Job, engine: Engine, follower: Follower, watch: Watch, asked: As
     """Until all processes have ended; how they did, as `Job.exit_code` says. Who stands still is told meanwhile."""
     crashed_at: float | None = None
     while (code := job.exit_code()) is None:
-        heard = hear(job, engine)
+        heard, used = hear(job, engine), job.usage()
         now = time.monotonic()
         if heard:
             stood = watch.hear(heard, now)
             went_on: list[Event] = [] if stood is None else [WentOn(step=follower.state.step, after_s=stood)]
-            follower.tell([*went_on, *heard])
+            follower.tell([*went_on, *heard, *used])
         elif why := watch.stalls(follower.state, now):
-            follower.tell([stalled(why, job.stacks(STACKS_S), follower.state)])
+            follower.tell([stalled(why, job.stacks(STACKS_S), follower.state), *used])
         else:
-            follower.tell([])
+            follower.tell([*used])  # no sign that training goes on
         if follower.crash:
             crashed_at = crashed_at or now
             if now - crashed_at > CRASHED_S:

@@ -10,12 +10,13 @@ from typing import Annotated, Protocol
 
 from pydantic import Field
 
-from launcher.events import Event
+from launcher.events import Event, Usage
 from launcher.settings import NonNegative, settings
 from launcher.spec.engine import Plan
 from launcher.spec.hardware import Hardware
 
 MOMENTS_S = 1.0  # within which the others follow a process that failed
+FEW = 8  # processes that are looked at as often as was asked
 KILLED = (9, 11, 7)  # by the system or its own memory (SIGKILL, SIGSEGV, SIGBUS), never for another's sake
 
 
@@ -72,6 +73,9 @@ class Job(Protocol):
     def stacks(self, wait_s: float) -> list[Stack]:
         """Where each process stands. Blocks for at most `wait_s`, and disturbs none."""
 
+    def usage(self) -> list[Usage]:
+        """What each process uses, as far as it was found out since the last call. Never waits."""
+
     def stop(self, number: int) -> None:
         """Ask all processes to save and end."""
 
@@ -110,6 +114,13 @@ class Cluster(ABC):
     still is named; large values suit runs whose steps differ much in length."""
     stall_grace_s: NonNegative = 8.0
     """Seconds beyond that, so that a short pause is no news."""
+    usage_s: NonNegative = 15.0
+    """Seconds between two looks at what each process uses of its GPU, processor and memory; 0 never looks. They grow
+    with the number of processes beyond 8, so that the events of a large run do not drown in it."""
+
+    def usage_pause_s(self, plan: Plan) -> float:
+        """What `usage_s` is for as many processes."""
+        return self.usage_s * max(1.0, len(plan.processes) / FEW)
 
     def problems(self, hardware: Hardware) -> list[str]:
         """Why it cannot give this hardware: one line each."""

@@ -16,7 +16,7 @@ from rich.console import Console
 from launcher.cli import screen
 from launcher.cli.say import printable
 from launcher.cli.screen import picture, sparkline, watching
-from launcher.events import Ended, Event, Step
+from launcher.events import Ended, Event, Step, Usage
 from launcher.state import Curve, RunState
 
 METRICS = {
@@ -108,6 +108,30 @@ def test_a_run_at_any_time(state: RunState, parts: list[str]) -> None:
 def test_it_fits_the_terminal(width: int) -> None:
     long = replace(RUNNING, run="p" * 128 + "/" + "e" * 128, why="w" * 500, alert="a " * 500, status="failed")
     assert max(len(line) for line in drawn(long, width=width).splitlines()) <= width
+
+
+GB = 10**9
+PLAIN = Usage(
+    rank=0, host="h", cpu_percent=150.4, memory_bytes=2 * GB, machine_cpu_percent=90.0, machine_memory_bytes=6 * GB,
+    machine_memory_total_bytes=8 * GB, disk_free_bytes=None,
+)  # fmt: skip
+ON_GPU = replace(PLAIN, gpu_percent=90.0, gpu_memory_bytes=70 * GB, gpu_memory_total_bytes=80 * GB, gpu_celsius=60.0)
+USES = [
+    ([PLAIN], "in use CPU 150 % · 2.0 GB · machine 6.0 of 8.0 GB"),
+    # of all processes together, and of the machine that is nearest to being full
+    ([PLAIN, replace(PLAIN, machine_memory_bytes=1 * GB)], "in use CPU 301 % · 4.0 GB · machine 6.0 of 8.0 GB"),
+    # their mean share, the fullest, the hottest
+    ([replace(ON_GPU, gpu_percent=50.0, gpu_memory_bytes=10 * GB, gpu_celsius=81.0), ON_GPU],
+     "in use GPU 70 % · 70.0 of 80.0 GB · 81 °C"),
+    ([replace(ON_GPU, gpu_percent=None, gpu_celsius=None)], "in use 70.0 of 80.0 GB"),  # a part of a GPU tells less
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("usage", "line"), USES)
+def test_what_is_in_use_is_one_line(usage: list[Usage], line: str) -> None:
+    said = flat(drawn(replace(RUNNING, usage=dict(enumerate(usage)))))
+    assert f" {line} " in said
+    assert "in use" not in flat(drawn(RUNNING))
 
 
 EVIL = "x\x1b[2J\x1b]0;owned\x07\x9b31m\r\x08\x00\u202e\udcff"

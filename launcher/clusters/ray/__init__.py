@@ -48,4 +48,5 @@ class Ray(Cluster):
         return [] if find_spec("ray") else ["cluster: ray is not installed here; pip install ray would do"]
 
     def start(self, plan: Plan, logs: Path, lock: int) -> RayJob:
-        return RayJob(Asked.of(plan, logs, self.address, self.wait_s, self.cpus_per_process), logs, lock)
+        usage_s = self.usage_pause_s(plan)
+        return RayJob(Asked.of(plan, logs, self.address, self.wait_s, self.cpus_per_process, usage_s), logs, lock)

@@ -162,7 +162,8 @@ class _Job:
             if len(places) > 1:
                 own |= _interface("lo" if alone else places[rank]["interface"])
             env = {**self.asked.env, **process["env"], **shared, **own}
-            self._answer(rank, "start", rank, process["argv"], env, self.asked.logs, self.asked.cwd)
+            words = (rank, process["argv"], env, self.asked.logs, self.asked.cwd, self.asked.gpus, self.asked.usage_s)
+            self._answer(rank, "start", *words)
 
     def _answer(self, rank: int, method: str, *words: Any) -> Any:
         task = getattr(self.actors[rank], method).remote(*words)
@@ -178,13 +179,15 @@ class _Job:
     def _heard(self, rank: int, task: Any) -> bool:
         """Pass on what a process said; False where it has ended."""
         try:
-            said, kept, code = ray.get(task)
+            said, kept, code, used = ray.get(task)
         except RayError:
             self.tell(rank=rank, lost=offers.gone(rank, self.places[rank]))
             self.left.discard(rank)
             return False
         if said:
             self.tell(rank=rank, said=said, kept=kept)
+        if used:
+            self.tell(usage=[asdict(usage) for usage in used])
         if code is not None:
             self.tell(rank=rank, code=code)
             self.left.discard(rank)

@@ -7,6 +7,7 @@ starts at once, never hangs where Ray does, and outlives whatever becomes of the
     > {"signal": 15}                                    to every process
     > {"stacks": 1.0}                                   of every process, within so many seconds
     < {"stacks": [{...}]}                               `Stack`s
+    < {"usage": [{...}]}                                `Usage`s, now and then
     < {"waiting": "..."}                                for resources, and which are missing
     < {"refused": ["..."]}                              why nothing was started
     < {"rank": 1, "said": "...", "kept": true}          whole lines of a log; kept: this machine's file holds them too
@@ -32,7 +33,7 @@ from typing import Any
 from launcher import machine
 from launcher.clusters.nodes.home import here
 from launcher.clusters.nodes.ray_start import joined
-from launcher.events import Crashed, Event, Waiting
+from launcher.events import Crashed, Event, Usage, Waiting
 from launcher.spec.cluster import Failure, Stack, first_failure
 from launcher.spec.engine import Plan
 
@@ -69,6 +70,7 @@ class Asked:
     """Of each process."""
     cpus: float
     """Of each process."""
+    usage_s: float
     logs: str
     address: str | None
     wait_s: float
@@ -80,13 +82,13 @@ class Asked:
     """File by which a cluster lets us in that `rlrun cluster` has brought up here."""
 
     @classmethod
-    def of(cls, plan: Plan, logs: Path, address: str | None, wait_s: float, cpus: float) -> Asked:
+    def of(cls, plan: Plan, logs: Path, address: str | None, wait_s: float, cpus: float, usage_s: float) -> Asked:
         env = {name: value for name, value in os.environ.items() if name.startswith(CARRIED) and name not in PLACED}
         address, token = _reached(address)
         return cls(
             processes=[{"rank": p.rank, "argv": list(p.argv), "env": dict(p.env)} for p in plan.processes],
-            nnodes=plan.nnodes, gpus=plan.gpus, cpus=cpus, logs=str(logs), address=address, wait_s=wait_s, env=env,
-            cwd=os.getcwd(), temp="" if address else _temp(), token=token,
+            nnodes=plan.nnodes, gpus=plan.gpus, cpus=cpus, usage_s=usage_s, logs=str(logs), address=address,
+            wait_s=wait_s, env=env, cwd=os.getcwd(), temp="" if address else _temp(), token=token,
         )  # fmt: skip
 
 
@@ -121,6 +123,7 @@ class RayJob:
         self._lost = ""
         self._refused = self._killed = False
         self._news: list[Event] = []
+        self._usage: list[Usage] = []
         self._lines: list[str] = []
         self._half = b""
         for process in asked.processes:
@@ -173,6 +176,10 @@ class RayJob:
             self._hear()
         return self._stacks or []
 
+    def usage(self) -> list[Usage]:
+        usage, self._usage = self._usage, []
+        return usage
+
     def news(self) -> list[Event]:
         news, self._news = self._news, []
         return news
@@ -224,6 +231,8 @@ class RayJob:
                 self._over(rank, -signal.SIGKILL)
             case {"stacks": stacks}:
                 self._stacks = [Stack(**stack) for stack in stacks]
+            case {"usage": found}:
+                self._usage += [Usage(**each) for each in found]
             case {"waiting": text}:
                 self._news.append(Waiting(text=text))
             case {"refused": lines}:

@@ -16,6 +16,7 @@ import ray
 
 from launcher import machine
 from launcher.clusters.local import LocalJob
+from launcher.events import Usage
 from launcher.spec.cluster import Stack
 from launcher.spec.engine import Plan, Process
 
@@ -43,7 +44,9 @@ class Rank:
         node = ray.get_runtime_context().get_node_id()
         return {"node": node, "address": address, "interface": machine.interfaces().get(address, ""), "port": port}
 
-    def start(self, rank: int, argv: Sequence[str], env: Mapping[str, str], logs: str, cwd: str) -> None:
+    def start(
+        self, rank: int, argv: Sequence[str], env: Mapping[str, str], logs: str, cwd: str, gpus: int, usage_s: float
+    ) -> None:
         """Raises `OSError` where it cannot be started."""
         folder = Path(logs)
         self.kept = (folder / f"rank-{rank}.log").exists()
@@ -54,11 +57,12 @@ class Rank:
         process = Process(rank, (python, *argv[1:]), env)
         lock = _earlier_gone(Path(logs), rank)
         where = cwd if os.path.isdir(cwd) else None
-        self.job = LocalJob(Plan((process,)), folder, lock, own, where)
+        self.job = LocalJob(Plan((process,), gpus=gpus), folder, lock, own, where, usage_s)
         os.close(lock)
 
-    def hear(self) -> tuple[str, bool, int | None]:
-        """Whole lines that were said since, whether a file that the launcher sees holds them, and the exit code."""
+    def hear(self) -> tuple[str, bool, int | None, list[Usage]]:
+        """Whole lines that were said since, whether a file that the launcher sees holds them, the exit code, and what
+        was found to be in use."""
         assert self.job
         time.sleep(max(self.spoke + CALM_S - time.monotonic(), 0))
         give_up = time.monotonic() + HEAR_S
@@ -67,7 +71,7 @@ class Rank:
             lines = self.job.lines()
             if lines or code is not None or time.monotonic() > give_up:
                 self.spoke = time.monotonic()
-                return "".join(line + "\n" for line in lines), self.kept, code
+                return "".join(line + "\n" for line in lines), self.kept, code, self.job.usage()
             time.sleep(CALM_S)
 
     def signal(self, number: int) -> None:

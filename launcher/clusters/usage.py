@@ -1,0 +1,83 @@
+"""What processes of this machine use, looked at by a thread of its own: a disk or a driver that does not answer holds
+up nobody else."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import psutil
+
+from launcher import machine
+from launcher.clusters.gpu_use import GpuUse, driver
+from launcher.events import Usage
+
+
+class Meter:
+    """Looks every `every_s` seconds, never where that is 0, until it is closed."""
+
+    def __init__(self, pids: Mapping[int, int], gpus: Mapping[int, str], folder: Path, every_s: float) -> None:
+        """`pids` of each rank, children of this process; `gpus` as `gpu_of` names them; `folder` is on the disk whose
+        free bytes matter."""
+        self._pids, self._gpus, self._folder, self._every_s = pids, gpus, folder, every_s
+        self._found: queue.SimpleQueue[Usage] = queue.SimpleQueue()
+        self._over = threading.Event()
+        if every_s:
+            threading.Thread(target=self._work, name="usage", daemon=True).start()
+
+    def take(self) -> list[Usage]:
+        """What was found since the last call."""
+        return [self._found.get() for _ in range(self._found.qsize())]
+
+    def close(self) -> None:
+        self._over.set()
+
+    def _work(self) -> None:
+        used, then = dict.fromkeys(self._pids, 0.0), time.monotonic()
+        psutil.cpu_percent()  # of the time since it was asked last
+        with driver() if any(self._gpus.values()) else nullcontext(lambda _: GpuUse()) as gpu:
+            while not self._over.wait(self._every_s):
+                now = time.monotonic()
+                blank = self._of_machine()
+                for rank, seconds, memory in self._of_processes():
+                    cpu = 100 * max(seconds - used[rank], 0.0) / (now - then)
+                    used[rank] = seconds
+                    of_gpu = asdict(gpu(self._gpus[rank]))
+                    self._found.put(replace(blank, rank=rank, cpu_percent=round(cpu, 1), memory_bytes=memory, **of_gpu))
+                then = now
+
+    def _of_machine(self) -> Usage:
+        """What is the same for all ranks."""
+        try:
+            free = machine.free_bytes(self._folder)
+        except OSError:
+            free = None
+        return Usage(
+            rank=0, host=socket.gethostname(), cpu_percent=0.0, memory_bytes=0,
+            machine_cpu_percent=psutil.cpu_percent(), machine_memory_bytes=machine.used_memory_bytes(),
+            machine_memory_total_bytes=machine.memory_bytes(), disk_free_bytes=free,
+        )  # fmt: skip
+
+    def _of_processes(self) -> Iterator[tuple[int, float, int]]:
+        """Rank, seconds of CPU since it began, and resident bytes of each that lives, with all that it has started."""
+        rank_of = {pid: rank for rank, pid in self._pids.items()}
+        seconds, memory = dict[int, float](), dict[int, int]()
+        for process in psutil.Process().children(recursive=True):  # a parent stands before its children
+            try:
+                with process.oneshot():
+                    rank = rank_of.get(process.pid, rank_of.get(process.ppid()))
+                    if rank is None or process.status() == psutil.STATUS_ZOMBIE:
+                        continue
+                    times, resident = process.cpu_times(), process.memory_info().rss
+            except psutil.Error:  # it has just ended
+                continue
+            rank_of[process.pid] = rank
+            seconds[rank] = seconds.get(rank, 0.0) + sum(times[:4])  # its own, and of its children that have ended
+            memory[rank] = memory.get(rank, 0) + resident
+        return ((rank, seconds[rank], memory[rank]) for rank, pid in self._pids.items() if rank in seconds)

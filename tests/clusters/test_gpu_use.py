@@ -1,0 +1,103 @@
+"""A GPU as its driver tells it, whatever the driver leaves out; which one is a process's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pynvml
+import pytest
+
+from launcher.clusters.gpu_use import GpuUse, driver, gpu_of
+
+OWN = [
+    ({}, "0"),  # CUDA sees all, and a process without a rank of its own takes the first
+    ({"LOCAL_RANK": "2"}, "2"),
+    ({"LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": "4,6"}, "6"),  # those that a person has picked are counted from 0
+    ({"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": " GPU-aa , GPU-bb"}, "GPU-aa"),
+    ({"LOCAL_RANK": "2", "CUDA_VISIBLE_DEVICES": "4,6"}, ""),  # not there for CUDA either
+    ({"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": ""}, ""),  # all hidden
+]
+
+
+@pytest.mark.parametrize(("env", "name"), OWN)
+def test_which_gpu_a_process_computes_on(env: dict[str, str], name: str) -> None:
+    assert gpu_of(env) == name
+
+
+Answers = dict[str, Callable[..., Any]]
+
+
+def refuse(code: int) -> Callable[..., Any]:
+    def answer(*_: Any) -> Any:
+        raise pynvml.NVMLError(code)
+
+    return answer
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> tuple[Answers, list[str]]:
+    """NVML with two GPUs as numbers; what it was told to begin and end. Its answers may be replaced."""
+    said: list[str] = []
+    names = {"GPU-aa": 0, "GPU-bb": 1}
+
+    def by_index(index: int) -> int:
+        return index if index in (0, 1) else refuse(pynvml.NVML_ERROR_INVALID_ARGUMENT)()
+
+    answers: Answers = {
+        "nvmlInit": lambda: said.append("init"),
+        "nvmlShutdown": lambda: said.append("shutdown"),
+        "nvmlDeviceGetHandleByIndex": by_index,
+        "nvmlDeviceGetHandleByUUID": lambda name: names[name],
+        "nvmlDeviceGetUtilizationRates": lambda gpu: SimpleNamespace(gpu=[87, 3][gpu], memory=50),
+        "nvmlDeviceGetMemoryInfo": lambda gpu: SimpleNamespace(used=[60 << 30, 1 << 30][gpu], total=80 << 30),
+        "nvmlDeviceGetTemperature": lambda gpu, sensor: {pynvml.NVML_TEMPERATURE_GPU: [71, 40][gpu]}[sensor],
+        "nvmlDeviceGetPowerUsage": lambda gpu: [612_345, 70_000][gpu],
+    }
+    for name in answers:
+        monkeypatch.setattr(pynvml, name, lambda *words, name=name: answers[name](*words))
+    return answers, said
+
+
+BUSY = GpuUse(87.0, 60 << 30, 80 << 30, 71.0, 612.345)
+
+
+def test_it_is_found_by_index_and_by_uuid_and_loaded_once(card: tuple[Answers, list[str]]) -> None:
+    with driver() as use:
+        assert use("0") == use("GPU-aa") == BUSY
+        assert use("1") == use("GPU-bb") == GpuUse(3.0, 1 << 30, 80 << 30, 40.0, 70.0)
+        assert card[1] == ["init"]
+    assert card[1] == ["init", "shutdown"]
+
+
+MISSING = [
+    ("nvmlDeviceGetUtilizationRates", pynvml.NVML_ERROR_NOT_SUPPORTED, {"gpu_percent": None}),  # a part of a GPU (MIG)
+    ("nvmlDeviceGetPowerUsage", pynvml.NVML_ERROR_NOT_SUPPORTED, {"gpu_watts": None}),  # a virtual one
+    ("nvmlDeviceGetTemperature", pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, {"gpu_celsius": None}),  # an old driver
+    ("nvmlDeviceGetMemoryInfo", pynvml.NVML_ERROR_UNKNOWN,
+     {"gpu_memory_bytes": None, "gpu_memory_total_bytes": None}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("question", "code", "unknown"), MISSING, ids=[row[0] for row in MISSING])
+def test_what_is_not_told_is_unknown_and_the_rest_is_not(
+    card: tuple[Answers, list[str]], question: str, code: int, unknown: dict[str, None]
+) -> None:
+    card[0][question] = refuse(code)
+    with driver() as use:
+        assert vars(use("0")) == {**vars(BUSY), **unknown}
+
+
+@pytest.mark.parametrize("name", ["7", ""], ids=["no such GPU", "no GPU"])
+def test_where_there_is_no_gpu_nothing_is_known(card: tuple[Answers, list[str]], name: str) -> None:
+    card[0]["nvmlDeviceGetHandleByUUID"] = refuse(pynvml.NVML_ERROR_NOT_FOUND)
+    with driver() as use:
+        assert use(name) == GpuUse()
+
+
+def test_where_there_is_no_driver_nothing_is_known(card: tuple[Answers, list[str]]) -> None:
+    card[0]["nvmlInit"] = refuse(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+    with driver() as use:
+        assert use("0") == GpuUse()
+    assert card[1] == []

@@ -1,0 +1,174 @@
+"""What processes use, against children that use as much as is known."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from launcher import machine
+from launcher.clusters.local import Local, LocalJob
+from launcher.clusters.usage import Meter
+from launcher.events import Usage
+from launcher.spec.engine import Plan, Process
+
+MB = 1 << 20
+BURN = "while True: pass"
+HOLD = f"held = bytearray(b'x' * {200 * MB}); print(flush=True); input()"
+CHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {BURN!r}])"
+
+Begin = Callable[[str], subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def begin() -> Iterator[Begin]:
+    """Starts code as a process, which is gone with all that it started once the test is over."""
+    made: list[subprocess.Popen[bytes]] = []
+
+    def start(code: str) -> subprocess.Popen[bytes]:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        made.append(subprocess.Popen([sys.executable, "-c", code], start_new_session=True, **pipes))  # type: ignore[call-overload]
+        return made[-1]
+
+    yield start
+    for process in made:
+        os.killpg(process.pid, 9)
+        process.communicate()
+
+
+def looked(meter: Meter, seconds: float = 20.0) -> list[Usage]:
+    give_up = time.monotonic() + seconds
+    while not (found := meter.take()):
+        assert time.monotonic() < give_up, "nothing was looked at"
+        time.sleep(0.01)
+    return found
+
+
+def spent(process: psutil.Process) -> float:
+    return sum(process.cpu_times()[:2]) + sum(sum(child.cpu_times()[:2]) for child in process.children())
+
+
+@pytest.mark.parametrize("code", [BURN, CHILD], ids=["itself", "what it started"])
+def test_a_process_that_burns_cpu_is_seen_to(code: str, begin: Begin, tmp_path: Path) -> None:
+    burns = psutil.Process(begin(code).pid)
+    meter = Meter({3: burns.pid}, {3: ""}, tmp_path, 1.0)
+    before, then = spent(burns), time.monotonic()
+    (usage,) = looked(meter)
+    share = 100 * (spent(burns) - before) / (time.monotonic() - then)  # 100 where a core is free for it
+    meter.close()
+    assert usage.rank == 3 and usage.cpu_percent == pytest.approx(share, abs=25)
+    assert usage.cpu_percent > 10, "and it did burn"
+    assert usage.machine_cpu_percent > 5
+
+
+def test_memory_is_what_the_process_holds(begin: Begin, tmp_path: Path) -> None:
+    holds, idles = begin(HOLD), begin("input()")
+    assert holds.stdout and holds.stdout.readline() == b"\n"
+    meter = Meter({0: holds.pid, 1: idles.pid}, {0: "", 1: ""}, tmp_path, 0.3)
+    first, second = looked(meter)
+    meter.close()
+    assert (first.rank, second.rank) == (0, 1)
+    assert 200 * MB <= first.memory_bytes <= 260 * MB
+    assert 0 < second.memory_bytes <= 60 * MB and second.cpu_percent < 50
+    assert 0 < first.machine_memory_bytes < first.machine_memory_total_bytes == machine.memory_bytes()
+    assert first.disk_free_bytes == pytest.approx(machine.free_bytes(tmp_path), rel=0.05)
+    assert (first.gpu_percent, first.gpu_memory_bytes, first.gpu_celsius) == (None, None, None)
+
+
+def test_one_that_has_ended_is_not_told_of(begin: Begin, tmp_path: Path) -> None:
+    ends, idles = begin("pass"), begin("input()")
+    os.waitid(os.P_PID, ends.pid, os.WEXITED | os.WNOWAIT)  # not waited for, as until the follower looks
+    meter = Meter({0: ends.pid, 1: idles.pid}, {0: "", 1: ""}, tmp_path, 0.05)
+    assert [usage.rank for usage in looked(meter)] == [1]
+    meter.close()
+
+
+def test_a_disk_that_does_not_answer_is_unknown(begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(path: Path) -> int:
+        raise OSError(116, "Stale file handle")
+
+    monkeypatch.setattr(machine, "free_bytes", gone)
+    meter = Meter({0: begin("input()").pid}, {0: ""}, tmp_path, 0.05)
+    assert looked(meter)[0].disk_free_bytes is None
+    meter.close()
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "usage"]
+
+
+def test_it_looks_until_it_is_closed_and_not_at_all_where_nobody_asks(begin: Begin, tmp_path: Path) -> None:
+    pids = {0: begin("input()").pid}
+    assert not threads()
+    meter = Meter(pids, {0: ""}, tmp_path, 0.0)
+    assert not threads() and meter.take() == []
+    meter = Meter(pids, {0: ""}, tmp_path, 0.05)
+    looked(meter)
+    meter.close()
+    for thread in threads():
+        thread.join(5)
+    assert not threads()
+
+
+def test_a_job_tells_what_its_processes_use_and_leaves_no_thread(tmp_path: Path) -> None:
+    code = "import time; time.sleep(1)"
+    plan = Plan(tuple(Process(rank, (sys.executable, "-c", code)) for rank in range(2)))
+    lock = os.open(tmp_path / "lock", os.O_CREAT)
+    job = LocalJob(plan, tmp_path, lock, os.environ, usage_s=0.2)
+    found: list[Usage] = []
+    while job.exit_code() is None:
+        found += job.usage()
+        time.sleep(0.05)
+    os.close(lock)
+    assert {usage.rank for usage in found} == {0, 1}
+    for thread in threads():
+        thread.join(5)
+    assert not threads()
+
+
+@pytest.mark.parametrize(("processes", "seconds"), [(1, 15), (8, 15), (64, 120)])
+def test_many_processes_are_looked_at_less_often(processes: int, seconds: float) -> None:
+    """Eight processes make 46 thousand events a day; so do more."""
+    plan = Plan(tuple(Process(rank, ("true",)) for rank in range(processes)))
+    assert Local().usage_pause_s(plan) == seconds
+
+
+def test_a_look_costs_next_to_nothing(begin: Begin, tmp_path: Path) -> None:
+    """Below 0.2 % of a core at every 15 s: 30 ms of CPU time a look; here of two processes."""
+    meter = Meter({0: begin("input()").pid, 1: begin("input()").pid}, {0: "", 1: ""}, tmp_path, 0.001)
+    looked(meter)
+    meter.take()
+    before, looks = time.process_time(), 0
+    while looks < 20:
+        looks += len(looked(meter)) / 2
+    cost = (time.process_time() - before) / looks
+    meter.close()
+    assert cost < 0.030, f"{1000 * cost:.1f} ms"
+
+
+# ---- a container's memory
+
+
+def test_a_container_with_a_limit_tells_its_own_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """512 GB of the machine say nothing in a container of 1 GB; files that are cached can be given back."""
+    for name, text in [
+        ("max", f"{1 << 30}\n"),
+        ("current", f"{600 * MB}\n"),
+        ("stat", f"anon 5\ninactive_file {100 * MB}\n"),
+    ]:
+        (tmp_path / name).write_text(text)
+    current, stat = str(tmp_path / "current"), str(tmp_path / "stat")
+    monkeypatch.setattr(machine, "_LIMITS", (str(tmp_path / "max"),))
+    monkeypatch.setattr(machine, "_USED", ((str(tmp_path / "none"), stat, "x"), (current, stat, "inactive_file")))
+    assert (machine.used_memory_bytes(), machine.memory_bytes()) == (500 * MB, 1 << 30)
+    (tmp_path / "max").write_text("max\n")
+    assert machine.used_memory_bytes() == pytest.approx(
+        psutil.virtual_memory().total - psutil.virtual_memory().available, rel=0.2
+    )

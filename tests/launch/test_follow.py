@@ -1,0 +1,81 @@
+"""One loop hears everything: what it writes down, and what it takes for a sign of life."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from launcher.engines.torch import Torch
+from launcher.events import Event, Stalled, Step, Usage, WentOn, events_of, to_line
+from launcher.launch import watchdog
+from launcher.launch.folder import Folder, rewind
+from launcher.launch.follow import Follower, follow
+from launcher.launch.heed import Asked
+from launcher.launch.watchdog import Watch
+from launcher.spec.cluster import Stack
+
+
+def usage(rank: int) -> Usage:
+    return Usage(
+        rank=rank, host="h", cpu_percent=100.0, memory_bytes=1, machine_cpu_percent=50.0, machine_memory_bytes=2,
+        machine_memory_total_bytes=4, disk_free_bytes=None,
+    )  # fmt: skip
+
+
+class Silent:
+    """A process that uses CPU and says nothing, for so many seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self.until = time.monotonic() + seconds
+
+    def lines(self) -> list[str]:
+        return []
+
+    def exit_code(self) -> int | None:
+        return 0 if time.monotonic() > self.until else None
+
+    def failed_rank(self) -> int | None:
+        return None
+
+    def news(self) -> list[Event]:
+        return []
+
+    def lost(self) -> str:
+        return ""
+
+    def stacks(self, wait_s: float) -> list[Stack]:
+        return []
+
+    def usage(self) -> list[Usage]:
+        return [usage(0)]
+
+    def stop(self, number: int) -> None:
+        raise AssertionError("nobody asked")
+
+    def kill(self) -> None:
+        raise AssertionError("nobody asked")
+
+
+def test_what_a_process_uses_is_no_sign_that_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that spins for ever in a deadlock is told of again and again, and is named all the same."""
+    monkeypatch.setattr(watchdog, "UNKNOWN_S", 0.2)
+    folder, job = Folder(tmp_path), Silent(0.8)
+    with closing(Follower(folder, lambda *_: None)) as follower:
+        assert follow(job, Torch(), follower, Watch(2.0, 0.0, [], time.monotonic()), Asked(job, folder)) == 0
+        state = follower.state
+    told = list(events_of(folder.events))
+    assert sum(isinstance(event, Stalled) for event in told) == 1
+    assert not [event for event in told if isinstance(event, WentOn)]
+    assert state.stalled and state.usage[0].cpu_percent == 100.0
+    assert (tmp_path / "console.log").read_text().count("\n") == 1, "and what is used is no line for a person"
+
+
+def test_it_stays_where_training_goes_back(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    (tmp_path / "logs" / "attempt_1").mkdir(parents=True)
+    told = [to_line(event) for event in (Step(step=1, metrics={}), usage(0), Step(step=2, metrics={}), usage(1))]
+    rewind(folder, told, Path("step_000001"))
+    assert [type(event) for event in events_of(folder.events)] == [Step, Usage, Usage]
