@@ -27,7 +27,7 @@ print("loaded", code, [name for name in {HEAVY} if name in sys.modules])
     "words",
     [["--help"], ["train", "--help"], ["plan", *WORDS], ["plan", "--json", *WORDS], ["runs"], ["show", "r"],
      ["config", "show"], ["config", "show", "engine"], ["config", "diff", " ".join(WORDS), " ".join(WORDS)],
-     ["logs", "r"], ["stop", "r"], ["checkpoints", "r"], ["model", "merge", "--help"],
+     ["watch", "r"], ["logs", "r"], ["stop", "r"], ["checkpoints", "r"], ["model", "merge", "--help"],
      ["rerun", "--help"], ["plan", "-m", *WORDS, "seed=0,1"],
      ["cluster", "up", "--help"], ["cluster", "manifest", "--kind=skypilot", *WORDS],
      ["plan", "algorithm=sft", "model=tiny", "data=files", "data.train_files=a.jsonl", "data.train_batch_size=1"]],

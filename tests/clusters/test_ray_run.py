@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from launcher.clusters.ray.job import PREFIX
-from launcher.events import Waiting, events_of
+from launcher.events import Usage, Waiting, events_of
 from launcher.state import fold
 
 ON_RAY = ["cluster=ray", "algorithm=grpo"]
@@ -59,10 +59,14 @@ def test_two_processes_on_ray_give_what_two_plain_ones_give(rlrun: Any, small: l
         "hardware.nproc_per_node=2",
         "trainer.total_training_steps=6",
         "trainer.save_freq=3",
+        "cluster.usage_s=0.2",
     ]
     for cluster in ("local", "ray"):
         ran = rlrun("train", *words, f"cluster={cluster}", f"trainer.experiment_name={cluster}")
         assert ran.returncode == 0, ran.stderr
+        used = [event for event in events_of(rlrun.run(cluster) / "events.jsonl") if isinstance(event, Usage)]
+        assert {usage.rank for usage in used} == {0, 1}, "and each tells what it uses"
+        assert max(usage.memory_bytes for usage in used) > 100 << 20, "which is more than a Python without torch"
     assert result(rlrun.run("local"), 6) == result(rlrun.run("ray"), 6)
 
 

@@ -1,0 +1,220 @@
+"""Runs that go on without the terminal they were typed in, through the real command line."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import signal
+import stat
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.events import Step, events_of
+from launcher.launch import detach
+from launcher.launch.folder import Folder, holder
+from launcher.launch.resolve import resolve
+from launcher.problems import Problems
+from launcher.state import RunState, fold
+
+RLRUN = [str(Path(sys.executable).parent / "rlrun")]
+LAST = 150
+LONG = ["algorithm=sft", f"trainer.total_training_steps={LAST}", "trainer.save_freq=100", "trainer.test_freq=-1",
+        "trainer.micro_batch_size_per_gpu=1"]  # fmt: skip
+ENDLESS = ["algorithm=sft", "trainer.total_training_steps=100000", "trainer.test_freq=-1"]
+
+
+@pytest.fixture
+def rlrun(tmp_path: Path, commands: Any) -> Iterator[Any]:
+    made = commands(tmp_path)
+    yield made
+    for lock in tmp_path.glob("runs/*/*/.lock"):
+        made("stop", "--now", str(lock.parent))
+
+
+def state_of(run: Path) -> RunState:
+    return fold(events_of(run / "events.jsonl"))
+
+
+def steps_of(run: Path) -> list[int]:
+    return [event.step for event in events_of(run / "events.jsonl") if isinstance(event, Step)]
+
+
+class Terminal:
+    """A terminal of its own with a shell, as a window has one."""
+
+    def __init__(self, rlrun: Any, typed: str) -> None:
+        self.ours, inside = pty.openpty()
+
+        def become_its_own() -> None:
+            os.setsid()
+            fcntl.ioctl(inside, termios.TIOCSCTTY, 0)
+
+        its = {"cwd": rlrun.folder, "stdin": inside, "stdout": inside, "stderr": inside}
+        self.shell = subprocess.Popen(["sh", "-c", typed], preexec_fn=become_its_own, **its)  # type: ignore[call-overload]
+        os.close(inside)
+
+    def read_until(self, text: str) -> str:
+        said = b""
+        while text.encode() not in said:
+            said += os.read(self.ours, 65536)
+        return said.decode()
+
+    def close(self) -> None:
+        os.close(self.ours)
+        assert self.shell.wait(10) == -signal.SIGHUP, "the shell was told"
+
+
+def typed(words: list[str]) -> str:
+    return " ".join([*RLRUN, *words])
+
+
+@pytest.mark.slow
+def test_a_terminal_that_is_closed_changes_nothing(rlrun: Any, small: list[str], until: Callable[..., None]) -> None:
+    words = typed(["train", "-d", *small, *LONG, "trainer.experiment_name=away"])
+    terminal, run = Terminal(rlrun, f"{words} && sleep 1000"), rlrun.run("away")
+    said = terminal.read_until("stop")
+    assert "rlrun/away goes on by itself" in said and "rlrun watch runs/rlrun/away" in said
+    who = holder(Folder(run))
+    assert who
+    pid = int(who["pid"])
+    assert os.getsid(pid) == pid and os.readlink(f"/proc/{pid}/fd/0") == "/dev/null"
+    assert run / "detached.log" == Path(os.readlink(f"/proc/{pid}/fd/1")) == Path(os.readlink(f"/proc/{pid}/fd/2"))
+    before = len(steps_of(run))
+    assert before < LAST
+    terminal.close()
+    until(lambda: holder(Folder(run)) is None, 120)
+    assert (state_of(run).status, steps_of(run)) == ("finished", list(range(LAST + 1)))
+    assert (run / "detached.log").read_text().splitlines() == (run / "console.log").read_text().splitlines()
+    assert stat.S_IMODE((run / "detached.log").stat().st_mode) == 0o600
+
+
+@pytest.mark.slow
+def test_also_one_that_is_closed_before_the_run_is_taken_up(
+    rlrun: Any, small: list[str], until: Callable[..., None]
+) -> None:
+    words = typed(
+        ["train", "-d", *small, "algorithm=sft", "trainer.total_training_steps=2", "trainer.experiment_name=early"]
+    )
+    terminal, run = Terminal(rlrun, f"exec {words}"), rlrun.run("early")
+    until(lambda: (run / "detached.log").exists())
+    terminal.close()
+    until(lambda: (run / "events.jsonl").exists() and state_of(run).status == "finished", 120)
+
+
+@pytest.mark.slow
+def test_it_can_be_stopped_and_gone_on_with_detached(rlrun: Any, small: list[str], until: Callable[..., None]) -> None:
+    ran = rlrun("train", "-d", *small, *ENDLESS)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    (run,) = (rlrun.folder / "runs" / "rlrun").iterdir()
+    assert ran.stdout.splitlines() == [
+        f"rlrun/{run.name} goes on by itself",
+        *(f"  rlrun {command} runs/rlrun/{run.name}" for command in ("watch", "status", "logs -f", "stop")),
+    ]
+    assert holder(Folder(run)), "it was returned from once somebody was at it"
+    held = rlrun("train", "-d", "--resume", run.name)
+    assert held.returncode == 2
+    assert re.fullmatch(rf"✗ rlrun/{run.name}: is being written by process \d+ on \S+; rlrun stop .+\n", held.stderr)
+    until(lambda: len(steps_of(run)) > 3)
+    assert rlrun("stop", run.name).returncode == 0
+    first = state_of(run)
+    assert first.status == "stopped"
+    assert rlrun("train", "-d", "--resume", run.name).returncode == 0
+    until(lambda: state_of(run).step > first.step)
+
+
+@pytest.mark.slow
+def test_a_sweep_goes_on_by_itself(rlrun: Any, small: list[str], until: Callable[..., None]) -> None:
+    ran = rlrun("train", "-d", "-m", *small, "algorithm=sft", "trainer.total_training_steps=2", "seed=0,1")
+    assert ran.returncode == 0, ran.stderr
+    name = "sft-llama-16x1-sweep1"
+    assert ran.stdout.splitlines()[0] == f"rlrun/{name} goes on by itself"
+    until(lambda: holder(Folder(rlrun.run(name))) is None, 120)
+    shown = rlrun("status", name).stdout
+    assert shown.count("finished") == 2
+    watched = rlrun("watch", name)
+    assert watched.returncode == 2 and "is a sweep; rlrun status, or watch with one of its runs" in watched.stderr
+
+
+# ---- what is refused
+
+
+REFUSED = [
+    (["algorithm=sft", "model=tiny", "data=reverse", "data.train_batch_size=7000"], "data.train_batch_size: got 7000"),
+    (["algorithm=stf", "model=tiny"], "algorithm: "),
+    (["--dry-run", "algorithm=sft"], "--dry-run: starts nothing that could go on by itself; without -d would do"),
+    (["--resume", "none"], "none"),
+    (["-m", "algorithm=sft", "model=tiny", "data=reverse", "seed=0,1", "optim.lr=x"], "optim.lr"),
+]
+
+
+@pytest.mark.parametrize(("words", "line"), REFUSED, ids=[row[1].split(":")[0] for row in REFUSED])
+def test_what_can_be_refused_is_before_anything_is_made(rlrun: Any, words: list[str], line: str) -> None:
+    ran = rlrun("train", "-d", *words)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.startswith("✗ ") and line in ran.stderr
+    assert not (rlrun.folder / "runs").exists()
+
+
+def test_what_only_the_new_process_can_refuse_is_said_here(rlrun: Any) -> None:
+    run = rlrun.run("broken")
+    run.mkdir(parents=True)
+    (run / "spec.yaml").write_text("[")
+    ran = rlrun("train", "-d", "--resume", "broken")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    line = "✗ runs/rlrun/broken/spec.yaml: cannot be read, while parsing a flow node; a new run would do\n"
+    assert ran.stderr == line == (run / "detached.log").read_text()
+    assert rlrun("train", "-d", "--resume", "broken").stderr == line, "and not what stood there before"
+
+
+def test_a_log_that_leads_elsewhere_is_not_written(rlrun: Any) -> None:
+    run = rlrun.run("linked")
+    run.mkdir(parents=True)
+    (run / "spec.yaml").write_text("[")
+    (rlrun.folder / "precious").write_text("mine")
+    (run / "detached.log").symlink_to(rlrun.folder / "precious")
+    ran = rlrun("train", "-d", "--resume", "linked")
+    assert ran.returncode == 2 and "detached.log: is a link" in ran.stderr
+    assert (rlrun.folder / "precious").read_text() == "mine"
+
+
+def test_ctrl_c_before_it_is_taken_up_ends_it(rlrun: Any, small: list[str], until: Callable[..., None]) -> None:
+    """The run waits for processes of an earlier one that still hold it."""
+    run = rlrun.run("held")
+    run.mkdir(parents=True)
+    with (run / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        process = rlrun.begin("train", "-d", *small, *ENDLESS, "trainer.experiment_name=held")
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        until(lambda: children.read_text())
+        child = int(children.read_text())
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        assert not Path(f"/proc/{child}").exists()
+    assert not (run / "spec.yaml").exists()
+
+
+def test_names_that_are_made_here_are_nobody_elses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = resolve(["algorithm=sft", "model=tiny", "data=reverse", f"trainer.run_root={tmp_path}"])
+    names = [detach._made(run).path.name for _ in range(2)]
+    assert names == [f"{run.label}-1", f"{run.label}-2"]
+    raced = iter([names[0], names[1], f"{run.label}-3"])
+    monkeypatch.setattr(detach, "free_name", lambda *_: next(raced))  # others take what was free a moment ago
+    assert detach._made(run).path.name == f"{run.label}-3"
+
+
+def test_a_project_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "rlrun").symlink_to(tmp_path)
+    run = resolve(["algorithm=sft", "model=tiny", "data=reverse", f"trainer.run_root={tmp_path / 'runs'}"])
+    with pytest.raises(Problems, match="is a link to elsewhere"):
+        detach._made(run)
