@@ -78,7 +78,7 @@ EXACT = [
     ("sampler.temprature=1", "sampler.temprature: TorchSampler has no setting 'temprature'; did you mean temperature?"),
     ("trainer.save_frq=1", "trainer.save_frq: Trainer has no setting 'save_frq'; did you mean save_freq?"),
     ("optim.wd=1", f"optim.wd: Optim has no setting 'wd'; it has {names(Optim)}"),  # nothing is near
-    ("cluster.ip=1", "cluster.ip: Local has no setting 'ip'; it has master_port, stall_factor, stall_grace_s"),
+    ("cluster.ip=1", "cluster.ip: Local has no setting 'ip'; it has master_port, stall_factor, stall_grace_s, usage_s"),
     # a typo in a group
     ("algoritm=grpo", "algoritm: no group or setting 'algoritm'; did you mean algorithm?"),
     ("modle.hidden_size=2", "modle.hidden_size: no group or setting 'modle'; did you mean model?"),
