@@ -49,7 +49,7 @@ def _below(launcher: psutil.Process, mark: str) -> list[psutil.Process]:
     return [one for one in launcher.children(recursive=True) if mark in " ".join(one.cmdline())]
 
 
-def _on(cluster: Nodes, number: int, mark: str) -> list[psutil.Process]:
+def on(cluster: Nodes, number: int, mark: str) -> list[psutil.Process]:
     """Processes of a node's network whose command line holds `mark`."""
     told = subprocess.run(["ip", "netns", "pids", cluster.space(number)], capture_output=True, text=True, check=True)
     found = []
@@ -64,12 +64,12 @@ def _on(cluster: Nodes, number: int, mark: str) -> list[psutil.Process]:
 
 def _worker(cluster: Nodes, launcher: psutil.Process) -> None:
     number = random.randrange(2)
-    for one in _on(cluster, number, "launcher.engines.torch.worker"):
+    for one in on(cluster, number, "launcher.engines.torch.worker"):
         one.kill()
 
 
 def _actor(cluster: Nodes, launcher: psutil.Process) -> None:
-    for one in _on(cluster, random.randrange(2), "ray::Rank"):
+    for one in on(cluster, random.randrange(2), "ray::Rank"):
         one.kill()
 
 
@@ -95,31 +95,31 @@ def _begin(cluster: Nodes, name: str, *words: str) -> subprocess.Popen[str]:
         return cluster.begin(0, [*RLRUN, "train", *typed], stdout=log, stderr=log)
 
 
-def _launcher(process: subprocess.Popen[str]) -> psutil.Process:
+def launcher_of(process: subprocess.Popen[str]) -> psutil.Process:
     """`rlrun` below what puts it on its node."""
     top = psutil.Process(process.pid)
     found = [one for one in [top, *top.children(recursive=True)] if "launcher" in one.cmdline()]
     return found[0] if found else top
 
 
-def _steps(folder: Path) -> list[tuple[int, float]]:
+def steps_told(folder: Path) -> list[tuple[int, float]]:
     return [(event.step, event.at) for event in events_of(folder / "events.jsonl") if isinstance(event, Step)]
 
 
 def one(cluster: Nodes, victim: str, number: int, expected: tuple[list[str], str], rng: random.Random) -> Outcome:
     folder = Path("runs/chaos") / f"{victim}-{number}"
     process, after = _begin(cluster, folder.name), rng.randrange(2, LAST - 4)
-    while process.poll() is None and not (folder.is_dir() and len(_steps(folder)) > after):
+    while process.poll() is None and not (folder.is_dir() and len(steps_told(folder)) > after):
         time.sleep(0.02)
     time.sleep(rng.uniform(0, 0.3))
-    at_step, killed = max((step for step, _ in _steps(folder)), default=0), time.time()
-    VICTIMS[victim][1](cluster, _launcher(process))
+    at_step, killed = max((step for step, _ in steps_told(folder)), default=0), time.time()
+    VICTIMS[victim][1](cluster, launcher_of(process))
     code = process.wait()
     if victim == "launcher":
         code = _begin(cluster, folder.name, "--resume", str(folder)).wait()
     equal = code == 0 and result_of(folder, LAST) == expected
     restarts = sum(isinstance(event, Restarted) for event in events_of(folder / "events.jsonl"))
-    again = [at for _, at in _steps(folder) if at > killed + 1]
+    again = [at for _, at in steps_told(folder) if at > killed + 1]
     return Outcome(victim, at_step, equal, min(again, default=time.time()) - killed, restarts)
 
 

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -34,7 +35,7 @@ def ms_per_step(cluster: str, number: int) -> float:
     words = [*RLRUN, "train", *WORDS, f"cluster={cluster}", f"trainer.experiment_name={name}"]
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
     told = [event.at for event in events_of(Path("runs/rlrun") / name / "events.jsonl") if isinstance(event, Step)]
-    paces = sorted(late - soon for soon, late in zip(told[5:], told[6:], strict=False))
+    paces = [late - soon for soon, late in pairwise(told[5:])]
     return 1000 * median(paces)
 
 

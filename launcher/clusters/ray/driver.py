@@ -139,11 +139,12 @@ class _Job:
 
     def _start(self) -> None:
         """All actors first, then where they meet, then their processes."""
+        assert self.group
         count = len(self.asked.processes) // self.asked.nnodes
-        remote = ray.remote(Rank)
+        remote, bundles = ray.remote(Rank), offers.order(self.group)
         for process in self.asked.processes:
             rank = process["rank"]
-            where = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=rank // count)
+            where = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=bundles[rank // count])
             options = {"num_cpus": self.asked.cpus, "num_gpus": self.asked.gpus, "max_concurrency": 4}
             self.actors[rank] = remote.options(scheduling_strategy=where, **options).remote()
         places = self.places = {rank: self._answer(rank, "look") for rank in self.actors}

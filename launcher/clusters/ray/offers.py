@@ -7,6 +7,7 @@ from typing import Any
 
 import ray
 from ray._private.state import available_resources_per_node  # nothing public tells it for each node
+from ray.util.placement_group import PlacementGroup, placement_group_table
 
 
 def missing(bundle: Mapping[str, float], count: int) -> str:
@@ -36,6 +37,13 @@ def _words(resources: Mapping[str, float], like: Mapping[str, float] | None = No
     return " and ".join(
         f"{resources.get(name, 0.0):g} {name}{'' if resources.get(name) == 1 else 's'}" for name in names
     )
+
+
+def order(group: PlacementGroup) -> list[int]:
+    """The bundles as ranks fill them: this node's first, as the run's folder is surely here and rank 0 writes it."""
+    nodes: dict[int, str] = placement_group_table(group)["bundles_to_node_id"]
+    here = ray.get_runtime_context().get_node_id()
+    return sorted(nodes, key=lambda bundle: (nodes[bundle] != here, bundle))
 
 
 def gone(rank: int, place: Mapping[str, Any]) -> str:
