@@ -86,7 +86,8 @@ def _attempts(tried: list[attempts.Attempt], running: bool) -> Table:
             table.add_row(name, "", "", "" if running and number == len(tried) else "nobody was left to tell", "")
         else:
             at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ended.at))
-            table.add_row(name, at, str(ended.step), Text(printable(ended.cause)), Text(printable(ended.why)))
+            cause, why = (Text(printable(" ".join(text.splitlines()))) for text in (ended.cause, ended.why))
+            table.add_row(name, at, str(ended.step), cause, why)
     return table
 
 

@@ -14,6 +14,7 @@ from launcher.files import write_whole
 from launcher.launch.folder import Folder
 
 FILE = "ended.json"
+YEAR_9999 = 253370764800.0  # Unix seconds: later is no time that can be shown
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ def _end(logs: Path) -> End | None:
     try:
         node = json_of((logs / FILE).read_bytes())
         rank = None if node["rank"] is None else int(node["rank"])
-        return End(str(node["cause"]), str(node["why"]), rank, int(node["step"]), float(node["at"]))
+        end = End(str(node["cause"]), str(node["why"]), rank, int(node["step"]), float(node["at"]))
+        return end if 0 <= end.at < YEAR_9999 else None
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None

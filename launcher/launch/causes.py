@@ -119,12 +119,12 @@ def left_by(rank: int, code: int | None, log: Path, read: Callable[[str], Iterab
         with log.open("rb") as file:
             begin = max(log.stat().st_size - TAIL_BYTES, 0)
             file.seek(begin)
-            lines = file.read().decode("utf-8", "replace").splitlines()[1 if begin else 0 :]  # the first may be half
+            lines = file.read().decode("utf-8", "replace").split("\n")[1 if begin else 0 :]  # the first may be half
     except FileNotFoundError:
         return Left(rank, code)
     crash, last = None, list[str]()
     for line in lines:
         events = list(read(line))
         crash = next((event for event in events if isinstance(event, Crashed)), crash)
-        last += [] if events else [line]
+        last += [] if events or not line.strip() else [line]
     return Left(rank, code, crash, last[-TAIL_LINES:])

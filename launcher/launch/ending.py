@@ -55,7 +55,8 @@ def failed(verdict: Verdict, logs: Path | None) -> Ending:
 def given_up(ending: Ending, restarts: int) -> Ending:
     """Of a fault after which the run does not go on by itself."""
     cause = ending.verdict.cause if ending.verdict else None
-    tries = f"; restarted {restarts} times without a new checkpoint" if restarts else ""
+    times = "once" if restarts == 1 else f"{restarts} times"
+    tries = f"; restarted {times} without a new checkpoint" if restarts and cause and cause.most != 0 else ""
     would_do = f"; {cause.would_do}" if cause and cause.would_do else ""
     return replace(ending, why=f"{ending.why}{tries}{would_do}")
 

@@ -247,15 +247,13 @@ def told_by(folder: Folder, read: Callable[[str], Iterable[Event]]) -> list[str]
 
     events.jsonl holds what was written down; `read` turns the lines of the last attempt's rank 0 into events.
     """
-    written = folder.events.read_text(encoding="utf-8", errors="replace") if folder.events.exists() else ""
-    lines = written.split("\n")[:-1]  # a half-written line is told again below
+    lines = written(folder)
     attempts = folder.attempts()
     log = attempts[-1] / "rank-0.log" if attempts else None
     start = attempts[-1] / "events_before" if attempts else None
     if log is None or start is None or not log.exists() or not start.exists():
         return lines
     before = int(start.read_text().strip() or 0)
-    written_down = heard_of(lines)
     with log.open("rb") as said:
         heard = [
             to_line(event)
@@ -263,7 +261,13 @@ def told_by(folder: Folder, read: Callable[[str], Iterable[Event]]) -> list[str]
             if line.endswith(b"\n")
             for event in read(line.decode("utf-8", "replace").rstrip("\n"))
         ]
-    return [*lines, *heard[max(written_down - before, 0) :]]  # what was written down is never doubted
+    return [*lines, *heard[max(heard_of(lines) - before, 0) :]]  # what was written down is never doubted
+
+
+def written(folder: Folder) -> list[str]:
+    """The whole lines of its log; a half-written one counts as never written."""
+    text = folder.events.read_text(encoding="utf-8", errors="replace") if folder.events.exists() else ""
+    return text.split("\n")[:-1]  # a text may hold what Python takes for the end of a line
 
 
 def heard_of(lines: Iterable[str]) -> int:

@@ -14,7 +14,7 @@ from launcher.files import write_whole
 from launcher.launch import attempts, back, ending
 from launcher.launch.causes import MEND, NODE, Cause, Verdict
 from launcher.launch.ending import Ending
-from launcher.launch.folder import Folder, Lock, heard_of
+from launcher.launch.folder import Folder, Lock, heard_of, written
 from launcher.launch.follow import POLL_S, Follower, Outcome, Show, follow
 from launcher.launch.heed import Asked, heeding
 from launcher.launch.watchdog import Watch
@@ -85,8 +85,7 @@ class Supervisor:
         if not self._pause(pause_s(restarts), follower, asked):
             return ending.stopped(asked.first, "", self.folder)
         logs = self.folder.new_attempt()
-        lines = self.folder.events.read_text(encoding="utf-8", errors="replace").splitlines()
-        write_whole(logs / "events_before", str(heard_of(lines)))
+        write_whole(logs / "events_before", str(heard_of(written(self.folder))))
         try:
             end = self._run(step, logs, follower, asked)
         except Interrupted:
@@ -121,9 +120,10 @@ class Supervisor:
             kills = machine.oom_kills() - kills
             return ending.of_job(code, job, run, self.folder, logs, follower, asked, kills)
         finally:
+            self._starting = False  # before the job goes: a signal that comes now interrupts nothing
             if self._job:
                 self._job.kill()
-            self._job, self._starting = None, False
+            self._job = None
 
     def _again(self, step: int, end: Ending, row: list[Cause]) -> tuple[int, list[Event]] | None:
         """The step to go on after, and what there is to tell then; None where the run ends. `row` are the restarts

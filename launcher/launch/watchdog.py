@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 
 from launcher.events import Event, Loaded, Phase, Saved, Stalled, Started, Step
+from launcher.monitor.lines import compact
 from launcher.spec.cluster import Stack
 from launcher.state import RunState
 
@@ -51,9 +52,9 @@ class Watch:
             return ""
         self._told = True
         doing = self._phase or state.phase or "training"
-        it = doing if doing in OWN_TIME else "a step"
-        takes = f"{it} took {usual:.2g} s" if usual is not None else f"{it} was not seen before"
-        return f"nothing for {self._silent_s:.0f} s while {doing}, and {takes}"
+        which = "which" if self._phase else "where a step"
+        took = "was not seen before" if usual is None else f"took {compact(usual)} s before"
+        return f"nothing for {self._silent_s:.0f} s in phase {doing}, {which} {took}"
 
     def _tick(self, now: float) -> None:
         self._silent_s += min(now - self._looked, LATE_S)

@@ -46,7 +46,7 @@ class Scripted:
 
     def __init__(self, attempt: Attempt, folder: Folder, logs: Path, begin: int) -> None:
         self.attempt, self.looks, self.asked = attempt, 0, list[int]()
-        told: list[Event] = [] if begin else [Started(run="p/a", algorithm="SFT", processes=1)]
+        told: list[Event] = [] if begin else [Started(run="p/\u2028a", algorithm="SFT", processes=1)]
         told += [Step(step=begin + number, metrics={"train/loss": 1.0}) for number in range(1, attempt.steps + 1)]
         told += [attempt.crash] if attempt.crash else []
         self.told = [f"{MARK}{to_line(event)}" for event in told]

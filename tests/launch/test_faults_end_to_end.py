@@ -129,7 +129,7 @@ def test_where_restarts_are_spent_the_run_fails(rlrun: Any, small: list[str], un
         os.kill(workers(process.pid)[0], signal.SIGKILL)
     assert process.wait(timeout=60) == 1
     why = state_of(run).why
-    assert state_of(run).status == "failed" and why.endswith("; restarted 1 times without a new checkpoint")
+    assert state_of(run).status == "failed" and why.endswith("; restarted once without a new checkpoint")
     assert f"✗ {why}" in (rlrun.folder / "said").read_text()
 
 

@@ -29,6 +29,8 @@ def test_a_killed_process_is_started_again_and_nothing_is_told_twice(supervised:
     assert first.ended.why == again.why and "killed by SIGKILL" in again.why and "attempt_1/rank-0.log" in again.why
     assert last.ended and (last.ended.cause, last.ended.why, last.ended.step) == ("finished", "", 6)
     assert (ran.folder.path / "logs" / "attempt_1" / "undone.jsonl").read_text().count('"step":3') == 1
+    before = (ran.folder.path / "logs" / "attempt_2" / "events_before").read_text()
+    assert before == "3", "what the launcher told itself is not counted, and a name's odd letters end no line"
     console = ran.folder.console.read_text().splitlines()
     assert [line.split(" - ")[0] for line in console if line.startswith("step:")] == [f"step:{n}" for n in range(1, 7)]
     assert f"restart 1: {again.why}; attempt 2 goes on from step 2" in console
@@ -119,3 +121,10 @@ def test_who_may_restart(cause: Cause, row: list[Cause], most: int, may: bool) -
 
 def test_pauses_grow_to_a_minute() -> None:
     assert [pause_s(number) for number in range(9)] == [0, 1, 2, 4, 8, 16, 32, 60, 60]
+
+
+def test_a_fault_that_is_not_retried_says_nothing_of_restarts(supervised: Callable[..., Any]) -> None:
+    """There may have been a checkpoint since."""
+    bug = Crashed(lines=("ValueError: x",), mendable=False)
+    ran = supervised([KILL, {"steps": 2, "saves": (1,), "code": 1, "crash": bug}])
+    assert ran.outcome.exit_code == 1 and "restarted" not in ran.outcome.state.why

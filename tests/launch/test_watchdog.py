@@ -60,14 +60,14 @@ def test_how_long_it_may_be_silent(told: list[Event], limit: float) -> None:
     made, state = watch(told)
     ((at, why),) = silent(made, state, 1000.0, limit + 700.0)  # once, however long it lasts
     assert limit < at <= limit + 1.0
-    assert f"nothing for {at:.0f} s while " in why
+    assert f"nothing for {at:.0f} s in phase " in why
 
 
 def test_an_attempt_knows_what_those_before_it_took() -> None:
     before = [*TRAINED, *SAVED, Restarted(at=900.0, step=5, attempt=2, cause="killed", why="")]
     made, state = Watch(2.0, 8.0, before, 1000.0), fold(before)
     ((at, why),) = silent(made, state, 1000.0, 100.0)
-    assert 48.0 < at <= 49.0 and why == "nothing for 48 s while loading, and loading took 20 s"
+    assert 48.0 < at <= 49.0 and why == "nothing for 48 s in phase loading, which took 20 s before"
     made = Watch(2.0, 8.0, before, 1000.0)
     made.hear([Phase(at=0.0, name="saving")], 1001.0)
     assert [at for at, _ in silent(made, state, 1001.0, 100.0)] == [68.5]
