@@ -126,9 +126,14 @@ class Nodes:
         """
         began, wanted = time.monotonic(), sorted(self.ip(number) for number in range(self.count))
         while sorted((alive := self.alive()).values()) != wanted or gone in alive:
-            assert time.monotonic() - began < seconds, f"after {seconds:g} s these are alive: {alive}"
+            assert time.monotonic() - began < seconds, f"after {seconds:g} s these are alive: {alive}\n{self.told()}"
             time.sleep(0.2)
         return time.monotonic() - began
+
+    def told(self) -> str:
+        """What the keepers say of late."""
+        logs = [self.home(number).keeper_log.read_text().splitlines()[-8:] for number in range(self.count)]
+        return "\n".join(f"node {number}: {line}" for number, lines in enumerate(logs) for line in lines)
 
     def cut(self, number: int, *, off: bool = True) -> None:
         """Take a node's cable out, or put it in again."""

@@ -93,7 +93,9 @@ class Keeper:
         try:
             return self._watch(ray, before)
         finally:
-            processes.end(self.node, ray.pid if ray.poll() is None else None, GRACE_S, psutil.Process())
+            # a head is told of a node that leaves; where it has died there is nobody to tell
+            first = ray.pid if self.asked and ray.poll() is None else None
+            processes.end(self.node, first, GRACE_S, psutil.Process())
             ray.wait()
 
     def _watch(self, ray: subprocess.Popen[bytes], before: int) -> str:

@@ -31,6 +31,7 @@ TUNED = {
 def argv(node: Node) -> list[str]:
     """Ports that Ray would fix are given free ones, so that no two nodes of a machine meet."""
     words = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
+    words += ["--include-log-monitor=false"]  # what our processes say goes another way
     words += [f"--node-ip-address={node.ip}", f"--temp-dir={node.temp}", "--log-color=false"]
     ports = free_ports(4)
     if node.head:
