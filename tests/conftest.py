@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -18,6 +19,10 @@ import pytest
 from launcher.checkpoints import sha256
 from launcher.events import Event, Step, events_of
 from launcher.metrics import TIMES
+
+for _number in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(_number) is signal.SIG_IGN:  # in the background of a shell; children would, too
+        signal.signal(_number, signal.SIG_DFL)
 
 RLRUN = [str(Path(sys.executable).parent / "rlrun")]
 MODEL = ["model=tiny", "model.hidden_size=16", "model.num_hidden_layers=1", "model.intermediate_size=32"]
