@@ -5,6 +5,7 @@ SEEDS ?= 0
 KILLS ?= 20
 SEED ?= 0
 RUNS ?= 5
+ROUNDS ?= 1
 PEERS ?= .venv-oracles
 VERL ?= .venv-verl
 VLLM ?= .venv-vllm
@@ -12,7 +13,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint chaos bench oracles peers compare data test-verl test-vllm weight-sync docs picture settings \
-	clean merge downloads secrets launches memory nodes test-slurm
+	clean merge downloads secrets launches memory nodes node-runs node-chaos ray-overhead test-slurm
 
 help:  ## list what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +47,15 @@ chaos: $(VENV)/ready-dev  ## kill a run KILLS times at random moments; each must
 
 nodes: $(VENV)/ready-dev  ## kill parts of a Ray cluster of 3 nodes on this machine (root): seconds until it is whole again
 	$(VENV)/bin/python benchmarks/nodes.py 3 $(RUNS)
+
+node-runs: $(VENV)/ready-dev  ## runs over 4 nodes on this machine (root): against one, missing GPUs, SIGSTOP, SIGTERM
+	$(VENV)/bin/python benchmarks/node_runs.py 4
+
+node-chaos: $(VENV)/ready-dev  ## kill parts of runs over two nodes on this machine (root); each must end as if untouched
+	$(VENV)/bin/python benchmarks/node_chaos.py $(ROUNDS) $(SEED)
+
+ray-overhead: $(VENV)/ready-dev  ## what Ray costs a training step of 200 ms
+	$(VENV)/bin/python benchmarks/ray_overhead.py $(RUNS)
 
 test-slurm: $(VENV)/ready-dev  ## runs in a Slurm made on this machine (root): preempted, out of time, stopped, resumed
 	$(VENV)/bin/python benchmarks/slurm.py
