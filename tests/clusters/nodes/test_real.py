@@ -65,12 +65,14 @@ def users() -> Iterator[list[User]]:
         user.home.mkdir(mode=0o700)
         os.chown(user.home, user.uid, user.uid)
         made.append(user)
-    if made[0].run("--help", check=False).returncode:
-        pytest.skip("another user may not run this Python")
-    yield made
-    for user in made:
-        user.run("down", check=False)
-    shutil.rmtree(folder)
+    try:
+        if made[0].run("--help", check=False).returncode:
+            pytest.skip("another user may not run this Python")
+        yield made
+    finally:
+        for user in made:
+            user.run("down", check=False)
+        shutil.rmtree(folder)
 
 
 def test_two_users_of_one_machine_do_not_meet(users: list[User]) -> None:
