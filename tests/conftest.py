@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from launcher.checkpoints import sha256
-from launcher.events import Event, Step, events_of
+from launcher.events import KEPT, Event, Step, events_of
 from launcher.metrics import TIMES
 
 for _number in (signal.SIGINT, signal.SIGHUP):
@@ -83,8 +83,9 @@ def until() -> Callable[..., None]:
 
 
 def told(folder: Path) -> list[str]:
-    """A run's events as they must be again in an equal run: clocks and the run's name taken off."""
-    return [_without_times(event) for event in events_of(folder / "events.jsonl")]
+    """A run's events as they must be again in an equal run: clocks, the run's name, and what became of its processes
+    taken off."""
+    return [_without_times(event) for event in events_of(folder / "events.jsonl") if not isinstance(event, KEPT)]
 
 
 def _without_times(event: Event) -> str:

@@ -37,12 +37,11 @@ class Kind(StrEnum):
 def manifest(kind: Kind, words: Sequence[str], config_dir: Path | None, image: str | None) -> str:
     """Raises `Problems` for words that make no run, or where `image` is missing or would be ignored."""
     if kind is Kind.KUBERAY and not image:
-        raise Problems(["--image: kuberay starts containers; an image that has rlrun[ray] would do"])
+        raise Problems(["--image: kuberay starts containers; an image that has rlrun would do"])
     if kind is Kind.SLURM and image:
         raise Problems(["--image: slurm starts processes; cluster.setup, for what has to be loaded, would do"])
-    # what is asked of machines does not depend on who starts them, so one cluster serves to judge the words
-    judged = [word for word in words if not word.startswith("cluster=" if kind is Kind.SLURM else "cluster")]
-    run = resolve([*judged, "cluster=slurm"], config_dir)
+    judged = [word for word in words if not word.startswith("cluster=")]
+    run = resolve([*judged, *(["cluster=slurm"] if kind is Kind.SLURM else ON_RAY)], config_dir)
     name = run.trainer.experiment_name or run.label
     run = replace(run, trainer=replace(run.trainer, experiment_name=name))
     said = [word for word in words if not word.startswith(("cluster=", "trainer.experiment_name="))]
@@ -138,7 +137,7 @@ def _skypilot(run: RunSpec, begin: str, image: str | None) -> str:
         "resources": {**resources, **({"image_id": f"docker:{image}"} if image else {})},
         "volumes": {MOUNT: "rlrun"},
         "secrets": {"RLRUN_TOKEN": None},
-        "setup": "rlrun --version || pip install 'rlrun[ray]'\n",
+        "setup": "rlrun --version || pip install rlrun\n",
         "run": f"""\
 head=$(echo "$SKYPILOT_NODE_IPS" | head -n1):{PORT}
 if [ "$SKYPILOT_NODE_RANK" != 0 ]; then

@@ -32,7 +32,7 @@ def begun(tmp_path: Path) -> Iterator[Callable[..., LocalJob]]:
 
     def begin(*programs: str) -> LocalJob:
         plan = Plan(tuple(Process(rank, (sys.executable, "-c", text)) for rank, text in enumerate(programs)))
-        jobs.append(LocalJob(plan, tmp_path, lock))
+        jobs.append(LocalJob(plan, tmp_path, lock, os.environ))
         give_up = time.monotonic() + 30
         while not all("ready" in (tmp_path / f"rank-{rank}.log").read_text() for rank in range(len(programs))):
             assert time.monotonic() < give_up

@@ -168,7 +168,7 @@ def down(shell: Shell | None, tell: Tell) -> Down:
 def _free_home(doing: str) -> Home:
     """Raises `Problems` where this machine cannot begin."""
     if find_spec("ray") is None:
-        raise Problems(["ray: is not installed here; pip install 'rlrun[ray]' would do"])
+        raise Problems(["ray: is not installed here; pip install ray would do"])
     home = here()
     node = home.node()
     if node and home.kept():

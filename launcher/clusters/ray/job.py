@@ -31,8 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import machine
-from launcher.clusters.nodes.home import here
-from launcher.clusters.nodes.ray_start import joined
+from launcher.clusters.nodes.reach import reach
 from launcher.events import Crashed, Event, Usage, Waiting
 from launcher.spec.cluster import Failure, Stack, first_failure
 from launcher.spec.engine import Plan
@@ -78,27 +77,19 @@ class Asked:
     cwd: str
     temp: str
     """Folder of a cluster of our own."""
-    token: str
-    """File by which a cluster lets us in that `rlrun cluster` has brought up here."""
+    let_in: dict[str, str]
+    """Environment by which a running cluster lets the driver in."""
 
     @classmethod
     def of(cls, plan: Plan, logs: Path, address: str | None, wait_s: float, cpus: float, usage_s: float) -> Asked:
         env = {name: value for name, value in os.environ.items() if name.startswith(CARRIED) and name not in PLACED}
-        address, token = _reached(address)
+        reached = reach(address) if address else None
         return cls(
             processes=[{"rank": p.rank, "argv": list(p.argv), "env": dict(p.env)} for p in plan.processes],
-            nnodes=plan.nnodes, gpus=plan.gpus, cpus=cpus, usage_s=usage_s, logs=str(logs), address=address,
-            wait_s=wait_s, env=env, cwd=os.getcwd(), temp="" if address else _temp(), token=token,
+            nnodes=plan.nnodes, gpus=plan.gpus, cpus=cpus, usage_s=usage_s, logs=str(logs),
+            address=reached.address if reached else None, wait_s=wait_s, env=env, cwd=os.getcwd(),
+            temp="" if reached else _temp(), let_in=dict(reached.env) if reached else {},
         )  # fmt: skip
-
-
-def _reached(address: str | None) -> tuple[str | None, str]:
-    """The address and the token of this machine's node, where it is that cluster which is meant."""
-    home = here()
-    node = home.node() if address else None
-    if node is None or address not in ("auto", node.address):
-        return address, ""
-    return node.address, str(home.token)
 
 
 def _temp() -> str:
@@ -250,7 +241,7 @@ def _environment(asked: Asked) -> dict[str, str]:
     env = {
         **PATIENCE,
         **os.environ,
-        **(joined(Path(asked.token)) if asked.token else {}),
+        **asked.let_in,
         "RAY_USAGE_STATS_ENABLED": "0",
         "PYTHONUNBUFFERED": "1",
     }

@@ -9,6 +9,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from launcher import machine
+from launcher.clusters.nodes.reach import reach
 from launcher.launch.doctor import packages
 from launcher.launch.doctor.bridge import Bridge
 from launcher.launch.folder import Folder
@@ -106,7 +107,8 @@ def hardware(run: RunSpec, here: bool) -> Iterator[Verdict]:
 def nodes(address: str, count: int, each: Mapping[str, float], level: Level) -> Iterator[Verdict]:
     """The cluster at `address` against the nodes that a run asks for. What others hold of it is waited for."""
     try:
-        with closing(Bridge(address)) as bridge:
+        found = reach(address)
+        with closing(Bridge(found.address, found.env)) as bridge:
             there = [node for node in bridge.nodes if node.alive]
     except Problems as problems:
         yield from of_problems(problems.lines, level)
