@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -26,7 +26,7 @@ from launcher.clusters.ray import offers
 from launcher.clusters.ray.job import FAR_S, Asked
 from launcher.clusters.ray.joining import join
 from launcher.clusters.ray.rank import Rank
-from launcher.foreign import Fault, attempt
+from launcher.foreign import Fault, attempt, shortened
 from launcher.spec.cluster import Stack
 
 LOOK_S = 1.0  # between two looks at what is still missing
@@ -35,7 +35,11 @@ STOP_S = 5.0  # for killed processes to be gone
 
 
 class Refused(Exception):
-    """Why nothing was started."""
+    """Why nothing was started, and would not be another time."""
+
+
+class Lost(Exception):
+    """What was there and is no more."""
 
 
 def main() -> None:
@@ -50,8 +54,10 @@ def main() -> None:
         job.run()
     except Refused as refused:
         tell(refused=[str(refused)])
+    except Lost as lost:
+        tell(lost=str(lost))
     except RayError as error:  # the cluster itself is gone
-        job.lost(f"the Ray cluster does not answer any more: {type(error).__name__}")
+        tell(lost=f"the Ray cluster does not answer any more: {type(error).__name__}")
     job.end()
     if not asked.address:
         ray.shutdown()
@@ -168,12 +174,13 @@ class _Job:
 
     def _answer(self, rank: int, method: str, *words: Any) -> Any:
         task = getattr(self.actors[rank], method).remote(*words)
-        answered = attempt(partial(ray.get, task, timeout=START_S))
-        if isinstance(answered, Fault):
-            raise Refused(
-                f"cluster: the actor of rank {rank} does not start: {answered.reason}; rlrun doctor --nodes tells more"
-            )
-        return answered
+        try:
+            return ray.get(task, timeout=START_S)
+        except RayError as error:
+            why = f"the process of rank {rank} is not started: {shortened(' '.join(str(error).split()))}"
+            if isinstance(error, RayTaskError) or "No module named" in str(error):  # it would be so another time
+                raise Refused(f"cluster: {why}; rlrun doctor --nodes tells more") from error
+            raise Lost(why) from error
 
     # ---- meanwhile
 
@@ -213,10 +220,6 @@ class _Job:
         answered, _ = ray.wait(tasks, num_returns=len(tasks), timeout=wait_s + FAR_S / 2) if tasks else ([], [])
         told = [attempt(partial(ray.get, task)) for task in answered]
         return [stack for stacks in told if not isinstance(stacks, Fault) for stack in stacks]
-
-    def lost(self, why: str) -> None:
-        for rank in sorted(self.left):
-            self.tell(rank=rank, lost=why)
 
     # ---- after
 

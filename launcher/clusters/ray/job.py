@@ -13,6 +13,7 @@ starts at once, never hangs where Ray does, and outlives whatever becomes of the
     < {"rank": 1, "said": "...", "kept": true}          whole lines of a log; kept: this machine's file holds them too
     < {"rank": 1, "code": 0}                            its process ended
     < {"rank": 1, "lost": "node 10.0.0.2 is gone"}      with the node or the actor that it ran on
+    < {"lost": "the Ray cluster does not answer"}       and all that ran there
 """
 
 from __future__ import annotations
@@ -224,6 +225,8 @@ class RayJob:
                 self._stacks = [Stack(**stack) for stack in stacks]
             case {"usage": found}:
                 self._usage += [Usage(**each) for each in found]
+            case {"lost": why}:
+                self._lost = self._lost or why
             case {"waiting": text}:
                 self._news.append(Waiting(text=text))
             case {"refused": lines}:
