@@ -90,7 +90,7 @@ class LocalJob:
         self._log.seek(0, os.SEEK_END)
         self._half = b""
         pipes = [os.pipe() for _ in plan.processes]
-        self._sieve = _sieve(pipes, [logs / f"rank-{process.rank}.log" for process in plan.processes], shared)
+        self._sieve = sieve(pipes, [logs / f"rank-{process.rank}.log" for process in plan.processes], shared)
         for process, (_, mouth) in zip(plan.processes, pipes, strict=True):
             with (
                 (logs / f"rank-{process.rank}.log").open("ab") as log,
@@ -163,7 +163,7 @@ class LocalJob:
                 process.send_signal(number)
 
 
-def _sieve(pipes: list[tuple[int, int]], logs: list[Path], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+def sieve(pipes: list[tuple[int, int]], logs: list[Path], environment: dict[str, str]) -> subprocess.Popen[bytes]:
     """The process that reads all `pipes` into their `logs`; their reading ends are its own from here on."""
     argv = [sys.executable, "-P", "-m", "launcher.sieve"]
     for (source, _), log in zip(pipes, logs, strict=True):

@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import machine
+from launcher.clusters.local import sieve
 from launcher.clusters.nodes.reach import reach
 from launcher.events import Crashed, Event, Usage, Waiting
 from launcher.spec.cluster import Failure, Stack, first_failure
@@ -120,11 +121,14 @@ class RayJob:
         self._half = b""
         for process in asked.processes:
             (logs / f"rank-{process['rank']}.log").touch(mode=0o600)
-        with (logs / "driver.log").open("ab") as log:
-            self._driver = subprocess.Popen(
-                [sys.executable, "-P", "-m", "launcher.clusters.ray.driver"], stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE, stderr=log, pass_fds=(lock,), start_new_session=True, env=_environment(asked),
-            )  # fmt: skip
+        environment = _environment(asked)
+        source, mouth = os.pipe()
+        sieve([(source, mouth)], [logs / "driver.log"], environment)  # Ray may say anything
+        self._driver = subprocess.Popen(
+            [sys.executable, "-P", "-m", "launcher.clusters.ray.driver"], stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=mouth, pass_fds=(lock,), start_new_session=True, env=environment,
+        )  # fmt: skip
+        os.close(mouth)
         assert self._driver.stdout
         os.set_blocking(self._driver.stdout.fileno(), False)
         self._tell({"asked": asdict(asked)})
