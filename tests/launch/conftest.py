@@ -12,7 +12,7 @@ import pytest
 
 from launcher import checkpoints
 from launcher.engines.torch import MARK
-from launcher.events import Crashed, Event, Started, Step, events_of, to_line
+from launcher.events import Crashed, Event, Started, Step, Usage, events_of, to_line
 from launcher.launch import attempts, supervise
 from launcher.launch.folder import Folder, Lock
 from launcher.launch.follow import Outcome
@@ -66,6 +66,12 @@ class Scripted:
 
     def failed_rank(self) -> int | None:
         return 0 if self.attempt.code else None
+
+    def news(self) -> list[Event]:
+        return []
+
+    def usage(self) -> list[Usage]:
+        return []
 
     def lost(self) -> str:
         return ""

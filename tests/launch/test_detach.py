@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from launcher.events import Step, events_of
@@ -105,9 +106,18 @@ def test_also_one_that_is_closed_before_the_run_is_taken_up(
         ["train", "-d", *small, "algorithm=sft", "trainer.total_training_steps=2", "trainer.experiment_name=early"]
     )
     terminal, run = Terminal(rlrun, f"exec {words}"), rlrun.run("early")
-    until(lambda: (run / "detached.log").exists())
+    until(lambda: any(_goes_on(process) for process in psutil.process_iter()))
     terminal.close()
     until(lambda: (run / "events.jsonl").exists() and state_of(run).status == "finished", 120)
+
+
+def _goes_on(process: psutil.Process) -> bool:
+    """Whether it is the run `early` in a session of its own."""
+    try:
+        words = process.cmdline()
+        return "trainer.experiment_name=early" in words and "-d" not in words and os.getsid(process.pid) == process.pid
+    except (psutil.Error, ProcessLookupError):
+        return False
 
 
 @pytest.mark.slow

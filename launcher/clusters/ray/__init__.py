@@ -32,8 +32,8 @@ class Ray(Cluster):
         if hardware.nnodes == 1 or self.address:
             return []
         return [
-            f"hardware.nnodes: got {hardware.nnodes}, and this machine is one; 1, or the cluster.address of a cluster"
-            " (rlrun cluster up), would do"
+            f"hardware.nnodes: got {hardware.nnodes}, and this machine is one; 1 would do, or after rlrun cluster up"
+            " and join cluster.address=auto"
         ]
 
     @property
