@@ -27,10 +27,10 @@ from launcher.clusters.nodes.home import Home, Node, Phase, State
 from launcher.clusters.nodes.ray_start import UP, argv, environment, taken
 from launcher.problems import said
 
-POLL_S, KNOCK_S, EVERY_S = 0.1, 2.0, 1.0
+POLL_S, KNOCK_S, EVERY_S = 0.1, 2.0, 0.5
 START_S = 90.0  # Ray itself gives a node up after 30 s that it has not registered
 TRIES = 4  # at the first start, as a busy machine is too slow for Ray now and then; once it was up there is no end
-GONE = 2  # times in a row that the head's port is refused
+GONE = 1  # times that the head's port is refused: a new head may listen there soon, and has forgotten this node
 LEAST_S, MOST_S = 0.5, 10.0  # between two starts; it grows with each that does not come up
 GRACE_S = 8.0
 LOG_BYTES = 4 * 2**20
