@@ -25,6 +25,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	$(VENV)/bin/python -m compileall -q launcher
 	@touch $@
 
 $(VENV)/ready-dev: $(VENV)/ready

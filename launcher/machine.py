@@ -62,6 +62,18 @@ def interfaces() -> dict[str, str]:
     }
 
 
+def free_ports(count: int, host: str = "") -> list[int]:
+    """Different ones, each free a moment ago on the address `host`; empty: on every address of this machine."""
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind((host, 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()
+
+
 def lives(pid: int) -> bool:
     """Whether a process of this number runs here."""
     return bool(psutil.pid_exists(pid))

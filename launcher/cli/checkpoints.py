@@ -31,7 +31,7 @@ BELONGS: dict[Action, set[str]] = {
 }
 
 
-def checkpoints(
+def of_run(
     name: Name,
     action: Annotated[Action, typer.Argument(metavar="[list|best|export]", help="What to do.")] = "list",
     metric: Annotated[
@@ -48,7 +48,7 @@ def checkpoints(
     root: Root = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """List a run's checkpoints, print the path of the best, or export one as a plain model folder."""
+    """List a run's checkpoints, print the path of the best, or export one. What is exported is a plain model folder."""
     given = {"--metric": metric, "--no-verify": not verify, "--to": to, "--out": folder, "--step": step is not None,
              "--best": best, "--newest": newest, "--merge": fold, "--base": base}  # fmt: skip
     with problems_named():

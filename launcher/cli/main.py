@@ -7,22 +7,28 @@ from typing import Annotated, Any
 import typer
 
 from launcher import __version__
-from launcher.cli import (
-    advise,
-    checkpoints,
-    cluster,
-    config,
-    data,
-    doctor,
-    merge,
-    models,
-    plan,
-    rerun,
-    reward,
-    runs,
-    train,
-)
 from launcher.cli.blotting import blotting
+from launcher.cli.lazy import Entry, group
+
+COMMANDS = (
+    Entry("train", "train:train", "Start a run and follow it to its end."),
+    Entry("plan", "plan:plan", "Say what these words would run, and what would fail, before anything starts."),
+    Entry("doctor", "doctor:doctor", "Check this machine, or with --nodes a Ray cluster."),
+    Entry("advise", "advise:recommend", "Ask what you have, and answer with the command to run."),
+    Entry("rerun", "rerun:rerun", "Make a run again beside it, after saying what is different now."),
+    Entry("runs", "runs:list_runs", "List the runs, the latest first."),
+    Entry("show", "runs:show", "Show where a run, or each point of a sweep, stands."),
+    Entry("status", "runs:show", "Show where a run, or each point of a sweep, stands."),
+    Entry("watch", "runs:watch", "Watch a run until it ends, from any machine that sees its folder."),
+    Entry("logs", "runs:logs", "Print a run's console log; with --json its events."),
+    Entry("stop", "runs:stop", "Ask a run, or all that run of a sweep, to save and end."),
+    Entry("checkpoints", "checkpoints:of_run", "List a run's checkpoints, print the path of the best, or export one."),
+    Entry("config", "config:app", "What can be set, and in what two runs differ."),
+    Entry("data", "data:app", "Prepare, check and look at rows."),
+    Entry("model", "models:app", "Models: the catalogue, what is here, and fetching what is not."),
+    Entry("reward", "reward:app", "Try a reward before a run learns from it."),
+    Entry("cluster", "cluster:app", "Bring machines together, see how they stand, and end it."),
+)  # fmt: skip
 
 
 class Rlrun(typer.Typer):
@@ -34,7 +40,7 @@ class Rlrun(typer.Typer):
         return super().__call__(*args, **more)
 
 
-app = Rlrun(no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
+app = Rlrun(cls=group(*COMMANDS), no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
 
 def _version(asked: bool) -> None:
@@ -51,25 +57,6 @@ def main(
 ) -> None:
     """Start, watch and explain post-training runs of language models."""
 
-
-app.command("train")(train.train)
-app.command("plan")(plan.plan)
-app.command("doctor")(doctor.doctor)
-app.command("advise")(advise.recommend)
-app.command("rerun")(rerun.rerun)
-app.command("runs")(runs.list_runs)
-app.command("show")(runs.show)
-app.command("status")(runs.show)
-app.command("watch")(runs.watch)
-app.command("logs")(runs.logs)
-app.command("stop")(runs.stop)
-app.add_typer(config.app, name="config")
-app.add_typer(data.app, name="data")
-models.app.command("merge")(merge.merge)
-app.add_typer(models.app, name="model")
-app.command("checkpoints")(checkpoints.checkpoints)
-app.add_typer(reward.app, name="reward")
-app.add_typer(cluster.app, name="cluster")
 
 if __name__ == "__main__":
     app()

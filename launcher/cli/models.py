@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher.cli.downloads import showing
+from launcher.cli.merge import merge
 from launcher.cli.say import AsJson, out, printable, problems_named, say_json, say_problems, wide
 from launcher.hubs import manifest
 from launcher.hubs.repo import NetworkFaults
@@ -151,6 +152,9 @@ def sizes(
         table.add_row(Text(printable(name), "dim"), Text(printable(shown)), Text(amount, "bold"))
     out.print(table)
     return None
+
+
+app.command("merge")(merge)
 
 
 def _flat(node: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:

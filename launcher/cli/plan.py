@@ -40,7 +40,7 @@ def plan(
     as_yaml: Annotated[bool, typer.Option("--yaml", help="Print YAML, as spec.yaml holds it.")] = False,
     multirun: Multirun = False,
 ) -> None:
-    """Say what these words would run and what would fail, on this machine and before anything starts.
+    """Say what these words would run, and what would fail, before anything starts.
 
     Ends with 0, or with 1 where anything FAILs.
     """

@@ -18,7 +18,7 @@ from launcher.clusters.gpu_use import gpu_of
 from launcher.clusters.standing import STACK, stacks
 from launcher.clusters.usage import Meter
 from launcher.events import Event, Usage
-from launcher.machine import LOOPBACK
+from launcher.machine import LOOPBACK, free_ports
 from launcher.problems import said
 from launcher.settings import settings
 from launcher.spec.cluster import Cluster, Failure, Stack, first_failure
@@ -56,7 +56,7 @@ class Local(Cluster):
                 probe.bind((LOOPBACK, self.master_port))
             except OSError as error:
                 why = f"port {self.master_port} cannot be taken, {said(error)}"
-                return [f"cluster.master_port: {why}; {_free_port()} or null would do"]
+                return [f"cluster.master_port: {why}; {free_ports(1, LOOPBACK)[0]} or null would do"]
         return []
 
 
@@ -183,10 +183,4 @@ def _rendezvous(processes: int, port: int | None) -> dict[str, str]:
     if processes == 1:
         return {}
     loopback = {"GLOO_SOCKET_IFNAME": "lo"} if os.path.exists("/sys/class/net/lo") else {}
-    return {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(port or _free_port()), **loopback}
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
+    return {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(port or free_ports(1, LOOPBACK)[0]), **loopback}

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from launcher import machine
 from launcher.bounded import json_of
 from launcher.checkpoints import step_of
 from launcher.events import KEPT, OURS, Event, Step, events_of, readable, to_line
@@ -159,17 +160,7 @@ def holder(folder: Folder) -> dict[str, int | str] | None:
 def writer_lives(folder: Folder) -> bool:
     """Whether the lock's holder itself runs here, not only processes that it left behind."""
     who = holder(folder)
-    return who is not None and who.get("host") == socket.gethostname() and _exists(int(who["pid"]))
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    return who is not None and who.get("host") == socket.gethostname() and machine.lives(int(who["pid"]))
 
 
 def holder_words(folder: Folder) -> str:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 
-from launcher.events import Event, read
+from launcher.events import Event
 from launcher.launch.folder import Folder
 from launcher.launch.follow import Outcome, Show
+from launcher.launch.runs import Reader
 from launcher.monitor.lines import console_lines
 from launcher.problems import Problems
 from launcher.spec.cluster import Queued
 from launcher.spec.run import RunSpec
-from launcher.state import RunState, after
+from launcher.state import RunState
 
 LOOK_S = 0.5  # between two looks at the run's events
 ASK_S = 5.0  # between two questions to the queue, which all its users ask
@@ -37,7 +37,7 @@ class Watch:
 
     def __init__(self, folder: Folder, queued: Queued, show: Show) -> None:
         self.folder, self.queued, self.show = folder, queued, show
-        self.state, self._read, self._file = RunState(), 0, 0
+        self._reader = Reader(folder.events)
 
     def until_it_left(self) -> Outcome:
         standing, asked_at = "", -ASK_S
@@ -65,23 +65,15 @@ class Watch:
 
     def look(self) -> None:
         """Show what is new. Events that were taken back, because a run went on from before them, begin anew."""
-        events = list(self._news())
-        lines: list[str] = []
-        for event in events:
-            self.state = after(self.state, event)
+        events, lines = list[Event](), list[str]()
+        for event in self._reader.news():
+            events.append(event)
             lines += console_lines(event, self.state)
         self.show(self.state, events, lines)
 
-    def _news(self) -> Iterator[Event]:
-        path = self.folder.events
-        if not path.is_file():
-            return
-        seen = path.stat()
-        if seen.st_ino != self._file or seen.st_size < self._read:
-            self.state, self._read, self._file = RunState(), 0, seen.st_ino
-        for event, offset in read(path, self._read):
-            self._read = offset
-            yield event
+    @property
+    def state(self) -> RunState:
+        return self._reader.state
 
     def say(self, line: str) -> None:
         self.show(self.state, [], [line])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher.clusters import slurm
-from launcher.events import events_of, read
+from launcher.events import Event, events_of, read
 from launcher.launch import heed
 from launcher.launch.folder import Folder, holder
 from launcher.launch.follow import Show
@@ -62,19 +62,25 @@ class Reader:
 
     def __init__(self, events: Path) -> None:
         self._events = events
-        self._state, self._offset, self._of = RunState(), 0, 0
+        self.state, self._offset, self._of = RunState(), 0, 0
 
     def look(self) -> RunState:
         """The state that all events make by now."""
+        for _ in self.news():
+            pass
+        return self.state
+
+    def news(self) -> Iterator[Event]:
+        """The events that came since, each once it is part of the state."""
         try:
             found = self._events.stat()
             if found.st_ino != self._of or found.st_size < self._offset:
-                self._state, self._offset, self._of = RunState(), 0, found.st_ino
+                self.state, self._offset, self._of = RunState(), 0, found.st_ino
             for event, offset in read(self._events, self._offset):
-                self._state, self._offset = after(self._state, event), offset
+                self.state, self._offset = after(self.state, event), offset
+                yield event
         except FileNotFoundError:  # not begun yet
             pass
-        return self._state
 
 
 def watch(folder: Folder, show: Show) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.events import Ended, Event, Loaded, Phase, Saved, Started, Step, to_line
+from launcher.events import Ended, Event, Loaded, Phase, Started, Step, to_line
 from launcher.launch import runs
 from launcher.launch.folder import Folder, Lock, free_name, holder, holder_words, take, writer_lives
 from launcher.problems import Problems
@@ -26,10 +26,6 @@ ENDED = Ended(at=90.0, how="stopped", why="w")
 
 def step(number: int) -> Step:
     return Step(at=float(number), step=number, metrics={"train/loss": 1.0})
-
-
-def saved(number: int) -> Saved:
-    return Saved(at=number + 0.5, step=number, path=f"checkpoints/step_{number:06d}")
 
 
 def lines_of(events: Iterable[Event | str]) -> list[str]:

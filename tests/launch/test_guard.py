@@ -210,7 +210,7 @@ def test_many_words_without_an_equals_sign_cost_little() -> None:
 # ---- the real command
 
 
-START_S = 1.0  # processor seconds that `rlrun --help` may take there
+BUSY = 1.3  # what neighbours of this machine add to processor seconds, at worst
 
 
 @pytest.mark.parametrize(
@@ -231,5 +231,5 @@ def test_the_command_refuses_within_a_second(words: list[str], commands: Any, he
     said = (here / "said").read_text()
     ends = (1, "FAIL  ") if words[0] == "plan" else (2, "✗ ")
     assert process.returncode == ends[0] and said.startswith(ends[1]) and "Traceback" not in said, said[:2000]
-    assert used.ru_utime + used.ru_stime <= 1.0 + START_S  # Python and the command's libraries, on a busy machine
+    assert used.ru_utime + used.ru_stime <= 1.0 * BUSY
     assert sorted(path.name for path in here.iterdir()) == ["bomb", "said"]

@@ -23,9 +23,9 @@ import psutil
 
 from launcher.clusters.nodes import processes
 from launcher.clusters.nodes.home import Home, Node, State, here
-from launcher.clusters.nodes.ray_start import free_ports, taken
+from launcher.clusters.nodes.ray_start import taken
 from launcher.clusters.nodes.ssh import Host, Shell
-from launcher.machine import LOOPBACK
+from launcher.machine import LOOPBACK, free_ports
 from launcher.problems import Problems, said
 from launcher.secrets import learn
 

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from launcher.clusters.nodes.home import Node
+from launcher.machine import free_ports
 
 MARK = "RLRUN_NODE"
 UP = "ray_current_cluster"
@@ -52,18 +53,6 @@ def environment(node: Node, token: Path, shell: Mapping[str, str] = os.environ) 
 def joined(token: Path) -> dict[str, str]:
     """What a process needs to be let in."""
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "RAY_USAGE_STATS_ENABLED": "0"}
-
-
-def free_ports(count: int) -> list[int]:
-    """Different ones, each free on every address of this machine."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
 
 
 def taken(port: int) -> OSError | None:

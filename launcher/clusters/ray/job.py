@@ -216,7 +216,7 @@ class RayJob:
         match told:
             case {"rank": rank, "said": text, "kept": kept}:
                 if rank == 0:
-                    self._lines += text.splitlines()
+                    self._lines += text.split("\n")[:-1]  # what an event holds may look like the end of a line
                 if not kept:
                     with (self._logs / f"rank-{rank}.log").open("a", encoding="utf-8") as log:
                         log.write(text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import socket
 import sys
 import tempfile
 import time
@@ -38,11 +37,10 @@ class Rank:
     def look(self) -> dict[str, Any]:
         """Where this is, and a port that is free here."""
         address = ray.util.get_node_ip_address()
-        with socket.socket() as probe:
-            probe.bind((address, 0))
-            port = probe.getsockname()[1]
-        node = ray.get_runtime_context().get_node_id()
-        return {"node": node, "address": address, "interface": machine.interfaces().get(address, ""), "port": port}
+        return {
+            "node": ray.get_runtime_context().get_node_id(), "address": address,
+            "interface": machine.interfaces().get(address, ""), "port": machine.free_ports(1, address)[0],
+        }  # fmt: skip
 
     def start(
         self, rank: int, argv: Sequence[str], env: Mapping[str, str], logs: str, cwd: str, gpus: int, usage_s: float

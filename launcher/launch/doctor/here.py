@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -53,13 +52,6 @@ def all_reduced(loaded: loading.Loaded) -> Verdict:
     lo = "lo" if os.path.exists("/sys/class/net/lo") else ""
     ranks = reduce.Ranks(
         first=0, count=count, world=count, backend="nccl" if on_gpus else "gloo", address=machine.LOOPBACK,
-        port=free_port(), interface=lo,
+        port=machine.free_ports(1)[0], interface=lo,
     )  # fmt: skip
     return reduce.judged(reduce.run(ranks), {}, "NCCL between GPUs" if on_gpus else "gloo on this CPU")
-
-
-def free_port() -> int:
-    """One that nobody had a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])

@@ -54,8 +54,8 @@ def _look(root: str) -> Any:
         if place.what != "temporary":
             with suppress(OSError):  # which the verdict of that place says
                 tokens[place.what] = str(places.put_token(place.path))
-    ports = here.free_port(), here.free_port()
-    found = facts.gathered(None if isinstance(loaded, Verdict) else loaded, ports, tokens)
+    one, two = machine.free_ports(2)
+    found = facts.gathered(None if isinstance(loaded, Verdict) else loaded, (one, two), tokens)
     return TypeAdapter(Looked).dump_python(Looked(tuple(verdicts), found), mode="json")
 
 

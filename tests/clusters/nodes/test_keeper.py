@@ -17,7 +17,7 @@ import pytest
 
 from launcher.clusters.nodes import begin, processes
 from launcher.clusters.nodes.home import Home, Node
-from launcher.clusters.nodes.ray_start import free_ports
+from launcher.machine import free_ports
 from launcher.problems import Problems
 
 pytestmark = pytest.mark.usefixtures("fake_ray")

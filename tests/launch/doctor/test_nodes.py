@@ -17,8 +17,8 @@ import pytest
 from launcher.launch.doctor import bridge, cluster, facts, meet
 from launcher.launch.doctor.bridge import Bridge, Node, Reply
 from launcher.launch.doctor.facts import Facts
-from launcher.launch.doctor.here import free_port
 from launcher.launch.doctor.meet import Met
+from launcher.machine import free_ports
 from launcher.problems import Problems
 from launcher.verdicts import Verdict
 
@@ -115,7 +115,7 @@ def test_an_answer_after_noise() -> None:
 
 
 def test_two_nodes_meet_and_their_clocks_agree() -> None:
-    one, two = free_port(), free_port()
+    one, two = free_ports(2)
     with ThreadPoolExecutor(2) as pool:
         a = pool.submit(meet.meet, one, {"b": ("127.0.0.1", two)}, 20)
         b = pool.submit(meet.meet, two, {"a": ("127.0.0.1", one)}, 20)
@@ -126,7 +126,7 @@ def test_two_nodes_meet_and_their_clocks_agree() -> None:
 
 
 def test_one_that_cannot_be_reached_is_named() -> None:
-    met = {"a": meet.meet(free_port(), {"b": ("127.0.0.1", free_port())}, 0.5), "b": {"a": Met(0.001, 0.0)}}
+    met = {"a": meet.meet(free_ports(1)[0], {"b": ("127.0.0.1", free_ports(1)[0])}, 0.5), "b": {"a": Met(0.001, 0.0)}}
     ports, _ = meet.judged(met)
     assert ports.level == "FAIL" and ports.says == "a cannot reach b (connection refused)"
 

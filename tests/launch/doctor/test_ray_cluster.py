@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 import pytest
 
-from launcher.launch.doctor.here import free_port
+from launcher.machine import free_ports
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.slow
@@ -63,7 +63,7 @@ def start(folder: Path, name: str, words: list[str], env: dict[str, str], before
     """A node, once its raylet is registered. Raises `AssertionError` where that does not come about."""
     for number in range(TRIES):
         log = folder / f"{name}-{number}.log"
-        agent = f"--dashboard-agent-listen-port={free_port()}"
+        agent = f"--dashboard-agent-listen-port={free_ports(1)[0]}"
         asked = [*RAY, "start", "--block", *words, agent, "--num-cpus=2", "--object-store-memory=83886080"]
         shell = ["unshare", "--mount", "sh", "-c", f'{before} && exec "$@"', "sh", *asked]
         with log.open("w") as out:
@@ -98,10 +98,10 @@ def cluster() -> Iterator[Cluster]:
     folder = Path(tempfile.mkdtemp(prefix="rl", dir="/tmp"))  # Ray's sockets need a short path
     for name in ("data", "models", "ray"):
         (folder / name).mkdir()
-    port, env = free_port(), environment(folder)
+    port, env = free_ports(1)[0], environment(folder)
     head = ["--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={folder}/h"]
     if find_spec("grpc"):  # with ray[client] its server takes port 10001, which another cluster here may have
-        head.append(f"--ray-client-server-port={free_port()}")
+        head.append(f"--ray-client-server-port={free_ports(1)[0]}")
     processes = []
     try:
         processes.append(start(folder, "head", head, env))

@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from launcher import machine
-from launcher.launch.doctor.here import free_port
 from launcher.launch.doctor.reduce import Heard, Ranks, Sum, judged, run
+from launcher.machine import free_ports
 
 RIGHT = (Sum(1 << 16, 0.001, True), Sum(1 << 26, 0.1, True))
 WRONG = (Sum(1 << 16, 0.001, True), Sum(1 << 26, 0.1, False))
@@ -45,7 +45,7 @@ def test_whom_it_is_laid_to(heard: list[Heard], level: str, word: str) -> None:
 
 def pair(patience_s: float) -> list[Heard]:
     lo = "lo" if os.path.exists("/sys/class/net/lo") else ""
-    return run(Ranks(0, 2, 2, "gloo", machine.LOOPBACK, free_port(), lo), patience_s)
+    return run(Ranks(0, 2, 2, "gloo", machine.LOOPBACK, free_ports(1)[0], lo), patience_s)
 
 
 def mine() -> list[psutil.Process]:

@@ -1,0 +1,55 @@
+"""A group that loads a command's module when that command is typed: to load all takes longer than most commands."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command, get_group
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One command of the group."""
+
+    name: str
+    at: str
+    """`module:function` below `launcher.cli`, or `module:app` of commands of its own."""
+    help: str
+    """The first sentence of its own help, which the group's help shows without loading it."""
+
+
+def group(*entries: Entry) -> type[TyperGroup]:
+    """A class for `typer.Typer(cls=...)` which has these commands, in this order."""
+    at = {entry.name: entry.at for entry in entries}
+
+    class Lazy(TyperGroup):
+        def __init__(self, **more: Any) -> None:
+            super().__init__(**more)
+            self.commands = {entry.name: TyperCommand(entry.name, help=entry.help) for entry in entries}
+
+        def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+            name, command, rest = super().resolve_command(ctx, args)
+            return name, load(name, at[name]) if name else command, rest
+
+    return Lazy
+
+
+def load(name: str, at: str) -> Any:
+    """The command `name` itself, from `module:attribute` below `launcher.cli`."""
+    module, _, attribute = at.partition(":")
+    gc.disable()  # what a module holds is no garbage, and looking for some takes a tenth of the time
+    try:
+        found: typer.Typer | Callable[..., Any] = getattr(import_module(f"launcher.cli.{module}"), attribute)
+    finally:
+        gc.enable()
+    if isinstance(found, typer.Typer):
+        return get_group(found)
+    alone = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
+    alone.command(name)(found)
+    return get_command(alone)

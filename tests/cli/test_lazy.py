@@ -1,0 +1,53 @@
+"""Commands are loaded when they are typed; what the group says of them is what they say of themselves."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from launcher.cli.lazy import Entry, load
+from launcher.cli.main import COMMANDS, app
+
+LOOK = """
+import sys
+from launcher.cli.main import app
+try:
+    app(sys.argv[1:], prog_name="rlrun")
+except SystemExit:
+    pass
+print("loaded", sorted(name for name in sys.modules if name.startswith("launcher.") or name in ("hydra", "omegaconf")))
+"""
+
+
+@pytest.mark.parametrize("entry", COMMANDS, ids=lambda entry: entry.name)
+def test_its_help_begins_with_what_the_group_says(entry: Entry) -> None:
+    assert load(entry.name, entry.at).help.replace("\n", " ").startswith(entry.help)
+    ran = CliRunner().invoke(app, [entry.name, "--help"], prog_name="rlrun")
+    assert ran.exit_code == 0 and f"rlrun {entry.name}" in ran.output, ran.output
+    assert "--install-completion" not in ran.output  # which is the whole program's
+
+
+def test_the_groups_help_names_all_and_loads_none() -> None:
+    ran = subprocess.run([sys.executable, "-c", LOOK, "--help"], capture_output=True, text=True, check=True)
+    assert all(f"│ {entry.name} " in ran.stdout for entry in COMMANDS)
+    loaded = ran.stdout.splitlines()[-1]
+    assert "hydra" not in loaded and "launcher.launch" not in loaded and "launcher.cli.plan" not in loaded
+
+
+def test_a_slip_is_named() -> None:
+    ran = CliRunner().invoke(app, ["trian"])
+    assert ran.exit_code == 2 and "Did you mean 'train'" in ran.output
+
+
+def test_a_shell_completes_names_and_options() -> None:
+    for words, expected in (
+        ("rlrun che", "checkpoints"),
+        ("rlrun model mer", "merge"),
+        ("rlrun train --res", "--resume"),
+    ):
+        env = {"_RLRUN_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+        ran = CliRunner().invoke(app, [], prog_name="rlrun", env=env)
+        assert expected in ran.output.split(), (words, ran.output)
