@@ -15,6 +15,7 @@ from typing import Annotated
 from pydantic import Field
 
 from launcher.clusters.gpu_use import gpu_of
+from launcher.clusters.spare import Process, Spare, begin
 from launcher.clusters.standing import STACK, stacks
 from launcher.clusters.usage import Meter
 from launcher.events import Event, Usage
@@ -45,7 +46,7 @@ class Local(Cluster):
 
     def start(self, plan: Plan, logs: Path, lock: int) -> LocalJob:
         shared = {**os.environ, **_rendezvous(len(plan.processes), self.master_port)}
-        return LocalJob(plan, logs, lock, shared, usage_s=self.usage_pause_s(plan))
+        return LocalJob(plan, logs, lock, shared, usage_s=self.usage_pause_s(plan), spare=self.spare)
 
     def lacks(self, hardware: Hardware) -> list[str]:
         if self.master_port is None or hardware.processes == 1:
@@ -77,9 +78,10 @@ class LocalJob:
         environment: Mapping[str, str],
         cwd: str | None = None,
         usage_s: float = 0.0,
+        spare: bool = False,
     ) -> None:
         shared = {**environment, LIFELINE: "1", "PYTHONUNBUFFERED": "1"}
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[Process] = []
         self._failures: dict[int, Failure] = {}
         self._ended_at = 0.0
         self._stacks = {process.rank: logs / f"rank-{process.rank}.stack" for process in plan.processes}
@@ -97,17 +99,14 @@ class LocalJob:
                 self._stacks[process.rank].open("ab") as stack,
             ):
                 told = {TOLD: str(log.fileno()), STACK: str(stack.fileno())}
-                self._processes.append(
-                    subprocess.Popen(
-                        process.argv, env={**shared, **process.env, **told}, stdin=subprocess.PIPE, stdout=mouth,
-                        stderr=mouth, pass_fds=(lock, log.fileno(), stack.fileno()), start_new_session=True,
-                        cwd=cwd,
-                    )
-                )  # fmt: skip
+                env, fds = {**shared, **process.env, **told}, (lock, log.fileno(), stack.fileno())
+                self._processes.append(begin(process.argv, env, mouth, mouth, fds, cwd))
             os.close(mouth)
         pids = {process.rank: made.pid for process, made in zip(plan.processes, self._processes, strict=True)}
         gpus = {process.rank: gpu_of({**shared, **process.env}) if plan.gpus else "" for process in plan.processes}
         self._usage = Meter(pids, gpus, logs, usage_s)
+        first = plan.processes[0]
+        self._spare = Spare(first.argv, {**shared, **first.env}) if spare else None
 
     def lines(self) -> list[str]:
         *whole, self._half = (self._half + self._log.read()).split(b"\n")
@@ -115,6 +114,8 @@ class LocalJob:
 
     def exit_code(self) -> int | None:
         codes = [process.poll() for process in self._processes]
+        if self._spare:
+            self._spare.look()
         for rank, code in zip(self._stacks, codes, strict=True):
             if code and rank not in self._failures:
                 self._failures[rank] = Failure(rank, code, time.monotonic())

@@ -1,4 +1,7 @@
-"""The processes of a node: those with its mark, and all that they have started. No others are ever ended."""
+"""The processes of a node: those with its mark, and all that they have started. No others are ever ended.
+
+Nor is a nursery: what it has loaded serves after the next start of Ray, and it ends by itself.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import psutil
 
 from launcher.clusters.nodes.home import Node
 from launcher.clusters.nodes.ray_start import MARK
+from launcher.clusters.spare import NURSERY
 
 POLL_S = 0.1
 ROUNDS, ROUND_S = 4, 5.0  # of killing: one that is killed may have started another; one in a driver may not end at all
@@ -36,9 +40,16 @@ def _marked(process: psutil.Process, mark: str) -> bool:
 
 def _children(process: psutil.Process) -> list[psutil.Process]:
     try:
-        return process.children(recursive=True)
+        return [child for child in process.children(recursive=True) if not _nursery(child)]
     except psutil.Error:
         return []
+
+
+def _nursery(process: psutil.Process) -> bool:
+    try:
+        return NURSERY in process.cmdline()
+    except psutil.Error:  # it has ended
+        return False
 
 
 def end(node: Node, first: int | None, grace_s: float, keeper: psutil.Process | None = None) -> None:

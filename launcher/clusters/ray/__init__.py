@@ -48,5 +48,8 @@ class Ray(Cluster):
         return [] if find_spec("ray") else ["cluster: ray is not installed here; pip install ray would do"]
 
     def start(self, plan: Plan, logs: Path, lock: int) -> RayJob:
-        usage_s = self.usage_pause_s(plan)
-        return RayJob(Asked.of(plan, logs, self.address, self.wait_s, self.cpus_per_process, usage_s), logs, lock)
+        asked = Asked.of(
+            plan, logs, self.address, wait_s=self.wait_s, cpus=self.cpus_per_process,
+            usage_s=self.usage_pause_s(plan), spare=self.spare,
+        )  # fmt: skip
+        return RayJob(asked, logs, lock)

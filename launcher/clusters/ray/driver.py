@@ -42,7 +42,11 @@ class Lost(Exception):
     """What was there and is no more."""
 
 
-def main() -> None:
+def preload() -> None:
+    """All that is needed is loaded with this file."""
+
+
+def main() -> int:
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what Ray prints is for the log
     tell = partial(_tell, out)
@@ -169,8 +173,8 @@ class _Job:
             if len(places) > 1:
                 own |= _interface("lo" if alone else places[rank]["interface"])
             env = {**self.asked.env, **process["env"], **shared, **own}
-            words = (rank, process["argv"], env, self.asked.logs, self.asked.cwd, self.asked.gpus, self.asked.usage_s)
-            self._answer(rank, "start", *words)
+            words = (rank, process["argv"], env, self.asked.logs, self.asked.cwd, self.asked.gpus)
+            self._answer(rank, "start", *words, self.asked.usage_s, self.asked.spare)
 
     def _answer(self, rank: int, method: str, *words: Any) -> Any:
         task = getattr(self.actors[rank], method).remote(*words)

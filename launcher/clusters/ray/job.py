@@ -34,6 +34,7 @@ from typing import Any
 from launcher import machine
 from launcher.clusters.local import sieve
 from launcher.clusters.nodes.reach import reach
+from launcher.clusters.spare import MODULE, Spare, begin
 from launcher.events import Crashed, Event, Usage, Waiting
 from launcher.spec.cluster import Failure, Stack, first_failure
 from launcher.spec.engine import Plan
@@ -72,6 +73,7 @@ class Asked:
     cpus: float
     """Of each process."""
     usage_s: float
+    spare: bool
     logs: str
     address: str | None
     wait_s: float
@@ -83,12 +85,14 @@ class Asked:
     """Environment by which a running cluster lets the driver in."""
 
     @classmethod
-    def of(cls, plan: Plan, logs: Path, address: str | None, wait_s: float, cpus: float, usage_s: float) -> Asked:
+    def of(
+        cls, plan: Plan, logs: Path, address: str | None, *, wait_s: float, cpus: float, usage_s: float, spare: bool
+    ) -> Asked:
         env = {name: value for name, value in os.environ.items() if name.startswith(CARRIED) and name not in PLACED}
         reached = reach(address) if address else None
         return cls(
             processes=[{"rank": p.rank, "argv": list(p.argv), "env": dict(p.env)} for p in plan.processes],
-            nnodes=plan.nnodes, gpus=plan.gpus, cpus=cpus, usage_s=usage_s, logs=str(logs),
+            nnodes=plan.nnodes, gpus=plan.gpus, cpus=cpus, usage_s=usage_s, spare=spare, logs=str(logs),
             address=reached.address if reached else None, wait_s=wait_s, env=env, cwd=os.getcwd(),
             temp="" if reached else _temp(), let_in=dict(reached.env) if reached else {},
         )  # fmt: skip
@@ -124,10 +128,9 @@ class RayJob:
         environment = _environment(asked)
         source, mouth = os.pipe()
         sieve([(source, mouth)], [logs / "driver.log"], environment)  # Ray may say anything
-        self._driver = subprocess.Popen(
-            [sys.executable, "-P", "-m", "launcher.clusters.ray.driver"], stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=mouth, pass_fds=(lock,), start_new_session=True, env=environment,
-        )  # fmt: skip
+        words = (sys.executable, *MODULE, "launcher.clusters.ray.driver")
+        self._driver = begin(words, environment, subprocess.PIPE, mouth, (lock,))
+        self._spare = Spare(words, environment) if asked.spare and asked.address else None
         os.close(mouth)
         assert self._driver.stdout
         os.set_blocking(self._driver.stdout.fileno(), False)
@@ -140,6 +143,8 @@ class RayJob:
 
     def exit_code(self) -> int | None:
         over = self._driver.poll() is not None
+        if self._spare:
+            self._spare.look()
         self._hear()
         failed = self._failed()
         if failed and not over and not self._killed and time.monotonic() - failed.at > GRACE_S:

@@ -43,7 +43,15 @@ class Rank:
         }  # fmt: skip
 
     def start(
-        self, rank: int, argv: Sequence[str], env: Mapping[str, str], logs: str, cwd: str, gpus: int, usage_s: float
+        self,
+        rank: int,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        logs: str,
+        cwd: str,
+        gpus: int,
+        usage_s: float,
+        spare: bool,
     ) -> None:
         """Raises `OSError` where it cannot be started."""
         folder = Path(logs)
@@ -55,7 +63,7 @@ class Rank:
         process = Process(rank, (python, *argv[1:]), env)
         lock = _earlier_gone(Path(logs), rank)
         where = cwd if os.path.isdir(cwd) else None
-        self.job = LocalJob(Plan((process,), gpus=gpus), folder, lock, own, where, usage_s)
+        self.job = LocalJob(Plan((process,), gpus=gpus), folder, lock, own, where, usage_s, spare)
         os.close(lock)
 
     def hear(self) -> tuple[str, bool, int | None, list[Usage]]:

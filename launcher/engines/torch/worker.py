@@ -16,6 +16,7 @@ import signal
 import sys
 import threading
 import traceback
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 
@@ -29,12 +30,16 @@ from launcher.problems import Problems
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import from_yaml
 
-_out = Log(int(os.environ.get(TOLD, "1")))
 _asked: list[int] = []
 
 
+@cache
+def _out() -> Log:
+    return Log(int(os.environ.pop(TOLD, "1")))
+
+
 def emit(event: Event) -> None:
-    _out.append(MARK + to_line(event))
+    _out().append(MARK + to_line(event))
 
 
 def ask(number: int, _: object) -> None:
@@ -78,7 +83,8 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, ask)
     if TOLD in os.environ:
-        os.set_inheritable(int(os.environ.pop(TOLD)), False)  # what we start has no business there
+        os.set_inheritable(int(os.environ[TOLD]), False)  # what we start has no business there
+    _out()
     watch_parent()
     sys.excepthook = last_words
     logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
@@ -89,6 +95,15 @@ def main() -> int:
         last_words(Problems, problems, None)
         return 2
     return 0 if finished else 128 + (_asked[0] if _asked else signal.SIGTERM)
+
+
+def preload() -> None:
+    """Load what every run needs, and touch no device."""
+    gc.disable()  # importing makes no garbage, and looking for it would take a fifth of the time
+    from launcher.engines.torch import assemble, decode, world  # noqa: F401, PLC0415  # late: torch takes seconds
+
+    gc.freeze()
+    gc.enable()
 
 
 def train(run: RunSpec, folder: Path, start: int) -> bool:
@@ -105,18 +120,16 @@ def train(run: RunSpec, folder: Path, start: int) -> bool:
         )
         tell(Phase(name="loading"))
 
-    gc.disable()  # importing makes no garbage, and looking for it would take a fifth of the time
+    preload()
     from launcher.engines.torch import assemble, world  # noqa: PLC0415  # late: torch takes seconds
 
-    gc.freeze()
-    gc.enable()
     device = assemble.device(run, run.engine.num_threads if isinstance(run.engine, Torch) else 0)
     world.join(device)
     checkpoint = folder / "checkpoints" / checkpoints.name_of(start) if start else None
     parts = assemble.parts(run, device, checkpoint, folder / "refused.jsonl")
     if first:
         tell(assemble.loaded(parts))
-    finished = assemble.training(run, parts, folder, start, tell, lambda: bool(_asked), _out.sync).go()
+    finished = assemble.training(run, parts, folder, start, tell, lambda: bool(_asked), _out().sync).go()
     parts.writer.close()
     world.leave()
     return finished

@@ -1,0 +1,118 @@
+"""How much of its time a run trains while parts of it are killed: `python benchmarks/node_storm.py [SECONDS] [SEED]`.
+
+GRPO over two nodes of this machine (`nodes`) for ten minutes; every 30 s one part, drawn as often as `SHARE` says, gets
+SIGKILL. What counts is the time of steps that are part of the run in the end, with their checkpoints and validations;
+loading, waiting, and steps that were done again do not. Ends with 1 where that is less than LEAST of the time, or where
+the run did not go on by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+from chaos import BEGIN, DATA, LEARNT, PROJECT
+from node_chaos import THERE, VICTIMS, launcher_of, steps_told
+from nodes import RLRUN, Nodes, nodes
+from rich.console import Console
+from rich.table import Table
+
+from launcher.events import Event, Loaded, Restarted, Step, events_of
+
+LEAST = 0.8
+EVERY_S = 30.0
+SHARE = {"driver": 2, "worker": 2, "raylet": 1, "head": 1}
+STEPS = ["trainer.total_training_steps=100000", "trainer.save_freq=5", "data.train_batch_size=16"]
+RUN = ["algorithm=grpo", "sampler.n=4", "optim.lr=1e-4", *BEGIN, *STEPS, *DATA, *PROJECT, *THERE]
+NAME = "storm"
+FOLDER = Path("runs/chaos") / NAME
+
+
+def drawn(rng: random.Random, kills: int) -> list[str]:
+    """As many of each as its share, in any order."""
+    every = [name for name, share in SHARE.items() for _ in range(share)]
+    row: list[str] = []
+    while len(row) < kills:
+        row += rng.sample(every, len(every))
+    return row[:kills]
+
+
+def counts_s(events: Sequence[Event]) -> float:
+    """Seconds in which what is told at the end came about: from a step to the next of the same attempt, or where
+    another begins, as long as its first step took itself."""
+    seconds, before = 0.0, None
+    for event in events:
+        if isinstance(event, Restarted | Loaded):
+            before = None
+        elif isinstance(event, Step) and event.step:
+            seconds += event.at - before if before is not None else event.metrics["timing_s/step"]
+            before = event.at
+    return seconds
+
+
+def weather(
+    cluster: Nodes, process: subprocess.Popen[str], seconds: float, rng: random.Random
+) -> list[tuple[str, float]]:
+    """Kill until the time is over: what was killed, and how long until a step was told again."""
+    began, found = time.time(), list[tuple[str, float]]()
+    for number, victim in enumerate(drawn(rng, int(seconds / EVERY_S) - 1), 1):
+        time.sleep(max(began + number * EVERY_S - time.time(), 0))
+        if process.poll() is not None:
+            break
+        killed = time.time()
+        VICTIMS[victim][1](cluster, launcher_of(process))
+        while process.poll() is None and time.time() < killed + EVERY_S - 1:
+            if any(at > killed + 0.7 for _, at in steps_told(FOLDER)[-3:]):
+                break
+            time.sleep(0.1)
+        found.append((victim, time.time() - killed))
+        print(f"{time.time() - began:6.1f} s  {victim} killed, a step told after {found[-1][1]:.1f} s", flush=True)
+    time.sleep(max(began + seconds - time.time(), 0))
+    return found
+
+
+def main(seconds: float, seed: int) -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        subprocess.run(
+            [*RLRUN, "train", *LEARNT, *DATA, *PROJECT, "trainer.experiment_name=learnt"],
+            check=True, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        with nodes(2) as cluster, Path("storm.log").open("w") as log:
+            words = [*RLRUN, "train", *RUN, "cluster.spare=true", f"trainer.experiment_name={NAME}"]
+            process = cluster.begin(0, words, stdout=log, stderr=log)
+            while process.poll() is None and not (FOLDER.is_dir() and steps_told(FOLDER)):
+                time.sleep(0.1)
+            began = time.time()
+            found = weather(cluster, process, seconds, random.Random(seed))
+            events, took, alive = events_of(FOLDER / "events.jsonl"), time.time() - began, process.poll() is None
+            if alive:
+                launcher_of(process).send_signal(signal.SIGTERM)
+            process.wait()
+        if not alive:
+            print(Path("storm.log").read_text()[-3000:], file=sys.stderr)
+        os.chdir("/")
+    share = counts_s([event for event in events if event.at >= began]) / took
+    table = Table(
+        "killed", "times", "until a step", title=f"something killed every {EVERY_S:g} s, {took / 60:.1f} minutes"
+    )
+    for victim, times in Counter(victim for victim, _ in found).items():
+        table.add_row(victim, str(times), f"{median(s for name, s in found if name == victim):.1f} s")
+    paces = [late.at - soon.at for soon, late in pairwise(e for e in events if isinstance(e, Step) and e.step)]
+    told = f"{share:.1%} of the time counts (at least {LEAST:.0%}); a step takes {1000 * median(paces):.0f} ms"
+    Console().print(table, told)
+    return 0 if share >= LEAST and alive else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(*map(int, [*sys.argv[1:], *("600", "0")[len(sys.argv) - 1 :]])))
