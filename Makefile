@@ -6,6 +6,7 @@ KILLS ?= 20
 SEED ?= 0
 RUNS ?= 5
 ROUNDS ?= 1
+SECONDS ?= 600
 PEERS ?= .venv-oracles
 VERL ?= .venv-verl
 VLLM ?= .venv-vllm
@@ -13,7 +14,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint chaos bench oracles peers compare data test-verl test-vllm weight-sync docs picture settings \
-	clean merge downloads secrets launches memory nodes node-runs node-chaos ray-overhead test-slurm
+	clean merge downloads secrets launches memory nodes node-runs node-chaos node-storm ray-overhead test-slurm
 
 help:  ## list what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +55,9 @@ node-runs: $(VENV)/ready-dev  ## runs over 4 nodes on this machine (root): again
 
 node-chaos: $(VENV)/ready-dev  ## kill parts of runs over two nodes on this machine (root); each must end as if untouched
 	$(VENV)/bin/python benchmarks/node_chaos.py $(ROUNDS) $(SEED)
+
+node-storm: $(VENV)/ready-dev  ## ten minutes with something killed every 30 s (root): how much of the time is training
+	$(VENV)/bin/python benchmarks/node_storm.py $(SECONDS) $(SEED)
 
 ray-overhead: $(VENV)/ready-dev  ## what Ray costs a training step of 200 ms
 	$(VENV)/bin/python benchmarks/ray_overhead.py $(RUNS)

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -45,10 +46,6 @@ class Outcome:
     restarts: int
 
 
-def _below(launcher: psutil.Process, mark: str) -> list[psutil.Process]:
-    return [one for one in launcher.children(recursive=True) if mark in " ".join(one.cmdline())]
-
-
 def on(cluster: Nodes, number: int, mark: str) -> list[psutil.Process]:
     """Processes of a node's network whose command line holds `mark`."""
     told = subprocess.run(["ip", "netns", "pids", cluster.space(number)], capture_output=True, text=True, check=True)
@@ -64,7 +61,7 @@ def on(cluster: Nodes, number: int, mark: str) -> list[psutil.Process]:
 
 def _worker(cluster: Nodes, launcher: psutil.Process) -> None:
     number = random.randrange(2)
-    for one in on(cluster, number, "launcher.engines.torch.worker"):
+    for one in on(cluster, number, "-m launcher.engines.torch.worker"):
         one.kill()
 
 
@@ -74,7 +71,7 @@ def _actor(cluster: Nodes, launcher: psutil.Process) -> None:
 
 
 def _driver(cluster: Nodes, launcher: psutil.Process) -> None:
-    for one in _below(launcher, "clusters.ray.driver"):
+    for one in on(cluster, 0, "-m launcher.clusters.ray.driver"):
         one.kill()
 
 
@@ -98,8 +95,11 @@ def _begin(cluster: Nodes, name: str, *words: str) -> subprocess.Popen[str]:
 def launcher_of(process: subprocess.Popen[str]) -> psutil.Process:
     """`rlrun` below what puts it on its node."""
     top = psutil.Process(process.pid)
-    found = [one for one in [top, *top.children(recursive=True)] if "launcher" in one.cmdline()]
-    return found[0] if found else top
+    for one in [top, *top.children(recursive=True)]:
+        with suppress(psutil.Error):  # it has just ended
+            if "launcher" in one.cmdline():
+                return one
+    return top
 
 
 def steps_told(folder: Path) -> list[tuple[int, float]]:

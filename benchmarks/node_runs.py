@@ -99,7 +99,7 @@ def stopped(cluster: Nodes) -> Row:
     _until(lambda: len(steps_told(folder_of(name))) > 12, process)
     at = [at for _, at in steps_told(folder_of(name))]
     pace = median(late - soon for soon, late in pairwise(at[2:]))
-    [victim] = on(cluster, 1, "launcher.engines.torch.worker")
+    [victim] = on(cluster, 1, "-m launcher.engines.torch.worker")
     victim.suspend()
     since = time.time()
     stalled: list[Stalled] = []

@@ -7,6 +7,7 @@ import platform
 import shutil
 import socket
 import sys
+import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -77,6 +78,15 @@ def free_ports(count: int, host: str = "") -> list[int]:
 def lives(pid: int) -> bool:
     """Whether a process of this number runs here."""
     return bool(psutil.pid_exists(pid))
+
+
+def own_folder(name: str, base: Path) -> Path:
+    """A new folder that is of use for as long as this process lives. Those of processes that have ended are removed."""
+    for left in base.glob(f"{name}-*"):
+        owner = left.name.removeprefix(f"{name}-").partition("-")[0]
+        if owner.isdecimal() and not lives(int(owner)):
+            shutil.rmtree(left, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{name}-{os.getpid()}-", dir=base))
 
 
 def memory_bytes() -> int:

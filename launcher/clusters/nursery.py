@@ -45,6 +45,8 @@ KINDEST = 19  # of `nice`: whatever else runs goes first while it loads
 
 def main(path: Path, module: str) -> None:
     """Load, answer, end. Where another nursery has the place, or is on its way to it, that one is left alone."""
+    if os.fork():  # nobody's child: Ray ends those of its own
+        return
     lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -24,6 +24,8 @@ OWN = (
     "RLRUN_TOLD", "RLRUN_STACK", "RLRUN_NODE", "SHLVL", "_",
 )  # fmt: skip
 """Variables that differ between processes which can be forks of one nursery: nothing is loaded by them."""
+SPACES = ("net", "pid")
+"""Linux's, which a fork has from its nursery: containers of one machine may share a folder and not these."""
 ANSWER_S = 5.0  # for a nursery, which forks in milliseconds
 POLL_S = 0.02
 AFTER_S = 5.0  # loading is work of the processor, which the run itself needs first
@@ -120,15 +122,18 @@ class Spare:
     def __init__(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
         self._argv, self._env = argv, env
         self._at = time.monotonic() + AFTER_S
+        self._begun: subprocess.Popen[bytes] | None = None
 
     def look(self) -> None:
         """Begin it when its time has come. Where one is there already it ends itself."""
+        if self._begun:
+            self._begun.poll()  # what has ended is buried
         if time.monotonic() < self._at:
             return
         self._at = float("inf")
         with suppress(OSError):
             if place := _place(self._argv, self._env):
-                subprocess.Popen(
+                self._begun = subprocess.Popen(
                     [self._argv[0], *MODULE, NURSERY, str(place), self._argv[3]],
                     env={name: value for name, value in self._env.items() if name not in OWN},
                     stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -149,7 +154,8 @@ def _place(argv: Sequence[str], env: Mapping[str, str]) -> Path | None:
     if found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise PermissionError(f"{folder} is not ours alone")
     same = sorted((name, value) for name, value in env.items() if name not in OWN)
-    return folder / hashlib.sha256(json.dumps([argv[0], argv[3], same]).encode()).hexdigest()[:16]
+    here = [os.readlink(f"/proc/self/ns/{space}") for space in SPACES]
+    return folder / hashlib.sha256(json.dumps([argv[0], argv[3], same, here]).encode()).hexdigest()[:16]
 
 
 def _ask(

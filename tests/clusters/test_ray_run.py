@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from launcher.clusters.ray.job import PREFIX
+from launcher.clusters.ray.job import NAME
 from launcher.events import Usage, Waiting, events_of
 from launcher.state import fold
 
@@ -34,10 +34,10 @@ def _nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     monkeypatch.setenv("TMPDIR", str(short))
     yield
     give_up = time.monotonic() + 30
-    while (left := _of(str(short / PREFIX))) and time.monotonic() < give_up:
+    while (left := _of(str(short / f"{NAME}-"))) and time.monotonic() < give_up:
         time.sleep(0.2)
     assert not left
-    assert not list(short.glob(f"{PREFIX}*"))
+    assert not list(short.glob(f"{NAME}-*"))
 
 
 def _of(mark: str) -> list[psutil.Process]:
@@ -119,8 +119,8 @@ def test_a_launcher_that_is_killed_takes_all_with_it(
     assert len(others) > 3
     running.kill()
     until(lambda: not any(process.is_running() for process in others), 30)
-    for left in Path(os.environ["TMPDIR"]).glob(f"{PREFIX}*"):  # the next run would remove it
-        assert left.name.startswith(f"{PREFIX}{running.pid}-")
+    for left in Path(os.environ["TMPDIR"]).glob(f"{NAME}-*"):  # the next run would remove it
+        assert left.name.startswith(f"{NAME}-{running.pid}-")
         subprocess.run(["rm", "-r", left], check=True)
 
 

@@ -17,9 +17,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from launcher.checkpoints import faults
+from launcher.clusters.spare import NURSERY
 from launcher.events import Restarted, Stalled, Step, WentOn, events_of
 from launcher.launch import heed
 from launcher.launch.folder import Folder, holder
@@ -118,6 +120,34 @@ def test_of_two_processes_the_one_that_was_killed_is_named(
     assert again.cause == "killed" and again.why.startswith("rank 1: killed by SIGKILL")
     assert [event.step for event in events(run, Step)] == list(range(FEW + 1))
     assert attempts(rlrun, "two") == [("killed", 1), ("finished", None)]
+
+
+def test_processes_that_were_loaded_before_take_over(
+    rlrun: Any, small: list[str], until: Callable[..., None], result: Callable[..., Any]
+) -> None:
+    """Forks of one nursery know which of them they are, and the run ends as one that nothing befell."""
+    last = 1200
+    words = [*small, *LONG, f"trainer.total_training_steps={last}", "hardware.nproc_per_node=2"]
+    assert rlrun("train", *words, "trainer.experiment_name=alone").returncode == 0
+    before, run = nurseries(), rlrun.run("spared")
+    process = rlrun.begin("train", *words, "cluster.spare=true", "trainer.experiment_name=spared")
+    until(lambda: len(nurseries()) > len(before))
+    [nursery] = [one for one in nurseries() if one not in before]
+    os.kill(workers(process.pid)[1], signal.SIGKILL)
+    until(lambda: len(nursery.children()) == 2)
+    assert process.wait(timeout=120) == 0
+    assert result(run, last) == result(rlrun.run("alone"), last)
+    nursery.kill()
+
+
+def nurseries() -> list[psutil.Process]:
+    """Those that are ready."""
+    found = []
+    for one in psutil.process_iter(["cmdline"]):
+        words = one.info["cmdline"] or []
+        if NURSERY in words and Path(words[4]).is_socket():
+            found.append(one)
+    return found
 
 
 def test_where_restarts_are_spent_the_run_fails(rlrun: Any, small: list[str], until: Callable[..., None]) -> None:

@@ -33,6 +33,7 @@ from typing import Any
 
 from launcher import machine
 from launcher.clusters.local import sieve
+from launcher.clusters.nodes.ray_start import TUNED
 from launcher.clusters.nodes.reach import reach
 from launcher.clusters.spare import MODULE, Spare, begin
 from launcher.events import Crashed, Event, Usage, Waiting
@@ -42,16 +43,8 @@ from launcher.spec.engine import Plan
 GRACE_S = 5.0  # for the others to end by themselves once one has failed
 POLL_S, FAR_S = 0.02, 2.0  # while something is waited for; what a way to the nodes and back may take
 LEAVE_S = 10.0  # for the driver to end what it started
-PREFIX = "rlrun-ray-"
-LONGEST = 24  # characters of the folder for temporary files: the path of a socket may have 107
-PATIENCE = {
-    "RAY_gcs_rpc_server_reconnect_timeout_s": "10",  # 60: a head that is gone for so long comes back as another
-    "RAY_health_check_initial_delay_ms": "2000",  # 5000
-    "RAY_health_check_period_ms": "1000",  # 3000
-    "RAY_health_check_timeout_ms": "3000",  # 10000
-}
-"""For how long Ray takes what does not answer to be there; beside it what it does by itself. While a run waits for a
-node that is gone, its other GPUs stand idle."""
+NAME = "rlrun-ray"  # of the folder of a cluster of our own
+LONGEST = 24  # characters of what that lies in: the path of a socket may have 107
 CARRIED = (
     "CUDA_", "GLOO_", "HF_", "MODELSCOPE_", "NCCL_", "OMP_", "MKL_", "PYTHON", "PYTORCH_", "RLRUN_", "TOKENIZERS_",
     "TORCH_", "TRANSFORMERS_", "VLLM_", "WANDB_", "http", "HTTP", "no_proxy", "NO_PROXY",
@@ -99,14 +92,9 @@ class Asked:
 
 
 def _temp() -> str:
-    """A folder with a short name, as Ray's sockets lie in it. Those of runs that were killed are removed."""
+    """A folder with a short name, as Ray's sockets lie in it."""
     base = Path(tempfile.gettempdir())
-    base = base if len(str(base)) <= LONGEST else Path("/tmp")
-    for left in base.glob(f"{PREFIX}*"):
-        owner = left.name.removeprefix(PREFIX).partition("-")[0]
-        if owner.isdecimal() and not machine.lives(int(owner)):
-            shutil.rmtree(left, ignore_errors=True)
-    return tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=base)
+    return str(machine.own_folder(NAME, base if len(str(base)) <= LONGEST else Path("/tmp")))
 
 
 class RayJob:
@@ -251,7 +239,7 @@ class RayJob:
 def _environment(asked: Asked) -> dict[str, str]:
     """Of the driver. A cluster of our own is behind a token that is made for it; nobody else's is joined by chance."""
     env = {
-        **PATIENCE,
+        **TUNED,
         **os.environ,
         **asked.let_in,
         "RAY_USAGE_STATS_ENABLED": "0",

@@ -57,7 +57,7 @@ class Rank:
         folder = Path(logs)
         self.kept = (folder / f"rank-{rank}.log").exists()
         if not self.kept:  # no disk that the nodes share: the launcher keeps the log
-            folder = Path(tempfile.mkdtemp(prefix="rlrun-rank-"))
+            folder = machine.own_folder("rlrun-rank", Path(tempfile.gettempdir()))
         own = {name: value for name, value in os.environ.items() if not name.startswith(OF_RAY)}
         python = sys.executable if not os.path.exists(argv[0]) else argv[0]
         process = Process(rank, (python, *argv[1:]), env)

@@ -125,6 +125,7 @@ def train(run: RunSpec, folder: Path, start: int) -> bool:
 
     device = assemble.device(run, run.engine.num_threads if isinstance(run.engine, Torch) else 0)
     world.join(device)
+    assert run.hardware.processes == world.SIZE, "each would train alone"
     checkpoint = folder / "checkpoints" / checkpoints.name_of(start) if start else None
     parts = assemble.parts(run, device, checkpoint, folder / "refused.jsonl")
     if first:

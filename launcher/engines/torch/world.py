@@ -11,14 +11,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-RANK = int(os.environ.get("RANK", "0"))
-SIZE = int(os.environ.get("WORLD_SIZE", "1"))
+RANK, SIZE = 0, 1
+"""Of this process among those that train; `join` reads them, as a process may have loaded this before it had them."""
 
 T = TypeVar("T")
 PATIENCE = timedelta(hours=6)  # for a process whose reward is slow, or that writes a large checkpoint
 
 
 def join(device: torch.device) -> None:
+    global RANK, SIZE
+    RANK, SIZE = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if SIZE > 1:
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(
