@@ -76,8 +76,13 @@ def free_ports(count: int, host: str = "") -> list[int]:
 
 
 def lives(pid: int) -> bool:
-    """Whether a process of this number runs here."""
-    return bool(psutil.pid_exists(pid))
+    """Whether a process of this number runs here: one that has ended and is not buried does not."""
+    if not psutil.pid_exists(pid):
+        return False
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:  # another's, which we may not look at
+        return True
 
 
 def own_folder(name: str, base: Path) -> Path:

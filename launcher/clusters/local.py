@@ -100,7 +100,7 @@ class LocalJob:
             ):
                 told = {TOLD: str(log.fileno()), STACK: str(stack.fileno())}
                 env, fds = {**shared, **process.env, **told}, (lock, log.fileno(), stack.fileno())
-                self._processes.append(begin(process.argv, env, mouth, mouth, fds, cwd))
+                self._processes.append(begin(process.argv, env, mouth, mouth, fds, cwd, spare=spare))
             os.close(mouth)
         pids = {process.rank: made.pid for process, made in zip(plan.processes, self._processes, strict=True)}
         gpus = {process.rank: gpu_of({**shared, **process.env}) if plan.gpus else "" for process in plan.processes}

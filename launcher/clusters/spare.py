@@ -65,12 +65,20 @@ class Fork:
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        if self.returncode is None:
-            with suppress(BlockingIOError):
-                while came := self._line.recv(4096):
-                    self._said += came
-                self._over()  # nobody speaks any more
+        if self.returncode is None and self._silent():
+            self._over()
         return self.returncode
+
+    def _silent(self) -> bool:
+        """Whether nobody speaks any more, once all that was said is heard."""
+        try:
+            while came := self._line.recv(4096):
+                self._said += came
+        except BlockingIOError:
+            return False
+        except OSError:  # the nursery was killed
+            pass
+        return True
 
     def _over(self) -> None:
         told = json.loads(self._said) if self._said.endswith(b"\n") else {}
@@ -102,13 +110,15 @@ def begin(
     stderr: int,
     pass_fds: Sequence[int],
     cwd: str | None = None,
+    *,
+    spare: bool,
 ) -> Process:
     """A process in a session of its own, whose standard input is a pipe; `stdout` may be `subprocess.PIPE`.
 
-    A fork where a nursery answers for these words and this environment, else as `Popen` starts it.
+    With `spare` a fork, where a nursery answers for these words and this environment; else as `Popen` starts it.
     """
     with suppress(OSError, ValueError):
-        if (place := _place(argv, env)) and place.exists():
+        if spare and (place := _place(argv, env)) and place.exists():
             return _ask(place, argv, env, stdout, stderr, pass_fds, cwd)
     return subprocess.Popen(
         argv, env=env, stdin=subprocess.PIPE, stdout=stdout, stderr=stderr, pass_fds=pass_fds, start_new_session=True,

@@ -101,6 +101,13 @@ def test_a_fork_is_what_popen_would_have_started(env: dict[str, str], tmp_path: 
     assert said == f"['born', 'tell'] {tmp_path} as given True 0\na line\n\n"
 
 
+@pytest.mark.usefixtures("nursery")
+def test_who_wants_none_has_none(env: dict[str, str]) -> None:
+    process = begin(words("exit"), env, subprocess.PIPE, 2, (), spare=False)
+    assert isinstance(process, subprocess.Popen)
+    process.communicate()
+
+
 def test_without_a_nursery_it_is_started_as_ever(env: dict[str, str], tmp_path: Path) -> None:
     process, said, by = told(env, tmp_path)
     assert isinstance(process, subprocess.Popen) and by == "by itself\n"
@@ -119,13 +126,13 @@ def test_what_a_nursery_left_behind_is_no_nursery(nursery: psutil.Process, env: 
 @pytest.mark.parametrize(("what", "code", "says"), [("raise", 1, "ValueError: of its own"), ("exit", 1, "")])
 def test_what_it_ends_with(what: str, code: int, says: str, env: dict[str, str], tmp_path: Path) -> None:
     with (tmp_path / "err").open("w") as errors:
-        assert begin(words(what), env, errors.fileno(), errors.fileno(), ()).wait(20) == code
+        assert begin(words(what), env, errors.fileno(), errors.fileno(), (), spare=True).wait(20) == code
     assert says in (tmp_path / "err").read_text()
 
 
 @pytest.mark.usefixtures("nursery")
 def test_signals_reach_it_and_it_may_be_killed(env: dict[str, str]) -> None:
-    process = begin(words("wait"), env, subprocess.PIPE, 2, ())
+    process = begin(words("wait"), env, subprocess.PIPE, 2, (), spare=True)
     assert isinstance(process, Fork) and process.stdout and process.stdout.readline() == b"ready\n"
     assert process.poll() is None
     assert " ".join(psutil.Process(process.pid).cmdline()).strip().endswith("-P -m born wait")
@@ -137,7 +144,7 @@ def test_signals_reach_it_and_it_may_be_killed(env: dict[str, str]) -> None:
 
 
 def test_a_fork_outlives_its_nursery(nursery: psutil.Process, env: dict[str, str]) -> None:
-    process = begin(words("wait"), env, subprocess.PIPE, 2, ())
+    process = begin(words("wait"), env, subprocess.PIPE, 2, (), spare=True)
     assert isinstance(process, Fork) and process.stdout and process.stdout.readline() == b"ready\n"
     nursery.kill()
     nursery.wait()

@@ -117,8 +117,9 @@ class RayJob:
         source, mouth = os.pipe()
         sieve([(source, mouth)], [logs / "driver.log"], environment)  # Ray may say anything
         words = (sys.executable, *MODULE, "launcher.clusters.ray.driver")
-        self._driver = begin(words, environment, subprocess.PIPE, mouth, (lock,))
-        self._spare = Spare(words, environment) if asked.spare and asked.address else None
+        spare = asked.spare and asked.address is not None  # nobody else is let into a cluster of our own
+        self._driver = begin(words, environment, subprocess.PIPE, mouth, (lock,), spare=spare)
+        self._spare = Spare(words, environment) if spare else None
         os.close(mouth)
         assert self._driver.stdout
         os.set_blocking(self._driver.stdout.fileno(), False)
