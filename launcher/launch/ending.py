@@ -78,7 +78,7 @@ def of_job(
     number = code - 128 if code >= 128 else -code
     if number in SIGNALS:  # the process itself was asked to stop, or before it could heed that
         return stopped(number, f" to rank {rank}", folder)
-    if rank is None and follower.crash:  # the cluster started nothing, and said why
+    if rank is None and follower.crash and not job.lost():  # the cluster started nothing, and said why
         return failed(Verdict(MEND, None, "; ".join(follower.crash.lines), follower.crash), logs)
     found = None if rank is None else left_by(rank, code, logs / f"rank-{rank}.log", run.engine.read)
     if found and rank == 0 and follower.crash:

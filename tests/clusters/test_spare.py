@@ -98,7 +98,7 @@ def told(env: dict[str, str], tmp_path: Path) -> tuple[Process, str, str]:
 def test_a_fork_is_what_popen_would_have_started(env: dict[str, str], tmp_path: Path) -> None:
     process, said, by = told(env, tmp_path)
     assert isinstance(process, Fork) and by == "by a nursery\n"
-    assert said == f"['born', 'tell'] {tmp_path} as given True 0\na line\n\n"
+    assert said == f"['born', 'tell'] {tmp_path} as given True {os.nice(0)}\na line\n\n"
 
 
 @pytest.mark.usefixtures("nursery")
@@ -111,7 +111,7 @@ def test_who_wants_none_has_none(env: dict[str, str]) -> None:
 def test_without_a_nursery_it_is_started_as_ever(env: dict[str, str], tmp_path: Path) -> None:
     process, said, by = told(env, tmp_path)
     assert isinstance(process, subprocess.Popen) and by == "by itself\n"
-    assert said.endswith(f"{tmp_path} as given True 0\na line\n\n")
+    assert said.endswith(f"{tmp_path} as given True {os.nice(0)}\na line\n\n")
 
 
 def test_what_a_nursery_left_behind_is_no_nursery(nursery: psutil.Process, env: dict[str, str], tmp_path: Path) -> None:

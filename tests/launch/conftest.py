@@ -33,6 +33,7 @@ class Attempt:
     saves: tuple[int, ...] = ()
     code: int = 0
     crash: Crashed | None = None
+    lost: str = ""
     refused: list[str] = field(default_factory=list)
     during: Callable[[], None] = lambda: None
 
@@ -65,7 +66,7 @@ class Scripted:
         return None if self.looks < 3 else 128 + self.asked[0] if self.asked else self.attempt.code
 
     def failed_rank(self) -> int | None:
-        return 0 if self.attempt.code else None
+        return 0 if self.attempt.code and not self.attempt.lost else None
 
     def news(self) -> list[Event]:
         return []
@@ -74,7 +75,7 @@ class Scripted:
         return []
 
     def lost(self) -> str:
-        return ""
+        return self.attempt.lost
 
     def stacks(self, wait_s: float) -> list[Stack]:
         return []

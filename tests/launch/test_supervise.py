@@ -43,6 +43,13 @@ def test_without_a_checkpoint_it_begins_again(supervised: Callable[..., Any]) ->
     assert "attempt 2 goes on from the beginning" in ran.folder.console.read_text()
 
 
+def test_what_rank_0_says_while_its_cluster_dies_is_not_why(supervised: Callable[..., Any]) -> None:
+    """The others are gone with their nodes; that they do not answer is all that it knows."""
+    crash = Crashed(lines=("RuntimeError: Read error: Connection reset by peer",), mendable=False)
+    ran = supervised([{"steps": 2, "code": -9, "lost": "the cluster does not answer", "crash": crash}, DONE])
+    assert ran.outcome.exit_code == 0 and ran.causes == ["node", "finished"]
+
+
 def test_restarts_without_a_checkpoint_between_them_are_counted(supervised: Callable[..., Any]) -> None:
     ran = supervised([KILL, KILL, KILL], most=2)
     assert (ran.outcome.exit_code, ran.outcome.state.status) == (1, "failed")
