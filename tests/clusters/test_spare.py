@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,12 +17,16 @@ import pytest
 
 from launcher.clusters import spare
 from launcher.clusters.spare import MODULE, Fork, Process, Spare, begin
+from launcher.clusters.usage import Meter
+from launcher.events import Usage
 
 BORN = """
 import os, signal, sys, time
 LOADED = []
 def preload():
     LOADED.append(os.getpid())
+    if "IDLE" in os.environ:
+        sys.modules["__main__"].IDLE_S = float(os.environ["IDLE"])
 def main():
     if sys.argv[1] == "tell":
         os.write(int(os.environ["RLRUN_TOLD"]), b"in the file")
@@ -33,21 +39,25 @@ def main():
     if sys.argv[1] == "exit":
         sys.exit("no way")
     print("ready", flush=True)
-    time.sleep(60)
+    sys.stdin.readline()
+    return 5
 if __name__ == "__main__":
     sys.exit(main())
 """
 
 
 @pytest.fixture
-def env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     (tmp_path / "born.py").write_text(BORN)
-    short = Path("/tmp") / f"rl-{os.getpid()}-{time.monotonic_ns() % 10**9}"  # a socket's path may have 107 characters
-    short.mkdir()
-    monkeypatch.setattr(spare.tempfile, "gettempdir", lambda: str(short))
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(spare, "AFTER_S", 0.0)
+    monkeypatch.setattr(spare, "EVERY_S", 0.0)
     paths = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {**os.environ, "PYTHONPATH": paths, "WORD": "as given"}
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="rl-") as short:  # a socket's path is short
+        monkeypatch.setattr(spare.tempfile, "gettempdir", lambda: short)
+        yield {**os.environ, "PYTHONPATH": paths, "WORD": "as given"}
+        for one in nurseries():
+            one.kill()
 
 
 def words(*more: str) -> list[str]:
@@ -67,28 +77,37 @@ def until(true: Callable[[], object], seconds: float = 20) -> None:
         time.sleep(0.02)
 
 
+def there() -> bool:
+    listens = any(path.is_socket() for path in Path(spare.tempfile.gettempdir()).glob("*/*"))
+    return listens and len(nurseries()) == 1  # what began it has ended
+
+
 @pytest.fixture
-def nursery(env: dict[str, str]) -> Iterator[psutil.Process]:
+def nursery(env: dict[str, str]) -> psutil.Process:
     Spare(words(), env).look()
-    until(lambda: any(path.is_socket() for path in Path(spare.tempfile.gettempdir()).glob("*/*")))
-    until(lambda: len(nurseries()) == 1)  # what began it has ended
-    yield nurseries()[0]
-    for one in nurseries():
-        one.kill()
+    until(there)
+    return nurseries()[0]
+
+
+def waiting(env: dict[str, str]) -> Fork:
+    """A fork that waits for a line, then ends with 5."""
+    process = begin(words("wait"), env, subprocess.PIPE, 2, (), spare=True)
+    assert isinstance(process, Fork) and process.stdout and process.stdout.readline() == b"ready\n"
+    return process
 
 
 def told(env: dict[str, str], tmp_path: Path) -> tuple[Process, str, str]:
-    """All that a process says: on its output, on its error output and in an open file."""
-    kept, errors = os.open(tmp_path / "kept", os.O_RDWR | os.O_CREAT), os.open(tmp_path / "err", os.O_RDWR | os.O_CREAT)
-    process = begin(
-        words("tell"), {**env, "RLRUN_TOLD": str(kept), "RANK": "1"}, subprocess.PIPE, errors, (kept,), str(tmp_path)
-    )
+    """All that a process says: on its output, on its error output and in an open file, whose number is high."""
+    low, errors = os.open(tmp_path / "kept", os.O_RDWR | os.O_CREAT), os.open(tmp_path / "err", os.O_RDWR | os.O_CREAT)
+    kept = fcntl.fcntl(low, fcntl.F_DUPFD, 205)
+    own = {**env, "RLRUN_TOLD": str(kept), "RANK": "1"}
+    process = begin(words("tell"), own, subprocess.PIPE, errors, (kept,), spare=True)
     assert process.stdin and process.stdout
     process.stdin.write(b"a line\n")
     process.stdin.close()
     said = process.stdout.read().decode()
     assert process.wait(20) == 3
-    for file in (kept, errors):
+    for file in (low, kept, errors):
         os.close(file)
     assert (tmp_path / "kept").read_text() == "in the file"
     return process, said, (tmp_path / "err").read_text()
@@ -123,17 +142,17 @@ def test_what_a_nursery_left_behind_is_no_nursery(nursery: psutil.Process, env: 
 
 
 @pytest.mark.usefixtures("nursery")
-@pytest.mark.parametrize(("what", "code", "says"), [("raise", 1, "ValueError: of its own"), ("exit", 1, "")])
-def test_what_it_ends_with(what: str, code: int, says: str, env: dict[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("what", "says"), [("raise", "ValueError: of its own"), ("exit", "no way\n")])
+def test_what_it_ends_with(what: str, says: str, env: dict[str, str], tmp_path: Path) -> None:
     with (tmp_path / "err").open("w") as errors:
-        assert begin(words(what), env, errors.fileno(), errors.fileno(), (), spare=True).wait(20) == code
+        process = begin(words(what), env, errors.fileno(), errors.fileno(), (), spare=True)
+        assert isinstance(process, Fork) and process.wait(20) == 1
     assert says in (tmp_path / "err").read_text()
 
 
 @pytest.mark.usefixtures("nursery")
 def test_signals_reach_it_and_it_may_be_killed(env: dict[str, str]) -> None:
-    process = begin(words("wait"), env, subprocess.PIPE, 2, (), spare=True)
-    assert isinstance(process, Fork) and process.stdout and process.stdout.readline() == b"ready\n"
+    process = waiting(env)
     assert process.poll() is None
     assert " ".join(psutil.Process(process.pid).cmdline()).strip().endswith("-P -m born wait")
     with pytest.raises(subprocess.TimeoutExpired):
@@ -143,38 +162,90 @@ def test_signals_reach_it_and_it_may_be_killed(env: dict[str, str]) -> None:
     process.send_signal(signal.SIGKILL)  # nobody's number by now
 
 
-def test_a_fork_outlives_its_nursery(nursery: psutil.Process, env: dict[str, str]) -> None:
-    process = begin(words("wait"), env, subprocess.PIPE, 2, (), spare=True)
-    assert isinstance(process, Fork) and process.stdout and process.stdout.readline() == b"ready\n"
+@pytest.mark.parametrize("end", [5, -signal.SIGKILL])
+def test_a_fork_outlives_its_nursery_and_says_what_it_ends_with(
+    end: int, nursery: psutil.Process, env: dict[str, str]
+) -> None:
+    process = waiting(env)
     nursery.kill()
     nursery.wait()
-    assert process.poll() is None
-    os.kill(process.pid, signal.SIGTERM)
-    assert process.wait(20) == -signal.SIGKILL  # with what it ended nobody knows
+    time.sleep(0.1)
+    assert process.poll() is None and process.stdin
+    process.send_signal(signal.SIGKILL) if end < 0 else process.stdin.close()
+    assert process.wait(20) == end
 
 
 @pytest.mark.usefixtures("nursery")
-def test_another_environment_is_not_answered(env: dict[str, str], tmp_path: Path) -> None:
-    assert isinstance(told({**env, "OMP_NUM_THREADS": "7"}, tmp_path)[0], subprocess.Popen)
+def test_what_a_fork_uses_is_known(env: dict[str, str], tmp_path: Path) -> None:
+    process = waiting(env)
+    meter, found = Meter({3: process.pid}, {3: ""}, tmp_path, 0.05), list[Usage]()
+    until(lambda: found.extend(meter.take()) or found)
+    meter.close()
+    process.send_signal(signal.SIGKILL)
+    assert found[0].rank == 3 and found[0].memory_bytes > 2**20
+
+
+@pytest.mark.usefixtures("nursery")
+@pytest.mark.parametrize("other", [{"OMP_NUM_THREADS": "7"}, {"WORD": "another"}])
+def test_another_environment_is_not_answered(other: dict[str, str], env: dict[str, str], tmp_path: Path) -> None:
+    """Libraries are loaded by it."""
+    assert isinstance(told({**env, **other}, tmp_path)[0], subprocess.Popen)
+
+
+@pytest.mark.usefixtures("nursery")
+def test_another_folder_is_not_answered(env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative path of Python's begins there."""
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    assert isinstance(told(env, tmp_path)[0], subprocess.Popen)
 
 
 @pytest.mark.usefixtures("nursery")
 def test_there_is_one_for_all(env: dict[str, str]) -> None:
-    Spare(words(), env).look()
+    again = Spare(words(), env)
+    again._begin(spare._place(words(), env, None))
+    assert again._begun and again._begun.wait(20) == 0
     until(lambda: len(nurseries()) == 1)
 
 
+def test_it_stays_as_long_as_it_is_held(env: dict[str, str]) -> None:
+    """However long a run goes well: a fault may come any day."""
+    held = Spare(words(), {**env, "IDLE": "0.3"})
+    held.look()
+    until(there)
+    until(lambda: held.look() or held._line)
+    [nursery] = nurseries()
+    time.sleep(1.5)
+    assert nursery.is_running()
+    held.close()
+    until(lambda: not nursery.is_running())
+    assert not any(path.is_socket() for path in Path(spare.tempfile.gettempdir()).glob("*/*"))
+
+
+def test_one_that_was_killed_is_replaced(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spare, "PATIENCE_S", 0.0)
+    held = Spare(words(), env)
+    held.look()
+    until(there)
+    until(lambda: held.look() or held._line)
+    [nursery] = nurseries()
+    nursery.kill()
+    nursery.wait()
+    until(lambda: held.look() or (there() and nurseries() != [nursery]))
+    held.close()
+
+
 def test_a_folder_that_others_may_write_is_not_used(env: dict[str, str], tmp_path: Path) -> None:
-    (Path(spare.tempfile.gettempdir()) / f"rlrun-spare-{os.getuid()}").mkdir(mode=0o777)
-    os.chmod(Path(spare.tempfile.gettempdir()) / f"rlrun-spare-{os.getuid()}", 0o777)
+    folder = Path(spare.tempfile.gettempdir()) / f"rlrun-spare-{os.getuid()}"
+    folder.mkdir()
+    folder.chmod(0o777)
     Spare(words(), env).look()
     assert isinstance(told(env, tmp_path)[0], subprocess.Popen) and not nurseries()
 
 
-def test_it_ends_when_nobody_needs_it(env: dict[str, str], tmp_path: Path) -> None:
-    place = tmp_path / "n"
-    code = "import sys, pathlib; from launcher.clusters import nursery as n; n.IDLE_S = 0.5; "
-    code += "n.main(pathlib.Path(sys.argv[1]), 'born')"
-    assert subprocess.run([sys.executable, "-c", code, str(place)], env=env, timeout=30).returncode == 0
-    until(place.exists)
-    until(lambda: not place.exists())
+def test_a_module_that_does_not_load_leaves_nothing(env: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "born.py").write_text("def preload():\n    raise ImportError\n")
+    begun = Spare(words(), env)
+    begun.look()
+    assert begun._begun and begun._begun.wait(20) == 0
+    until(lambda: not nurseries())

@@ -190,6 +190,9 @@ class RayJob:
         self._forget()
 
     def _forget(self) -> None:
+        if self._spare:
+            self._spare.close()
+            self._spare = None
         if self._temp:
             shutil.rmtree(self._temp, ignore_errors=True)
 

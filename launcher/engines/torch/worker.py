@@ -7,7 +7,6 @@ run's spec.yaml, tells what happens in the log that it is given, or on standard 
 
 from __future__ import annotations
 
-import atexit
 import faulthandler
 import gc
 import logging
@@ -20,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from types import TracebackType
 
-from launcher import checkpoints
+from launcher import checkpoints, machine
 from launcher.clusters.local import LIFELINE, TOLD
 from launcher.clusters.standing import STACK
 from launcher.engines.torch import MARK, Torch
@@ -35,7 +34,12 @@ _asked: list[int] = []
 
 @cache
 def _out() -> Log:
-    return Log(int(os.environ.pop(TOLD, "1")))
+    """What tells events: a log of this process's own, where there is one. What we start has no business there."""
+    if TOLD not in os.environ:
+        return Log(1)
+    descriptor = int(os.environ.pop(TOLD))
+    os.set_inheritable(descriptor, False)
+    return Log(descriptor)
 
 
 def emit(event: Event) -> None:
@@ -82,8 +86,6 @@ def main() -> int:
     tell_stacks()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, ask)
-    if TOLD in os.environ:
-        os.set_inheritable(int(os.environ[TOLD]), False)  # what we start has no business there
     _out()
     watch_parent()
     sys.excepthook = last_words
@@ -100,10 +102,11 @@ def main() -> int:
 def preload() -> None:
     """Load what every run needs, and touch no device."""
     gc.disable()  # importing makes no garbage, and looking for it would take a fifth of the time
-    from launcher.engines.torch import assemble, decode, world  # noqa: F401, PLC0415  # late: torch takes seconds
-
-    gc.freeze()
-    gc.enable()
+    try:
+        from launcher.engines.torch import assemble, decode, world  # noqa: F401, PLC0415  # late: torch takes seconds
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def train(run: RunSpec, folder: Path, start: int) -> bool:
@@ -125,7 +128,8 @@ def train(run: RunSpec, folder: Path, start: int) -> bool:
 
     device = assemble.device(run, run.engine.num_threads if isinstance(run.engine, Torch) else 0)
     world.join(device)
-    assert run.hardware.processes == world.SIZE, "each would train alone"
+    if run.hardware.processes != world.SIZE:
+        raise RuntimeError(f"{world.SIZE} processes meet, and the run has {run.hardware.processes}")
     checkpoint = folder / "checkpoints" / checkpoints.name_of(start) if start else None
     parts = assemble.parts(run, device, checkpoint, folder / "refused.jsonl")
     if first:
@@ -140,18 +144,9 @@ def _nothing(event: Event) -> None:
     """Only rank 0 tells."""
 
 
-def _end(code: int) -> None:
-    """End one of several processes without taking the interpreter apart: what torch's threads do meanwhile has aborted
-    processes that had finished."""
-    atexit._run_exitfuncs()
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
 if __name__ == "__main__":
     ended = main()
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        _end(ended)
+        machine.wind_up()  # what torch's threads do while the interpreter is taken apart has aborted finished processes
+        os._exit(ended)
     sys.exit(ended)
