@@ -1,4 +1,4 @@
-"""Kill parts of a run over two nodes: `python benchmarks/node_chaos.py [EACH] [SEED]`.
+"""Kill parts of a run over two nodes: `python benchmarks/node_chaos.py [EACH] [SEED] [VICTIM...]`.
 
 Two nodes on this machine (`nodes`), each with a Ray of its own; GRPO with one process on each. At a random moment one
 of these gets SIGKILL: a training process, the Ray worker that started it, the process that speaks with Ray, a node's
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,7 +129,7 @@ def one(cluster: Nodes, victim: str, number: int, expected: tuple[list[str], str
     return Outcome(victim, at_step, equal, min(again, default=time.time()) - killed, restarts)
 
 
-def main(each: int, seed: int) -> int:
+def main(each: int, seed: int, victims: Sequence[str]) -> int:
     rng = random.Random(seed)
     random.seed(seed)
     table = Table("victim", "at step", "run", "recovery", "restarts", title=f"kill -9 on two nodes, seed {seed}")
@@ -143,7 +143,7 @@ def main(each: int, seed: int) -> int:
             expected = result_of(Path("runs/chaos/untouched"), LAST)
             found = []
             for number in range(each):
-                for victim, (count, _) in VICTIMS.items():
+                for victim, count in [(name, VICTIMS[name][0]) for name in victims]:
                     for turn in range(count):
                         cluster.whole(120)
                         found.append(one(cluster, victim, number * count + turn, expected, rng))
@@ -164,4 +164,5 @@ def main(each: int, seed: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*[int(word) for word in [*sys.argv[1:], "1", "0"][:2]]))
+    each, seed = [*sys.argv[1:3], *("1", "0")[len(sys.argv[1:3]) :]]
+    sys.exit(main(int(each), int(seed), sys.argv[3:] or list(VICTIMS)))

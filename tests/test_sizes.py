@@ -23,8 +23,9 @@ def test_no_file_and_no_function_is_too_long(path):
 
 
 BROAD = {"Exception", "BaseException"}
-ALLOWED = {"launcher/foreign.py": 1}
-"""Code that is not ours may raise anything: it is called at one place, which turns that into a value."""
+ALLOWED = {"launcher/foreign.py": 1, "launcher/clusters/nursery.py": 1}
+"""Code that is not ours may raise anything: it is called at one place, which turns that into a value. A fork ends by an
+uncaught error as the interpreter would have it, which it tells by the same hook."""
 
 
 def _swallowed(handler: ast.ExceptHandler) -> set[str]:

@@ -25,6 +25,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -78,20 +79,13 @@ def main(path: Path, module: str) -> None:
 def _load(module: str) -> Callable[[], int]:
     """What a fork calls: `main` of the module, once its `preload` was. Kindness is a thread's own, so what another
     thread forks has none of it. Raises what loading raises."""
-    failed: list[BaseException] = []
 
     def load() -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), KINDEST)
-        try:
-            import_module(module).preload()
-        except BaseException as error:  # noqa: BLE001  raised again below
-            failed.append(error)
+        import_module(module).preload()
 
-    loading = threading.Thread(target=load)
-    loading.start()
-    loading.join()
-    if failed:
-        raise failed[0]
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(load).result()
     gc.collect()
     gc.freeze()  # forks share what nobody touches
     born: Callable[[], int] = import_module(module).main

@@ -45,7 +45,7 @@ class Meter:
             while not self._over.wait(self._every_s):
                 now = time.monotonic()
                 blank = self._of_machine()
-                for rank, seconds, memory in self._of_processes():
+                for rank, seconds, memory in list(self._of_processes()):  # all are told at once
                     cpu = 100 * max(seconds - used[rank], 0.0) / (now - then)
                     used[rank] = seconds
                     of_gpu = asdict(gpu(self._gpus[rank]))

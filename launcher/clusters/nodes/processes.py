@@ -22,12 +22,11 @@ ROUNDS, ROUND_S = 4, 5.0  # of killing: one that is killed may have started anot
 def of(node: Node, keeper: psutil.Process | None = None) -> list[psutil.Process]:
     """Some Ray processes write over their environment; they are found by what started them, or as children of the
     `keeper`, which takes up those whose own parent has died."""
-    found = {child.pid: child for child in (_children(keeper) if keeper else ())}
+    found = {child.pid: child for child in (_children(keeper) if keeper else ()) if not _nursery(child)}
     for process in psutil.process_iter(["uids"]):
         uids = process.info["uids"]
         if uids and uids.real == os.getuid() and _marked(process, node.mark):
-            found[process.pid] = process
-            found |= {child.pid: child for child in _children(process)}
+            found |= {child.pid: child for child in (process, *_children(process)) if not _nursery(child)}
     return list(found.values())
 
 
@@ -40,7 +39,7 @@ def _marked(process: psutil.Process, mark: str) -> bool:
 
 def _children(process: psutil.Process) -> list[psutil.Process]:
     try:
-        return [child for child in process.children(recursive=True) if not _nursery(child)]
+        return process.children(recursive=True)
     except psutil.Error:
         return []
 

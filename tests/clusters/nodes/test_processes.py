@@ -29,7 +29,7 @@ def begun() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 def test_marked_ones_and_the_keepers_own_but_no_nursery(begun: list[subprocess.Popen[bytes]]) -> None:
     node = Node(address="127.0.0.1:1", ip="127.0.0.1", head=True, mark="of-this-test", temp="")
-    for words, mark in ((SLEEP, node.mark), (SLEEP, "of-another"), ([*SLEEP, NURSERY], "")):
+    for words, mark in ((SLEEP, node.mark), (SLEEP, "of-another"), ([*SLEEP, NURSERY], node.mark)):
         begun.append(subprocess.Popen(words, env={**os.environ, MARK: mark}, stdout=subprocess.PIPE))
     for process in begun:
         assert process.stdout and process.stdout.readline() == b"ready\n"
