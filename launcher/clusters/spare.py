@@ -60,15 +60,13 @@ class Fork:
     def __init__(self, line: socket.socket) -> None:
         """Raises `OSError` or `ValueError` where the nursery does not answer."""
         line.settimeout(ANSWER_S)
-        self._said, found, _, _ = socket.recv_fds(line, 4096, 1)
-        while b"\n" not in self._said:
-            came = line.recv(4096)
+        self._said, found = b"", list[int]()
+        while (pid := _told(self._said, "pid")) is None:  # it may have ended, and said so, before this comes
+            came, fds, _, _ = socket.recv_fds(line, 4096, 1)
             if not came:
                 raise ConnectionResetError("the nursery has ended")
-            self._said += came
-        born, _, self._said = self._said.partition(b"\n")
-        self.pid = int(json.loads(born)["pid"])
-        (self._itself,) = found
+            self._said, found = self._said + came, found + fds
+        self.pid, (self._itself,) = pid, found
         line.setblocking(False)
         self._line, self._lock = line, threading.Lock()
         self.returncode: int | None = None
@@ -76,8 +74,8 @@ class Fork:
     def poll(self) -> int | None:
         with self._lock:
             if self.returncode is None and self._gone():
-                told = json.loads(self._said.partition(b"\n")[0] or b"{}")
-                self.returncode = int(told.get("code", -signal.SIGKILL))  # killed, and so was the nursery
+                code = _told(self._said, "code")
+                self.returncode = -signal.SIGKILL if code is None else code  # killed, and so was the nursery
                 self._line.close()
                 os.close(self._itself)
         return self.returncode
@@ -105,6 +103,12 @@ class Fork:
         with self._lock, suppress(ProcessLookupError):
             if self.returncode is None:
                 signal.pidfd_send_signal(self._itself, sig)
+
+
+def _told(said: bytes, name: str) -> int | None:
+    """The first number of this name in whole lines of what the nursery and the fork say."""
+    nodes = (json.loads(line) for line in said.split(b"\n")[:-1])
+    return next((int(node[name]) for node in nodes if name in node), None)
 
 
 def begin(
