@@ -85,7 +85,7 @@ def of_job(
         found = replace(found, crash=follower.crash)
     others = (
         left_by(other, None, logs / f"rank-{other}.log", run.engine.read)
-        for other in range(run.hardware.processes)
+        for other in range(run.taken.processes)
         if other != rank
     )
     return failed(judge(found, others, job.lost(), oom_kills), logs)

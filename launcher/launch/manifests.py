@@ -67,13 +67,13 @@ def _slurm(run: RunSpec, words: Sequence[str]) -> str:
     name = f"{run.trainer.project_name}/{run.trainer.experiment_name}"
     begin = f"{{ {_begin(words, folder)}; }}"
     return cluster.script(
-        name, folder, "rlrun-%j.log", run.hardware, begin=begin, rlrun="rlrun", cwd='"$SLURM_SUBMIT_DIR"'
+        name, folder, "rlrun-%j.log", run.taken, begin=begin, rlrun="rlrun", cwd='"$SLURM_SUBMIT_DIR"'
     )
 
 
 def _kuberay(run: RunSpec, begin: str, image: str) -> str:
     """https://ray-project.github.io/kuberay/reference/api/"""
-    hardware, spec = run.hardware, _pod(run.hardware, image)
+    hardware, spec = run.taken, _pod(run.taken, image)
     cluster: dict[str, Any] = {
         "rayVersion": version_of("ray") or "2.60.0",
         "authOptions": {"mode": "token"},
@@ -129,7 +129,7 @@ def _pod(hardware: Hardware, image: str) -> Any:
 
 def _skypilot(run: RunSpec, begin: str, image: str | None) -> str:
     """https://docs.skypilot.co/en/latest/reference/yaml-spec.html"""
-    hardware = run.hardware
+    hardware = run.taken
     resources: dict[str, Any] = {} if hardware.is_cpu else {"accelerators": accelerators(hardware)}
     node: dict[str, Any] = {
         "name": dns_name(f"{run.trainer.project_name}-{run.trainer.experiment_name}"),

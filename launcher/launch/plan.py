@@ -77,7 +77,7 @@ def page(run: RunSpec, *, here: bool = False) -> Page:
     found = _judge(run, here=here or run.hardware.is_cpu)
     folder = place.folder_of(run)
     processes = run.engine.plan(run, folder).processes
-    of_memory = memory.to_node(run, memory.limit(run.hardware)) if not run.model.problems() else None
+    of_memory = memory.to_node(run, memory.limit(run.taken)) if not run.model.problems() else None
     return Page(run, found.verdicts, found.steps, folder, processes, differs=differing(run), memory=of_memory)
 
 
@@ -131,7 +131,7 @@ def _judge(run: RunSpec, here: bool) -> _Judged:
         found.steps = steps.steps_of(run, None, None)
         found.verdicts += steps.verdicts(run, found.steps)
     if not of_model:
-        found.verdicts += memory.verdicts(run, memory.limit(run.hardware))
+        found.verdicts += memory.verdicts(run, memory.limit(run.taken))
     found.verdicts += [*place.hardware(run, here), *(place.around(run, here) if not of_reward else [])]
     if not failed(of_folder):
         found.verdicts += [*disk.verdicts(run, found.steps, here), *_time(run, found.steps)]

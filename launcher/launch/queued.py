@@ -23,7 +23,7 @@ CODES = {"finished": 0, "failed": 1, "stopped": 128 + signal.SIGTERM}
 
 def hand_over(run: RunSpec, folder: Folder, show: Show) -> Outcome:
     """Submit, and watch until it has left the queue. Ctrl-C ends the watching only."""
-    queued = run.cluster.submit(folder.name, folder.path, run.hardware)
+    queued = run.cluster.submit(folder.name, folder.path, run.taken)
     watch = Watch(folder, queued, show)
     try:
         return watch.until_it_left()

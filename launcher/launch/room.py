@@ -28,7 +28,7 @@ class Needs:
 
 def needs(run: RunSpec) -> Needs:
     """Rough, for memory: weights, gradients and optimizer of each process, and `PROCESS_BYTES`."""
-    hardware, threads = run.hardware, run.engine.num_threads if isinstance(run.engine, Torch) else 0
+    hardware, threads = run.taken, run.engine.num_threads if isinstance(run.engine, Torch) else 0
     processes = hardware.processes_per_node
     if not hardware.is_cpu:
         return Needs(processes, processes * PROCESS_BYTES, hardware.n_gpus_per_node, hardware.nnodes)

@@ -18,7 +18,7 @@ LATE_S = 1.0  # between two looks of ours counts for no more: what held us up ma
 OWN_TIME = ("loading", "validating", "saving")  # phases that take as long as they take, not as long as a step
 STACK_CHARS = 8000  # of a stack that is told
 TOP_FRAMES = 4  # in which a process that waits for the others says so
-WAITS = re.compile(r"torch/distributed/|torch/nn/parallel/|engines/torch/world\.py")
+WAITS = re.compile(r"torch/distributed/|torch/nn/parallel/|engines/torch/(world|vllm/link)\.py")
 
 
 class Watch:

@@ -23,11 +23,13 @@ class Process:
     rank: int
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
+    node: int = 0
+    """Which of the plan's machines it runs on."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All processes of a run; rank 0 is the one that tells what happens."""
+    """All processes of a run; rank 0 is the one that tells what happens, and on the first node."""
 
     processes: tuple[Process, ...]
     nnodes: int = 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -207,6 +208,14 @@ class RunSpec:
             for where, (value, unset) in given.items()
             if value != unset
         ]
+
+    @property
+    def taken(self) -> Hardware:
+        """All that the run takes of its machines: `hardware` is what it trains on, and a sampler's own comes on top."""
+        asked, more = self.hardware, self.sampler.n_gpus // self.hardware.nnodes
+        if asked.is_cpu:
+            return replace(asked, nproc_per_node=asked.processes_per_node + more)
+        return replace(asked, n_gpus_per_node=asked.n_gpus_per_node + more, nproc_per_node=None)
 
     @property
     def label(self) -> str:

@@ -38,6 +38,8 @@ class Sampler:
     """Whether the trainer would compute the same log-probabilities of what is sampled, so that nothing is to tell."""
     importance_sampling: ClassVar[float | None] = None
     """The most that a token's loss is weighed by where another program sampled it; None weighs nothing."""
+    n_gpus: ClassVar[int] = 0
+    """GPUs (on a CPU processes) of all nodes that it takes for itself, beside those that the run trains on."""
 
     def __post_init__(self) -> None:
         if self.top_k == 0:

@@ -150,26 +150,25 @@ class _Job:
     def _start(self) -> None:
         """All actors first, then where they meet, then their processes."""
         assert self.group
-        count = len(self.asked.processes) // self.asked.nnodes
         remote, bundles = ray.remote(Rank), offers.order(self.group)
         for process in self.asked.processes:
             rank = process["rank"]
-            where = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=bundles[rank // count])
+            where = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=bundles[process["node"]])
             options = {"num_cpus": self.asked.cpus, "num_gpus": self.asked.gpus, "max_concurrency": 4}
             self.actors[rank] = remote.options(scheduling_strategy=where, **options).remote()
         places = self.places = {rank: self._answer(rank, "look") for rank in self.actors}
         self.left = set(self.actors)
         first = places[0]
         alone = len({place["address"] for place in places.values()}) == 1
-        shared = {"WORLD_SIZE": str(len(places))}
+        shared: dict[str, str] = {}
         if len(places) > 1:
-            shared |= {
+            shared = {
                 "MASTER_ADDR": machine.LOOPBACK if alone else first["address"],
                 "MASTER_PORT": str(first["port"]),
             }
         for process in self.asked.processes:
             rank = process["rank"]
-            own = {"LOCAL_RANK": "0" if self.asked.gpus else str(rank % count)}
+            own = {"LOCAL_RANK": "0"} if self.asked.gpus else {}  # Ray shows each its own GPU only
             if len(places) > 1:
                 own |= _interface("lo" if alone else places[rank]["interface"])
             env = {**self.asked.env, **process["env"], **shared, **own}

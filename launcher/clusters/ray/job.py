@@ -59,7 +59,7 @@ class Asked:
     """What the driver is to start."""
 
     processes: list[dict[str, Any]]
-    """rank, argv, env of each."""
+    """rank, node, argv, env of each."""
     nnodes: int
     gpus: int
     """Of each process."""
@@ -84,7 +84,10 @@ class Asked:
         env = {name: value for name, value in os.environ.items() if name.startswith(CARRIED) and name not in PLACED}
         reached = reach(address) if address else None
         return cls(
-            processes=[{"rank": p.rank, "argv": list(p.argv), "env": dict(p.env)} for p in plan.processes],
+            processes=[
+                {"rank": one.rank, "node": one.node, "argv": list(one.argv), "env": dict(one.env)}
+                for one in plan.processes
+            ],
             nnodes=plan.nnodes, gpus=plan.gpus, cpus=cpus, usage_s=usage_s, spare=spare, logs=str(logs),
             address=reached.address if reached else None, wait_s=wait_s, env=env, cwd=os.getcwd(),
             temp="" if reached else _temp(), let_in=dict(reached.env) if reached else {},

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator
 
@@ -39,15 +39,20 @@ Resting = Literal["weights", "reference", "critic", "reward"]
 
 @dataclass(frozen=True)
 class Beside:
-    """Bytes that a process's second program takes beside the model under training."""
+    """Bytes that another program takes beside the model under training."""
 
     awake: int
     """While answers are written."""
     asleep: int
+    apart: int = 0
+    """In a process of its own, always."""
 
 
 class Colocated(Sampler, ABC):
-    """Answers are written in the training processes themselves."""
+    """Answers are written in the training processes themselves, or in `n_gpus` of the sampler's own beside them."""
+
+    module: ClassVar[str] = ""
+    """What each of those processes runs."""
 
     def beside(self, run: RunSpec) -> Beside | None:
         """None where the model under training writes them itself."""
@@ -55,7 +60,7 @@ class Colocated(Sampler, ABC):
 
     @abstractmethod
     def writer(self, run: RunSpec, policy: Policy) -> Writer:
-        """What writes the run's answers in this process; every process must ask."""
+        """What gives the run's answers to this training process; every one must ask."""
 
 
 @settings
@@ -123,17 +128,22 @@ class Torch(Engine):
         return memory.memory(run, self)
 
     def plan(self, run: RunSpec, folder: Path, start: int = 0) -> Plan:
-        processes = run.hardware.processes
-        env = {**(MALLOC if run.hardware.is_cpu else {}), **run.sampler.environment(run.hardware)}
-        argv = (sys.executable, "-P", "-m", "launcher.engines.torch.worker", str(folder), str(start))
-        return Plan(
-            tuple(
-                Process(rank, argv, {"RANK": str(rank), "WORLD_SIZE": str(processes), "LOCAL_RANK": str(rank), **env})
-                for rank in range(processes)
-            ),
-            nnodes=run.hardware.nnodes,
-            gpus=0 if run.hardware.is_cpu else 1,
-        )
+        """Trainers first; those that only sample have the ranks behind theirs, and are not of their WORLD_SIZE."""
+        hardware, sampler = run.hardware, run.sampler
+        trainers, each, more = hardware.processes, hardware.processes_per_node, sampler.n_gpus // hardware.nnodes
+        env = {**(MALLOC if hardware.is_cpu else {}), **sampler.environment(hardware), "WORLD_SIZE": str(trainers)}
+        trains = (sys.executable, "-P", "-m", "launcher.engines.torch.worker", str(folder), str(start))
+
+        def process(rank: int, node: int, local: int, argv: tuple[str, ...]) -> Process:
+            return Process(rank, argv, {**env, "RANK": str(rank), "LOCAL_RANK": str(local)}, node)
+
+        made = [process(rank, rank // each, rank % each, trains) for rank in range(trainers)]
+        if more:
+            assert isinstance(sampler, Colocated)
+            samples = (sys.executable, "-P", "-m", sampler.module, str(folder))
+            places = ((node, each + local) for node in range(hardware.nnodes) for local in range(more))
+            made += [process(trainers + number, *place, samples) for number, place in enumerate(places)]
+        return Plan(tuple(made), nnodes=hardware.nnodes, gpus=0 if hardware.is_cpu else 1)
 
     def read(self, line: str) -> Iterator[Event]:
         _, mark, text = line.partition(MARK)  # talk may stand before it: what a reward prints need not end its line

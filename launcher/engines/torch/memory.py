@@ -179,7 +179,9 @@ class _Estimate:
         a, w, own = self.shape, self.work, self.numbers.computed
         parts = self._standing()
         if self.beside:
-            return "rollout", {**parts, "sampler": self.beside.awake, "batch": w.batch_bytes}
+            within: Parts = {**parts, "sampler": self.beside.awake, "batch": w.batch_bytes}
+            alone: Parts = {"sampler": self.beside.apart}  # in a process that holds nothing else
+            return "rollout", max(within, alone, key=lambda one: sum(one.values()))
         per_token = size.kv_bytes_per_token(a, own)
         held = w.cached_tokens * w.written if self.on_gpu else w.longest * w.written
         layer = per_token // a.num_hidden_layers * w.written * w.longest

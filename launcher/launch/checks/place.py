@@ -71,7 +71,7 @@ def _folder(trainer: Trainer) -> list[str]:
 
 def hardware(run: RunSpec, here: bool) -> Iterator[Verdict]:
     """This machine against what the run asks for: it must fit where the run is to start `here`."""
-    asked, found, level = run.hardware, machine.gpus(), level_of(here)
+    asked, found, level = run.taken, machine.gpus(), level_of(here)
     if address := run.cluster.elsewhere:
         yield from nodes(address, asked.nnodes, run.cluster.each_node(asked), level)
         return
@@ -89,10 +89,7 @@ def hardware(run: RunSpec, here: bool) -> Iterator[Verdict]:
             "a machine with GPUs, or hardware=cpu and no other word of hardware, would do",
         )  # fmt: skip
     elif len(gpus) < asked.n_gpus_per_node:
-        yield Verdict(
-            level, "hardware.n_gpus_per_node", f"got {asked.n_gpus_per_node}, and this machine has {len(gpus)} GPUs",
-            f"{len(gpus)} would do",
-        )  # fmt: skip
+        yield _too_few(run, len(gpus), level)
     else:
         names = ", ".join(sorted({gpu.name for gpu in gpus}))
         yield Verdict("OK", "hardware", f"{asked.n_gpus_per_node} of {len(gpus)} GPUs here ({names})")
@@ -102,6 +99,16 @@ def hardware(run: RunSpec, here: bool) -> Iterator[Verdict]:
             yield Verdict(
                 "WARN", "hardware", f"others hold memory of GPUs: {told}", "CUDA_VISIBLE_DEVICES of idle ones"
             )
+
+
+def _too_few(run: RunSpec, there: int, level: Level) -> Verdict:
+    got, own = run.hardware.n_gpus_per_node, run.taken.n_gpus_per_node - run.hardware.n_gpus_per_node
+    if not own:
+        says = f"got {got}, and this machine has {there} GPUs"
+        return Verdict(level, "hardware.n_gpus_per_node", says, f"{there} would do")
+    says = f"got {got}, {own} more are sampler.n_gpus, and this machine has {there} GPUs"
+    would_do = f"{there - own}, or sampler.n_gpus=0," if there > own else "sampler.n_gpus=0 and fewer"
+    return Verdict(level, "hardware.n_gpus_per_node", says, f"{would_do} would do")
 
 
 def nodes(address: str, count: int, each: Mapping[str, float], level: Level) -> Iterator[Verdict]:
@@ -140,7 +147,7 @@ def level_of(here: bool) -> Level:
 def around(run: RunSpec, here: bool) -> list[Verdict]:
     """Ports, servers and programs that the run would meet."""
     of_rewards = (line for leaf in run.reward.leaves() for line in leaf.lacks())
-    lines = [*run.cluster.lacks(run.hardware), *run.sampler.lacks(), *of_rewards]
+    lines = [*run.cluster.lacks(run.taken), *run.sampler.lacks(), *of_rewards]
     return of_problems(lines, level_of(here))
 
 

@@ -1,4 +1,5 @@
-"""Sampling by vLLM inside the training processes. This file says how it is set up, and loads neither it nor torch."""
+"""Sampling by vLLM, inside the training processes or beside them. This file says how it is set up, and loads neither it
+nor torch."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from launcher.machine import version_of
 from launcher.models import size
 from launcher.models.activations import BYTES
 from launcher.models.colocated import ASLEEP
-from launcher.settings import AtLeastOne, Positive, settings
+from launcher.settings import AtLeastOne, Count, Positive, settings
 from launcher.spec.hardware import GIB, Hardware
 from launcher.spec.model import Architecture
 from launcher.spec.run import RunSpec
@@ -38,22 +39,28 @@ UNKNOWN = GIB
 """The same for a model whose numbers are not known."""
 RUNTIME = 210 * 2**20
 """Bytes of vLLM itself on a CPU, beside weights and cache. Measured."""
-SHARE = 0.5
+SHARE, SHARE_ALONE = 0.5, 0.8
+"""Of a GPU's memory, by default: beside a trainer that rests, and on a GPU of its own, where new weights need room as
+they come."""
 
 
 @settings
 class VllmSampler(Colocated):
-    """Samples by vLLM from a copy of the weights, which each training process holds and brings up to date itself."""
+    """Samples by vLLM from a copy of the weights that is brought up to date before answers are written."""
 
-    gpu_memory_utilization: Annotated[float, Field(gt=0, lt=1)] = SHARE
+    n_gpus: Count = 0  # type: ignore[misc]
+    """GPUs for vLLM alone, on all nodes together and as many on each; `hardware` says what the run trains on, and these
+    come on top. On a CPU as many processes. Nothing then stands beside the trainer, and weights go from process to
+    process. 0 samples on the trainers' own GPUs, while the trainers rest."""
+    gpu_memory_utilization: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Of each GPU's memory, what weights and cache of vLLM may take together while answers are written; the trainer's
-    weights and optimizer stand beside it."""
+    weights and optimizer stand beside it. By default 0.5, and 0.8 with `n_gpus`."""
     kv_cache_gb: Positive | None = None
     """GiB of the cache of keys and values of each process. By default on a GPU what `gpu_memory_utilization` leaves, on
     a CPU what the longest answers take that are written at the same time, at most 4; with less, answers wait."""
     tensor_parallel_size: AtLeastOne = 1
     """Neighbouring processes that hold one copy of the weights together, and write their prompts' answers together: for
-    models that one GPU cannot hold beside the trainer. More of them talk more for each token."""
+    models that one GPU cannot hold beside the trainer. More of them talk more for each token. With `n_gpus` only 1."""
     max_model_len: AtLeastOne | None = None
     """Tokens of the longest prompt with its answer; by default the data's."""
     enforce_eager: bool | None = None
@@ -65,9 +72,10 @@ class VllmSampler(Colocated):
     difference between the two programs as it is."""
 
     own_arithmetic = False
+    module = "launcher.engines.torch.vllm.server"
 
     def problems(self, run: RunSpec) -> list[str]:
-        found, team, processes = [], self.tensor_parallel_size, run.hardware.processes_per_node
+        found = []
         shape, longest = run.model.shape, run.data.max_prompt_length + run.data.max_response_length
         if run.model.dtype == "float64":
             found.append("model.dtype: vLLM computes no float64; float32, or sampler=torch, would do")
@@ -81,17 +89,26 @@ class VllmSampler(Colocated):
             )
         if run.hardware.is_cpu:
             found += self._on_cpu(shape)
-        elif processes % team:
-            found.append(
-                f"sampler.tensor_parallel_size: {team} does not divide {processes} processes of a node; 1 would"
-            )
-        elif shape and shape.num_attention_heads % team:
-            heads = shape.num_attention_heads
-            found.append(f"sampler.tensor_parallel_size: {team} does not divide the model's {heads} heads; 1 would")
+        else:
+            found += self._on_gpu(shape, run.hardware.processes_per_node)
+        nodes = run.hardware.nnodes
+        if self.n_gpus % nodes:
+            near = -(-self.n_gpus // nodes) * nodes
+            found.append(f"sampler.n_gpus: {self.n_gpus} do not spread evenly over {nodes} nodes; {near} would")
         if self.importance_sampling is not None and not run.algorithm.sampled:
             name = type(run.algorithm).__name__
             found.append(f"sampler.importance_sampling: {name} samples no answers to learn from; null would do")
         return found
+
+    def _on_gpu(self, shape: Architecture | None, processes: int) -> list[str]:
+        team, where = self.tensor_parallel_size, "sampler.tensor_parallel_size"
+        if self.n_gpus and team > 1:
+            return [f"{where}: each of sampler.n_gpus samples alone, got {team}; 1, or sampler.n_gpus=0, would do"]
+        if processes % team:
+            return [f"{where}: {team} does not divide {processes} processes of a node; 1 would"]
+        if shape and shape.num_attention_heads % team:
+            return [f"{where}: {team} does not divide the model's {shape.num_attention_heads} heads; 1 would"]
+        return []
 
     def _on_cpu(self, shape: Architecture | None) -> list[str]:
         found = []
@@ -100,7 +117,7 @@ class VllmSampler(Colocated):
                 f"sampler.tensor_parallel_size: on a CPU each process samples alone, got {self.tensor_parallel_size};"
                 " 1 would do"
             )
-        if self.gpu_memory_utilization != SHARE:
+        if self.gpu_memory_utilization is not None:
             found.append("sampler.gpu_memory_utilization: this run has no GPU; sampler.kv_cache_gb would do")
         if shape and shape.num_experts:
             found.append(f"sampler: {EXPERTS}; sampler=torch would do")
@@ -131,6 +148,11 @@ class VllmSampler(Colocated):
     def eager(self, hardware: Hardware) -> bool:
         return hardware.is_cpu if self.enforce_eager is None else self.enforce_eager
 
+    @property
+    def share(self) -> float:
+        """Of a GPU's memory."""
+        return self.gpu_memory_utilization or (SHARE_ALONE if self.n_gpus else SHARE)
+
     def dtype(self, run: RunSpec) -> Dtype:
         """Of vLLM's weights and cache: what the trainer computes in."""
         assert isinstance(run.engine, Torch)
@@ -145,9 +167,11 @@ class VllmSampler(Colocated):
         if shape is None:
             return UNKNOWN
         work = Workload.of(run)
-        blocks = -(-work.longest // BLOCK)
+        blocks, written = -(-work.longest // BLOCK), work.written
+        if self.n_gpus:
+            written = min(-(-written * run.hardware.processes // self.n_gpus), self.max_num_seqs)
         per_block = BLOCK * size.kv_bytes_per_token(shape, BYTES[self.dtype(run)])
-        return max(min((work.written * blocks + 1) * per_block, MOST), (blocks + 1) * per_block)
+        return max(min((written * blocks + 1) * per_block, MOST), (blocks + 1) * per_block)
 
     def beside(self, run: RunSpec) -> Beside | None:
         """On a CPU nothing sleeps."""
@@ -155,14 +179,19 @@ class VllmSampler(Colocated):
         if shape is None:
             return None
         weights = size.parameters(shape) * BYTES[self.dtype(run)] // self.tensor_parallel_size
-        cache = self.cache_bytes(run, shape)
-        if run.hardware.is_cpu:
-            held = weights + (cache or 0) + RUNTIME
-            return Beside(held, held)
-        share = int(self.gpu_memory_utilization * whole) if whole else weights
-        return Beside(max(share, weights) if cache is None else weights + cache, ASLEEP)
+        cache, on_cpu = self.cache_bytes(run, shape), run.hardware.is_cpu
+        share = int(self.share * whole) if whole else 0
+        held = (max(share, weights) if cache is None else weights + cache) + on_cpu * RUNTIME
+        if self.n_gpus:
+            coming = shape.vocab_size * shape.hidden_size * BYTES[run.model.dtype]  # the largest of the new weights
+            return Beside(0, 0, held + coming)
+        return Beside(held, held if on_cpu else ASLEEP)
 
     def writer(self, run: RunSpec, policy: Policy) -> Writer:
+        if self.n_gpus:
+            from launcher.engines.torch.vllm.apart import Apart  # noqa: PLC0415  it loads torch
+
+            return Apart(run, self, policy)
         from launcher.engines.torch.vllm.engine import Vllm  # noqa: PLC0415  it loads vllm, which takes many seconds
 
         return Vllm(run, self, policy)

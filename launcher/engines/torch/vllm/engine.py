@@ -1,7 +1,8 @@
-"""vLLM in this process: it sleeps while the policy learns, takes over its weights, and answers prompts.
+"""vLLM in this process: a copy of the policy's weights that answers prompts.
 
-Weights go from the policy's tensors into vLLM's, one at a time, inside the process. Neighbouring processes that hold
-one copy together (tensor parallel) each take their part of every tensor, and write their prompts' answers together.
+Beside the trainer it sleeps while the policy learns. Weights go from the policy's tensors into vLLM's, one at a time,
+inside the process. Neighbouring processes that hold one copy together (tensor parallel) each take their part of every
+tensor, and write their prompts' answers together.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -23,12 +23,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from launcher.engines.torch import world
-from launcher.engines.torch.model import CausalLM
 from launcher.engines.torch.outgoing import Outgoing
 from launcher.engines.torch.policy import Policy
 from launcher.engines.torch.vllm import EXPERTS, VllmSampler
+from launcher.engines.torch.vllm.asked import Asked, asked
+from launcher.engines.torch.vllm.described import Described
 from launcher.engines.torch.writer import Sampled, Writer
-from launcher.models import config
 from launcher.problems import Problems, said
 from launcher.spec.run import RunSpec
 
@@ -37,91 +37,103 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # it warns of much that is
 from vllm import LLM, RequestOutput, SamplingParams  # by now its environment is as it must be
 from vllm.model_executor.layers import utils as layers
 
-Asked = tuple[list[int], int]
-"""A prompt, and the seed of one answer to it."""
+
+class Held:
+    """One copy of the policy in vLLM, or a part of one, filled by what it takes."""
+
+    def __init__(self, run: RunSpec, sampler: VllmSampler, described: Described, *, sleeps: bool) -> None:
+        """Raises `Problems` where vLLM cannot run such a model here."""
+        self.sampler, self.name = sampler, described.architecture
+        self.max_new, self.sleeps = run.data.max_response_length, sleeps
+        self.llm = _started(run, sampler, described, sleeps)
+        if run.hardware.is_cpu and self.llm.apply_model(_has_experts)[0]:
+            raise Problems([f"sampler: {EXPERTS}; {INSTEAD}"])
+
+    def take(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """Raises `Problems` where they do not fill vLLM's model."""
+        try:
+            (lacking,) = self.llm.apply_model(partial(_take, weights=weights))
+        except (KeyError, ValueError) as error:  # it knows no such weight, or of another shape
+            raise Problems([f"sampler: vLLM does not take {self.name}'s weights: {said(error)}; {INSTEAD}"]) from error
+        if lacking:
+            raise Problems([f"sampler: {self.name} has not all weights of vLLM's, such as {lacking[0]}; {INSTEAD}"])
+        self.llm.reset_prefix_cache()
+
+    def write(self, asked: Sequence[Asked], temperature: float, ends: Sequence[int]) -> list[Sampled]:
+        """An answer to each; `ends` are the tokens that end one."""
+        found = self.llm.generate(
+            cast("Any", [{"prompt_token_ids": prompt} for prompt, _ in asked]),
+            [self._params(seed, temperature, ends) for _, seed in asked],
+            use_tqdm=False,
+        )
+        return [_sampled(output, ends) for output in found]
+
+    def _params(self, seed: int, temperature: float, ends: Sequence[int]) -> SamplingParams:
+        return SamplingParams(
+            temperature=temperature, top_k=max(self.sampler.top_k, 0), top_p=self.sampler.top_p, seed=seed,
+            max_tokens=self.max_new, stop_token_ids=list(ends), logprobs=0, detokenize=False,
+        )  # fmt: skip
+
+    def sleep(self) -> None:
+        """Leave the GPU. The weights go too: the policy holds newer ones by the time they are needed."""
+        if self.sleeps:
+            self.llm.sleep(level=2)
+
+    def wake(self, part: str) -> None:
+        """`weights`, and once they are filled `kv_cache`."""
+        if self.sleeps:
+            self.llm.wake_up(tags=[part])
+
+    def close(self) -> None:
+        self.llm.llm_engine.engine_core.shutdown()  # at its exit it would look for process groups that are gone
 
 
 class Vllm(Writer):
-    """One copy of the policy in vLLM, or a part of one."""
+    """A copy in the trainer's own process."""
 
     def __init__(self, run: RunSpec, sampler: VllmSampler, policy: Policy) -> None:
         super().__init__(policy.model, sampler, run.data.max_response_length)
         self.actor, self.outgoing = policy.actor, Outgoing(policy.model)
-        self.on_gpu = policy.model.device.type == "cuda"
         self.team = _team(sampler.tensor_parallel_size)
-        self.holds: int | None = None  # the policy's weights after so many steps; None for none
-        self.llm = _started(run, sampler, policy.model)
-        if run.hardware.is_cpu and self.llm.apply_model(_has_experts)[0]:
-            raise Problems([f"sampler: {EXPERTS}; {INSTEAD}"])
+        self.filled: int | None = None  # with the policy's weights after so many steps; None with none
+        on_gpu = policy.model.device.type == "cuda"
+        self.held = Held(run, sampler, Described.of(run, sampler, policy.model), sleeps=on_gpu)
         self._sleep()
 
     @contextmanager
     def awake(self) -> Iterator[Mapping[str, float]]:
         began = time.perf_counter()
-        if self.on_gpu:
+        if self.held.sleeps:
             torch.cuda.empty_cache()  # what the trainer has freed, vLLM may take
-            self.llm.wake_up(tags=["weights"])
-        self._bring_up_to_date()
-        if self.on_gpu:
-            self.llm.wake_up(tags=["kv_cache"])
+        self.held.wake("weights")
+        if self.filled != self.actor.steps_taken:
+            self.held.take(self.outgoing)
+            self.filled = self.actor.steps_taken
+        self.held.wake("kv_cache")
         yield {"timing_s/update_weights": time.perf_counter() - began}
         self._sleep()
 
     def _sleep(self) -> None:
-        """Leave the GPU. The weights go too: the policy holds newer ones by the time they are needed."""
-        if self.on_gpu:
-            self.llm.sleep(level=2)
-            self.holds = None
-
-    def _bring_up_to_date(self) -> None:
-        """Every process must ask. Raises `Problems` where the policy does not fill vLLM's model."""
-        if self.holds == self.actor.steps_taken:
-            return
-        name = type(self.model.base).__name__
-        try:
-            (lacking,) = self.llm.apply_model(partial(_take, weights=self.outgoing))
-        except (KeyError, ValueError) as error:  # it knows no such weight, or of another shape
-            raise Problems([f"sampler: vLLM does not take {name}'s weights: {said(error)}; {INSTEAD}"]) from error
-        if lacking:
-            raise Problems([f"sampler: {name} has not all weights of vLLM's, such as {lacking[0]}; {INSTEAD}"])
-        self.llm.reset_prefix_cache()
-        self.holds = self.actor.steps_taken
+        self.held.sleep()
+        if self.held.sleeps:
+            self.filled = None
 
     def sample(self, prompts: Sequence[list[int]], n: int, keys: np.ndarray, temperature: float) -> list[Sampled]:
-        mine = [(prompt, int(key) >> 1) for row, prompt in enumerate(prompts) for key in keys[row * n : (row + 1) * n]]
-        asked, first = self._of_team(mine)
-        if not asked:
-            return []
-        found = self.llm.generate(
-            cast("Any", [{"prompt_token_ids": prompt} for prompt, _ in asked]),
-            [self._params(seed, temperature) for _, seed in asked],
-            use_tqdm=False,
-        )
-        return [self._sampled(output) for output in found[first : first + len(mine)]]
+        mine = asked(prompts, n, keys)
+        whole, first = self._of_team(mine)
+        found = self.held.write(whole, temperature, self.model.eos) if whole else []
+        return found[first : first + len(mine)]
 
     def close(self) -> None:
-        self.llm.llm_engine.engine_core.shutdown()  # at its exit it would look for process groups that are gone
+        self.held.close()
 
     def _of_team(self, mine: list[Asked]) -> tuple[list[Asked], int]:
         """What all who hold one copy of the weights ask for, and where ours begins in it."""
         if self.team is None:
             return mine, 0
-        asked: list[list[Asked]] = [mine] * dist.get_world_size(self.team)
-        dist.all_gather_object(asked, mine, self.team)
-        return list(chain(*asked)), sum(map(len, asked[: dist.get_rank(self.team)]))
-
-    def _params(self, seed: int, temperature: float) -> SamplingParams:
-        return SamplingParams(
-            temperature=temperature, top_k=max(self.sampler.top_k, 0), top_p=self.sampler.top_p, seed=seed,
-            max_tokens=self.max_new, stop_token_ids=self.model.eos, logprobs=0, detokenize=False,
-        )  # fmt: skip
-
-    def _sampled(self, output: RequestOutput) -> Sampled:
-        (answer,) = output.outputs
-        tokens = list(answer.token_ids)
-        assert answer.logprobs is not None
-        logp = [chosen[token].logprob for token, chosen in zip(tokens, answer.logprobs, strict=True)]
-        return Sampled(tokens, tokens[-1] not in self.model.eos, logp)
+        found: list[list[Asked]] = [mine] * dist.get_world_size(self.team)
+        dist.all_gather_object(found, mine, self.team)
+        return list(chain(*found)), sum(map(len, found[: dist.get_rank(self.team)]))
 
 
 TOKENS = 4096  # of all prompts that are read at a time on a CPU
@@ -134,30 +146,35 @@ def _take(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> list[str]:
     return [name for name, _ in model.named_parameters() if name not in took]
 
 
-def _started(run: RunSpec, sampler: VllmSampler, model: CausalLM) -> LLM:
+def _sampled(output: RequestOutput, ends: Sequence[int]) -> Sampled:
+    (answer,) = output.outputs
+    tokens = list(answer.token_ids)
+    assert answer.logprobs is not None
+    logp = [chosen[token].logprob for token, chosen in zip(tokens, answer.logprobs, strict=True)]
+    return Sampled(tokens, tokens[-1] not in ends, logp)
+
+
+def _started(run: RunSpec, sampler: VllmSampler, described: Described, sleeps: bool) -> LLM:
     """vLLM with weights of no meaning yet. Raises `Problems` where it cannot run such a model here."""
-    known = deepcopy(model.base.config)
-    known.architectures = [type(model.base).__name__]
-    cache = sampler.cache_bytes(run, config.architecture(known.to_dict()))
     longest = sampler.max_model_len or run.data.max_prompt_length + run.data.max_response_length
     if run.hardware.is_cpu:
         layers.dispatch_cpu_unquantized_gemm = _unpacked
     set_threads = torch.set_num_threads
     with tempfile.TemporaryDirectory() as folder:
-        known.save_pretrained(Path(folder))
+        (Path(folder) / "config.json").write_text(described.config, encoding="utf-8")
         try:
             return LLM(
                 model=folder, skip_tokenizer_init=True, load_format="dummy", generation_config="vllm",
                 dtype=sampler.dtype(run), max_model_len=longest,
                 max_num_seqs=sampler.max_num_seqs, logprobs_mode="processed_logprobs",
-                enforce_eager=sampler.eager(run.hardware), enable_sleep_mode=not run.hardware.is_cpu,
-                gpu_memory_utilization=sampler.gpu_memory_utilization, kv_cache_memory_bytes=cache,
+                enforce_eager=sampler.eager(run.hardware), enable_sleep_mode=sleeps,
+                gpu_memory_utilization=sampler.share, kv_cache_memory_bytes=described.cache,
                 tensor_parallel_size=sampler.tensor_parallel_size,
                 distributed_executor_backend="external_launcher" if world.SIZE > 1 else "uni",
                 **(_whole_prompts(longest, sampler) if run.hardware.is_cpu else {}),
             )  # fmt: skip
         except ValueError as error:
-            raise Problems([f"sampler: vLLM cannot run {known.architectures[0]} here: {said(error)}"]) from error
+            raise Problems([f"sampler: vLLM cannot run {described.architecture} here: {said(error)}"]) from error
         finally:
             torch.set_num_threads = set_threads  # on a CPU it puts something in its place that does nothing
 

@@ -1,0 +1,117 @@
+"""What processes that train and processes that sample say to each other.
+
+Ranks are the plan's: trainers first, samplers behind them. They meet where the trainers do, in a group of their own, so
+that the trainers' group is the trainers' alone. Trainer 0 leads: whatever a sampler does begins with a word of its.
+What travels is JSON, arrays and tensors' bytes, never code. Weights go from trainer 0 to all samplers at once, between
+GPUs by NCCL; all else goes through CPU memory. A process whose partner has ended fails: `RuntimeError`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from safetensors.numpy import load, save
+from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+
+from launcher.engines.torch.world import PATIENCE
+
+Arrays = Mapping[str, np.ndarray]
+
+
+class Link:
+    """Of rank `rank`, one of `trainers` or of the `samplers` behind them; made once all are there."""
+
+    def __init__(self, rank: int, trainers: int, samplers: int, device: torch.device) -> None:
+        self.rank, self.device = rank, device
+        self.trainers, self.samplers = range(trainers), range(trainers, trainers + samplers)
+        # beside one trainer nobody else keeps a store at this port; beside several theirs is kept by trainer 0, too
+        store = dist.TCPStore(  # type: ignore[attr-defined]  # public, and not marked as that
+            os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=rank == 0, timeout=PATIENCE,
+            wait_for_workers=False, multi_tenant=True,
+        )  # fmt: skip
+        talk, weights = (PrefixStore(f"rlrun/{name}", store) for name in ("talk", "weights"))
+        self._talk: Any = dist.ProcessGroupGloo(talk, rank, trainers + samplers, PATIENCE)
+        self._weights = None if rank in self.trainers[1:] else self._pipe(weights)
+
+    def _pipe(self, store: PrefixStore) -> Any:
+        """From trainer 0, which is its first, to the samplers."""
+        rank, size = max(self.rank - len(self.trainers) + 1, 0), len(self.samplers) + 1
+        if self.device.type != "cuda":
+            return dist.ProcessGroupGloo(store, rank, size, PATIENCE)
+        options = dist.ProcessGroupNCCL.Options()
+        options._timeout = PATIENCE
+        return dist.ProcessGroupNCCL(store, rank, size, options)
+
+    # ---- words and arrays
+
+    def tell(self, to: int, **node: Any) -> None:
+        self._send(to, json.dumps(node).encode())
+
+    def hear(self, source: int) -> dict[str, Any]:
+        node: dict[str, Any] = json.loads(self._receive(source))
+        return node
+
+    def send(self, to: int, arrays: Arrays) -> None:
+        self._send(to, save(dict(arrays)))
+
+    def receive(self, source: int) -> Arrays:
+        return load(self._receive(source))
+
+    def _send(self, to: int, data: bytes) -> None:
+        for tensor in (torch.tensor([len(data)]), torch.frombuffer(bytearray(data), dtype=torch.uint8)):
+            self._talk.send([tensor], to, 0).wait()
+
+    def _receive(self, source: int) -> bytes:
+        length = torch.zeros(1, dtype=torch.int64)
+        self._talk.recv([length], source, 0).wait()
+        data = torch.empty(int(length.item()), dtype=torch.uint8)
+        self._talk.recv([data], source, 0).wait()
+        return data.numpy().tobytes()
+
+    # ---- weights
+
+    def send_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """Trainer 0's, one tensor at a time."""
+        for name, value in weights:
+            value = value.to(self.device).contiguous()
+            kind = {"dtype": str(value.dtype).removeprefix("torch."), "shape": list(value.shape)}
+            for sampler in self.samplers:
+                self.tell(sampler, name=name, **kind)
+            self._broadcast(value)
+        for sampler in self.samplers:
+            self.tell(sampler)  # no more
+
+    def incoming(self) -> Incoming:
+        return Incoming(self)
+
+    def _broadcast(self, value: Tensor) -> None:
+        """Any number format, as bytes."""
+        if value.numel():
+            options = dist.BroadcastOptions()
+            options.rootRank, options.rootTensor = 0, 0
+            assert self._weights
+            self._weights.broadcast([value.view(-1).view(torch.uint8)], options).wait()
+
+
+class Incoming(Iterator[tuple[str, Tensor]]):
+    """The weights that trainer 0 sends, as they come. All are to be taken, by whomever: it goes on sending. No
+    generator, which whoever stops taking would close."""
+
+    def __init__(self, link: Link) -> None:
+        self._link, self._over = link, False
+
+    def __next__(self) -> tuple[str, Tensor]:
+        told = {} if self._over else self._link.hear(0)
+        if not told:
+            self._over = True
+            raise StopIteration
+        value = torch.empty(told["shape"], dtype=getattr(torch, told["dtype"]), device=self._link.device)
+        self._link._broadcast(value)
+        return told["name"], value

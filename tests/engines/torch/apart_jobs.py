@@ -1,0 +1,122 @@
+"""One process of `test_vllm_apart`: `python -P apart_jobs.py SAMPLERS WORD...`. It trains where its RANK is below
+WORLD_SIZE, else it samples, by a fake of vLLM. A trainer prints what came of its questions as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from launcher.engines.torch import process, streams, world
+from launcher.engines.torch.batching import Limits
+from launcher.engines.torch.load import load
+from launcher.engines.torch.parallel import Parallel
+from launcher.engines.torch.policy import Policy
+from launcher.engines.torch.trained import Trained
+from launcher.engines.torch.vllm.asked import Asked
+from launcher.engines.torch.vllm.described import Described
+from launcher.engines.torch.vllm.link import Link
+from launcher.engines.torch.vllm.server import serve
+from launcher.engines.torch.writer import Sampled
+from launcher.launch.resolve import resolve
+from launcher.problems import Problems
+
+CPU = torch.device("cpu")
+RUN = ["algorithm=grpo", "data=reverse", "sampler=vllm", "sampler.n=2", "model=tiny"]
+RUN += ["model.num_attention_heads=2", "model.num_key_value_heads=2"]
+PROMPTS = [[5, 6, 7], [9], [5, 6, 7], [11, 12], [13]]  # equal ones may have other streams
+
+
+def answer(prompt: Sequence[int], seed: int, temperature: float, weight: float, by: int) -> Sampled:
+    """A fake's answer tells all that it depends on, and who gave it."""
+    return Sampled([*prompt, seed % 40], seed % 2 == 0, [temperature, weight, *([float(by)] * (len(prompt) - 1))])
+
+
+class Fake:
+    """Knows the policy's weights by the sum of their first matrix."""
+
+    def __init__(self, rank: int, described: Described, words: Sequence[str]) -> None:
+        if "refuse" in words:
+            raise Problems([f"sampler: a fake runs no {described.architecture} here"])
+        self.rank, self.words, self.total, self.taken = rank, words, 0.0, 0
+
+    def take(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        self.taken += 1
+        for place, (_, value) in enumerate(weights):
+            if "starve" in self.words and place == 2:
+                raise Problems(["sampler: a fake wants no third"])
+            self.total = float(value.double().sum()) if place == 0 else self.total
+
+    def write(self, asked: Sequence[Asked], temperature: float, ends: Sequence[int]) -> list[Sampled]:
+        if "die" in self.words:
+            os._exit(9)
+        if "slow" in self.words:
+            time.sleep(0.3)
+        assert list(ends) == [1]
+        return [answer(prompt, seed, temperature, self.total, self.rank) for prompt, seed in asked]
+
+    def close(self) -> None:
+        print(json.dumps({"taken": self.taken}), flush=True)
+
+
+def trains(words: Sequence[str], samplers: int) -> dict[str, Any]:
+    world.join(CPU)
+    run = resolve([*RUN, f"sampler.n_gpus={samplers}", f"hardware.nproc_per_node={world.SIZE}"])
+    model = load(run.model, 0, CPU)
+    trained, parallel = Trained(model, run.optim, 10, Parallel()), Parallel()
+    policy: Any = Policy(run.algorithm, trained, Limits(8), parallel)
+    writer: Any = run.sampler.writer(run, policy)  # type: ignore[attr-defined]
+    found: dict[str, Any] = {"rounds": []}
+    for step in (0, 0, 1):  # its weights move once
+        if step > policy.actor.steps_taken:
+            policy.actor.steps_taken = step
+            next(iter(model.module.parameters())).data.add_(1.0)
+        prompts = PROMPTS[world.RANK :: world.SIZE] if not (step and world.RANK) else []
+        with writer.awake() as told:
+            keys = streams.keys(0, step, range(len(prompts)), 2)
+            answers = writer.sample(prompts, 2, keys, 0.5)
+        total = float(next(iter(writer.outgoing))[1].double().sum())
+        expected = [
+            answer(prompt, int(keys[row * 2 + n]) >> 1, 0.5, total, 0)
+            for row, prompt in enumerate(prompts)
+            for n in range(2)
+        ]
+        found["rounds"].append(
+            {
+                "right": [_of(one) for one in answers] == [_of(one) for one in expected],
+                "by": [int(one.logp[2]) if len(one.tokens) > 2 else None for one in answers],
+                "asked": len(prompts) * 2,
+                "told": list(told),
+            }
+        )
+    writer.close()
+    world.leave()
+    return found
+
+
+def _of(one: Sampled) -> tuple[list[int], bool, list[float]]:
+    return one.tokens, one.cut, list(one.logp[:2])
+
+
+def main(samplers: int, words: Sequence[str]) -> int:
+    rank, trainers = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    try:
+        if rank < trainers:
+            print(json.dumps(trains(words, samplers)), flush=True)
+        else:
+            serve(Link(rank, trainers, samplers, CPU), lambda described: Fake(rank, described, words))
+    except Problems as problems:
+        print(json.dumps({"problems": problems.lines}), flush=True)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    process.end(main(int(sys.argv[1]), sys.argv[2:]))

@@ -1,0 +1,120 @@
+"""Trainers and samplers in processes of their own, with a fake in vLLM's place: who answers what, with which weights, and
+what becomes of all when one of them cannot go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from launcher.engines.torch.vllm.asked import answers, asked, asked_in, questions, sampled_in, shares
+from launcher.engines.torch.writer import Sampled
+from launcher.machine import free_ports
+
+JOBS = Path(__file__).with_name("apart_jobs.py")
+TIMEOUT_S = 60
+
+
+def ran(trainers: int, samplers: int, *words: str) -> list[tuple[int, Any, str]]:
+    """Exit code, what was printed last and what was complained of, of each process."""
+    meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1, "127.0.0.1")[0]), "GLOO_SOCKET_IFNAME": "lo"}
+    env = {**os.environ, **meet, "WORLD_SIZE": str(trainers), "OMP_NUM_THREADS": "1"}
+    began = [
+        subprocess.Popen(
+            [sys.executable, "-P", str(JOBS), str(samplers), *words], env={**env, "RANK": str(rank)},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for rank in range(trainers + samplers)
+    ]  # fmt: skip
+    try:
+        said = [process.communicate(timeout=TIMEOUT_S) for process in began]
+    finally:
+        for process in began:
+            process.kill()
+    return [
+        (process.returncode, json.loads(out.splitlines()[-1]) if out else None, wrong)
+        for process, (out, wrong) in zip(began, said, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("trainers", "samplers", "by"),
+    [
+        # two answers to a prompt, five prompts: the third prompt's are apart
+        (1, 2, [[[1] * 5 + [2] * 5]] * 3),
+        # six questions of the first and four of the second; later none of the second, which asks all the same
+        (2, 2, [[[2] * 5 + [3], [3] * 4]] * 2 + [[[2] * 3 + [3] * 3, []]]),
+    ],
+)
+def test_each_question_is_answered_once_in_its_place_by_a_copy_with_the_newest_weights(
+    trainers: int, samplers: int, by: list[list[list[int]]]
+) -> None:
+    found = ran(trainers, samplers)
+    assert [code for code, _, _ in found] == [0] * (trainers + samplers), found
+    for number, expected in enumerate(by):
+        rounds = [said["rounds"][number] for _, said, _ in found[:trainers]]
+        assert all(one["right"] for one in rounds), rounds
+        assert all(one["told"] == ["timing_s/update_weights"] for one in rounds)
+        for one, who in zip(rounds, expected, strict=True):
+            assert one["asked"] == len(who)
+            assert all(one_by in (None, rank) for one_by, rank in zip(one["by"], who, strict=True)), (one, who)
+    assert [said["taken"] for _, said, _ in found[trainers:]] == [2] * samplers  # once for each step that moved them
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("refuse", "sampler: a fake runs no LlamaForCausalLM here"),  # before there is a run to speak of
+        ("starve", "sampler: a fake wants no third"),  # while weights are still being sent
+    ],
+)
+def test_what_a_sampler_cannot_do_the_trainer_says(word: str, told: str) -> None:
+    found = ran(1, 2, word)
+    assert [(code, said) for code, said, _ in found] == [(2, {"problems": [told]})] * 3
+
+
+def test_a_sampler_that_dies_is_not_waited_for() -> None:
+    (code, _, wrong), (died, _, _) = ran(1, 1, "die")
+    assert died == 9 and code == 1
+    assert "Connection" in wrong or "connection" in wrong, wrong  # by which the cause is told
+
+
+# ---- what travels
+
+
+@pytest.mark.parametrize(
+    ("counts", "parts", "sizes"),
+    [
+        ([10], 1, [[10]]),
+        ([10], 3, [[3, 3, 4]]),
+        ([4, 4], 2, [[4, 0], [0, 4]]),  # each trainer has a sampler of its own
+        ([0, 5, 1], 2, [[0, 0], [3, 2], [0, 1]]),
+        ([1], 3, [[0, 0, 1]]),  # fewer questions than samplers
+        ([0], 2, [[0, 0]]),
+    ],
+)
+def test_questions_are_split_evenly_and_each_is_asked_once(
+    counts: list[int], parts: int, sizes: list[list[int]]
+) -> None:
+    total = sum(counts)
+    made = [shares(count, sum(counts[:place]), total, parts) for place, count in enumerate(counts)]
+    assert [[part.stop - part.start for part in mine] for mine in made] == sizes
+    for count, mine in zip(counts, made, strict=True):
+        assert [number for part in mine for number in range(count)[part]] == list(range(count))
+
+
+def test_what_is_asked_and_answered_comes_through_unchanged() -> None:
+    keys = np.array([2**64 - 1, 0, 7, 8], np.uint64)
+    mine = asked([[1, 2], [1, 2]], 2, keys)
+    assert [seed for _, seed in mine] == [2**63 - 1, 0, 3, 4]  # the halves of what a uint64 holds
+    assert asked_in(questions(mine, 0.7, [1, 9])) == (mine, 0.7, [1, 9])
+    assert asked_in(questions([], 1.0, [1])) == ([], 1.0, [1])
+    said = [Sampled([4, 1], False, [-0.1, -1e-300]), Sampled([5], True, [-0.30000000000000004])]
+    assert list(sampled_in(answers(said))) == said
+    assert list(sampled_in(answers([]))) == []
