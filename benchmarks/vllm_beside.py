@@ -1,7 +1,8 @@
 """vLLM beside the trainer, in figures: `python benchmarks/vllm_beside.py [answers] [weights] [WORD...]`.
 
 answers   greedy answers of vLLM and of our own loop to 200 prompts, and how far their log-probabilities are apart
-weights   what bringing vLLM's weights up to date takes, beside a plain copy of the same tensors
+weights   what bringing vLLM's weights up to date takes, in this process and in one of its own, beside a plain copy of
+          the same tensors
 
 Words such as hardware=gpu change the run that both are set up as.
 """
@@ -11,9 +12,13 @@ from __future__ import annotations
 import os
 import random
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -21,7 +26,9 @@ from rich.table import Table
 
 from launcher.engines.torch import TorchSampler
 from launcher.launch.resolve import resolve
+from launcher.machine import LOOPBACK, free_ports
 from launcher.spec.run import RunSpec
+from launcher.spec.stored import to_yaml
 
 WORDS = ["algorithm=grpo", "data=reverse", "sampler=vllm", "sampler.n=2", "sampler.kv_cache_gb=0.25"]
 WORDS += ["data.max_prompt_length=64", "data.max_response_length=40", "model=tiny"]
@@ -103,12 +110,36 @@ def weights(words: list[str], table: Table) -> bool:
         policy.actor.steps_taken += 1
         woken()
 
-    spent = _milliseconds({"copy": copied, "sync": sent, "none": woken})
+    with apart([*LARGE, *words], policy) as other:
+
+        def sent_away() -> None:
+            policy.actor.steps_taken += 1
+            with other.awake():
+                pass
+
+        spent = _milliseconds({"copy": copied, "away": sent_away, "sync": sent, "none": woken})
     writer.close()
     table.add_row(f"bringing {gigabytes:.2f} GB of weights over", f"{spent['sync'] / gigabytes:.0f} ms a GB", "")
+    table.add_row("to a process of its own", f"{spent['away'] / gigabytes:.0f} ms a GB", "")
     table.add_row("a plain copy of the same tensors", f"{spent['copy'] / gigabytes:.0f} ms a GB", "")
     table.add_row("the same where no step was taken", f"{spent['none']:.3f} ms", "")
     return True
+
+
+@contextmanager
+def apart(words: Iterable[str], policy: Any) -> Iterator[Any]:
+    """vLLM in a process of its own, as a plan starts it behind one trainer: the policy's, which is this process."""
+    run = resolve([*WORDS, *words, "sampler.n_gpus=1"])
+    meet = {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(free_ports(1, LOOPBACK)[0]), "GLOO_SOCKET_IFNAME": "lo"}
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "spec.yaml").write_text(to_yaml(run), encoding="utf-8")
+        _, sampler = run.engine.plan(run, Path(folder)).processes
+        began = subprocess.Popen(sampler.argv, env={**os.environ, **sampler.env, **meet})
+        os.environ.update(meet)
+        writer = run.sampler.writer(run, policy)  # type: ignore[attr-defined]
+        yield writer
+        writer.close()
+        assert began.wait() == 0
 
 
 def _milliseconds(calls: dict[str, Callable[[], None]]) -> dict[str, float]:

@@ -1,5 +1,5 @@
-"""Trainers and samplers in processes of their own, a fake in vLLM's place: who answers what, with which weights, and
-what becomes of all when one of them cannot go on."""
+"""Trainers and samplers in processes of their own, with a fake in vLLM's place: who answers what, with which weights,
+and what becomes of all when one of them cannot go on."""
 
 from __future__ import annotations
 

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
+from launcher import machine
 from launcher.engines.torch import vllm
 from launcher.launch.checks import place
 from launcher.launch.resolve import resolve
+from launcher.launch.room import needs
 from launcher.models import size
+from launcher.models.activations import BYTES
 from launcher.problems import Problems
+from launcher.spec.memory import Memory, Part
 from launcher.spec.run import RunSpec
 
 WORDS = ["data=reverse", "sampler=vllm", "sampler.n=4"]
 TINY = ["model=tiny", "model.num_attention_heads=2", "model.num_key_value_heads=2"]
 GPUS = ["hardware=h100x8", "model=qwen2.5-7b-instruct"]
+NODES = ["cluster=ray", "cluster.address=auto", "hardware.nnodes=2"]
 GIB = 2**30
 
 
@@ -39,6 +45,9 @@ def run_of(*words: str) -> RunSpec:
         ([*GPUS, "sampler.tensor_parallel_size=3"], "3 does not divide 8 processes of a node"),
         ([*TINY, "algorithm=sft", "sampler.importance_sampling=2"], "SFT samples no answers to learn from"),
         ([*GPUS, "sampler.tensor_parallel_size=8"], "8 does not divide the model's 28 heads"),
+        ([*TINY, "sampler.n_gpus=2", "sampler.tensor_parallel_size=2"], "on a CPU each process samples alone, got 2"),
+        ([*GPUS, "sampler.n_gpus=2", "sampler.tensor_parallel_size=2"], "each of sampler.n_gpus samples alone, got 2"),
+        ([*GPUS, *NODES, "sampler.n_gpus=3"], "sampler.n_gpus: 3 do not spread evenly over 2 nodes; 4 would"),
         (["model=qwen3-235b-a22b"], "on a CPU vLLM computes with a packed copy of experts"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -49,7 +58,10 @@ def test_what_it_cannot_do_is_told_before_anything_starts(words: list[str], told
     assert any(told in line for line in caught.value.lines), caught.value.lines
 
 
-@pytest.mark.parametrize("words", [TINY, GPUS, [*GPUS, "sampler.tensor_parallel_size=4"]])
+@pytest.mark.parametrize(
+    "words",
+    [TINY, GPUS, [*GPUS, "sampler.tensor_parallel_size=4"], [*TINY, "sampler.n_gpus=3"], [*GPUS, "sampler.n_gpus=3"]],
+)
 def test_what_it_can_do_is_not_refused(words: list[str]) -> None:
     assert run_of(*words).sampler.problems(run_of(*words)) == []
 
@@ -125,3 +137,96 @@ def test_the_estimate_holds_it_beside_the_trainer_asleep_or_awake() -> None:
     assert memory and cpu.model.shape
     weights = 4 * size.parameters(cpu.model.shape)
     assert {phase.parts["sampler"] for phase in memory.phases} == {GIB + weights + vllm.RUNTIME}
+
+
+# ---- in processes of its own
+
+
+@pytest.mark.parametrize(
+    ("words", "placed"),
+    [
+        ([*TINY, "sampler.n_gpus=2"], [("worker", 0, 0), ("server", 0, 1), ("server", 0, 2)]),
+        (
+            [*GPUS, *NODES, "hardware.n_gpus_per_node=2", "sampler.n_gpus=2"],
+            [
+                ("worker", 0, 0),
+                ("worker", 0, 1),
+                ("worker", 1, 0),
+                ("worker", 1, 1),
+                ("server", 0, 2),
+                ("server", 1, 2),
+            ],
+        ),
+    ],
+    ids=["CPU", "GPUs of two nodes"],
+)
+def test_its_processes_stand_behind_the_trainers_which_remain_among_themselves(
+    words: list[str], placed: list[tuple[str, int, int]], tmp_path: Any
+) -> None:
+    run = run_of(*words)
+    plan = run.engine.plan(run, tmp_path, 3)
+    found = [(one.argv[3].rpartition(".")[2], one.node, int(one.env["LOCAL_RANK"])) for one in plan.processes]
+    assert found == placed
+    assert [(one.rank, one.env["RANK"]) for one in plan.processes] == [(n, str(n)) for n in range(len(placed))]
+    assert {one.env["WORLD_SIZE"] for one in plan.processes} == {str(run.hardware.processes)}
+    assert run.hardware.processes == sum(module == "worker" for module, _, _ in placed)
+    assert plan.nnodes == run.hardware.nnodes and plan.gpus == (not run.hardware.is_cpu)
+    assert len(plan.processes) == run.taken.processes
+
+
+def test_what_a_run_takes_of_a_node_has_the_samplers_gpus_in_it() -> None:
+    run = run_of(*GPUS, *NODES, "hardware.n_gpus_per_node=2", "sampler.n_gpus=4")
+    assert run.cluster.each_node(run.taken) == {"CPU": 4, "GPU": 4} and run.hardware.n_gpus_per_node == 2
+    assert needs(run).gpus == 4
+    cpu = run_of(*TINY, "sampler.n_gpus=2", "engine.num_threads=1", "cluster=ray")
+    assert cpu.cluster.each_node(cpu.taken) == {"CPU": 3} and needs(cpu).cores == 3
+    assert cpu.hardware.processes == 1
+
+
+@pytest.mark.parametrize(
+    ("there", "line"),
+    [
+        (10, "hardware: 10 of 10 GPUs here (H100)"),
+        (9, "got 8, 2 more are sampler.n_gpus, and this machine has 9 GPUs; 7, or sampler.n_gpus=0, would do"),
+        (2, "got 8, 2 more are sampler.n_gpus, and this machine has 2 GPUs; sampler.n_gpus=0 and fewer would do"),
+    ],
+)
+def test_a_machine_with_gpus_for_the_trainers_alone_is_told(
+    there: int, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = machine.Gpu(0, "H100", 80 * GIB, 79 * GIB)
+    monkeypatch.setattr(machine, "gpus", lambda: machine.Gpus("570.1", "12.8", (gpu,) * there))
+    (verdict,) = place.hardware(run_of(*GPUS, "sampler.n_gpus=2", "cluster=local"), here=True)
+    assert verdict.line.removeprefix("hardware.n_gpus_per_node: ") == line
+
+
+def parts_of(memory: Memory) -> dict[str, Mapping[Part, int]]:
+    return {phase.name: phase.parts for phase in memory.phases}
+
+
+def test_the_estimate_judges_the_fuller_of_trainer_and_sampler() -> None:
+    """Nothing stands beside the trainer; a sampler has its share of a GPU, and room for the largest tensor that
+    comes."""
+    words = [*GPUS, "data.train_batch_size=64", "engine.strategy=fsdp2"]
+    run, within = run_of(*words, "sampler.n_gpus=8"), run_of(*words)
+    memory, beside = run.engine.memory(run), within.engine.memory(within)
+    assert memory and beside and run.hardware.memory_bytes and run.model.shape
+    held = {name: parts.get("sampler", 0) for name, parts in parts_of(memory).items()}
+    tensor = run.model.shape.vocab_size * run.model.shape.hidden_size * BYTES[run.model.dtype]
+    assert held.pop("rollout") == int(0.8 * run.hardware.memory_bytes) + tensor
+    assert set(held.values()) == {0} and memory.peak.name == "rollout"
+    update, other = (sum(parts_of(each)["update"].values()) for each in (memory, beside))
+    assert other - update == 2 * GIB  # what sleeps beside a trainer
+    small = run_of(*words, "sampler.n_gpus=8", "sampler.kv_cache_gb=1")
+    fuller = small.engine.memory(small)
+    assert fuller and fuller.peak.name == "update" and "sampler" not in fuller.peak.parts
+
+
+def test_a_cache_is_for_a_samplers_part_of_all_answers() -> None:
+    """16 prompts x 4 answers of 2 trainers: 64 answers for one sampler, 22 for each of three."""
+    words = [*TINY, "data.train_batch_size=16", "data.n_val=4", "hardware.nproc_per_node=2"]
+    per_block = 128 * 2 * 2 * 2 * 32 * 4
+    for n_gpus, answers in ((0, 32), (1, 64), (3, 22)):
+        run = run_of(*words, f"sampler.n_gpus={n_gpus}")
+        assert isinstance(run.sampler, vllm.VllmSampler)
+        assert run.sampler.cache_bytes(run, run.model.shape) == (answers + 1) * per_block

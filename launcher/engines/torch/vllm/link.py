@@ -23,6 +23,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from launcher.engines.torch.world import PATIENCE
 
 Arrays = Mapping[str, np.ndarray]
+BUNDLE = 64 * 2**20
 
 
 class Link:
@@ -78,15 +79,24 @@ class Link:
     # ---- weights
 
     def send_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """Trainer 0's, one tensor at a time."""
+        """Trainer 0's. A word goes before as many as have `BUNDLE` bytes together, as it takes as long as a few MB."""
+        bundle, held = dict[str, Tensor](), 0
         for name, value in weights:
-            value = value.to(self.device).contiguous()
-            kind = {"dtype": str(value.dtype).removeprefix("torch."), "shape": list(value.shape)}
-            for sampler in self.samplers:
-                self.tell(sampler, name=name, **kind)
-            self._broadcast(value)
+            bundle[name] = value.to(self.device).contiguous()
+            held += value.nbytes
+            if held >= BUNDLE:
+                self._send_bundle(bundle)
+                bundle, held = {}, 0
+        self._send_bundle(bundle)
+        if bundle:
+            self._send_bundle({})  # no more
+
+    def _send_bundle(self, bundle: Mapping[str, Tensor]) -> None:
+        kinds = [(name, str(x.dtype).removeprefix("torch."), list(x.shape)) for name, x in bundle.items()]
         for sampler in self.samplers:
-            self.tell(sampler)  # no more
+            self.tell(sampler, tensors=kinds)
+        for value in bundle.values():
+            self._broadcast(value)
 
     def incoming(self) -> Incoming:
         return Incoming(self)
@@ -106,12 +116,15 @@ class Incoming(Iterator[tuple[str, Tensor]]):
 
     def __init__(self, link: Link) -> None:
         self._link, self._over = link, False
+        self._bundle: list[tuple[str, str, list[int]]] = []
 
     def __next__(self) -> tuple[str, Tensor]:
-        told = {} if self._over else self._link.hear(0)
-        if not told:
-            self._over = True
+        if not (self._bundle or self._over):
+            self._bundle = self._link.hear(0)["tensors"]
+            self._over = not self._bundle
+        if self._over:
             raise StopIteration
-        value = torch.empty(told["shape"], dtype=getattr(torch, told["dtype"]), device=self._link.device)
+        name, dtype, shape = self._bundle.pop(0)
+        value = torch.empty(shape, dtype=getattr(torch, dtype), device=self._link.device)
         self._link._broadcast(value)
-        return told["name"], value
+        return name, value
