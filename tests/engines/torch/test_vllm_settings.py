@@ -217,8 +217,8 @@ def test_the_estimate_judges_the_fuller_of_trainer_and_sampler() -> None:
     assert set(held.values()) == {0} and memory.peak.name == "rollout"
     update, other = (sum(parts_of(each)["update"].values()) for each in (memory, beside))
     assert other - update == 2 * GIB  # what sleeps beside a trainer
-    small = run_of(*words, "sampler.n_gpus=8", "sampler.kv_cache_gb=1")
-    fuller = small.engine.memory(small)
+    whole = run_of(*words, "engine.strategy=ddp", "sampler.n_gpus=8")
+    fuller = whole.engine.memory(whole)
     assert fuller and fuller.peak.name == "update" and "sampler" not in fuller.peak.parts
 
 
