@@ -130,6 +130,7 @@ WHO: list[tuple[str, list[Stack], int | None, str]] = [
     ("its own code", [stack(0), stack(1, "R", RUNS), stack(2)], 1,
      'rank 1 (process 101 on here): at "/lib/rewards/math.py", line 7 in f, and the others wait for it'),
     ("the engine's own waiting", [stack(0, at="engines/torch/world.py"), stack(1, "R", RUNS)], 1, "rank 1 "),
+    ("the trainer waits for a sampler", [stack(0, at="engines/torch/vllm/link.py"), stack(1, "R", RUNS)], 1, "rank 1 "),
     ("two", [stack(0), stack(1, "R", RUNS), stack(2, "R", RUNS)], 1,
      "rank 1 (process 101 on here), rank 2 (process 102 on here): at"),
     ("alone and busy", [stack(0, "R", RUNS)], 0, 'rank 0 (process 100 on here): at "/lib/rewards/math.py"'),
