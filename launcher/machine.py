@@ -100,17 +100,18 @@ def own_folder(name: str, base: Path) -> Path:
                 shutil.rmtree(left, ignore_errors=True)
             finally:
                 os.close(lock)
-    made = Path(tempfile.mkdtemp(prefix=f"{name}-{os.getpid()}-", dir=base))
+    made = Path(tempfile.mkdtemp(prefix=f".{name}-{os.getpid()}-", dir=base))
     fcntl.flock(os.open(made / OWNED, os.O_RDWR | os.O_CREAT, 0o600), fcntl.LOCK_EX)  # open until the end
-    return made
+    return made.rename(base / made.name.removeprefix("."))  # others see it once it is locked
 
 
 def wind_up() -> None:
     """Do what is registered for this process's end, and say what is not said yet, before it ends at once."""
     atexit._run_exitfuncs()
     logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with suppress(OSError, ValueError):  # nobody listens any more
+        sys.stdout.flush()
+        sys.stderr.flush()
 
 
 def memory_bytes() -> int:

@@ -142,6 +142,7 @@ class Spare:
         self._look_at = time.monotonic() + AFTER_S
         self._begin_at = 0.0
         self._begun: subprocess.Popen[bytes] | None = None
+        self._place: Path | None = None
         self._line: socket.socket | None = None
         """Open as long as the nursery is to stay; nothing is asked by it."""
 
@@ -153,12 +154,12 @@ class Spare:
             return
         self._look_at = time.monotonic() + EVERY_S
         with suppress(OSError, ValueError):
-            place = _place(self._argv, self._env, self._cwd)
+            self._place = self._place or _place(self._argv, self._env, self._cwd)
             try:
-                self._hold(place)
+                self._hold(self._place)
             except OSError:
                 if time.monotonic() >= self._begin_at:
-                    self._begin(place)
+                    self._begin(self._place)
 
     def _hold(self, place: Path) -> None:
         """Raises `OSError` where nobody is there, or no more."""

@@ -12,7 +12,7 @@ from launcher.bounded import yaml_of
 from launcher.launch import guard
 from launcher.problems import Problems, nearest, shown
 
-FREE = ("hardware.", "engine.", "cluster.", "sampler.max_num_seqs", "data.val_batch_size")
+FREE = ("hardware.", "engine.", "cluster.", "sampler.max_num_seqs", "sampler.n_gpus", "data.val_batch_size")
 FREE_OF_TRAINER = (
     "micro_batch_size_per_gpu", "max_tokens_per_gpu", "save_freq", "test_freq", "keep_last", "keep_best", "best_metric",
     "max_bad_steps", "max_restarts", "log_val_generations",

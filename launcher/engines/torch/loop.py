@@ -112,7 +112,7 @@ class Training:
         metrics |= measure.of_batch(came, made, self.policy.sampled, self.run.data.max_response_length)
         tokens = int(world.total(came.length.sum()).item())
         seconds, cpu = self.clock.seconds["step"], time.process_time() - cpu
-        metrics |= measure.speed(tokens, seconds, cpu, self.policy.model.device)
+        metrics |= measure.speed(tokens, seconds, cpu, self.policy.model.device, self.run.taken.processes)
         if self.validation and self.schedule.tests(step):
             metrics |= self.validate(step)
         return metrics | self.clock.take(), spoilt

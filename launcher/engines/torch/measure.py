@@ -89,14 +89,14 @@ def mean_of(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: fmean(update[name] for update in updates if name in update) for name in names}
 
 
-def speed(tokens: int, seconds: float, cpu: float, device: torch.device) -> dict[str, float]:
-    """verl's perf metrics; `tokens` are those of all processes, `cpu` the processor seconds of this one."""
+def speed(tokens: int, seconds: float, cpu: float, device: torch.device, processes: int) -> dict[str, float]:
+    """verl's perf metrics; `tokens` are those of all `processes`, `cpu` the processor seconds of this one."""
     kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     memory = kilobytes * (1 if sys.platform == "darwin" else 1024)
     found = {
         "perf/total_num_tokens": float(tokens),
         "perf/time_per_step": seconds,
-        "perf/throughput": tokens / seconds / world.SIZE,
+        "perf/throughput": tokens / seconds / processes,
         "perf/cpu_s": cpu,
         "perf/cpu_memory_used_gb": memory / 2**30,
     }

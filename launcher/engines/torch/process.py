@@ -64,8 +64,8 @@ def last_words(kind: type[BaseException], error: BaseException, trace: Traceback
 
 
 def end(code: int) -> None:
-    """End one of several processes without taking the interpreter apart: what torch's threads do meanwhile has aborted
-    processes that had finished."""
+    """End this process without taking the interpreter apart: what torch's threads do meanwhile has aborted processes
+    that had finished."""
     machine.wind_up()
     os._exit(code)
 

@@ -87,7 +87,4 @@ def _nothing(event: Event) -> None:
 
 
 if __name__ == "__main__":
-    ended = main()
-    if "MASTER_ADDR" in os.environ:  # with others
-        process.end(ended)
-    sys.exit(ended)
+    process.end(main())

@@ -44,6 +44,10 @@ def run_of(*words: str) -> RunSpec:
         ([*TINY, "sampler.tensor_parallel_size=2"], "on a CPU each process samples alone, got 2"),
         ([*GPUS, "sampler.tensor_parallel_size=3"], "3 does not divide 8 processes of a node"),
         ([*TINY, "algorithm=sft", "sampler.importance_sampling=2"], "SFT samples no answers to learn from"),
+        (
+            [*TINY, "algorithm=sft", "sampler.n_gpus=1"],
+            "sampler.n_gpus: SFT samples no answers to learn from; 0 would do",
+        ),
         ([*GPUS, "sampler.tensor_parallel_size=8"], "8 does not divide the model's 28 heads"),
         ([*TINY, "sampler.n_gpus=2", "sampler.tensor_parallel_size=2"], "on a CPU each process samples alone, got 2"),
         ([*GPUS, "sampler.n_gpus=2", "sampler.tensor_parallel_size=2"], "each of sampler.n_gpus samples alone, got 2"),
@@ -60,7 +64,14 @@ def test_what_it_cannot_do_is_told_before_anything_starts(words: list[str], told
 
 @pytest.mark.parametrize(
     "words",
-    [TINY, GPUS, [*GPUS, "sampler.tensor_parallel_size=4"], [*TINY, "sampler.n_gpus=3"], [*GPUS, "sampler.n_gpus=3"]],
+    [
+        TINY,
+        GPUS,
+        [*TINY, "sampler.gpu_memory_utilization=0.5"],
+        [*GPUS, "sampler.tensor_parallel_size=4"],
+        [*TINY, "sampler.n_gpus=3"],
+        [*GPUS, "sampler.n_gpus=3"],
+    ],
 )
 def test_what_it_can_do_is_not_refused(words: list[str]) -> None:
     assert run_of(*words).sampler.problems(run_of(*words)) == []

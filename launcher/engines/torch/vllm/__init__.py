@@ -98,6 +98,9 @@ class VllmSampler(Colocated):
         if self.importance_sampling is not None and not run.algorithm.sampled:
             name = type(run.algorithm).__name__
             found.append(f"sampler.importance_sampling: {name} samples no answers to learn from; null would do")
+        if self.n_gpus and not run.algorithm.sampled:
+            name = type(run.algorithm).__name__
+            found.append(f"sampler.n_gpus: {name} samples no answers to learn from; 0 would do")
         return found
 
     def _on_gpu(self, shape: Architecture | None, processes: int) -> list[str]:
@@ -117,7 +120,7 @@ class VllmSampler(Colocated):
                 f"sampler.tensor_parallel_size: on a CPU each process samples alone, got {self.tensor_parallel_size};"
                 " 1 would do"
             )
-        if self.gpu_memory_utilization is not None:
+        if self.gpu_memory_utilization not in (None, SHARE):  # runs of before name what was the default
             found.append("sampler.gpu_memory_utilization: this run has no GPU; sampler.kv_cache_gb would do")
         if shape and shape.num_experts:
             found.append(f"sampler: {EXPERTS}; sampler=torch would do")

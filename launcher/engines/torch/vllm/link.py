@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from launcher.engines.torch.world import PATIENCE
 
 Arrays = Mapping[str, np.ndarray]
 BUNDLE = 64 * 2**20
+ENDLESS = timedelta(days=365)  # between two validations of a long run nothing is asked; who dies closes the line
 
 
 class Link:
@@ -38,7 +40,7 @@ class Link:
             wait_for_workers=False, multi_tenant=True,
         )  # fmt: skip
         talk, weights = (PrefixStore(f"rlrun/{name}", store) for name in ("talk", "weights"))
-        self._talk: Any = dist.ProcessGroupGloo(talk, rank, trainers + samplers, PATIENCE)
+        self._talk: Any = dist.ProcessGroupGloo(talk, rank, trainers + samplers, ENDLESS)
         self._weights = None if rank in self.trainers[1:] else self._pipe(weights)
 
     def _pipe(self, store: PrefixStore) -> Any:
