@@ -25,6 +25,7 @@ from launcher.clusters.spare import NURSERY
 from launcher.events import Restarted, Stalled, Step, WentOn, events_of
 from launcher.launch import heed
 from launcher.launch.folder import Folder, holder
+from launcher.metrics import TIMES
 from launcher.state import RunState, fold
 
 pytestmark = pytest.mark.slow
@@ -122,22 +123,29 @@ def test_of_two_processes_the_one_that_was_killed_is_named(
     assert attempts(rlrun, "two") == [("killed", 1), ("finished", None)]
 
 
-def test_processes_that_were_loaded_before_take_over(
-    rlrun: Any, small: list[str], until: Callable[..., None], result: Callable[..., Any]
-) -> None:
-    """Forks of one nursery know which of them they are, and the run ends as one that nothing befell."""
-    last = 1200
-    words = [*small, *LONG, f"trainer.total_training_steps={last}", "hardware.nproc_per_node=2"]
-    assert rlrun("train", *words, "trainer.experiment_name=alone").returncode == 0
+def test_processes_that_were_loaded_before_take_over(rlrun: Any, small: list[str], until: Callable[..., None]) -> None:
+    """Forks of one nursery know which of them they are: the steps that they do again are those that were done."""
     before, run = nurseries(), rlrun.run("spared")
-    process = rlrun.begin("train", *words, "cluster.spare=true", "trainer.experiment_name=spared")
+    words = [*ENDLESS, "trainer.save_freq=50", "hardware.nproc_per_node=2", "cluster.spare=true"]
+    process = rlrun.begin("train", *small, *words, "trainer.experiment_name=spared")
     until(lambda: len(nurseries()) > len(before))
     [nursery] = [one for one in nurseries() if one not in before]
+    until(lambda: 10 < steps_told(run) % 50 < 40)
     os.kill(workers(process.pid)[1], signal.SIGKILL)
     until(lambda: len(nursery.children()) == 2)
-    assert process.wait(timeout=120) == 0
-    assert result(run, last) == result(rlrun.run("alone"), last)
+    until(lambda: events(run, Restarted) and state_of(run).step > events(run, Restarted)[0].step + 50)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == 128 + signal.SIGTERM
     nursery.kill()
+    undone = steps_of(run / "logs" / "attempt_1" / "undone.jsonl")
+    assert undone and undone.items() <= steps_of(run / "events.jsonl").items()
+
+
+def steps_of(log: Path) -> dict[int, str]:
+    """What each step measured, times aside."""
+    told = [event for event in events_of(log) if isinstance(event, Step)]
+    kept = {event.step: {k: v for k, v in event.metrics.items() if not k.startswith(TIMES)} for event in told}
+    return {step: json.dumps(metrics) for step, metrics in kept.items()}
 
 
 def nurseries() -> list[psutil.Process]:

@@ -13,6 +13,7 @@ import yaml
 from pydantic import ValidationError
 
 from launcher.algorithms.grpo import GRPO
+from launcher.clusters.local import Local
 from launcher.launch.plan import page
 from launcher.launch.resolve import conf_dir, groups, resolve
 from launcher.problems import Problems
@@ -78,7 +79,7 @@ EXACT = [
     ("sampler.temprature=1", "sampler.temprature: TorchSampler has no setting 'temprature'; did you mean temperature?"),
     ("trainer.save_frq=1", "trainer.save_frq: Trainer has no setting 'save_frq'; did you mean save_freq?"),
     ("optim.wd=1", f"optim.wd: Optim has no setting 'wd'; it has {names(Optim)}"),  # nothing is near
-    ("cluster.ip=1", "cluster.ip: Local has no setting 'ip'; it has master_port, stall_factor, stall_grace_s, usage_s"),
+    ("cluster.ip=1", f"cluster.ip: Local has no setting 'ip'; it has {names(Local)}"),
     # a typo in a group
     ("algoritm=grpo", "algoritm: no group or setting 'algoritm'; did you mean algorithm?"),
     ("modle.hidden_size=2", "modle.hidden_size: no group or setting 'modle'; did you mean model?"),
