@@ -163,7 +163,6 @@ class LocalJob:
         self._usage.close()
         if self._spare:
             self._spare.close()
-            self._spare = None
 
     def _signal(self, number: int) -> None:
         for process in self._processes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import signal
 import socket
@@ -92,7 +93,7 @@ class Fork:
         return True
 
     def wait(self, timeout: float | None = None) -> int:
-        give_up = time.monotonic() + timeout if timeout is not None else float("inf")
+        give_up = time.monotonic() + timeout if timeout is not None else math.inf
         while (code := self.poll()) is None:
             if time.monotonic() > give_up:
                 raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
@@ -168,7 +169,7 @@ class Spare:
             self._line.setblocking(False)
         with suppress(BlockingIOError):
             self._line.recv(1)
-            self.close()  # nothing is ever said here: it has ended
+            self._drop()  # nothing is ever said here: it has ended
             raise ConnectionResetError
 
     def _begin(self, place: Path) -> None:
@@ -182,7 +183,11 @@ class Spare:
         )  # fmt: skip
 
     def close(self) -> None:
-        """It is held no more, and ends a minute after the last that held it."""
+        """Hold it no more, and look no more: it ends a minute after the last that held it."""
+        self._look_at = math.inf
+        self._drop()
+
+    def _drop(self) -> None:
         if self._line:
             self._line.close()
             self._line = None

@@ -7,7 +7,8 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -23,8 +24,7 @@ class Meter:
     """Looks every `every_s` seconds, never where that is 0, until it is closed."""
 
     def __init__(self, pids: Mapping[int, int], gpus: Mapping[int, str], folder: Path, every_s: float) -> None:
-        """`pids` of each rank; `gpus` as `gpu_of` names them; `folder` is on the disk whose
-        free bytes matter."""
+        """`pids` of each rank; `gpus` as `gpu_of` names them; `folder` is on the disk whose free bytes matter."""
         self._pids, self._gpus, self._folder, self._every_s = pids, gpus, folder, every_s
         self._found: queue.SimpleQueue[Usage] = queue.SimpleQueue()
         self._over = threading.Event()
@@ -45,7 +45,7 @@ class Meter:
             while not self._over.wait(self._every_s):
                 now = time.monotonic()
                 blank = self._of_machine()
-                for rank, seconds, memory in list(self._of_processes()):  # all are told at once
+                for rank, seconds, memory in self._of_processes():
                     cpu = 100 * max(seconds - used[rank], 0.0) / (now - then)
                     used[rank] = seconds
                     of_gpu = asdict(gpu(self._gpus[rank]))
@@ -64,17 +64,20 @@ class Meter:
             machine_memory_total_bytes=machine.memory_bytes(), disk_free_bytes=free,
         )  # fmt: skip
 
-    def _of_processes(self) -> Iterator[tuple[int, float, int]]:
+    def _of_processes(self) -> list[tuple[int, float, int]]:
         """Rank, seconds of CPU since it began, and resident bytes of each that lives, with all that it has started."""
+        every = {process.pid: process for process in psutil.process_iter(["ppid"])}  # one look at them for all ranks
+        below = defaultdict[int, list[psutil.Process]](list)
+        for process in every.values():
+            below[process.info["ppid"]].append(process)
+        found = []
         for rank, pid in self._pids.items():
-            try:
-                top = psutil.Process(pid)
-                family = [top, *top.children(recursive=True)]
-            except psutil.Error:  # it has ended
-                continue
-            used = [found for found in map(_used, family) if found]
-            if used:
-                yield rank, sum(seconds for seconds, _ in used), sum(resident for _, resident in used)
+            family = [every[pid]] if pid in every else []
+            for process in family:  # it grows meanwhile
+                family += below[process.pid]
+            if used := [one for one in map(_used, family) if one]:
+                found.append((rank, sum(seconds for seconds, _ in used), sum(resident for _, resident in used)))
+        return found
 
 
 def _used(process: psutil.Process) -> tuple[float, int] | None:

@@ -195,7 +195,6 @@ class RayJob:
     def _forget(self) -> None:
         if self._spare:
             self._spare.close()
-            self._spare = None
         if self._temp:
             shutil.rmtree(self._temp, ignore_errors=True)
 

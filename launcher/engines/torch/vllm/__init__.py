@@ -95,12 +95,12 @@ class VllmSampler(Colocated):
         if self.n_gpus % nodes:
             near = -(-self.n_gpus // nodes) * nodes
             found.append(f"sampler.n_gpus: {self.n_gpus} do not spread evenly over {nodes} nodes; {near} would")
-        if self.importance_sampling is not None and not run.algorithm.sampled:
-            name = type(run.algorithm).__name__
-            found.append(f"sampler.importance_sampling: {name} samples no answers to learn from; null would do")
-        if self.n_gpus and not run.algorithm.sampled:
-            name = type(run.algorithm).__name__
-            found.append(f"sampler.n_gpus: {name} samples no answers to learn from; 0 would do")
+        if not run.algorithm.sampled:
+            why = f"{type(run.algorithm).__name__} samples no answers to learn from"
+            if self.importance_sampling is not None:
+                found.append(f"sampler.importance_sampling: {why}; null would do")
+            if self.n_gpus:
+                found.append(f"sampler.n_gpus: {why}; 0 would do")
         return found
 
     def _on_gpu(self, shape: Architecture | None, processes: int) -> list[str]:
