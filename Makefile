@@ -10,10 +10,11 @@ SECONDS ?= 600
 PEERS ?= .venv-oracles
 VERL ?= .venv-verl
 VLLM ?= .venv-vllm
+JOBS ?= .venv-jobs
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint chaos bench oracles peers compare data test-verl test-vllm weight-sync docs picture settings \
+.PHONY: help setup demo test lint chaos bench oracles peers compare data test-verl test-vllm test-jobs weight-sync docs picture settings \
 	clean merge downloads secrets launches memory nodes node-runs node-chaos node-storm ray-overhead test-slurm
 
 help:  ## list what can be done
@@ -64,6 +65,17 @@ ray-overhead: $(VENV)/ready-dev  ## what Ray costs a training step of 200 ms
 
 test-slurm: $(VENV)/ready-dev  ## runs in a Slurm made on this machine (root): preempted, out of time, stopped, resumed
 	$(VENV)/bin/python benchmarks/slurm.py
+
+$(JOBS)/ready: $(VENV)/ready-dev
+	$(PYTHON) -m venv $(JOBS)
+	$(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > $$($(JOBS)/bin/python -c \
+		'import sysconfig; print(sysconfig.get_path("purelib"))')/base.pth
+	$(JOBS)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt 'ray[default]'
+	$(JOBS)/bin/pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+test-jobs: $(JOBS)/ready  ## detached runs as jobs of a Ray cluster, whose job server .venv does without
+	$(JOBS)/bin/python -m pytest tests/clusters/test_jobs.py --durations=5
 
 bench: $(VENV)/ready-dev  ## what starting, planning and a training step cost
 	$(VENV)/bin/python benchmarks/costs.py $(RUNS)
@@ -146,4 +158,4 @@ picture: $(VENV)/ready  ## draw docs/console.svg from the newest quickstart run
 	$(VENV)/bin/python docs/console.py
 
 clean:  ## remove the environment and caches; runs stay
-	rm -rf $(VENV) $(PEERS) $(VERL) $(VLLM) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) $(VERL) $(VLLM) $(JOBS) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -79,6 +79,12 @@ def free_ports(count: int, host: str = "") -> list[int]:
             probe.close()
 
 
+def knock(address: str, seconds: float) -> None:
+    """Whether somebody listens at HOST:PORT. Raises `OSError` where nobody does."""
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host.strip("[]"), int(port)), seconds).close()
+
+
 def lives(pid: int) -> bool:
     """Whether a process of this number runs here: one that has ended and is not buried does not."""
     try:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.table import Table
@@ -18,7 +18,7 @@ from launcher.cli.say import AsJson, out, printable, problems_named, say_json, w
 from launcher.cli.screen import COLOURS, picture, watching
 from launcher.cli.sweep import say_sweep
 from launcher.cli.words import complete_run
-from launcher.launch import attempts, runs, sweep
+from launcher.launch import attempts, far, runs, sweep
 from launcher.launch.folder import holder
 from launcher.metrics import label
 from launcher.monitor.lines import compact
@@ -29,6 +29,15 @@ Name = Annotated[
     str,
     typer.Argument(
         metavar="RUN", help="A run's folder, project/experiment, or experiment.", autocompletion=complete_run
+    ),
+]
+
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        metavar="ADDRESS",
+        help="Ask the head of this Ray cluster, where its folder is; auto is the cluster of this machine.",
     ),
 ]
 
@@ -59,8 +68,10 @@ def list_runs(root: Root = Path("runs"), as_json: AsJson = False) -> None:
     return None
 
 
-def show(name: Name, root: Root = Path("runs"), as_json: AsJson = False) -> None:
+def show(name: Name, root: Root = Path("runs"), cluster: Cluster = None, as_json: AsJson = False) -> None:
     """Show where a run, or each point of a sweep, stands."""
+    if cluster:
+        _far(cluster, "status", name, root, *(["--json"] if as_json else []))
     with problems_named():
         if found := sweep.find(name, root):
             return say_sweep(found, as_json)
@@ -91,11 +102,14 @@ def _attempts(tried: list[attempts.Attempt], running: bool) -> Table:
     return table
 
 
-def watch(name: Name, root: Root = Path("runs")) -> None:
-    """Watch a run until it ends, from any machine that sees its folder. Ctrl-C ends the watching, not the run.
+def watch(name: Name, root: Root = Path("runs"), cluster: Cluster = None) -> None:
+    """Watch a run until it ends, from any machine that sees its folder or its cluster. Ctrl-C ends the watching, not
+    the run.
 
-    Ends with 0 however the run does. Where there is no terminal it prints what logs -f prints.
+    Ends with 0 however the run does. Where there is no terminal, or with --cluster, it prints what logs -f prints.
     """
+    if cluster:
+        _far(cluster, "watch", name, root)
     with problems_named():
         if found := sweep.find(name, root):
             raise Problems([f"{found}: is a sweep; rlrun status, or watch with one of its runs, would do"])
@@ -112,9 +126,13 @@ def logs(
     root: Root = Path("runs"),
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the run ends.")] = False,
     last: Annotated[int | None, typer.Option("-n", "--lines", min=0, help="Begin with this many last lines.")] = None,
+    cluster: Cluster = None,
     as_json: AsJson = False,
 ) -> None:
     """Print a run's console log; with --json its events."""
+    if cluster:
+        more = [*(["-f"] if follow else []), *([] if last is None else [f"-n{last}"]), *(["--json"] if as_json else [])]
+        _far(cluster, "logs", name, root, *more)
     with problems_named():
         folder = runs.find(name, root)
     path = folder.events if as_json else folder.console
@@ -150,9 +168,12 @@ def stop(
     name: Name,
     root: Root = Path("runs"),
     now: Annotated[bool, typer.Option("--now", help="Do not wait for a checkpoint.")] = False,
+    cluster: Cluster = None,
     as_json: AsJson = False,
 ) -> None:
     """Ask a run, or all that run of a sweep, to save and end."""
+    if cluster:
+        _far(cluster, "stop", name, root, *(["--now"] if now else []), *(["--json"] if as_json else []))
     with problems_named():
         folder = runs.named(name, root, sweep.FILE) or runs.find(name, root)
         became = runs.stop(folder, now=now)
@@ -160,6 +181,13 @@ def stop(
         return say_json({"run": folder.name, "became": became})
     out.print(Text(printable(f"{folder.name}: {became}")), soft_wrap=True)
     return None
+
+
+def _far(address: str, command: str, name: str, root: Path, *more: str) -> NoReturn:
+    """The command as it would be typed on the cluster's head."""
+    with problems_named():
+        code = far.run(address, [command, f"--root={root}", *more, "--", name], out.width)
+    raise typer.Exit(code)
 
 
 def _node(run: runs.Run) -> dict[str, Any]:

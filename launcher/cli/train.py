@@ -107,6 +107,10 @@ def _detach(
     where = printable(shlex.quote(str(begun.folder.path)))
     for command in ("status", "stop") if swept else ("watch", "status", "logs -f", "stop"):
         out.print(Text(f"  rlrun {command} {where}"), soft_wrap=True, highlight=False)
+    if begun.cluster:
+        whole = printable(shlex.quote(str(begun.folder.path.absolute())))
+        say_far = f"where the folder is not: rlrun watch {whole} --cluster {printable(begun.cluster)}"
+        out.print(Text(say_far, "dim"), soft_wrap=True, highlight=False)
 
 
 def say_end(outcome: Outcome) -> None:

@@ -1,4 +1,5 @@
-"""A run without the terminal that it was typed in: `rlrun train` again, in a session of its own.
+"""A run without the terminal that it was typed in: `rlrun train` again, as a job of the Ray cluster that it trains on,
+and otherwise as a process of this machine in a session of its own.
 
 runs/<project>/<experiment>/detached.log     what it says there
 """
@@ -14,17 +15,26 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
+from launcher.clusters.nodes.reach import reach
+from launcher.clusters.ray.handed import NO_FOLDER, NO_JOBS, hand_over
+from launcher.launch import runs
 from launcher.launch.folder import Folder, free_name, held, holder, writer_lives
 from launcher.launch.plan import ready
 from launcher.launch.resolve import resolve
+from launcher.launch.start import run_of
 from launcher.problems import Problems
 from launcher.spec.run import RunSpec
 
 POLL_S = 0.1
+TRAIN = ("launcher", "train")
 
 Say = Callable[[str], None]
 """Is told each line of the new process until the run is taken up."""
+
+Taken = Callable[[bool], bool]
+"""Whether it has been, by whether the new process holds the folder."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +42,8 @@ class Detached:
     folder: Folder
     exit_code: int | None
     """Of a run that has ended already, or was refused; None of one that goes on."""
+    cluster: str | None = None
+    """Address of the Ray cluster of which it is a job."""
 
 
 def begin(words: Sequence[str], config_dir: Path | None, say: Say) -> Detached:
@@ -40,25 +52,33 @@ def begin(words: Sequence[str], config_dir: Path | None, say: Say) -> Detached:
     folder = _made(run)
     name = [] if run.trainer.experiment_name else [f"trainer.experiment_name={folder.path.name}"]
     config = ["--config-dir", str(config_dir)] if config_dir else []
-    return _run(folder, [*config, *words, *name], say)
+    return _run(folder, [*config, *words, *name], run.cluster.elsewhere, say)
 
 
 def resume(folder: Folder, words: Sequence[str], say: Say) -> Detached:
-    """A run that was begun before. Raises `Problems` where somebody is at it; what else speaks against it is said by
-    the new process, whose exit code tells it."""
-    return _run(folder, ["--resume", str(folder.path), *words], say)
+    """A run that was begun before. Raises `Problems` where somebody is at it, or it cannot be read; what else speaks
+    against it is said by the new process, whose exit code tells it."""
+    folder.check()
+    cluster = run_of(folder, words).cluster
+    return _run(folder, ["--resume", str(folder.path), *words], cluster.elsewhere, say)
 
 
 def sweep(path: Path, parallel: str | None, say: Say) -> Detached:
     """A sweep with a folder: it goes on with its points."""
     at_a_time = ["--parallel", parallel] if parallel else []
-    return _go_on(Folder(path), ["--resume", str(path), *at_a_time], say, lambda: True)
+    return _here(Folder(path), ["--resume", str(path), *at_a_time], say, lambda held: held)
 
 
-def _run(folder: Folder, typed: Sequence[str], say: Say) -> Detached:
-    """It is taken up once its first processes are to be started."""
-    before = folder.next_attempt
-    return _go_on(folder, typed, say, lambda: folder.next_attempt > before)
+def _run(folder: Folder, typed: Sequence[str], cluster: str | None, say: Say) -> Detached:
+    """It is taken up once its first processes are to be started, or once it waits in a queue for its time."""
+    before, waits = folder.next_attempt, runs.queued(folder)
+
+    def taken(held: bool) -> bool:
+        return (held and folder.next_attempt > before) or (not waits and bool(runs.queued(folder)))
+
+    if cluster and (handed := _there(folder, typed, cluster, say, taken)):
+        return handed
+    return _here(folder, typed, say, taken)
 
 
 def _made(run: RunSpec) -> Folder:
@@ -78,26 +98,47 @@ def _made(run: RunSpec) -> Folder:
             return folder
 
 
-def _go_on(folder: Folder, typed: Sequence[str], say: Say, began: Callable[[], bool]) -> Detached:
+def _here(folder: Folder, typed: Sequence[str], say: Say, taken: Taken) -> Detached:
+    """As a process of this machine."""
+    with _log(folder) as log:
+        end = log.tell()
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", *TRAIN, *typed], env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+        )  # fmt: skip
+    its = {"pid": process.pid, "host": socket.gethostname()}
+    return Detached(folder, _Heard(folder.detached, end, say).taken_up(process, lambda: taken(holder(folder) == its)))
+
+
+def _there(folder: Folder, typed: Sequence[str], cluster: str, say: Say, taken: Taken) -> Detached | None:
+    """As a job of the cluster; None where it takes none. Raises `Problems` where its head does not see the folder."""
+    with _log(folder) as log:
+        end = log.tell()
+        process = hand_over(folder.path, [*TRAIN, *typed], cluster, log.fileno())
+    try:
+        code = _Heard(folder.detached, end, say).taken_up(process, lambda: taken(holder(folder) is not None))
+    finally:
+        process.kill()  # the job does without
+        process.wait()
+        (folder.path / "detached.sh").unlink(missing_ok=True)
+    if code == NO_FOLDER:
+        where = f"{folder.path.absolute()} is not there on the cluster's head"
+        raise Problems([f"trainer.run_root: {where}; one on a disk that all its machines see would do"])
+    if code != NO_JOBS:
+        return Detached(folder, code, reach(cluster).address)
+    say("so it becomes a process of this machine")
+    return None
+
+
+def _log(folder: Folder) -> BinaryIO:
+    """Open at its end. Raises `Problems` where somebody is at the folder."""
     folder.check()
     if writer_lives(folder):
         raise Problems([held(folder)])
-    log = os.open(folder.detached, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
-    end = os.fstat(log).st_size
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "launcher", "train", *typed], env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-    )  # fmt: skip
-    os.close(log)
-    its = {"pid": process.pid, "host": socket.gethostname()}
-    heard = _Heard(folder.detached, end, say)
-    try:
-        code = heard.until(process, lambda: began() and holder(folder) == its)
-    except KeyboardInterrupt:  # it was not handed over yet
-        process.terminate()
-        heard.until(process, lambda: False)
-        code = -signal.SIGINT
-    return Detached(folder, 128 - code if code is not None and code < 0 else code)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+    log = os.fdopen(os.open(folder.detached, flags, 0o600), "wb")
+    log.seek(0, os.SEEK_END)
+    return log
 
 
 class _Heard:
@@ -105,6 +146,16 @@ class _Heard:
 
     def __init__(self, log: Path, offset: int, say: Say) -> None:
         self._log, self._offset, self._say = log, offset, say
+
+    def taken_up(self, process: subprocess.Popen[bytes], ready: Callable[[], bool]) -> int | None:
+        """None once it is `ready`; the exit code of one that ended before. Ctrl-C until then ends it."""
+        try:
+            code = self.until(process, ready)
+        except KeyboardInterrupt:  # it was not handed over yet
+            process.terminate()
+            self.until(process, lambda: False)
+            code = -signal.SIGINT
+        return 128 - code if code is not None and code < 0 else code
 
     def until(self, process: subprocess.Popen[bytes], ready: Callable[[], bool]) -> int | None:
         """Say whole lines until `ready`, or until the process has ended: then all lines, and its exit code is told."""

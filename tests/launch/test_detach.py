@@ -24,6 +24,7 @@ from launcher.launch import detach
 from launcher.launch.folder import Folder, holder
 from launcher.launch.resolve import resolve
 from launcher.problems import Problems
+from launcher.spec.stored import to_yaml
 from launcher.state import RunState, fold
 
 RLRUN = [str(Path(sys.executable).parent / "rlrun")]
@@ -106,16 +107,18 @@ def test_also_one_that_is_closed_before_the_run_is_taken_up(
         ["train", "-d", *small, "algorithm=sft", "trainer.total_training_steps=2", "trainer.experiment_name=early"]
     )
     terminal, run = Terminal(rlrun, f"exec {words}"), rlrun.run("early")
-    until(lambda: any(_goes_on(process) for process in psutil.process_iter()))
+    until(lambda: any(_goes_on(process, "early") for process in psutil.process_iter()))
     terminal.close()
     until(lambda: (run / "events.jsonl").exists() and state_of(run).status == "finished", 120)
 
 
-def _goes_on(process: psutil.Process) -> bool:
-    """Whether it is the run `early` in a session of its own."""
+def _goes_on(process: psutil.Process, name: str) -> bool:
+    """Whether it is the run `name` in a session of its own."""
     try:
         words = process.cmdline()
-        return "trainer.experiment_name=early" in words and "-d" not in words and os.getsid(process.pid) == process.pid
+        return (
+            f"trainer.experiment_name={name}" in words and "-d" not in words and os.getsid(process.pid) == process.pid
+        )
     except (psutil.Error, ProcessLookupError):
         return False
 
@@ -174,15 +177,27 @@ def test_what_can_be_refused_is_before_anything_is_made(rlrun: Any, words: list[
     assert not (rlrun.folder / "runs").exists()
 
 
-def test_what_only_the_new_process_can_refuse_is_said_here(rlrun: Any) -> None:
+def test_what_only_the_new_process_can_refuse_is_said_here(rlrun: Any, small: list[str]) -> None:
+    run = rlrun.run("other")
+    run.mkdir(parents=True)
+    (run / "spec.yaml").write_text(to_yaml(resolve([*small, "algorithm=sft"])))
+    (run / "lock.json").write_text("{}")
+    ran = rlrun("train", "-d", "--resume", "other")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    line = "✗ data: is not what the run began with (its sha256 differs); the data as it was would do\n"
+    assert ran.stderr == line == (run / "detached.log").read_text()
+    assert rlrun("train", "-d", "--resume", "other").stderr == line, "and not what stood there before"
+
+
+def test_a_run_that_cannot_be_read_starts_nothing(rlrun: Any) -> None:
     run = rlrun.run("broken")
     run.mkdir(parents=True)
     (run / "spec.yaml").write_text("[")
     ran = rlrun("train", "-d", "--resume", "broken")
-    assert (ran.returncode, ran.stdout) == (2, "")
-    line = "✗ runs/rlrun/broken/spec.yaml: cannot be read, while parsing a flow node; a new run would do\n"
-    assert ran.stderr == line == (run / "detached.log").read_text()
-    assert rlrun("train", "-d", "--resume", "broken").stderr == line, "and not what stood there before"
+    assert ran.returncode == 2 and not (run / "detached.log").exists()
+    assert (
+        ran.stderr == "✗ runs/rlrun/broken/spec.yaml: cannot be read, while parsing a flow node; a new run would do\n"
+    )
 
 
 def test_a_log_that_leads_elsewhere_is_not_written(rlrun: Any) -> None:
@@ -228,3 +243,17 @@ def test_a_project_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
     run = resolve(["algorithm=sft", "model=tiny", "data=reverse", f"trainer.run_root={tmp_path / 'runs'}"])
     with pytest.raises(Problems, match="is a link to elsewhere"):
         detach._made(run)
+
+
+@pytest.mark.slow
+def test_a_run_that_waits_in_a_queue_needs_no_terminal(
+    rlrun: Any, small: list[str], fake_slurm: Path, until: Callable[..., None]
+) -> None:
+    (fake_slurm / "standing").write_text("PENDING|Resources|\n")
+    words = [*small, "algorithm=sft", "cluster=slurm", "trainer.experiment_name=queued"]
+    begun = rlrun("train", "-d", *words)
+    assert begun.returncode == 0 and "rlrun/queued goes on by itself" in begun.stdout, begun.stderr
+    again = rlrun("train", "-d", "--resume", "queued")
+    assert again.returncode == 2 and "is slurm job 12, pending (Resources)" in again.stderr
+    assert rlrun("stop", "queued").stdout == "rlrun/queued: stopped, and slurm job 12 has left the queue\n"
+    until(lambda: not [process for process in psutil.process_iter() if _goes_on(process, "queued")])

@@ -21,11 +21,11 @@ from typing import TextIO
 
 import psutil
 
+from launcher import machine
 from launcher.clusters.nodes import processes
 from launcher.clusters.nodes.home import Home, Node, State, here
 from launcher.clusters.nodes.ray_start import taken
 from launcher.clusters.nodes.ssh import Host, Shell
-from launcher.machine import LOOPBACK, free_ports
 from launcher.problems import Problems, said
 from launcher.secrets import learn
 
@@ -50,8 +50,8 @@ def up(port: int | None, address: str | None, token: str | None, words: Sequence
     home = _free_home("up")
     ip = address or own_address()
     if port is not None and (error := taken(port)):
-        raise Problems([f"--port: {port} cannot be taken, {said(error)}; {free_ports(1)[0]} would do"])
-    chosen = port or (PORT if taken(PORT) is None else free_ports(1)[0])
+        raise Problems([f"--port: {port} cannot be taken, {said(error)}; {machine.free_ports(1)[0]} would do"])
+    chosen = port or (PORT if taken(PORT) is None else machine.free_ports(1)[0])
     node = Node(_joined(ip, chosen), ip, True, secrets.token_hex(8), _temp(), tuple(words))
     return _begin(home, node, token or secrets.token_hex(32), tell)
 
@@ -81,7 +81,7 @@ def join(
     if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
         raise Problems([f"{address}: is no address; HOST:PORT, as rlrun cluster up prints it, would do"])
     try:
-        socket.create_connection((host.strip("[]"), int(port)), KNOCK_S).close()
+        machine.knock(address, KNOCK_S)
     except OSError as error:
         raise Problems([f"{address}: {said(error)}; rlrun cluster up there, and its address, would do"]) from error
     node = Node(address, ip or own_address(host), False, secrets.token_hex(8), _temp(), tuple(words), leave_after_s)
@@ -256,7 +256,7 @@ def own_address(towards: str = "192.0.2.1") -> str:
         except OSError:
             pass
     known = (one.address for every in psutil.net_if_addrs().values() for one in every if one.family == socket.AF_INET)
-    return next((ip for ip in known if ip != LOOPBACK), LOOPBACK)
+    return next((ip for ip in known if ip != machine.LOOPBACK), machine.LOOPBACK)
 
 
 def _joined(ip: str, port: int) -> str:

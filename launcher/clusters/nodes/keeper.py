@@ -12,7 +12,6 @@ import math
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ from types import FrameType
 
 import psutil
 
+from launcher import machine
 from launcher.clusters.nodes import processes
 from launcher.clusters.nodes.home import Home, Node, Phase, State
 from launcher.clusters.nodes.ray_start import UP, argv, environment, taken
@@ -122,10 +122,9 @@ class Keeper:
         return self.refused >= GONE
 
     def _answers(self) -> bool:
-        host, _, port = self.node.address.rpartition(":")
         self.knocked_at = time.monotonic()
         try:
-            socket.create_connection((host.strip("[]"), int(port)), KNOCK_S).close()
+            machine.knock(self.node.address, KNOCK_S)
         except ConnectionRefusedError:
             self.refused += 1
         except OSError:

@@ -36,13 +36,19 @@ def argv(node: Node) -> list[str]:
     words += [f"--node-ip-address={node.ip}", f"--temp-dir={node.temp}", "--log-color=false"]
     ports = free_ports(4)
     if node.head:
-        words += ["--head", f"--port={node.address.rpartition(':')[2]}", "--include-dashboard=false"]
-        words += [f"--dashboard-port={ports[2]}"]
+        words += ["--head", f"--port={node.address.rpartition(':')[2]}"]
+        words += [f"--include-dashboard={str(serves_jobs()).lower()}"]
+        words += [f"--dashboard-host={node.ip}", f"--dashboard-port={ports[2]}"]
         if find_spec("grpc"):  # without it there is no such server, and Ray refuses the port
             words += [f"--ray-client-server-port={ports[3]}"]
     else:
         words += [f"--address={node.address}"]
     return [*words, f"--dashboard-agent-listen-port={ports[0]}", f"--metrics-export-port={ports[1]}", *node.words]
+
+
+def serves_jobs() -> bool:
+    """Whether a head here takes jobs, behind the token as everything: a part of ray[default] alone."""
+    return all(find_spec(name) for name in ("aiohttp_cors", "grpc", "opencensus", "prometheus_client"))
 
 
 def environment(node: Node, token: Path, shell: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from functools import partial
 from typing import Any
 
@@ -37,7 +36,7 @@ def _answers(address: str) -> bool:
     if not host or not port.isdecimal():
         return True
     try:
-        socket.create_connection((host, int(port)), KNOCK_S).close()
+        machine.knock(address, KNOCK_S)
     except OSError:
         return False
     return True

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import select
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from tempfile import TemporaryFile
 from types import MappingProxyType
 from typing import Any
 
+from launcher import machine
 from launcher.launch.doctor.loading import reason, tail
 from launcher.problems import Problems, said
 
@@ -143,11 +143,11 @@ def _knock(address: str) -> None:
     """Where nothing listens, Ray takes two minutes to say so. Raises `Problems`."""
     if address == "auto" or address.startswith("ray://"):
         return
-    host, _, port = address.rpartition(":")
+    port = address.rpartition(":")[2]
     if "/" in address or not port.isdigit() or not 0 < int(port) < 1 << 16:
         raise Problems([f"{WHERE}: {address} is no address; HOST:PORT, as ray start prints it, would do"])
     try:
-        socket.create_connection((host.strip("[]"), int(port)), KNOCK_S).close()
+        machine.knock(address, KNOCK_S)
     except OSError as error:
         raise Problems([f"{WHERE}: {address}: {said(error)}; {START} would do"]) from error
 

@@ -40,7 +40,7 @@ def test_a_head_is_up_until_it_is_taken_down(home: Home, fake_ray: Path) -> None
     node = up(port=(port := free_ports(1)[0]), words=["--num-cpus=2"])
     (started,) = starts(fake_ray)
     assert home.kept() and home.node() == node and node.address == f"127.0.0.1:{port}"
-    assert {"--head", f"--port={port}", "--include-dashboard=false", "--num-cpus=2"} <= set(started["words"])
+    assert {"--head", f"--port={port}", "--num-cpus=2"} <= set(started["words"])
     assert started["env"]["RAY_AUTH_MODE"] == "token"
     # nobody else may read the token, or enter what Ray writes
     assert stat.S_IMODE(home.token.stat().st_mode) == 0o600 and len(home.token.read_text()) == 64

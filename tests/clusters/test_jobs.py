@@ -1,0 +1,196 @@
+"""Detached runs as jobs of a real Ray cluster, and our commands on its head."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from launcher.clusters.nodes.ray_start import serves_jobs
+from launcher.clusters.ray.handed import NO_FOLDER, NO_JOBS, SCRIPT
+from launcher.launch import detach
+from launcher.launch.folder import Folder, holder
+from launcher.launch.plan import Ready
+from launcher.machine import free_ports
+from launcher.problems import Problems
+
+ON_RAY = ["cluster=ray", "cluster.address=auto"]
+LONG = ["algorithm=sft", *ON_RAY, "trainer.test_freq=-1", "trainer.total_training_steps=3000", "trainer.save_freq=1000"]
+takes_jobs = pytest.mark.skipif(not serves_jobs(), reason="needs ray[default]: make test-jobs")
+
+
+@pytest.fixture(scope="module")
+def base() -> Iterator[Path]:
+    """Sockets lie in it, whose paths may not be long."""
+    folder = Path(tempfile.mkdtemp(prefix="rlj", dir="/tmp"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def rlrun(base: Path, commands: Any) -> Iterator[Any]:
+    """The command line on a machine that is the head of a cluster."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RLRUN_CLUSTER", str(base / "cluster"))
+        patch.setenv("TMPDIR", str(base))
+        made = commands(base)
+        port = f"--port={free_ports(1)[0]}"  # others try the usual one at the same time
+        up = made("cluster", "up", port, "--", "--num-cpus=2", "--object-store-memory=83886080")
+        assert up.returncode == 0, up.stderr
+        yield made
+        for lock in base.glob("runs/*/*/.lock"):
+            made("stop", "--now", str(lock.parent))
+        assert made("cluster", "down").returncode == 0
+
+
+def ancestors(pid: int) -> list[str]:
+    return [" ".join(process.cmdline()) for process in psutil.Process(pid).parents()]
+
+
+@pytest.mark.slow
+@takes_jobs
+def test_a_detached_run_is_a_job_of_its_cluster(
+    rlrun: Any, small: list[str], until: Callable[..., None], result: Any
+) -> None:
+    words = [*small, "algorithm=sft", "trainer.test_freq=-1", "trainer.total_training_steps=40"]
+    begun = rlrun("train", "-d", *words, *ON_RAY, "trainer.experiment_name=job")
+    assert begun.returncode == 0, begun.stderr
+    run = rlrun.run("job")
+    assert "handed over as Ray job rlrun-rlrun-job-" in begun.stderr
+    (address,) = re.findall(rf"rlrun watch {run} --cluster (\S+:\d+)\n", begun.stdout)
+    assert not (run / "detached.sh").exists(), "its words are nobody's business any more"
+    who = holder(Folder(run))
+    assert who and any("JobSupervisor" in words for words in ancestors(int(who["pid"])))
+    far = rlrun("logs", "-f", str(run), "--cluster", address, cwd="/")
+    assert far.returncode == 0 and far.stdout == (run / "console.log").read_text(), far.stderr
+    assert rlrun("train", *words, "trainer.experiment_name=here").returncode == 0
+    assert result(run, 40) == result(rlrun.run("here"), 40)
+
+
+@pytest.mark.slow
+@takes_jobs
+def test_it_is_stopped_and_goes_on(rlrun: Any, small: list[str], until: Callable[..., None]) -> None:
+    assert rlrun("train", "-d", *small, *LONG, "trainer.experiment_name=on").returncode == 0
+    run, root = rlrun.run("on"), f"--root={rlrun.folder / 'runs'}"
+
+    def status() -> Any:
+        return json.loads(rlrun("status", "on", root, "--json", "--cluster", "auto", cwd="/").stdout)
+
+    until(lambda: status()["step"] > 0)
+    assert status()["status"] == "running"
+    refused = rlrun("train", "-d", "--resume", str(run))
+    assert refused.returncode == 2 and "is being written by process" in refused.stderr
+    stopped = rlrun("stop", "on", root, "--cluster", "auto", cwd="/")
+    assert stopped.returncode == 0 and stopped.stdout == "rlrun/on: stopped\n", stopped.stderr
+    assert status()["status"] == "stopped" and list(run.glob("checkpoints/step_*"))
+    before = status()["step"]
+    assert rlrun("train", "-d", "--resume", str(run)).returncode == 0
+    until(lambda: status()["step"] > before)
+    rlrun("stop", str(run))
+
+
+@pytest.mark.slow
+@takes_jobs
+def test_a_job_that_is_refused_says_why(rlrun: Any, small: list[str]) -> None:
+    words = [*small, *LONG, "trainer.experiment_name=bad", "data.train_batch_size=65"]
+    refused = rlrun("train", "-d", *words)
+    assert refused.returncode == 2 and "data.train_batch_size: got 65" in refused.stderr, refused.stderr
+    assert "goes on by itself" not in refused.stdout and not (rlrun.run("bad") / "detached.sh").exists()
+
+
+@pytest.mark.slow
+def test_what_the_head_refuses_comes_here(rlrun: Any) -> None:
+    """Without job server, too."""
+    gone = rlrun("status", "nobody", "--cluster", "auto", cwd="/")
+    assert gone.returncode == 2 and "'nobody': no run of that name in runs" in gone.stderr
+    assert rlrun("stop", "nobody", "--cluster", "127.0.0.1:9").stderr.startswith("✗ --cluster: 127.0.0.1:9: connection")
+    assert "is no address" in rlrun("stop", "nobody", "--cluster", "nowhere").stderr
+
+
+@pytest.mark.slow
+def test_who_only_looks_may_leave(rlrun: Any, small: list[str], until: Callable[..., None]) -> None:
+    """Nothing of the command is left on the head, and the run goes on."""
+    words = [*small, "algorithm=sft", "trainer.total_training_steps=100000", "trainer.test_freq=-1"]
+    assert rlrun("train", "-d", *words, "trainer.experiment_name=looked").returncode == 0
+    run, said = rlrun.run("looked"), rlrun.folder / "said"
+    looks = rlrun.begin("watch", str(run), "--cluster", "auto", start_new_session=True)
+    until(lambda: "step:" in said.read_text())
+
+    def there() -> list[psutil.Process]:
+        mark = ["launcher", "watch", "--root=runs", "--", str(run)]
+        return [process for process in psutil.process_iter(["cmdline"]) if process.info["cmdline"][-5:] == mark]
+
+    assert there()
+    os.killpg(looks.pid, signal.SIGINT)
+    assert looks.wait(20) == 0
+    until(lambda: not there())
+    assert holder(Folder(run)) is not None
+    rlrun("stop", "--now", str(run))
+
+
+def test_the_script_takes_its_words_as_they_are(tmp_path: Path) -> None:
+    script, log = tmp_path / "a 'job'.sh", tmp_path / "a log"
+    text = SCRIPT.format(cwd=f"'{tmp_path}'", python="/no/such/python", words="json.tool --help", log=f"'{log}'")
+    script.write_text(text)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    ran = subprocess.run(["sh", str(script)], env={**os.environ, "PATH": path}, capture_output=True, check=False)
+    assert ran.returncode == 0 and not ran.stdout, "a Python that is not there is another's"
+    assert "json" in log.read_text() and not script.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(serves_jobs(), reason="this cluster has a job server")
+def test_without_a_job_server_it_is_a_process_of_this_machine(rlrun: Any, small: list[str]) -> None:
+    begun = rlrun("train", "-d", *small, *LONG, "trainer.experiment_name=own")
+    assert begun.returncode == 0 and "takes no jobs" in begun.stderr, begun.stderr
+    assert "so it becomes a process of this machine" in begun.stderr and "--cluster" not in begun.stdout
+    rlrun("stop", "--now", str(rlrun.run("own")))
+
+
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """How handing over ends, to a cluster that is well."""
+    monkeypatch.setattr(detach, "ready", lambda run: Ready(run, []))
+
+    def set_to(code: int) -> None:
+        process = ["sh", "-c", f"echo why; exit {code}"]
+        hand_over = lambda folder, words, address, log: subprocess.Popen(process, stdout=log)
+        monkeypatch.setattr(detach, "hand_over", hand_over)
+
+    return set_to
+
+
+def begin(small: list[str], folder: Path, said: list[str]) -> detach.Detached:
+    words = [*small, "algorithm=sft", "cluster=ray", "cluster.address=127.0.0.1:9", f"trainer.run_root={folder}"]
+    return detach.begin([*words, "trainer.experiment_name=r"], None, said.append)
+
+
+def test_a_head_that_does_not_see_the_folder(small: list[str], tmp_path: Path, ends: Callable[[int], None]) -> None:
+    ends(NO_FOLDER)
+    with pytest.raises(Problems) as refused:
+        begin(small, tmp_path, [])
+    where = f"{tmp_path}/rlrun/r is not there on the cluster's head"
+    assert refused.value.lines == [f"trainer.run_root: {where}; one on a disk that all its machines see would do"]
+
+
+def test_a_cluster_that_takes_no_jobs(
+    small: list[str], tmp_path: Path, ends: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process of this machine then, which finds nobody at that address here."""
+    monkeypatch.setenv("RLRUN_CLUSTER", str(tmp_path / "none"))
+    ends(NO_JOBS)
+    said: list[str] = []
+    begun = begin(small, tmp_path, said)
+    assert said[:2] == ["why", "so it becomes a process of this machine"]
+    assert begun.exit_code == 2 and begun.cluster is None and "127.0.0.1:9" in said[-1]
