@@ -112,7 +112,8 @@ def run_of(folder: Folder, words: Sequence[str]) -> RunSpec:
     node: object = None
     try:
         node = yaml_of(folder.spec.read_bytes())
-        return from_node(RunSpec, amended(node, words) if words and isinstance(node, dict) else node)
+        run = from_node(RunSpec, node)  # with what has been added since it was written
+        return from_node(RunSpec, amended(to_node(run), words)) if words else run
     except ValidationError as error:
         lines = explain(error, node) if isinstance(node, dict) else ["holds no run; the file of another run would do"]
         raise Problems([f"{folder.spec}: {line}" for line in lines]) from error

@@ -12,7 +12,9 @@ import yaml
 
 from launcher.events import Alert, Step, events_of
 from launcher.launch.amend import amended
+from launcher.launch.folder import Folder
 from launcher.launch.resolve import resolve
+from launcher.launch.start import run_of
 from launcher.problems import Problems
 from launcher.spec.stored import to_yaml
 
@@ -63,6 +65,15 @@ def test_what_it_learns_by_is_not(word: str, line: str) -> None:
         amended(RUN, [word])
     (found,) = caught.value.lines
     assert found.startswith(line)
+
+
+def test_a_run_of_before_takes_settings_that_are_newer(tmp_path: Path) -> None:
+    older = {**RUN, "cluster": {name: value for name, value in RUN["cluster"].items() if name != "spare"}}
+    folder = Folder(tmp_path)
+    folder.spec.write_text(yaml.safe_dump(older))
+    assert run_of(folder, ["cluster.spare=true"]).cluster.spare
+    with pytest.raises(Problems, match=r"cluster\.spar: no such setting; did you mean"):
+        run_of(folder, ["cluster.spar=true"])
 
 
 def test_all_that_is_wrong_is_told_at_once() -> None:

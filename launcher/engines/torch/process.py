@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import TracebackType
+from typing import NoReturn
 
 from launcher import machine
 from launcher.clusters.local import LIFELINE, TOLD
@@ -63,7 +64,18 @@ def last_words(kind: type[BaseException], error: BaseException, trace: Traceback
     traceback.print_exception(kind, error, trace)
 
 
-def end(code: int) -> None:
+def live(main: Callable[[], int]) -> NoReturn:
+    """Be a process that ends as `main` says, and with 1 by what it does not catch."""
+    code = 1
+    try:
+        code = main()
+    finally:
+        if error := sys.exc_info()[1]:
+            last_words(type(error), error, error.__traceback__)
+        end(code)
+
+
+def end(code: int) -> NoReturn:
     """End this process without taking the interpreter apart: what torch's threads do meanwhile has aborted processes
     that had finished."""
     machine.wind_up()

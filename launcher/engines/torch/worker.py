@@ -87,4 +87,4 @@ def _nothing(event: Event) -> None:
 
 
 if __name__ == "__main__":
-    process.end(main())
+    process.live(main)

@@ -140,4 +140,4 @@ def _own(run: RunSpec) -> torch.device:
 
 
 if __name__ == "__main__":
-    process.end(main())
+    process.live(main)
