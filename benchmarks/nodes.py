@@ -79,7 +79,7 @@ class Nodes:
 
     def inside(self, number: int, argv: Sequence[str]) -> list[str]:
         """The words that run `argv` on a node."""
-        named = f'hostname {self._host(number)} && exec "$@"'
+        named = f'hostname {self.host(number)} && exec "$@"'
         return ["ip", "netns", "exec", self.space(number), "unshare", "--uts", "sh", "-c", named, "sh", *argv]
 
     def begin(self, number: int, argv: Sequence[str], **more: Any) -> subprocess.Popen[str]:
@@ -143,7 +143,7 @@ class Nodes:
         """Name of the node's network."""
         return f"{self._name}-{number}"
 
-    def _host(self, number: int) -> str:
+    def host(self, number: int) -> str:
         return f"node-{number}"
 
     def wire(self) -> None:
@@ -152,7 +152,7 @@ class Nodes:
         _ip("netns", "add", switch)
         _ip("-n", switch, "link", "add", "br0", "type", "bridge")
         _ip("-n", switch, "link", "set", "br0", "up")
-        hosts = "".join(f"{self.ip(number)} {self._host(number)}\n" for number in range(self.count))
+        hosts = "".join(f"{self.ip(number)} {self.host(number)}\n" for number in range(self.count))
         for number in range(self.count):
             space = f"{self._name}-{number}"
             _ip("netns", "add", space)

@@ -11,14 +11,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from chaos import result_of
 from rich.console import Console
 from rich.table import Table
-from slurm_here import Here, missing, slurm
+from slurm_here import Here, missing, several, slurm
 
 from launcher.checkpoints import newest_first
 from launcher.events import Step, events_of
@@ -30,6 +31,7 @@ WORDS = [
     "data.n_demos=256", "data.n_val=32", "engine.num_threads=1", "trainer.project_name=slurm",
     f"trainer.total_training_steps={STEPS}", "trainer.save_freq=40",
 ]  # fmt: skip
+TWO = ["hardware.nnodes=2"]
 PATIENCE_S = 300.0
 
 
@@ -50,7 +52,7 @@ class Run:
         self.here, self.folder, self.said = here, Path("runs/slurm") / name, Path(f"{name}.said")
         argv = [*RLRUN, "train", *WORDS, "cluster=slurm", f"trainer.experiment_name={name}", *words]
         with self.said.open("w") as said:
-            self.process = subprocess.Popen(argv, env=here.env, stdout=said, stderr=said)
+            self.process = subprocess.Popen(here.inside(argv), env=here.env, stdout=said, stderr=said)
 
     @property
     def step(self) -> int:
@@ -76,11 +78,13 @@ class Run:
         return self.process.wait(PATIENCE_S)
 
     def rlrun(self, *words: str) -> str:
-        ran = subprocess.run([*RLRUN, *words], env=self.here.env, capture_output=True, text=True, check=False)
+        argv = self.here.inside([*RLRUN, *words])
+        ran = subprocess.run(argv, env=self.here.env, capture_output=True, text=True, check=False)
         return f"{ran.stdout}{ran.stderr}".strip()
 
 
 Expected = tuple[list[str], str]
+Case = Callable[[Here, Expected], Went]
 
 
 def _ended(run: Run, expected: Expected, starts: int, asked: str, began: float) -> Went:
@@ -146,10 +150,39 @@ def _job(run: Run) -> str:
     return (run.folder / "slurm" / "job.json").read_text().split('"')[3]
 
 
+def over_two(here: Here, expected: Expected) -> Went:
+    began = time.monotonic()
+    run = Run(here, "over-two", *TWO)
+    return _ended(run, expected, 1, "a Ray of two nodes in the allocation, brought up by the script", began)
+
+
+def one_taken(here: Here, expected: Expected) -> Went:
+    began, run = time.monotonic(), Run(here, "one-taken", *TWO)
+    run.at(100)
+    here("sbatch", "--partition=high", "--exclusive", "--output=/dev/null", "--wrap", "sleep 5")
+    return _ended(run, expected, 2, "one of its two nodes is taken by another job: saved, requeued, resumed", began)
+
+
 CASES = {
     "submitted": submitted, "preempted": preempted, "requeued": requeued, "out-of-time": out_of_time,
     "stopped": stopped, "waiting": stopped_waiting,
 }  # fmt: skip
+SEVERAL = {"over-two": over_two, "one-taken": one_taken}
+
+
+def _went(cases: Sequence[Case], count: int) -> Iterator[Went]:
+    """In a Slurm of so many nodes, against as many processes of this machine alone."""
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        machines = stack.enter_context(several(count)) if count > 1 else []
+        here = stack.enter_context(slurm(machines=machines))
+        os.chdir(folder)
+        stack.callback(os.chdir, "/")
+        alone = [*RLRUN, "train", *WORDS, "trainer.experiment_name=alone", f"hardware.nproc_per_node={count}"]
+        subprocess.run(alone, check=True, stdout=subprocess.DEVNULL)
+        expected = result_of(Path("runs/slurm/alone"), STEPS)
+        for case in cases:
+            yield case(here, expected)
 
 
 def main(names: list[str]) -> int:
@@ -157,16 +190,11 @@ def main(names: list[str]) -> int:
         raise SystemExit(f"{', '.join(lacking)} missing; slurmctld, slurmd, slurm-client and munge would do")
     table = Table("what happens", "what came of it", "", "s", title="runs in Slurm's queue")
     good = True
-    with tempfile.TemporaryDirectory() as folder, slurm() as here:
-        os.chdir(folder)
-        alone = [*RLRUN, "train", *WORDS, "trainer.experiment_name=alone"]
-        subprocess.run(alone, check=True, stdout=subprocess.DEVNULL)
-        expected = result_of(Path("runs/slurm/alone"), STEPS)
-        for name in names or CASES:
-            went = CASES[name](here, expected)
+    for cases, count in ((CASES, 1), (SEVERAL, 2)):
+        asked = [cases[name] for name in names or cases if name in cases]
+        for went in _went(asked, count) if asked else ():
             good &= went.ok
             table.add_row(went.asked, went.got, "ok" if went.ok else "[red]FAILED[/]", f"{went.seconds:.0f}")
-        os.chdir("/")
     Console(width=160).print(table)
     return 0 if good else 1
 

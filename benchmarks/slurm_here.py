@@ -1,9 +1,10 @@
-"""A Slurm of one node on this machine, in a folder of its own: munged, slurmctld and slurmd of Debian's packages.
+"""A Slurm on this machine, in a folder of its own: munged, slurmctld and slurmd of Debian's packages.
 
-Needs root, as slurmd does. Every daemon is this process's own and ends with it; nothing in /etc is read or written.
+Needs root, as slurmd does. Every daemon is this process's own and ends with it; nothing in /etc/slurm is read or
+written. It has one node, this machine, or several: network namespaces of `nodes`, without their Ray.
 
     with slurm() as here:
-        subprocess.run(["sbatch", "job.sh"], env=here.env)
+        subprocess.run(here.inside(["sbatch", "job.sh"]), env=here.env)
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+
+from nodes import Nodes
 
 from launcher.machine import free_ports
 
@@ -26,7 +30,7 @@ UP_S = 30.0
 NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "scancel")
 CONF = """
 ClusterName=rlrun
-SlurmctldHost={host}(127.0.0.1)
+SlurmctldHost={host}({address})
 SlurmctldPort={ctld}
 SlurmdPort={slurmd}
 SlurmUser=root
@@ -35,11 +39,11 @@ AuthType=auth/munge
 AuthInfo=socket={folder}/munge.socket,cred_expire=5
 CredType=cred/munge
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd.log
+SlurmdLogFile={folder}/slurmd-%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 MpiDefault=none
@@ -53,10 +57,18 @@ PreemptMode=REQUEUE
 JobRequeue=1
 KillWait=30
 ReturnToService=2
-NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} State=UNKNOWN
-PartitionName=low Nodes={host} Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime={grace} State=UP
-PartitionName=high Nodes={host} PriorityTier=10 PreemptMode=OFF State=UP
+PartitionName=low Nodes=ALL Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime={grace} State=UP
+PartitionName=high Nodes=ALL PriorityTier=10 PreemptMode=OFF State=UP
 """
+NODE = "NodeName={host} NodeAddr={address} CPUs={cpus} State=UNKNOWN\n"
+
+
+@dataclass(frozen=True)
+class Machine:
+    host: str
+    address: str
+    inside: Callable[[Sequence[str]], list[str]]
+    """The words that run others there."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +76,12 @@ class Here:
     folder: Path
     env: dict[str, str]
     cpus: int
+    inside: Callable[[Sequence[str]], list[str]]
+    """The words that run others on the first node."""
 
     def __call__(self, *words: str) -> str:
         """What a command of Slurm says. Raises `AssertionError` where it fails."""
-        ran = subprocess.run(words, env=self.env, capture_output=True, text=True, check=False)
+        ran = subprocess.run(self.inside(words), env=self.env, capture_output=True, text=True, check=False)
         assert ran.returncode == 0, f"{words}: {ran.stdout}{ran.stderr}"
         return ran.stdout.strip()
 
@@ -78,35 +92,57 @@ def missing() -> list[str]:
     return [name for name in NEEDED if not shutil.which(name, path=path)]
 
 
+def this_machine() -> Machine:
+    return Machine(socket.gethostname().partition(".")[0], "127.0.0.1", list)
+
+
 @contextmanager
-def slurm(grace_s: int = 0) -> Iterator[Here]:
+def several(count: int) -> Iterator[list[Machine]]:
+    """As many network namespaces, each a machine with a name."""
+    folder = Path(tempfile.mkdtemp(prefix="rlrun-nodes-"))
+    made = Nodes(count, folder, ())
+    try:
+        made.wire()
+        yield [Machine(made.host(each), made.ip(each), partial(_inside, made, each)) for each in range(count)]
+    finally:
+        made.clear()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _inside(made: Nodes, number: int, argv: Sequence[str]) -> list[str]:
+    """As `Nodes.inside`, but with the cgroups of this machine, which slurmd looks at and `ip netns exec` hides."""
+    space, host = made.space(number), made.host(number)
+    become = f'mount --bind /etc/netns/{space}/hosts /etc/hosts && hostname {host} && exec "$@"'
+    return ["nsenter", f"--net=/run/netns/{space}", "unshare", "--uts", "--mount", "sh", "-c", become, "sh", *argv]
+
+
+@contextmanager
+def slurm(grace_s: int = 0, machines: Sequence[Machine] = ()) -> Iterator[Here]:
     """Partition `high` preempts `low`, whose jobs then wait again; `grace_s` after they have been told."""
     folder = Path(tempfile.mkdtemp(prefix="rlrun-slurm-"))
     folder.chmod(0o755)
-    ctld, slurmd = free_ports(2)
-    host, cpus = socket.gethostname().partition(".")[0], os.cpu_count() or 1
-    for name in ("state", "spool"):
-        (folder / name).mkdir()
-    conf = CONF.format(folder=folder, host=host, ctld=ctld, slurmd=slurmd, cpus=cpus, grace=grace_s)
-    (folder / "slurm.conf").write_text(conf)
-    (folder / "munge.key").write_bytes(secrets.token_bytes(128))
-    (folder / "munge.key").chmod(0o400)
-    sbin = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
-    env = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf"), "PATH": sbin}
-    here, daemons = Here(folder, env, cpus), list[subprocess.Popen[bytes]]()
+    first, *_ = machines = machines or [this_machine()]
+    env = {
+        **os.environ,
+        "SLURM_CONF": str(folder / "slurm.conf"),
+        "PATH": f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin",
+    }
+    here, daemons = Here(folder, env, os.cpu_count() or 1, first.inside), list[subprocess.Popen[bytes]]()
+    _configure(here, machines, grace_s)
     munge = [f"--{name}={folder}/munge.{kind}" for name, kind in (
         ("key-file", "key"), ("socket", "socket"), ("pid-file", "pid"), ("log-file", "log"), ("seed-file", "seed"),
     )]  # fmt: skip
     try:
-        daemons.append(_daemon(["munged", "--foreground", "--force", *munge], env, folder))
+        daemons.append(_daemon(["munged", "--foreground", "--force", *munge], first, here))
         _until(lambda: (folder / "munge.socket").exists(), "munged")
-        daemons.append(_daemon(["slurmctld", "-D"], env, folder))
-        daemons.append(_daemon(["slurmd", "-D", "-N", host], env, folder))
-        _until(lambda: "idle" in _said(["sinfo", "-h", "-o", "%T"], env), f"slurm ({folder}/*.log)")
+        daemons.append(_daemon(["slurmctld", "-D"], first, here))
+        daemons += [_daemon(["slurmd", "-D", "-N", machine.host], machine, here) for machine in machines]
+        _until(lambda: _said(["sinfo", "-h", "-N", "-p", "low", "-o", "%T"], here).split() == ["idle"] * len(machines),
+               f"slurm ({folder}/*.log)")  # fmt: skip
         yield here
     finally:
-        _said(["scancel", "--signal=KILL", "--full", "--user=root"], env)
-        _said(["scancel", "--user=root"], env)
+        _said(["scancel", "--signal=KILL", "--full", "--user=root"], here)
+        _said(["scancel", "--user=root"], here)
         time.sleep(1)
         for daemon in reversed(daemons):
             daemon.terminate()
@@ -118,14 +154,31 @@ def slurm(grace_s: int = 0) -> Iterator[Here]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _daemon(argv: Sequence[str], env: dict[str, str], folder: Path) -> subprocess.Popen[bytes]:
-    program = shutil.which(argv[0], path=env["PATH"]) or argv[0]
-    with (folder / "daemons.log").open("ab") as log:
-        return subprocess.Popen([program, *argv[1:]], env=env, stdout=log, stderr=log, start_new_session=True)
+def _configure(here: Here, machines: Sequence[Machine], grace_s: int) -> None:
+    folder, (ctld, slurmd) = here.folder, free_ports(2)
+    (folder / "state").mkdir()
+    for machine in machines:
+        (folder / f"spool-{machine.host}").mkdir()
+    first = machines[0]
+    nodes = [NODE.format(host=machine.host, address=machine.address, cpus=here.cpus) for machine in machines]
+    conf = CONF.format(
+        folder=folder, host=first.host, address=first.address, ctld=ctld, slurmd=slurmd, grace=grace_s
+    )  # fmt: skip
+    whole, partitions, rest = conf.partition("PartitionName=")
+    (folder / "slurm.conf").write_text("".join([whole, *nodes, partitions, rest]))
+    (folder / "munge.key").write_bytes(secrets.token_bytes(128))
+    (folder / "munge.key").chmod(0o400)
 
 
-def _said(words: Sequence[str], env: dict[str, str]) -> str:
-    return subprocess.run(words, env=env, capture_output=True, text=True, check=False).stdout
+def _daemon(argv: Sequence[str], machine: Machine, here: Here) -> subprocess.Popen[bytes]:
+    program = shutil.which(argv[0], path=here.env["PATH"]) or argv[0]
+    words = machine.inside([program, *argv[1:]])
+    with (here.folder / "daemons.log").open("ab") as log:
+        return subprocess.Popen(words, env=here.env, stdout=log, stderr=log, start_new_session=True)
+
+
+def _said(words: Sequence[str], here: Here) -> str:
+    return subprocess.run(here.inside(words), env=here.env, capture_output=True, text=True, check=False).stdout
 
 
 def _until(ready, what: str) -> None:  # type: ignore[no-untyped-def]
