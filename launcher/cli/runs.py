@@ -70,7 +70,7 @@ def list_runs(root: Root = Path("runs"), as_json: AsJson = False) -> None:
 
 def show(name: Name, root: Root = Path("runs"), cluster: Cluster = None, as_json: AsJson = False) -> None:
     """Show where a run, or each point of a sweep, stands."""
-    if cluster:
+    if cluster is not None:
         _far(cluster, "status", name, root, *(["--json"] if as_json else []))
     with problems_named():
         if found := sweep.find(name, root):
@@ -108,7 +108,7 @@ def watch(name: Name, root: Root = Path("runs"), cluster: Cluster = None) -> Non
 
     Ends with 0 however the run does. Where there is no terminal, or with --cluster, it prints what logs -f prints.
     """
-    if cluster:
+    if cluster is not None:
         _far(cluster, "watch", name, root)
     with problems_named():
         if found := sweep.find(name, root):
@@ -130,7 +130,7 @@ def logs(
     as_json: AsJson = False,
 ) -> None:
     """Print a run's console log; with --json its events."""
-    if cluster:
+    if cluster is not None:
         more = [*(["-f"] if follow else []), *([] if last is None else [f"-n{last}"]), *(["--json"] if as_json else [])]
         _far(cluster, "logs", name, root, *more)
     with problems_named():
@@ -172,7 +172,7 @@ def stop(
     as_json: AsJson = False,
 ) -> None:
     """Ask a run, or all that run of a sweep, to save and end."""
-    if cluster:
+    if cluster is not None:
         _far(cluster, "stop", name, root, *(["--now"] if now else []), *(["--json"] if as_json else []))
     with problems_named():
         folder = runs.named(name, root, sweep.FILE) or runs.find(name, root)

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from launcher.clusters import slurm
 from launcher.clusters.nodes.reach import reach
-from launcher.clusters.ray.handed import NO_FOLDER, NO_JOBS, hand_over
-from launcher.launch import runs
+from launcher.clusters.ray.handed import NO_JOBS, hand_over
 from launcher.launch.folder import Folder, free_name, held, holder, writer_lives
 from launcher.launch.plan import ready
 from launcher.launch.resolve import resolve
@@ -27,7 +27,7 @@ from launcher.launch.start import run_of
 from launcher.problems import Problems
 from launcher.spec.run import RunSpec
 
-POLL_S = 0.1
+POLL_S, PATIENCE_S = 0.1, 60.0
 TRAIN = ("launcher", "train")
 
 Say = Callable[[str], None]
@@ -71,10 +71,10 @@ def sweep(path: Path, parallel: str | None, say: Say) -> Detached:
 
 def _run(folder: Folder, typed: Sequence[str], cluster: str | None, say: Say) -> Detached:
     """It is taken up once its first processes are to be started, or once it waits in a queue for its time."""
-    before, waits = folder.next_attempt, runs.queued(folder)
+    before, job = folder.next_attempt, slurm.job_of(folder.path)
 
     def taken(held: bool) -> bool:
-        return (held and folder.next_attempt > before) or (not waits and bool(runs.queued(folder)))
+        return (held and folder.next_attempt > before) or slurm.job_of(folder.path) != job
 
     if cluster and (handed := _there(folder, typed, cluster, say, taken)):
         return handed
@@ -111,21 +111,20 @@ def _here(folder: Folder, typed: Sequence[str], say: Say, taken: Taken) -> Detac
 
 
 def _there(folder: Folder, typed: Sequence[str], cluster: str, say: Say, taken: Taken) -> Detached | None:
-    """As a job of the cluster; None where it takes none. Raises `Problems` where its head does not see the folder."""
+    """As a job of the cluster; None where it takes none."""
     with _log(folder) as log:
         end = log.tell()
         process = hand_over(folder.path, [*TRAIN, *typed], cluster, log.fileno())
-    try:
-        code = _Heard(folder.detached, end, say).taken_up(process, lambda: taken(holder(folder) is not None))
-    finally:
-        process.kill()  # the job does without
-        process.wait()
-        (folder.path / "detached.sh").unlink(missing_ok=True)
-    if code == NO_FOLDER:
-        where = f"{folder.path.absolute()} is not there on the cluster's head"
-        raise Problems([f"trainer.run_root: {where}; one on a disk that all its machines see would do"])
-    if code != NO_JOBS:
-        return Detached(folder, code, reach(cluster).address)
+    if process is None:
+        say("one of the words is a secret, which no file may hold")
+    else:
+        try:
+            code = _Heard(folder.detached, end, say).taken_up(process, lambda: taken(True))
+        finally:
+            process.kill()  # the job does without
+            process.wait()
+        if code != NO_JOBS:
+            return Detached(folder, code, reach(cluster).address)
     say("so it becomes a process of this machine")
     return None
 
@@ -147,13 +146,14 @@ class _Heard:
     def __init__(self, log: Path, offset: int, say: Say) -> None:
         self._log, self._offset, self._say = log, offset, say
 
-    def taken_up(self, process: subprocess.Popen[bytes], ready: Callable[[], bool]) -> int | None:
-        """None once it is `ready`; the exit code of one that ended before. Ctrl-C until then ends it."""
+    def taken_up(self, process: subprocess.Popen[bytes], taken: Callable[[], bool]) -> int | None:
+        """None once it is `taken`; the exit code of one that ended before. Ctrl-C until then ends it."""
         try:
-            code = self.until(process, ready)
+            code = self.until(process, taken)
         except KeyboardInterrupt:  # it was not handed over yet
             process.terminate()
-            self.until(process, lambda: False)
+            give_up = time.monotonic() + PATIENCE_S
+            self.until(process, lambda: time.monotonic() > give_up)
             code = -signal.SIGINT
         return 128 - code if code is not None and code < 0 else code
 

@@ -1,6 +1,7 @@
 """The processes of a node: those with its mark, and all that they have started. No others are ever ended.
 
-Nor is a nursery: what it has loaded serves after the next start of Ray, and it ends by itself.
+Nor is a nursery: what it has loaded serves after the next start of Ray, and it ends by itself. Nor a run that was
+handed over as a job, with all that it has started: it goes on once Ray is there again.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from launcher.clusters.nodes.home import Node
 from launcher.clusters.nodes.ray_start import MARK
 from launcher.clusters.spare import NURSERY
 
+DETACHED = "rlrun-detached"
+"""Among the words of the process from which a run stems that was handed over."""
 POLL_S = 0.1
 ROUNDS, ROUND_S = 4, 5.0  # of killing: one that is killed may have started another; one in a driver may not end at all
 
@@ -22,12 +25,15 @@ ROUNDS, ROUND_S = 4, 5.0  # of killing: one that is killed may have started anot
 def of(node: Node, keeper: psutil.Process | None = None) -> list[psutil.Process]:
     """Some Ray processes write over their environment; they are found by what started them, or as children of the
     `keeper`, which takes up those whose own parent has died."""
-    found = {child.pid: child for child in (_children(keeper) if keeper else ()) if not _nursery(child)}
+    found = {child.pid: child for child in (_children(keeper) if keeper else ())}
     for process in psutil.process_iter(["uids"]):
         uids = process.info["uids"]
         if uids and uids.real == os.getuid() and _marked(process, node.mark):
-            found |= {child.pid: child for child in (process, *_children(process)) if not _nursery(child)}
-    return list(found.values())
+            found |= {child.pid: child for child in (process, *_children(process))}
+    spared = {process.pid for process in found.values() if NURSERY in (words := _words(process)) or DETACHED in words}
+    handed = [process for process in found.values() if DETACHED in _words(process)]
+    spared |= {child.pid for process in handed for child in _children(process)}
+    return [process for pid, process in found.items() if pid not in spared]
 
 
 def _marked(process: psutil.Process, mark: str) -> bool:
@@ -44,11 +50,11 @@ def _children(process: psutil.Process) -> list[psutil.Process]:
         return []
 
 
-def _nursery(process: psutil.Process) -> bool:
+def _words(process: psutil.Process) -> list[str]:
     try:
-        return NURSERY in process.cmdline()
+        return process.cmdline()
     except psutil.Error:  # it has ended
-        return False
+        return []
 
 
 def end(node: Node, first: int | None, grace_s: float, keeper: psutil.Process | None = None) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -17,6 +18,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from launcher.foreign import Fault, attempt
 
 HEAD = "node:__internal_head__"  # a resource that Ray gives to that node alone
+
+LOOKS = ("watch", "logs")  # which end well whenever they are ended
 
 Said = str | tuple[int, str]
 """A line, and at the end the exit code with all that went to the standard error."""
@@ -54,7 +57,7 @@ def _pass_on(said: Iterator[ray.ObjectRef]) -> int:
             sys.stdout.flush()
     except KeyboardInterrupt:
         ray.cancel(said)
-        return 0
+        return 0 if sys.argv[2] in LOOKS else 130
     return 1
 
 
@@ -64,15 +67,20 @@ def _by_value() -> Callable[[Sequence[str], str], Iterator[Said]]:
     def run(words: Sequence[str], columns: str) -> Iterator[Said]:
         env = {**os.environ, "PYTHONUNBUFFERED": "1", **({"COLUMNS": columns} if columns else {})}
         argv = [sys.executable, "-P", "-m", "launcher", *words]
-        pipe = subprocess.PIPE
-        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, env=env)
+        wrong = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115  a pipe would fill
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=wrong, encoding="utf-8", errors="replace",
+            env=env,
+        )  # fmt: skip
         try:
             for line in process.stdout or ():  # noqa: UP028  Ray sends to what it iterates, which a file does not take
                 yield line
-            _, wrong = process.communicate()
-            yield process.returncode, wrong
+            process.wait()
+            wrong.seek(0)
+            yield process.returncode, wrong.read()
         finally:  # also when nobody listens any more
             process.kill()
+            process.wait()
 
     return run
 

@@ -1,54 +1,104 @@
-"""A command handed over to a running cluster as a Ray job, whose job server (ray[default]) starts it on the head.
+"""A command handed over to a running cluster as a Ray job, whose job server (ray[default]) begins it on the head.
 
-runs/<project>/<experiment>/detached.sh     the command; what it says goes to detached.log beside it
+    jobs.py, here            submits the job, and follows it until the run is taken up
+    handed.py, on the head   is the job: it begins the command, and ends as that does
 
-The words stand in that file and not in the job itself: those whom the cluster lets in can read jobs, of all users.
+The command is no part of Ray: it is in a session of its own and lives on where the head, and the job with it, dies.
+What it is stands in runs/<project>/<experiment>/.detached-<id>.json and not in the job itself, as those whom the
+cluster lets in can read the jobs of all; what it says goes to detached.log beside it.
 """
 
 from __future__ import annotations
 
+import json
 import os
-import shlex
+import secrets
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from launcher.clusters.nodes.processes import DETACHED
+from launcher.clusters.nodes.ray_start import MARK
 from launcher.clusters.nodes.reach import reach
+from launcher.clusters.ray.job import CARRIED, PLACED
 from launcher.files import write_whole
-from launcher.problems import Problems
-from launcher.secrets import blotted
+from launcher.problems import said
+from launcher.secrets import blotted, variable
 
-NO_JOBS, NO_FOLDER = 69, 66  # exit codes of `follow`'s process: the cluster takes no jobs; its head sees no script
-SCRIPT = """\
-umask 077
-exec </dev/null >>{log} 2>&1
-rm -f "$0"
-cd {cwd} || exit
-python={python}
-[ -x "$python" ] || python=python3
-export PYTHONUNBUFFERED=1
-exec "$python" -P -m {words}
-"""
+NO_JOBS = 69  # exit code of the process of `hand_over` where there is no job
+OF_HEAD = ("RLRUN_CLUSTER", "PYTHONUNBUFFERED", *PLACED)
+"""Variables that the head has of its own."""
+OF_JOBS = ("OMP_NUM_THREADS", "PYTHONBREAKPOINT", MARK)
+"""Variables that Ray gives its jobs, and that are no business of ours."""
+OF_CLUSTER = ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+"""Those of Ray's own that are."""
+ALONE = 'trap : TERM; "$@"; exit $?'
+"""Waits for the command as long as it takes to heed a signal."""
 
 
-def hand_over(folder: Path, words: Sequence[str], address: str, log: int) -> subprocess.Popen[bytes]:
+def hand_over(folder: Path, words: Sequence[str], address: str, log: int) -> subprocess.Popen[bytes] | None:
     """Have `python -m words` run on the head of the cluster at `address`. What comes back is a process (of
-    `launcher.clusters.ray.jobs`) that ends as the job does, or with `NO_JOBS` or `NO_FOLDER`; SIGTERM ends the job, and
-    SIGKILL ends the process only. What it has to say goes to the open file `log`.
+    `launcher.clusters.ray.jobs`) that ends as the job does, or with `NO_JOBS`; SIGTERM ends the job, and SIGKILL ends
+    the process only. What it has to say goes to the open file `log`. None where a word is a secret.
 
-    Raises `Problems` where this machine is in no cluster and `address` names none, or a word is a secret.
+    Raises `Problems` where this machine is in no cluster and `address` names none.
     """
-    reached, whole = reach(address), folder.absolute()
-    script = SCRIPT.format(
-        cwd=shlex.quote(os.getcwd()), python=shlex.quote(sys.executable), words=shlex.join(words),
-        log=shlex.quote(str(whole / "detached.log")),
-    )  # fmt: skip
-    if blotted(script) != script:
-        raise Problems(["a word holds a secret, which would be written down; its variable, set on the head, would do"])
-    write_whole(whole / "detached.sh", script)
+    reached = reach(address)
+    node = {"words": list(words), "cwd": os.getcwd(), "env": _carried(os.environ)}
+    if blotted(text := json.dumps(node)) != text:
+        return None
+    file = folder.absolute() / f".detached-{secrets.token_hex(4)}.json"
+    write_whole(file, text)
+    ours = {name: value for name, value in os.environ.items() if name not in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")}
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "launcher.clusters.ray.jobs", reached.address, str(whole)],
-        env={**os.environ, **reached.env, "PYTHONUNBUFFERED": "1"},
+        [sys.executable, "-P", "-m", "launcher.clusters.ray.jobs", reached.address, str(file)],
+        env={**ours, **reached.env, "PYTHONUNBUFFERED": "1"},
         stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
     )  # fmt: skip
+
+
+def _carried(shell: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in shell.items()
+        if name.startswith(CARRIED) and name not in OF_HEAD and not variable(name) and blotted(value) == value
+    }
+
+
+def environment(job: Mapping[str, str], carried: Mapping[str, str]) -> dict[str, str]:
+    """The command's, of what Ray gave the job and of the variables that came along."""
+    own = {
+        name: value
+        for name, value in job.items()
+        if name not in OF_JOBS and (name in OF_CLUSTER or not name.startswith("RAY_"))
+    }
+    if not own.get("CUDA_VISIBLE_DEVICES", "all"):  # a job asks for no GPU; its processes do
+        del own["CUDA_VISIBLE_DEVICES"]
+    return {**own, **carried, "PYTHONUNBUFFERED": "1"}
+
+
+def main(file: Path) -> int:
+    """The command's exit code."""
+    node: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    file.unlink()
+    log = os.open(file.parent / "detached.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+    os.umask(0o077)
+    command = [sys.executable, "-P", "-m", *node["words"]]
+    try:
+        process = subprocess.Popen(
+            ["sh", "-c", ALONE, DETACHED, *command], cwd=node["cwd"], env=environment(os.environ, node["env"]),
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+        )  # fmt: skip
+    except OSError as error:
+        os.write(log, f"✗ {node['cwd']}, on the head: {said(error)}; a folder that it has would do\n".encode())
+        return 2
+    signal.signal(signal.SIGTERM, lambda *_: os.killpg(process.pid, signal.SIGTERM))
+    code = process.wait()
+    return 128 - code if code < 0 else code
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,4 +1,5 @@
-"""`python -m launcher.clusters.ray.jobs ADDRESS FOLDER`: submit what `handed` has written, and end as it does.
+"""`python -m launcher.clusters.ray.jobs ADDRESS FILE`: submit the command in FILE, as `handed` says, and end as it
+does.
 
 Source: Ray's Jobs API, ray.job_submission.JobSubmissionClient. It finds the cluster's job server at the head's address.
 """
@@ -6,82 +7,120 @@ Source: Ray's Jobs API, ray.job_submission.JobSubmissionClient. It finds the clu
 from __future__ import annotations
 
 import re
-import secrets
 import shlex
 import signal
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 
 from launcher import machine
-from launcher.clusters.ray.handed import NO_FOLDER, NO_JOBS
+from launcher.clusters.ray.handed import NO_JOBS
 from launcher.foreign import Fault, attempt
+from launcher.problems import said
 
-KNOCK_S, LOOK_S, SILENT_S = 3.0, 0.5, 30.0
+T = TypeVar("T")
+KNOCK_S, LOOK_S, ANSWER_S, SILENT_S = 3.0, 0.5, 20, 60.0
+NO_FILE = 66  # exit code of a job whose command is not to be read
 MOST = 20  # lines of what Ray says of a job that failed
+BEGIN = """\
+[ -r {file} ] || exit {no_file}
+python={python}; [ -x "$python" ] || python=python3
+exec "$python" -P -m launcher.clusters.ray.handed {file}"""
+
+_asked: list[int] = []
 
 
-def main(address: str, folder: Path) -> int:
+def main(address: str, file: Path) -> int:
     """The job's exit code."""
+    signal.signal(signal.SIGTERM, lambda number, _: _asked.append(number))
+    signal.signal(signal.SIGALRM, _too_long)
+    code = _handed(address, file)
+    if code == NO_JOBS:
+        file.unlink(missing_ok=True)
+    return code
+
+
+def _handed(address: str, file: Path) -> int:
     client = _client(address)
     if isinstance(client, Fault):
-        return _none(address, client)
-    script, name = shlex.quote(str(folder / "detached.sh")), f"{folder.parent.name}/{folder.name}"
-    entrypoint = f"test -r {script} || exit {NO_FOLDER}; exec sh {script}"
-    told = {"run": name, "folder": str(folder)}
-    submit = partial(client.submit_job, entrypoint=entrypoint, submission_id=_id(name), metadata=told)
-    job = attempt(submit)
-    if isinstance(job, Fault):
-        return _none(address, job)
+        return _none(address, client.reason)
+    folder, job = file.parent, _id(file)
+    entrypoint = BEGIN.format(file=shlex.quote(str(file)), no_file=NO_FILE, python=shlex.quote(sys.executable))
+    told = {"run": f"{folder.parent.name}/{folder.name}", "folder": str(folder)}
+    submitted = _answer(partial(client.submit_job, entrypoint=entrypoint, submission_id=job, metadata=told))
+    if isinstance(submitted, Fault):
+        _answer(partial(client.stop_job, job))  # it may have come about all the same
+        return _none(address, submitted.reason)
     print(f"handed over as Ray job {job}")
-    signal.signal(signal.SIGTERM, lambda *_: attempt(partial(client.stop_job, job)))
-    return _followed(client, job)
+    code = _followed(client, job)
+    if code == NO_FILE:
+        return _none(address, f"its head cannot read {folder}")
+    return code
+
+
+def _too_long(*_: object) -> None:
+    raise TimeoutError(f"no answer in {ANSWER_S} s")
+
+
+def _answer(ask: Callable[[], T]) -> T | Fault:
+    """Ray's client waits for an answer without end."""
+    signal.alarm(ANSWER_S)
+    try:
+        return attempt(ask)
+    finally:
+        signal.alarm(0)
 
 
 def _client(address: str) -> JobSubmissionClient | Fault:
     try:  # where nothing listens, Ray takes two minutes to say so
         machine.knock(address, KNOCK_S)
     except (OSError, ValueError) as error:
-        return Fault(str(error))
-    return attempt(partial(JobSubmissionClient, address))
+        return Fault(said(error))
+    return _answer(partial(JobSubmissionClient, address))
 
 
-def _none(address: str, fault: Fault) -> int:
-    print(f"the cluster at {address} takes no jobs: {fault.reason}")
+def _none(address: str, why: str) -> int:
+    print(f"the cluster at {address} takes no such job: {why}")
     return NO_JOBS
 
 
-def _id(name: str) -> str:
+def _id(file: Path) -> str:
     """Tells which run it is, and stands in addresses."""
-    return f"rlrun-{re.sub('[^A-Za-z0-9_-]+', '-', name)}-{secrets.token_hex(3)}"
+    folder = file.parent
+    return "-".join(re.findall("[A-Za-z0-9_]+", f"rlrun/{folder.parent.name}/{folder.name}/{file.stem[-8:]}"))
 
 
 def _followed(client: JobSubmissionClient, job: str) -> int:
-    heard = time.monotonic()
+    heard, stopped = time.monotonic(), False
     while True:
-        found: JobDetails | Fault = attempt(partial(client.get_job_info, job))
+        if _asked and not stopped:
+            stopped = True
+            _answer(partial(client.stop_job, job))
+        found: JobDetails | Fault = _answer(partial(client.get_job_info, job))
         if not isinstance(found, Fault):
             heard = time.monotonic()
             if found.status.is_terminal():
-                return _ended(client, job, found)
+                return _ended(found)
         elif time.monotonic() - heard > SILENT_S:
             print(f"the cluster does not tell any more how Ray job {job} stands: {found.reason}")
             return 1
         time.sleep(LOOK_S)
 
 
-def _ended(client: JobSubmissionClient, job: str, found: JobDetails) -> int:
+def _ended(found: JobDetails) -> int:
     code = found.driver_exit_code
     if found.status == JobStatus.STOPPED:
         return 128 + signal.SIGTERM
-    if found.status == JobStatus.FAILED and code is None:  # not by its own doing
-        said = attempt(partial(client.get_job_logs, job))
-        lines = [found.message or "", *("" if isinstance(said, Fault) else said).splitlines()[-MOST:]]
-        print("\n".join(filter(None, lines)))
-    return (0 if found.status == JobStatus.SUCCEEDED else 1) if code is None else code
+    if found.status == JobStatus.FAILED and (code is None or code < 0):  # not by its own doing
+        print("\n".join((found.message or "the job failed").splitlines()[-MOST:]))
+    if code is None:
+        return 0 if found.status == JobStatus.SUCCEEDED else 1
+    return 128 - code if code < 0 else code
 
 
 if __name__ == "__main__":
