@@ -19,7 +19,11 @@ COMMANDS = (
     Entry("runs", "runs:list_runs", "List the runs, the latest first."),
     Entry("show", "runs:show", "Show where a run, or each point of a sweep, stands."),
     Entry("status", "runs:show", "Show where a run, or each point of a sweep, stands."),
-    Entry("watch", "runs:watch", "Watch a run until it ends, from any machine that sees its folder or its cluster."),
+    Entry(
+        "watch",
+        "runs:watch",
+        "Watch a run until it ends, from any machine that sees its folder or node of its cluster.",
+    ),
     Entry("logs", "runs:logs", "Print a run's console log; with --json its events."),
     Entry("stop", "runs:stop", "Ask a run, or all that run of a sweep, to save and end."),
     Entry("checkpoints", "checkpoints:of_run", "List a run's checkpoints, print the path of the best, or export one."),

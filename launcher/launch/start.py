@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -112,8 +113,11 @@ def run_of(folder: Folder, words: Sequence[str]) -> RunSpec:
     node: object = None
     try:
         node = yaml_of(folder.spec.read_bytes())
-        run = from_node(RunSpec, node)  # with what has been added since it was written
-        return from_node(RunSpec, amended(to_node(run), words)) if words else run
+        if not words or not isinstance(node, dict):
+            return from_node(RunSpec, node)
+        with suppress(ValidationError):  # which the words may mend
+            node = to_node(from_node(RunSpec, node))  # with what has been added since it was written
+        return from_node(RunSpec, amended(node, words))
     except ValidationError as error:
         lines = explain(error, node) if isinstance(node, dict) else ["holds no run; the file of another run would do"]
         raise Problems([f"{folder.spec}: {line}" for line in lines]) from error

@@ -76,7 +76,7 @@ def test_a_detached_run_is_a_job_of_its_cluster(
     (address,) = re.findall(rf"rlrun watch {run} --cluster (\S+:\d+)\n", begun.stdout)
     assert not list(run.glob(".detached-*")), "its words are nobody's business any more"
     who = holder(Folder(run))
-    assert who and any("JobSupervisor" in words for words in ancestors(int(who["pid"])))
+    assert who and not any("ray::" in words for words in ancestors(int(who["pid"]))), "Ray ends its jobs' children"
     its = psutil.Process(int(who["pid"])).environ()
     assert not {"OMP_NUM_THREADS", MARK, "PYTHONBREAKPOINT"} & its.keys() and its["HF_HOME"] == "/of/this/shell"
     far = rlrun("logs", "-f", str(run), "--cluster", address, cwd="/")
@@ -136,7 +136,7 @@ def test_who_only_looks_may_leave(rlrun: Any, small: list[str], until: Callable[
 
     def there() -> list[psutil.Process]:
         mark = ["launcher", "watch", "--root=runs", "--", str(run)]
-        return [process for process in psutil.process_iter(["cmdline"]) if process.info["cmdline"][-5:] == mark]
+        return [process for process in psutil.process_iter(["cmdline"]) if (process.info["cmdline"] or [])[-5:] == mark]
 
     assert there()
     os.killpg(looks.pid, signal.SIGINT)
@@ -185,7 +185,9 @@ def test_what_a_job_is_given_and_what_it_keeps() -> None:
 
 def as_job(folder: Path, **node: Any) -> subprocess.Popen[bytes]:
     file = folder / ".detached-x.json"
-    file.write_text(json.dumps({"words": ["json.tool", "--help"], "cwd": str(folder), "env": {}} | node))
+    file.write_text(
+        json.dumps({"words": ["json.tool", "--help"], "cwd": str(folder), "env": {}, "umask": 0o022} | node)
+    )
     return subprocess.Popen([sys.executable, "-P", "-m", "launcher.clusters.ray.handed", str(file)])
 
 
@@ -205,10 +207,17 @@ def test_its_command_is_let_end_by_itself(tmp_path: Path, until: Callable[..., N
     log = tmp_path / "detached.log"
     job = as_job(tmp_path, words=["slow"], env={"PYTHONPATH": str(tmp_path)})
     until(lambda: log.exists() and "up" in log.read_text(), 20)
-    (alone,) = psutil.Process(job.pid).children()
-    assert DETACHED in alone.cmdline() and os.getsid(alone.pid) == alone.pid
+    assert not psutil.Process(job.pid).children(), "which Ray would end with it"
+    begun = [sys.executable, "-P", "-m", "slow"]
+    (slow,) = [one for one in psutil.process_iter(["cmdline"]) if one.info["cmdline"] == begun]
+    assert slow.environ()[DETACHED] == "1"
     job.terminate()
     assert job.wait(20) == 143
+
+
+def test_a_command_that_is_killed_is_told(tmp_path: Path, until: Callable[..., None]) -> None:
+    (tmp_path / "dies.py").write_text("import os\nos.kill(os.getpid(), 9)")
+    assert as_job(tmp_path, words=["dies"], env={"PYTHONPATH": str(tmp_path)}).wait(20) == 137
 
 
 @pytest.mark.slow

@@ -72,6 +72,9 @@ def test_a_run_of_before_takes_settings_that_are_newer(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     folder.spec.write_text(yaml.safe_dump(older))
     assert run_of(folder, ["cluster.spare=true"]).cluster.spare
+    folder.spec.write_text(yaml.safe_dump({**older, "cluster": {**older["cluster"], "usage_s": -1}}))
+    assert run_of(folder, ["cluster.usage_s=1"]).cluster.usage_s == 1, "words may mend what is not allowed any more"
+    folder.spec.write_text(yaml.safe_dump(older))
     with pytest.raises(Problems, match=r"cluster\.spar: no such setting; did you mean"):
         run_of(folder, ["cluster.spar=true"])
 

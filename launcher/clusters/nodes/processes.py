@@ -16,8 +16,8 @@ from launcher.clusters.nodes.home import Node
 from launcher.clusters.nodes.ray_start import MARK
 from launcher.clusters.spare import NURSERY
 
-DETACHED = "rlrun-detached"
-"""Among the words of the process from which a run stems that was handed over."""
+DETACHED = "RLRUN_DETACHED"
+"""Stands in the environment of a run that was handed over, and of all that it starts on its own machine."""
 POLL_S = 0.1
 ROUNDS, ROUND_S = 4, 5.0  # of killing: one that is killed may have started another; one in a driver may not end at all
 
@@ -28,19 +28,16 @@ def of(node: Node, keeper: psutil.Process | None = None) -> list[psutil.Process]
     found = {child.pid: child for child in (_children(keeper) if keeper else ())}
     for process in psutil.process_iter(["uids"]):
         uids = process.info["uids"]
-        if uids and uids.real == os.getuid() and _marked(process, node.mark):
+        if uids and uids.real == os.getuid() and _environment(process).get(MARK) == node.mark:
             found |= {child.pid: child for child in (process, *_children(process))}
-    spared = {process.pid for process in found.values() if NURSERY in (words := _words(process)) or DETACHED in words}
-    handed = [process for process in found.values() if DETACHED in _words(process)]
-    spared |= {child.pid for process in handed for child in _children(process)}
-    return [process for pid, process in found.items() if pid not in spared]
+    return [one for one in found.values() if NURSERY not in _words(one) and DETACHED not in _environment(one)]
 
 
-def _marked(process: psutil.Process, mark: str) -> bool:
+def _environment(process: psutil.Process) -> dict[str, str]:
     try:
-        return process.environ().get(MARK) == mark
+        return process.environ()
     except psutil.Error:  # it has ended, or is not ours to read
-        return False
+        return {}
 
 
 def _children(process: psutil.Process) -> list[psutil.Process]:

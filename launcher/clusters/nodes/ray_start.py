@@ -48,7 +48,10 @@ def argv(node: Node) -> list[str]:
 
 def serves_jobs() -> bool:
     """Whether a head here takes jobs, behind the token as everything: a part of ray[default] alone."""
-    return all(find_spec(name) for name in ("aiohttp_cors", "grpc", "opencensus", "opentelemetry", "prometheus_client"))
+    return all(
+        find_spec(name)
+        for name in ("aiohttp_cors", "grpc", "opencensus", "opentelemetry", "opentelemetry.sdk", "prometheus_client")
+    )
 
 
 def environment(node: Node, token: Path, shell: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -28,7 +28,7 @@ Said = str | tuple[int, str]
 def main(address: str, words: Sequence[str]) -> int:
     joined = attempt(partial(ray.init, address=address, log_to_driver=False, logging_level="ERROR"))
     if isinstance(joined, Fault):
-        return _failed(f"{address}: {joined.reason}")
+        return _failed(f"{address}: {joined.reason}; a machine that is one of its nodes would do")
     heads = [node["NodeID"] for node in ray.nodes() if node["Alive"] and HEAD in node["Resources"]]
     if not heads:
         return _failed(f"{address}: the cluster's head is gone")

@@ -3,9 +3,10 @@
     jobs.py, here            submits the job, and follows it until the run is taken up
     handed.py, on the head   is the job: it begins the command, and ends as that does
 
-The command is no part of Ray: it is in a session of its own and lives on where the head, and the job with it, dies.
-What it is stands in runs/<project>/<experiment>/.detached-<id>.json and not in the job itself, as those whom the
-cluster lets in can read the jobs of all; what it says goes to detached.log beside it.
+The command is no part of Ray: it is in a session of its own, and no child of the job's, which Ray ends with all its
+children. So it lives on where the head dies, and is let save when somebody stops the job. What it is stands in
+runs/<project>/<experiment>/.detached-<id>.json and not in the job itself, as those whom the cluster lets in can read
+the jobs of all; what it says goes to detached.log beside it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from launcher.clusters.nodes.processes import DETACHED
 from launcher.clusters.nodes.ray_start import MARK
 from launcher.clusters.nodes.reach import reach
 from launcher.clusters.ray.job import CARRIED, PLACED
-from launcher.files import write_whole
 from launcher.problems import said
 from launcher.secrets import blotted, variable
 
@@ -35,8 +35,8 @@ OF_JOBS = ("OMP_NUM_THREADS", "PYTHONBREAKPOINT", MARK)
 """Variables that Ray gives its jobs, and that are no business of ours."""
 OF_CLUSTER = ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 """Those of Ray's own that are."""
-ALONE = 'trap : TERM; "$@"; exit $?'
-"""Waits for the command as long as it takes to heed a signal."""
+ALONE = '(trap : TERM; "$@" >&2; echo $?) &'
+"""Begins the command, waits for it as long as it takes to heed a signal, and says its exit code."""
 
 
 def hand_over(folder: Path, words: Sequence[str], address: str, log: int) -> subprocess.Popen[bytes] | None:
@@ -47,11 +47,12 @@ def hand_over(folder: Path, words: Sequence[str], address: str, log: int) -> sub
     Raises `Problems` where this machine is in no cluster and `address` names none.
     """
     reached = reach(address)
-    node = {"words": list(words), "cwd": os.getcwd(), "env": _carried(os.environ)}
-    if blotted(text := json.dumps(node)) != text:
+    if any(blotted(word) != word for word in (*words, os.getcwd())):
         return None
     file = folder.absolute() / f".detached-{secrets.token_hex(4)}.json"
-    write_whole(file, text)
+    node = {"words": list(words), "cwd": os.getcwd(), "env": _carried(os.environ), "umask": _umask()}
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as written:
+        json.dump(node, written)
     ours = {name: value for name, value in os.environ.items() if name not in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")}
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "launcher.clusters.ray.jobs", reached.address, str(file)],
@@ -68,6 +69,12 @@ def _carried(shell: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def _umask() -> int:
+    """Which of this shell's files others may read; it can only be asked for by setting it."""
+    os.umask(mask := os.umask(0o077))
+    return mask
+
+
 def environment(job: Mapping[str, str], carried: Mapping[str, str]) -> dict[str, str]:
     """The command's, of what Ray gave the job and of the variables that came along."""
     own = {
@@ -81,23 +88,30 @@ def environment(job: Mapping[str, str], carried: Mapping[str, str]) -> dict[str,
 
 
 def main(file: Path) -> int:
-    """The command's exit code."""
+    """The command's exit code; 137 where nobody was left to tell it."""
+    asked: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
     node: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    file.unlink()
+    file.unlink()  # whoever submits sees by it that the job has begun
     log = os.open(file.parent / "detached.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
-    os.umask(0o077)
+    os.umask(node["umask"])
     command = [sys.executable, "-P", "-m", *node["words"]]
+    env = {**environment(os.environ, node["env"]), DETACHED: "1"}
     try:
         process = subprocess.Popen(
-            ["sh", "-c", ALONE, DETACHED, *command], cwd=node["cwd"], env=environment(os.environ, node["env"]),
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            ["sh", "-c", ALONE, "sh", *command], cwd=node["cwd"], env=env,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
         )  # fmt: skip
     except OSError as error:
         os.write(log, f"✗ {node['cwd']}, on the head: {said(error)}; a folder that it has would do\n".encode())
         return 2
-    signal.signal(signal.SIGTERM, lambda *_: os.killpg(process.pid, signal.SIGTERM))
-    code = process.wait()
-    return 128 - code if code < 0 else code
+    process.wait()  # its group, which bears its number, lives on
+    signal.signal(signal.SIGTERM, lambda number, _: os.killpg(process.pid, number))
+    if asked:
+        os.killpg(process.pid, signal.SIGTERM)
+    assert process.stdout
+    code = process.stdout.read().strip()
+    return int(code) if code else 137
 
 
 if __name__ == "__main__":

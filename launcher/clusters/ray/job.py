@@ -33,6 +33,7 @@ from typing import Any
 
 from launcher import machine
 from launcher.clusters.local import sieve
+from launcher.clusters.nodes.processes import DETACHED
 from launcher.clusters.nodes.ray_start import TUNED
 from launcher.clusters.nodes.reach import reach
 from launcher.clusters.spare import MODULE, Spare, begin
@@ -50,7 +51,7 @@ CARRIED = (
     "TORCH_", "TRANSFORMERS_", "VLLM_", "WANDB_", "http", "HTTP", "no_proxy", "NO_PROXY",
 )  # fmt: skip
 """Variables of this shell that go along to the nodes, by how their names begin."""
-PLACED = ("CUDA_VISIBLE_DEVICES", "RLRUN_LIFELINE", "RLRUN_TOLD")
+PLACED = ("CUDA_VISIBLE_DEVICES", "RLRUN_LIFELINE", "RLRUN_TOLD", DETACHED)
 """Those among them that each node has of its own."""
 
 

@@ -24,7 +24,7 @@ from launcher.foreign import Fault, attempt
 from launcher.problems import said
 
 T = TypeVar("T")
-KNOCK_S, LOOK_S, ANSWER_S, SILENT_S = 3.0, 0.5, 20, 60.0
+KNOCK_S, LOOK_S, ANSWER_S, SUBMIT_S, SILENT_S = 3.0, 0.5, 20.0, 90.0, 60.0
 NO_FILE = 66  # exit code of a job whose command is not to be read
 MOST = 20  # lines of what Ray says of a job that failed
 BEGIN = """\
@@ -39,41 +39,54 @@ def main(address: str, file: Path) -> int:
     """The job's exit code."""
     signal.signal(signal.SIGTERM, lambda number, _: _asked.append(number))
     signal.signal(signal.SIGALRM, _too_long)
-    code = _handed(address, file)
-    if code == NO_JOBS:
+    try:
+        return _handed(address, file)
+    finally:
         file.unlink(missing_ok=True)
-    return code
 
 
 def _handed(address: str, file: Path) -> int:
     client = _client(address)
     if isinstance(client, Fault):
         return _none(address, client.reason)
+    if _asked:
+        return 128 + _asked[0]
     folder, job = file.parent, _id(file)
     entrypoint = BEGIN.format(file=shlex.quote(str(file)), no_file=NO_FILE, python=shlex.quote(sys.executable))
     told = {"run": f"{folder.parent.name}/{folder.name}", "folder": str(folder)}
-    submitted = _answer(partial(client.submit_job, entrypoint=entrypoint, submission_id=job, metadata=told))
-    if isinstance(submitted, Fault):
-        _answer(partial(client.stop_job, job))  # it may have come about all the same
+    submit = partial(client.submit_job, entrypoint=entrypoint, submission_id=job, metadata=told)
+    submitted = _answer(submit, SUBMIT_S)
+    if isinstance(submitted, Fault) and _taken_back(file):
         return _none(address, submitted.reason)
     print(f"handed over as Ray job {job}")
     code = _followed(client, job)
     if code == NO_FILE:
         return _none(address, f"its head cannot read {folder}")
-    return code
+    return _none(address, "the job did not begin") if code == 1 and _taken_back(file) else code
+
+
+def _taken_back(file: Path) -> bool:
+    """Whether the command has not begun; then it never will."""
+    try:
+        file.unlink()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _too_long(*_: object) -> None:
-    raise TimeoutError(f"no answer in {ANSWER_S} s")
+    raise TimeoutError("no answer")
 
 
-def _answer(ask: Callable[[], T]) -> T | Fault:
-    """Ray's client waits for an answer without end."""
-    signal.alarm(ANSWER_S)
+def _answer(ask: Callable[[], T], seconds: float = ANSWER_S) -> T | Fault:
+    """Ray's client waits for an answer without end, and may take the first alarm for an error of its own."""
     try:
+        signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
         return attempt(ask)
+    except TimeoutError as error:
+        return Fault(str(error))
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _client(address: str) -> JobSubmissionClient | Fault:
@@ -99,15 +112,14 @@ def _followed(client: JobSubmissionClient, job: str) -> int:
     heard, stopped = time.monotonic(), False
     while True:
         if _asked and not stopped:
-            stopped = True
-            _answer(partial(client.stop_job, job))
+            stopped = not isinstance(_answer(partial(client.stop_job, job)), Fault)
         found: JobDetails | Fault = _answer(partial(client.get_job_info, job))
         if not isinstance(found, Fault):
             heard = time.monotonic()
             if found.status.is_terminal():
                 return _ended(found)
         elif time.monotonic() - heard > SILENT_S:
-            print(f"the cluster does not tell any more how Ray job {job} stands: {found.reason}")
+            print(f"the cluster does not tell any more how Ray job {job} stands: {found.reason}; rlrun status tells")
             return 1
         time.sleep(LOOK_S)
 

@@ -70,9 +70,11 @@ def live(main: Callable[[], int]) -> NoReturn:
     try:
         code = main()
     finally:
-        if error := sys.exc_info()[1]:
-            last_words(type(error), error, error.__traceback__)
-        end(code)
+        try:
+            if error := sys.exc_info()[1]:
+                last_words(type(error), error, error.__traceback__)
+        finally:  # also where nobody can be told
+            end(code)
 
 
 def end(code: int) -> NoReturn:
