@@ -22,10 +22,10 @@ from launcher.events import Step, events_of
 
 MOST = 1.02
 RLRUN = [sys.executable, "-m", "launcher"]
-STEPS = 60
+STEPS = 80
 WORDS = [
     "algorithm=sft", "model=tiny", "model.hidden_size=256", "model.num_hidden_layers=4", "model.intermediate_size=512",
-    "data=reverse", "data.train_batch_size=96", "data.n_val=0", "engine.num_threads=1",
+    "data=reverse", "data.train_batch_size=48", "data.n_val=0", "engine.num_threads=1",
     f"trainer.total_training_steps={STEPS}",
 ]  # fmt: skip
 
