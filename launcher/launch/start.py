@@ -49,9 +49,9 @@ def start(ready: Ready, words: Sequence[str], show: Show) -> tuple[Folder, Outco
         judged, run = run, prepared(run, show)
         if run != judged:  # something has been fetched since
             show(RunState(status="running"), [], [f"plan: {warning.line}" for warning in refuse_rows(run)])
-        rooted = replace(run, data=run.data.rooted(), model=run.model.rooted(), reward=run.reward.rooted())
-        spec = to_yaml(rooted)
-        locks.write(folder, rooted, spec, typed)
+        run = replace(run, data=run.data.rooted(), model=run.model.rooted(), reward=run.reward.rooted())
+        spec = to_yaml(run)
+        locks.write(folder, run, spec, typed)
         write_whole(folder.spec, spec)
         _check_data(run, folder)
         rewind(folder, told_by(folder, run.engine.read), None)

@@ -108,6 +108,19 @@ def test_a_run_that_is_killed_again_and_again_ends_as_if_nothing_had_been(
     assert "killed by SIGSEGV" in shown and "nobody was left to tell" in shown and "restarts  2" in shown
 
 
+def test_one_that_begins_with_another_runs_model_is_restarted_before_its_first_checkpoint(
+    rlrun: Any, small: list[str], untouched: Path, until: Callable[..., None]
+) -> None:
+    """The model is named by its run's folder then, and is the same model."""
+    data = [word for word in small if not word.startswith("model")]
+    model = ["model=hf", f"model.path={untouched.relative_to(rlrun.folder)}", "trainer.experiment_name=begun"]
+    process = rlrun.begin("train", *data, *model, *LONG, "trainer.save_freq=1000")
+    run = rlrun.run("begun")
+    until(lambda: steps_told(run) > 2)
+    os.kill(workers(process.pid)[0], signal.SIGKILL)
+    assert process.wait(120) == 0 and len(events(run, Restarted)) == 1
+
+
 def test_of_two_processes_the_one_that_was_killed_is_named(
     rlrun: Any, small: list[str], until: Callable[..., None]
 ) -> None:
