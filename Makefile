@@ -15,7 +15,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint chaos bench oracles peers compare data test-verl test-vllm test-jobs weight-sync docs picture settings \
-	clean merge downloads secrets launches memory nodes node-runs node-chaos node-storm ray-overhead test-slurm
+	clean merge downloads secrets launches memory nodes node-runs node-chaos node-storm ray-overhead quickstart-ray test-slurm
 
 help:  ## list what can be done
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,9 @@ node-storm: $(VENV)/ready-dev  ## ten minutes with something killed every 30 s (
 
 ray-overhead: $(VENV)/ready-dev  ## what Ray costs a training step of 200 ms
 	$(VENV)/bin/python benchmarks/ray_overhead.py $(RUNS)
+
+quickstart-ray: $(VENV)/ready-dev  ## the quickstart by plain processes and by Ray: the same to the last digit
+	$(VENV)/bin/python benchmarks/quickstart_on_ray.py
 
 test-slurm: $(VENV)/ready-dev  ## runs in a Slurm made on this machine (root): preempted, out of time, stopped, resumed
 	$(VENV)/bin/python benchmarks/slurm.py
