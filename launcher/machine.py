@@ -80,7 +80,7 @@ def free_ports(count: int, host: str = "") -> list[int]:
 
 
 def knock(address: str, seconds: float) -> None:
-    """Whether somebody listens at HOST:PORT. Raises `OSError` where nobody does."""
+    """Whether somebody listens at HOST:PORT. Raises `OSError` where nobody does, `ValueError` where that is none."""
     host, _, port = address.rpartition(":")
     socket.create_connection((host.strip("[]"), int(port)), seconds).close()
 
@@ -93,6 +93,11 @@ def lives(pid: int) -> bool:
         return False
     except psutil.Error:  # another's, at which we may not look
         return True
+
+
+def shell_code(code: int) -> int:
+    """The exit code that a shell tells of a process: 128 + the signal that killed it, which Python tells as -signal."""
+    return 128 - code if code < 0 else code
 
 
 def own_folder(name: str, base: Path) -> Path:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from launcher import machine
 from launcher.clusters import slurm
 from launcher.clusters.nodes.reach import reach
 from launcher.clusters.ray.handed import NO_JOBS, hand_over
@@ -111,10 +112,11 @@ def _here(folder: Folder, typed: Sequence[str], say: Say, taken: Taken) -> Detac
 
 
 def _there(folder: Folder, typed: Sequence[str], cluster: str, say: Say, taken: Taken) -> Detached | None:
-    """As a job of the cluster; None where it takes none."""
+    """As a job of the cluster; None where it takes none. Raises `Problems` where there is no such cluster."""
+    reached = reach(cluster)
     with _log(folder) as log:
         end = log.tell()
-        process = hand_over(folder.path, [*TRAIN, *typed], cluster, log.fileno())
+        process = hand_over(folder.path, [*TRAIN, *typed], reached, log.fileno())
     if process is None:
         say("one of the words is a secret, which no file may hold")
     else:
@@ -124,7 +126,7 @@ def _there(folder: Folder, typed: Sequence[str], cluster: str, say: Say, taken: 
             process.kill()  # the job does without
             process.wait()
         if code != NO_JOBS:
-            return Detached(folder, code, reach(cluster).address)
+            return Detached(folder, code, reached.address)
     say("so it becomes a process of this machine")
     return None
 
@@ -155,7 +157,7 @@ class _Heard:
             give_up = time.monotonic() + PATIENCE_S
             self.until(process, lambda: time.monotonic() > give_up)
             code = -signal.SIGINT
-        return 128 - code if code is not None and code < 0 else code
+        return None if code is None else machine.shell_code(code)
 
     def until(self, process: subprocess.Popen[bytes], ready: Callable[[], bool]) -> int | None:
         """Say whole lines until `ready`, or until the process has ended: then all lines, and its exit code is told."""

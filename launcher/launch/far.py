@@ -28,5 +28,4 @@ def run(address: str, words: Sequence[str], columns: int) -> int:
     process = subprocess.Popen([sys.executable, "-P", "-m", MODULE, reached.address, *words], env=env)
     while True:
         with suppress(KeyboardInterrupt):  # which it gets, too, and ends by
-            code = process.wait()
-            return 128 - code if code < 0 else code
+            return machine.shell_code(process.wait())

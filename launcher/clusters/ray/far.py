@@ -18,7 +18,6 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from launcher.foreign import Fault, attempt
 
 HEAD = "node:__internal_head__"  # a resource that Ray gives to that node alone
-
 LOOKS = ("watch", "logs")  # which end well whenever they are ended
 
 Said = str | tuple[int, str]
@@ -35,7 +34,7 @@ def main(address: str, words: Sequence[str]) -> int:
     at = NodeAffinitySchedulingStrategy(heads[0], soft=False)
     task = ray.remote(num_cpus=0, max_retries=0, num_returns="streaming")(_by_value())
     said = task.options(scheduling_strategy=at).remote(list(words), os.environ.get("COLUMNS", ""))
-    heard = attempt(partial(_pass_on, said))
+    heard = attempt(partial(_pass_on, said, words[0] in LOOKS))
     if isinstance(heard, Fault) and heard.kind == "BrokenPipeError":  # `| head` has read what it wanted
         return 0
     return _failed(f"{address}: {heard.reason}") if isinstance(heard, Fault) else heard
@@ -46,7 +45,7 @@ def _failed(why: str) -> int:
     return 1
 
 
-def _pass_on(said: Iterator[ray.ObjectRef]) -> int:
+def _pass_on(said: Iterator[ray.ObjectRef], looks: bool) -> int:
     try:
         for each in said:
             heard: Said = ray.get(each)
@@ -57,7 +56,7 @@ def _pass_on(said: Iterator[ray.ObjectRef]) -> int:
             sys.stdout.flush()
     except KeyboardInterrupt:
         ray.cancel(said)
-        return 0 if sys.argv[2] in LOOKS else 130
+        return 0 if looks else 130
     return 1
 
 

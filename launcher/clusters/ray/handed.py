@@ -23,7 +23,7 @@ from typing import Any
 
 from launcher.clusters.nodes.processes import DETACHED
 from launcher.clusters.nodes.ray_start import MARK
-from launcher.clusters.nodes.reach import reach
+from launcher.clusters.nodes.reach import Reach
 from launcher.clusters.ray.job import CARRIED, PLACED
 from launcher.problems import said
 from launcher.secrets import blotted, variable
@@ -39,14 +39,11 @@ ALONE = '(trap : TERM; "$@" >&2; echo $?) &'
 """Begins the command, waits for it as long as it takes to heed a signal, and says its exit code."""
 
 
-def hand_over(folder: Path, words: Sequence[str], address: str, log: int) -> subprocess.Popen[bytes] | None:
-    """Have `python -m words` run on the head of the cluster at `address`. What comes back is a process (of
+def hand_over(folder: Path, words: Sequence[str], reached: Reach, log: int) -> subprocess.Popen[bytes] | None:
+    """Have `python -m words` run on the head of the cluster that was `reached`. What comes back is a process (of
     `launcher.clusters.ray.jobs`) that ends as the job does, or with `NO_JOBS`; SIGTERM ends the job, and SIGKILL ends
     the process only. What it has to say goes to the open file `log`. None where a word is a secret.
-
-    Raises `Problems` where this machine is in no cluster and `address` names none.
     """
-    reached = reach(address)
     if any(blotted(word) != word for word in (*words, os.getcwd())):
         return None
     file = folder.absolute() / f".detached-{secrets.token_hex(4)}.json"

@@ -132,7 +132,7 @@ def _ended(found: JobDetails) -> int:
         print("\n".join((found.message or "the job failed").splitlines()[-MOST:]))
     if code is None:
         return 0 if found.status == JobStatus.SUCCEEDED else 1
-    return 128 - code if code < 0 else code
+    return machine.shell_code(code)
 
 
 if __name__ == "__main__":
