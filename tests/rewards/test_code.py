@@ -285,14 +285,18 @@ def test_a_user_without_rights_has_the_same_sandbox() -> None:
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(Path(__file__).parents[2] / "launcher", Path(folder) / "launcher")
         os.chmod(folder, 0o755)
+        here = Path(folder) / "here"  # its own: any name in /tmp may be somebody's
+        here.mkdir()
+        here.chmod(0o777)  # so that only the sandbox says no
         code = (
             "import os\nfrom launcher.rewards.pool import Pool\n"
             "p = Pool('code', {'timeout_s': 3.0, 'cpu_s': 4, 'memory_bytes': 512 << 20, 'strict': True}, 1)\n"
-            f"code = {TRY.format(FORBIDDEN['write'].replace('HERE', '/tmp'))!r}\n"
+            f"code = {TRY.format(FORBIDDEN['write'].replace('HERE', str(here)))!r}\n"
             "print(os.getuid(), p.ask([{'code': code, 'inputs': [''], 'all': True}], 20))"
         )
         ran = subprocess.run(
             [python, "-c", code], cwd=folder, env={"PYTHONPATH": folder}, user=65534, group=65534, extra_groups=[],
             capture_output=True, text=True,
         )  # fmt: skip
+        assert not list(here.iterdir())
     assert ran.stdout.startswith("65534 [[{'out': 'PermissionError\\n'"), ran.stdout + ran.stderr
