@@ -69,13 +69,14 @@ def test_a_run_beside_a_sampler_is_equal_to_one_that_samples_itself(
     assert scores[-1] > scores[0] + 0.1, scores  # the weights moved: old ones would have shown
 
 
+@pytest.mark.parametrize("together", [1, 2], ids=["of half the answers each", "of half the heads each"])
 def test_beside_two_samplers_only_the_rounding_of_what_they_tell_differs(
-    within: Path, tiny: list[str], commands: Any, result: Callable[..., Any], tmp_path: Path
+    together: int, within: Path, tiny: list[str], commands: Any, result: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """Each computes half of the answers, and a product of fewer rows may be summed in another order. Nothing is learnt
-    from that: answers, scores, losses and weights are equal to the last digit."""
-    rlrun = commands(tmp_path)
-    ran = rlrun("train", *tiny, *WORDS, "sampler.n_gpus=2", "trainer.experiment_name=a")
+    """A product of fewer rows, or of fewer heads, may be summed in another order. Nothing is learnt from that: answers,
+    scores, losses and weights are equal to the last digit."""
+    rlrun, team = commands(tmp_path), f"sampler.tensor_parallel_size={together}"
+    ran = rlrun("train", *tiny, *WORDS, "sampler.n_gpus=2", team, "trainer.experiment_name=a")
     assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-2000:]
     assert result(rlrun.run("a"), STEPS)[1] == result(within, STEPS)[1]
     for mine, other in zip(metrics(rlrun.run("a")), metrics(within), strict=True):
@@ -94,6 +95,19 @@ def test_two_trainers_share_two_samplers_and_their_parts_of_weights_are_put_toge
     within, beside = (metrics(rlrun.run(name)) for name in ("within", "beside"))
     assert len(within) == STEPS + 1
     assert beside == within
+
+
+def test_two_copies_in_two_parts_each_answer_two_trainers(tiny: list[str], commands: Any, tmp_path: Path) -> None:
+    rlrun, found = commands(tmp_path), []
+    for name, words in (
+        ("alone", TWO),
+        ("beside", [*TWO, "sampler.n_gpus=4", "sampler.tensor_parallel_size=2"]),
+    ):
+        ran = rlrun("train", *tiny, *WORDS, *words, "optim.lr=1e-2", f"trainer.experiment_name={name}")
+        assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-2000:]
+        found.append([{k: v for k, v in one.items() if not k.startswith(PROGRAMS)} for one in metrics(rlrun.run(name))])
+    assert len(found[0]) == STEPS + 1
+    assert found[1] == found[0]
 
 
 def test_killed_and_stopped_it_ends_as_if_undisturbed(

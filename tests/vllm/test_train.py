@@ -16,6 +16,7 @@ WORDS = ["algorithm=grpo", "sampler=vllm", "sampler.n=8", "data=reverse", "data.
 WORDS += ["data.train_batch_size=8", "reward=length", "reward.high=3", "reward.margin=12", "optim.lr=3e-3"]
 WORDS += ["trainer.micro_batch_size_per_gpu=32", "engine.num_threads=1", "sampler.kv_cache_gb=0.06"]
 TWO = ["hardware.nproc_per_node=2"]
+TEAM = [*TWO, "sampler.tensor_parallel_size=2"]
 NEAR = 1e-4
 
 
@@ -30,9 +31,11 @@ def steps_of(folder: Path) -> list[Any]:
         (TWO, 0.85),  # an engine in each
         ([*TWO, "engine.strategy=fsdp2"], 0.85),  # gathered on the way
         ([*TWO, "engine.strategy=fsdp2", "model.lora_rank=8", "optim.lr=1e-2"], 0.4),  # and adapters on random weights
+        (TEAM, 0.85),  # one engine in both, each with half of its heads
+        ([*TEAM, "engine.strategy=fsdp2", "model.lora_rank=8", "optim.lr=1e-2"], 0.4),
         (["trainer.ppo_mini_batch_size=4", "sampler.importance_sampling=2"], 0.85),  # `old` is computed before updates
     ],
-    ids=["1 process", "2", "2 fsdp2", "2 fsdp2 lora", "mini-batches"],
+    ids=["1 process", "2", "2 fsdp2", "2 fsdp2 lora", "2 as one", "2 as one fsdp2 lora", "mini-batches"],
 )
 def test_it_learns_to_be_brief(words: list[str], least: float, tiny: list[str], commands: Any, tmp_path: Path) -> None:
     rlrun = commands(tmp_path)

@@ -1,4 +1,4 @@
-"""One process of `test_vllm_apart`: `python -P apart_jobs.py SAMPLERS WORD...`. It trains where its RANK is below
+"""One process of `test_vllm_apart`: `python -P apart_jobs.py SAMPLERS TEAM WORD...`. It trains where its RANK is below
 WORLD_SIZE, else it samples, by a fake of vLLM. A trainer prints what came of its questions as JSON.
 """
 
@@ -66,9 +66,10 @@ class Fake:
         print(json.dumps({"taken": self.taken}), flush=True)
 
 
-def trains(words: Sequence[str], samplers: int) -> dict[str, Any]:
+def trains(samplers: int, team: int) -> dict[str, Any]:
     world.join(CPU)
-    run = resolve([*RUN, f"sampler.n_gpus={samplers}", f"hardware.nproc_per_node={world.SIZE}"])
+    count = [f"sampler.n_gpus={samplers}", f"sampler.tensor_parallel_size={team}"]
+    run = resolve([*RUN, *count, f"hardware.nproc_per_node={world.SIZE}"])
     model = load(run.model, 0, CPU)
     trained, parallel = Trained(model, run.optim, 10, Parallel()), Parallel()
     policy: Any = Policy(run.algorithm, trained, Limits(8), parallel)
@@ -105,13 +106,13 @@ def _of(one: Sampled) -> tuple[list[int], bool, list[float]]:
     return one.tokens, one.cut, list(one.logp[:2])
 
 
-def main(samplers: int, words: Sequence[str]) -> int:
+def main(samplers: int, team: int, words: Sequence[str]) -> int:
     rank, trainers = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     try:
         if rank < trainers:
-            print(json.dumps(trains(words, samplers)), flush=True)
+            print(json.dumps(trains(samplers, team)), flush=True)
         else:
-            serve(Link(rank, trainers, samplers, CPU), lambda described: Fake(rank, described, words))
+            serve(Link(rank, trainers, samplers, CPU, team), lambda described: Fake(rank, described, words))
     except Problems as problems:
         print(json.dumps({"problems": problems.lines}), flush=True)
         return 2
@@ -119,4 +120,4 @@ def main(samplers: int, words: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    process.end(main(int(sys.argv[1]), sys.argv[2:]))
+    process.end(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]))

@@ -21,13 +21,13 @@ JOBS = Path(__file__).with_name("apart_jobs.py")
 TIMEOUT_S = 60
 
 
-def ran(trainers: int, samplers: int, *words: str) -> list[tuple[int, Any, str]]:
+def ran(trainers: int, samplers: int, *words: str, team: int = 1) -> list[tuple[int, Any, str]]:
     """Exit code, what was printed last and what was complained of, of each process."""
     meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1, "127.0.0.1")[0]), "GLOO_SOCKET_IFNAME": "lo"}
     env = {**os.environ, **meet, "WORLD_SIZE": str(trainers), "OMP_NUM_THREADS": "1"}
     began = [
         subprocess.Popen(
-            [sys.executable, "-P", str(JOBS), str(samplers), *words], env={**env, "RANK": str(rank)},
+            [sys.executable, "-P", str(JOBS), str(samplers), str(team), *words], env={**env, "RANK": str(rank)},
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )
         for rank in range(trainers + samplers)
@@ -44,18 +44,20 @@ def ran(trainers: int, samplers: int, *words: str) -> list[tuple[int, Any, str]]
 
 
 @pytest.mark.parametrize(
-    ("trainers", "samplers", "by"),
+    ("trainers", "samplers", "team", "by"),
     [
         # two answers to a prompt, five prompts: the third prompt's are apart
-        (1, 2, [[[1] * 5 + [2] * 5]] * 3),
+        (1, 2, 1, [[[1] * 5 + [2] * 5]] * 3),
         # six questions of the first and four of the second; later none of the second, which asks all the same
-        (2, 2, [[[2] * 5 + [3], [3] * 4]] * 2 + [[[2] * 3 + [3] * 3, []]]),
+        (2, 2, 1, [[[2] * 5 + [3], [3] * 4]] * 2 + [[[2] * 3 + [3] * 3, []]]),
+        (1, 2, 2, [[[1] * 10]] * 3),  # one copy in two parts
+        (2, 4, 2, [[[2] * 5 + [4], [4] * 4]] * 2 + [[[2] * 3 + [4] * 3, []]]),
     ],
 )
 def test_each_question_is_answered_once_in_its_place_by_a_copy_with_the_newest_weights(
-    trainers: int, samplers: int, by: list[list[list[int]]]
+    trainers: int, samplers: int, team: int, by: list[list[list[int]]]
 ) -> None:
-    found = ran(trainers, samplers)
+    found = ran(trainers, samplers, team=team)
     assert [code for code, _, _ in found] == [0] * (trainers + samplers), found
     for number, expected in enumerate(by):
         rounds = [said["rounds"][number] for _, said, _ in found[:trainers]]

@@ -24,6 +24,7 @@ WORDS = ["data=reverse", "sampler=vllm", "sampler.n=4"]
 TINY = ["model=tiny", "model.num_attention_heads=2", "model.num_key_value_heads=2"]
 GPUS = ["hardware=h100x8", "model=qwen2.5-7b-instruct"]
 NODES = ["cluster=ray", "cluster.address=auto", "hardware.nnodes=2"]
+TWO = [*TINY, "hardware.nproc_per_node=2", "sampler.tensor_parallel_size=2"]
 GIB = 2**30
 
 
@@ -41,16 +42,24 @@ def run_of(*words: str) -> RunSpec:
         ([*TINY, "sampler.val_temperature=0.001"], "sampler.val_temperature: vLLM takes 0.001 for 0.01"),
         ([*TINY, "sampler.max_model_len=20"], "sampler.max_model_len: 20 tokens, and prompt and answer may take 28"),
         ([*TINY, "sampler.gpu_memory_utilization=0.3"], "this run has no GPU; sampler.kv_cache_gb would do"),
-        ([*TINY, "sampler.tensor_parallel_size=2"], "on a CPU each process samples alone, got 2"),
-        ([*GPUS, "sampler.tensor_parallel_size=3"], "3 does not divide 8 processes of a node"),
+        ([*TINY, "sampler.tensor_parallel_size=2"], "2 does not divide 1 processes that sample on a node; 1 would"),
+        ([*GPUS, "sampler.tensor_parallel_size=3"], "3 does not divide 8 processes that sample on a node; 1 would"),
         ([*TINY, "algorithm=sft", "sampler.importance_sampling=2"], "SFT samples no answers to learn from"),
         (
             [*TINY, "algorithm=sft", "sampler.n_gpus=1"],
             "sampler.n_gpus: SFT samples no answers to learn from; 0 would do",
         ),
         ([*GPUS, "sampler.tensor_parallel_size=8"], "8 does not divide the model's 28 heads"),
-        ([*TINY, "sampler.n_gpus=2", "sampler.tensor_parallel_size=2"], "on a CPU each process samples alone, got 2"),
-        ([*GPUS, "sampler.n_gpus=2", "sampler.tensor_parallel_size=2"], "each of sampler.n_gpus samples alone, got 2"),
+        (
+            [*TWO, "model.num_attention_heads=6", "model.num_key_value_heads=3", "model.hidden_size=192"],
+            "sampler.tensor_parallel_size: 2 does not divide its 3 heads of keys and values, nor they it; 1 would",
+        ),
+        ([*TWO, "model.intermediate_size=97"], "2 does not divide its feed-forward width of 97; 1 would"),
+        ([*GPUS, "sampler.n_gpus=2", "sampler.tensor_parallel_size=4"], "4 does not divide 2 processes that sample"),
+        (
+            [*GPUS, *NODES, "sampler.n_gpus=4", "sampler.tensor_parallel_size=4"],  # no copy lies on two nodes
+            "4 does not divide 2 processes that sample on a node; 1 would",
+        ),
         ([*GPUS, *NODES, "sampler.n_gpus=3"], "sampler.n_gpus: 3 do not spread evenly over 2 nodes; 4 would"),
         (["model=qwen3-235b-a22b"], "on a CPU vLLM computes with a packed copy of experts"),
     ],
@@ -69,7 +78,11 @@ def test_what_it_cannot_do_is_told_before_anything_starts(words: list[str], told
         GPUS,
         [*TINY, "sampler.gpu_memory_utilization=0.5"],
         [*GPUS, "sampler.tensor_parallel_size=4"],
+        TWO,
         [*TINY, "sampler.n_gpus=3"],
+        [*TINY, "sampler.n_gpus=4", "sampler.tensor_parallel_size=2"],
+        [*GPUS, "sampler.n_gpus=8", "sampler.tensor_parallel_size=4"],
+        [*TWO, "model.num_key_value_heads=1"],  # both hold it
         [*GPUS, "sampler.n_gpus=3"],
     ],
 )
@@ -237,7 +250,10 @@ def test_a_cache_is_for_a_samplers_part_of_all_answers() -> None:
     """16 prompts x 4 answers of 2 trainers: 64 answers for one sampler, 22 for each of three."""
     words = [*TINY, "data.train_batch_size=16", "data.n_val=4", "hardware.nproc_per_node=2"]
     per_block = 128 * 2 * 2 * 2 * 32 * 4
-    for n_gpus, answers in ((0, 32), (1, 64), (3, 22)):
-        run = run_of(*words, f"sampler.n_gpus={n_gpus}")
+    for n_gpus, team, answers in ((0, 1, 32), (1, 1, 64), (3, 1, 22), (0, 2, 64), (4, 2, 32)):
+        run = run_of(*words, f"sampler.n_gpus={n_gpus}", f"sampler.tensor_parallel_size={team}")
         assert isinstance(run.sampler, vllm.VllmSampler)
-        assert run.sampler.cache_bytes(run, run.model.shape) == (answers + 1) * per_block
+        assert run.sampler.cache_bytes(run, run.model.shape) == (answers + 1) * per_block // team
+    run = run_of(*words, "sampler.tensor_parallel_size=2", "model.num_key_value_heads=1")  # each holds that head
+    assert isinstance(run.sampler, vllm.VllmSampler)
+    assert run.sampler.cache_bytes(run, run.model.shape) == (64 + 1) * per_block // 2

@@ -60,7 +60,8 @@ class VllmSampler(Colocated):
     a CPU what the longest answers take that are written at the same time, at most 4; with less, answers wait."""
     tensor_parallel_size: AtLeastOne = 1
     """Neighbouring processes that hold one copy of the weights together, and write their prompts' answers together: for
-    models that one GPU cannot hold beside the trainer. More of them talk more for each token. With `n_gpus` only 1."""
+    models that one GPU cannot hold beside the trainer. More of them talk more for each token. With `n_gpus` they are
+    neighbours of those."""
     max_model_len: AtLeastOne | None = None
     """Tokens of the longest prompt with its answer; by default the data's."""
     enforce_eager: bool | None = None
@@ -89,10 +90,10 @@ class VllmSampler(Colocated):
             )
         if run.hardware.is_cpu:
             found += self._on_cpu(shape)
-        else:
-            found += self._on_gpu(shape, run.hardware.processes_per_node)
         nodes = run.hardware.nnodes
-        if self.n_gpus % nodes:
+        if not self.n_gpus % nodes:
+            found += self._of_team(shape, self.n_gpus // nodes or run.hardware.processes_per_node)
+        else:
             near = -(-self.n_gpus // nodes) * nodes
             found.append(f"sampler.n_gpus: {self.n_gpus} do not spread evenly over {nodes} nodes; {near} would")
         if not run.algorithm.sampled:
@@ -103,23 +104,22 @@ class VllmSampler(Colocated):
                 found.append(f"sampler.n_gpus: {why}; 0 would do")
         return found
 
-    def _on_gpu(self, shape: Architecture | None, processes: int) -> list[str]:
-        team, where = self.tensor_parallel_size, "sampler.tensor_parallel_size"
-        if self.n_gpus and team > 1:
-            return [f"{where}: each of sampler.n_gpus samples alone, got {team}; 1, or sampler.n_gpus=0, would do"]
-        if processes % team:
-            return [f"{where}: {team} does not divide {processes} processes of a node; 1 would"]
-        if shape and shape.num_attention_heads % team:
-            return [f"{where}: {team} does not divide the model's {shape.num_attention_heads} heads; 1 would"]
-        return []
+    def _of_team(self, shape: Architecture | None, there: int) -> list[str]:
+        """`there` of a node's processes sample."""
+        team = self.tensor_parallel_size
+        parts = {f"{there} processes that sample on a node": there % team == 0}
+        if shape:
+            heads = shape.num_key_value_heads
+            parts |= {
+                f"the model's {shape.num_attention_heads} heads": shape.num_attention_heads % team == 0,
+                f"its {heads} heads of keys and values, nor they it": team % heads == 0 or heads % team == 0,
+                f"its feed-forward width of {shape.intermediate_size}": shape.intermediate_size % team == 0,
+            }
+        wrong = [what for what, divides in parts.items() if not divides]
+        return [f"sampler.tensor_parallel_size: {team} does not divide {what}; 1 would" for what in wrong]
 
     def _on_cpu(self, shape: Architecture | None) -> list[str]:
         found = []
-        if self.tensor_parallel_size > 1:  # the memory that they talk through has the same name in every run (0.32)
-            found.append(
-                f"sampler.tensor_parallel_size: on a CPU each process samples alone, got {self.tensor_parallel_size};"
-                " 1 would do"
-            )
         if self.gpu_memory_utilization not in (None, SHARE):  # runs of before name what was the default
             found.append("sampler.gpu_memory_utilization: this run has no GPU; sampler.kv_cache_gb would do")
         if shape and shape.num_experts:
@@ -169,11 +169,12 @@ class VllmSampler(Colocated):
             return None
         if shape is None:
             return UNKNOWN
-        work = Workload.of(run)
-        blocks, written = -(-work.longest // BLOCK), work.written
-        if self.n_gpus:
-            written = min(-(-written * run.hardware.processes // self.n_gpus), self.max_num_seqs)
-        per_block = BLOCK * size.kv_bytes_per_token(shape, BYTES[self.dtype(run)])
+        work, team = Workload.of(run), self.tensor_parallel_size
+        copies = (self.n_gpus or run.hardware.processes) // team
+        written = min(-(-work.written * run.hardware.processes // copies), self.max_num_seqs)
+        groups = min(team, shape.num_key_value_heads)  # more processes than heads hold copies of them
+        per_block = BLOCK * size.kv_bytes_per_token(shape, BYTES[self.dtype(run)]) // groups
+        blocks = -(-work.longest // BLOCK)
         return max(min((written * blocks + 1) * per_block, MOST), (blocks + 1) * per_block)
 
     def beside(self, run: RunSpec) -> Beside | None:

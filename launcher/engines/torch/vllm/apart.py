@@ -30,7 +30,8 @@ class Apart(Writer):
     def __init__(self, run: RunSpec, sampler: VllmSampler, policy: Policy) -> None:
         super().__init__(policy.model, sampler, run.data.max_response_length)
         self.actor, self.outgoing = policy.actor, Outgoing(policy.model)
-        self.link = Link(world.RANK, world.SIZE, sampler.n_gpus, policy.model.device)
+        team = sampler.tensor_parallel_size
+        self.link = Link(world.RANK, world.SIZE, sampler.n_gpus, policy.model.device, team)
         self.holds: int | None = None  # the policy's weights after so many steps; None for none
         self._lead(**asdict(Described.of(run, sampler, policy.model)))
         self._heard()
@@ -64,11 +65,11 @@ class Apart(Writer):
     def sample(self, prompts: Sequence[list[int]], n: int, keys: np.ndarray, temperature: float) -> list[Sampled]:
         mine, link = asked(prompts, n, keys), self.link
         counts = world.gathered(len(mine))
-        parts = shares(len(mine), sum(counts[: world.RANK]), sum(counts), len(link.samplers))
+        parts = shares(len(mine), sum(counts[: world.RANK]), sum(counts), len(link.speakers))
         self._lead(do="write")
-        for sampler, part in zip(link.samplers, parts, strict=True):
-            link.send(sampler, questions(mine[part], temperature, self.model.eos))
-        return [answer for sampler in link.samplers for answer in sampled_in(link.receive(sampler))]
+        for speaker, part in zip(link.speakers, parts, strict=True):
+            link.ask(speaker, questions(mine[part], temperature, self.model.eos))
+        return [answer for speaker in link.speakers for answer in sampled_in(link.receive(speaker))]
 
     def close(self) -> None:
         self._lead(do="end")

@@ -22,7 +22,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from launcher.engines.torch import world
 from launcher.engines.torch.outgoing import Outgoing
 from launcher.engines.torch.policy import Policy
 from launcher.engines.torch.vllm import EXPERTS, VllmSampler
@@ -35,6 +34,7 @@ from launcher.spec.run import RunSpec
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # it warns of much that is as it should be here
 
 from vllm import LLM, RequestOutput, SamplingParams  # by now its environment is as it must be
+from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
 from vllm.model_executor.layers import utils as layers
 
 
@@ -159,6 +159,7 @@ def _started(run: RunSpec, sampler: VllmSampler, described: Described, sleeps: b
     longest = sampler.max_model_len or run.data.max_prompt_length + run.data.max_response_length
     if run.hardware.is_cpu:
         layers.dispatch_cpu_unquantized_gemm = _unpacked
+        CpuCommunicator._all_group_ranks_share_shm_group_name = _apart
     set_threads = torch.set_num_threads
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(described.config, encoding="utf-8")
@@ -170,7 +171,7 @@ def _started(run: RunSpec, sampler: VllmSampler, described: Described, sleeps: b
                 enforce_eager=sampler.eager(run.hardware), enable_sleep_mode=sleeps,
                 gpu_memory_utilization=sampler.share, kv_cache_memory_bytes=described.cache,
                 tensor_parallel_size=sampler.tensor_parallel_size,
-                distributed_executor_backend="external_launcher" if world.SIZE > 1 else "uni",
+                distributed_executor_backend="external_launcher" if dist.is_initialized() else "uni",
                 **(_whole_prompts(longest, sampler) if run.hardware.is_cpu else {}),
             )  # fmt: skip
         except ValueError as error:
@@ -195,6 +196,12 @@ def _unpacked(layer: nn.Module, remove_weight: bool) -> None:
     """Compute with a layer's own weight. vLLM for CPUs would compute with a packed copy, and new weights not reach it
     (seen in 0.32)."""
     cast("Any", layer).cpu_linear = nn.functional.linear
+
+
+def _apart(_: CpuCommunicator) -> bool:
+    """Neighbours talk through torch.distributed. vLLM's own memory for it has the same name in every run of a machine,
+    and stays there when a run is killed (0.32)."""
+    return False
 
 
 def _team(size: int) -> dist.ProcessGroup | None:

@@ -29,17 +29,19 @@ ENDLESS = timedelta(days=365)  # between two validations of a long run nothing i
 
 
 class Link:
-    """Of rank `rank`, one of `trainers` or of the `samplers` behind them; made once all are there."""
+    """Of rank `rank`, one of `trainers` or of the `samplers` behind them; made once all are there. `team` neighbours
+    among the samplers hold one copy of the weights together: all are asked the same, and the first speaks for them."""
 
-    def __init__(self, rank: int, trainers: int, samplers: int, device: torch.device) -> None:
-        self.rank, self.device = rank, device
+    def __init__(self, rank: int, trainers: int, samplers: int, device: torch.device, team: int = 1) -> None:
+        self.rank, self.device, self.team = rank, device, team
         self.trainers, self.samplers = range(trainers), range(trainers, trainers + samplers)
+        self.speakers = self.samplers[::team]
         # beside one trainer nobody else keeps a store at this port; beside several theirs is kept by trainer 0, too
         store = dist.TCPStore(  # type: ignore[attr-defined]  # public, and not marked as that
             os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=rank == 0, timeout=PATIENCE,
             wait_for_workers=False, multi_tenant=True,
         )  # fmt: skip
-        talk, weights = (PrefixStore(f"rlrun/{name}", store) for name in ("talk", "weights"))
+        talk, weights, self._among = (PrefixStore(f"rlrun/{name}", store) for name in ("talk", "weights", "samplers"))
         self._talk: Any = dist.ProcessGroupGloo(talk, rank, trainers + samplers, ENDLESS)
         self._weights = None if rank in self.trainers[1:] else self._pipe(weights)
 
@@ -51,6 +53,13 @@ class Link:
         options = dist.ProcessGroupNCCL.Options()
         options._timeout = PATIENCE
         return dist.ProcessGroupNCCL(store, rank, size, options)
+
+    def gather_samplers(self) -> None:
+        """Give the samplers a group of their own, where vLLM looks for it, for what they compute together."""
+        rank, size = self.rank - len(self.trainers), len(self.samplers)
+        os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size)}
+        backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, store=self._among, rank=rank, world_size=size, timeout=PATIENCE)
 
     # ---- words and arrays
 
@@ -66,6 +75,10 @@ class Link:
 
     def receive(self, source: int) -> Arrays:
         return load(self._receive(source))
+
+    def ask(self, speaker: int, arrays: Arrays) -> None:
+        for sampler in range(speaker, speaker + self.team):
+            self.send(sampler, arrays)
 
     def _send(self, to: int, data: bytes) -> None:
         for tensor in (torch.tensor([len(data)]), torch.frombuffer(bytearray(data), dtype=torch.uint8)):

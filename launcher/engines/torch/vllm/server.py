@@ -75,7 +75,10 @@ def sample(run: RunSpec) -> None:
 
     sampler = run.sampler
     assert isinstance(sampler, VllmSampler)
-    link = Link(int(os.environ["RANK"]), run.hardware.processes, sampler.n_gpus, device)
+    team = sampler.tensor_parallel_size
+    link = Link(int(os.environ["RANK"]), run.hardware.processes, sampler.n_gpus, device, team)
+    if team > 1:
+        link.gather_samplers()
     serve(link, lambda described: Held(run, sampler, described, sleeps=False))
 
 
@@ -97,7 +100,8 @@ def serve(link: Link, start: Start) -> None:
             continue
         came = [asked_in(link.receive(trainer)) for trainer in link.trainers]
         for trainer, found in zip(link.trainers, _written(copy, came), strict=True):
-            link.send(trainer, answers(found))
+            if link.rank in link.speakers:
+                link.send(trainer, answers(found))
     copy.close()
 
 
