@@ -78,7 +78,7 @@ $(JOBS)/ready: $(VENV)/ready-dev
 	@touch $@
 
 test-jobs: $(JOBS)/ready  ## detached runs as jobs of a Ray cluster, whose job server .venv does without
-	$(JOBS)/bin/python -m pytest tests/clusters/test_jobs.py --durations=5
+	$(JOBS)/bin/python -m pytest tests/clusters/test_jobs.py tests/clusters/test_far.py --durations=5
 
 bench: $(VENV)/ready-dev  ## what starting, planning and a training step cost
 	$(VENV)/bin/python benchmarks/costs.py $(RUNS)

@@ -14,6 +14,10 @@ from launcher.problems import Problems, said
 
 MODULE = "launcher.clusters.ray.far"
 KNOCK_S = 3.0
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_gcs_server_request_timeout_seconds": "5",  # for which it looks for a node on this machine
+}
 
 
 def run(address: str, words: Sequence[str], columns: int) -> int:
@@ -24,7 +28,7 @@ def run(address: str, words: Sequence[str], columns: int) -> int:
     except (OSError, ValueError) as error:
         why = said(error) if isinstance(error, OSError) else "is no address"
         raise Problems([f"--cluster: {reached.address}: {why}; HOST:PORT of a cluster's head would do"]) from error
-    env = {**os.environ, **reached.env, "COLUMNS": str(columns), "RAY_USAGE_STATS_ENABLED": "0"}
+    env = {**os.environ, **reached.env, **QUIET, "COLUMNS": str(columns)}
     process = subprocess.Popen([sys.executable, "-P", "-m", MODULE, reached.address, *words], env=env)
     while True:
         with suppress(KeyboardInterrupt):  # which it gets, too, and ends by

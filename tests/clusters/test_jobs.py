@@ -1,16 +1,13 @@
-"""Detached runs as jobs of a real Ray cluster, and our commands on its head."""
+"""Detached runs as jobs of a real Ray cluster."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import shutil
-import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,36 +23,11 @@ from launcher.clusters.ray.handed import NO_JOBS
 from launcher.launch import detach
 from launcher.launch.folder import Folder, holder
 from launcher.launch.plan import Ready
-from launcher.machine import free_ports
 from launcher.secrets import learn
 
 ON_RAY = ["cluster=ray", "cluster.address=auto"]
 LONG = ["algorithm=sft", *ON_RAY, "trainer.test_freq=-1", "trainer.total_training_steps=3000", "trainer.save_freq=1000"]
 takes_jobs = pytest.mark.skipif(not serves_jobs(), reason="needs ray[default]: make test-jobs")
-
-
-@pytest.fixture(scope="module")
-def base() -> Iterator[Path]:
-    """Sockets lie in it, whose paths may not be long."""
-    folder = Path(tempfile.mkdtemp(prefix="rlj", dir="/tmp"))
-    yield folder
-    shutil.rmtree(folder)
-
-
-@pytest.fixture(scope="module")
-def rlrun(base: Path, commands: Any) -> Iterator[Any]:
-    """The command line on a machine that is the head of a cluster."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RLRUN_CLUSTER", str(base / "cluster"))
-        patch.setenv("TMPDIR", str(base))
-        made = commands(base)
-        port = f"--port={free_ports(1)[0]}"  # others try the usual one at the same time
-        up = made("cluster", "up", port, "--", "--num-cpus=2", "--object-store-memory=83886080")
-        assert up.returncode == 0, up.stderr
-        yield made
-        for lock in base.glob("runs/*/*/.lock"):
-            made("stop", "--now", str(lock.parent))
-        assert made("cluster", "down").returncode == 0
 
 
 def ancestors(pid: int) -> list[str]:
@@ -65,13 +37,13 @@ def ancestors(pid: int) -> list[str]:
 @pytest.mark.slow
 @takes_jobs
 def test_a_detached_run_is_a_job_of_its_cluster(
-    rlrun: Any, small: list[str], until: Callable[..., None], result: Any
+    head: Any, small: list[str], until: Callable[..., None], result: Any
 ) -> None:
     words = [*small, "algorithm=sft", "trainer.test_freq=-1", "trainer.total_training_steps=40"]
     shell = {**os.environ, "HF_HOME": "/of/this/shell", "RAY_API_SERVER_ADDRESS": "http://127.0.0.1:1"}
-    begun = rlrun("train", "-d", *words, *ON_RAY, "trainer.experiment_name=job", env=shell)
+    begun = head("train", "-d", *words, *ON_RAY, "trainer.experiment_name=job", env=shell)
     assert begun.returncode == 0, begun.stderr
-    run = rlrun.run("job")
+    run = head.run("job")
     assert "handed over as Ray job rlrun-rlrun-job-" in begun.stderr
     (address,) = re.findall(rf"rlrun watch {run} --cluster (\S+:\d+)\n", begun.stdout)
     assert not list(run.glob(".detached-*")), "its words are nobody's business any more"
@@ -79,92 +51,62 @@ def test_a_detached_run_is_a_job_of_its_cluster(
     assert who and not any("ray::" in words for words in ancestors(int(who["pid"]))), "Ray ends its jobs' children"
     its = psutil.Process(int(who["pid"])).environ()
     assert not {"OMP_NUM_THREADS", MARK, "PYTHONBREAKPOINT"} & its.keys() and its["HF_HOME"] == "/of/this/shell"
-    far = rlrun("logs", "-f", str(run), "--cluster", address, cwd="/")
+    far = head("logs", "-f", str(run), "--cluster", address, cwd="/")
     assert far.returncode == 0 and far.stdout == (run / "console.log").read_text(), far.stderr
-    assert rlrun("train", *words, "trainer.experiment_name=here").returncode == 0
-    assert result(run, 40) == result(rlrun.run("here"), 40)
+    assert head("train", *words, "trainer.experiment_name=here").returncode == 0
+    assert result(run, 40) == result(head.run("here"), 40)
 
 
 @pytest.mark.slow
 @takes_jobs
-def test_it_is_stopped_and_goes_on(rlrun: Any, small: list[str], until: Callable[..., None]) -> None:
-    assert rlrun("train", "-d", *small, *LONG, "trainer.experiment_name=on").returncode == 0
-    run, root = rlrun.run("on"), f"--root={rlrun.folder / 'runs'}"
+def test_it_is_stopped_and_goes_on(head: Any, small: list[str], until: Callable[..., None]) -> None:
+    assert head("train", "-d", *small, *LONG, "trainer.experiment_name=on").returncode == 0
+    run, root = head.run("on"), f"--root={head.folder / 'runs'}"
 
     def status() -> Any:
-        return json.loads(rlrun("status", "on", root, "--json", "--cluster", "auto", cwd="/").stdout)
+        return json.loads(head("status", "on", root, "--json", "--cluster", "auto", cwd="/").stdout)
 
     until(lambda: status()["step"] > 0)
     assert status()["status"] == "running"
-    refused = rlrun("train", "-d", "--resume", str(run))
+    refused = head("train", "-d", "--resume", str(run))
     assert refused.returncode == 2 and "is being written by process" in refused.stderr
-    stopped = rlrun("stop", "on", root, "--cluster", "auto", cwd="/")
+    stopped = head("stop", "on", root, "--cluster", "auto", cwd="/")
     assert stopped.returncode == 0 and stopped.stdout == "rlrun/on: stopped\n", stopped.stderr
     assert status()["status"] == "stopped" and list(run.glob("checkpoints/step_*"))
     before = status()["step"]
-    assert rlrun("train", "-d", "--resume", str(run)).returncode == 0
+    assert head("train", "-d", "--resume", str(run)).returncode == 0
     until(lambda: status()["step"] > before)
-    rlrun("stop", str(run))
+    head("stop", str(run))
 
 
 @pytest.mark.slow
 @takes_jobs
-def test_a_job_that_is_refused_says_why(rlrun: Any, small: list[str]) -> None:
+def test_a_job_that_is_refused_says_why(head: Any, small: list[str]) -> None:
     words = [*small, *LONG, "trainer.experiment_name=bad", "data.train_batch_size=65"]
-    refused = rlrun("train", "-d", *words)
+    refused = head("train", "-d", *words)
     assert refused.returncode == 2 and "data.train_batch_size: got 65" in refused.stderr, refused.stderr
-    assert "goes on by itself" not in refused.stdout and not list(rlrun.run("bad").glob(".detached-*"))
-
-
-@pytest.mark.slow
-def test_what_the_head_refuses_comes_here(rlrun: Any) -> None:
-    """Without job server, too."""
-    gone = rlrun("status", "nobody", "--cluster", "auto", cwd="/")
-    assert gone.returncode == 2 and "'nobody': no run of that name in runs" in gone.stderr
-    assert rlrun("stop", "nobody", "--cluster", "127.0.0.1:9").stderr.startswith("✗ --cluster: 127.0.0.1:9: connection")
-    assert "is no address" in rlrun("stop", "nobody", "--cluster", "nowhere").stderr
-
-
-@pytest.mark.slow
-def test_who_only_looks_may_leave(rlrun: Any, small: list[str], until: Callable[..., None]) -> None:
-    """Nothing of the command is left on the head, and the run goes on."""
-    words = [*small, "algorithm=sft", "trainer.total_training_steps=100000", "trainer.test_freq=-1"]
-    assert rlrun("train", "-d", *words, "trainer.experiment_name=looked").returncode == 0
-    run, said = rlrun.run("looked"), rlrun.folder / "said"
-    looks = rlrun.begin("watch", str(run), "--cluster", "auto", start_new_session=True)
-    until(lambda: "step:" in said.read_text())
-
-    def there() -> list[psutil.Process]:
-        mark = ["launcher", "watch", "--root=runs", "--", str(run)]
-        return [process for process in psutil.process_iter(["cmdline"]) if (process.info["cmdline"] or [])[-5:] == mark]
-
-    assert there()
-    os.killpg(looks.pid, signal.SIGINT)
-    assert looks.wait(20) == 0
-    until(lambda: not there())
-    assert holder(Folder(run)) is not None
-    rlrun("stop", "--now", str(run))
+    assert "goes on by itself" not in refused.stdout and not list(head.run("bad").glob(".detached-*"))
 
 
 @pytest.mark.slow
 @takes_jobs
-def test_it_outlives_the_head(rlrun: Any, small: list[str], until: Callable[..., None], result: Any) -> None:
+def test_it_outlives_the_head(head: Any, small: list[str], until: Callable[..., None], result: Any) -> None:
     """The job dies with it; the run does not, and goes on once the head is there again."""
     words = [*small, "algorithm=sft", "trainer.test_freq=-1", "trainer.total_training_steps=400"]
     name = "trainer.experiment_name=lives"
-    begun = rlrun("train", "-d", *words, *ON_RAY, "trainer.save_freq=20", name)
+    begun = head("train", "-d", *words, *ON_RAY, "trainer.save_freq=20", name)
     assert begun.returncode == 0, begun.stderr
-    run = rlrun.run("lives")
+    run = head.run("lives")
     until(lambda: list(run.glob("checkpoints/step_*")))
-    node = Home(rlrun.folder / "cluster").node()
-    (head,) = [one for one in processes.of(node) if one.name() == "gcs_server"]
+    node = Home(head.folder / "cluster").node()
+    (server,) = [one for one in processes.of(node) if one.name() == "gcs_server"]
     who = holder(Folder(run))
-    head.kill()
+    server.kill()
     until(lambda: (run / "events.jsonl").read_text().count('"Restarted"'), 120)
     assert holder(Folder(run)) == who, "the same process, which starts everything anew"
     until(lambda: holder(Folder(run)) is None, 120)
-    assert rlrun("train", *words, "trainer.save_freq=20", "trainer.experiment_name=calm").returncode == 0
-    assert result(run, 400) == result(rlrun.run("calm"), 400)
+    assert head("train", *words, "trainer.save_freq=20", "trainer.experiment_name=calm").returncode == 0
+    assert result(run, 400) == result(head.run("calm"), 400)
 
 
 def test_a_head_takes_jobs_where_it_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,11 +164,11 @@ def test_a_command_that_is_killed_is_told(tmp_path: Path, until: Callable[..., N
 
 @pytest.mark.slow
 @pytest.mark.skipif(serves_jobs(), reason="this cluster has a job server")
-def test_without_a_job_server_it_is_a_process_of_this_machine(rlrun: Any, small: list[str]) -> None:
-    begun = rlrun("train", "-d", *small, *LONG, "trainer.experiment_name=own")
+def test_without_a_job_server_it_is_a_process_of_this_machine(head: Any, small: list[str]) -> None:
+    begun = head("train", "-d", *small, *LONG, "trainer.experiment_name=own")
     assert begun.returncode == 0 and "takes no such job" in begun.stderr, begun.stderr
     assert "so it becomes a process of this machine" in begun.stderr and "--cluster" not in begun.stdout
-    rlrun("stop", "--now", str(rlrun.run("own")))
+    head("stop", "--now", str(head.run("own")))
 
 
 @pytest.fixture

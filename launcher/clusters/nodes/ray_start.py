@@ -13,6 +13,8 @@ from launcher.clusters.nodes.home import Node
 from launcher.machine import free_ports
 
 MARK = "RLRUN_NODE"
+PYTHON = "RLRUN_PYTHON"
+"""Names the Python of a node's rlrun to what Ray begins there."""
 UP = "ray_current_cluster"
 """A file that `ray start` writes to its folder once the node is registered, and not before."""
 UNKEPT = ("RAY_ADDRESS", "RAY_AUTH_TOKEN", "RAY_NAMESPACE", "OMP_NUM_THREADS")
@@ -56,7 +58,8 @@ def serves_jobs() -> bool:
 
 def environment(node: Node, token: Path, shell: Mapping[str, str] = os.environ) -> dict[str, str]:
     kept = {name: value for name, value in shell.items() if name not in UNKEPT}
-    return {**TUNED, **kept, **joined(token), MARK: node.mark, "RAY_TMPDIR": node.temp, "PYTHONUNBUFFERED": "1"}
+    ours = {MARK: node.mark, PYTHON: sys.executable, "RAY_TMPDIR": node.temp, "PYTHONUNBUFFERED": "1"}
+    return {**TUNED, **kept, **joined(token), **ours}
 
 
 def joined(token: Path) -> dict[str, str]:

@@ -6,82 +6,71 @@ What it says comes here as it is said; this process ends with its exit code.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from functools import partial
 
+import psutil
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from launcher.clusters.ray import outside
+from launcher.clusters.ray.told import Said, typed
 from launcher.foreign import Fault, attempt
 
 HEAD = "node:__internal_head__"  # a resource that Ray gives to that node alone
 LOOKS = ("watch", "logs")  # which end well whenever they are ended
 
-Said = str | tuple[int, str]
-"""A line, and at the end the exit code with all that went to the standard error."""
-
 
 def main(address: str, words: Sequence[str]) -> int:
-    joined = attempt(partial(ray.init, address=address, log_to_driver=False, logging_level="ERROR"))
-    if isinstance(joined, Fault):
-        return _failed(f"{address}: {joined.reason}; a machine that is one of its nodes would do")
-    heads = [node["NodeID"] for node in ray.nodes() if node["Alive"] and HEAD in node["Resources"]]
-    if not heads:
-        return _failed(f"{address}: the cluster's head is gone")
-    at = NodeAffinitySchedulingStrategy(heads[0], soft=False)
-    task = ray.remote(num_cpus=0, max_retries=0, num_returns="streaming")(_by_value())
-    said = task.options(scheduling_strategy=at).remote(list(words), os.environ.get("COLUMNS", ""))
-    heard = attempt(partial(_pass_on, said, words[0] in LOOKS))
+    columns = os.environ.get("COLUMNS", "")
+    coming = (_from_node if _joined(address) else outside.said)(address, words, columns)
+    heard = attempt(partial(_pass_on, coming, words[0] in LOOKS))
     if isinstance(heard, Fault) and heard.kind == "BrokenPipeError":  # `| head` has read what it wanted
         return 0
-    return _failed(f"{address}: {heard.reason}") if isinstance(heard, Fault) else heard
+    if isinstance(heard, Fault):
+        print(f"✗ {address}: {heard.reason}", file=sys.stderr)
+        return 1
+    return heard
 
 
-def _failed(why: str) -> int:
-    print(f"✗ {why}", file=sys.stderr)
-    return 1
+def _joined(address: str) -> bool:
+    """Whether this machine is a node. Where no raylet is, Ray looks for one for a minute."""
+    if not any(process.info["name"] == "raylet" for process in psutil.process_iter(["name"])):
+        return False
+    join = partial(ray.init, address=address, log_to_driver=False, logging_level="ERROR")
+    return not isinstance(attempt(join), Fault)
 
 
-def _pass_on(said: Iterator[ray.ObjectRef], looks: bool) -> int:
+def _from_node(address: str, words: Sequence[str], columns: str) -> Generator[Said]:
+    """What it says there; it ends with whoever listens."""
+    heads = [node["NodeID"] for node in ray.nodes() if node["Alive"] and HEAD in node["Resources"]]
+    if not heads:
+        yield 1, f"✗ {address}: the cluster's head is gone\n"
+        return
+    at = NodeAffinitySchedulingStrategy(heads[0], soft=False)
+    task = ray.remote(num_cpus=0, max_retries=0, num_returns="streaming")(typed)
+    coming = task.options(scheduling_strategy=at).remote(list(words), columns)
     try:
-        for each in said:
-            heard: Said = ray.get(each)
-            if not isinstance(heard, str):
-                sys.stderr.write(heard[1])
-                return heard[0]
-            sys.stdout.write(heard)
-            sys.stdout.flush()
+        for each in coming:
+            yield ray.get(each)
+    finally:  # it may have ended
+        ray.cancel(coming)
+
+
+def _pass_on(coming: Generator[Said], looks: bool) -> int:
+    try:
+        with closing(coming):
+            for heard in coming:
+                if not isinstance(heard, str):
+                    sys.stderr.write(heard[1])
+                    return heard[0]
+                sys.stdout.write(heard)
+                sys.stdout.flush()
     except KeyboardInterrupt:
-        ray.cancel(said)
         return 0 if looks else 130
     return 1
-
-
-def _by_value() -> Callable[[Sequence[str], str], Iterator[Said]]:
-    """A function that no node has to have: Ray ships the code of one that is made in another."""
-
-    def run(words: Sequence[str], columns: str) -> Iterator[Said]:
-        env = {**os.environ, "PYTHONUNBUFFERED": "1", **({"COLUMNS": columns} if columns else {})}
-        argv = [sys.executable, "-P", "-m", "launcher", *words]
-        wrong = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115  a pipe would fill
-        process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=wrong, encoding="utf-8", errors="replace",
-            env=env,
-        )  # fmt: skip
-        try:
-            for line in process.stdout or ():  # noqa: UP028  Ray sends to what it iterates, which a file does not take
-                yield line
-            process.wait()
-            wrong.seek(0)
-            yield process.returncode, wrong.read()
-        finally:  # also when nobody listens any more
-            process.kill()
-            process.wait()
-
-    return run
 
 
 if __name__ == "__main__":

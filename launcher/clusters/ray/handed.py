@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.clusters.nodes.processes import DETACHED
-from launcher.clusters.nodes.ray_start import MARK
+from launcher.clusters.nodes.ray_start import MARK, PYTHON
 from launcher.clusters.nodes.reach import Reach
 from launcher.clusters.ray.job import CARRIED, PLACED
 from launcher.problems import said
@@ -31,8 +31,8 @@ from launcher.secrets import blotted, variable
 NO_JOBS = 69  # exit code of the process of `hand_over` where there is no job
 OF_HEAD = ("RLRUN_CLUSTER", "PYTHONUNBUFFERED", *PLACED)
 """Variables that the head has of its own."""
-OF_JOBS = ("OMP_NUM_THREADS", "PYTHONBREAKPOINT", MARK)
-"""Variables that Ray gives its jobs, and that are no business of ours."""
+OF_JOBS = ("OMP_NUM_THREADS", "PYTHONBREAKPOINT", MARK, PYTHON)
+"""Variables that Ray and its node give their jobs, and that are no business of ours."""
 OF_CLUSTER = ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 """Those of Ray's own that are."""
 ALONE = '(trap : TERM; "$@" >&2; echo $?) &'

@@ -1,0 +1,161 @@
+"""Our commands on a cluster's head, typed on a node of it and on a machine that is none."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from launcher.clusters.nodes.home import Home
+from launcher.clusters.nodes.ray_start import serves_jobs
+from launcher.clusters.ray import told
+from launcher.launch.folder import Folder, holder
+
+ENDLESS = ["algorithm=sft", "trainer.total_training_steps=100000", "trainer.test_freq=-1"]
+OUTSIDE = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
+"""Where no process of this machine is seen, so no node of Ray's either."""
+no_outside = bool(subprocess.run([*OUTSIDE, "true"], capture_output=True, check=False).returncode)
+from_outside = pytest.mark.skipif(no_outside, reason="this user may not make a process namespace")
+takes_jobs = pytest.mark.skipif(not serves_jobs(), reason="needs ray[default]: make test-jobs")
+
+
+@pytest.fixture
+def run(head: Any, small: list[str], request: pytest.FixtureRequest) -> Iterator[Path]:
+    """One that goes on for as long as the test does."""
+    name = request.node.name.split("[")[0]
+    assert head("train", "-d", *small, *ENDLESS, f"trainer.experiment_name={name}").returncode == 0
+    yield head.run(name)
+    head("stop", "--now", str(head.run(name)))
+
+
+class Outside:
+    """`rlrun WORDS --cluster ADDRESS` on a machine that is no node, with the variables in `env`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home = Home(folder / "cluster")
+        node = self.home.node()
+        assert node
+        self.address = node.address
+        self.env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        self.env |= {"RLRUN_CLUSTER": str(folder / "none"), "HOME": str(folder)}
+
+    def begin(self, *words: str, **env: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*OUTSIDE, sys.executable, "-m", "launcher", *words, "--cluster", self.address], cwd="/",
+            env={**self.env, **env}, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
+
+    def __call__(self, *words: str, **env: str) -> tuple[int, str, str]:
+        begun = self.begin(*words, **(env or {"RAY_AUTH_TOKEN_PATH": str(self.home.token)}))
+        out, wrong = begun.communicate(timeout=60)
+        return begun.returncode, out, wrong
+
+
+@pytest.fixture
+def outside(head: Any) -> Outside:
+    return Outside(head.folder)
+
+
+def at_head(command: str, run: Path) -> list[psutil.Process]:
+    mark = ["launcher", command, "--root=runs"]
+    found = (process for process in psutil.process_iter(["cmdline"]) if str(run) in (process.info["cmdline"] or []))
+    return [process for process in found if any(process.info["cmdline"][at:][:3] == mark for at in range(6))]
+
+
+@pytest.mark.slow
+def test_what_the_head_refuses_comes_here(head: Any) -> None:
+    """Without job server, too."""
+    gone = head("status", "nobody", "--cluster", "auto", cwd="/")
+    assert gone.returncode == 2 and "'nobody': no run of that name in runs" in gone.stderr
+    assert head("stop", "nobody", "--cluster", "127.0.0.1:9").stderr.startswith("✗ --cluster: 127.0.0.1:9: connection")
+    assert "is no address" in head("stop", "nobody", "--cluster", "nowhere").stderr
+
+
+@pytest.mark.slow
+def test_who_only_looks_may_leave(head: Any, run: Path, until: Callable[..., None]) -> None:
+    """Nothing of the command is left on the head, and the run goes on."""
+    said = head.folder / "said"
+    looks = head.begin("watch", str(run), "--cluster", "auto", start_new_session=True)
+    until(lambda: "step:" in said.read_text())
+    assert at_head("watch", run)
+    os.killpg(looks.pid, signal.SIGINT)
+    assert looks.wait(20) == 0
+    until(lambda: not at_head("watch", run))
+    assert holder(Folder(run)) is not None
+
+
+# ---- a machine that is no node
+
+
+@pytest.mark.slow
+@takes_jobs
+@from_outside
+def test_a_machine_outside_sees_and_stops_a_run(head: Any, outside: Outside, run: Path) -> None:
+    code, out, wrong = outside("status", str(run), "--json")
+    assert code == 0 and json.loads(out)["status"] == "running", wrong
+    code, out, wrong = outside("status", "nobody")
+    assert code == 2 and out == "" and "'nobody': no run of that name in runs" in wrong
+    assert outside("stop", str(run))[:2] == (0, f"rlrun/{run.name}: stopped\n")
+    assert holder(Folder(run)) is None and list(run.glob("checkpoints/step_*"))
+    assert outside("logs", str(run))[:2] == (0, (run / "console.log").read_text())
+
+
+@pytest.mark.slow
+@takes_jobs
+@from_outside
+def test_nothing_is_left_of_who_looked_from_outside(outside: Outside, run: Path, until: Callable[..., None]) -> None:
+    looks = outside.begin("logs", "-f", str(run), RAY_AUTH_TOKEN=outside.home.token.read_text())
+    assert looks.stdout
+    while "step:" not in looks.stdout.readline():
+        assert looks.poll() is None
+    assert at_head("logs", run)
+    os.killpg(looks.pid, signal.SIGINT)
+    assert looks.wait(30) == 0
+    until(lambda: not at_head("logs", run))
+    assert holder(Folder(run)) is not None
+
+
+@pytest.mark.slow
+@from_outside
+@pytest.mark.parametrize(
+    ("env", "told"),
+    [
+        pytest.param(
+            {"RAY_AUTH_TOKEN": "not-this-one-0123456789abcdef"},
+            "nobody in without its token; RAY_AUTH_TOKEN_PATH, of",
+            marks=takes_jobs,
+        ),
+        pytest.param({"RAY_AUTH_MODE": "disabled"}, "it lets nobody in without its token", marks=takes_jobs),
+        ({"RAY_AUTH_MODE": "token"}, "/.ray/auth_token: no such file or directory; a copy of the head's token would"),
+        ({"RAY_AUTH_TOKEN_PATH": "/no/such"}, "RAY_AUTH_TOKEN_PATH: /no/such: no such file or directory"),
+    ],
+)
+def test_who_has_not_the_token_is_told(env: dict[str, str], told: str, outside: Outside) -> None:
+    code, out, wrong = outside("status", "nobody", **env)
+    assert code in (1, 2) and out == "" and told in wrong, wrong
+    assert "StackTrace" not in wrong, "Ray would abort"
+
+
+@pytest.mark.slow
+@from_outside
+@pytest.mark.skipif(serves_jobs(), reason="this cluster has a job server")
+def test_without_a_job_server_nobody_outside_is_served(outside: Outside) -> None:
+    code, _, wrong = outside("status", "nobody")
+    assert code == 1 and "no client for its job server; a machine that is one of its nodes would do" in wrong, wrong
+
+
+def test_lines_of_others_are_none_of_ours() -> None:
+    module = [sys.executable, "-m", "launcher.clusters.ray.told"]
+    ran = subprocess.run([*module, "stop", "nobody", "--root", "/no/such"], capture_output=True, text=True, check=True)
+    (said,) = map(told.read, ran.stdout.splitlines())
+    assert said and said[0] == 2 and "nobody" in said[1]
+    assert told.read("INFO job_manager.py: setting up\n") is None
+    assert told.read("half a line of another's" + told.MARK + '"text\\n"') == "text\n"
