@@ -103,8 +103,8 @@ def _attempts(tried: list[attempts.Attempt], running: bool) -> Table:
 
 
 def watch(name: Name, root: Root = Path("runs"), cluster: Cluster = None) -> None:
-    """Watch a run until it ends, from any machine that sees its folder or node of its cluster. Ctrl-C ends the
-    watching, not the run.
+    """Watch a run until it ends, from any machine that sees its folder or its cluster. Ctrl-C ends the watching, not
+    the run.
 
     Ends with 0 however the run does. Where there is no terminal, or with --cluster, it prints what logs -f prints.
     """
@@ -186,8 +186,7 @@ def stop(
 def _far(address: str, command: str, name: str, root: Path, *more: str) -> NoReturn:
     """The command as it would be typed on the cluster's head."""
     with problems_named():
-        code = far.run(address, [command, f"--root={root}", *more, "--", name], out.width)
-    raise typer.Exit(code)
+        far.become(address, [command, f"--root={root}", *more, "--", name], out.width)
 
 
 def _node(run: runs.Run) -> dict[str, Any]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
+from typing import NoReturn
 
 from launcher import machine
-from launcher.clusters.nodes.reach import reach
+from launcher.clusters.nodes.reach import ELSEWHERE, reach
 from launcher.problems import Problems, said
 
 MODULE = "launcher.clusters.ray.far"
@@ -20,16 +19,16 @@ QUIET = {
 }
 
 
-def run(address: str, words: Sequence[str], columns: int) -> int:
-    """`rlrun` with these words there; its output is ours. Raises `Problems` where nobody answers at `address`."""
+def become(address: str, words: Sequence[str], columns: int) -> NoReturn:
+    """This process ends as `rlrun` with these words there does, whose output is its own. Raises `Problems` where nobody
+    answers at `address`."""
     reached = reach(address)
     try:  # where nothing listens, Ray takes two minutes to say so
         machine.knock(reached.address, KNOCK_S)
     except (OSError, ValueError) as error:
         why = said(error) if isinstance(error, OSError) else "is no address"
         raise Problems([f"--cluster: {reached.address}: {why}; HOST:PORT of a cluster's head would do"]) from error
-    env = {**os.environ, **reached.env, **QUIET, "COLUMNS": str(columns)}
-    process = subprocess.Popen([sys.executable, "-P", "-m", MODULE, reached.address, *words], env=env)
-    while True:
-        with suppress(KeyboardInterrupt):  # which it gets, too, and ends by
-            return machine.shell_code(process.wait())
+    ours = {name: value for name, value in os.environ.items() if name not in ELSEWHERE}
+    env = {**ours, **reached.asking, **QUIET, "COLUMNS": str(columns)}
+    sys.stdout.flush()
+    os.execve(sys.executable, [sys.executable, "-P", "-m", MODULE, reached.address, *words], env)

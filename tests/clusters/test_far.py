@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +19,23 @@ import pytest
 
 from launcher.clusters.nodes.home import Home
 from launcher.clusters.nodes.ray_start import serves_jobs
-from launcher.clusters.ray import told
+from launcher.clusters.ray import job_server, told
+from launcher.clusters.ray import outside as outside_node
+from launcher.foreign import Fault
 from launcher.launch.folder import Folder, holder
 
 ENDLESS = ["algorithm=sft", "trainer.total_training_steps=100000", "trainer.test_freq=-1"]
 OUTSIDE = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
 """Where no process of this machine is seen, so no node of Ray's either."""
-no_outside = bool(subprocess.run([*OUTSIDE, "true"], capture_output=True, check=False).returncode)
-from_outside = pytest.mark.skipif(no_outside, reason="this user may not make a process namespace")
+has_outside = shutil.which("unshare") and not subprocess.run([*OUTSIDE, "true"], capture_output=True).returncode
+from_outside = pytest.mark.skipif(not has_outside, reason="this user may not make a process namespace")
 takes_jobs = pytest.mark.skipif(not serves_jobs(), reason="needs ray[default]: make test-jobs")
 
 
 @pytest.fixture
 def run(head: Any, small: list[str], request: pytest.FixtureRequest) -> Iterator[Path]:
     """One that goes on for as long as the test does."""
-    name = request.node.name.split("[")[0]
+    name = "-".join(re.findall(r"\w+", request.node.name))
     assert head("train", "-d", *small, *ENDLESS, f"trainer.experiment_name={name}").returncode == 0
     yield head.run(name)
     head("stop", "--now", str(head.run(name)))
@@ -46,6 +51,7 @@ class Outside:
         self.address = node.address
         self.env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         self.env |= {"RLRUN_CLUSTER": str(folder / "none"), "HOME": str(folder)}
+        self.env |= {"RAY_ADDRESS": "http://127.0.0.1:1", "http_proxy": "http://127.0.0.1:1"}  # these lead elsewhere
 
     def begin(self, *words: str, **env: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -111,14 +117,17 @@ def test_a_machine_outside_sees_and_stops_a_run(head: Any, outside: Outside, run
 @pytest.mark.slow
 @takes_jobs
 @from_outside
-def test_nothing_is_left_of_who_looked_from_outside(outside: Outside, run: Path, until: Callable[..., None]) -> None:
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda by: str(by.name))
+def test_nothing_is_left_of_who_looked_from_outside(
+    by: signal.Signals, outside: Outside, run: Path, until: Callable[..., None]
+) -> None:
     looks = outside.begin("logs", "-f", str(run), RAY_AUTH_TOKEN=outside.home.token.read_text())
     assert looks.stdout
     while "step:" not in looks.stdout.readline():
         assert looks.poll() is None
     assert at_head("logs", run)
-    os.killpg(looks.pid, signal.SIGINT)
-    assert looks.wait(30) == 0
+    os.killpg(looks.pid, by)
+    assert looks.wait(30) in (0, -signal.SIGHUP)  # by which unshare itself ends
     until(lambda: not at_head("logs", run))
     assert holder(Folder(run)) is not None
 
@@ -159,3 +168,45 @@ def test_lines_of_others_are_none_of_ours() -> None:
     assert said and said[0] == 2 and "nobody" in said[1]
     assert told.read("INFO job_manager.py: setting up\n") is None
     assert told.read("half a line of another's" + told.MARK + '"text\\n"') == "text\n"
+
+
+class Silent:
+    """A job server that says one line and no more; asked whether it is there, it says so `times`."""
+
+    def __init__(self, times: int) -> None:
+        self.left, self.stopped = times, False
+
+    def submit_job(self, **_: Any) -> None: ...
+
+    def list_jobs(self) -> list[Any]:
+        return []
+
+    async def tail_job_logs(self, _: str) -> AsyncIterator[str]:
+        yield told.MARK + '"first\\n"\nhalf'
+        await asyncio.sleep(60)
+
+    def get_job_info(self, _: str) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise ConnectionRefusedError("gone")
+
+    def stop_job(self, _: str) -> None:
+        self.stopped = True
+
+
+def test_a_head_that_went_silent_is_asked_whether_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Silent(2)
+    monkeypatch.setattr(outside_node, "find_spec", lambda name: True)
+    monkeypatch.setattr(outside_node, "client", lambda address: server)
+    monkeypatch.setattr(outside_node, "SILENT_S", 0.05)
+    first, (code, wrong) = outside_node.said("h:1", ["watch", "r"], "")
+    assert first == "first\n" and code == 1 and "ConnectionRefusedError: gone" in wrong
+    assert server.left == -1 and server.stopped
+
+
+def test_a_head_that_says_127_0_0_1_to_all_is_not_taken_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that `ray start --head` began does: what stands there is another cluster's, or nobody's."""
+    monkeypatch.setattr(job_server.machine, "knock", lambda *_: None)
+    monkeypatch.setattr(job_server, "get_address_for_submission_client", lambda address: "http://127.0.0.1:8265")
+    found = job_server.client("192.0.2.77:6379")
+    assert isinstance(found, Fault) and found.reason.startswith("its job server answers on its head alone")

@@ -12,6 +12,8 @@ from launcher.clusters.nodes.ray_start import joined
 from launcher.problems import Problems, said
 
 COPY = "a copy of the head's token"
+ELSEWHERE = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
+"""Variables of a shell that lead Ray's job client to another cluster than the one that was asked for."""
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,11 @@ class Reach:
     address: str
     env: Mapping[str, str] = field(default_factory=dict)
     """To be added to the environment of whoever joins."""
+
+    @property
+    def asking(self) -> dict[str, str]:
+        """To be added to that of whoever asks without joining: a token that the shell names is meant for it."""
+        return {**({"RAY_AUTH_MODE": "token"} if _names_token() else {}), **self.env}
 
 
 def reach(address: str | None) -> Reach:
@@ -30,25 +37,32 @@ def reach(address: str | None) -> Reach:
     home = here()
     node = home.node()
     if node and (asked in (None, "auto", node.address)):
-        return Reach(node.address, _by_shell() if asked and _names_token() else joined(home.token))
+        if asked and _names_token():
+            _check_token()
+            return Reach(node.address)
+        return Reach(node.address, joined(home.token))
     if asked is None:
         raise Problems(
             ["cluster: this machine is in no cluster; rlrun cluster up, rlrun cluster join, or an address would do"]
         )
-    return Reach(asked, _by_shell())
+    _check_token()
+    return Reach(asked)
 
 
 def _names_token() -> bool:
-    return "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ
+    return bool(os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH"))
 
 
-def _by_shell() -> dict[str, str]:
+def _check_token() -> None:
     """Raises `Problems` where the shell's token is not to be read: Ray would abort."""
-    mode = os.environ.get("RAY_AUTH_MODE", "token" if _names_token() else "disabled")
-    file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")).expanduser()
-    if mode == "token" and "RAY_AUTH_TOKEN" not in os.environ:
-        try:
-            file.read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            raise Problems([f"RAY_AUTH_TOKEN_PATH: {file}: {said(error)}; {COPY} would do"]) from error
-    return {"RAY_AUTH_MODE": mode} if mode == "token" else {}
+    named = os.environ.get("RAY_AUTH_TOKEN_PATH")
+    wanted = named or os.environ.get("RAY_AUTH_MODE", "").lower() == "token"
+    if os.environ.get("RAY_AUTH_TOKEN") or not wanted:
+        return
+    file = Path(named or "~/.ray/auth_token").expanduser()
+    try:
+        why = "" if file.read_text(encoding="utf-8").strip() else "holds no token"
+    except (OSError, ValueError) as error:
+        why = said(error)
+    if why:
+        raise Problems([f"RAY_AUTH_TOKEN_PATH: {file}: {why}; {COPY} would do"])

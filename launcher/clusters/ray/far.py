@@ -6,6 +6,7 @@ What it says comes here as it is said; this process ends with its exit code.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import closing
@@ -15,7 +16,7 @@ import psutil
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from launcher.clusters.ray import outside
+from launcher.clusters.ray import outside, told
 from launcher.clusters.ray.told import Said, typed
 from launcher.foreign import Fault, attempt
 
@@ -24,23 +25,25 @@ LOOKS = ("watch", "logs")  # which end well whenever they are ended
 
 
 def main(address: str, words: Sequence[str]) -> int:
-    columns = os.environ.get("COLUMNS", "")
-    coming = (_from_node if _joined(address) else outside.said)(address, words, columns)
-    heard = attempt(partial(_pass_on, coming, words[0] in LOOKS))
+    columns, joined = os.environ.get("COLUMNS", ""), _joined(address)
+    coming = (_from_node if joined is True else outside.said)(address, words, columns)
+    heard = attempt(partial(_pass_on, coming))
     if isinstance(heard, Fault) and heard.kind == "BrokenPipeError":  # `| head` has read what it wanted
         return 0
     if isinstance(heard, Fault):
         print(f"✗ {address}: {heard.reason}", file=sys.stderr)
         return 1
+    if heard and isinstance(joined, Fault):
+        print(f"Ray does not let this machine join as a node: {joined.reason}", file=sys.stderr)
     return heard
 
 
-def _joined(address: str) -> bool:
+def _joined(address: str) -> Fault | bool:
     """Whether this machine is a node. Where no raylet is, Ray looks for one for a minute."""
     if not any(process.info["name"] == "raylet" for process in psutil.process_iter(["name"])):
         return False
-    join = partial(ray.init, address=address, log_to_driver=False, logging_level="ERROR")
-    return not isinstance(attempt(join), Fault)
+    joined = attempt(partial(ray.init, address=address, log_to_driver=False, logging_level="ERROR"))
+    return joined if isinstance(joined, Fault) else True
 
 
 def _from_node(address: str, words: Sequence[str], columns: str) -> Generator[Said]:
@@ -50,6 +53,7 @@ def _from_node(address: str, words: Sequence[str], columns: str) -> Generator[Sa
         yield 1, f"✗ {address}: the cluster's head is gone\n"
         return
     at = NodeAffinitySchedulingStrategy(heads[0], soft=False)
+    ray.cloudpickle.register_pickle_by_value(told)  # the head's may be of another version
     task = ray.remote(num_cpus=0, max_retries=0, num_returns="streaming")(typed)
     coming = task.options(scheduling_strategy=at).remote(list(words), columns)
     try:
@@ -59,24 +63,28 @@ def _from_node(address: str, words: Sequence[str], columns: str) -> Generator[Sa
         ray.cancel(coming)
 
 
-def _pass_on(coming: Generator[Said], looks: bool) -> int:
-    try:
-        with closing(coming):
-            for heard in coming:
-                if not isinstance(heard, str):
-                    sys.stderr.write(heard[1])
-                    return heard[0]
-                sys.stdout.write(heard)
-                sys.stdout.flush()
-    except KeyboardInterrupt:
-        return 0 if looks else 130
+def _pass_on(coming: Generator[Said]) -> int:
+    with closing(coming):
+        for heard in coming:
+            if not isinstance(heard, str):
+                sys.stderr.write(heard[1])
+                return heard[0]
+            sys.stdout.write(heard)
+            sys.stdout.flush()
     return 1
 
 
+def _leave(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 if __name__ == "__main__":
+    for number in (signal.SIGTERM, signal.SIGHUP):  # so that what runs there ends, too
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _leave)
     try:
         code = main(sys.argv[1], sys.argv[2:])
     except KeyboardInterrupt:
-        code = 130
+        code = 0 if sys.argv[2] in LOOKS else 130
     sys.stderr.flush()
     os._exit(code)  # ray.shutdown may wait for a node that does not answer

@@ -23,7 +23,7 @@ from typing import Any
 
 from launcher.clusters.nodes.processes import DETACHED
 from launcher.clusters.nodes.ray_start import MARK, PYTHON
-from launcher.clusters.nodes.reach import Reach
+from launcher.clusters.nodes.reach import ELSEWHERE, Reach
 from launcher.clusters.ray.job import CARRIED, PLACED
 from launcher.problems import said
 from launcher.secrets import blotted, variable
@@ -50,10 +50,10 @@ def hand_over(folder: Path, words: Sequence[str], reached: Reach, log: int) -> s
     node = {"words": list(words), "cwd": os.getcwd(), "env": _carried(os.environ), "umask": _umask()}
     with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as written:
         json.dump(node, written)
-    ours = {name: value for name, value in os.environ.items() if name not in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")}
+    ours = {name: value for name, value in os.environ.items() if name not in ELSEWHERE}
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "launcher.clusters.ray.jobs", reached.address, str(file)],
-        env={**ours, **reached.env, "PYTHONUNBUFFERED": "1"},
+        env={**ours, **reached.asking, "PYTHONUNBUFFERED": "1"},
         stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
     )  # fmt: skip
 

@@ -84,7 +84,10 @@ def _followed(server: JobSubmissionClient, job: str) -> int:
         if not isinstance(found, Fault):
             heard = time.monotonic()
             if found.status.is_terminal():
-                return ended(found)
+                code, why = ended(found)
+                if why:
+                    print(why)
+                return code
         elif time.monotonic() - heard > SILENT_S:
             print(f"the cluster does not tell any more how Ray job {job} stands: {found.reason}; rlrun status tells")
             return 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -21,7 +22,7 @@ Said = str | tuple[int, str]
 
 
 def typed(words: Sequence[str], columns: str) -> Iterator[Said]:
-    """The command ends with whoever listens."""
+    """The command ends with who iterates."""
     env = {**os.environ, "PYTHONUNBUFFERED": "1", **({"COLUMNS": columns} if columns else {})}
     argv = [sys.executable, "-P", "-m", "launcher", *words]
     wrong = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115  a pipe would fill
@@ -51,6 +52,8 @@ def read(line: str) -> Said | None:
 
 def main(words: Sequence[str]) -> None:
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    if stat.S_ISREG(os.fstat(sys.stdout.fileno()).st_mode):  # the job's log: a run's own is nobody else's business
+        os.fchmod(sys.stdout.fileno(), 0o600)
     for said in typed(words, os.environ.get("COLUMNS", "")):
         print(MARK + json.dumps(said), flush=True)
 

@@ -110,10 +110,11 @@ class VllmSampler(Colocated):
         parts = {f"{there} processes that sample on a node": there % team == 0}
         if shape:
             heads = shape.num_key_value_heads
+            width = shape.moe_intermediate_size if shape.num_experts else shape.intermediate_size
             parts |= {
                 f"the model's {shape.num_attention_heads} heads": shape.num_attention_heads % team == 0,
                 f"its {heads} heads of keys and values, nor they it": team % heads == 0 or heads % team == 0,
-                f"its feed-forward width of {shape.intermediate_size}": shape.intermediate_size % team == 0,
+                f"its feed-forward width of {width}": width % team == 0,
             }
         wrong = [what for what, divides in parts.items() if not divides]
         return [f"sampler.tensor_parallel_size: {team} does not divide {what}; 1 would" for what in wrong]

@@ -160,7 +160,7 @@ def _started(run: RunSpec, sampler: VllmSampler, described: Described, sleeps: b
     if run.hardware.is_cpu:
         layers.dispatch_cpu_unquantized_gemm = _unpacked
         CpuCommunicator._all_group_ranks_share_shm_group_name = _apart
-    set_threads = torch.set_num_threads
+    set_threads, team = torch.set_num_threads, sampler.tensor_parallel_size
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(described.config, encoding="utf-8")
         try:
@@ -170,7 +170,8 @@ def _started(run: RunSpec, sampler: VllmSampler, described: Described, sleeps: b
                 max_num_seqs=sampler.max_num_seqs, logprobs_mode="processed_logprobs",
                 enforce_eager=sampler.eager(run.hardware), enable_sleep_mode=sleeps,
                 gpu_memory_utilization=sampler.share, kv_cache_memory_bytes=described.cache,
-                tensor_parallel_size=sampler.tensor_parallel_size,
+                tensor_parallel_size=team,
+                disable_custom_all_reduce=torch.cuda.device_count() < team,  # that looks at the others' GPUs
                 distributed_executor_backend="external_launcher" if dist.is_initialized() else "uni",
                 **(_whole_prompts(longest, sampler) if run.hardware.is_cpu else {}),
             )  # fmt: skip

@@ -1,0 +1,73 @@
+"""Which cluster is meant, and by which token."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from launcher import machine
+from launcher.clusters.nodes.begin import own_address
+from launcher.clusters.nodes.reach import Reach, reach
+from launcher.problems import Problems
+
+VARIABLES = ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+
+
+@pytest.fixture(autouse=True)
+def shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("RLRUN_CLUSTER", str(tmp_path / "none"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+def test_a_token_of_the_shell_is_shown_to_whom_is_asked_and_changes_nothing_for_who_joins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert reach("h:1") == Reach("h:1") and reach("h:1").asking == {}
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "x")
+    assert reach("h:1") == Reach("h:1") and reach("h:1").asking == {"RAY_AUTH_MODE": "token"}
+    monkeypatch.setenv("RAY_ADDRESS", "other:2")
+    assert reach("auto").address == "other:2" and reach(None).address == "other:2" and reach("h:1").address == "h:1"
+
+
+def test_nobody_is_meant() -> None:
+    with pytest.raises(Problems, match="this machine is in no cluster"):
+        reach("auto")
+
+
+@pytest.mark.parametrize(
+    ("variables", "file", "told"),
+    [
+        ({"RAY_AUTH_TOKEN_PATH": "~/mine"}, None, "mine: no such file or directory; a copy of the head's token"),
+        ({"RAY_AUTH_TOKEN_PATH": "~/mine"}, " \n", "mine: holds no token"),
+        ({"RAY_AUTH_MODE": "TOKEN"}, None, ".ray/auth_token: no such file"),
+        ({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": ""}, None, ".ray/auth_token: no such file"),
+        ({"RAY_AUTH_TOKEN_PATH": "~/mine"}, "secret", ""),
+        ({"RAY_AUTH_MODE": "disabled"}, None, ""),
+    ],
+)
+def test_a_token_that_is_not_to_be_read_is_named(
+    variables: dict[str, str], file: str | None, told: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Ray would abort, with the stack of its C++."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    if file is not None:
+        (tmp_path / "mine").write_text(file)
+    try:
+        reach("h:1")
+    except Problems as problems:
+        assert told and told in problems.lines[0]
+    else:
+        assert not told
+
+
+@pytest.mark.parametrize(
+    ("host", "here"),
+    [("127.0.0.1", True), ("localhost", True), (own_address(), True), ("192.0.2.77", False), ("", False)],
+)
+def test_this_machine_is_known_by_its_addresses(host: str, here: bool) -> None:
+    assert machine.is_here(host) == here
+    assert not machine.is_here("no-such-host.invalid")
