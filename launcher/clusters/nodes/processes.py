@@ -97,3 +97,8 @@ def lives(process: psutil.Process) -> bool:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def has_raylet() -> bool:
+    """Whether this machine is a node of any Ray cluster."""
+    return any(process.info["name"] == "raylet" for process in psutil.process_iter(["name"]))

@@ -12,10 +12,10 @@ from collections.abc import Generator, Sequence
 from contextlib import closing
 from functools import partial
 
-import psutil
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from launcher.clusters.nodes.processes import has_raylet
 from launcher.clusters.ray import outside, told
 from launcher.clusters.ray.told import Said, typed
 from launcher.foreign import Fault, attempt
@@ -40,7 +40,7 @@ def main(address: str, words: Sequence[str]) -> int:
 
 def _joined(address: str) -> Fault | bool:
     """Whether this machine is a node. Where no raylet is, Ray looks for one for a minute."""
-    if not any(process.info["name"] == "raylet" for process in psutil.process_iter(["name"])):
+    if not has_raylet():
         return False
     joined = attempt(partial(ray.init, address=address, log_to_driver=False, logging_level="ERROR"))
     return joined if isinstance(joined, Fault) else True
