@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ def run(head: Any, small: list[str], request: pytest.FixtureRequest) -> Iterator
 
 
 class Outside:
-    """`rlrun WORDS --cluster ADDRESS` on a machine that is no node, with the variables in `env`."""
+    """`rlrun WORDS` on a machine that is no node, called with `--cluster ADDRESS`, and with the variables in `env`."""
 
     def __init__(self, folder: Path) -> None:
         self.home = Home(folder / "cluster")
@@ -55,14 +56,17 @@ class Outside:
 
     def begin(self, *words: str, **env: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [*OUTSIDE, sys.executable, "-m", "launcher", *words, "--cluster", self.address], cwd="/",
+            [*OUTSIDE, sys.executable, "-m", "launcher", *words], cwd="/",
             env={**self.env, **env}, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
 
-    def __call__(self, *words: str, **env: str) -> tuple[int, str, str]:
+    def ran(self, *words: str, **env: str) -> tuple[int, str, str]:
         begun = self.begin(*words, **(env or {"RAY_AUTH_TOKEN_PATH": str(self.home.token)}))
         out, wrong = begun.communicate(timeout=60)
         return begun.returncode, out, wrong
+
+    def __call__(self, *words: str, **env: str) -> tuple[int, str, str]:
+        return self.ran(*words, "--cluster", self.address, **env)
 
 
 @pytest.fixture
@@ -121,7 +125,9 @@ def test_a_machine_outside_sees_and_stops_a_run(head: Any, outside: Outside, run
 def test_nothing_is_left_of_who_looked_from_outside(
     by: signal.Signals, outside: Outside, run: Path, until: Callable[..., None]
 ) -> None:
-    looks = outside.begin("logs", "-f", str(run), RAY_AUTH_TOKEN=outside.home.token.read_text())
+    looks = outside.begin(
+        "logs", "-f", str(run), "--cluster", outside.address, RAY_AUTH_TOKEN=outside.home.token.read_text()
+    )
     assert looks.stdout
     while "step:" not in looks.stdout.readline():
         assert looks.poll() is None
@@ -151,6 +157,18 @@ def test_who_has_not_the_token_is_told(env: dict[str, str], told: str, outside: 
     code, out, wrong = outside("status", "nobody", **env)
     assert code in (1, 2) and out == "" and told in wrong, wrong
     assert "StackTrace" not in wrong, "Ray would abort"
+
+
+@pytest.mark.slow
+@from_outside
+def test_a_run_of_a_machine_that_is_no_node_is_told_at_once(outside: Outside, small: list[str], tmp_path: Path) -> None:
+    there = ["cluster=ray", f"cluster.address={outside.address}", "cluster.wait_s=2"]
+    named = [f"trainer.run_root={tmp_path}", "trainer.experiment_name=a"]
+    began = time.monotonic()
+    let_in = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(outside.home.token)}
+    code, out, wrong = outside.ran("train", *small, "algorithm=sft", *there, *named, **let_in)
+    assert code == 2 and "this machine is no node of it; rlrun cluster join would do" in wrong, wrong + out
+    assert time.monotonic() - began < 30, "Ray looks for a node for a minute"
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from launcher.clusters.spare import NURSERY
 
 DETACHED = "RLRUN_DETACHED"
 """Stands in the environment of a run that was handed over, and of all that it starts on its own machine."""
+NO_NODE = "this machine is no node of it"
 POLL_S = 0.1
 ROUNDS, ROUND_S = 4, 5.0  # of killing: one that is killed may have started another; one in a driver may not end at all
 
@@ -100,5 +101,6 @@ def lives(process: psutil.Process) -> bool:
 
 
 def has_raylet() -> bool:
-    """Whether this machine is a node of any Ray cluster."""
+    """Whether this machine is a node of any Ray cluster. Where it is none, Ray looks for one for a minute before it
+    says so."""
     return any(process.info["name"] == "raylet" for process in psutil.process_iter(["name"]))

@@ -39,7 +39,7 @@ def main(address: str, words: Sequence[str]) -> int:
 
 
 def _joined(address: str) -> Fault | bool:
-    """Whether this machine is a node. Where no raylet is, Ray looks for one for a minute."""
+    """Whether this machine is a node."""
     if not has_raylet():
         return False
     joined = attempt(partial(ray.init, address=address, log_to_driver=False, logging_level="ERROR"))

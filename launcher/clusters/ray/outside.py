@@ -12,6 +12,7 @@ from importlib.util import find_spec
 
 from ray.job_submission import JobDetails, JobSubmissionClient
 
+from launcher.clusters.nodes.processes import NO_NODE
 from launcher.clusters.nodes.reach import COPY
 from launcher.clusters.ray import told
 from launcher.clusters.ray.job_server import NO_RLRUN, SUBMIT_S, answer, client, ended, entrypoint
@@ -31,7 +32,7 @@ MOST = 5  # lines that others than the command said, where it said nothing
 def said(address: str, words: Sequence[str], columns: str) -> Generator[told.Said]:
     """What it says there, as it says it. Who listens no more has it stopped."""
     if not find_spec("aiohttp"):
-        yield _not(address, "this machine is no node of it, and has no client for its job server")
+        yield _not(address, f"{NO_NODE}, and has no client for its job server")
         return
     server = client(address)
     if isinstance(server, Fault):

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from launcher import machine
+from launcher.clusters.nodes.processes import NO_NODE
 from launcher.launch.doctor.loading import reason, tail
 from launcher.problems import Problems, said
 
@@ -28,6 +29,7 @@ TOLD = {
 """What Ray writes to its log while it goes on to try, and what that means."""
 WHERE = "cluster"
 START = "ray start --head on one machine, and its address"
+JOIN = "rlrun cluster join"
 
 
 @dataclass(frozen=True)
@@ -158,4 +160,4 @@ def _cure(why: str) -> str:
         return "ray and Python of the cluster's versions"
     if "auth" in low or "token" in low:
         return "RAY_AUTH_MODE=token and the cluster's RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH)"
-    return START
+    return JOIN if NO_NODE in why else START
