@@ -25,7 +25,7 @@ from launcher.checkpoints import newest_first
 from launcher.events import Step, events_of
 
 RLRUN = [sys.executable, "-m", "launcher"]
-STEPS = 300
+STEPS, LONG = 300, 2400
 WORDS = [
     "algorithm=sft", "model=tiny", "data=reverse", "optim.lr=3e-3", "data.train_batch_size=32", "data.n_prompts=256",
     "data.n_demos=256", "data.n_val=32", "engine.num_threads=1", "trainer.project_name=slurm",
@@ -87,10 +87,17 @@ Expected = tuple[list[str], str]
 Case = Callable[[Here, Expected], Went]
 
 
-def _ended(run: Run, expected: Expected, starts: int, asked: str, began: float) -> Went:
+def _alone(name: str, *words: str, steps: int = STEPS) -> Expected:
+    """What a run without a queue comes to."""
+    argv = [*RLRUN, "train", *WORDS, f"trainer.experiment_name={name}", *words]
+    subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
+    return result_of(Path("runs/slurm") / name, steps)
+
+
+def _ended(run: Run, expected: Expected, starts: int, asked: str, began: float, steps: int = STEPS) -> Went:
     """`starts`: at least."""
     code = run.end()
-    equal = code == 0 and result_of(run.folder, STEPS) == expected
+    equal = code == 0 and result_of(run.folder, steps) == expected
     got = f"exit {code}, {run.starts} starts, {'equal' if equal else 'DIFFERS'}"
     return Went(asked, got, equal and run.starts >= starts, time.monotonic() - began)
 
@@ -116,8 +123,11 @@ def requeued(here: Here, expected: Expected) -> Went:
 
 def out_of_time(here: Here, expected: Expected) -> Went:
     """A slow machine meets the limit more than once."""
-    began, run = time.monotonic(), Run(here, "out-of-time", "cluster.time=2", "cluster.save_s=110")
-    return _ended(run, expected, 2, "its time limit is near: saved, requeued by the script, resumed", began)
+    """Slurm looks at its clock twice a minute, so this run is longer than the others."""
+    longer = f"trainer.total_training_steps={LONG}"
+    expected = _alone("alone-longer", longer, steps=LONG)
+    began, run = time.monotonic(), Run(here, "out-of-time", longer, "cluster.time=2", "cluster.save_s=110")
+    return _ended(run, expected, 2, "its time limit is near: saved, requeued by the script, resumed", began, LONG)
 
 
 def stopped(here: Here, expected: Expected) -> Went:
@@ -178,9 +188,7 @@ def _went(cases: Sequence[Case], count: int) -> Iterator[Went]:
         here = stack.enter_context(slurm(machines=machines))
         os.chdir(folder)
         stack.callback(os.chdir, "/")
-        alone = [*RLRUN, "train", *WORDS, "trainer.experiment_name=alone", f"hardware.nproc_per_node={count}"]
-        subprocess.run(alone, check=True, stdout=subprocess.DEVNULL)
-        expected = result_of(Path("runs/slurm/alone"), STEPS)
+        expected = _alone("alone", f"hardware.nproc_per_node={count}")
         for case in cases:
             yield case(here, expected)
 
