@@ -46,8 +46,8 @@ class Commands:
         self.folder = folder
 
     def __call__(self, *words: str, **more: Any) -> Ran:
-        """To its end; at most two minutes."""
-        told = {"cwd": self.folder, "env": plain(), "timeout": 120, "capture_output": True, "text": True} | more
+        """To its end; at most five minutes, which only a machine with much else to do would need."""
+        told = {"cwd": self.folder, "env": plain(), "timeout": 300, "capture_output": True, "text": True} | more
         return subprocess.run([*RLRUN, *words], check=False, stdin=subprocess.DEVNULL, **told)
 
     def begin(self, *words: str, **more: Any) -> subprocess.Popen[str]:

@@ -22,7 +22,7 @@ COMMANDS = (
     Entry(
         "watch",
         "runs:watch",
-        "Watch a run until it ends, from any machine that sees its folder or node of its cluster.",
+        "Watch a run until it ends, from any machine that sees its folder or its cluster.",
     ),
     Entry("logs", "runs:logs", "Print a run's console log; with --json its events."),
     Entry("stop", "runs:stop", "Ask a run, or all that run of a sweep, to save and end."),
