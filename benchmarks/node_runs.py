@@ -99,8 +99,8 @@ def stopped(cluster: Nodes) -> Row:
     _until(lambda: len(steps_told(folder_of(name))) > 12, process)
     at = [at for _, at in steps_told(folder_of(name))]
     pace = median(late - soon for soon, late in pairwise(at[2:]))
-    others = range(1, cluster.count)  # Ray says on which of them it is
-    [victim] = [one for number in others for one in on(cluster, number, "-m launcher.engines.torch.worker")]
+    ranks = [one for number in range(cluster.count) for one in on(cluster, number, "-m launcher.engines.torch.worker")]
+    [victim] = [one for one in ranks if one.environ()["RANK"] == "1"]  # on whichever node Ray has put it
     victim.suspend()
     since = time.time()
     stalled: list[Stalled] = []
