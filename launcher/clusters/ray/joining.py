@@ -8,7 +8,6 @@ from typing import Any
 import ray
 
 from launcher import machine
-from launcher.clusters.nodes.processes import NO_NODE, has_raylet
 from launcher.clusters.ray.job import Asked
 from launcher.foreign import Fault, attempt
 
@@ -25,8 +24,6 @@ def join(asked: Asked) -> Any | Fault:
         return attempt(partial(quiet, "local", num_cpus=cpus, **alone))
     if not _answers(asked.address):
         return Fault("nothing answers there")
-    if not has_raylet():
-        return Fault(NO_NODE)
     joined = attempt(partial(quiet, address=asked.address))
     if isinstance(joined, Fault):
         attempt(ray.shutdown)
