@@ -25,6 +25,7 @@ import ray
 from ray._private.state import available_resources_per_node  # nothing public tells it for each node
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from launcher.clusters.nodes.home import here
 from launcher.clusters.nodes.processes import NO_NODE, has_raylet
 from launcher.foreign import Fault, attempt
 
@@ -37,7 +38,7 @@ def main(address: str) -> None:
     """Until there is nothing more to read."""
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what Ray prints is no answer of ours
-    if not has_raylet():
+    if not (has_raylet() or here().node()):  # a keeper brings its node back
         return _say(out, refused=NO_NODE)
     joined = attempt(partial(ray.init, address=address, log_to_driver=False, logging_level="ERROR"))
     if isinstance(joined, Fault):
