@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from launcher.problems import Problem
+
 Level = Literal["OK", "WARN", "FAIL"]
 
 
@@ -26,17 +28,21 @@ class Verdict:
         return f"{self.what}: {self.says}" + (f"; {self.mend}" if self.mend else "")
 
 
-def of_problem(line: str, level: Level = "FAIL") -> Verdict:
-    """A problem's line (`where: what came; what would do`) as a verdict."""
-    what, colon, rest = line.partition(": ")
+def of_problem(problem: Problem | str, level: Level = "FAIL") -> Verdict:
+    """A problem as a verdict; of a text, its parts (`where: what came; what would do`)."""
+    if isinstance(problem, Problem):
+        if problem.where:
+            return Verdict(level, problem.where, problem.got, problem.fix)
+        problem = problem.got
+    what, colon, rest = problem.partition(": ")
     if not colon:
-        what, rest = "run", line
+        what, rest = "run", problem
     says, _, mend = rest.rpartition("; ")
     return Verdict(level, what, says or mend, mend if says else "")
 
 
-def of_problems(lines: Iterable[str], level: Level = "FAIL") -> list[Verdict]:
-    return [of_problem(line, level) for line in lines]
+def of_problems(problems: Iterable[Problem | str], level: Level = "FAIL") -> list[Verdict]:
+    return [of_problem(problem, level) for problem in problems]
 
 
 def failed(verdicts: Iterable[Verdict]) -> bool:

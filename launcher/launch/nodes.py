@@ -31,7 +31,7 @@ def standing(address: str | None) -> Standing:
     try:
         bridge = Bridge(found.address, found.env)
     except Problems as problems:
-        return Standing(found.address, own, (), tuple(of_problems(problems.lines)))
+        return Standing(found.address, own, (), tuple(of_problems(problems.problems)))
     with closing(bridge):
         alive = [node for node in bridge.nodes if node.alive]
         there = {node.address for node in alive}

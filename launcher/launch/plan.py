@@ -66,7 +66,7 @@ def plan(
         by = asked(words, config_dir, recipe)
         run = resolve(by.texts, by.config_dir)
     except Problems as problems:
-        return Page(None, of_problems(problems.lines))
+        return Page(None, of_problems(problems.problems))
     files = merged(by.texts, by.config_dir).files
     choices = {place: path.stem for path, place in files if place}
     return replace(page(run, here=here), choices=choices, origins=origins_of(run, by), notes=by.notes)

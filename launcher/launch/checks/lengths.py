@@ -29,7 +29,7 @@ def of_lengths(run: RunSpec, train: Sequence[Row], val: Sequence[Row]) -> tuple[
     try:
         encoder = _encoder(run)
     except Problems as problems:
-        return of_problems(problems.lines), 0
+        return of_problems(problems.problems), 0
     if encoder is None:
         said = "no tokens are counted, as the model's tokenizer is not here yet"
         return [Verdict("WARN", "lengths", said, _fetching(run))], 0

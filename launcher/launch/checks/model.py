@@ -32,7 +32,7 @@ def verdicts(run: RunSpec, here: bool) -> Iterator[Verdict]:
         try:
             folder = Path(weights_of(model.path))
         except Problems as problems:
-            yield from of_problems(problems.lines)
+            yield from of_problems(problems.problems)
             return
         yield from _tokenizer(folder)
         yield from _targets(model, _named(folder))

@@ -118,7 +118,7 @@ def nodes(address: str, count: int, each: Mapping[str, float], level: Level) -> 
         with closing(Bridge(found.address, found.env)) as bridge:
             there = [node for node in bridge.nodes if node.alive]
     except Problems as problems:
-        yield from of_problems(problems.lines, level)
+        yield from of_problems(problems.problems, level)
         return
     able = [node for node in there if node.cpus >= each.get("CPU", 0) and node.gpus >= each.get("GPU", 0)]
     asked = f"{count} {'node' if count == 1 else 'nodes'} with {_counts(each.get('CPU', 0), each.get('GPU', 0))}"

@@ -36,7 +36,7 @@ def examined(address: str | None, root: Path, patience_s: float, tell: Tell) -> 
     try:
         bridge = Bridge(address)
     except Problems as problems:
-        yield from ((WHERE, verdict) for verdict in of_problems(problems.lines))
+        yield from ((WHERE, verdict) for verdict in of_problems(problems.problems))
         return
     with closing(bridge):
         names = named([node for node in bridge.nodes if node.alive])

@@ -51,7 +51,7 @@ def places(root: Path) -> tuple[list[Place], list[Verdict]]:
         try:
             found.append(Place(what, where().absolute(), by))
         except Problems as problems:
-            wrong += of_problems(problems.lines)
+            wrong += of_problems(problems.problems)
         except RuntimeError as error:
             wrong.append(Verdict("FAIL", what, said(error), f"{by} would do"))
     try:
