@@ -10,7 +10,6 @@ from typing import Literal
 
 from launcher.secrets import blotted
 
-
 Code = Literal[
     "invalid-setting",
     "unknown-setting",
