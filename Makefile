@@ -4,6 +4,7 @@ VENV ?= .venv
 SEEDS ?= 0
 KILLS ?= 20
 SEED ?= 0
+BASE ?= HEAD
 RUNS ?= 5
 ROUNDS ?= 1
 SECONDS ?= 600
@@ -14,7 +15,7 @@ JOBS ?= .venv-jobs
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint chaos bench oracles peers compare data test-verl test-vllm test-jobs weight-sync docs picture settings \
+.PHONY: help equality setup demo test lint chaos bench oracles peers compare data test-verl test-vllm test-jobs weight-sync docs picture settings \
 	clean merge downloads secrets launches memory nodes node-runs node-chaos node-storm ray-overhead quickstart-ray test-slurm
 
 help:  ## list what can be done
@@ -79,6 +80,11 @@ $(JOBS)/ready: $(VENV)/ready-dev
 
 test-jobs: $(JOBS)/ready  ## detached runs as jobs of a Ray cluster, whose job server .venv does without
 	$(JOBS)/bin/python -m pytest tests/clusters/test_jobs.py tests/clusters/test_far.py --durations=5
+
+equality: $(VENV)/ready-dev  ## train every algorithm with commit BASE and with this tree: equal events and weights
+	git worktree add --quiet --detach .base-$(BASE) $(BASE)
+	PYTHONPATH=$(CURDIR)/.base-$(BASE) $(VENV)/bin/python benchmarks/equality.py write .base-$(BASE)/hashes.json
+	PYTHONPATH=$(CURDIR) $(VENV)/bin/python benchmarks/equality.py compare .base-$(BASE)/hashes.json; code=$$?; git worktree remove --force .base-$(BASE); exit $$code
 
 bench: $(VENV)/ready-dev  ## what starting, planning and a training step cost
 	$(VENV)/bin/python benchmarks/costs.py $(RUNS)

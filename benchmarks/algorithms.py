@@ -20,7 +20,7 @@ from statistics import mean
 from rich.console import Console
 from rich.table import Table
 
-from launcher.events import Step, events_of
+from launcher.core.events import Step, events_of
 
 ROOT = Path(__file__).parents[1]
 LEAST = 0.15

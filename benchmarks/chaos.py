@@ -23,9 +23,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from launcher.checkpoints import sha256
-from launcher.events import OURS, Event, Restarted, Step, events_of
-from launcher.metrics import TIMES
+from launcher.core.checkpoints import sha256
+from launcher.core.events import OURS, Event, Restarted, Step, events_of
+from launcher.core.metrics import TIMES
 
 PROJECT = ["trainer.project_name=chaos", "engine.num_threads=1"]
 DATA = ["data=reverse", "data.n_prompts=256", "data.n_demos=256", "data.n_val=32"]

@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from launcher.events import Step, events_of
+from launcher.core.events import Step, events_of
 
 RLRUN = [sys.executable, "-m", "launcher"]
 TINY = ["model=tiny", "data=reverse", "engine.num_threads=1", "trainer.val_before_train=false"]

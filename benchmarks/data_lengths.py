@@ -7,11 +7,11 @@ import sys
 import time
 
 from launcher.data.files import Files
-from launcher.engines.torch.lengths import Lengths
-from launcher.engines.torch.tokenizer import tokenizer
-from launcher.engines.torch.tokens import Encoder
 from launcher.models.pretrained import Pretrained
 from launcher.spec.data import Row
+from launcher.text.encoder import Encoder
+from launcher.text.lengths import Lengths
+from launcher.text.tokenizer import tokenizer
 
 source, model = sys.argv[1:]
 data = Files(train_files=(source,))

@@ -11,8 +11,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from launcher.events import events_of
-from launcher.state import RunState, fold
+from launcher.core.events import events_of
+from launcher.core.state import RunState, fold
 
 ROOT = Path(__file__).parents[1]
 AFTER_SFT, AFTER_GRPO, CPU_S = (0.10, 0.45), 0.80, 150

@@ -1,5 +1,6 @@
-"""Every algorithm for one seed, on 1 and 2 processes, by hashes: `python benchmarks/equality.py write FILE | compare FILE`.
+"""Every algorithm for one seed, on 1 and 2 processes, by hashes.
 
+`python benchmarks/equality.py write FILE`, then `compare FILE`:
 `write` trains with the package that Python finds (PYTHONPATH chooses another checkout) and writes the SHA-256 of each
 run's events and final weights; `compare` trains again and ends with 1 where one differs. A change of structure must
 leave all of them equal. `make equality BASE=<commit>` does both. Nothing of the package is imported, so that two

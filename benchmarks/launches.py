@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from launcher.machine import cores
+from launcher.core.machine import cores
 
 CASES = Path(__file__).parent / "launch_cases"
 LEAST = 57 / 60

@@ -25,9 +25,9 @@ from rich.console import Console
 from rich.table import Table
 from watching import QUIET, tree
 
-from launcher.events import Step, events_of
-from launcher.launch.memory import verdicts
-from launcher.launch.resolve import resolve
+from launcher.config.resolve import resolve
+from launcher.core.events import Step, events_of
+from launcher.preflight.memory import verdicts
 from launcher.spec.run import RunSpec
 
 RLRUN = (sys.executable, "-m", "launcher")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from launcher.launch.resolve import conf_dir
+from launcher.config.resolve import conf_dir
 from launcher.models import catalogue
 from launcher.models.colocated import Serving, Training, memory
 from launcher.spec.hardware import GPUS_GIB

@@ -27,7 +27,7 @@ from nodes import RLRUN, Nodes, nodes
 from rich.console import Console
 from rich.table import Table
 
-from launcher.events import Restarted, Step, events_of
+from launcher.core.events import Restarted, Step, events_of
 
 PATIENCE_S = 60.0
 LAST = 60

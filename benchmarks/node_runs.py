@@ -25,8 +25,8 @@ from nodes import RLRUN, Nodes, nodes
 from rich.console import Console
 from rich.table import Table
 
-from launcher.checkpoints import newest_verified
-from launcher.events import Stalled, Step, events_of
+from launcher.core.checkpoints import newest_verified
+from launcher.core.events import Stalled, Step, events_of
 
 LAST = 24
 STEPS = [

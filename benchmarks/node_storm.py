@@ -27,8 +27,8 @@ from nodes import RLRUN, Nodes, nodes
 from rich.console import Console
 from rich.table import Table
 
-from launcher.events import Event, Loaded, Restarted, Step, events_of
-from launcher.launch.runs import Reader
+from launcher.core.events import Event, Loaded, Restarted, Step, events_of
+from launcher.runs.store import Reader
 
 LEAST = 0.8
 EVERY_S = 30.0

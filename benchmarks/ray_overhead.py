@@ -18,7 +18,7 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from launcher.events import Step, events_of
+from launcher.core.events import Step, events_of
 
 MOST = 1.02
 RLRUN = [sys.executable, "-m", "launcher"]

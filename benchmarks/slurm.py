@@ -21,8 +21,8 @@ from rich.console import Console
 from rich.table import Table
 from slurm_here import Here, missing, several, slurm
 
-from launcher.checkpoints import newest_first
-from launcher.events import Step, events_of
+from launcher.core.checkpoints import newest_first
+from launcher.core.events import Step, events_of
 
 RLRUN = [sys.executable, "-m", "launcher"]
 STEPS, LONG = 300, 2400

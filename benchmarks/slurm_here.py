@@ -24,7 +24,7 @@ from pathlib import Path
 
 from nodes import Nodes
 
-from launcher.machine import free_ports
+from launcher.core.machine import free_ports
 
 UP_S = 30.0
 NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "scancel")

@@ -32,7 +32,7 @@ from rich.console import Console
 from rich.table import Table
 from watching import Watched, watch
 
-from launcher.events import Step, events_of
+from launcher.core.events import Step, events_of
 
 RLRUN = (sys.executable, "-m", "launcher")
 PEER = Path(__file__).with_name("trl_peer.py")

@@ -24,9 +24,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from launcher.engines.torch import TorchSampler
-from launcher.launch.resolve import resolve
-from launcher.machine import LOOPBACK, free_ports
+from launcher.config.resolve import resolve
+from launcher.core.machine import LOOPBACK, free_ports
+from launcher.engines.torch.rollout.sampler import TorchSampler
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_yaml
 
@@ -44,12 +44,13 @@ def beside(words: Iterable[str], *, loud: bool) -> tuple[RunSpec, Any, Any]:
     os.environ.update({**run.sampler.environment(run.hardware), "RANK": "0", "LOCAL_RANK": "0"})  # as a plan does
     import torch  # noqa: PLC0415  # after the environment that it reads
 
-    from launcher.engines.torch import Colocated, assemble  # noqa: PLC0415  # as above
-    from launcher.engines.torch.batching import Limits  # noqa: PLC0415  # as above
-    from launcher.engines.torch.load import load  # noqa: PLC0415  # as above
-    from launcher.engines.torch.parallel import Parallel  # noqa: PLC0415  # as above
-    from launcher.engines.torch.policy import Policy  # noqa: PLC0415  # as above
-    from launcher.engines.torch.trained import Trained  # noqa: PLC0415  # as above
+    from launcher.engines.torch import assemble  # noqa: PLC0415  # as above
+    from launcher.engines.torch.model.load import load  # noqa: PLC0415  # as above
+    from launcher.engines.torch.parallel.strategy import Parallel  # noqa: PLC0415  # as above
+    from launcher.engines.torch.rollout.sampler import Colocated  # noqa: PLC0415  # as above
+    from launcher.engines.torch.train.batching import Limits  # noqa: PLC0415  # as above
+    from launcher.engines.torch.train.optimizer import Trained  # noqa: PLC0415  # as above
+    from launcher.engines.torch.train.policy import Policy  # noqa: PLC0415  # as above
 
     device = assemble.device(run, 0)
     model = load(run.model, 0, device)
@@ -66,9 +67,9 @@ def answers(words: list[str], table: Table) -> bool:
     run, policy, writer = beside([*SHARP, *words], loud=True)
     import numpy as np  # noqa: PLC0415  # torch loads it, after its environment
 
-    from launcher.engines.torch.decode import Decoder  # noqa: PLC0415  # as above
-    from launcher.engines.torch.measure import Clock  # noqa: PLC0415  # as above
-    from launcher.engines.torch.sources import collate  # noqa: PLC0415  # as above
+    from launcher.engines.torch.rollout.decode import Decoder  # noqa: PLC0415  # as above
+    from launcher.engines.torch.train.measure import Clock  # noqa: PLC0415  # as above
+    from launcher.engines.torch.train.sources import collate  # noqa: PLC0415  # as above
 
     draw = random.Random(0)
     prompts = [[draw.randrange(3, 48) for _ in range(draw.randrange(1, 60))] for _ in range(PROMPTS)]

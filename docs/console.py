@@ -9,9 +9,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from launcher.cli.screen import picture
-from launcher.events import Step, events_of
-from launcher.state import RunState, after
+from launcher.cli.live_view import picture
+from launcher.core.events import Step, events_of
+from launcher.core.state import RunState, after
 
 AT_STEP = 260
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from launcher.checkpoints import sha256
-from launcher.events import KEPT, Event, Step, events_of
-from launcher.metrics import TIMES
+from launcher.core.checkpoints import sha256
+from launcher.core.events import KEPT, Event, Step, events_of
+from launcher.core.metrics import TIMES
 
 for _number in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(_number) is signal.SIG_IGN:  # in the background of a shell; children would, too

@@ -7,9 +7,9 @@ from dataclasses import fields
 import pytest
 import yaml
 
-from launcher.classes import locate
-from launcher.launch.resolve import conf_dir, groups, resolve
-from launcher.problems import Problems
+from launcher.config.resolve import conf_dir, groups, resolve
+from launcher.core.classes import locate
+from launcher.core.problems import Problems
 from launcher.spec.stored import from_yaml, to_yaml
 
 BASE = {"algorithm": "grpo", "model": "tiny", "data": "reverse"}

@@ -1,4 +1,4 @@
-"""Who may import whom: a file imports only from floors below its own, and heavy libraries stay in their rooms."""
+"""Which package may import which, and where heavy libraries may be imported."""
 
 from __future__ import annotations
 
@@ -7,37 +7,51 @@ from pathlib import Path
 
 import pytest
 
-FLOORS = [
-    {
-        "problems",
-        "settings",
-        "metrics",
-        "files",
-        "events",
-        "state",
-        "checkpoints",
-        "foreign",
-        "verdicts",
-        "machine",
-        "secrets",
-        "bounded",
-        "classes",
-        "sieve",
-    },
-    {"spec", "hubs"},
-    {"algorithms", "rewards", "environments", "data", "models", "clusters", "monitor", "tracking"},
-    {"engines"},
-    {"launch"},
-    {"cli", "api"},
-]
-NOUNS = FLOORS[2] | {"engines.torch", "engines.verl"}
+BELOW = {
+    "spec": "core",
+    "hubs": "core",
+    "algorithms": "core spec",
+    "rewards.worker": "core spec",
+    "rewards": "core spec hubs rewards.worker",
+    "data": "core spec hubs",
+    "models": "core spec hubs",
+    "monitor": "core spec",
+    "clusters": "core spec clusters.ray",
+    "clusters.nodes": "core clusters",
+    "clusters.ray": "core spec clusters clusters.nodes",
+    "text": "core spec models",
+    "engines.torch.model": "core spec models rewards text",
+    "engines.torch.parallel": "core spec clusters engines.torch.model",
+    "engines.torch.rollout": "core spec engines.torch.model engines.torch.parallel",
+    "engines.torch.train": "core spec algorithms data monitor text"
+    " engines.torch.model engines.torch.parallel engines.torch.rollout",
+    "engines.torch": "core spec algorithms data models rewards text"
+    " engines.torch.model engines.torch.parallel engines.torch.rollout engines.torch.train",
+    "engines.torch.rollout.vllm": "core spec clusters models engines.torch"
+    " engines.torch.model engines.torch.parallel engines.torch.rollout engines.torch.train",
+    "runs": "core clusters monitor",
+    "config": "core spec runs",
+    "config.reference": "core spec config",
+    "preflight.checks": "core spec hubs data models rewards text clusters.nodes runs config tools.doctor",
+    "preflight": "core spec hubs data models rewards config preflight.checks",
+    "launch": "core spec hubs data models rewards monitor clusters clusters.nodes clusters.ray runs config"
+    " preflight preflight.checks",
+    "launch.sweeps": "core spec runs config preflight launch",
+    "tools.merge": "core models",
+    "tools.doctor": "core hubs data models rewards.worker clusters.nodes preflight.checks",
+    "tools": "core spec hubs data text clusters clusters.nodes runs config tools.doctor tools.merge",
+    "cli": "core hubs monitor config.reference",
+    "cli.commands": "core spec hubs data models monitor clusters.nodes runs config config.reference"
+    " preflight preflight.checks launch launch.sweeps tools tools.doctor tools.merge cli",
+}
+"""Of each package, those that it may import; whatever is not named here imports nothing of ours."""
 ROOMS = {  # where each heavy library may be imported when the file runs
     "torch": ("engines/torch/",),
-    "transformers": ("engines/torch/",),
-    "tokenizers": ("engines/torch/",),
-    "safetensors": ("engines/torch/", "models/"),
-    "hydra": ("launch/resolve.py", "launch/grammar.py", "launch/sources.py"),
-    "omegaconf": ("launch/resolve.py", "launch/sources.py"),
+    "transformers": ("engines/torch/", "text/"),
+    "tokenizers": ("engines/torch/", "text/"),
+    "safetensors": ("engines/torch/", "tools/merge/"),
+    "hydra": ("config/resolve.py", "config/grammar.py", "config/sources.py"),
+    "omegaconf": ("config/resolve.py", "config/sources.py"),
     "pyarrow": ("data/",),
     "huggingface_hub": ("hubs/",),
     "modelscope": ("hubs/",),
@@ -46,26 +60,25 @@ ROOMS = {  # where each heavy library may be imported when the file runs
     "urllib3": ("hubs/",),
     "math_verify": ("rewards/",),
     "ray": ("clusters/ray/",),
-    "vllm": ("engines/torch/vllm/engine.py",),
-    "psutil": ("machine.py", "clusters/nodes/", "clusters/usage.py", "launch/doctor/"),  # whose processes are whose
-    "pynvml": ("machine.py", "clusters/gpu_use.py", "launch/doctor/gpus.py"),  # held open for a whole run in the second
+    "vllm": ("engines/torch/rollout/vllm/engine.py",),
+    "psutil": ("core/machine.py", "clusters/nodes/", "clusters/usage.py", "tools/doctor/"),  # whose processes are whose
+    "pynvml": (
+        "core/machine.py",
+        "clusters/gpu_use.py",
+        "tools/doctor/gpus.py",
+    ),  # held open for a whole run in the second
     "typer": ("cli/",),
     "rich": ("cli/",),
     "verl": (),
 }
+LATE = 60
 ROOT = Path(__file__).parents[1] / "launcher"
 FILES = [path for path in ROOT.rglob("*.py") if path.parent != ROOT or path.stem not in ("__init__", "__main__")]
 
 
-def floor(module: str) -> int:
-    package = module.split(".")[0]
-    found = [number for number, floor in enumerate(FLOORS) if package in floor]
-    assert found, f"{package} stands on no floor: add it to FLOORS"
-    return found[0]
-
-
-def imported(path: Path) -> set[str]:
-    """Modules that `path` imports when it runs, early or late; what only the type checker reads is left out."""
+def imported(path: Path, *, late: bool = True) -> set[str]:
+    """Modules that `path` imports when it runs; what only the type checker reads is left out, and what functions import
+    unless `late`."""
     tree = ast.parse(path.read_text())
     unseen = {
         id(inner)
@@ -74,7 +87,7 @@ def imported(path: Path) -> set[str]:
         for inner in ast.walk(node)
     }
     found: set[str] = set()
-    for node in ast.walk(tree):
+    for node in ast.walk(tree) if late else tree.body:
         if id(node) in unseen:
             continue
         if isinstance(node, ast.Import):
@@ -85,21 +98,66 @@ def imported(path: Path) -> set[str]:
     return found
 
 
-def noun(module: str) -> str:
-    """The room on a floor: `data`, or `engines.torch`."""
+def package_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).parent.parts)
+
+
+PACKAGES = {package_of(path) for path in FILES}
+
+
+def package_in(module: str) -> str:
+    """The package that holds what `module` names: the longest that it begins with."""
     parts = module.split(".")
-    return ".".join(parts[:2]) if parts[0] == "engines" else parts[0]
+    return next((name for end in range(len(parts), 0, -1) if (name := ".".join(parts[:end])) in PACKAGES), "")
+
+
+def edges(path: Path) -> set[str]:
+    """The packages that a file imports, apart from its own; the version number stands above all."""
+    names = {name.removeprefix("launcher.") for name in imported(path) if name.startswith("launcher.")}
+    return {package_in(name) for name in names if name != "__version__"} - {package_of(path), ""}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_imports_point_down(path):
-    here = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-    for there in {name.removeprefix("launcher.") for name in imported(path) if name.startswith("launcher.")}:
-        if there == "__version__" or noun(there) == noun(here):
-            continue
-        below = floor(there) < floor(here)
-        beside = floor(there) == floor(here) == 0  # the ground floor is one room
-        assert below or beside, f"{here} imports {there}, which is not below it"
+def test_a_package_imports_only_what_the_table_allows(path):
+    allowed = set(BELOW.get(package_of(path), "").split())
+    assert edges(path) <= allowed, f"{package_of(path)} may import {sorted(allowed)}"
+
+
+def test_the_table_allows_nothing_that_nobody_imports():
+    found = {name: {there for path in FILES if package_of(path) == name for there in edges(path)} for name in PACKAGES}
+    assert {name: set(allowed.split()) for name, allowed in BELOW.items()} == {k: v for k, v in found.items() if v}
+
+
+def circle(graph: dict[str, set[str]]) -> set[str]:
+    """Names that import one another in a circle, directly or not."""
+    left = dict(graph)
+    while free := [name for name, below in left.items() if not below & left.keys() - {name}]:
+        for name in free:
+            del left[name]
+    return set(left)
+
+
+def test_no_packages_import_each_other():
+    assert not circle({name: set(allowed.split()) for name, allowed in BELOW.items()})
+
+
+def test_no_files_of_a_package_import_each_other_in_a_circle():
+    graph = {}
+    for path in FILES:
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        names = {
+            there.removeprefix("launcher.") for there in imported(path, late=False) if there.startswith("launcher.")
+        }
+        graph[name] = {known for there in names for known in (there, there.rpartition(".")[0])}
+    for name, below in graph.items():
+        below &= graph.keys() - {name}
+    assert not circle(graph)
+
+
+def test_late_imports_are_counted():
+    """An import inside a function hides a dependency: each waits for a heavy library that most callers never need."""
+    found = {path.relative_to(ROOT).as_posix(): len(imported(path) - imported(path, late=False)) for path in FILES}
+    assert sum(found.values()) <= LATE, {name: count for name, count in found.items() if count}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -111,16 +169,3 @@ def test_heavy_libraries_stay_in_their_rooms(path):
                 break
         else:
             pytest.fail(f"{place} imports {module}; it may be imported in {ROOMS[module.split('.')[0]]}")
-
-
-def test_ground_floor_imports_itself_in_no_circle():
-    """The ground floor is one room, so its files need an order of their own."""
-    graph = {
-        name: {there.split(".")[1] for there in imported(ROOT / f"{name}.py") if there.startswith("launcher.")}
-        for name in FLOORS[0]
-    }
-    while graph:
-        free = [name for name, below in graph.items() if not below & graph.keys()]
-        assert free, f"a circle among {sorted(graph)}"
-        for name in free:
-            del graph[name]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.launch.resolve import resolve
+from launcher.config.resolve import resolve
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

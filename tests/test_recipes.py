@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.launch.resolve import resolve
+from launcher.config.resolve import resolve
 
 RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.sh"))
 EXTRA = {name: ["data.train_files=a.jsonl"] for name in ("sft", "dpo")}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from launcher.algorithms import ops
 from launcher.algorithms.grpo import GRPO
-from launcher.settings import AtLeastOne, Count, NonNegative, Positive, settings
+from launcher.core.settings import AtLeastOne, Count, NonNegative, Positive, settings
 from launcher.spec.algorithm import Batch, Told, Total
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field
 
 from launcher.algorithms import ops
-from launcher.settings import Positive, settings
+from launcher.core.settings import Positive, settings
 from launcher.spec.algorithm import Algorithm, Batch, Loss, Mean, Need, Output
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from launcher.algorithms import ops
 from launcher.algorithms.grpo import GRPO
-from launcher.settings import settings
+from launcher.core.settings import settings
 
 
 @settings

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from launcher.algorithms import ops
-from launcher.settings import Fraction, NonNegative, Positive, settings
+from launcher.core.settings import Fraction, NonNegative, Positive, settings
 from launcher.spec.algorithm import Algorithm, Batch, Loss, Mean, Output, Told, Total, alone
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from launcher.algorithms import ops
 from launcher.algorithms.grpo import GRPO
-from launcher.settings import Fraction, Positive, settings
+from launcher.core.settings import Fraction, Positive, settings
 from launcher.spec.algorithm import Batch, Output
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from launcher.algorithms.dpo import DPO, Smoothing
 from launcher.algorithms.gspo import GSPO
-from launcher.settings import Positive, settings
+from launcher.core.settings import Positive, settings
 from launcher.spec.algorithm import Batch, Loss, Mean, Output
 
 if TYPE_CHECKING:

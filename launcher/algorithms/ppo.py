@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from launcher.algorithms import ops
 from launcher.algorithms.grpo import AboveOne
-from launcher.settings import AtLeastOne, Fraction, NonNegative, Positive, Share, settings
+from launcher.core.settings import AtLeastOne, Fraction, NonNegative, Positive, Share, settings
 from launcher.spec.algorithm import Algorithm, Batch, Loss, Mean, Output, Told, Total, alone
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from launcher.algorithms import ops
-from launcher.settings import settings
+from launcher.core.settings import settings
 from launcher.spec.algorithm import Algorithm, Batch, Loss, Mean, Output
 
 if TYPE_CHECKING:

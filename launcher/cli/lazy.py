@@ -19,7 +19,7 @@ class Entry:
 
     name: str
     at: str
-    """`module:function` below `launcher.cli`, or `module:app` of commands of its own."""
+    """`module:function` below `launcher.cli.commands`, or `module:app` of commands of its own."""
     help: str
     """The first sentence of its own help, which the group's help shows without loading it."""
 
@@ -41,11 +41,11 @@ def group(*entries: Entry) -> type[TyperGroup]:
 
 
 def load(name: str, at: str) -> Any:
-    """The command `name` itself, from `module:attribute` below `launcher.cli`."""
+    """The command `name` itself, from `module:attribute` below `launcher.cli.commands`."""
     module, _, attribute = at.partition(":")
     gc.disable()  # what a module holds is no garbage, and looking for some takes a tenth of the time
     try:
-        found: typer.Typer | Callable[..., Any] = getattr(import_module(f"launcher.cli.{module}"), attribute)
+        found: typer.Typer | Callable[..., Any] = getattr(import_module(f"launcher.cli.commands.{module}"), attribute)
     finally:
         gc.enable()
     if isinstance(found, typer.Typer):

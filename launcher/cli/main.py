@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from launcher import __version__
-from launcher.cli.blotting import blotting
 from launcher.cli.lazy import Entry, group
+from launcher.cli.redacted_streams import blotting
 
 COMMANDS = (
     Entry("train", "train:train", "Start a run and follow it to its end."),

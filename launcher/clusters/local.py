@@ -18,10 +18,10 @@ from launcher.clusters.gpu_use import gpu_of
 from launcher.clusters.spare import Process, Spare, begin
 from launcher.clusters.standing import STACK, stacks
 from launcher.clusters.usage import Meter
-from launcher.events import Event, Usage
-from launcher.machine import LOOPBACK, free_ports
-from launcher.problems import said
-from launcher.settings import settings
+from launcher.core.events import Event, Usage
+from launcher.core.machine import LOOPBACK, free_ports
+from launcher.core.problems import said
+from launcher.core.settings import settings
 from launcher.spec.cluster import Cluster, Failure, Stack, first_failure
 from launcher.spec.engine import Plan
 from launcher.spec.hardware import Hardware
@@ -172,7 +172,7 @@ class LocalJob:
 
 def sieve(pipes: list[tuple[int, int]], logs: list[Path], environment: dict[str, str]) -> subprocess.Popen[bytes]:
     """The process that reads all `pipes` into their `logs`; their reading ends are its own from here on."""
-    argv = [sys.executable, "-P", "-m", "launcher.sieve"]
+    argv = [sys.executable, "-P", "-m", "launcher.core.log_redactor"]
     for (source, _), log in zip(pipes, logs, strict=True):
         argv += [str(source), str(log)]
     with logs[0].open("ab") as own:

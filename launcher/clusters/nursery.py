@@ -35,8 +35,8 @@ from typing import NoReturn
 os.environ["SPT_NOENV"] = "1"  # a fork's title may not stand where its variables are: by these a node knows its own
 from setproctitle import setproctitle
 
-from launcher import machine
 from launcher.clusters.spare import MODULE
+from launcher.core import machine
 
 IDLE_S = 60.0
 ASK_S = 5.0  # for a question to come whole

@@ -20,13 +20,13 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from launcher.bounded import json_of
 from launcher.clusters.local import Local
 from launcher.clusters.ray import Ray
 from launcher.clusters.slurm_script import Script
-from launcher.files import write_whole
-from launcher.problems import Problems, said
-from launcher.settings import AtLeastOne, Names, settings
+from launcher.core.bounded_parse import json_of
+from launcher.core.files import write_whole
+from launcher.core.problems import Problems, said
+from launcher.core.settings import AtLeastOne, Names, settings
 from launcher.spec.cluster import Cluster, Job
 from launcher.spec.engine import Plan
 from launcher.spec.hardware import Hardware

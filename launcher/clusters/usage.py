@@ -15,9 +15,9 @@ from pathlib import Path
 
 import psutil
 
-from launcher import machine
 from launcher.clusters.gpu_use import GpuUse, driver
-from launcher.events import Usage
+from launcher.core import machine
+from launcher.core.events import Usage
 
 
 class Meter:

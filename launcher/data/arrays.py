@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from launcher.data.recipes import MARK, NUMBER
+from launcher.data.known_datasets import MARK, NUMBER
 from launcher.spec.data import ROLES
 
 # Python's notion of blanks, so that a text is empty here where it is empty there.

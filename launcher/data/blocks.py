@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from launcher.data.plain import MAX_ROW_BYTES
-from launcher.problems import said
+from launcher.core.problems import said
+from launcher.data.value_checks import MAX_ROW_BYTES
 
 MAX_KEPT_BYTES = 64 * 2**20
 """A still longer line is not held in memory; it stays in its file only."""

@@ -20,9 +20,9 @@ from launcher.data import arrays
 from launcher.data.blocks import BOM, Block
 from launcher.data.files import Files
 from launcher.data.formats import ANSWERS
-from launcher.data.plain import MAX_ROW_BYTES
-from launcher.data.recipes import INSTRUCTIONS, SOURCES
-from launcher.data.written import types
+from launcher.data.known_datasets import INSTRUCTIONS, SOURCES
+from launcher.data.parquet_layout import types
+from launcher.data.value_checks import MAX_ROW_BYTES
 from launcher.spec.algorithm import Kind
 
 _CHAT = types("answers")["messages"]

@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from launcher.data import columns, written
+from launcher.data import columns, parquet_layout
 from launcher.data.blocks import Unread, blocks
 from launcher.data.columns import Taken
 from launcher.data.files import Files
-from launcher.data.plain import Unfit
 from launcher.data.refused import RefusedLog
 from launcher.data.rows import Found, Opened, batches, opened, rows_of, unread
+from launcher.data.value_checks import Unfit
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Refused, Split
 
@@ -62,7 +62,7 @@ class Converter:
         with ExitStack() as stack:
             out: _Groups | None = None
             for table, extras in self._pieces(names):
-                made = written.numbered(table, self._widened(extras), split, count)
+                made = parquet_layout.numbered(table, self._widened(extras), split, count)
                 count += made.num_rows
                 self.rows += made.num_rows
                 self.log.passed(made.num_rows)
@@ -75,7 +75,7 @@ class Converter:
             return extras
         have = {of.name: extras.field(place) for place, of in enumerate(extras.type)}
         if not have.keys() <= {of.name for of in self.extra}:
-            raise written.Wider(written.merged(self.extra, extras.type))
+            raise parquet_layout.Wider(parquet_layout.merged(self.extra, extras.type))
         parts = [
             have[of.name].cast(of.type) if of.name in have else pa.nulls(len(extras), of.type) for of in self.extra
         ]
@@ -177,7 +177,7 @@ class Converter:
         if isinstance(row, Refused):
             return row
         try:
-            return _Row(found, written.values_of(row, self.kind), dict(row.extra_info))
+            return _Row(found, parquet_layout.values_of(row, self.kind), dict(row.extra_info))
         except Unfit as unfit:
             return found.refused(str(unfit))
 
@@ -187,21 +187,23 @@ class Converter:
         if not any(extras):
             return list(range(len(rows)))
         try:
-            wider, fitting = written.widened(self.extra, extras), list(range(len(rows)))
+            wider, fitting = parquet_layout.widened(self.extra, extras), list(range(len(rows)))
         except Unfit:  # some row's; which ones shows when each is asked alone
             wider, fitting = self.extra, []
             for place, row in enumerate(rows):
                 try:
-                    wider = written.widened(wider, [row.extra])
+                    wider = parquet_layout.widened(wider, [row.extra])
                     fitting.append(place)
                 except Unfit as unfit:
                     self.log.keep(row.found.refused(str(unfit)))
         if wider != self.extra:
-            raise written.Wider(wider)
+            raise parquet_layout.Wider(wider)
         return fitting
 
     def _table(self, rows: Sequence[_Row]) -> Piece:
-        return written.table([row.made for row in rows], self.kind), pa.array([row.extra for row in rows], self.extra)
+        return parquet_layout.table([row.made for row in rows], self.kind), pa.array(
+            [row.extra for row in rows], self.extra
+        )
 
 
 class _Groups:

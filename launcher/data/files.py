@@ -12,12 +12,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Self
 
+from launcher.core.problems import Problems, nearest
+from launcher.core.settings import Names, settings
 from launcher.data.formats import to_row
-from launcher.data.plain import Unfit
-from launcher.data.recipes import Format, shaped
+from launcher.data.known_datasets import Format, shaped
 from launcher.data.rows import ENDINGS, Found, ending_problem, read_rows
-from launcher.problems import Problems, nearest
-from launcher.settings import Names, settings
+from launcher.data.value_checks import Unfit
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Dataset, Refused, Row, Split
 

@@ -22,8 +22,8 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
-from launcher.data.plain import Unfit, type_name
-from launcher.problems import nearest, shown
+from launcher.core.problems import nearest, shown
+from launcher.data.value_checks import Unfit, type_name
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import ROLES, Message, Row, Text
 

@@ -9,6 +9,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
 
+from launcher.core.problems import Problems, nearest, shown
+from launcher.core.settings import settings
 from launcher.data import prepare
 from launcher.data.files import Files
 from launcher.data.rows import ENDINGS
@@ -16,8 +18,6 @@ from launcher.hubs.choice import HubOrder
 from launcher.hubs.fetch import fetch, listing
 from launcher.hubs.progress import Progress as Fetched
 from launcher.hubs.repo import Listing, RemoteFile, is_id
-from launcher.problems import Problems, nearest, shown
-from launcher.settings import settings
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Dataset, Progress, Refused, Row, Split, Watch
 

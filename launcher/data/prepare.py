@@ -20,11 +20,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from launcher.bounded import json_of
+from launcher.core.bounded_parse import json_of
+from launcher.core.files import sync_path, write_whole
+from launcher.core.problems import Problems
 from launcher.data.files import Files, expand
 from launcher.data.refused import RefusedLog, kept_lines
-from launcher.files import sync_path, write_whole
-from launcher.problems import Problems
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Progress, Split, Watch
 
@@ -178,7 +178,7 @@ def _convert(
 ) -> None:
     """Fill the draft: its parquet files, what was refused, and the manifest."""
     from launcher.data.convert import Converter  # noqa: PLC0415  late: arrow takes half a second
-    from launcher.data.written import Wider  # noqa: PLC0415  late, as above
+    from launcher.data.parquet_layout import Wider  # noqa: PLC0415  late, as above
 
     splits: list[Split] = [split for split in get_args(Split) if names[split]]
     meter, extra = _Meter(known.name, sum(os.path.getsize(file) for file in known.sources), watch), None

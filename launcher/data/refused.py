@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-from launcher.files import Log
+from launcher.core.files import Log
 from launcher.spec.data import Refused
 
 T = TypeVar("T")

@@ -17,8 +17,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from launcher.problems import Problems
-from launcher.settings import AtLeastOne, Count, Share, settings
+from launcher.core.problems import Problems
+from launcher.core.settings import AtLeastOne, Count, Share, settings
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Dataset, Refused, Row, Split
 

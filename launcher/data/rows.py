@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from launcher.core.problems import said, shown
 from launcher.data.blocks import BOM, Block, Unread, blocks
-from launcher.data.plain import MAX_DEPTH, TOO_DEEP, Unfit, check, type_name
-from launcher.problems import said, shown
+from launcher.data.value_checks import MAX_DEPTH, TOO_DEEP, Unfit, check, type_name
 from launcher.spec.data import Refused
 
 ENDINGS = (".jsonl", ".json", ".ndjson", ".jsonl.gz", ".json.gz", ".ndjson.gz", ".parquet")

@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
+from launcher.core.problems import nearest, said, shown
+from launcher.core.settings import listed, settings
 from launcher.hubs.repo import Source, is_id
-from launcher.problems import nearest, said, shown
-from launcher.settings import listed, settings
 
 HubOrder = Annotated[tuple[Source, ...], BeforeValidator(listed), Field(min_length=1)]
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from launcher.core.problems import Problems
 from launcher.hubs import huggingface, manifest, modelscope, names
 from launcher.hubs.manifest import Manifest
 from launcher.hubs.progress import Board, Watch
 from launcher.hubs.repo import Kind, Listing, NetworkFaults, Patience, RemoteFile, Source, check_asked
-from launcher.problems import Problems
 
 HUBS = {"huggingface": huggingface, "modelscope": modelscope}
 

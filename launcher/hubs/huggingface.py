@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from launcher.core.problems import Problems, said, shown
 from launcher.hubs.repo import Address, Kind, Listing, NetworkFaults, Patience, RemoteFile
-from launcher.problems import Problems, said, shown
 
 ATTEMPTS = 3
 

@@ -19,12 +19,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from launcher.bounded import json_of
-from launcher.checkpoints import sha256
-from launcher.files import sync_path, write_whole
+from launcher.core.bounded_parse import json_of
+from launcher.core.checkpoints import sha256
+from launcher.core.files import sync_path, write_whole
+from launcher.core.problems import Problems, said
 from launcher.hubs import names
 from launcher.hubs.repo import RemoteFile
-from launcher.problems import Problems, said
 
 _POLL_S = 0.2
 

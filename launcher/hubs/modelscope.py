@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 
+from launcher.core.problems import Problems, shown
 from launcher.hubs.repo import Address, Kind, Listing, NetworkFaults, Patience, RemoteFile
-from launcher.problems import Problems, shown
 
 DEFAULT_REVISION = "master"
 

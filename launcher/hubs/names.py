@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
 
-from launcher.problems import shown
+from launcher.core.problems import shown
 
 OURS = ".rlrun"
 """The folder inside a downloaded folder that holds what is ours: lock, manifest, unfinished files."""

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from launcher.problems import Problems, shown
+from launcher.core.problems import Problems, shown
 
 Kind = Literal["model", "dataset"]
 Source = Literal["huggingface", "modelscope"]

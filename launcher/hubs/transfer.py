@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.files import sync_path
+from launcher.core.files import sync_path
+from launcher.core.problems import Problems
 from launcher.hubs import manifest, names, web
 from launcher.hubs.progress import Board
 from launcher.hubs.repo import Address, NetworkFaults, Patience, RemoteFile
 from launcher.hubs.web import Fault, Opened, OutOfRange, Refused
-from launcher.problems import Problems
 
 SOME = 1 << 20  # bytes that count as getting on
 MOST_ANEW = 3  # times that a file may begin from its first byte again

@@ -21,8 +21,8 @@ from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
+from launcher.core.problems import said, shown
 from launcher.hubs.repo import Address, Patience
-from launcher.problems import said, shown
 
 MAX_HOPS = 8
 LONGEST_WAIT_S = 60.0

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from launcher.core.problems import Problems, said
 from launcher.hubs import transfer, web
 from launcher.hubs.progress import Board, Watch
 from launcher.hubs.repo import NetworkFaults
 from launcher.hubs.transfer import Job, Stopped
-from launcher.problems import Problems, said
 
 LOOK_S = 0.1
 END_S = 2.0  # a worker that waits for an answer ends later, and writes nothing any more

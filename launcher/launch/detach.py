@@ -17,15 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from launcher import machine
 from launcher.clusters import slurm
 from launcher.clusters.nodes.reach import reach
 from launcher.clusters.ray.handed import NO_JOBS, hand_over
-from launcher.launch.folder import Folder, free_name, held, holder, writer_lives
-from launcher.launch.plan import ready
-from launcher.launch.resolve import resolve
+from launcher.config.resolve import resolve
+from launcher.core import machine
+from launcher.core.problems import Problems
 from launcher.launch.start import run_of
-from launcher.problems import Problems
+from launcher.preflight.plan import ready
+from launcher.runs.folder import Folder, free_name, held, holder, writer_lives
 from launcher.spec.run import RunSpec
 
 POLL_S, PATIENCE_S = 0.1, 60.0

@@ -6,13 +6,13 @@ import signal
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launcher import checkpoints
-from launcher.events import Ended, How
-from launcher.launch.attempts import End
-from launcher.launch.causes import MEND, Verdict, judge, left_by
-from launcher.launch.folder import Folder
+from launcher.core import checkpoints
+from launcher.core.events import Ended, How
 from launcher.launch.follow import Follower
-from launcher.launch.heed import SIGNALS, Asked
+from launcher.monitor.failure import MEND, Verdict, judge, left_by
+from launcher.runs.attempts import End
+from launcher.runs.folder import Folder
+from launcher.runs.stop_requests import SIGNALS, Asked
 from launcher.spec.cluster import Job
 from launcher.spec.run import RunSpec
 

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from launcher.events import Crashed, Event, WentOn, events_of, to_line
-from launcher.files import Log
-from launcher.launch.folder import Folder
-from launcher.launch.heed import Asked
-from launcher.launch.watchdog import Watch, stalled
-from launcher.monitor.lines import console_lines
+from launcher.core.events import Crashed, Event, WentOn, events_of, to_line
+from launcher.core.files import Log
+from launcher.core.state import RunState, Show, after, fold
+from launcher.monitor.console import console_lines
+from launcher.monitor.stall import Watch, stalled
+from launcher.runs.folder import Folder
+from launcher.runs.stop_requests import Asked
 from launcher.spec.cluster import Job
 from launcher.spec.engine import Engine
-from launcher.state import RunState, after, fold
 
 POLL_S = 0.05
 CRASHED_S = 30.0  # for a process that told why it cannot go on to end; some never do
 STACKS_S = 1.0  # for the processes to say where they stand
-
-Show = Callable[[RunState, list[Event], list[str]], None]
-"""Is told the state, the events that led to it, and their console lines; also without any, to keep a clock going."""
 
 
 @dataclass(frozen=True)

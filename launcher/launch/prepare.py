@@ -6,20 +6,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from launcher.core.problems import Problems
+from launcher.core.state import RunState, Show
 from launcher.hubs.choice import FromHub
 from launcher.hubs.progress import Progress
-from launcher.launch.follow import Show
 from launcher.models import store
 from launcher.models.pretrained import Pretrained
-from launcher.monitor.lines import Seldom
-from launcher.problems import Problems
+from launcher.monitor.console import Seldom
 from launcher.rewards.combined import Combined
 from launcher.rewards.model import RewardModel
 from launcher.spec.data import Progress as Rows
 from launcher.spec.data import Watch
 from launcher.spec.reward import Reward
 from launcher.spec.run import RunSpec
-from launcher.state import RunState
 
 
 def prepared(run: RunSpec, show: Show) -> RunSpec:

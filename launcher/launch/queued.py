@@ -6,15 +6,15 @@ import signal
 import time
 from dataclasses import replace
 
-from launcher.events import Event
-from launcher.launch.folder import Folder
-from launcher.launch.follow import Outcome, Show
-from launcher.launch.runs import Reader
-from launcher.monitor.lines import console_lines
-from launcher.problems import Problems
+from launcher.core.events import Event
+from launcher.core.problems import Problems
+from launcher.core.state import RunState, Show
+from launcher.launch.follow import Outcome
+from launcher.monitor.console import console_lines
+from launcher.runs.folder import Folder
+from launcher.runs.store import Reader
 from launcher.spec.cluster import Queued
 from launcher.spec.run import RunSpec
-from launcher.state import RunState
 
 LOOK_S = 0.5  # between two looks at the run's events
 ASK_S = 5.0  # between two questions to the queue, which all its users ask

@@ -8,15 +8,16 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from launcher.launch import lock, origin, start
-from launcher.launch.amend import put
-from launcher.launch.explain import explain
-from launcher.launch.folder import Folder, free_name
-from launcher.launch.follow import Outcome, Show
-from launcher.launch.grammar import setting
-from launcher.launch.plan import ready
-from launcher.problems import Problems
-from launcher.settings import from_node
+from launcher.config.amend import put
+from launcher.config.explain import explain
+from launcher.config.grammar import setting
+from launcher.core.problems import Problems
+from launcher.core.settings import from_node
+from launcher.core.state import Show
+from launcher.launch import fingerprints, provenance, start
+from launcher.launch.follow import Outcome
+from launcher.preflight.plan import ready
+from launcher.runs.folder import Folder, free_name
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_node
 
@@ -61,15 +62,15 @@ class Again:
 def again(folder: Folder, words: Sequence[str]) -> Again:
     """The run of `folder` under a free name beside it, with the settings that `words` change. Raises `Problems`
     where it cannot be read, or what it needs is not here any more."""
-    recorded = lock.read(folder)
+    recorded = provenance.read(folder)
     old = start.run_of(folder, [])
     run = _changed(folder, old, words)
     if found := _missing(run):
         raise Problems([*found, *_where_from(recorded, run)])
     # words may be the cure for what is not here any more; else what they change is no difference of the surroundings
-    now = lock.taken(run if _missing(old) else old, "", "")
+    now = provenance.taken(run if _missing(old) else old, "", "")
     differences = list(_settings(old, run))
-    if not lock.spec_is_as_written(folder, recorded):
+    if not provenance.spec_is_as_written(folder, recorded):
         differences.append(Difference("spec.yaml", "as it was locked", "changed since by hand"))
     return Again(run, [*differences, *_surroundings(recorded, now)])
 
@@ -126,7 +127,7 @@ def _settings(old: RunSpec, new: RunSpec) -> Iterator[Difference]:
 def _surroundings(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Difference]:
     """What two locks say differently, what matters most first. What the old one did not say is taken to be the same."""
     for what in ("data", "model", "reward"):
-        if not origin.same(old.get(what), new[what]):
+        if not fingerprints.same(old.get(what), new[what]):
             yield Difference(what, _origin(old[what]), _origin(new[what]), decides=True)
     for where, told in (("rlrun", "rlrun's source"), ("folder", "working folder's source")):
         if "code" in old and (old["code"] or {}).get(where) != new["code"][where]:

@@ -11,26 +11,28 @@ from pathlib import Path
 from pydantic import ValidationError
 from yaml import YAMLError
 
-from launcher.bounded import yaml_of
+from launcher.config import guard
+from launcher.config.amend import amended
+from launcher.config.explain import explain
+from launcher.core.bounded_parse import yaml_of
+from launcher.core.files import write_whole
+from launcher.core.problems import Problems, said
+from launcher.core.settings import from_node
+from launcher.core.state import RunState, Show
 from launcher.data.refused import RefusedLog
-from launcher.files import write_whole
-from launcher.launch import back, guard, runs
-from launcher.launch import lock as locks
-from launcher.launch.amend import amended
-from launcher.launch.checks import place
-from launcher.launch.checks.steps import largest_batch
-from launcher.launch.explain import explain
-from launcher.launch.folder import Folder, Lock, free_name, rewind, take, told_by
-from launcher.launch.follow import Outcome, Show
-from launcher.launch.plan import Ready, refuse_rows
+from launcher.launch import provenance as locks
+from launcher.launch import resume as back
+from launcher.launch.follow import Outcome
 from launcher.launch.prepare import prepared
 from launcher.launch.queued import hand_over
 from launcher.launch.supervise import Supervisor
-from launcher.problems import Problems, said
-from launcher.settings import from_node
+from launcher.preflight.checks import place
+from launcher.preflight.checks.steps import largest_batch
+from launcher.preflight.plan import Ready, refuse_rows
+from launcher.runs import store
+from launcher.runs.folder import Folder, Lock, free_name, rewind, take, told_by
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_node, to_yaml
-from launcher.state import RunState
 
 
 def start(ready: Ready, words: Sequence[str], show: Show) -> tuple[Folder, Outcome]:
@@ -75,7 +77,7 @@ def resume(folder: Folder, words: Sequence[str], show: Show) -> Outcome:
     found += [verdict.line for verdict in there if verdict.level == "FAIL"]
     if found := [*found, *guard.kept(to_node(run), found)]:
         raise Problems(found)
-    if run.cluster.queues and (waits := runs.queued(folder)):
+    if run.cluster.queues and (waits := store.queued(folder)):
         raise Problems([f"{folder.name}: is {waits}; rlrun stop {folder.path} would end it"])
     back.unchanged(run, folder)
     with Lock(folder) as lock:

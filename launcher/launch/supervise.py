@@ -8,17 +8,19 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from launcher import machine
-from launcher.events import Crashed, Event, Restarted, events_of
-from launcher.files import write_whole
-from launcher.launch import attempts, back, ending
-from launcher.launch.causes import MEND, NODE, Cause, Verdict
+from launcher.core import machine
+from launcher.core.events import Crashed, Event, Restarted, events_of
+from launcher.core.files import write_whole
+from launcher.core.problems import Problems
+from launcher.core.state import Show
+from launcher.launch import ending, resume
 from launcher.launch.ending import Ending
-from launcher.launch.folder import Folder, Lock, heard_of, written
-from launcher.launch.follow import POLL_S, Follower, Outcome, Show, follow
-from launcher.launch.heed import Asked, heeding
-from launcher.launch.watchdog import Watch
-from launcher.problems import Problems
+from launcher.launch.follow import POLL_S, Follower, Outcome, follow
+from launcher.monitor.failure import MEND, NODE, Cause, Verdict
+from launcher.monitor.stall import Watch
+from launcher.runs import attempts
+from launcher.runs.folder import Folder, Lock, heard_of, written
+from launcher.runs.stop_requests import Asked, heeding
 from launcher.spec.cluster import Job
 from launcher.spec.run import RunSpec
 
@@ -131,15 +133,15 @@ class Supervisor:
         most = self.run.trainer.max_restarts
         if end.verdict is None or not may_restart(end.verdict.cause, [], most):
             return None
-        newest, faults = back.newest(self.folder)
-        if back.step_of(newest) > step:
+        newest, faults = resume.newest(self.folder)
+        if resume.step_of(newest) > step:
             row.clear()
         if not may_restart(end.verdict.cause, row, most):
             return None
-        back.unchanged(self.run, self.folder)
+        resume.unchanged(self.run, self.folder)
         row.append(end.verdict.cause)
-        alerts = back.to(newest, faults, self.folder, self.run.engine)
-        step, cause = back.step_of(newest), end.verdict.cause.name
+        alerts = resume.to(newest, faults, self.folder, self.run.engine)
+        step, cause = resume.step_of(newest), end.verdict.cause.name
         return step, [Restarted(step=step, attempt=self.folder.next_attempt, cause=cause, why=end.why), *alerts]
 
 

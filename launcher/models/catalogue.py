@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.bounded import beginning, yaml_of
-from launcher.files import expanded
+from launcher.core.bounded_parse import beginning, yaml_of
+from launcher.core.files import expanded
+from launcher.core.problems import Problems, nearest, shown
+from launcher.core.settings import from_node
 from launcher.hubs import manifest
 from launcher.hubs.manifest import Manifest
 from launcher.models import config, size, store, weights
 from launcher.models.pretrained import Pretrained
-from launcher.problems import Problems, nearest, shown
-from launcher.settings import from_node
 from launcher.spec.model import Architecture
 
 _PRETRAINED = f"{Pretrained.__module__}.{Pretrained.__qualname__}"

@@ -8,9 +8,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from launcher.bounded import json_of
-from launcher.problems import said
-from launcher.settings import from_node
+from launcher.core.bounded_parse import json_of
+from launcher.core.problems import said
+from launcher.core.settings import from_node
 from launcher.spec.model import Architecture
 
 _PLAIN = (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
+from launcher.core.problems import Problems, shown
 from launcher.hubs.repo import Listing, RemoteFile
 from launcher.models.weights import ADAPTER, INDEX, PICKLES, SINGLE
-from launcher.problems import Problems, shown
 
 _TEXTS = re.compile(
     r"(config|generation_config|adapter_config|special_tokens_map|added_tokens|(video_)?preprocessor_config"

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-from launcher.checkpoints import newest_first, newest_verified
+from launcher.core.checkpoints import newest_first, newest_verified
+from launcher.core.problems import Problems, shown
+from launcher.core.settings import settings
 from launcher.hubs.choice import FromHub
 from launcher.models import config, weights
-from launcher.problems import Problems, shown
-from launcher.settings import settings
 from launcher.spec.model import Architecture, Model
 
 LAYOUTS = ("config.json", "adapter_config.json")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from launcher.settings import AtLeastOne, settings
+from launcher.core.settings import AtLeastOne, settings
 from launcher.spec.model import Architecture, Model
 
 SPECIAL_TOKENS = 3

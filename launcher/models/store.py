@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from launcher.files import expanded
+from launcher.core.files import expanded
+from launcher.core.problems import Problems, shown
 from launcher.hubs import huggingface, manifest
 from launcher.hubs.fetch import fetch, listing
 from launcher.hubs.progress import Watch
 from launcher.hubs.repo import Listing, RemoteFile, Source, check_asked
 from launcher.models import config, files, weights
-from launcher.problems import Problems, shown
 
 
 def root() -> Path:

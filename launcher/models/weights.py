@@ -8,9 +8,9 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from launcher.bounded import json_of
+from launcher.core.bounded_parse import json_of
+from launcher.core.problems import said, shown
 from launcher.hubs import names
-from launcher.problems import said, shown
 
 SINGLE, INDEX, ADAPTER = "model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors"
 PICKLES = (

@@ -23,12 +23,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from launcher.foreign import Fault
-from launcher.problems import said, shown
-from launcher.rewards.inside import sandbox
-from launcher.rewards.inside.tests import counted
+from launcher.core.problems import said, shown
+from launcher.core.settings import AtLeastOne, Positive, settings
+from launcher.core.user_code import Fault
 from launcher.rewards.pool import Pool, prompts
-from launcher.settings import AtLeastOne, Positive, settings
+from launcher.rewards.worker import sandbox
+from launcher.rewards.worker.tests import counted
 from launcher.spec.reward import Answer, Reward, Scores
 
 _FENCE = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)[^\n]*$", re.MULTILINE)

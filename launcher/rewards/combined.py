@@ -10,8 +10,8 @@ from typing import Annotated, Self
 
 from pydantic import Field
 
-from launcher.problems import nearest, shown
-from launcher.settings import Chosen, settings
+from launcher.core.problems import nearest, shown
+from launcher.core.settings import Chosen, settings
 from launcher.spec.reward import Answer, Reward, Scores, judged, part_name
 from launcher.spec.routes import ROUTES, route
 

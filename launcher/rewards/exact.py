@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from launcher.settings import settings
+from launcher.core.settings import settings
 from launcher.spec.reward import Answer, Reward
 
 

@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 from functools import cached_property
 
-from launcher.foreign import Fault
-from launcher.problems import said, shown
+from launcher.core.problems import said, shown
+from launcher.core.settings import AtLeastOne, Positive, settings
+from launcher.core.user_code import Fault
 from launcher.rewards.pool import Pool, prompts
-from launcher.settings import AtLeastOne, Positive, settings
 from launcher.spec.reward import Answer, Reward, Scores
 
 _SAID = r"(?:(?!</?think>|</?answer>).)*+"  # anything but a tag; possessive, so that a match takes one walk

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Literal
 
-from launcher.problems import shown
-from launcher.settings import Share, settings
+from launcher.core.problems import shown
+from launcher.core.settings import Share, settings
 from launcher.spec.reward import Answer, Reward
 
 # No part can match the same text in two ways, so an answer of a million characters takes one walk.

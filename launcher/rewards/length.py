@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from launcher.settings import AtLeastOne, Count, settings
+from launcher.core.settings import AtLeastOne, Count, settings
 from launcher.spec.reward import Answer, Reward
 
 Unit = Literal["characters", "words"]

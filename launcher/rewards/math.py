@@ -14,9 +14,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from launcher.foreign import Fault
+from launcher.core.settings import AtLeastOne, Positive, settings
+from launcher.core.user_code import Fault
 from launcher.rewards.pool import Died, Late, Pool, prompts
-from launcher.settings import AtLeastOne, Positive, settings
 from launcher.spec.reward import Answer, Reward, Scores
 
 _BOX = re.compile(r"\\(?:boxed|fbox)(?=\s*\{)")

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
+from launcher.core.settings import AtLeastOne, settings
 from launcher.hubs.choice import FromHub
-from launcher.settings import AtLeastOne, settings
 from launcher.spec.reward import Answer, Reward
 
 

@@ -19,8 +19,8 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
-from launcher.foreign import Fault
-from launcher.rewards.inside.frames import receive, send
+from launcher.core.user_code import Fault
+from launcher.rewards.worker.frames import receive, send
 from launcher.spec.reward import Answer
 
 LOAD_S = 120.0  # for what is imported; some rewards import torch
@@ -114,7 +114,7 @@ class _Worker:
         with theirs:
             self.channel = ours
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "launcher.rewards.inside.loop", self.kind, str(theirs.fileno())],
+                [sys.executable, "-P", "-m", "launcher.rewards.worker.loop", self.kind, str(theirs.fileno())],
                 stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()], start_new_session=True, env=self.env,
             )  # fmt: skip

@@ -17,12 +17,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from launcher.foreign import Fault
-from launcher.problems import nearest, said, shown
-from launcher.rewards.inside.python import MANY, ONE
+from launcher.core.problems import nearest, said, shown
+from launcher.core.settings import AtLeastOne, Positive, settings
+from launcher.core.user_code import Fault
 from launcher.rewards.pool import Pool, prompts
 from launcher.rewards.secret import in_mapping
-from launcher.settings import AtLeastOne, Positive, settings
+from launcher.rewards.worker.python import MANY, ONE
 from launcher.spec.reward import Answer, Reward, Scores
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -25,10 +25,10 @@ from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPResponse
 from typing import IO, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from launcher.problems import said, shown
+from launcher.core.problems import said, shown
+from launcher.core.redaction import named
+from launcher.core.settings import AtLeastOne, Count, Names, NonNegative, Positive, settings
 from launcher.rewards.secret import in_query
-from launcher.secrets import named
-from launcher.settings import AtLeastOne, Count, Names, NonNegative, Positive, settings
 from launcher.spec.reward import Answer, Reward, Scores
 
 LONGEST = 64 * 2**20  # bytes of a reply

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from launcher.secrets import named
+from launcher.core.redaction import named
 
 
 def in_query(url: str) -> list[str]:

@@ -10,8 +10,8 @@ from typing import Annotated, Protocol
 
 from pydantic import Field
 
-from launcher.events import Event, Usage
-from launcher.settings import NonNegative, settings
+from launcher.core.events import Event, Usage
+from launcher.core.settings import NonNegative, settings
 from launcher.spec.engine import Plan
 from launcher.spec.hardware import Hardware
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
-from launcher.settings import AtLeastOne, settings
+from launcher.core.settings import AtLeastOne, settings
 from launcher.spec.algorithm import Kind
 from launcher.spec.reward import Answer
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from launcher.events import Event
+from launcher.core.events import Event
 
 if TYPE_CHECKING:
     from launcher.spec.memory import Memory
@@ -54,6 +54,10 @@ class Engine(ABC):
     def reward(self, run: RunSpec) -> Reward:
         """The run's reward, ready to be asked here and now: where it has a network, that is loaded."""
         return run.reward
+
+    def cores(self) -> int:
+        """CPU cores that each of its processes computes on; 0 is its share of all of them."""
+        return 0
 
     def memory(self, run: RunSpec) -> Memory | None:
         """What the fullest of its processes holds in each phase; None where that cannot be known."""

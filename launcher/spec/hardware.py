@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from launcher.settings import AtLeastOne, Count, settings
+from launcher.core.settings import AtLeastOne, Count, settings
 
 GIB = 2**30
 LEAST = 0.99

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Literal, Self
 
-from launcher.settings import AtLeastOne, Count, Names, settings
+from launcher.core.settings import AtLeastOne, Count, Names, settings
 
 
 @settings

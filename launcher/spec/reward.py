@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Self, SupportsFloat
 
-from launcher.foreign import Fault, attempt
-from launcher.problems import shown
+from launcher.core.problems import shown
+from launcher.core.user_code import Fault, attempt
 
 LIMIT = 1e6
 """A score further from 0 is a mistake (a sentinel, an overflow): one such answer would drown its whole group."""

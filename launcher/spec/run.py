@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from launcher.metrics import HELD_OUT
-from launcher.settings import AtLeastOne, Chosen, Count, NonNegative, Positive, Share, settings
+from launcher.core.metrics import HELD_OUT
+from launcher.core.settings import AtLeastOne, Chosen, Count, NonNegative, Positive, Share, settings
 from launcher.spec.algorithm import Algorithm
 from launcher.spec.cluster import Cluster
 from launcher.spec.data import Dataset

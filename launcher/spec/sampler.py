@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
-from launcher.settings import AtLeastOne, NonNegative, Positive, settings
+from launcher.core.settings import AtLeastOne, NonNegative, Positive, settings
 from launcher.spec.hardware import Hardware
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import Any
 
 import yaml
 
-from launcher.bounded import yaml_of
-from launcher.settings import adapter, from_node
+from launcher.core.bounded_parse import yaml_of
+from launcher.core.settings import adapter, from_node
 from launcher.spec.run import RunSpec
 
 

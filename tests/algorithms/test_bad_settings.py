@@ -14,7 +14,7 @@ from launcher.algorithms.gspo import GSPO
 from launcher.algorithms.gspo_selfplay import GSPOSelfPlay
 from launcher.algorithms.ppo import PPO
 from launcher.algorithms.sft import SFT
-from launcher.settings import adapter, from_node
+from launcher.core.settings import adapter, from_node
 from launcher.spec.algorithm import Algorithm
 
 NAN, INF = float("nan"), float("inf")

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from launcher.cli.main import app
-from launcher.launch.resolve import resolve
+from launcher.config.resolve import resolve
 
 PAIR = {"prompt": "a", "chosen": "b", "rejected": "c"}
 PROMPT = {"prompt": "a", "reward_model": {"ground_truth": "3"}}

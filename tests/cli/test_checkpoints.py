@@ -13,9 +13,9 @@ from click.testing import Result
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
-from launcher.checkpoints import faults, name_of
 from launcher.cli.main import app
-from launcher.events import Step, events_of
+from launcher.core.checkpoints import faults, name_of
+from launcher.core.events import Step, events_of
 
 METRIC = "val-core/reverse/reward/mean@1"
 STEPS = ["trainer.total_training_steps=6", "trainer.save_freq=1", "trainer.test_freq=1", "trainer.keep_last=2"]

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from launcher import __version__
 from launcher.cli.main import app
-from launcher.events import Ended, Event, Loaded, Phase, Saved, Started, Step, to_line
+from launcher.core.events import Ended, Event, Loaded, Phase, Saved, Started, Step, to_line
 
 LOADED = Loaded(at=2.0, rows=8, refused=0, val_rows=0, val_refused=0, steps_per_epoch=4, steps=4)
 LINES = [f"step:{step} - train/loss:{5 - step}.0" for step in range(1, 5)]

@@ -34,7 +34,7 @@ def test_the_groups_help_names_all_and_loads_none() -> None:
     ran = subprocess.run([sys.executable, "-c", LOOK, "--help"], capture_output=True, text=True, check=True)
     assert all(f"│ {entry.name} " in ran.stdout for entry in COMMANDS)
     loaded = ran.stdout.splitlines()[-1]
-    assert "hydra" not in loaded and "launcher.launch" not in loaded and "launcher.cli.plan" not in loaded
+    assert "hydra" not in loaded and "launcher.launch" not in loaded and "launcher.cli.commands.plan" not in loaded
 
 
 def test_a_slip_is_named() -> None:

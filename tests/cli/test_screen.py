@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from launcher.cli import screen
-from launcher.cli.say import printable
-from launcher.cli.screen import picture, sparkline, watching
-from launcher.events import Ended, Event, Step, Usage
-from launcher.state import Curve, RunState
+from launcher.cli import live_view
+from launcher.cli.live_view import picture, sparkline, watching
+from launcher.cli.output import printable
+from launcher.core.events import Ended, Event, Step, Usage
+from launcher.core.state import Curve, RunState
 
 METRICS = {
     "critic/score/mean": 0.4375,
@@ -200,7 +200,7 @@ def test_where_there_is_no_terminal_lines_are_printed(capsys: pytest.CaptureFixt
 
 def test_on_a_terminal_the_picture_is_drawn_seldom_and_the_end_always(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(screen.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(live_view.time, "monotonic", lambda: now[0])
     times = 0
 
     def counted(state: RunState, _: float) -> str:
@@ -208,7 +208,7 @@ def test_on_a_terminal_the_picture_is_drawn_seldom_and_the_end_always(monkeypatc
         times += 1
         return f"step {state.step}"
 
-    monkeypatch.setattr(screen, "picture", counted)
+    monkeypatch.setattr(live_view, "picture", counted)
     step: list[Event] = [Step(step=1, metrics={})]
     with watching(Console(file=io.StringIO(), force_terminal=True)) as show:
         for _ in range(100):
@@ -232,7 +232,7 @@ class Gone(io.StringIO):
 
 
 def test_a_terminal_that_is_closed_does_not_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(screen, "REDRAW_S", 0.0)
+    monkeypatch.setattr(live_view, "REDRAW_S", 0.0)
     with watching(Console(file=Gone(), force_terminal=True, width=80)) as show:
         for _ in range(5):
             show(RUNNING, [], [])

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from launcher.events import Ended, Event, Loaded, Phase, Started, Step, to_line
-from launcher.launch import runs
-from launcher.launch.folder import Folder
-from launcher.state import RunState
+from launcher.core.events import Ended, Event, Loaded, Phase, Started, Step, to_line
+from launcher.core.state import RunState
+from launcher.runs import store
+from launcher.runs.folder import Folder
 
 BEGUN: list[Event] = [
     Started(at=time.time(), run="p/r", algorithm="GRPO", processes=1),
@@ -122,7 +122,7 @@ def test_where_there_is_no_terminal_lines_are_printed(run: Written, tmp_path: Pa
 
 
 def test_a_reader_goes_on_where_it_was_and_begins_again_where_the_log_was_cut(run: Written) -> None:
-    reader = runs.Reader(run.folder.events)
+    reader = store.Reader(run.folder.events)
     assert (reader.look().status, reader.look().phase) == ("running", "rollout")
     run.tell(*(Step(step=step, metrics={}) for step in (1, 2, 3)))
     assert (reader.look().step, len(reader.look().marks)) == (3, 3)
@@ -139,7 +139,7 @@ def test_a_reader_goes_on_where_it_was_and_begins_again_where_the_log_was_cut(ru
 
 
 def test_a_reader_waits_for_a_log(tmp_path: Path) -> None:
-    reader = runs.Reader(tmp_path / "events.jsonl")
+    reader = store.Reader(tmp_path / "events.jsonl")
     assert reader.look() == RunState()
     (tmp_path / "events.jsonl").write_text(to_line(BEGUN[0]) + "\n")
     assert reader.look().status == "running"

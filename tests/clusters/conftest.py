@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from launcher.machine import free_ports
+from launcher.core.machine import free_ports
 
 
 @pytest.fixture(scope="module")

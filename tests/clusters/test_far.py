@@ -22,8 +22,8 @@ from launcher.clusters.nodes.home import Home
 from launcher.clusters.nodes.ray_start import serves_jobs
 from launcher.clusters.ray import job_server, told
 from launcher.clusters.ray import outside as outside_node
-from launcher.foreign import Fault
-from launcher.launch.folder import Folder, holder
+from launcher.core.user_code import Fault
+from launcher.runs.folder import Folder, holder
 
 ENDLESS = ["algorithm=sft", "trainer.total_training_steps=100000", "trainer.test_freq=-1"]
 OUTSIDE = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]

@@ -20,10 +20,10 @@ from launcher.clusters.nodes.processes import DETACHED
 from launcher.clusters.nodes.ray_start import MARK, serves_jobs
 from launcher.clusters.ray import handed
 from launcher.clusters.ray.handed import NO_JOBS
+from launcher.core.redaction import learn
 from launcher.launch import detach
-from launcher.launch.folder import Folder, holder
-from launcher.launch.plan import Ready
-from launcher.secrets import learn
+from launcher.preflight.plan import Ready
+from launcher.runs.folder import Folder, holder
 
 ON_RAY = ["cluster=ray", "cluster.address=auto"]
 LONG = ["algorithm=sft", *ON_RAY, "trainer.test_freq=-1", "trainer.total_training_steps=3000", "trainer.save_freq=1000"]

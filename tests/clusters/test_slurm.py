@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from launcher.clusters.slurm import Slurm, SlurmJob, job_of
-from launcher.problems import Problems
+from launcher.core.problems import Problems
 from launcher.spec.engine import Plan, Process
 from launcher.spec.hardware import Hardware
 

@@ -18,7 +18,7 @@ import pytest
 from launcher.clusters import spare
 from launcher.clusters.spare import MODULE, Fork, Process, Spare, begin
 from launcher.clusters.usage import Meter
-from launcher.events import Usage
+from launcher.core.events import Usage
 
 BORN = """
 import os, signal, sys, time

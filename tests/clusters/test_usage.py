@@ -13,10 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from launcher import machine
 from launcher.clusters.local import Local, LocalJob
 from launcher.clusters.usage import Meter
-from launcher.events import Usage
+from launcher.core import machine
+from launcher.core.events import Usage
 from launcher.spec.engine import Plan, Process
 
 MB = 1 << 20

@@ -13,7 +13,7 @@ import pytest
 
 from launcher.data.files import Files
 from launcher.data.prepare import prepare, prepared
-from launcher.launch.check import check
+from launcher.tools.data_check import check
 
 COUNT = 500
 ROW = b'{"question": "%s", "answer": "%s"%s}'

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.data import columns, written
+from launcher.data import columns, parquet_layout
 from launcher.data.convert import Converter
 from launcher.data.files import Files
 from launcher.data.refused import RefusedLog
@@ -40,7 +40,7 @@ def converted(
                 try:
                     count = Converter(files, kind, log, lambda *_: None, extra).write([str(path)], "train", out)
                     break
-                except written.Wider as wider:
+                except parquet_layout.Wider as wider:
                     extra = wider.extra
     rows = pq.read_table(out).to_pylist() if count else []
     kept = [json.loads(line) for line in refused.read_text().splitlines()] if refused.exists() else []

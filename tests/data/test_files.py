@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from launcher.core.problems import Problems
+from launcher.core.settings import from_node
 from launcher.data.files import Files
 from launcher.data.refused import SHOWN, RefusedLog
-from launcher.problems import Problems
-from launcher.settings import from_node
 from launcher.spec.data import Refused, Row
 
 

@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from launcher.core.problems import Problems
 from launcher.data.files import Files
 from launcher.data.prepare import every, prepare, prepared, read_from, store
-from launcher.problems import Problems
 from launcher.spec.data import Progress, Row
 
 GSM8K = {"question": "1+1?", "answer": "1+1=2\n#### 2"}

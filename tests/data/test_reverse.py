@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from launcher.core.problems import Problems
 from launcher.data.reverse import DISTINCT, Reverse
-from launcher.problems import Problems
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Row, Split
 

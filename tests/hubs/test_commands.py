@@ -16,7 +16,7 @@ from click.testing import Result
 from rich.console import Console
 from typer.testing import CliRunner
 
-from launcher.cli.downloads import showing
+from launcher.cli.download_progress import showing
 from launcher.cli.main import app
 from launcher.hubs.progress import FileProgress, Progress
 

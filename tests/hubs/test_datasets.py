@@ -15,11 +15,11 @@ from huggingface_hub import constants
 from typer.testing import CliRunner
 
 from launcher.cli.main import app
+from launcher.config.resolve import resolve
+from launcher.core.problems import Problems
 from launcher.data.files import Files
 from launcher.data.hub import Hub
 from launcher.launch.prepare import prepared
-from launcher.launch.resolve import resolve
-from launcher.problems import Problems
 from launcher.spec.data import Message, Row
 
 GSM8K = [{"question": f"{n}+1?", "answer": f"Add.\n#### {n + 1:,}"} for n in range(4)]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from launcher.core.problems import Problems
 from launcher.hubs.repo import NetworkFaults
-from launcher.problems import Problems
 
 NAME, SIZE = "model.safetensors", 2_000_000
 CUT = ("cut", 1_500_000)

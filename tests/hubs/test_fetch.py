@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from huggingface_hub import constants
 
+from launcher.core.problems import Problems
 from launcher.hubs import manifest
 from launcher.hubs.fetch import fetch, listing
 from launcher.hubs.repo import NetworkFaults, Patience
-from launcher.problems import Problems
 
 NAME = "model.safetensors"
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from launcher.core.problems import Problems
 from launcher.hubs import names
 from launcher.hubs.fetch import fetch
 from launcher.hubs.repo import Listing, Patience, RemoteFile, check_asked, is_id
-from launcher.problems import Problems
 
 HOSTILE = {
     "leads out of its folder": ["../x", "a/../../x", "..", ".", "a/./b", "a/.."],

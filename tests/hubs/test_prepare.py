@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 import yaml
 
+from launcher.config.resolve import resolve
+from launcher.core.problems import Problems
+from launcher.core.state import RunState
 from launcher.launch.prepare import prepared
-from launcher.launch.resolve import resolve
 from launcher.models.pretrained import Pretrained
-from launcher.problems import Problems
 from launcher.rewards.combined import Auto, Weighted
 from launcher.rewards.model import RewardModel
 from launcher.spec.run import RunSpec
-from launcher.state import RunState
 
 CONFIG = {"model_type": "qwen3"}
 WEIGHTS = (2).to_bytes(8, "little") + b"{}"  # a safetensors file without tensors

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from huggingface_hub import snapshot_download
 
+from launcher.core.problems import Problems
 from launcher.hubs import manifest
 from launcher.models import store
-from launcher.problems import Problems
 
 CONFIG = json.dumps({"model_type": "qwen3"}).encode()
 BOTH = ["huggingface", "modelscope"]

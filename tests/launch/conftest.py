@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from launcher import checkpoints
-from launcher.engines.torch import MARK
-from launcher.events import Crashed, Event, Started, Step, Usage, events_of, to_line
-from launcher.launch import attempts, supervise
-from launcher.launch.folder import Folder, Lock
+from launcher.config.resolve import resolve
+from launcher.core import checkpoints
+from launcher.core.events import MARK, Crashed, Event, Started, Step, Usage, events_of, to_line
+from launcher.core.problems import Problems
+from launcher.core.settings import settings
+from launcher.launch import supervise
 from launcher.launch.follow import Outcome
-from launcher.launch.resolve import resolve
 from launcher.launch.supervise import Supervisor, pause_s
-from launcher.problems import Problems
-from launcher.settings import settings
+from launcher.runs import attempts
+from launcher.runs.folder import Folder, Lock
 from launcher.spec.cluster import Cluster, Stack
 from launcher.spec.engine import Plan
 from launcher.spec.run import RunSpec

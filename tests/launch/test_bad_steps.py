@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from launcher.checkpoints import sha256
-from launcher.events import Alert, Crashed, Ended, Step, events_of
+from launcher.core.checkpoints import sha256
+from launcher.core.events import Alert, Crashed, Ended, Step, events_of
 
 REWARD = """
 from launcher.rewards.exact import Exact

@@ -19,13 +19,13 @@ from typing import Any
 import psutil
 import pytest
 
-from launcher.events import Step, events_of
+from launcher.config.resolve import resolve
+from launcher.core.events import Step, events_of
+from launcher.core.problems import Problems
+from launcher.core.state import RunState, fold
 from launcher.launch import detach
-from launcher.launch.folder import Folder, holder
-from launcher.launch.resolve import resolve
-from launcher.problems import Problems
+from launcher.runs.folder import Folder, holder
 from launcher.spec.stored import to_yaml
-from launcher.state import RunState, fold
 
 RLRUN = [str(Path(sys.executable).parent / "rlrun")]
 LAST = 150

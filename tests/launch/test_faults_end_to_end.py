@@ -20,13 +20,13 @@ from typing import Any
 import psutil
 import pytest
 
-from launcher.checkpoints import faults
 from launcher.clusters.spare import NURSERY
-from launcher.events import Restarted, Stalled, Step, WentOn, events_of
-from launcher.launch import heed
-from launcher.launch.folder import Folder, holder
-from launcher.metrics import TIMES
-from launcher.state import RunState, fold
+from launcher.core.checkpoints import faults
+from launcher.core.events import Restarted, Stalled, Step, WentOn, events_of
+from launcher.core.metrics import TIMES
+from launcher.core.state import RunState, fold
+from launcher.runs import stop_requests
+from launcher.runs.folder import Folder, holder
 
 pytestmark = pytest.mark.slow
 
@@ -233,7 +233,7 @@ def ended(rlrun: Any, small: list[str], until: Callable[..., None]) -> dict[str,
         os.kill(workers(process.pid)[1], signal.SIGTERM)
 
     def elsewhere(process: subprocess.Popen[str]) -> None:
-        heed.ask(Folder(run), "save")
+        stop_requests.ask(Folder(run), "save")
 
     run, found = rlrun.run("asked"), {}
     for way in (launcher, group, second, elsewhere):
@@ -270,7 +270,7 @@ def test_and_resumes_to_the_same_result(
     newest = run / ended["elsewhere"][2].checkpoint
     assert not faults(newest)
     assert not (run / ".stop").exists()
-    heed.ask(Folder(run), "now")  # left behind by somebody who came too late
+    stop_requests.ask(Folder(run), "now")  # left behind by somebody who came too late
     ran = rlrun("train", "--resume", "asked")
     assert ran.returncode == 0, ran.stderr
     assert result(run, FEW) == result(rlrun.run("unasked"), FEW)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from launcher.core.events import Event, Stalled, Step, Usage, WentOn, events_of, to_line
 from launcher.engines.torch import Torch
-from launcher.events import Event, Stalled, Step, Usage, WentOn, events_of, to_line
-from launcher.launch import watchdog
-from launcher.launch.folder import Folder, rewind
 from launcher.launch.follow import Follower, follow
-from launcher.launch.heed import Asked
-from launcher.launch.watchdog import Watch
+from launcher.monitor import stall
+from launcher.monitor.stall import Watch
+from launcher.runs.folder import Folder, rewind
+from launcher.runs.stop_requests import Asked
 from launcher.spec.cluster import Stack
 
 
@@ -61,7 +61,7 @@ class Silent:
 
 def test_what_a_process_uses_is_no_sign_that_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that spins for ever in a deadlock is told of again and again, and is named all the same."""
-    monkeypatch.setattr(watchdog, "UNKNOWN_S", 0.2)
+    monkeypatch.setattr(stall, "UNKNOWN_S", 0.2)
     folder, job = Folder(tmp_path), Silent(0.8)
     with closing(Follower(folder, lambda *_: None)) as follower:
         assert follow(job, Torch(), follower, Watch(2.0, 0.0, [], time.monotonic()), Asked(job, folder)) == 0

@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
-from launcher.launch import plan, runs, start
-from launcher.launch.folder import Folder, take
-from launcher.launch.resolve import resolve
+from launcher.config.resolve import resolve
+from launcher.core.problems import Problems
+from launcher.launch import start
 from launcher.models import config
-from launcher.problems import Problems
+from launcher.preflight import plan
+from launcher.runs import store
+from launcher.runs.folder import Folder, take
 from launcher.spec.stored import to_yaml
 
 BASE = ["algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=4"]
@@ -86,7 +88,7 @@ EVENTS = [
 def test_hostile_events_are_told_as_damaged(line: str, here: Path) -> None:
     run = _with(here, "events.jsonl", line + "\n")
     began = time.process_time()
-    assert "damaged" in runs.see(Folder(run)).state.alert
+    assert "damaged" in store.see(Folder(run)).state.alert
     assert time.process_time() - began <= 1.0
 
 
@@ -95,7 +97,7 @@ def test_a_pipe_in_a_run_is_not_waited_for(name: str, here: Path) -> None:
     run = a_run(here)
     (run / name).unlink(missing_ok=True)
     os.mkfifo(run / name)
-    assert runs.see(Folder(run)).state.status == "failed"
+    assert store.see(Folder(run)).state.status == "failed"
 
 
 @pytest.mark.parametrize(
@@ -127,7 +129,7 @@ def test_a_new_run_follows_no_link(link: str, here: Path) -> None:
 @pytest.mark.parametrize("name", ["../x", "/etc", "a\0b", "a" * 300, "\u202e", "~nobody-here/x", "theirs\n", ".."])
 def test_names_of_no_run(name: str, here: Path) -> None:
     a_run(here)
-    assert "no run of that name" in refused(lambda: runs.find(name, here / "runs"))[0]
+    assert "no run of that name" in refused(lambda: store.find(name, here / "runs"))[0]
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json", "generation_config.json"])

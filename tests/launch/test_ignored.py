@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.launch.resolve import resolve
-from launcher.problems import Problems
+from launcher.config.resolve import resolve
+from launcher.core.problems import Problems
 
 GRPO = ["algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=4"]
 PPO = ["algorithm=ppo", "model=tiny", "data=reverse"]

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from launcher import checkpoints
-from launcher.launch import lock, origin, source
-from launcher.launch.folder import Folder
-from launcher.launch.resolve import resolve
+from launcher.config.resolve import resolve
+from launcher.core import checkpoints
+from launcher.core.problems import Problems
+from launcher.launch import fingerprints, provenance, source_version
 from launcher.models.pretrained import Pretrained
-from launcher.problems import Problems
 from launcher.rewards.python import Python
+from launcher.runs.folder import Folder
 from launcher.spec.stored import to_yaml
 
 RUN = resolve(["algorithm=grpo", "model=tiny", "data=reverse", "data.n_prompts=64", "data.n_val=8", "sampler.n=4"])
@@ -30,7 +30,7 @@ def cpu_s() -> float:
 
 def test_it_says_what_decides_a_result_and_costs_little() -> None:
     before = cpu_s()
-    taken = json.loads(json.dumps(lock.taken(RUN, to_yaml(RUN), "rlrun train x")))
+    taken = json.loads(json.dumps(provenance.taken(RUN, to_yaml(RUN), "rlrun train x")))
     assert cpu_s() - before < 0.5
     assert set(taken) == {
         "spec", "code", "python", "system", "packages", "installed", "hardware", "data", "model", "reward", "seed",
@@ -46,10 +46,10 @@ def test_it_says_what_decides_a_result_and_costs_little() -> None:
 def test_only_variables_that_change_numbers_are_written_down(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HF_TOKEN", "WANDB_API_KEY", "OMP_SECRET", "AWS_SECRET_ACCESS_KEY", "https_proxy"):
         monkeypatch.setenv(name, f"canary-{name}")
-    for name in lock.ENVIRONMENT:
+    for name in provenance.ENVIRONMENT:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    taken = lock.taken(RUN, "", "")
+    taken = provenance.taken(RUN, "", "")
     assert taken["environment"] == {"OMP_NUM_THREADS": "3"}
     assert "canary" not in json.dumps(taken)
 
@@ -60,15 +60,15 @@ def test_only_variables_that_change_numbers_are_written_down(monkeypatch: pytest
 def test_a_lock_that_is_none_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "lock.json").write_text(text, encoding="latin-1")
     with pytest.raises(Problems, match=r"lock.json: "):
-        lock.read(Folder(tmp_path))
+        provenance.read(Folder(tmp_path))
 
 
 def test_a_lock_of_an_older_version_is_read(tmp_path: Path) -> None:
     old = {"python": "3.11.7", "packages": {"torch": "2.13.0"}, "data": "d", "model": None, "seed": 0}
     (tmp_path / "lock.json").write_text(json.dumps(old))
     (tmp_path / "spec.yaml").write_text("seed: 0\n")
-    assert lock.read(Folder(tmp_path)) == old
-    assert lock.spec_is_as_written(Folder(tmp_path), old)  # it does not say what it was
+    assert provenance.read(Folder(tmp_path)) == old
+    assert provenance.spec_is_as_written(Folder(tmp_path), old)  # it does not say what it was
 
 
 # ---- which bytes a model is
@@ -82,7 +82,7 @@ def model(folder: Path, **files: bytes) -> Path:
 
 
 def files_of(folder: Path) -> str:
-    found = origin.of_model(Pretrained(path=str(folder)))
+    found = fingerprints.of_model(Pretrained(path=str(folder)))
     assert found
     return found["files"]
 
@@ -99,9 +99,9 @@ def test_a_folder_is_told_by_its_content(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", [0, 2**20 - 1, -1], ids=["the header", "its end", "the last byte"])
 def test_a_large_file_is_told_by_pieces(place: int, tmp_path: Path) -> None:
-    size = origin.WHOLE_BYTES + 12_345
+    size = fingerprints.WHOLE_BYTES + 12_345
     folder = model(tmp_path / "a", **{"model.safetensors": bytes(size)})
-    found, before = origin.of_folder(folder), files_of(folder)
+    found, before = fingerprints.of_folder(folder), files_of(folder)
     assert found and "8 pieces of 1 MiB" in found["hashed"], "what was not read is told"
     with (folder / "model.safetensors").open("r+b") as file:
         file.seek(place % size)
@@ -131,7 +131,7 @@ def test_a_checkpoint_is_told_by_its_manifest(tmp_path: Path) -> None:
             for number, of in enumerate([(b"w", b"1"), (b"w", b"2"), (b"v", b"1")])]  # fmt: skip
     first, same, other = map(files_of, made)
     assert first == same != other  # when it was saved does not count, its weights do
-    told = origin.of_folder(made[0])
+    told = fingerprints.of_folder(made[0])
     assert told and told["checkpoint"].endswith("0/checkpoints/step_000001")
 
 
@@ -148,18 +148,18 @@ def test_a_checkpoint_is_told_by_its_manifest(tmp_path: Path) -> None:
     ],
 )
 def test_when_two_origins_are_the_same(recorded: Any, now: Any, same: bool) -> None:
-    assert origin.same(recorded, now) is same
+    assert fingerprints.same(recorded, now) is same
 
 
 def test_a_reward_of_ones_own_is_told_by_its_file(tmp_path: Path) -> None:
     (tmp_path / "my.py").write_text("def f(*a): return 1.0\n")
     reward = Python(path=str(tmp_path / "my.py"), name="f")
-    before = origin.of_reward(reward)
+    before = fingerprints.of_reward(reward)
     (tmp_path / "my.py").write_text("def f(*a): return 2.0\n")
-    assert before and not origin.same(before, origin.of_reward(reward))
+    assert before and not fingerprints.same(before, fingerprints.of_reward(reward))
     (tmp_path / "my.py").unlink()
     with pytest.raises(Problems, match=r"reward.path: "):
-        origin.of_reward(reward)
+        fingerprints.of_reward(reward)
 
 
 # ---- which source
@@ -182,7 +182,7 @@ def repository(tmp_path: Path) -> Callable[..., str]:
 
 def test_changes_count_and_runs_do_not(repository: Callable[..., str], tmp_path: Path) -> None:
     def seen() -> dict[str, str] | None:
-        return source.around(tmp_path, tmp_path / "runs")
+        return source_version.around(tmp_path, tmp_path / "runs")
 
     commit = repository("rev-parse", "HEAD")
     assert seen() == {"commit": commit}
@@ -206,21 +206,21 @@ def test_no_program_that_the_repository_names_is_run(repository: Callable[..., s
         repository("config", name, "touch ran; true")
     (tmp_path / ".gitattributes").write_text("*.py diff=x\n")
     (tmp_path / "a.py").write_text("2\n")
-    assert (source.around(tmp_path, tmp_path / "runs") or {})["diff"]
+    assert (source_version.around(tmp_path, tmp_path / "runs") or {})["diff"]
     assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize("path", ["", "/nowhere"])
 def test_without_git_or_a_repository_there_is_none(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert source.around(tmp_path, tmp_path / "runs") is None
+    assert source_version.around(tmp_path, tmp_path / "runs") is None
     monkeypatch.setenv("PATH", path)
-    assert source.own() is None
+    assert source_version.own() is None
 
 
 def test_a_repository_without_a_commit(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
     (tmp_path / "a.py").write_text("1\n")
-    found = source.around(tmp_path, tmp_path / "runs")
+    found = source_version.around(tmp_path, tmp_path / "runs")
     assert found and found["commit"] == "none yet" and len(found["diff"]) == 64
 
 
@@ -229,7 +229,7 @@ def test_a_package_inside_another_repository_has_no_source_of_its_own(
 ) -> None:
     inside = tmp_path / ".venv" / "site-packages" / "launcher"
     inside.mkdir(parents=True)
-    monkeypatch.setattr(source, "PACKAGE", inside)
-    assert source.own() is None
-    monkeypatch.setattr(source, "PACKAGE", tmp_path / "launcher")
-    assert source.own() == {"commit": repository("rev-parse", "HEAD")}
+    monkeypatch.setattr(source_version, "PACKAGE", inside)
+    assert source_version.own() is None
+    monkeypatch.setattr(source_version, "PACKAGE", tmp_path / "launcher")
+    assert source_version.own() == {"commit": repository("rev-parse", "HEAD")}

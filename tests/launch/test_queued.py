@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from launcher.events import Ended, Event, Saved, Started, Step, to_line
-from launcher.launch import queued, runs
-from launcher.launch.folder import Folder
+from launcher.core.events import Ended, Event, Saved, Started, Step, to_line
+from launcher.core.problems import Problems
+from launcher.core.state import RunState
+from launcher.launch import queued
 from launcher.launch.queued import Watch
-from launcher.problems import Problems
-from launcher.state import RunState
+from launcher.runs import store
+from launcher.runs.folder import Folder
 
 BEGUN = Started(at=1.0, run="p/r", algorithm="SFT", processes=1)
 ONE, TWO = (Step(at=1.0 + n, step=n, metrics={"train/loss": 1.0}) for n in (1, 2))
@@ -143,7 +144,7 @@ def test_the_list_of_runs_knows_the_queue(
     events: list[Event], standing: str, status: str, tmp_path: Path, fake_slurm: Path
 ) -> None:
     (fake_slurm / "standing").write_text(standing)
-    state = runs.see(run_of(tmp_path, *events)).state
+    state = store.see(run_of(tmp_path, *events)).state
     assert state.status == status
     assert ("slurm job 12, " in state.why) == (status == "waiting")
 
@@ -151,6 +152,6 @@ def test_the_list_of_runs_knows_the_queue(
 def test_stop_asks_the_queue(tmp_path: Path, fake_slurm: Path) -> None:
     (fake_slurm / "standing").write_text("PENDING|Resources|")
     folder, began = run_of(tmp_path), time.monotonic()
-    assert runs.stop(folder, now=False) == "stopped, and slurm job 12 has left the queue"
+    assert store.stop(folder, now=False) == "stopped, and slurm job 12 has left the queue"
     assert (folder.path / "slurm" / "stop").exists() and time.monotonic() - began < 5
-    assert runs.stop(folder, now=False) == "was not running"
+    assert store.stop(folder, now=False) == "was not running"

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from launcher.events import events_of
-from launcher.launch import lock, rerun
-from launcher.launch.folder import Folder
-from launcher.launch.resolve import resolve
-from launcher.problems import Problems
+from launcher.config.resolve import resolve
+from launcher.core.events import events_of
+from launcher.core.problems import Problems
+from launcher.core.state import fold
+from launcher.launch import provenance, rerun
+from launcher.runs.folder import Folder
 from launcher.spec.stored import to_yaml
-from launcher.state import fold
 
 ROWS = '{"prompt": "ab>", "response": "ba"}\n' * 8
 
@@ -34,7 +34,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: list[str]) -> Fo
     folder = Folder(tmp_path / "runs/rlrun/first")
     folder.path.mkdir(parents=True)
     folder.spec.write_text(to_yaml(made))
-    lock.write(folder, made, to_yaml(made), "rlrun train")
+    provenance.write(folder, made, to_yaml(made), "rlrun train")
     return folder
 
 
@@ -43,7 +43,7 @@ def lines(folder: Folder, *words: str) -> list[str]:
 
 
 def relock(folder: Folder, **changes: object) -> None:
-    (folder.path / "lock.json").write_text(json.dumps({**lock.read(folder), **changes}))
+    (folder.path / "lock.json").write_text(json.dumps({**provenance.read(folder), **changes}))
 
 
 def test_where_nothing_is_different_nothing_is_said(run: Folder) -> None:
@@ -70,7 +70,7 @@ def test_where_nothing_is_different_nothing_is_said(run: Folder) -> None:
     ],
 )  # fmt: skip
 def test_each_difference_has_a_line(run: Folder, key: str, change: object, line: str) -> None:
-    now = lock.read(run)["code"]
+    now = provenance.read(run)["code"]
     relock(run, **{key: change})
     found = lines(run)
     if key == "code" and now["rlrun"] is None:  # rlrun is installed here, and no clone
@@ -80,7 +80,7 @@ def test_each_difference_has_a_line(run: Folder, key: str, change: object, line:
 
 
 def test_other_distributions_are_told_too(run: Folder) -> None:
-    installed = lock.read(run)["installed"]
+    installed = provenance.read(run)["installed"]
     changed = ["gone==1.0", *("typer==0.0.1" if line.startswith("typer==") else line for line in installed if
                               not line.startswith("rich=="))]  # fmt: skip
     relock(run, installed=changed)
@@ -95,7 +95,13 @@ def test_environment_that_is_new_is_told(run: Folder, monkeypatch: pytest.Monkey
 
 
 def test_a_lock_of_an_older_version_says_what_it_can(run: Folder) -> None:
-    old = {"python": "3.0", "packages": {"torch": "1.0"}, "data": lock.read(run)["data"], "model": None, "seed": 0}
+    old = {
+        "python": "3.0",
+        "packages": {"torch": "1.0"},
+        "data": provenance.read(run)["data"],
+        "model": None,
+        "seed": 0,
+    }
     (run.path / "lock.json").write_text(json.dumps(old))
     assert [line.split(":")[0] for line in lines(run)] == ["python", "torch"]
 
@@ -144,7 +150,7 @@ def test_another_model_is_refused_and_a_lost_one_is_named(run: Folder, tmp_path:
         made = resolve(["algorithm=sft", "model=hf", f"model.path={folder}", "data=reverse"])
         if not seen:
             run.spec.write_text(to_yaml(made))
-            lock.write(run, made, to_yaml(made), "")
+            provenance.write(run, made, to_yaml(made), "")
             assert rerun.again(run, []).refused == []
     assert rerun.again(run, []).refused[0].startswith(f"model: is not what the run began with, {folder} ")
     shutil.rmtree(folder)

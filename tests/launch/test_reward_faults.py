@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from launcher.events import Alert, Step, events_of
+from launcher.core.events import Alert, Step, events_of
 
 REWARD = """
 import os

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.engines.torch import MARK, Torch
-from launcher.events import (
+from launcher.core.events import (
+    MARK,
     Alert,
     Ended,
     Event,
@@ -22,7 +22,8 @@ from launcher.events import (
     WentOn,
     to_line,
 )
-from launcher.launch.folder import Folder, heard_of, rewind, told_by
+from launcher.engines.torch import Torch
+from launcher.runs.folder import Folder, heard_of, rewind, told_by
 
 STARTED = Started(at=1.0, run="p/a", algorithm="SFT", processes=1)
 LOADED = Loaded(at=2.0, rows=8, refused=0, val_rows=0, val_refused=0, steps_per_epoch=4, steps=4)

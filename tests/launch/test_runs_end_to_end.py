@@ -24,10 +24,10 @@ from typing import Any
 
 import pytest
 
-from launcher.checkpoints import faults, newest_verified, sha256
-from launcher.events import Alert, Ended, Saved, Step, events_of
-from launcher.launch.folder import Folder, holder
-from launcher.state import RunState, fold
+from launcher.core.checkpoints import faults, newest_verified, sha256
+from launcher.core.events import Alert, Ended, Saved, Step, events_of
+from launcher.core.state import RunState, fold
+from launcher.runs.folder import Folder, holder
 
 pytestmark = pytest.mark.slow
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from launcher.events import Crashed, Restarted, events_of
-from launcher.launch import attempts
-from launcher.launch.causes import CODE, KILLED, MEMORY, NODE, Cause
+from launcher.core.events import Crashed, Restarted, events_of
 from launcher.launch.supervise import may_restart, pause_s
+from launcher.monitor.failure import CODE, KILLED, MEMORY, NODE, Cause
+from launcher.runs import attempts
 
 KILL = {"steps": 3, "code": -9}
 DONE = {"steps": 6}

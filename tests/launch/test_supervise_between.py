@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from launcher.events import Alert
-from launcher.launch import attempts
+from launcher.core.events import Alert
+from launcher.core.problems import Problems
 from launcher.launch.supervise import Supervisor
-from launcher.problems import Problems
+from launcher.runs import attempts
 
 KILL = {"steps": 3, "code": -9}
 DONE = {"steps": 6}

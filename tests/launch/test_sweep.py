@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from launcher.launch import sweep
-from launcher.launch.grammar import Point
-from launcher.launch.resolve import resolve
-from launcher.launch.room import Needs, Room, needs, visible_gpus
-from launcher.problems import Problems
+from launcher.config.grammar import Point
+from launcher.config.resolve import resolve
+from launcher.core import machine
+from launcher.core.problems import Problems
+from launcher.launch.sweeps import points
+from launcher.preflight.capacity import Needs, Room, needs
 
 WORDS = ["algorithm=sft", "model=tiny", "data=reverse"]
 
@@ -24,7 +25,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def names(*differs: dict[str, str]) -> list[str]:
-    return sweep.names_of([Point((), each) for each in differs])
+    return points.names_of([Point((), each) for each in differs])
 
 
 @pytest.mark.parametrize(
@@ -54,48 +55,48 @@ def test_names_are_short_safe_and_all_different() -> None:
 
 
 def test_problems_go_by_the_words_that_make_them() -> None:
-    planned = sweep.plan([*WORDS, "optim.lr=1e-3,fast", "seed=0,1,x", "sampler.m=1"], None)
+    planned = points.plan([*WORDS, "optim.lr=1e-3,fast", "seed=0,1,x", "sampler.m=1"], None)
     assert len(planned) == 6 and all(each.problems for each in planned)
-    found = sweep.problems(planned)
+    found = points.problems(planned)
     assert [line for line in found if "'fast'" in line] == ["optim.lr=fast: optim.lr: got 'fast'; a number would do"]
     assert [line for line in found if "'x'" in line] == ["seed=x: seed: got 'x'; a whole number would do"]
     (common,) = [line for line in found if "sampler.m" in line]
     assert common.startswith("sampler.m: ")  # of all points: no point is named
     with pytest.raises(Problems):
-        sweep.begin([], None, planned, None)
+        points.begin([], None, planned, None)
     assert not Path("runs").exists()
 
 
 def test_what_fails_for_one_combination_only_names_it() -> None:
-    planned = sweep.plan([*WORDS, "data.train_batch_size=8,9", "hardware.nproc_per_node=1,2"], None)
+    planned = points.plan([*WORDS, "data.train_batch_size=8,9", "hardware.nproc_per_node=1,2"], None)
     assert [bool(each.problems) for each in planned] == [False, False, False, True]
-    (line,) = sweep.problems(planned)
+    (line,) = points.problems(planned)
     assert line.startswith("data.train_batch_size=9 hardware.nproc_per_node=2: data.train_batch_size: 9 rows do not")
 
 
 def test_points_that_no_words_tell_from_the_others_are_named_each() -> None:
     every = [Point((), {"a": a, "b": b}) for a in "01" for b in "01"]
     wrong = [["x: y"], [], [], ["x: y"]]
-    planned = [sweep.Planned(point, "", None, lines) for point, lines in zip(every, wrong, strict=True)]
-    assert sweep.problems(planned) == ["a=0 b=0: x: y", "a=1 b=1: x: y"]
+    planned = [points.Planned(point, "", None, lines) for point, lines in zip(every, wrong, strict=True)]
+    assert points.problems(planned) == ["a=0 b=0: x: y", "a=1 b=1: x: y"]
 
 
 def test_equal_surroundings_are_judged_once() -> None:
     judged = []
-    sweep.plan([*WORDS, "optim.lr=1e-3,1e-4", "seed=0,1,2"], None, judge=lambda run: judged.append(run) or [])
+    points.plan([*WORDS, "optim.lr=1e-3,1e-4", "seed=0,1,2"], None, judge=lambda run: judged.append(run) or [])
     assert len(judged) == 1
-    sweep.plan([*WORDS, "data.train_batch_size=4,8"], None, judge=lambda run: judged.append(run) or [])
+    points.plan([*WORDS, "data.train_batch_size=4,8"], None, judge=lambda run: judged.append(run) or [])
     assert len(judged) == 3
 
 
-def begun(*words: str) -> sweep.Sweep:
+def begun(*words: str) -> points.Sweep:
     every = [*WORDS, *words]
-    return sweep.begin(every, None, sweep.plan(every, None), None)
+    return points.begin(every, None, points.plan(every, None), None)
 
 
 def test_the_record_is_read_back(here: Path) -> None:
     made = begun("seed=0,1")
-    assert made.path == here / "runs/rlrun/sft-llama-64x2-sweep1" and sweep.read(made.path) == made
+    assert made.path == here / "runs/rlrun/sft-llama-64x2-sweep1" and points.read(made.path) == made
     assert [entry.run for entry in made.points] == ["sft-llama-64x2-sweep1-seed_0", "sft-llama-64x2-sweep1-seed_1"]
     run = resolve(made.points[1].words)
     assert (run.seed, run.trainer.experiment_name) == (1, "sft-llama-64x2-sweep1-seed_1")
@@ -125,10 +126,10 @@ def test_each_sweep_gets_a_number_of_its_own() -> None:
 
 def test_the_same_words_again_find_the_sweep_that_is_not_done() -> None:
     first = begun("seed=0,1")
-    assert [found.path for found in sweep.unfinished([*WORDS, "seed=0,1"], first.path.parent)] == [first.path]
-    assert sweep.unfinished([*WORDS, "seed=0,2"], first.path.parent) == []
-    (first.path / sweep.FILE).write_text("{")  # damaged: nothing is said of it
-    assert sweep.unfinished([*WORDS, "seed=0,1"], first.path.parent) == []
+    assert [found.path for found in points.unfinished([*WORDS, "seed=0,1"], first.path.parent)] == [first.path]
+    assert points.unfinished([*WORDS, "seed=0,2"], first.path.parent) == []
+    (first.path / points.FILE).write_text("{")  # damaged: nothing is said of it
+    assert points.unfinished([*WORDS, "seed=0,1"], first.path.parent) == []
 
 
 @pytest.mark.parametrize(
@@ -137,14 +138,14 @@ def test_the_same_words_again_find_the_sweep_that_is_not_done() -> None:
 )
 def test_a_record_that_was_changed_is_refused(change: object) -> None:
     made = begun("seed=0,1")
-    node = json.loads((made.path / sweep.FILE).read_text())
+    node = json.loads((made.path / points.FILE).read_text())
     if isinstance(change, dict):
         node |= change
     else:
         node["points"][0][change] = "../../elsewhere"
-    (made.path / sweep.FILE).write_text(json.dumps(node))
+    (made.path / points.FILE).write_text(json.dumps(node))
     with pytest.raises(Problems, match=r"sweep.json: cannot be read"):
-        sweep.read(made.path)
+        points.read(made.path)
 
 
 # ---- room
@@ -188,7 +189,7 @@ def test_a_place_that_is_given_back_is_taken_again() -> None:
 )
 def test_gpus_that_were_given_to_us(told: str, found: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", told)
-    assert visible_gpus() == found
+    assert machine.visible_gpus() == found
 
 
 def test_what_a_run_needs() -> None:

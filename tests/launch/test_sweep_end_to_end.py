@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from launcher.checkpoints import faults
-from launcher.events import Step, events_of
-from launcher.launch.folder import Folder, holder
-from launcher.state import RunState, fold
+from launcher.core.checkpoints import faults
+from launcher.core.events import Step, events_of
+from launcher.core.state import RunState, fold
+from launcher.runs.folder import Folder, holder
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from launcher.engines.torch.tokenizer import characters
+from launcher.text.tokenizer import characters
 
 Make = Callable[..., Path]
 

@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from launcher.models.merge import merge
-from launcher.models.merge_plan import Asked
-from launcher.problems import Problems
+from launcher.core.problems import Problems
+from launcher.tools.merge.merge import merge
+from launcher.tools.merge.plan import Asked
 
 Make = Callable[..., Path]
 Ulps = Callable[[Tensor, Tensor], int]

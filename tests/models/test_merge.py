@@ -18,10 +18,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from launcher.checkpoints import write
-from launcher.models.merge import Merged, merge
-from launcher.models.merge_plan import Asked
-from launcher.problems import Problems
+from launcher.core.checkpoints import write
+from launcher.core.problems import Problems
+from launcher.tools.merge.merge import Merged, merge
+from launcher.tools.merge.plan import Asked
 
 Make = Callable[..., Path]
 Ulps = Callable[[Tensor, Tensor], int]

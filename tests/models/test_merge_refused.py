@@ -14,10 +14,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from launcher.models import written
-from launcher.models.merge import Merged, merge
-from launcher.models.merge_plan import Asked
-from launcher.problems import Problems
+from launcher.core.problems import Problems
+from launcher.tools.merge import output
+from launcher.tools.merge.merge import Merged, merge
+from launcher.tools.merge.plan import Asked
 
 Make = Callable[..., Path]
 KIND = "; models of one kind would do"
@@ -222,7 +222,7 @@ def test_places_that_will_not_do(plain: Make, w: Any, tmp_path: Path, monkeypatc
     assert refused("linear", [x, y], full / "mine" / "out") == [f"--out: {full}/mine is a file; a folder would do"]
     assert (full / "mine").read_text() == "kept"
     usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(written.shutil, "disk_usage", lambda _: usage._replace(free=1_000_000))
+    monkeypatch.setattr(output.shutil, "disk_usage", lambda _: usage._replace(free=1_000_000))
     assert refused("linear", [x, y], tmp_path / "out") == [
         f"--out: {tmp_path} has 1.0 MB free, and 1.0 MB are needed; more room would do"
     ]

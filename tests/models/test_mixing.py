@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from launcher.models import mixing
-from launcher.models.mixing import Linear, Method, Slerp, Task, Ties, smallest_kept
+from launcher.tools.merge import mixing
+from launcher.tools.merge.mixing import Linear, Method, Slerp, Task, Ties, smallest_kept
 
 Numbers = NDArray[np.float64]
 Tensor = Sequence[float] | Numbers

@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from launcher.engines.torch.load import load
-from launcher.launch.resolve import conf_dir
+from launcher.config.resolve import conf_dir
+from launcher.engines.torch.model.load import load
 from launcher.models import catalogue, size
 from launcher.models.config import architecture
 from launcher.models.scratch import Scratch

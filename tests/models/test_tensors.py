@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from launcher.models.tensors import (
+from launcher.core.problems import Problems
+from launcher.tools.merge.tensors import (
     BLOCK,
     FLOATS,
     Reader,
@@ -27,7 +28,6 @@ from launcher.models.tensors import (
     stored,
     widened,
 )
-from launcher.problems import Problems
 
 TORCH = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 EVERY16 = np.arange(1 << 16, dtype=np.uint16)
@@ -112,7 +112,7 @@ def test_a_tensor_that_is_not_finite_is_named(dtype: str, bad: float, tmp_path: 
 
 
 def test_it_is_named_wherever_in_the_file_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launcher.models.tensors.CHUNK", 64)
+    monkeypatch.setattr("launcher.tools.merge.tensors.CHUNK", 64)
     for place in (0, 15, 16, 999):
         spoilt = torch.ones(1000)
         spoilt[place] = float("nan")

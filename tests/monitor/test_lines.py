@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from launcher.events import (
+from launcher.core.events import (
     Alert,
     Crashed,
     Ended,
@@ -21,8 +21,8 @@ from launcher.events import (
     Step,
     WentOn,
 )
-from launcher.monitor.lines import Seldom, clock, compact, console_lines, number, progress_line, step_line
-from launcher.state import RunState, after
+from launcher.core.state import RunState, after
+from launcher.monitor.console import Seldom, clock, compact, console_lines, number, progress_line, step_line
 
 LOADED = {"rows": 60, "refused": 0, "val_rows": 0, "val_refused": 0, "steps_per_epoch": 7, "steps": 20}
 
@@ -170,7 +170,7 @@ def test_one_line_stays_one_line(event: Event) -> None:
 def test_a_line_is_due_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not at once, and after each line the seconds count anew."""
     now = [100.0]
-    monkeypatch.setattr("launcher.monitor.lines.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("launcher.monitor.console.time.monotonic", lambda: now[0])
     seldom, told = Seldom(), []
     for now[0] in (100.0, 104.9, 105.0, 109.9, 110.1):
         told.append(seldom.due())

@@ -13,7 +13,7 @@ import torch
 from trl.trainer import utils as trl
 from verl.utils import torch_functional as verl
 
-from launcher.engines.torch import head
+from launcher.engines.torch.model import head
 
 PEERS: dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any], Any]]] = {
     "TRL": (trl.selective_log_softmax, trl.entropy_from_logits),

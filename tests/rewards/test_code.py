@@ -16,7 +16,7 @@ import pytest
 
 from launcher.rewards.code import Code, code_of, equal_output
 from launcher.rewards.code import tests_of as read_tests  # another name: pytest collects what begins so
-from launcher.rewards.inside import sandbox
+from launcher.rewards.worker import sandbox
 from launcher.spec.reward import Answer, judged
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux" or bool(sandbox.missing()), reason="needs Landlock and seccomp")

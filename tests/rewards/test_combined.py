@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from launcher.launch.resolve import resolve
-from launcher.problems import Problems
+from launcher.config.resolve import resolve
+from launcher.core.problems import Problems
+from launcher.core.settings import settings
 from launcher.rewards.combined import Auto, Weighted
 from launcher.rewards.exact import Exact
 from launcher.rewards.format import Format
 from launcher.rewards.gsm8k import GSM8K
 from launcher.rewards.length import Length
 from launcher.rewards.model import RewardModel
-from launcher.settings import settings
 from launcher.spec.reward import Answer, Reward, judged
 
 WORDS = ["algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=2"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from launcher.foreign import Fault
+from launcher.core.user_code import Fault
 from launcher.rewards.pool import GIVE_UP, STARTS, Died, Late, Pool
 
 HANGS = """

@@ -18,11 +18,11 @@ from verl.utils.reward_score import default_compute_score
 
 from launcher.data.files import Files
 from launcher.data.prepare import prepare, read_from
-from launcher.engines.torch.tokens import Encoder, Pair, Tokens
 from launcher.rewards.gsm8k import GSM8K
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Message, Row
 from launcher.spec.reward import Answer
+from launcher.text.encoder import Encoder, Pair, Tokens
 
 TEMPLATE = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}"

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from launcher.engines.torch.vllm import VllmSampler
-from launcher.launch.resolve import resolve
+from launcher.config.resolve import resolve
+from launcher.engines.torch.rollout.vllm import VllmSampler
 from launcher.spec.hardware import Hardware
 
 if find_spec("vllm"):  # as a plan sets it for training processes, before anything of it is imported
@@ -21,15 +21,15 @@ import random
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from launcher.engines.torch import streams
-from launcher.engines.torch.batching import Limits
-from launcher.engines.torch.load import load
-from launcher.engines.torch.parallel import Parallel
-from launcher.engines.torch.policy import Policy
-from launcher.engines.torch.sources import collate
-from launcher.engines.torch.tokenizer import characters
-from launcher.engines.torch.trained import Trained
+from launcher.engines.torch.model.load import load
+from launcher.engines.torch.parallel.strategy import Parallel
+from launcher.engines.torch.rollout import random_streams
+from launcher.engines.torch.train.batching import Limits
+from launcher.engines.torch.train.optimizer import Trained
+from launcher.engines.torch.train.policy import Policy
+from launcher.engines.torch.train.sources import collate
 from launcher.models.scratch import Scratch
+from launcher.text.tokenizer import characters
 
 WORDS = ["algorithm=grpo", "data=reverse", "sampler=vllm", "sampler.n=2", "sampler.kv_cache_gb=0.06"]
 WORDS += ["data.max_prompt_length=320", "data.max_response_length=24"]  # longer than two blocks of its cache
@@ -62,7 +62,7 @@ class Beside:
 
     def answers(self, prompts: Sequence[list[int]], n: int = 1, temperature: float = 0.0, step: int = 1) -> list[Any]:
         with self.writer.awake():
-            return self.writer.sample(prompts, n, streams.keys(0, step, range(len(prompts)), n), temperature)
+            return self.writer.sample(prompts, n, random_streams.keys(0, step, range(len(prompts)), n), temperature)
 
     def trainer(self, prompts: Sequence[list[int]], answers: Sequence[Any]) -> list[list[float]]:
         """Log-probability of each token of the answers (one to each prompt), as the update computes it."""

@@ -11,8 +11,9 @@ import pytest
 pytest.importorskip("vllm")
 import torch
 
-from launcher.engines.torch import TorchSampler, streams
-from launcher.engines.torch.decode import Decoder, _cut_tail
+from launcher.engines.torch.rollout import random_streams
+from launcher.engines.torch.rollout.decode import Decoder, _cut_tail
+from launcher.engines.torch.rollout.sampler import TorchSampler
 
 Ids = Callable[..., list[list[int]]]
 Made = Callable[..., Any]
@@ -51,13 +52,13 @@ def test_log_probabilities_are_the_trainers_at_the_same_temperature(
 
 def test_an_answer_does_not_depend_on_its_company_and_siblings_differ(beside: Made, tiny: list[str], ids: Ids) -> None:
     made, prompts, n = beside(*tiny), ids(9, 3, 30, 9, 4), 3
-    keys = streams.keys(7, 1, range(len(prompts)), n)
+    keys = random_streams.keys(7, 1, range(len(prompts)), n)
     with made.writer.awake():
         whole = made.writer.sample(prompts, n, keys, 1.0)
         for row in (4, 1):
             alone = made.writer.sample([prompts[row]], n, keys[row * n : row * n + n], 1.0)
             assert [answer.tokens for answer in alone] == [answer.tokens for answer in whole[row * n : row * n + n]]
-        other = made.writer.sample(prompts, n, streams.keys(7, 2, range(len(prompts)), n), 1.0)
+        other = made.writer.sample(prompts, n, random_streams.keys(7, 2, range(len(prompts)), n), 1.0)
     assert len({tuple(answer.tokens) for answer in whole}) == len(whole)
     assert [answer.tokens for answer in other] != [answer.tokens for answer in whole]
 

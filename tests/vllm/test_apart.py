@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 pytest.importorskip("vllm")
-from launcher.events import Restarted, Step, events_of
-from launcher.metrics import TIMES
+from launcher.core.events import Restarted, Step, events_of
+from launcher.core.metrics import TIMES
 
 STEPS = 8
 WORDS = ["algorithm=grpo", "sampler=vllm", "sampler.n=4", "data=reverse", "data.n_prompts=64", "data.n_val=9"]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("vllm")
-from launcher.events import Step, events_of
+from launcher.core.events import Step, events_of
 
 WORDS = ["algorithm=grpo", "sampler=vllm", "sampler.n=8", "data=reverse", "data.n_prompts=64", "data.n_val=8"]
 WORDS += ["data.train_batch_size=8", "reward=length", "reward.high=3", "reward.margin=12", "optim.lr=3e-3"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("vllm")
-from launcher.problems import Problems
+from launcher.core.problems import Problems
 
 Ids = Callable[..., list[list[int]]]
 Made = Callable[..., Any]

@@ -21,13 +21,13 @@ from typing import TextIO
 
 import psutil
 
-from launcher import machine
 from launcher.clusters.nodes import processes
 from launcher.clusters.nodes.home import Home, Node, State, here
 from launcher.clusters.nodes.ray_start import taken
 from launcher.clusters.nodes.ssh import Host, Shell
-from launcher.problems import Problems, said
-from launcher.secrets import learn
+from launcher.core import machine
+from launcher.core.problems import Problems, said
+from launcher.core.redaction import learn
 
 PORT = 6379
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

@@ -18,9 +18,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from launcher.bounded import json_of
-from launcher.files import expanded, write_whole
-from launcher.problems import Problems
+from launcher.core.bounded_parse import json_of
+from launcher.core.files import expanded, write_whole
+from launcher.core.problems import Problems
 
 Phase = Literal["starting", "up", "waiting", "failed"]
 

@@ -21,11 +21,11 @@ from types import FrameType
 
 import psutil
 
-from launcher import machine
 from launcher.clusters.nodes import processes
 from launcher.clusters.nodes.home import Home, Node, Phase, State
 from launcher.clusters.nodes.ray_start import UP, argv, environment, taken
-from launcher.problems import said
+from launcher.core import machine
+from launcher.core.problems import said
 
 POLL_S, KNOCK_S, EVERY_S = 0.1, 2.0, 0.5
 START_S = 90.0  # Ray itself gives a node up after 30 s that it has not registered

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from launcher.clusters.nodes.home import Node
-from launcher.machine import free_ports
+from launcher.core.machine import free_ports
 
 MARK = "RLRUN_NODE"
 PYTHON = "RLRUN_PYTHON"

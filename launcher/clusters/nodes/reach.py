@@ -9,7 +9,7 @@ from pathlib import Path
 
 from launcher.clusters.nodes.home import here
 from launcher.clusters.nodes.ray_start import joined
-from launcher.problems import Problems, said
+from launcher.core.problems import Problems, said
 
 COPY = "a copy of the head's token"
 ELSEWHERE = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from launcher.problems import Problems, said, shown
+from launcher.core.problems import Problems, said, shown
 
 AT_ONCE = 32
 PATIENCE_S = 600.0

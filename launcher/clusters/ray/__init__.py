@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from launcher.clusters.ray.job import Asked, RayJob
-from launcher.settings import Positive, settings
+from launcher.core.settings import Positive, settings
 from launcher.spec.cluster import Cluster
 from launcher.spec.engine import Plan
 from launcher.spec.hardware import Hardware

@@ -2,7 +2,7 @@
 loads Ray. It reads rounds of requests as lines of JSON and writes what each node answers, so whoever started
 it waits by a pipe, and may end it: a connection to Ray can take minutes to fail.
 
-    > {"seconds": 60, "asked": {"<node id>": {"module": "launcher.launch.doctor.node", "text": "..."}}}
+    > {"seconds": 60, "asked": {"<node id>": {"module": "launcher.tools.doctor.node", "text": "..."}}}
     < {"node": "<node id>", "code": 0, "out": "...", "err": "..."}      or {"node": "<node id>", "lost": "why"}
 
 On a node `python -m module` is run with the Python and the environment of Ray's own workers there; the text is its
@@ -27,7 +27,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from launcher.clusters.nodes.home import here
 from launcher.clusters.nodes.processes import NO_NODE, has_raylet
-from launcher.foreign import Fault, attempt
+from launcher.core.user_code import Fault, attempt
 
 MOST = 1 << 20  # characters of an answer
 

@@ -21,12 +21,12 @@ from ray.exceptions import RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from launcher import machine
 from launcher.clusters.ray import offers
 from launcher.clusters.ray.job import FAR_S, Asked
 from launcher.clusters.ray.joining import join
 from launcher.clusters.ray.rank import Rank
-from launcher.foreign import Fault, attempt, shortened
+from launcher.core import machine
+from launcher.core.user_code import Fault, attempt, shortened
 from launcher.spec.cluster import Stack
 
 LOOK_S = 1.0  # between two looks at what is still missing

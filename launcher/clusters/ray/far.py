@@ -18,7 +18,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from launcher.clusters.nodes.processes import has_raylet
 from launcher.clusters.ray import outside, told
 from launcher.clusters.ray.told import Said, typed
-from launcher.foreign import Fault, attempt
+from launcher.core.user_code import Fault, attempt
 
 HEAD = "node:__internal_head__"  # a resource that Ray gives to that node alone
 LOOKS = ("watch", "logs")  # which end well whenever they are ended

@@ -25,8 +25,8 @@ from launcher.clusters.nodes.processes import DETACHED
 from launcher.clusters.nodes.ray_start import MARK, PYTHON
 from launcher.clusters.nodes.reach import ELSEWHERE, Reach
 from launcher.clusters.ray.job import CARRIED, PLACED
-from launcher.problems import said
-from launcher.secrets import blotted, variable
+from launcher.core.problems import said
+from launcher.core.redaction import blotted, variable
 
 NO_JOBS = 69  # exit code of the process of `hand_over` where there is no job
 OF_HEAD = ("RLRUN_CLUSTER", "PYTHONUNBUFFERED", *PLACED)

@@ -31,13 +31,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher import machine
 from launcher.clusters.local import sieve
 from launcher.clusters.nodes.processes import DETACHED
 from launcher.clusters.nodes.ray_start import TUNED
 from launcher.clusters.nodes.reach import reach
 from launcher.clusters.spare import MODULE, Spare, begin
-from launcher.events import Crashed, Event, Usage, Waiting
+from launcher.core import machine
+from launcher.core.events import Crashed, Event, Usage, Waiting
 from launcher.spec.cluster import Failure, Stack, first_failure
 from launcher.spec.engine import Plan
 

@@ -18,10 +18,10 @@ from urllib.parse import urlsplit
 from ray.dashboard.utils import get_address_for_submission_client
 from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 
-from launcher import machine
 from launcher.clusters.nodes.ray_start import PYTHON
-from launcher.foreign import Fault, attempt
-from launcher.problems import said
+from launcher.core import machine
+from launcher.core.problems import said
+from launcher.core.user_code import Fault, attempt
 
 T = TypeVar("T")
 KNOCK_S, ANSWER_S, SUBMIT_S = 3.0, 20.0, 90.0

@@ -15,7 +15,7 @@ from ray.job_submission import JobDetails, JobSubmissionClient
 
 from launcher.clusters.ray.handed import NO_JOBS
 from launcher.clusters.ray.job_server import NO_RLRUN, SUBMIT_S, answer, client, ended, entrypoint
-from launcher.foreign import Fault
+from launcher.core.user_code import Fault
 
 LOOK_S, SILENT_S = 0.5, 60.0
 NO_FILE = 66  # exit code of a job whose command is not to be read

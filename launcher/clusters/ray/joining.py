@@ -7,9 +7,9 @@ from typing import Any
 
 import ray
 
-from launcher import machine
 from launcher.clusters.ray.job import Asked
-from launcher.foreign import Fault, attempt
+from launcher.core import machine
+from launcher.core.user_code import Fault, attempt
 
 KNOCK_S = 2.0
 STORE = 100 * 2**20  # bytes of Ray's object store where it is ours: nothing goes through it

@@ -16,7 +16,7 @@ from launcher.clusters.nodes.processes import NO_NODE
 from launcher.clusters.nodes.reach import COPY
 from launcher.clusters.ray import told
 from launcher.clusters.ray.job_server import NO_RLRUN, SUBMIT_S, answer, client, ended, entrypoint
-from launcher.foreign import Fault, attempt
+from launcher.core.user_code import Fault, attempt
 
 NAME = "rlrun-asks-"
 """Begins the names of such jobs."""

@@ -13,9 +13,9 @@ from typing import Any
 
 import ray
 
-from launcher import machine
 from launcher.clusters.local import LocalJob
-from launcher.events import Usage
+from launcher.core import machine
+from launcher.core.events import Usage
 from launcher.spec.cluster import Stack
 from launcher.spec.engine import Plan, Process
 

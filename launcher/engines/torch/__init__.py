@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator
 
-from launcher.events import Alert, Event, from_line
-from launcher.problems import shown
+from launcher.core.events import MARK, Alert, Event, from_line
+from launcher.core.problems import shown
+from launcher.core.settings import Count, listed, settings
+from launcher.engines.torch.rollout.sampler import Colocated
 from launcher.rewards.model import RewardModel
-from launcher.settings import Count, listed, settings
 from launcher.spec.engine import Engine, Plan, Process
 from launcher.spec.memory import Memory
 from launcher.spec.reward import Reward
 from launcher.spec.run import RunSpec
-from launcher.spec.sampler import Sampler
-
-if TYPE_CHECKING:
-    from launcher.engines.torch.policy import Policy
-    from launcher.engines.torch.writer import Writer
-
-MARK = "@rlrun "
-"""Begins an event on a line of rank 0; lines without it are talk, and only kept."""
-
 
 MALLOC = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0:glibc.malloc.mxfast=0"}
 """For processes that compute on a CPU. glibc cuts an aligned tensor out of a larger hole, and keeps what is left over
@@ -35,42 +25,6 @@ MALLOC = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0:glibc.malloc.mxfast=0"}
 nothing as large again. Given back at once, it lets holes join: up to a quarter less memory, at the same speed."""
 
 Resting = Literal["weights", "reference", "critic", "reward"]
-
-
-@dataclass(frozen=True)
-class Beside:
-    """Bytes that another program takes beside the model under training."""
-
-    awake: int
-    """While answers are written."""
-    asleep: int
-    apart: int = 0
-    """In a process of its own, always."""
-
-
-class Colocated(Sampler, ABC):
-    """Answers are written in the training processes themselves, or in `n_gpus` of the sampler's own beside them."""
-
-    module: ClassVar[str] = ""
-    """What each of those processes runs."""
-
-    def beside(self, run: RunSpec) -> Beside | None:
-        """None where the model under training writes them itself."""
-        return None
-
-    @abstractmethod
-    def writer(self, run: RunSpec, policy: Policy) -> Writer:
-        """What gives the run's answers to this training process; every one must ask."""
-
-
-@settings
-class TorchSampler(Colocated):
-    """Samples from the model under training itself, without a second copy of the weights."""
-
-    def writer(self, run: RunSpec, policy: Policy) -> Writer:
-        from launcher.engines.torch.decode import Decoder  # noqa: PLC0415  it loads torch, which settings do not need
-
-        return Decoder(policy.model, self, run.data.max_response_length, policy.parallel)
 
 
 @settings
@@ -121,6 +75,9 @@ class Torch(Engine):
         from launcher.engines.torch import assemble  # noqa: PLC0415  it loads torch, which rules do not need
 
         return assemble.reward(run, assemble.device(run, self.num_threads))
+
+    def cores(self) -> int:
+        return self.num_threads
 
     def memory(self, run: RunSpec) -> Memory | None:
         from launcher.engines.torch import memory  # noqa: PLC0415  # it reads this class

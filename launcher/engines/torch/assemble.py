@@ -10,32 +10,35 @@ from pathlib import Path
 import torch
 from transformers.utils import logging as transformers_logging
 
-from launcher.checkpoints import name_of
+from launcher.core.checkpoints import name_of
+from launcher.core.events import Event, Loaded
+from launcher.core.problems import Problems
 from launcher.data.refused import RefusedLog
-from launcher.engines.torch import Colocated, Torch, rows, world
-from launcher.engines.torch.batching import Limits
-from launcher.engines.torch.evaluate import Validation
-from launcher.engines.torch.load import critic, load
-from launcher.engines.torch.loop import Schedule, Source, Training
-from launcher.engines.torch.mismatch import Mismatch
-from launcher.engines.torch.model import CausalLM
-from launcher.engines.torch.parallel import Parallel
-from launcher.engines.torch.policy import Policy
-from launcher.engines.torch.roles import FrozenCopy, Reference, WithoutAdapters
-from launcher.engines.torch.rows import Rows
-from launcher.engines.torch.save import Position, Saver, Validated, Written, position_of
-from launcher.engines.torch.scorer import at_work
-from launcher.engines.torch.sources import Demonstrations, Order, Rollouts
-from launcher.engines.torch.state import load_optimizers
-from launcher.engines.torch.tokens import Encoder
-from launcher.engines.torch.trained import Trained
-from launcher.engines.torch.writer import Writer
-from launcher.events import Event, Loaded
-from launcher.problems import Problems
+from launcher.engines.torch import Torch
+from launcher.engines.torch.model.load import critic, load
+from launcher.engines.torch.model.network import CausalLM
+from launcher.engines.torch.model.reference import FrozenCopy, Reference, WithoutAdapters
+from launcher.engines.torch.model.scorer import at_work
+from launcher.engines.torch.parallel import world
+from launcher.engines.torch.parallel.strategy import Parallel
+from launcher.engines.torch.rollout.generator import Writer
+from launcher.engines.torch.rollout.sampler import Colocated
+from launcher.engines.torch.train import rows
+from launcher.engines.torch.train.batching import Limits
+from launcher.engines.torch.train.loop import Schedule, Source, Training
+from launcher.engines.torch.train.mismatch import Mismatch
+from launcher.engines.torch.train.optimizer import Trained
+from launcher.engines.torch.train.policy import Policy
+from launcher.engines.torch.train.rows import Rows
+from launcher.engines.torch.train.save import Position, Saver, Validated, Written, position_of
+from launcher.engines.torch.train.sources import Demonstrations, Order, Rollouts
+from launcher.engines.torch.train.state import load_optimizers
+from launcher.engines.torch.train.validation import Validation
 from launcher.spec.algorithm import Told
 from launcher.spec.data import Split
 from launcher.spec.reward import Reward
 from launcher.spec.run import RunSpec
+from launcher.text.encoder import Encoder
 
 SPLITS: tuple[Split, ...] = ("train", "val")
 
@@ -72,7 +75,7 @@ def parts(run: RunSpec, device: torch.device, checkpoint: Path | None, refused: 
     sharded = engine.strategy == "fsdp2" and world.SIZE > 1
     parallel = Parallel()
     if sharded:
-        from launcher.engines.torch.sharded import Sharded  # noqa: PLC0415  # late: FSDP2 takes a while to import
+        from launcher.engines.torch.parallel.sharded import Sharded  # noqa: PLC0415  # late: FSDP2 takes a while to import
 
         parallel = Sharded(device, mixed=engine.mixed_precision, offload="weights" in engine.offload)
     mixed = engine.mixed_precision and not sharded  # FSDP2 has a number format of its own

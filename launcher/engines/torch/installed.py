@@ -17,7 +17,7 @@ BEGAN = time.perf_counter()
 import torch  # noqa: E402  # what is timed
 import torch.distributed as dist  # noqa: E402
 
-from launcher.foreign import Fault, attempt  # noqa: E402
+from launcher.core.user_code import Fault, attempt  # noqa: E402
 
 COMPANIONS = ("safetensors.torch", "tokenizers", "transformers", "peft")
 

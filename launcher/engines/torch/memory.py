@@ -11,8 +11,9 @@ from functools import cached_property
 
 from launcher.algorithms.grpo import GRPO
 from launcher.algorithms.ppo import PPO
-from launcher.engines.torch import Beside, Colocated, Torch
-from launcher.engines.torch.blocks import KEPT, LOGITS
+from launcher.engines.torch import Torch
+from launcher.engines.torch.model.blocks import KEPT, LOGITS
+from launcher.engines.torch.rollout.sampler import Beside, Colocated
 from launcher.engines.torch.workload import Workload
 from launcher.models import activations, size
 from launcher.models.activations import BYTES, Head, Numbers

@@ -13,10 +13,11 @@ import signal
 import sys
 from pathlib import Path
 
-from launcher import checkpoints
-from launcher.engines.torch import Torch, process
-from launcher.events import Event, Phase, Started
-from launcher.problems import Problems
+from launcher.core import checkpoints
+from launcher.core.events import Event, Phase, Started
+from launcher.core.problems import Problems
+from launcher.engines.torch import Torch
+from launcher.engines.torch.parallel import process
 from launcher.spec.run import RunSpec
 
 _asked: list[int] = []
@@ -45,7 +46,9 @@ def preload() -> None:
     """Load what every run needs, and touch no device."""
     gc.disable()  # importing makes no garbage, and looking for it would take a fifth of the time
     try:
-        from launcher.engines.torch import assemble, decode, world  # noqa: F401, PLC0415  # late: torch takes seconds
+        from launcher.engines.torch import assemble  # noqa: F401, PLC0415  # late: torch takes seconds
+        from launcher.engines.torch.parallel import world  # noqa: F401, PLC0415  # late: torch takes seconds
+        from launcher.engines.torch.rollout import decode  # noqa: F401, PLC0415  # late: torch takes seconds
     finally:
         gc.freeze()
         gc.enable()
@@ -66,7 +69,8 @@ def train(run: RunSpec, folder: Path, start: int) -> bool:
         tell(Phase(name="loading"))
 
     preload()
-    from launcher.engines.torch import assemble, world  # noqa: PLC0415  # late: torch takes seconds
+    from launcher.engines.torch import assemble  # noqa: PLC0415  # late: torch takes seconds
+    from launcher.engines.torch.parallel import world  # noqa: PLC0415  # late: torch takes seconds
 
     device = assemble.device(run, run.engine.num_threads if isinstance(run.engine, Torch) else 0)
     world.join(device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.engines.torch.blocks import pays, room
+from launcher.engines.torch.model.blocks import pays, room
 from launcher.models import config, size, weights
 from launcher.models.activations import BYTES
 from launcher.models.pretrained import Pretrained

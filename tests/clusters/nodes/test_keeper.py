@@ -17,8 +17,8 @@ import pytest
 
 from launcher.clusters.nodes import begin, processes
 from launcher.clusters.nodes.home import Home, Node
-from launcher.machine import free_ports
-from launcher.problems import Problems
+from launcher.core.machine import free_ports
+from launcher.core.problems import Problems
 
 pytestmark = pytest.mark.usefixtures("fake_ray")
 Until = Callable[..., None]

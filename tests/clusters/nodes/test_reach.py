@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher import machine
 from launcher.clusters.nodes.begin import own_address
 from launcher.clusters.nodes.reach import Reach, reach
-from launcher.problems import Problems
+from launcher.core import machine
+from launcher.core.problems import Problems
 
 VARIABLES = ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launcher.clusters.nodes.ssh import Host, Shell, hosts_of
-from launcher.problems import Problems
+from launcher.core.problems import Problems
 
 
 @pytest.mark.parametrize(

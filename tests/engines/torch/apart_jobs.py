@@ -14,19 +14,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from launcher.engines.torch import process, streams, world
-from launcher.engines.torch.batching import Limits
-from launcher.engines.torch.load import load
-from launcher.engines.torch.parallel import Parallel
-from launcher.engines.torch.policy import Policy
-from launcher.engines.torch.trained import Trained
-from launcher.engines.torch.vllm.asked import Asked
-from launcher.engines.torch.vllm.described import Described
-from launcher.engines.torch.vllm.link import Link
-from launcher.engines.torch.vllm.server import serve
-from launcher.engines.torch.writer import Sampled
-from launcher.launch.resolve import resolve
-from launcher.problems import Problems
+from launcher.config.resolve import resolve
+from launcher.core.problems import Problems
+from launcher.engines.torch.model.load import load
+from launcher.engines.torch.parallel import process, world
+from launcher.engines.torch.parallel.strategy import Parallel
+from launcher.engines.torch.rollout import random_streams
+from launcher.engines.torch.rollout.generator import Sampled
+from launcher.engines.torch.rollout.vllm.link import Link
+from launcher.engines.torch.rollout.vllm.messages import Asked
+from launcher.engines.torch.rollout.vllm.model_description import Described
+from launcher.engines.torch.rollout.vllm.server import serve
+from launcher.engines.torch.train.batching import Limits
+from launcher.engines.torch.train.optimizer import Trained
+from launcher.engines.torch.train.policy import Policy
 
 CPU = torch.device("cpu")
 RUN = ["algorithm=grpo", "data=reverse", "sampler=vllm", "sampler.n=2", "model=tiny"]
@@ -81,7 +82,7 @@ def trains(samplers: int, team: int) -> dict[str, Any]:
             next(iter(model.module.parameters())).data.add_(1.0)
         prompts = PROMPTS[world.RANK :: world.SIZE] if not (step and world.RANK) else []
         with writer.awake() as told:
-            keys = streams.keys(0, step, range(len(prompts)), 2)
+            keys = random_streams.keys(0, step, range(len(prompts)), 2)
             answers = writer.sample(prompts, 2, keys, 0.5)
         total = float(next(iter(writer.outgoing))[1].double().sum())
         expected = [

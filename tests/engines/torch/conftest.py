@@ -21,14 +21,14 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from launcher.engines.torch import world
-from launcher.engines.torch.attention import NAME
-from launcher.engines.torch.load import load
-from launcher.engines.torch.model import CausalLM
-from launcher.engines.torch.sources import collate
-from launcher.engines.torch.tokenizer import characters
+from launcher.engines.torch.model.attention import NAME
+from launcher.engines.torch.model.load import load
+from launcher.engines.torch.model.network import CausalLM
+from launcher.engines.torch.parallel import world
+from launcher.engines.torch.train.sources import collate
 from launcher.models.scratch import Scratch
 from launcher.spec.algorithm import Batch
+from launcher.text.tokenizer import characters
 
 CPU = torch.device("cpu")
 ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789>+-*/=., "  # 45 characters and 3 special tokens

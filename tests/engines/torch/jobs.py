@@ -18,26 +18,27 @@ from launcher.algorithms.gspo import GSPO
 from launcher.algorithms.gspo_selfplay import GSPOSelfPlay
 from launcher.algorithms.ppo import PPO
 from launcher.algorithms.sft import SFT
-from launcher.engines.torch import TorchSampler, world
-from launcher.engines.torch.batching import Limits
-from launcher.engines.torch.decode import Decoder
-from launcher.engines.torch.evaluate import Validation
-from launcher.engines.torch.load import critic, load
-from launcher.engines.torch.measure import Clock
-from launcher.engines.torch.model import CausalLM, Network
-from launcher.engines.torch.parallel import Parallel, whole_value
-from launcher.engines.torch.policy import Policy
-from launcher.engines.torch.roles import FrozenCopy, Reference, WithoutAdapters
-from launcher.engines.torch.rows import Rows
-from launcher.engines.torch.sharded import Sharded
-from launcher.engines.torch.sources import Order, Rollouts, _joined, collate, imitated
-from launcher.engines.torch.tokens import Pair, Tokens
-from launcher.engines.torch.trained import Trained
+from launcher.engines.torch.model.load import critic, load
+from launcher.engines.torch.model.network import CausalLM, Network
+from launcher.engines.torch.model.reference import FrozenCopy, Reference, WithoutAdapters
+from launcher.engines.torch.parallel import world
+from launcher.engines.torch.parallel.sharded import Sharded
+from launcher.engines.torch.parallel.strategy import Parallel, whole_value
+from launcher.engines.torch.rollout.decode import Decoder
+from launcher.engines.torch.rollout.sampler import TorchSampler
+from launcher.engines.torch.train.batching import Limits
+from launcher.engines.torch.train.measure import Clock
+from launcher.engines.torch.train.optimizer import Trained
+from launcher.engines.torch.train.policy import Policy
+from launcher.engines.torch.train.rows import Rows
+from launcher.engines.torch.train.sources import Order, Rollouts, _joined, collate, imitated
+from launcher.engines.torch.train.validation import Validation
 from launcher.models.scratch import Scratch
 from launcher.spec.algorithm import Algorithm, Batch, Told
 from launcher.spec.data import Row
 from launcher.spec.reward import Answer, Reward
 from launcher.spec.run import Optim
+from launcher.text.encoder import Pair, Tokens
 
 CPU = torch.device("cpu")
 PROMPTS, ANSWERS = 6, 4  # of a step

@@ -9,10 +9,10 @@ from types import ModuleType
 
 import torch
 
-from launcher.engines.torch.batching import Limits
-from launcher.engines.torch.load import load
-from launcher.engines.torch.policy import Policy
-from launcher.engines.torch.save import Position, Saver
+from launcher.engines.torch.model.load import load
+from launcher.engines.torch.train.batching import Limits
+from launcher.engines.torch.train.policy import Policy
+from launcher.engines.torch.train.save import Position, Saver
 from launcher.models.pretrained import Pretrained
 from launcher.models.scratch import Scratch
 

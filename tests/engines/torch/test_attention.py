@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from launcher.engines.torch.attention import NO_MASK, Call, Layout, _mask, attention
+from launcher.engines.torch.model.attention import NO_MASK, Call, Layout, _mask, attention
 
 D = 8  # of each head
 Segments = tuple[tuple[int, int], ...]  # (count, length) of sequences that are computed together

@@ -8,8 +8,8 @@ import time
 import pytest
 import torch
 
-from launcher.engines.torch.batching import Limits, Sizes, best_fit, evened, micro_batches
-from launcher.engines.torch.packing import pack
+from launcher.engines.torch.model.packing import pack
+from launcher.engines.torch.train.batching import Limits, Sizes, best_fit, evened, micro_batches
 from launcher.spec.algorithm import Batch
 
 LONGEST = 12

@@ -12,11 +12,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from launcher.engines.torch import TorchSampler, streams
-from launcher.engines.torch.decode import Decoder
-from launcher.engines.torch.model import CausalLM
-from launcher.engines.torch.writer import Sampled
-from launcher.problems import Problems
+from launcher.core.problems import Problems
+from launcher.engines.torch.model.network import CausalLM
+from launcher.engines.torch.rollout import random_streams
+from launcher.engines.torch.rollout.decode import Decoder
+from launcher.engines.torch.rollout.generator import Sampled
+from launcher.engines.torch.rollout.sampler import TorchSampler
 
 Ids = Callable[..., list[list[int]]]
 Entering = Callable[[CausalLM], list[tuple[int, int]]]
@@ -36,7 +37,7 @@ def greedy(decoder: Decoder, prompts: Sequence[list[int]], n: int = 1) -> list[S
 
 
 def drawn(decoder: Decoder, prompts: Sequence[list[int]], n: int = 1, step: int = 1) -> list[Sampled]:
-    return decoder.sample(prompts, n, streams.keys(0, step, range(len(prompts)), n), 1.0)
+    return decoder.sample(prompts, n, random_streams.keys(0, step, range(len(prompts)), n), 1.0)
 
 
 # ---- greedy
@@ -98,7 +99,7 @@ def test_siblings_of_a_greedy_answer_are_equal(n: int, tiny: Callable[..., Causa
 def test_an_answer_does_not_depend_on_its_company(name: str, family: Callable[..., Any], ids: Ids) -> None:
     model, _ = family(name)
     prompts, n = ids(*LENGTHS), 3
-    keys = streams.keys(7, 1, range(len(prompts)), n)
+    keys = random_streams.keys(7, 1, range(len(prompts)), n)
     whole = decoder(model).sample(prompts, n, keys, 1.0)
     assert len({len(answer.tokens) for answer in whole}) > 3
 
@@ -115,7 +116,7 @@ def test_an_answer_does_not_depend_on_its_company(name: str, family: Callable[..
         shares: dict[int, list[Sampled]] = {}
         for rank in range(count):
             mine = list(range(len(prompts)))[rank::count]
-            part = decoder(model).sample([prompts[i] for i in mine], n, streams.keys(7, 1, mine, n), 1.0)
+            part = decoder(model).sample([prompts[i] for i in mine], n, random_streams.keys(7, 1, mine, n), 1.0)
             shares |= {i: part[place * n : place * n + n] for place, i in enumerate(mine)}
         assert [answer for i in range(len(prompts)) for answer in shares[i]] == whole
 
@@ -160,7 +161,9 @@ def test_sampled_tokens_follow_the_softmax(
 ) -> None:
     model, plain = family("llama")
     (prompt,), n = ids(5), 8000
-    found = decoder(model, 1, max_num_seqs=n, **tail).sample([prompt], n, streams.keys(3, 1, [0], n), temperature)
+    found = decoder(model, 1, max_num_seqs=n, **tail).sample(
+        [prompt], n, random_streams.keys(3, 1, [0], n), temperature
+    )
     with torch.no_grad():
         logits = plain(input_ids=torch.tensor([prompt])).logits[0, -1]
     expected = kept_by_hand((logits / temperature).softmax(-1), **tail)
@@ -191,7 +194,7 @@ def test_the_second_token_follows_the_first(family: Callable[..., Any], ids: Ids
     """Conditional on the commonest first token, so that numbers of one stream are not used twice."""
     model, plain = family("llama")
     (prompt,), n = ids(5), 8000
-    found = decoder(model, 2, max_num_seqs=n).sample([prompt], n, streams.keys(3, 1, [0], n), 1.0)
+    found = decoder(model, 2, max_num_seqs=n).sample([prompt], n, random_streams.keys(3, 1, [0], n), 1.0)
     first = next(token for token, _ in Counter(a.tokens[0] for a in found).most_common() if token not in ENDS)
     count = Counter(answer.tokens[1] for answer in found if answer.tokens[0] == first)
     with torch.no_grad():

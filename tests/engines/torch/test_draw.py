@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from launcher.engines.torch.decode import _cut_tail, drawn
+from launcher.engines.torch.rollout.decode import _cut_tail, drawn
 
 
 @pytest.mark.parametrize(

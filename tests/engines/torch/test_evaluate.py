@@ -14,18 +14,19 @@ from torch import Tensor
 from launcher.algorithms.dpo import DPO
 from launcher.algorithms.grpo import GRPO
 from launcher.algorithms.sft import SFT
-from launcher.engines.torch import TorchSampler, world
-from launcher.engines.torch.batching import Limits
-from launcher.engines.torch.decode import Decoder
-from launcher.engines.torch.evaluate import Validation
-from launcher.engines.torch.model import CausalLM
-from launcher.engines.torch.roles import FrozenCopy
-from launcher.engines.torch.rows import Rows
-from launcher.engines.torch.tokens import Pair, Tokens
+from launcher.engines.torch.model.network import CausalLM
+from launcher.engines.torch.model.reference import FrozenCopy
+from launcher.engines.torch.parallel import world
+from launcher.engines.torch.rollout.decode import Decoder
+from launcher.engines.torch.rollout.sampler import TorchSampler
+from launcher.engines.torch.train.batching import Limits
+from launcher.engines.torch.train.rows import Rows
+from launcher.engines.torch.train.validation import Validation
 from launcher.rewards.exact import Exact
 from launcher.spec.algorithm import Algorithm
 from launcher.spec.data import Row
 from launcher.spec.reward import Answer, Reward
+from launcher.text.encoder import Pair, Tokens
 
 Ids = Callable[..., list[list[int]]]
 WILSON = {f"val-aux/a/reward/wilson95_{end}@1" for end in ("low", "high")}

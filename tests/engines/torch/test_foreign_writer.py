@@ -13,19 +13,19 @@ import pytest
 import torch
 
 from launcher.algorithms.gspo_selfplay import GSPOSelfPlay
-from launcher.engines.torch.batching import Limits
-from launcher.engines.torch.measure import Clock
-from launcher.engines.torch.mismatch import Mismatch
-from launcher.engines.torch.model import CausalLM
-from launcher.engines.torch.policy import Policy, _empty
-from launcher.engines.torch.rows import Rows
-from launcher.engines.torch.sources import Order, Rollouts
-from launcher.engines.torch.tokens import Pair, Tokens
-from launcher.engines.torch.writer import Sampled, Writer
+from launcher.engines.torch.model.network import CausalLM
+from launcher.engines.torch.rollout.generator import Sampled, Writer
+from launcher.engines.torch.train.batching import Limits
+from launcher.engines.torch.train.measure import Clock
+from launcher.engines.torch.train.mismatch import Mismatch
+from launcher.engines.torch.train.policy import Policy, _empty
+from launcher.engines.torch.train.rows import Rows
+from launcher.engines.torch.train.sources import Order, Rollouts
 from launcher.spec.algorithm import Batch
 from launcher.spec.data import Row
 from launcher.spec.reward import Answer, Reward
 from launcher.spec.sampler import Sampler
+from launcher.text.encoder import Pair, Tokens
 
 CPU = torch.device("cpu")
 

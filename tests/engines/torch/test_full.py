@@ -12,15 +12,15 @@ import torch
 
 from launcher.algorithms.dapo import DAPO
 from launcher.algorithms.grpo import GRPO
-from launcher.engines.torch import TorchSampler
-from launcher.engines.torch.decode import Decoder
-from launcher.engines.torch.measure import Clock
-from launcher.engines.torch.rows import Rows
-from launcher.engines.torch.sources import Order, Rollouts
-from launcher.engines.torch.tokens import Tokens
+from launcher.engines.torch.rollout.decode import Decoder
+from launcher.engines.torch.rollout.sampler import TorchSampler
+from launcher.engines.torch.train.measure import Clock
+from launcher.engines.torch.train.rows import Rows
+from launcher.engines.torch.train.sources import Order, Rollouts
 from launcher.spec.algorithm import Algorithm, Batch
 from launcher.spec.data import Row
 from launcher.spec.reward import Answer, Reward
+from launcher.text.encoder import Tokens
 
 ROWS, BATCH, N = 16, 6, 2
 

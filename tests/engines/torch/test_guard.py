@@ -13,9 +13,9 @@ from torch import Tensor
 
 from launcher.algorithms.dapo import DAPO
 from launcher.algorithms.sft import SFT
-from launcher.engines.torch.batching import Limits
-from launcher.engines.torch.measure import Clock
-from launcher.engines.torch.policy import Policy, Update
+from launcher.engines.torch.train.batching import Limits
+from launcher.engines.torch.train.measure import Clock
+from launcher.engines.torch.train.policy import Policy, Update
 from launcher.spec.algorithm import Batch, Loss, Output
 
 BAD = (math.nan, math.inf, -math.inf)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from launcher.engines.torch import head
-from launcher.engines.torch.head import Scores, of_hidden, of_logits
+from launcher.engines.torch.model import head
+from launcher.engines.torch.model.head import Scores, of_hidden, of_logits
 
 M, H, V = 7, 5, 11
 TARGET = torch.tensor([0, 3, 10, 3, 7, 1, 9])

@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 import torch
 
-from launcher import checkpoints
 from launcher.algorithms.sft import SFT
-from launcher.engines.torch.batching import Limits
-from launcher.engines.torch.load import load
-from launcher.engines.torch.loop import Schedule, Training
-from launcher.engines.torch.policy import Policy
-from launcher.engines.torch.save import Position, Saver, Validated, Written, position_of
-from launcher.events import Alert, Event, Step
-from launcher.launch.resolve import resolve
+from launcher.config.resolve import resolve
+from launcher.core import checkpoints
+from launcher.core.events import Alert, Event, Step
+from launcher.core.problems import Problems
+from launcher.engines.torch.model.load import load
+from launcher.engines.torch.train.batching import Limits
+from launcher.engines.torch.train.loop import Schedule, Training
+from launcher.engines.torch.train.policy import Policy
+from launcher.engines.torch.train.save import Position, Saver, Validated, Written, position_of
 from launcher.models.scratch import Scratch
-from launcher.problems import Problems
 from launcher.spec.run import Optim
 
 REWARD, LOSS = "val-core/reverse/reward/mean@1", "val/loss"

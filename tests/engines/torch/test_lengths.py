@@ -11,11 +11,11 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import PreTrainedTokenizerFast
 
 from launcher.data.files import Files
-from launcher.engines.torch.lengths import Around, Lengths
-from launcher.engines.torch.tokenizer import characters
-from launcher.engines.torch.tokens import Encoder, Pair, Tokens
-from launcher.engines.torch.words import Words
 from launcher.spec.data import Message, Row
+from launcher.text.encoder import Encoder, Pair, Tokens
+from launcher.text.lengths import Around, Lengths
+from launcher.text.tokenizer import characters
+from launcher.text.word_cuts import Words
 
 QWEN = r"(?i:'s|'t)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 LLAMA3 = r"(?i:'s|'t)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

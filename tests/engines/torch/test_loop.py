@@ -10,14 +10,14 @@ from types import ModuleType
 import pytest
 import torch
 
-from launcher.engines.torch.loop import Schedule, Training
-from launcher.engines.torch.measure import Clock
-from launcher.engines.torch.policy import Policy
-from launcher.engines.torch.save import Validated, Written
-from launcher.engines.torch.sources import Order
-from launcher.events import Alert, Event, Saved, Step
-from launcher.launch.resolve import resolve
-from launcher.problems import Problems
+from launcher.config.resolve import resolve
+from launcher.core.events import Alert, Event, Saved, Step
+from launcher.core.problems import Problems
+from launcher.engines.torch.train.loop import Schedule, Training
+from launcher.engines.torch.train.measure import Clock
+from launcher.engines.torch.train.policy import Policy
+from launcher.engines.torch.train.save import Validated, Written
+from launcher.engines.torch.train.sources import Order
 from launcher.spec.algorithm import Batch, Told
 
 Change = Callable[[Batch], Batch]

@@ -13,15 +13,15 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from launcher.engines.torch.batching import Limits
-from launcher.engines.torch.load import load
-from launcher.engines.torch.measure import Clock
-from launcher.engines.torch.policy import Policy
-from launcher.engines.torch.save import Position, Saver
-from launcher.engines.torch.state import load_optimizers
+from launcher.core.problems import Problems
+from launcher.engines.torch.model.load import load
+from launcher.engines.torch.train.batching import Limits
+from launcher.engines.torch.train.measure import Clock
+from launcher.engines.torch.train.policy import Policy
+from launcher.engines.torch.train.save import Position, Saver
+from launcher.engines.torch.train.state import load_optimizers
 from launcher.models.pretrained import Pretrained
 from launcher.models.scratch import Scratch
-from launcher.problems import Problems
 
 CPU = torch.device("cpu")
 KINDS = ("sft", "dpo", "ppo", "grpo", "dr_grpo", "gspo", "dapo", "gspo_selfplay")

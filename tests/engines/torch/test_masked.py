@@ -13,20 +13,22 @@ import torch
 
 from launcher.algorithms.dapo import DAPO
 from launcher.algorithms.grpo import GRPO
-from launcher.engines.torch import TorchSampler, measure, world
-from launcher.engines.torch.batching import Limits
-from launcher.engines.torch.decode import Decoder
-from launcher.engines.torch.evaluate import Validation
-from launcher.engines.torch.measure import Clock
-from launcher.engines.torch.model import CausalLM
-from launcher.engines.torch.policy import Policy
-from launcher.engines.torch.rows import Rows
-from launcher.engines.torch.sources import Order, Rollouts
-from launcher.engines.torch.tally import Tally, unscored, without_unscored
-from launcher.engines.torch.tokens import Tokens
+from launcher.engines.torch.model.network import CausalLM
+from launcher.engines.torch.parallel import world
+from launcher.engines.torch.rollout.decode import Decoder
+from launcher.engines.torch.rollout.sampler import TorchSampler
+from launcher.engines.torch.train import measure
+from launcher.engines.torch.train.batching import Limits
+from launcher.engines.torch.train.measure import Clock
+from launcher.engines.torch.train.policy import Policy
+from launcher.engines.torch.train.rows import Rows
+from launcher.engines.torch.train.sources import Order, Rollouts
+from launcher.engines.torch.train.tally import Tally, unscored, without_unscored
+from launcher.engines.torch.train.validation import Validation
 from launcher.spec.algorithm import Algorithm, Batch
 from launcher.spec.data import Row
 from launcher.spec.reward import Answer, Reward, Scores
+from launcher.text.encoder import Tokens
 
 SAMPLED = ["ppo", "grpo", "dr_grpo", "gspo", "dapo", "gspo_selfplay"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from launcher.engines.torch import head
-from launcher.engines.torch.blocks import room
-from launcher.engines.torch.cache import Growing
-from launcher.engines.torch.load import load
+from launcher.engines.torch.model import head
+from launcher.engines.torch.model.blocks import room
+from launcher.engines.torch.model.load import load
+from launcher.engines.torch.rollout.cache import Growing
 from launcher.models import activations, size
 from launcher.models.activations import BYTES, Head, Numbers
 from launcher.models.scratch import Scratch

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from launcher.engines.torch.batching import Limits, micro_batches
-from launcher.engines.torch.packing import pack
+from launcher.config.resolve import resolve
+from launcher.engines.torch.model.packing import pack
+from launcher.engines.torch.train.batching import Limits, micro_batches
 from launcher.engines.torch.workload import Workload
-from launcher.launch.resolve import resolve
 from launcher.spec.algorithm import Batch
 
 PROMPT, RESPONSE, PROMPTS = 12, 8, 12

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from launcher.engines.torch.mismatch import Mismatch
-from launcher.metrics import METRICS
+from launcher.core.metrics import METRICS
+from launcher.engines.torch.train.mismatch import Mismatch
 from launcher.spec.algorithm import Batch
 
 CPU = torch.device("cpu")

@@ -11,9 +11,9 @@ import torch
 from peft import PeftModel
 from safetensors.torch import load_file
 
-from launcher.engines.torch.load import load
-from launcher.engines.torch.model import CausalLM
-from launcher.engines.torch.outgoing import Outgoing
+from launcher.engines.torch.model.load import load
+from launcher.engines.torch.model.network import CausalLM
+from launcher.engines.torch.rollout.weight_export import Outgoing
 from launcher.models.scratch import Scratch
 
 CPU = torch.device("cpu")

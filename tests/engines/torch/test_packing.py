@@ -9,11 +9,11 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from launcher.engines.torch.attention import NAME, Call
-from launcher.engines.torch.model import CausalLM
-from launcher.engines.torch.packing import pack
-from launcher.engines.torch.tokenizer import characters
+from launcher.engines.torch.model.attention import NAME, Call
+from launcher.engines.torch.model.network import CausalLM
+from launcher.engines.torch.model.packing import pack
 from launcher.spec.algorithm import Batch
+from launcher.text.tokenizer import characters
 
 LENGTHS = (9, 3, 5, 9, 4, 7, 2)  # unsorted, some equal, all but two longer than the sliding windows of 3
 

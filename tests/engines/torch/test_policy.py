@@ -14,10 +14,10 @@ from torch.nn.functional import cross_entropy
 
 from launcher.algorithms.grpo import GRPO
 from launcher.algorithms.sft import SFT
-from launcher.engines.torch.batching import Limits
-from launcher.engines.torch.measure import Clock
-from launcher.engines.torch.model import CausalLM
-from launcher.engines.torch.policy import Policy, Update
+from launcher.engines.torch.model.network import CausalLM
+from launcher.engines.torch.train.batching import Limits
+from launcher.engines.torch.train.measure import Clock
+from launcher.engines.torch.train.policy import Policy, Update
 from launcher.spec.algorithm import Batch
 from launcher.spec.run import Optim
 

@@ -7,8 +7,8 @@ from types import ModuleType
 import pytest
 import torch
 
-from launcher.engines.torch.batching import Limits
-from launcher.engines.torch.load import load
+from launcher.engines.torch.model.load import load
+from launcher.engines.torch.train.batching import Limits
 from launcher.models.scratch import Scratch
 
 CPU = torch.device("cpu")

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+from launcher.core.events import Crashed
 from launcher.engines.torch import Torch
-from launcher.events import Crashed
 
 HANGS = """
 import threading, time

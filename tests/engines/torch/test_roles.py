@@ -11,19 +11,19 @@ import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForSequenceClassification
 
-from launcher.engines.torch.batching import Limits
-from launcher.engines.torch.load import critic
-from launcher.engines.torch.measure import Clock
-from launcher.engines.torch.model import CausalLM
-from launcher.engines.torch.roles import FrozenCopy
-from launcher.engines.torch.scorer import ModelScorer, at_work
-from launcher.engines.torch.tokenizer import characters
+from launcher.core.problems import Problems
+from launcher.engines.torch.model.load import critic
+from launcher.engines.torch.model.network import CausalLM
+from launcher.engines.torch.model.reference import FrozenCopy
+from launcher.engines.torch.model.scorer import ModelScorer, at_work
+from launcher.engines.torch.train.batching import Limits
+from launcher.engines.torch.train.measure import Clock
 from launcher.models.scratch import Scratch
-from launcher.problems import Problems
 from launcher.rewards.combined import Weighted
 from launcher.rewards.exact import Exact
 from launcher.rewards.model import RewardModel
 from launcher.spec.reward import Answer, judged
+from launcher.text.tokenizer import characters
 
 CPU = torch.device("cpu")
 ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789>+-*/=., :\n"

@@ -6,17 +6,17 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from launcher.core.settings import settings
 from launcher.data.refused import RefusedLog
-from launcher.engines.torch.rows import Rows, read
-from launcher.engines.torch.tokenizer import characters
-from launcher.engines.torch.tokens import Encoder
+from launcher.engines.torch.train.rows import Rows, read
 from launcher.rewards.exact import Exact
 from launcher.rewards.gsm8k import GSM8K
 from launcher.rewards.length import Length
-from launcher.settings import settings
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Dataset, Message, Refused, Row, Split
 from launcher.spec.reward import Answer
+from launcher.text.encoder import Encoder
+from launcher.text.tokenizer import characters
 
 FOUND = {
     "train": [

@@ -12,18 +12,18 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
-from launcher import checkpoints
 from launcher.algorithms.grpo import GRPO
 from launcher.algorithms.sft import SFT
-from launcher.engines.torch.batching import Limits
-from launcher.engines.torch.load import load
-from launcher.engines.torch.model import CausalLM
-from launcher.engines.torch.policy import Policy
-from launcher.engines.torch.save import Position, Saver, position_of
-from launcher.engines.torch.state import load_optimizers
+from launcher.core import checkpoints
+from launcher.core.problems import Problems
+from launcher.engines.torch.model.load import load
+from launcher.engines.torch.model.network import CausalLM
+from launcher.engines.torch.train.batching import Limits
+from launcher.engines.torch.train.policy import Policy
+from launcher.engines.torch.train.save import Position, Saver, position_of
+from launcher.engines.torch.train.state import load_optimizers
 from launcher.models.pretrained import Pretrained
 from launcher.models.scratch import Scratch
-from launcher.problems import Problems
 from launcher.spec.run import Optim
 
 CPU = torch.device("cpu")

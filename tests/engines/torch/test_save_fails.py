@@ -13,14 +13,14 @@ from types import ModuleType
 import pytest
 import torch
 
-from launcher import checkpoints
 from launcher.algorithms.sft import SFT
-from launcher.engines.torch import world
-from launcher.engines.torch.batching import Limits
-from launcher.engines.torch.load import load
-from launcher.engines.torch.model import CausalLM
-from launcher.engines.torch.policy import Policy
-from launcher.engines.torch.save import Position, Saver
+from launcher.core import checkpoints
+from launcher.engines.torch.model.load import load
+from launcher.engines.torch.model.network import CausalLM
+from launcher.engines.torch.parallel import world
+from launcher.engines.torch.train.batching import Limits
+from launcher.engines.torch.train.policy import Policy
+from launcher.engines.torch.train.save import Position, Saver
 from launcher.models.scratch import Scratch
 from launcher.spec.run import Optim
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from launcher.algorithms.grpo import GRPO
-from launcher.engines.torch import TorchSampler
-from launcher.engines.torch.decode import Decoder
-from launcher.engines.torch.evaluate import Validation
-from launcher.engines.torch.rows import Rows
-from launcher.engines.torch.tokens import Tokens
-from launcher.events import Sample, Step, events_of
+from launcher.core.events import Sample, Step, events_of
+from launcher.engines.torch.rollout.decode import Decoder
+from launcher.engines.torch.rollout.sampler import TorchSampler
+from launcher.engines.torch.train.rows import Rows
+from launcher.engines.torch.train.validation import Validation
 from launcher.spec.data import Message, Row
 from launcher.spec.reward import Answer, Reward
+from launcher.text.encoder import Tokens
 
 SCORES = [[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 0.0]]
 SAID = ["abba", "aaaa", "abcd"]  # the majority: of equals the first, all, the first

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from launcher.engines.torch.model import CausalLM
-from launcher.engines.torch.packing import pack
+from launcher.engines.torch.model.network import CausalLM
+from launcher.engines.torch.model.packing import pack
 from launcher.spec.algorithm import Batch
 
 Ids = Callable[..., list[list[int]]]

@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from launcher.algorithms.grpo import GRPO
-from launcher.engines.torch import TorchSampler
-from launcher.engines.torch.decode import Decoder
-from launcher.engines.torch.measure import Clock
-from launcher.engines.torch.model import CausalLM
-from launcher.engines.torch.rows import Rows
-from launcher.engines.torch.sources import Demonstrations, Order, Rollouts, collate, imitated, joined
-from launcher.engines.torch.tokens import Tokens
-from launcher.engines.torch.writer import Sampled
+from launcher.engines.torch.model.network import CausalLM
+from launcher.engines.torch.rollout.decode import Decoder
+from launcher.engines.torch.rollout.generator import Sampled
+from launcher.engines.torch.rollout.sampler import TorchSampler
+from launcher.engines.torch.train.measure import Clock
+from launcher.engines.torch.train.rows import Rows
+from launcher.engines.torch.train.sources import Demonstrations, Order, Rollouts, collate, imitated, joined
 from launcher.spec.data import Row
 from launcher.spec.reward import Answer, Reward
+from launcher.text.encoder import Tokens
 
 Share = Callable[[int, int], None]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from launcher.engines.torch.batching import Limits
+from launcher.engines.torch.train.batching import Limits
 
 KINDS = ("sft", "dpo", "ppo", "grpo", "dr_grpo", "gspo", "dapo", "gspo_selfplay")
 Metrics = list[dict[str, float]]

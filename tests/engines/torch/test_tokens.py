@@ -9,11 +9,11 @@ import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from launcher.engines.torch.tokenizer import characters
-from launcher.engines.torch.tokens import Encoder, Tokens
-from launcher.settings import settings
+from launcher.core.settings import settings
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Dataset, Message, Refused, Row, Split, Text
+from launcher.text.encoder import Encoder, Tokens
+from launcher.text.tokenizer import characters
 
 SPECIAL = ["<pad>", "<unk>", "<s>", "<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 LETTERS = [chr(code) for code in range(32, 127)] + ["\n"]

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from launcher.algorithms.sft import SFT
-from launcher.engines.torch.model import CausalLM
+from launcher.engines.torch.model.network import CausalLM
 from launcher.spec.run import Optim
 
 Tiny = Callable[..., CausalLM]

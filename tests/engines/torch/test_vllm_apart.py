@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from launcher.engines.torch.vllm.asked import answers, asked, asked_in, questions, sampled_in, shares
-from launcher.engines.torch.writer import Sampled
-from launcher.machine import free_ports
+from launcher.core.machine import free_ports
+from launcher.engines.torch.rollout.generator import Sampled
+from launcher.engines.torch.rollout.vllm.messages import answers, asked, asked_in, questions, sampled_in, shares
 
 JOBS = Path(__file__).with_name("apart_jobs.py")
 TIMEOUT_S = 60

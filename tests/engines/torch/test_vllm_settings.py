@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from launcher import machine
-from launcher.engines.torch import vllm
-from launcher.launch.checks import place
-from launcher.launch.resolve import resolve
-from launcher.launch.room import needs
+from launcher.config.resolve import resolve
+from launcher.core import machine
+from launcher.core.problems import Problems
+from launcher.engines.torch.rollout import vllm
 from launcher.models import size
 from launcher.models.activations import BYTES
-from launcher.problems import Problems
+from launcher.preflight.capacity import needs
+from launcher.preflight.checks import place
 from launcher.spec.memory import Memory, Part
 from launcher.spec.run import RunSpec
 
@@ -139,7 +139,7 @@ def test_a_cache_on_a_cpu_is_as_large_as_the_longest_answers_take() -> None:
 
 def test_a_plan_loads_neither_it_nor_torch() -> None:
     code = (
-        "import sys; from launcher.launch.resolve import resolve; r = resolve(sys.argv[1:]); r.engine.memory(r);"
+        "import sys; from launcher.config.resolve import resolve; r = resolve(sys.argv[1:]); r.engine.memory(r);"
         "print([name for name in ('vllm', 'torch', 'transformers') if name in sys.modules])"
     )
     said = subprocess.run(

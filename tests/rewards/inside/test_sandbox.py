@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launcher.rewards.code import Code
-from launcher.rewards.inside import sandbox
+from launcher.rewards.worker import sandbox
 
 pytestmark = pytest.mark.skipif(bool(sandbox.missing()), reason="this system has no sandbox")
 SHELL = """

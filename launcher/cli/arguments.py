@@ -1,0 +1,42 @@
+"""The words of a run on the command line, and what the shell is told that could follow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from launcher.config.reference import completion
+
+
+def _complete_words(context: typer.Context, incomplete: str) -> list[str]:
+    return completion.words(incomplete, context.params.get("words") or [], _path(context, "config_dir"))
+
+
+def complete_target(context: typer.Context, incomplete: str) -> list[str]:
+    return completion.targets(incomplete, _path(context, "config_dir"))
+
+
+def complete_run(context: typer.Context, incomplete: str) -> list[str]:
+    return completion.run_names(incomplete, _path(context, "root") or Path("runs"))
+
+
+def complete_side(context: typer.Context, incomplete: str) -> list[str]:
+    return completion.sides(incomplete, _path(context, "root") or Path("runs"))
+
+
+def _path(context: typer.Context, name: str) -> Path | None:
+    given = context.params.get(name)
+    return Path(given) if given else None
+
+
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Hydra's words: algorithm=grpo model=tiny data=reverse sampler.n=8", autocompletion=_complete_words
+    ),
+]
+ConfigDir = Annotated[
+    Path | None, typer.Option("--config-dir", help="A folder of your own config groups: <group>/<choice>.yaml.")
+]

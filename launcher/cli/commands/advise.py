@@ -1,0 +1,72 @@
+"""`rlrun advise`: a few questions, and the command that fits the answers."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from typing import Annotated, cast, get_args
+
+import typer
+from rich.text import Text
+
+from launcher.cli.output import AsJson, out, printable, problems_named, say_json
+from launcher.core.problems import Problems
+from launcher.tools.advise import Compute, Have, advise, looked_at
+
+QUESTIONS = {
+    "have": "What do you have: answers to imitate, pairs (chosen, rejected), prompts with a reward, or mixed",
+    "compute": "How much compute: little, or much (a second model of the same size fits and trains, too)",
+    "model": "Which model: a Hugging Face id, a folder, or a run",
+    "files": "Which file holds the rows",
+}
+
+
+def recommend(
+    files: Annotated[str | None, typer.Argument(metavar="FILE", help="The rows: it is looked at.")] = None,
+    have: Annotated[str | None, typer.Option("--have", help="answers, pairs, prompts or mixed.")] = None,
+    compute: Annotated[str | None, typer.Option("--compute", help="little or much.")] = None,
+    model: Annotated[str | None, typer.Option("--model", help="A Hugging Face id, a folder, or a run.")] = None,
+    hardware: Annotated[str, typer.Option("--hardware", help="A choice of the group hardware.")] = "gpu",
+    as_json: AsJson = False,
+) -> None:
+    """Ask what you have, and answer with the command to run."""
+    with problems_named():
+        if have is None and files is not None:
+            have = looked_at(files)
+        given = {"have": have, "compute": compute or ("little" if have not in (None, "prompts") else None)}
+        given |= {"model": model, "files": files}
+        given = _asked(given)
+        advice = advise(
+            cast("Have", given["have"]), cast("Compute", given["compute"]), str(given["model"]), str(given["files"]),
+            hardware,
+        )  # fmt: skip
+    command = shlex.join(["rlrun", "train", *advice.words])
+    if as_json:
+        return say_json({"algorithm": advice.algorithm, "why": advice.why, "command": command})
+    out.print(Text(printable(advice.why)), soft_wrap=True)
+    out.print(Text(f"\n  {printable(command)}", "bold"), soft_wrap=True)
+    return None
+
+
+def _asked(given: dict[str, str | None]) -> dict[str, str | None]:
+    """What was not given is asked for; where nobody can answer, all that is missing is named."""
+    missing = [name for name, value in given.items() if value is None]
+    if missing and not sys.stdin.isatty():
+        raise Problems([f"{name}: is not given; {_would_do(name)} would do" for name in missing])
+    choices = {"have": get_args(Have), "compute": get_args(Compute)}
+    for name in missing:
+        if name == "compute" and given["have"] not in (None, "prompts"):
+            given[name] = "little"
+            continue
+        answer = typer.prompt(QUESTIONS[name])
+        while name in choices and answer not in choices[name]:
+            answer = typer.prompt(f"{' or '.join(choices[name])}")
+        given[name] = answer
+    return given
+
+
+def _would_do(name: str) -> str:
+    return {
+        "have": "--have answers, pairs, prompts or mixed", "compute": "--compute little or much",
+        "model": "--model Qwen/Qwen3-0.6B", "files": "a file of rows",
+    }[name]  # fmt: skip

@@ -1,0 +1,136 @@
+"""`rlrun checkpoints RUN [list | best | export]`: what a run kept, which is best, and one of them for others."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from launcher.cli.byte_progress import counted
+from launcher.cli.commands.runs import Name, Root
+from launcher.cli.output import AsJson, err, out, printable, problems_named, say_json, wide
+from launcher.core.metrics import label
+from launcher.core.problems import Problems
+from launcher.monitor.console import compact
+from launcher.runs import kept_checkpoints as keeping
+from launcher.runs import store
+from launcher.runs.folder import Folder
+from launcher.runs.kept_checkpoints import Kept
+
+Action = Literal["list", "best", "export"]
+BELONGS: dict[Action, set[str]] = {
+    "list": {"--metric", "--no-verify"},
+    "best": {"--metric"},
+    "export": {"--to", "--out", "--step", "--best", "--newest", "--metric", "--merge", "--base"},
+}
+
+
+def of_run(
+    name: Name,
+    action: Annotated[Action, typer.Argument(metavar="[list|best|export]", help="What to do.")] = "list",
+    metric: Annotated[
+        str | None, typer.Option("--metric", help="Which metric says what is best; by default the run's own.")
+    ] = None,
+    verify: Annotated[bool, typer.Option("--verify/--no-verify", help="list: hash every file, or do not.")] = True,
+    to: Annotated[str | None, typer.Option("--to", help="export: the layout; hf is Hugging Face's.")] = None,
+    folder: Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="export: the new folder.")] = None,
+    step: Annotated[int | None, typer.Option("--step", help="export: the checkpoint of this step.")] = None,
+    best: Annotated[bool, typer.Option("--best", help="export: the best one.")] = False,
+    newest: Annotated[bool, typer.Option("--newest", help="export: the newest one; so by default.")] = False,
+    fold: Annotated[bool, typer.Option("--merge", help="export: a LoRA adapter is added into its base.")] = False,
+    base: Annotated[str | None, typer.Option("--base", help="export --merge: the folder of the base.")] = None,
+    root: Root = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """List a run's checkpoints, print the path of the best, or export one. What is exported is a plain model folder."""
+    given = {"--metric": metric, "--no-verify": not verify, "--to": to, "--out": folder, "--step": step is not None,
+             "--best": best, "--newest": newest, "--merge": fold, "--base": base}  # fmt: skip
+    with problems_named():
+        alien = [word for word, value in given.items() if value and word not in BELONGS[action]]
+        if alien:
+            raise Problems([f"{word}: does not belong to {action}; leaving it out would do" for word in alien])
+        run = store.find(name, root)
+        if action == "list":
+            return _list(run, metric, verify, as_json)
+        if action == "best":
+            found = keeping.best(run, metric)
+            return say_json(_node(found)) if as_json else typer.echo(os.fspath(found.path))
+        if problems := _export_problems(to, folder, [step is not None, best, newest], metric, best):
+            raise Problems(problems)
+        assert folder is not None
+        chosen = (
+            keeping.best(run, metric) if best else keeping.newest(run) if step is None else keeping.of_step(run, step)
+        )
+        return _export(run, chosen, folder, fold, base, as_json)
+
+
+def _export_problems(
+    to: str | None, folder: Path | None, which: list[bool], metric: str | None, best: bool
+) -> list[str]:
+    found = []
+    if to != "hf":
+        found.append(f"--to: {'is missing' if to is None else f'got {to!r}'}; hf would do")
+    if folder is None:
+        found.append("--out: is missing; a new folder would do")
+    if sum(which) > 1:
+        found.append("--step, --best, --newest: more than one is given; one would do")
+    if metric and not best:
+        found.append("--metric: says what --best is; with it, it would do")
+    return found
+
+
+def _list(run: Folder, metric: str | None, verify: bool, as_json: bool) -> None:
+    with err.status("hashing"):
+        found = keeping.kept(run, metric, verify=verify)
+    if as_json:
+        return say_json([_node(one) for one in found])
+    if not found:
+        return out.print(Text(printable(f"no checkpoints in {run.name}"), "dim"), soft_wrap=True)
+    judged = next((one.judged[0] for one in found if one.judged), "")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for column in ("step", "written", "MB", "files", *([printable(label(judged))] if judged else []), ""):
+        table.add_column(column, no_wrap=True, justify="right" if column in ("step", "MB") else "left")
+    for one in found:
+        marks = [word for word, true in (("best", one.best), ("newest", one.newest)) if true]
+        value = [compact(one.judged[1]) if one.judged else ""] if judged else []
+        table.add_row(
+            str(one.step), f"{datetime.fromtimestamp(one.at):%Y-%m-%d %H:%M}", f"{one.bytes / 1e6:,.1f}", _state(one),
+            *value, Text(", ".join(marks), "green"),
+        )  # fmt: skip
+    wide().print(table)
+    for fault in [fault for one in found for fault in one.faults or ()]:
+        out.print(Text.assemble(("damaged  ", "bold red"), printable(fault)), soft_wrap=True)
+    if judged:
+        out.print(Text(printable(f"best by {judged}"), "dim"), soft_wrap=True)
+    return None
+
+
+def _state(one: Kept) -> Text:
+    if one.faults is None:
+        return Text("not looked at", "dim")
+    return Text("damaged", "red") if one.faults else Text("verified")
+
+
+def _export(run: Folder, one: Kept, folder: Path, fold: bool, base: str | None, as_json: bool) -> None:
+    from launcher.tools import export  # noqa: PLC0415  # late: numpy takes a tenth of a second
+
+    with counted() as show:
+        made = export.export(run, one, folder, show, fold=fold, base=base)
+    if as_json:
+        return say_json({**asdict(made), "path": os.fspath(made.path)})
+    what = "LoRA adapter" if made.adapter else "model"
+    size = f"{made.bytes / 1e6:,.1f} MB, {made.tensors} tensors, read back and checked"
+    return out.print(Text(printable(f"{made.path}  {what} of step {made.step}, {size}")), soft_wrap=True)
+
+
+def _node(one: Kept) -> dict[str, Any]:
+    name, score = one.judged or (None, None)
+    node = {**asdict(one), "path": os.fspath(one.path), "verified": None if one.faults is None else not one.faults}
+    del node["judged"]
+    return {**node, "judged_by": name, "score": score}

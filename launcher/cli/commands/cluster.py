@@ -1,0 +1,194 @@
+"""`rlrun cluster up | join | status | down | manifest`: machines that run one training together."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from launcher.cli.arguments import ConfigDir
+from launcher.cli.output import LEVELS, AsJson, err, out, printable, problems_named, say_json, say_table
+from launcher.clusters.nodes import begin
+from launcher.clusters.nodes.home import here
+from launcher.clusters.nodes.ssh import Shell, hosts_of
+from launcher.core.check_result import Verdict
+from launcher.core.problems import Problems
+from launcher.tools import cluster_status, manifests
+
+app = typer.Typer(no_args_is_help=True, help="Bring machines together, see how they stand, and end it.")
+
+Words = Annotated[
+    list[str] | None, typer.Argument(metavar="[-- WORDS]", help="More for ray start, such as --num-gpus=4.")
+]
+Address = Annotated[
+    str | None, typer.Option("--address", metavar="IP", help="This machine's, by which the others reach it.")
+]
+Token = Annotated[str | None, typer.Option("--token-file", help="The cluster's secret; - reads standard input.")]
+Block = Annotated[
+    bool, typer.Option("--block", help="Stay, for a container or a step of Slurm; a signal ends the node.")
+]
+Ssh = Annotated[str, typer.Option("--ssh", help="How other machines are reached.")]
+Rlrun = Annotated[str | None, typer.Option("--rlrun", help="What rlrun is called there.", show_default="as here")]
+
+
+@app.command("up")
+def up(
+    words: Words = None,
+    hosts: Annotated[
+        Path | None,
+        typer.Option("--nodes", metavar="FILE", help="Machines to bring in by ssh, one a line: HOST [--num-gpus=4]."),
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Of the head.", show_default="6379, or a free one")
+    ] = None,
+    address: Address = None,
+    token_file: Token = None,
+    ssh: Ssh = "ssh",
+    rlrun: Rlrun = None,
+    block: Block = False,
+) -> None:
+    """Make this machine the head of a new cluster, which stays when you log out.
+
+    With --nodes also where it is that already: machines that are not in yet are brought in.
+    """
+    with begin.held(block), problems_named(), _told() as tell:
+        asked = hosts_of(hosts) if hosts else []
+        node = here().node()
+        if not (asked and node and node.head and here().kept()):
+            token = begin.token_of(token_file, sys.stdin) if token_file else None
+            node = begin.up(port, address, token, words or [], tell)
+        _say(f"the cluster is up at {node.address}")
+        shell, left = _shell(ssh, rlrun), list[str]()
+        for host, why in begin.bring(asked, shell, tell) if asked else ():
+            if why:
+                left.append(f"{host.name}: has not joined, {why if '; ' in why else f'{why}; mending that would do'}")
+            else:
+                _say(f"{host.name} has joined")
+        if left:
+            raise Problems(left)
+        if not asked:
+            copy = f"(a copy of {here().token})"
+            _say(f"on each other machine: rlrun cluster join {node.address} --token-file FILE {copy}", "dim")
+
+
+@app.command("join")
+def join(
+    head: Annotated[
+        str,
+        typer.Argument(metavar="ADDRESS", help="The head's HOST:PORT, or on a shared disk its folder with the token."),
+    ],
+    words: Words = None,
+    token_file: Token = None,
+    address: Address = None,
+    leave_after: Annotated[
+        float | None,
+        typer.Option(min=1, help="Seconds without a head before this machine leaves.", show_default="never"),
+    ] = None,
+    block: Block = False,
+) -> None:
+    """Add this machine to a cluster, and keep it there: it comes back when it or the head has died."""
+    with begin.held(block), problems_named(), _told() as tell:
+        at, token = begin.head_of(head, token_file, sys.stdin)
+        node = begin.join(at, token, address, words or [], tell, leave_after)
+        _say(f"{node.ip} is in the cluster at {node.address}")
+
+
+@app.command("status")
+def status(
+    address: Annotated[
+        str | None, typer.Argument(help="HOST:PORT.", show_default="the cluster of this machine")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List a cluster's nodes, with what each has and what of that is free. Exit code 1 where anything is amiss."""
+    with problems_named():
+        found = cluster_status.standing(address)
+    amiss = [each for each in (found.own, *found.trouble) if each and each.level == "FAIL"]
+    if as_json:
+        say_json(asdict(found))
+    else:
+        _say(f"cluster at {found.address}")
+        for verdict in filter(None, (found.own, *found.trouble)):
+            _say_verdict(verdict)
+        if found.nodes:
+            say_table(_table(found))
+    raise typer.Exit(1 if amiss or not all(node.alive for node in found.nodes) else 0)
+
+
+@app.command("down")
+def down(ssh: Ssh = "ssh", rlrun: Rlrun = None, as_json: AsJson = False) -> None:
+    """Take this machine out; the head ends the cluster, with the machines that --nodes has brought in.
+
+    Nothing else that runs here is touched.
+    """
+    with problems_named(), _told() as tell:
+        became = begin.down(_shell(ssh, rlrun), tell)
+        if as_json:
+            say_json(asdict(became))
+        else:
+            _say(became.says)
+        if became.left:
+            raise Problems(
+                f"{host}: has not left, {why}; rlrun cluster down there would do" for host, why in became.left.items()
+            )
+
+
+@app.command("manifest")
+def manifest(
+    words: Annotated[list[str], typer.Argument(help="Hydra's words of the run, as for rlrun train.")],
+    kind: Annotated[manifests.Kind, typer.Option(help="For whom.")],
+    image: Annotated[str | None, typer.Option(help="Container image that has rlrun; kuberay needs one.")] = None,
+    config_dir: ConfigDir = None,
+) -> None:
+    """Print the file with which Kubernetes, Slurm or SkyPilot starts a run on nodes of their own.
+
+    A run that they start again goes on from its newest checkpoint.
+    """
+    with problems_named():
+        typer.echo(manifests.manifest(kind, words, config_dir, image), nl=False)
+
+
+def _shell(ssh: str, rlrun: str | None) -> Shell:
+    there = shlex.split(rlrun) if rlrun else [sys.executable, "-m", "launcher"]
+    return Shell(tuple(shlex.split(ssh)), tuple(there))
+
+
+def _table(found: cluster_status.Standing) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for column in ("node", "host", "state", "CPUs", "free", "GPUs", "free"):
+        table.add_column(column, no_wrap=True)
+    for node in sorted(found.nodes, key=lambda node: (not node.alive, node.address)):
+        state = Text("alive", "green") if node.alive else Text("gone", "bold red")
+        numbers = (node.cpus, node.free_cpus, node.gpus, node.free_gpus) if node.alive else ()
+        table.add_row(
+            Text(printable(node.address), "bold"), Text(printable(node.hostname)), state, *(f"{n:g}" for n in numbers)
+        )
+    return table
+
+
+def _say(what: str, style: str = "") -> None:
+    out.print(Text(printable(what), style), soft_wrap=True)
+
+
+def _say_verdict(verdict: Verdict) -> None:
+    says = f"{verdict.says}; {verdict.mend}" if verdict.mend else verdict.says
+    line = Text.assemble((f"{verdict.level:<5}", LEVELS[verdict.level]), (f"{verdict.what}  ", "bold"), printable(says))
+    out.print(line, soft_wrap=True, highlight=False)
+
+
+@contextmanager
+def _told() -> Iterator[Callable[[str], None]]:
+    """What is under way: a line that changes on a terminal, one for each change elsewhere."""
+    if not err.is_terminal:
+        yield lambda what: err.print(Text(printable(what), "dim"), soft_wrap=True)
+        return
+    with err.status("") as status:
+        yield lambda what: status.update(Text(printable(what), "dim"))

@@ -1,0 +1,174 @@
+"""`rlrun config show | diff`: what can be set, and in what two runs differ."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from launcher.cli.arguments import ConfigDir, complete_side, complete_target
+from launcher.cli.commands.runs import Root
+from launcher.cli.output import AsJson, err, out, printable, problems_named, say_json, wide
+from launcher.config import diff as differ
+from launcher.config.descriptions import Setting, written
+from launcher.config.reference import groups, markdown
+from launcher.config.reference.groups import Group, Section
+
+app = typer.Typer(no_args_is_help=True, help="What can be set, and in what two runs differ.")
+
+Target = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[GROUP[=CHOICE]]",
+        help="algorithm, algorithm=grpo, trainer, trainer.save_freq; without it, all groups.",
+        autocompletion=complete_target,
+    ),
+]
+ABSENT = "-"
+SIDE = "Words in quotes, a run, or a recipe (grpo-gsm8k, my.sh#2)."
+
+
+@app.command("show")
+def show(
+    target: Target = None,
+    config_dir: ConfigDir = None,
+    as_json: AsJson = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, as docs/settings.md.")] = False,
+) -> None:
+    """Print settings with type, default, range and consequence."""
+    with problems_named():
+        if as_markdown:
+            text = markdown.of_sections(groups.sections(target, config_dir)) if target else markdown.whole(config_dir)
+            return typer.echo(text, nl=False)
+        if target is None:
+            return _say_groups(groups.overview(config_dir), as_json)
+        sections = groups.sections(target, config_dir)
+        if as_json:
+            return say_json([_section_node(section) for section in sections])
+        for number, section in enumerate(sections):
+            _say_section(section, first=number == 0)
+    return None
+
+
+def _say_groups(found: list[Group], as_json: bool) -> None:
+    if as_json:
+        return say_json([_group_node(group) for group in found])
+    table = _table("group", "default", "choices", "what it is")
+    for group in found:
+        choices = Text(printable(", ".join(group.choices)))
+        table.add_row(Text(group.name, "bold"), group.default or "-", choices, Text(group.says))
+    table.add_row(Text(", ".join(groups.PLAIN), "bold"), "", "", "settings of every run")
+    out.print(table)
+    out.print(Text("rlrun config show GROUP, GROUP=CHOICE or GROUP.SETTING says more", "dim"), soft_wrap=True)
+    return None
+
+
+def _say_section(section: Section, first: bool) -> None:
+    also = f"as {' and '.join(section.also)}, and" if section.also else ""
+    if not first:
+        out.print()
+    out.print(Text.assemble((section.title, "bold cyan"), f"  {printable('  '.join(section.choices))}"), soft_wrap=True)
+    if section.says:
+        out.print(Text(printable(section.says), "dim"))
+    if also and section.settings:
+        out.print(Text(also, "dim"))
+    if out.is_terminal:
+        for one in section.settings:
+            _say_setting(one, section.sets.get(one.name, ""))
+    elif section.settings:
+        wide().print(_settings(section))
+
+
+def _say_setting(one: Setting, chosen: str) -> None:
+    """On lines of its own, so that the consequence has the whole width."""
+    facts = [one.shape.kind, one.shape.range, one.shown_default if one.required else f"default {one.shown_default}"]
+    line = Text.assemble((one.name, "bold"), "  ", (printable(" · ".join(fact for fact in facts if fact)), "cyan"))
+    out.print(line.append(f" · this choice: {printable(chosen)}" if chosen else "", "bold"))
+    out.print(Padding(Text(printable(one.says)), (0, 0, 0, 4)))
+
+
+def _settings(section: Section) -> Table:
+    """One line for each, so that a program reads it."""
+    columns = ["setting", "type", "default", *(["this choice"] if section.sets else []), "range", "what it does"]
+    table = _table(*columns)
+    for one in section.settings:
+        chosen = [Text(printable(section.sets.get(one.name, "")), "bold")] if section.sets else []
+        table.add_row(
+            Text(one.name, "bold"), one.shape.kind, Text(printable(one.shown_default)), *chosen,
+            Text(one.shape.range), Text(printable(one.says)),
+        )  # fmt: skip
+    return table
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for column in columns:
+        table.add_column(column, overflow="fold", no_wrap=column in ("setting", "group"))
+    return table
+
+
+def _group_node(group: Group) -> dict[str, Any]:
+    return {"group": group.name, "says": group.says, "default": group.default or None, "choices": group.choices}
+
+
+def _section_node(section: Section) -> dict[str, Any]:
+    settings = [_setting_node(one, section) for one in section.settings]
+    return {"class": section.title, "says": section.says, "choices": section.choices, "also": section.also,
+            "settings": settings}  # fmt: skip
+
+
+def _setting_node(one: Setting, section: Section) -> dict[str, Any]:
+    node = {"setting": one.name, "type": one.shape.kind, "required": one.required, "default": one.default,
+            "range": one.shape.range, "values": one.shape.values, "says": one.says, "declared": one.where}  # fmt: skip
+    return node | ({"this_choice": section.sets[one.name]} if one.name in section.sets else {})
+
+
+@app.command("diff")
+def diff(
+    a: Annotated[str, typer.Argument(metavar="A", help=SIDE, autocompletion=complete_side)],
+    b: Annotated[str, typer.Argument(metavar="B", help=SIDE, autocompletion=complete_side)],
+    source: Annotated[bool, typer.Option("--source", help="Say where each value comes from.")] = False,
+    config_dir: ConfigDir = None,
+    root: Root = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Print in what two runs differ. Ends with 0 where that is nothing, 1 where it is something, 2 on a mistake."""
+    with problems_named():
+        one, other = differ.side(a, root, config_dir), differ.side(b, root, config_dir)
+        rows = list(differ.rows(one, other))
+    if as_json:
+        differs = [_row_node(row, source) for row in rows]
+        notes = [*one.notes, *other.notes]
+        say_json({"equal": not rows, "a": one.name, "b": other.name, "differs": differs, "notes": notes})
+    else:
+        _say_rows(one.name, other.name, rows, source)
+        for note in dict.fromkeys([*one.notes, *other.notes]):
+            err.print(Text(printable(f"· {note}"), "dim"), soft_wrap=True)
+    raise typer.Exit(1 if rows else 0)
+
+
+def _row_node(row: differ.Row, source: bool) -> dict[str, Any]:
+    """A side that has no such setting has no key."""
+    node: dict[str, Any] = {"setting": row.name, "group": row.whole}
+    for side, cell in zip("ab", row.cells, strict=True):
+        if cell:
+            node |= {side: cell.value} | ({f"{side}_from": cell.origin} if source else {})
+    return node
+
+
+def _say_rows(a: str, b: str, rows: list[differ.Row], source: bool) -> None:
+    if not rows:
+        return
+    table = _table("setting", "A", *(["from"] if source else []), "B", *(["from"] if source else []))
+    for row in rows:
+        texts = []
+        for cell in row.cells:
+            value, origin = (written(cell.value), cell.origin) if cell else (ABSENT, "")
+            texts += [Text(printable(value), "cyan" if row.whole else ""), Text(printable(origin), "dim")]
+        table.add_row(Text(printable(row.name), "bold"), *(texts if source else texts[::2]))
+    out.print(Text(printable(f"A  {a}\nB  {b}"), "dim"), soft_wrap=True)
+    wide().print(table)

@@ -1,0 +1,185 @@
+"""`rlrun data list | prepare | check | show`: rows before they are trained on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from launcher.cli.arguments import ConfigDir, Words
+from launcher.cli.byte_progress import counted
+from launcher.cli.output import AsJson, out, printable, problems_named, say_json
+from launcher.core.problems import Problems
+from launcher.data.prepare import prepared
+from launcher.data.quality import Histogram
+from launcher.spec.algorithm import Kind
+from launcher.spec.data import Progress, Refused, Row, Split, Watch
+from launcher.tools import data_check as checking
+from launcher.tools import datasets
+from launcher.tools.data_check import Report
+
+WIDTH = 40
+LONG_S = 2.0
+
+app = typer.Typer(no_args_is_help=True, help="Prepare, check and look at rows.")
+
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="A choice of conf/data, a file or pattern, or a hub id (owner/name).")
+]
+For = Annotated[Kind | None, typer.Option("--for", help="What the rows are taken as; by default what they are.")]
+
+
+@app.command("list")
+def list_data(as_json: AsJson = False) -> None:
+    """List the datasets that are known by name, and where they lie prepared."""
+    with problems_named():
+        found = datasets.known()
+    if as_json:
+        return say_json([asdict(known) | {"prepared": [str(path) for path in known.prepared]} for known in found])
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for column in ("data=", "repository", "holds", "prepared"):
+        table.add_column(column, no_wrap=True)
+    for known in found:
+        where = ", ".join(path.name for path in known.prepared)
+        table.add_row(Text(known.name, "bold"), known.repo, known.holds, Text(printable(where), "green"))
+    out.print(table)
+    return None
+
+
+@app.command("prepare")
+def prepare(
+    name: Name,
+    words: Words = None,
+    kind: For = None,
+    into: Annotated[Path | None, typer.Option("--out", help="A new folder; by default one in the store.")] = None,
+    config_dir: ConfigDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write rows as parquet with verl's columns, once for each content and setting; bad rows are named and kept."""
+    begun = time.monotonic()
+    with problems_named():
+        found = datasets.chosen(name, kind, words or [], config_dir)
+        with watched() as watch:
+            folder = datasets.made_ready(found, watch, into)
+        made = prepared(folder)
+        if made is None:
+            raise Problems([f"{folder}: was changed while it was prepared; preparing again would do"])
+    if as_json:
+        return say_json({"folder": str(folder), **asdict(made)})
+    rows = ", ".join(f"{count:,} {split} rows" for split, count in made.rows.items())
+    refused = f", {made.refused:,} refused" if made.refused else ""
+    seconds = time.monotonic() - begun
+    took = f" in {seconds:.0f} s, {sum(made.rows.values()) / seconds:,.0f} rows/s" if seconds > LONG_S else ""
+    out.print(Text(f"✓ {rows}{refused}{took}", "green"), soft_wrap=True)
+    out.print(Text(printable(f"  {folder}")), soft_wrap=True)
+    return None
+
+
+@app.command("check")
+def check(
+    name: Name,
+    words: Words = None,
+    kind: For = None,
+    to: Annotated[Path | None, typer.Option("--out", help="Where the report goes; by default check-NAME.")] = None,
+    config_dir: ConfigDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read every row as a run would; ends with 0 where it may be trained on, else 1. `model=...` counts tokens."""
+    with problems_named():
+        found = datasets.chosen(name, kind, words or [], config_dir)
+        folder = to or Path(f"check-{found.name}")
+        with watched() as watch:
+            model = found.run.model if found.has_model else None
+            reward = found.run.reward if found.has_reward else None
+            report = checking.check(found.name, found.data, found.kind, model, folder, watch, reward)
+    if as_json:
+        say_json({**asdict(report), "passed": report.passed, "folder": str(folder)})
+    else:
+        _say(report, folder)
+    raise typer.Exit(0 if report.passed else 1)
+
+
+def _say(report: Report, folder: Path) -> None:
+    rows = ", ".join(f"{count:,} {split} rows" for split, count in report.rows.items() if count)
+    out.print(Text(printable(f"{report.name}: {rows or 'no rows'} as {report.kind}, {report.refused:,} refused")))
+    sources = ", ".join(f"{name} {count:,}" for name, count in list(report.sources.items())[:8])
+    out.print(Text(printable(f"data_source: {sources}"), "dim"), soft_wrap=True)
+    for what, lengths in (("prompt", report.prompt_tokens), ("answer", report.answer_tokens)):
+        if lengths:
+            _draw(what, lengths)
+    for line in report.first:
+        out.print(Text(printable(f"  {line}")), soft_wrap=True)
+    for line in report.notes:
+        out.print(Text(f"· {printable(line)}", "yellow"), soft_wrap=True)
+    for line in report.wrong:
+        out.print(Text(f"✗ {printable(line)}", "red"), soft_wrap=True)
+    verdict = Text("✓ can be trained on", "bold green") if report.passed else Text("✗ should be mended", "bold red")
+    out.print(verdict)
+    out.print(Text(printable(f"  {folder}"), "dim"), soft_wrap=True)
+
+
+def _draw(what: str, lengths: Histogram) -> None:
+    marks = ", ".join(f"{name} {value:,}" for name, value in lengths.quantiles.items())
+    over = f"{lengths.over:,} ({lengths.share_over:.2%}) over {lengths.limit:,}"
+    out.print(Text(f"{what} tokens: mean {lengths.mean:.1f}, {marks}; {over}"), soft_wrap=True)
+    most = max((count for _, count in lengths.bins), default=1) or 1
+    for upto, count in lengths.bins:
+        colour = "red" if upto > lengths.limit else "cyan"
+        bar = "█" * round(WIDTH * count / most) or ("▏" if count else "")
+        out.print(Text.assemble(f"  ≤ {upto:>7,} ", (bar, colour), f" {count:,}" if count else ""))
+
+
+@app.command("show")
+def show(
+    name: Name,
+    words: Words = None,
+    kind: For = None,
+    count: Annotated[int, typer.Option("-n", "--rows", min=1, help="How many rows.")] = 3,
+    split: Annotated[Split, typer.Option("--split", help="train or val.")] = "train",
+    config_dir: ConfigDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the first rows as a run reads them."""
+    with problems_named():
+        found = datasets.chosen(name, kind, words or [], config_dir)
+        with watched() as watch:
+            rows = list(islice(found.data.prepared(found.kind, watch).read(split, found.kind), count))
+    if as_json:
+        return say_json([asdict(row) for row in rows])
+    for row in rows:
+        _say_row(row)
+    if not rows:
+        out.print(Text(printable(f"{found.name} has no {split} rows"), "dim"))
+    return None
+
+
+def _say_row(row: Row | Refused) -> None:
+    out.print(Text(printable(row.where), "bold"), soft_wrap=True)
+    if isinstance(row, Refused):
+        out.print(Text(f"  ✗ {printable(row.reason)}", "red"), soft_wrap=True)
+        return
+    turns = [("user", row.prompt)] if isinstance(row.prompt, str) else [(m.role, m.content) for m in row.prompt]
+    more = {"chosen" if row.rejected else "assistant": row.response, "rejected": row.rejected}
+    more |= {"ground_truth": row.ground_truth, "data_source": row.data_source, "ability": row.ability or None}
+    for label, text in [*turns, *more.items()]:
+        if text is not None:
+            out.print(Text.assemble((f"  {printable(label)}: ", "cyan"), printable(text)), soft_wrap=True)
+
+
+@contextmanager
+def watched() -> Iterator[Watch]:
+    """Shows how far rows are with being fetched and prepared."""
+    with counted() as show:
+        yield lambda at: show(at.doing, at.done_bytes, at.bytes, _rows(at))
+
+
+def _rows(at: Progress) -> str:
+    return f"{at.rows:,} rows, {at.rows_per_s:,.0f} rows/s" if at.rows else ""

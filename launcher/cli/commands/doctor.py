@@ -1,0 +1,70 @@
+"""`rlrun doctor`: what this machine, or each node of a Ray cluster, has to say before a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from launcher.cli.output import LEVELS, AsJson, err, out, printable, problems_named, say_json
+from launcher.core.check_result import Verdict, failed
+from launcher.core.problems import Problems
+from launcher.tools.doctor import cluster, here
+
+Address = Annotated[str | None, typer.Argument(help="Of --nodes: the cluster's HOST:PORT.", show_default="RAY_ADDRESS")]
+
+
+def doctor(
+    address: Address = None,
+    nodes: Annotated[bool, typer.Option("--nodes", help="Look at every node of a running Ray cluster.")] = False,
+    root: Annotated[Path, typer.Option("--root", help="The folder that will hold runs.")] = Path("runs"),
+    patience: Annotated[
+        float, typer.Option("--timeout", min=1, help="Seconds that a node may take to answer.")
+    ] = cluster.PATIENCE_S,
+    as_json: AsJson = False,
+) -> None:
+    """Check this machine, or with --nodes a Ray cluster. Exit code 1 where anything FAILs."""
+    with problems_named():
+        if address and not nodes:
+            raise Problems([f"{address}: a cluster's address is of --nodes; rlrun doctor --nodes {address} would do"])
+    found: list[tuple[str, Verdict]] = []
+    with _told() as tell:
+        if nodes:
+            lines = cluster.examined(address, root, patience, tell)
+        else:
+            lines = (("this machine", verdict) for verdict in here.examined(root, tell))
+        for where, verdict in lines:
+            if not as_json:
+                _say(where if not found or found[-1][0] != where else "", verdict)
+            found.append((where, verdict))
+    ok = not failed(verdict for _, verdict in found)
+    if as_json:
+        say_json({"ok": ok, "verdicts": [{"node": where, **asdict(verdict)} for where, verdict in found]})
+    raise typer.Exit(0 if ok else 1)
+
+
+def _say(where: str, verdict: Verdict) -> None:
+    """A line, after the name of the machine where that is another."""
+    if where:
+        out.print(Text(printable(where), "bold"), soft_wrap=True)
+    said = f"{verdict.says}; {verdict.mend}" if verdict.mend else verdict.says
+    line = Text.assemble(
+        ("  ", ""), (f"{verdict.level:<5}", LEVELS[verdict.level]), (f"{printable(verdict.what)}  ", "bold"),
+        printable(said),
+    )  # fmt: skip
+    out.print(line, soft_wrap=True, highlight=False)
+
+
+@contextmanager
+def _told() -> Iterator[Callable[[str], None]]:
+    """What is under way, on a terminal; nothing elsewhere."""
+    if not err.is_terminal:
+        yield lambda _: None
+        return
+    with err.status("") as status:
+        yield lambda what: status.update(Text(printable(what), "dim"))

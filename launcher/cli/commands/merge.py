@@ -1,0 +1,80 @@
+"""`rlrun model merge`: several models, or a LoRA adapter and its base, become one."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from launcher.cli.byte_progress import counted
+from launcher.cli.output import AsJson, err, out, printable, problems_named, say_json
+from launcher.core.problems import Problems, shown
+
+UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+
+
+def merge(
+    models: Annotated[list[str], typer.Argument(metavar="MODEL", help="Folders of models, checkpoints or runs.")],
+    method: Annotated[str, typer.Option("--method", help="linear, slerp, task, ties, or lora (adapter into base).")],
+    to: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The new model's folder.")],
+    base: Annotated[
+        str | None, typer.Option("--base", help="task, ties: where the models came from; lora: its base.")
+    ] = None,
+    weights: Annotated[
+        str | None, typer.Option("--weights", help="linear: one for each model, such as 0.7,0.3.")
+    ] = None,
+    normalize: Annotated[
+        bool | None,
+        typer.Option("--normalize/--no-normalize", help="linear: divide the weights by their sum; so by default."),
+    ] = None,
+    t: Annotated[float | None, typer.Option("--t", help="slerp: from the first (0) to the second (1); 0.5.")] = None,
+    density: Annotated[float | None, typer.Option("--density", help="ties: share of changes that stays; 0.2.")] = None,
+    scale: Annotated[
+        float | None, typer.Option("--scale", help="task, ties: how much of the changes is added; 1.")
+    ] = None,
+    dtype: Annotated[str, typer.Option("--dtype", help="Number format: same, float32, bfloat16, float16.")] = "same",
+    max_shard_size: Annotated[str, typer.Option("--max-shard-size", help="Most bytes of a file.")] = "5GB",
+    as_json: AsJson = False,
+) -> None:
+    """Merge models into a new one. Everything is checked before anything is written, and read back after."""
+    from launcher.tools.merge import merge as merging  # noqa: PLC0415  # late: numpy takes a tenth of a second
+    from launcher.tools.merge.plan import Asked  # noqa: PLC0415  # late, as above
+
+    began = time.monotonic()
+    with problems_named():
+        given = {"weights": _numbers(weights), "normalize": normalize, "t": t, "density": density, "scale": scale}
+        options = {name: value for name, value in given.items() if value is not None}
+        asked = Asked(method, tuple(models), to, options, base, dtype, _bytes(max_shard_size))
+        with counted() as show:
+            made = merging.merge(asked, show)
+    if as_json:
+        return say_json({**asdict(made), "path": str(made.path)})
+    for note in made.notes:
+        err.print(Text.assemble(("note  ", "bold yellow"), printable(note)), soft_wrap=True)
+    size = f"{made.bytes / 1e6:,.0f} MB, {made.tensors} tensors, {len(made.files)} files"
+    line = f"{printable(str(made.path))}  {size}, read back and checked, {time.monotonic() - began:.1f} s"
+    out.print(Text(line), soft_wrap=True)
+    return None
+
+
+def _numbers(text: str | None) -> tuple[float, ...] | None:
+    """`0.7,0.3`"""
+    if text is None:
+        return None
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise Problems([f"--weights: got {shown(text)}; numbers such as 0.7,0.3 would do"]) from None
+
+
+def _bytes(text: str) -> int:
+    """`5GB`"""
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([a-z]*)", text.strip().lower())
+    if not found or found[2] not in UNITS:
+        raise Problems([f"--max-shard-size: got {shown(text)}; a size such as 5GB would do"])
+    return int(float(found[1]) * UNITS[found[2]])

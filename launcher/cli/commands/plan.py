@@ -1,0 +1,186 @@
+"""`rlrun plan`: what would run, judged and printed; nothing is started."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from launcher.cli.arguments import ConfigDir, Words
+from launcher.cli.commands import sweep
+from launcher.cli.output import LEVELS, AsJson, out, printable, problems_named, say_json, say_problems, say_table
+from launcher.config.descriptions import written
+from launcher.config.diff import Changed
+from launcher.core.check_result import Verdict
+from launcher.preflight.plan import Page
+from launcher.preflight.plan import plan as planned
+from launcher.spec.engine import Process
+from launcher.spec.stored import to_node, to_yaml
+
+Multirun = Annotated[
+    bool, typer.Option("-m", "--multirun", help="Take the values of words such as seed=0,1 in turn: a sweep.")
+]
+
+
+Source = Annotated[bool, typer.Option("--source", help="Say where each value came from that is not its default.")]
+Recipe = Annotated[str | None, typer.Option("--recipe", help="Words of a recipe before these: its name, or a script.")]
+
+
+def plan(
+    words: Words = None,
+    config_dir: ConfigDir = None,
+    recipe: Recipe = None,
+    source: Source = False,
+    as_json: AsJson = False,
+    as_yaml: Annotated[bool, typer.Option("--yaml", help="Print YAML, as spec.yaml holds it.")] = False,
+    multirun: Multirun = False,
+) -> None:
+    """Say what these words would run, and what would fail, before anything starts.
+
+    Ends with 0, or with 1 where anything FAILs.
+    """
+    if multirun and (as_yaml or recipe or source):
+        say_problems(["--multirun: plans points with words alone; --json would do"])
+        raise typer.Exit(2)
+    if multirun:
+        sweep.plan(words or [], config_dir, as_json)
+        return
+    with problems_named():
+        show(planned(words or [], config_dir, recipe=recipe), as_json=as_json, as_yaml=as_yaml, source=source)
+
+
+def show(page: Page, *, as_json: bool = False, as_yaml: bool = False, source: bool = False) -> None:
+    """Print a page, and end with 1 where anything FAILs."""
+    if as_json:
+        say_json(_node(page))
+    elif as_yaml and page.run:
+        say_problems([verdict.line for verdict in page.verdicts if verdict.level == "FAIL"])
+        typer.echo(to_yaml(page.run), nl=False)
+    else:
+        _print(page, source)
+    if not page.ok:
+        raise typer.Exit(1)
+
+
+def _node(page: Page) -> dict[str, Any]:
+    return {
+        "ok": page.ok,
+        "verdicts": [asdict(verdict) for verdict in page.verdicts],
+        "run": to_node(page.run) if page.run else None,
+        "choices": dict(page.choices),
+        "differs": [{**asdict(value), "origin": str(page.origins.get(value.name, ""))} for value in page.differs],
+        "folder": str(page.folder) if page.folder else None,
+        "arithmetic": asdict(page.steps) if page.steps else None,
+        "memory": page.memory,
+        "processes": [asdict(process) for process in page.processes],
+    }
+
+
+def _print(page: Page, source: bool) -> None:
+    for note in page.notes:
+        out.print(Text(printable(note), "dim"), soft_wrap=True)
+    if page.run:
+        say_table(_sources(page) if source else _chosen(page))
+        out.print()
+    say_table(verdict_table(page.verdicts))
+    if page.memory and _tight(page.memory):
+        out.print()
+        say_table(_memory(page.memory))
+    if page.processes:
+        out.print(_processes(page.processes), soft_wrap=True)
+    count = {level: sum(verdict.level == level for verdict in page.verdicts) for level in LEVELS}
+    told = [Text(f"{number} {level}", LEVELS[level]) for level, number in count.items() if number]
+    out.print(Text("\n").join([Text(), Text(", ").join(told)]))
+
+
+def verdict_table(verdicts: Sequence[Verdict]) -> Table:
+    """A line for each: the level, what was looked at, the reason, and what would do."""
+    table = _bare(1)
+    for verdict in verdicts:
+        reason = Text(printable(verdict.says))
+        if verdict.mend:
+            reason.append(f"; {printable(verdict.mend)}", "bold" if verdict.level != "OK" else "")
+        table.add_row(Text(verdict.level, LEVELS[verdict.level]), Text(printable(verdict.what)), reason)
+    return table
+
+
+def _bare(narrow: int) -> Table:
+    """Without lines; the first `narrow` columns are never broken, the last takes the room."""
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+    for _ in range(narrow):
+        table.add_column(no_wrap=True)
+    table.add_column(overflow="fold", max_width=32 if out.is_terminal else None)
+    table.add_column(overflow="fold")
+    return table
+
+
+def _chosen(page: Page) -> Table:
+    """Each group with its choice, and the settings that differ from their classes' defaults."""
+    table, of_group = _bare(1), dict[str, list[str]]()
+    for value in _changed(page):
+        group, _, name = value.name.partition(".")
+        of_group.setdefault(group, []).append(f"{name}={written(value.value)}" if name else written(value.value))
+    for group in dict.fromkeys([*page.choices, *of_group]):
+        if "." not in group:
+            said = Text(printable("  ".join(of_group.get(group, []))))
+            table.add_row(Text(group, "bold"), Text(page.choices.get(group, ""), "bold cyan"), said)
+    return table
+
+
+def _sources(page: Page) -> Table:
+    """Each choice and each value that is not its default, with where it came from."""
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0), pad_edge=False)
+    for title in ("setting", "value", "default", "from"):
+        table.add_column(title, overflow="fold")
+    for group, choice in page.choices.items():
+        table.add_row(
+            Text(group, "bold"), Text(choice, "bold cyan"), "", Text(printable(str(page.origins.get(group, ""))))
+        )
+    for value in _changed(page):
+        default = "" if value.required else written(value.default)
+        origin = Text(printable(str(page.origins.get(value.name, ""))))
+        table.add_row(value.name, Text(printable(written(value.value))), Text(printable(default), "dim"), origin)
+    return table
+
+
+def _changed(page: Page) -> list[Changed]:
+    """Without what is a fact of the model and no choice."""
+    return [value for value in page.differs if not value.name.startswith("model.architecture.")]
+
+
+def _memory(node: dict[str, Any]) -> Table:
+    """Phases and what each holds, of the fullest process."""
+    parts = dict.fromkeys(part for phase in node["phases"] for part in phase["parts"])
+    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("GiB a process")
+    for phase in node["phases"]:
+        table.add_column(phase["name"], justify="right", style="bold" if phase["name"] == node["peak"] else "")
+    for part in parts:
+        table.add_row(part.replace("_", " "), *(_gib(phase["parts"].get(part, 0)) for phase in node["phases"]))
+    table.add_row("all", *(_gib(phase["total_bytes"]) for phase in node["phases"]), style="bold")
+    return table
+
+
+def _gib(count: int) -> str:
+    return f"{count / 2**30:.2f}" if count else ""
+
+
+def _tight(node: dict[str, Any] | None) -> bool:
+    """Whether memory is worth a table: it is not known to be plenty."""
+    return node is not None and (node["limit_bytes"] is None or node["peak_bytes"] > node["limit_bytes"] / 10)
+
+
+def _processes(processes: Sequence[Process]) -> Text:
+    """The commands that would start; those that are alike once."""
+    ranks: dict[str, list[int]] = {}
+    for process in processes:
+        ranks.setdefault(shlex.join(process.argv), []).append(process.rank)
+    lines = [f"\nprocesses {len(processes)}"]
+    for command, of in ranks.items():
+        lines.append(f"  {of[0]}{f'-{of[-1]}' if len(of) > 1 else ''}  {command}")
+    return Text(printable("\n".join(lines)))

@@ -1,0 +1,202 @@
+"""`rlrun runs | show | status | watch | logs | stop`: look at runs on disk, and end one."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from launcher.cli.arguments import complete_run
+from launcher.cli.commands.sweep import say_sweep
+from launcher.cli.live_view import COLOURS, picture, watching
+from launcher.cli.output import AsJson, out, printable, problems_named, say_json, wide
+from launcher.core.metrics import label
+from launcher.core.problems import Problems
+from launcher.launch import remote
+from launcher.launch.sweeps import points
+from launcher.monitor.console import compact
+from launcher.runs import attempts, store
+from launcher.runs.folder import holder
+
+Root = Annotated[Path, typer.Option("--root", help="The folder that holds runs.")]
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN", help="A run's folder, project/experiment, or experiment.", autocompletion=complete_run
+    ),
+]
+
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        metavar="ADDRESS",
+        help="Ask the head of this Ray cluster, where its folder is; auto is the cluster of this machine.",
+    ),
+]
+
+POLL_S = 0.2
+
+
+def list_runs(root: Root = Path("runs"), as_json: AsJson = False) -> None:
+    """List the runs, the latest first."""
+    found = list(store.every(root))
+    if as_json:
+        return say_json([_node(run) for run in found])
+    if not found:
+        out.print(Text(printable(f"no runs in {root}"), "dim"), soft_wrap=True)
+        return None
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for column in ("run", "algorithm", "status", "step", "score", "held out"):
+        table.add_column(column, no_wrap=True)
+    for run in found:
+        state = run.state
+        held_out = next(iter(state.validation.items()), None)
+        table.add_row(
+            Text(printable(run.folder.name), "bold"), Text(printable(state.algorithm)),
+            Text(state.status, COLOURS[state.status]),
+            f"{state.step}/{state.steps}", "" if state.score is None else compact(state.score),
+            Text(printable(f"{label(held_out[0])} {compact(held_out[1])}") if held_out else ""),
+        )  # fmt: skip
+    wide().print(table)
+    return None
+
+
+def show(name: Name, root: Root = Path("runs"), cluster: Cluster = None, as_json: AsJson = False) -> None:
+    """Show where a run, or each point of a sweep, stands."""
+    if cluster is not None:
+        _far(cluster, "status", name, root, *(["--json"] if as_json else []))
+    with problems_named():
+        if found := points.find(name, root):
+            return say_sweep(found, as_json)
+        run = store.see(store.find(name, root))
+    tried = attempts.read(run.folder)
+    if as_json:
+        return say_json({**_node(run), "attempts": [asdict(attempt) for attempt in tried]})
+    out.print(picture(run.state, time.time()))
+    where = printable(str(run.folder.path))
+    out.print(Text(f"{where}  ·  {len(tried)} attempts", "dim"), soft_wrap=True)
+    if tried:
+        wide().print(_attempts(tried, run.state.status == "running"))
+    return None
+
+
+def _attempts(tried: list[attempts.Attempt], running: bool) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for column in ("attempt", "ended", "step", "cause", "why"):
+        table.add_column(column, no_wrap=True)
+    for number, attempt in enumerate(tried, start=1):
+        name, ended = Text(printable(attempt.name.removeprefix("attempt_"))), attempt.ended
+        if ended is None:
+            table.add_row(name, "", "", "" if running and number == len(tried) else "nobody was left to tell", "")
+        else:
+            at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ended.at))
+            cause, why = (Text(printable(" ".join(text.splitlines()))) for text in (ended.cause, ended.why))
+            table.add_row(name, at, str(ended.step), cause, why)
+    return table
+
+
+def watch(name: Name, root: Root = Path("runs"), cluster: Cluster = None) -> None:
+    """Watch a run until it ends, from any machine that sees its folder or its cluster. Ctrl-C ends the watching, not
+    the run.
+
+    Ends with 0 however the run does. Where there is no terminal, or with --cluster, it prints what logs -f prints.
+    """
+    if cluster is not None:
+        _far(cluster, "watch", name, root)
+    with problems_named():
+        if found := points.find(name, root):
+            raise Problems([f"{found}: is a sweep; rlrun status, or watch with one of its runs, would do"])
+        folder = store.find(name, root)
+    if not out.is_terminal:
+        return logs(name, root, follow=True)
+    with suppress(KeyboardInterrupt), watching() as picturing:
+        store.watch(folder, picturing)
+    return None
+
+
+def logs(
+    name: Name,
+    root: Root = Path("runs"),
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the run ends.")] = False,
+    last: Annotated[int | None, typer.Option("-n", "--lines", min=0, help="Begin with this many last lines.")] = None,
+    cluster: Cluster = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print a run's console log; with --json its events."""
+    if cluster is not None:
+        more = [*(["-f"] if follow else []), *([] if last is None else [f"-n{last}"]), *(["--json"] if as_json else [])]
+        _far(cluster, "logs", name, root, *more)
+    with problems_named():
+        folder = store.find(name, root)
+    path = folder.events if as_json else folder.console
+    try:
+        for text in _tail(path, (lambda: holder(folder) is not None) if follow else None, last):
+            typer.echo(text if as_json else printable(text))
+    except (KeyboardInterrupt, BrokenPipeError):
+        raise typer.Exit(0) from None
+
+
+def _tail(path: Path, alive: Callable[[], bool] | None, last: int | None) -> Iterator[str]:
+    """The `last` whole lines, or all; with `alive`, new ones until it says no. A file that was cut is read on from
+    where it now ends."""
+    half, offset = b"", 0
+    while True:
+        going = alive() if alive else False
+        if path.is_file():
+            size = path.stat().st_size
+            offset = min(offset, size)
+            with path.open("rb") as file:
+                file.seek(offset)
+                *whole, half = (half + file.read()).split(b"\n")
+                offset = file.tell()
+            skipped = 0 if last is None else max(len(whole) - last, 0)
+            yield from (line.decode("utf-8", "replace") for line in whole[skipped:])
+            last = None
+        if not going:
+            return
+        time.sleep(POLL_S)
+
+
+def stop(
+    name: Name,
+    root: Root = Path("runs"),
+    now: Annotated[bool, typer.Option("--now", help="Do not wait for a checkpoint.")] = False,
+    cluster: Cluster = None,
+    as_json: AsJson = False,
+) -> None:
+    """Ask a run, or all that run of a sweep, to save and end."""
+    if cluster is not None:
+        _far(cluster, "stop", name, root, *(["--now"] if now else []), *(["--json"] if as_json else []))
+    with problems_named():
+        folder = store.named(name, root, points.FILE) or store.find(name, root)
+        became = store.stop(folder, now=now)
+    if as_json:
+        return say_json({"run": folder.name, "became": became})
+    out.print(Text(printable(f"{folder.name}: {became}")), soft_wrap=True)
+    return None
+
+
+def _far(address: str, command: str, name: str, root: Path, *more: str) -> NoReturn:
+    """The command as it would be typed on the cluster's head."""
+    with problems_named():
+        remote.become(address, [command, f"--root={root}", *more, "--", name], out.width)
+
+
+def _node(run: store.Run) -> dict[str, Any]:
+    state = run.state
+    return {
+        **asdict(state),
+        "run": run.folder.name,
+        "folder": os.fspath(run.folder.path),
+        "seconds_per_step": state.seconds_per_step,
+        "eta_s": state.eta_s,
+    }

@@ -1,0 +1,196 @@
+"""`rlrun train -m` and `rlrun plan -m`: a sweep's points, planned together, run side by side, told in one table."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from launcher.cli.live_view import COLOURS, REDRAW_S, line_printer
+from launcher.cli.output import err, out, printable, problems_named, say_json, wide
+from launcher.core.check_result import of_problems
+from launcher.core.metrics import held_out_score, label
+from launcher.core.problems import Problems, shown
+from launcher.core.state import RunState
+from launcher.launch.sweeps import drive, points
+from launcher.monitor.console import Seldom, clock, compact
+from launcher.preflight.plan import problems
+
+Parallel = Annotated[
+    str | None,
+    typer.Option("--parallel", metavar="N|auto", help="Points of a sweep at a time; auto: as many as there is room."),
+]
+ROWS = 20  # of a table that is drawn again and again
+
+
+def asked(
+    words: list[str], config_dir: Path | None, resume: str | None, root: Path, multirun: bool, parallel: str | None
+) -> points.Sweep | None:
+    """The sweep that is to be run; None where one run is."""
+    path = points.find(resume, root) if resume is not None else None
+    if path is None and not multirun:
+        if parallel is not None:
+            raise Problems(["--parallel: is for a sweep; -m would make one"])
+        return None
+    at_a_time = _number(parallel)
+    if resume is None:
+        return _begun(words, config_dir, at_a_time)
+    if path is None:
+        raise Problems([f"--resume: no sweep {shown(resume)} in {root}; -m alone would begin one"])
+    found = points.read(path)
+    if words and words != found.words:
+        began = shlex.join(found.words)
+        raise Problems([f"--resume: {found.name} began with other words; none, or {began}, would do"])
+    if parallel is not None:
+        found.parallel = at_a_time
+    return found
+
+
+def _number(parallel: str | None) -> int | None:
+    if parallel in (None, "auto"):
+        return None
+    if not parallel.isascii() or not parallel.isdecimal() or len(parallel) > 4 or not int(parallel):
+        raise Problems([f"--parallel: got {shown(parallel)}; auto or a number >= 1 would do"])
+    return int(parallel)
+
+
+def _begun(words: list[str], config_dir: Path | None, parallel: int | None) -> points.Sweep:
+    with _counting() as watch:
+        planned = points.plan(words, config_dir, watch=watch)
+    begun = points.begin(words, config_dir, planned, parallel)
+    for other in points.unfinished(words, begun.path.parent):
+        if other.path != begun.path:
+            err.print(Text(printable(f"{other.name} has these words and is not done; --resume goes on with it"), "dim"))
+    return begun
+
+
+def run(found: points.Sweep) -> int:
+    """To its end; the exit code."""
+    with _watching(found) as show:
+        code = drive.drive(found, show)
+    views = drive.views(found)
+    wide().print(table(views))
+    for view in views:
+        if view.entry.status == "failed":
+            told = f"{view.entry.name}: {view.entry.why}"
+            err.print(Text.assemble(("✗ ", "bold red"), printable(told)), soft_wrap=True, highlight=False)
+    if any(view.entry.status != "finished" for view in views):
+        err.print(Text(printable(f"rlrun train --resume {found.path} goes on with what is not done"), "dim"))
+    return code
+
+
+def say_sweep(path: Path, as_json: bool) -> None:
+    """Where each point stands."""
+    views = drive.views(points.read(path))
+    if not as_json:
+        return wide().print(table(views))
+    node = [
+        {
+            **asdict(view.entry), "folder": os.fspath(view.folder.path), "step": view.state.step,
+            "steps": view.state.steps, "held_out": held_out_score(view.state.validation),
+        }
+        for view in views
+    ]  # fmt: skip
+    return say_json(node)
+
+
+def plan(words: list[str], config_dir: Path | None, as_json: bool, *, here: bool = False) -> None:
+    """Print the points of a sweep, and what would fail. Ends with 1 where anything would."""
+    with problems_named(), _counting() as watch:
+        planned = points.plan(words, config_dir, partial(problems, here=here), watch)
+    ok = not any(each.problems for each in planned)
+    if as_json:
+        node = [
+            {
+                "name": each.name, "differs": dict(each.point.differs), "words": list(each.point.words),
+                "ok": not each.problems, "verdicts": [vars(verdict) for verdict in of_problems(each.problems)],
+            }
+            for each in planned
+        ]  # fmt: skip
+        say_json({"ok": ok, "points": node})
+    else:
+        for each in planned:
+            level = Text("FAIL", "bold red") if each.problems else Text("OK", "green")
+            wide().print(Text.assemble(level, f"  {printable(each.name)}  ", (printable(each.point.label), "dim")))
+        for line in points.problems(planned):
+            out.print(Text.assemble(("✗ ", "bold red"), printable(line)), soft_wrap=True, highlight=False)
+        out.print(Text(f"{len(planned)} points, {sum(bool(each.problems) for each in planned)} would fail", "dim"))
+    if not ok:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _counting() -> Iterator[points.Watch]:
+    """Says how far planning is, seldom."""
+    seldom = Seldom()
+
+    def watch(done: int, every: int) -> None:
+        if seldom.due():
+            err.print(Text(f"planned {done:,} of {every:,} points", "dim"))
+
+    yield watch
+
+
+@contextmanager
+def _watching(found: points.Sweep) -> Iterator[drive.Show]:
+    """A table on a terminal; elsewhere the points' own lines, each after its point's name."""
+    console = Console(file=sys.stdout)
+    if not console.is_terminal:
+        printer = line_printer()
+        out.print(Text(printable(f"sweep {found.name}: {len(found.points)} points")), soft_wrap=True)
+        yield lambda views, lines: printer(RunState(), [], [f"[{name}] {line}" for name, line in lines])
+        return
+    live = Live(console=console, auto_refresh=False, transient=True)
+    drawn = [0.0]
+
+    def show(views: Sequence[drive.View], lines: list[tuple[str, str]]) -> None:
+        if time.monotonic() - drawn[0] >= REDRAW_S:
+            drawn[0] = time.monotonic()
+            with suppress(OSError):  # the terminal was closed; the runs go on
+                live.update(table(views, ROWS), refresh=True)
+
+    with suppress(OSError):
+        live.start()
+    try:
+        yield show
+    finally:
+        with suppress(OSError):
+            live.stop()
+
+
+def table(views: Sequence[drive.View], most: int | None = None) -> Table:
+    """A row for each point; of more than `most` those that run and that failed come first, the rest is counted."""
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for column in ("point", "status", "step", "held out", "time", "folder"):
+        made.add_column(column, no_wrap=True)
+    first = sorted(range(len(views)), key=lambda place: (views[place].entry.status not in ("running", "failed"), place))
+    picked = sorted(first[:most])
+    for view in (views[place] for place in picked):
+        entry, state = view.entry, view.state
+        score = held_out_score(state.validation)
+        elapsed = time.time() - state.started_at if entry.status == "running" and state.started_at else state.elapsed_s
+        made.add_row(
+            Text(printable(entry.name), "bold"), Text(entry.status, COLOURS[entry.status]),
+            f"{state.step}/{state.steps}" if state.steps else "",
+            Text(printable(f"{label(score[0])} {compact(score[1])}") if score else ""),
+            clock(elapsed) if state.started_at else "",
+            Text(printable(os.path.relpath(view.folder.path)), "dim"),
+        )  # fmt: skip
+    if len(picked) < len(views):
+        states = [view.entry.status for view in views]
+        told = ", ".join(f"{states.count(status)} {status}" for status in dict.fromkeys(states))
+        made.add_row(Text(f"{len(views)} points", "dim"), Text(told, "dim"))
+    return made

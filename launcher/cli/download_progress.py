@@ -1,0 +1,65 @@
+"""A download as it is seen: bars on a terminal, a line every few seconds elsewhere. Always on standard error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import Progress as Bars
+from rich.text import Text
+
+from launcher.cli.output import err, printable
+from launcher.hubs.progress import Progress
+from launcher.monitor.console import Seldom, clock
+
+
+@contextmanager
+def showing(console: Console | None = None) -> Iterator[Callable[[Progress], None]]:
+    """What a download tells is shown."""
+    console = console or err
+    if not console.is_terminal:
+        yield _lines(console)
+        return
+    what, speed = (TextColumn("{task.description}"), BarColumn()), (TransferSpeedColumn(), TimeRemainingColumn())
+    with Bars(*what, DownloadColumn(), *speed, console=console) as bars:
+        yield _drawn(bars)
+
+
+def _drawn(bars: Bars) -> Callable[[Progress], None]:
+    tasks: dict[str, TaskID] = {}
+
+    def watch(progress: Progress) -> None:
+        for note in progress.notes:
+            bars.console.print(Text(printable(note), "yellow"), soft_wrap=True)
+        for file in progress.files:
+            if file.state in ("waiting", "done") and file.path not in tasks:
+                continue  # only what is under way has a line
+            if file.path not in tasks:
+                tasks[file.path] = bars.add_task(escape(printable(file.path)), total=file.size, completed=file.there)
+            bars.update(tasks[file.path], completed=file.there, visible=file.state != "done")
+        if "" not in tasks:
+            tasks[""] = bars.add_task("[bold]all", total=progress.size, completed=progress.there)
+        bars.update(tasks[""], total=progress.size, completed=progress.there)
+
+    return watch
+
+
+def _lines(console: Console) -> Callable[[Progress], None]:
+    seldom = Seldom()
+
+    def watch(progress: Progress) -> None:
+        for note in progress.notes:
+            console.print(Text(printable(note)), soft_wrap=True)
+        if not seldom.due():
+            return
+        left = f", {clock(progress.eta_s)} left" if progress.eta_s is not None else ""
+        console.print(
+            f"{progress.there / 1e6:,.1f} of {progress.size / 1e6:,.1f} MB,"
+            f" {progress.bytes_per_s / 1e6:.1f} MB/s{left}",
+            soft_wrap=True, highlight=False,
+        )  # fmt: skip
+
+    return watch

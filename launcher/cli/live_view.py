@@ -1,0 +1,162 @@
+"""The live view of a run on a terminal; plain lines where there is none."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from launcher.cli.output import printable
+from launcher.core.events import Event, Usage
+from launcher.core.metrics import label, watched
+from launcher.core.state import RunState, Show
+from launcher.monitor.console import clock, compact
+
+REDRAW_S = 0.25  # a picture costs as much as a thousand events
+BLOCKS = "▁▂▃▄▅▆▇█"
+COLOURS = {"finished": "green", "failed": "red", "stopped": "yellow", "running": "cyan", "waiting": "dim"}
+
+
+@contextmanager
+def watching(console: Console | None = None) -> Iterator[Show]:
+    """What is told is shown: drawn on a terminal, printed as verl's lines elsewhere."""
+    console = console or Console(file=sys.stdout)
+    if not console.is_terminal:
+        yield line_printer()
+        return
+    live = Live(console=console, auto_refresh=False, transient=False)
+    drawn = [0.0]
+
+    def show(state: RunState, events: list[Event], lines: list[str]) -> None:
+        ended = state.status in ("finished", "failed", "stopped") and bool(events)
+        if ended or time.monotonic() - drawn[0] >= REDRAW_S:
+            drawn[0] = time.monotonic()
+            with suppress(OSError):  # the terminal was closed; the run goes on
+                live.update(picture(state, time.time()), refresh=True)
+
+    with suppress(OSError):
+        live.start()
+    try:
+        yield show
+    finally:
+        with suppress(OSError):
+            live.stop()
+
+
+def line_printer() -> Show:
+    """Prints lines until they cannot be written (`| head`); the run goes on."""
+    reader = [True]
+
+    def show(state: RunState, events: list[Event], lines: list[str]) -> None:
+        try:
+            for line in lines if reader[0] else []:
+                print(printable(line), flush=True)
+        except OSError:  # nobody reads any more, or the disk of a file is full; console.log has everything
+            reader[0] = False
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    return show
+
+
+def picture(state: RunState, now: float) -> RenderableType:
+    """One panel: where the run is, the numbers that matter, the score's curve, the last validation and alert."""
+    colour = COLOURS[state.status]
+    title = Text.assemble((printable(state.run or "starting"), "bold"), "  ", (printable(state.algorithm), "dim"))
+    parts: list[RenderableType] = [_progress(state, now, colour), Text(), _numbers(state)]
+    if state.score is not None:
+        parts += [Text(), _curve(state)]
+    parts += _news(state)
+    return Panel(Group(*parts), title=title, title_align="left", border_style=colour, width=76, padding=(0, 2))
+
+
+def _progress(state: RunState, now: float, colour: str) -> RenderableType:
+    row = Table.grid(padding=(0, 2), expand=True)
+    for ratio in (None, 1, None):
+        row.add_column(ratio=ratio, no_wrap=True)
+    busy = state.phase if state.status == "running" else state.status
+    bar = ProgressBar(total=max(state.steps, 1), completed=state.step, complete_style=colour, finished_style=colour)
+    row.add_row(Text(printable(busy or "loading"), f"bold {colour}"), bar, f"{state.step}/{state.steps or '?'}")
+    running = state.status == "running" and state.started_at is not None
+    elapsed = now - state.started_at if running and state.started_at else state.elapsed_s
+    left = clock(state.eta_s) if running and state.eta_s is not None else ""
+    time_row = Text(f"{clock(elapsed)} elapsed" + (f"  ·  {left} left" if left else ""), "dim")
+    return Group(row, time_row)
+
+
+def _numbers(state: RunState) -> RenderableType:
+    table = Table.grid(padding=(0, 3), expand=True)
+    numbers = watched(state.metrics)
+    for _ in range(3):
+        table.add_column(ratio=1)
+    cells = [Text.assemble((f"{label(name)} ", "dim"), (compact(value), "bold")) for name, value in numbers]
+    cells += [Text()] * (-len(cells) % 3)
+    for start in range(0, len(cells), 3):
+        table.add_row(*cells[start : start + 3])
+    return table
+
+
+def _curve(state: RunState) -> Text:
+    values = (*state.curve.points, *state.curve.waiting[-1:])
+    return Text.assemble((f"{label(state.score_name)}  ", "dim"), (sparkline(values), "cyan"))
+
+
+def sparkline(values: tuple[float, ...]) -> str:
+    """One block for each value, the lowest the least; a value that is no number is a blank."""
+    real = [x for x in values if math.isfinite(x)]
+    low, high = (min(real), max(real)) if real else (0.0, 0.0)
+    span = high / 2 - low / 2 or 1.0  # halves: the difference of two numbers may be none
+    return "".join(BLOCKS[int((x / 2 - low / 2) / span * 7)] if low <= x <= high else " " for x in values)
+
+
+def _used(usage: Sequence[Usage]) -> str:
+    """Of all processes together: their GPUs, of which the fullest and the hottest matter; without any, CPU and memory
+    of the processes, and of the fullest machine."""
+    shares = [each.gpu_percent for each in usage if each.gpu_percent is not None]
+    full = max(usage, key=lambda each: (each.gpu_memory_bytes or 0) / (each.gpu_memory_total_bytes or 1))
+    heat = [each.gpu_celsius for each in usage if each.gpu_celsius is not None]
+    parts = [f"GPU {sum(shares) / len(shares):.0f} %"] if shares else []
+    if full.gpu_memory_bytes is not None and full.gpu_memory_total_bytes is not None:
+        parts.append(f"{_gb(full.gpu_memory_bytes)} of {_gb(full.gpu_memory_total_bytes)} GB")
+    parts += [f"{max(heat):.0f} °C"] if heat else []
+    if not parts:
+        full = max(usage, key=lambda each: each.machine_memory_bytes / max(each.machine_memory_total_bytes, 1))
+        cpu, memory = sum(each.cpu_percent for each in usage), sum(each.memory_bytes for each in usage)
+        of_all = f"machine {_gb(full.machine_memory_bytes)} of {_gb(full.machine_memory_total_bytes)} GB"
+        parts = [f"CPU {cpu:.0f} %", f"{_gb(memory)} GB", of_all]
+    return "  ·  ".join(parts)
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:.1f}"
+
+
+def _news(state: RunState) -> list[RenderableType]:
+    lines: list[RenderableType] = []
+    if state.usage:
+        lines.append(Text.assemble(("in use  ", "dim"), _used(list(state.usage.values()))))
+    if state.validation:
+        shown = "  ".join(f"{label(name)} {compact(value)}" for name, value in state.validation.items())
+        lines.append(Text.assemble((f"held out at step {state.validated_step}  ", "dim"), (printable(shown), "bold")))
+    if state.waits_for:
+        lines.append(Text.assemble(("waiting  ", "bold yellow"), printable(state.waits_for)))
+    if state.checkpoint:
+        lines.append(Text.assemble(("checkpoint  ", "dim"), printable(state.checkpoint)))
+    if state.restarts:
+        lines.append(Text.assemble(("restarts  ", "bold yellow"), str(state.restarts)))
+    if state.stalled:
+        lines.append(Text.assemble(("stands still  ", "bold red"), printable(state.stalled)))
+    if state.alert:
+        lines.append(Text.assemble(("alert  ", "bold yellow"), printable(state.alert)))
+    if state.why and state.status != "running":
+        lines.append(Text.assemble((f"{state.status}  ", f"bold {COLOURS[state.status]}"), printable(state.why)))
+    return [Text(), *lines] if lines else []

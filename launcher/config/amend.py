@@ -1,0 +1,60 @@
+"""What may be changed of a run that goes on: where it runs and how fast, never what it learns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import Any
+
+from yaml import YAMLError
+
+from launcher.config import guard
+from launcher.core.bounded_parse import yaml_of
+from launcher.core.problems import Problems, nearest, shown
+
+FREE = ("hardware.", "engine.", "cluster.", "sampler.max_num_seqs", "sampler.n_gpus", "data.val_batch_size")
+FREE_OF_TRAINER = (
+    "micro_batch_size_per_gpu", "max_tokens_per_gpu", "save_freq", "test_freq", "keep_last", "keep_best", "best_metric",
+    "max_bad_steps", "max_restarts", "log_val_generations",
+)  # fmt: skip
+
+
+def amended(node: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
+    """The stored run with the settings that `words` (`hardware.nproc_per_node=3`) change. Raises `Problems`."""
+    guard.check(words)
+    made, problems = deepcopy(node), list[str]()
+    for word in words:
+        path, equals, text = word.partition("=")
+        if not equals or "." not in path:
+            problems.append(f"--resume: {shown(word)} changes no setting; hardware.nproc_per_node=2 would do")
+        elif not _free(path):
+            problems.append(
+                f"{path}: a run goes on with what it learns by; leave it out, or change {', '.join(FREE[:3])}..."
+            )
+        else:
+            try:
+                problems += put(made, path, yaml_of(text))
+            except (YAMLError, ValueError):
+                problems.append(f"{path}: got {shown(text)}; a number, a word or a [list] would do")
+    if problems:
+        raise Problems(problems)
+    return made
+
+
+def _free(path: str) -> bool:
+    return (path.startswith(FREE) and path != "engine.mixed_precision") or path in {
+        f"trainer.{name}" for name in FREE_OF_TRAINER
+    }
+
+
+def put(node: dict[str, Any], path: str, value: Any) -> list[str]:
+    """Set `path` of a stored run; why it cannot be set."""
+    held: Any = node
+    *above, name = path.split(".")
+    for step in above:
+        held = held.get(step) if isinstance(held, dict) else None
+    if not isinstance(held, dict) or name not in held or name == "_target_":
+        known = [key for key in held if key != "_target_"] if isinstance(held, dict) else []
+        return [f"{path}: no such setting; {nearest(name, known)}"]
+    held[name] = value
+    return []

@@ -1,0 +1,187 @@
+"""What differs: of a run from the defaults, and of two runs, recipes or lists of words from each other."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from launcher.config import recipe
+from launcher.config.descriptions import fields_of, written
+from launcher.config.flatten import TARGET, apart, flat, owner
+from launcher.config.origins import Origin, origins_of
+from launcher.config.recipe import Asked, Given, options_apart
+from launcher.config.resolve import resolve
+from launcher.config.yaml_lines import Leaf, leaves
+from launcher.core.bounded_parse import yaml_of
+from launcher.core.problems import Problems, nearest, said, shown
+from launcher.runs import store
+from launcher.runs.folder import Folder
+from launcher.spec.run import RunSpec
+from launcher.spec.stored import to_node
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A value that is not its class's default."""
+
+    name: str
+    value: Any
+    default: Any
+    """None, too, where there is none."""
+    required: bool
+    """It has no default, so somebody had to give it."""
+
+
+def differing(run: RunSpec) -> list[Changed]:
+    """Every value that differs from its default, in the run's order; a choice's file may have given it."""
+    found = []
+    for name, value in apart(flat(to_node(run)))[1].items():
+        cls, below = owner(run, name)
+        key, _, entry = below.partition(".")
+        declared = fields_of(cls)[key]
+        required = declared.is_required()
+        default = None if required else _plain(declared.get_default(call_default_factory=True, validated_data={}))
+        if entry:  # of a dict
+            default = default.get(entry) if isinstance(default, dict) else None
+        if default != value:
+            found.append(Changed(name, value, default, required))
+    return found
+
+
+def _plain(value: Any) -> Any:
+    return list(map(_plain, value)) if isinstance(value, tuple) else value
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of two runs that are compared."""
+
+    name: str
+    values: Mapping[str, Any]
+    origins: Mapping[str, Origin]
+    notes: tuple[str, ...] = ()
+    """What only a running shell knows of a recipe."""
+    classes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Cell:
+    value: Any
+    origin: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """What differs at one place."""
+
+    name: str
+    cells: tuple[Cell | None, Cell | None]
+    """Of A and of B; None where a side has no such setting. Of a group the names of the classes."""
+    whole: bool
+    """The group's class differs, so its settings are others."""
+
+
+def rows(a: Side, b: Side) -> Iterator[Row]:
+    """What differs, in the order of a run; a group whose class differs comes before its settings."""
+    names = dict.fromkeys([*a.classes, *b.classes, *a.values, *b.values])
+    tops = list(dict.fromkeys(name.partition(".")[0] for name in [*fields_of(RunSpec), *names]))
+    for name in sorted(names, key=lambda name: tops.index(name.partition(".")[0])):
+        for whole in (True, False):
+            cells = _cell(a, name, whole), _cell(b, name, whole)
+            if _spelled(cells[0]) != _spelled(cells[1]):
+                yield Row(name, cells, whole)
+
+
+def _cell(side: Side, name: str, whole: bool) -> Cell | None:
+    held = side.classes if whole else side.values
+    if name not in held:
+        return None
+    return Cell(held[name], side.origins[name].where)
+
+
+def _spelled(cell: Cell | None) -> str | None:
+    return None if cell is None else written(cell.value)
+
+
+def side(text: str, root: Path, config_dir: Path | None = None) -> Side:
+    """What `text` means: words, a recipe (`grpo-gsm8k`, `my.sh#2`) or a run. Raises `Problems`."""
+    if "=" in text or len(text.split()) != 1:
+        return _of_words(text, config_dir)
+    plain = text.partition("#")[0]
+    scripted = plain.endswith(".sh") or plain in recipe.known()
+    try:
+        folder = store.find(text, root)
+    except Problems as problem:
+        if scripted:
+            return _of_recipe(text, config_dir)
+        near = nearest(text, recipe.known(), listed="a recipe may be")
+        raise Problems([*problem.lines, f"{shown(text)}: is no recipe either; {near}"]) from None
+    if scripted:
+        raise Problems(
+            [f"{text}: is a run and a recipe; {folder.name} or recipes/{plain.removesuffix('.sh')}.sh would do"]
+        )
+    return _of_run(text, folder)
+
+
+def _of_words(text: str, config_dir: Path | None) -> Side:
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise Problems(
+            [f"{shown(text)}: cannot be read ({said(error)}); words such as algorithm=grpo would do"]
+        ) from error
+    words = words[2:] if words[:2] == ["rlrun", "train"] else words
+    given, own, others = options_apart([Given(word, f"command line: {word}") for word in words])
+    if others:
+        raise Problems([f"{option}: is no word of a run; leaving it out would do" for option in others])
+    return _resolved(text, Asked(given, own or config_dir))
+
+
+def _of_recipe(text: str, config_dir: Path | None) -> Side:
+    command = recipe.one(text)
+    return _resolved(command.name, recipe.asked([], config_dir, text))
+
+
+def _resolved(name: str, by: Asked) -> Side:
+    try:
+        run = resolve(by.texts, by.config_dir)
+    except Problems as problem:
+        raise Problems([f"{line} (of {shown(name)})" for line in problem.lines] + list(by.notes)) from None
+    classes, values = apart(flat(to_node(run)))
+    return Side(name, values, origins_of(run, by), by.notes, classes)
+
+
+def _of_run(name: str, folder: Folder) -> Side:
+    """As spec.yaml says, whatever version wrote it."""
+    held = leaves(folder.spec)
+    names = {key: key.removesuffix(f".{TARGET}") for key in held}
+    origins = {names[key]: Origin("run", f"{folder.spec}:{leaf.line}") for key, leaf in held.items()}
+    for word in _typed(folder):
+        key, _, text = word.partition("=")
+        if (leaf := held.get(key)) and _says(text, leaf):
+            origins[key] = Origin("run", f"{folder.words}: {word}")
+    classes, values = apart({key: leaf.value for key, leaf in held.items()})
+    return Side(name, values, origins, (), classes)
+
+
+def _typed(folder: Folder) -> list[str]:
+    """The words that the run was started with; none where that file is gone or cannot be read."""
+    try:
+        return [word.lstrip("+") for word in shlex.split(folder.words.read_text(encoding="utf-8"))]
+    except (OSError, ValueError):
+        return []
+
+
+def _says(text: str, leaf: Leaf) -> bool:
+    """Whether the word still holds: words of `--resume` may have changed the value since."""
+    with suppress(ValueError):
+        return bool(float(text) == leaf.value)  # 1e-3 is a number of Hydra's, and none of YAML's
+    with suppress(yaml.YAMLError, ValueError):
+        return bool(yaml_of(text) == leaf.value)
+    return False

@@ -1,0 +1,122 @@
+"""Words that stand for several values, and words that set one value: Hydra's grammar, read without its configs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import DecimalException
+from itertools import islice, product
+from math import prod
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Glob, Override, OverrideType, Sweep, Transformer
+from hydra.errors import HydraException
+
+from launcher.config.flatten import TARGET
+from launcher.config.resolve import names_target
+from launcher.core.problems import Problems, nearest, said, shown
+
+LIMIT = 1_000
+"""Most points of a sweep: each is a run, and all are checked before one starts."""
+ONE_FOR_ALL = ("trainer.experiment_name", "trainer.project_name", "trainer.run_root")
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run of a sweep."""
+
+    words: tuple[str, ...]
+    """All words, with one value each."""
+    differs: Mapping[str, str]
+    """Value of each setting or group that the sweep takes in turn."""
+
+    @property
+    def label(self) -> str:
+        """As it would be typed; empty where nothing is taken in turn."""
+        return " ".join(f"{key}={value}" for key, value in self.differs.items())
+
+
+def points(words: Sequence[str], known: Mapping[str, Sequence[str]]) -> list[Point]:
+    """Every combination of the words' values, the last word's values in turn first. `known` are the config groups.
+
+    A word that cannot be read stays as it is: resolving says what is wrong with it. Raises `Problems`.
+    """
+    parser, swept, given = OverridesParser.create(), dict[int, str](), dict[int, str]()
+    choices, problems = list[list[str]](), list[str]()
+    for place, word in enumerate(words):
+        try:
+            word.encode()
+            override = parser.parse_override(word)
+        except (HydraException, UnicodeEncodeError):
+            choices.append([word])
+            continue
+        try:
+            values = _values(override, known) if override.is_sweep_override() else None
+        except Problems as found:
+            problems += found.lines
+            continue
+        except (HydraException, ValueError, DecimalException):  # a step of 0, or what is no number
+            problems.append(f"{shown(word)}: is no range; range(first,end,step) would do")
+            continue
+        given[place] = override.key_or_group
+        if values is not None:
+            swept[place] = override.get_key_element()
+        choices.append([word] if values is None else values)
+    keys = [key.lstrip("+") for key in swept.values()]
+    last = {key: place for place, key in given.items()}  # of two values the last is taken
+    lost = [given[place] for place in swept if last[given[place]] != place]
+    problems += [f"{key}: is swept, and given again after that; once would do" for key in lost]
+    problems += [f"{key}: its runs stand side by side; one for all would do" for key in keys if key in ONE_FOR_ALL]
+    if (count := prod(map(len, choices))) > LIMIT:
+        problems.append(f"-m: {count:,} points are more than {LIMIT:,}; fewer values, or several sweeps would do")
+    if problems:
+        raise Problems(list(dict.fromkeys(problems)))
+    return [_point([*combined], swept) for combined in product(*choices)]
+
+
+def _point(words: list[str], swept: Mapping[int, str]) -> Point:
+    differs = {key.lstrip("+"): words[place].removeprefix(f"{key}=") for place, key in swept.items()}
+    return Point(tuple(words), differs)
+
+
+def _values(override: Override, known: Mapping[str, Sequence[str]]) -> list[str]:
+    """The words that a sweep stands for, one value each. Raises `Problems`, and what a bad range raises."""
+    key, sweep, line = override.key_or_group, override.value(), shown(override.input_line)
+    if override.is_interval_sweep():
+        raise Problems([f"{key}: {line} has no end of values; a,b or range(a,b,step) would do"])
+    if isinstance(sweep, Glob) and key not in known:
+        raise Problems([f"{key}: {line} is for config groups; a,b would do"])
+    if isinstance(sweep, Sweep) and sweep.shuffle:
+        raise Problems([f"{key}: {line} has another order each time; without shuffle it would do"])
+    found = sweep.filter(list(known[key])) if isinstance(sweep, Glob) else _texts(override)
+    values = list(islice(found, LIMIT + 1))
+    if not values:
+        would_do = nearest("", known[key]) if key in known else "a range that holds a value would do"
+        raise Problems([f"{key}: {line} is no value at all; {would_do}"])
+    if len(values) > LIMIT:
+        raise Problems([f"{key}: {line} is more than {LIMIT:,} values; fewer would do"])
+    if twice := [value for value in dict.fromkeys(values) if values.count(value) > 1]:
+        raise Problems([f"{key}: {line} has {', '.join(twice)} twice; once would do"])
+    return [f"{override.get_key_element()}={value}" for value in values]
+
+
+def _texts(override: Override) -> Iterator[str]:
+    return map(str, override.sweep_iterator(transformer=Transformer.str))
+
+
+def setting(word: str) -> tuple[str, Any]:
+    """What `optim.lr=1e-6` sets, and to what. Raises `Problems` for a word that does anything else."""
+    try:
+        word.encode()
+        override = OverridesParser.create().parse_override(word)
+    except (HydraException, UnicodeEncodeError) as error:
+        reason = said(error).partition("See https")[0].strip().rstrip(".")
+        raise Problems([f"{shown(word)}: cannot be read ({reason}); optim.lr=1e-6 would do"]) from error
+    key, plain = override.key_or_group, override.type != OverrideType.DEL and override.package is None
+    if not plain or override.is_sweep_override() or "${" in word or "/" in key:
+        raise Problems([f"{shown(word)}: sets no value; key=value would do"])
+    value = override.value()
+    if TARGET in key or names_target(value):
+        raise Problems([f"{key}: {TARGET} is named by config files only; another setting would do"])
+    return key, value

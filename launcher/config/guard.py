@@ -1,0 +1,117 @@
+"""What is refused before anybody reads it: words beyond every need, and secrets where a run would keep them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from launcher.core.bounded_parse import DEPTH, DIGITS
+from launcher.core.problems import Problems, shown
+from launcher.core.redaction import MARK, blotted, learn, of_url, setting
+
+WORDS = 256
+LONGEST = 2**14  # characters of a word
+COMMAS = 512  # of a word; reading takes the square of their number
+PIECES = 256  # of a secret that cannot be read
+_DIGITS = re.compile(rf"(?<![\w.'\"/-])[-+]?[0-9][0-9_]{{{DIGITS},}}")
+_PAIR = re.compile(r"(?<![\w.-])([\w.-]+)['\"]?\s*[=:](?=\s*(?:'([^']*)'|\"([^\"]*)\"|[\[({\s'\"]*([^\s,'\"{}\[\]]+)))")
+_PIECE = re.compile(r"[^\s,'\"(){}\[\]]{6,}")
+_OPEN, _CLOSE, _QUOTES = "([{", ")]}", "'\""
+
+
+def check(words: Sequence[str]) -> None:
+    """Raises `Problems` for words that would take minutes to read. From here on what they set by the name of a secret
+    is blotted out of everything that is said: it must not be shown even where it is refused."""
+    found = []
+    if len(words) > WORDS:
+        found.append(f"{len(words):,} words came; at most {WORDS}, and a file in --config-dir for more, would do")
+    for word in words[:WORDS]:
+        if len(word) <= LONGEST:
+            _learn(word)
+        found += [f"{shown(word, 40)}: {why}" for why in beyond(word)]
+    if found:
+        raise Problems(found)
+
+
+def beyond(word: str) -> Iterator[str]:
+    """Why a word, or another text of Hydra's grammar, would take minutes to read."""
+    if len(word) > LONGEST:
+        yield f"has {len(word):,} characters; at most {LONGEST:,}, and a file in --config-dir for more, would do"
+    elif (commas := word.count(",")) > COMMAS:
+        yield f"has {commas:,} commas; at most {COMMAS}, and a file in --config-dir for more, would do"
+    elif _depth(word) > DEPTH:
+        yield f"its brackets stand more than {DEPTH} deep; fewer would do"
+    elif _DIGITS.search(word):
+        yield f"holds a number of more than {DIGITS} digits; a smaller one would do"
+
+
+def _depth(word: str) -> int:
+    """How many brackets are open at most; those within quotes do not count."""
+    depth = deepest = 0
+    quote, escaped = "", False
+    for letter in word:
+        if escaped:
+            escaped = False
+        elif letter == "\\":
+            escaped = True
+        elif quote:
+            quote = "" if letter == quote else quote
+        elif letter in _QUOTES:
+            quote = letter
+        elif letter in _OPEN:
+            depth += 1
+            deepest = max(deepest, depth)
+        elif letter in _CLOSE:
+            depth -= 1
+    return deepest
+
+
+def _learn(word: str) -> None:
+    for password in of_url(word):
+        learn(password)
+    key, _, value = word.partition("=")
+    if setting(key.rpartition(".")[2]):  # also where nobody can read the value
+        for text in [value, value.strip(), *_PIECE.findall(value)[:PIECES]]:
+            learn(text)
+    for match in _PAIR.finditer(word):
+        if setting(match[1].rpartition(".")[2]):
+            learn(next(value for value in match.groups()[1:] if value is not None))
+
+
+def kept(node: Any, named: Sequence[str] = ()) -> list[str]:
+    """One line for each secret among the settings of a run (`to_node`), which are written down with it; those that
+    lines of `named` speak of already are left out."""
+    said = {place for line in named for place in _above(line.partition(": ")[0])}
+    lines = []
+    for place, name, value in _texts(node):
+        if said & {*_above(place)} - {place.partition(".")[0]}:
+            continue
+        if (setting(name) and value) or blotted(value) != value:
+            lines.append(
+                f"{place}: holds a secret, which would be kept with the run; an environment variable, read where it is"
+                " used, would do"
+            )
+    return lines
+
+
+def _above(place: str) -> Iterator[str]:
+    """`a.b.c`, `a.b` and `a`."""
+    while place:
+        yield place
+        place = place.rpartition(".")[0]
+
+
+def _texts(node: Any, place: str = "", name: str = "") -> Iterator[tuple[str, str, str]]:
+    """Place, name and value of each text, keys of settings among them."""
+    if isinstance(node, dict):
+        for key, value in node.items():
+            inner = f"{place}.{key}" if place else str(key)
+            if blotted(str(key)) != key:
+                yield f"{place}.{MARK}", "", str(key)
+            yield from _texts(value, inner, str(key))
+    elif isinstance(node, list):
+        for number, value in enumerate(node):
+            yield from _texts(value, f"{place}.{number}", name)
+    elif isinstance(node, str):
+        yield place, name, node

@@ -1,0 +1,132 @@
+"""Where each value of a run comes from: a word, a recipe's line, a config file's line, the environment, or a class.
+
+Files are merged in Hydra's order, words after them in theirs; whatever came last has set the value.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from launcher.config.docstrings import declaration, spelled
+from launcher.config.flatten import TARGET, apart, flat, owner
+from launcher.config.recipe import Asked, asked
+from launcher.config.resolve import PARTS, conf_dir, merged, resolve
+from launcher.config.yaml_lines import defaults_lines, leaves
+from launcher.spec.run import RunSpec
+from launcher.spec.stored import to_node
+
+Kind = Literal["command line", "recipe", "run", "file", "environment", "default"]
+_REFERENCE = re.compile(r"\$\{([^${}]+)\}")
+_ENVIRONMENT = "oc.env:"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where one value comes from."""
+
+    kind: Kind
+    where: str
+    """`command line: sampler.n=8`, `recipes/grpo-gsm8k.sh:8`, `conf/data/gsm8k.yaml:3`, `launcher/spec/run.py:65`."""
+    refers: tuple[str, ...] = ()
+    """The settings (or `oc.env:NAME`) that the value is taken from by interpolation; `where` tells of them."""
+
+    def __str__(self) -> str:
+        return self.where
+
+
+def origins(words: Sequence[str], config_dir: Path | None = None, recipe: str | None = None) -> dict[str, Origin]:
+    """Dotted setting -> origin, for every value of the run that the words make, a recipe's words before them.
+
+    A group's name (`model`) stands for its choice. Raises `Problems` as `resolve` does.
+    """
+    from_all = asked(words, config_dir, recipe)
+    return origins_of(resolve(from_all.texts, from_all.config_dir), from_all)
+
+
+def origins_of(run: RunSpec, by: Asked) -> dict[str, Origin]:
+    """The same of a run that is resolved already."""
+    sources, choices = merged(by.texts, by.config_dir), _default_choices()
+    found = dict(choices)
+    for path, place in sources.files:
+        for key, leaf in leaves(path).items():
+            if key.partition(".")[0] != "defaults":
+                origin = Origin("file", f"{_spelled(path)}:{leaf.line}")
+                _set(found, f"{place}.{key}".lstrip("."), leaf.texts, origin)
+    for word, said in zip(by.words, sources.words, strict=True):
+        key = "reward.weights" if said.key == PARTS else said.key
+        if said.taken_away:
+            found = {name: origin for name, origin in found.items() if not f"{name}.".startswith(f"{key}.")}
+        else:
+            _apply(found, key, said.value, Origin(word.source, word.where))
+    classes, values = apart(flat(to_node(run)))
+    chosen = [*dict.fromkeys([*choices, *classes])]
+    return {name: _of(name, found, run) for name in [*chosen, *values]}
+
+
+def _default_choices() -> dict[str, Origin]:
+    """The lines of conf/run.yaml that choose where no word does."""
+    path = conf_dir() / "run.yaml"
+    lines = defaults_lines(path)
+    return {group: Origin("file", f"{_spelled(path)}:{line}") for group, line in lines.items() if group != "_self_"}
+
+
+def _spelled(path: Path) -> str:
+    """`conf/data/gsm8k.yaml`, in a clone and where it is installed."""
+    return path.relative_to(conf_dir().parent).as_posix() if path.is_relative_to(conf_dir()) else spelled(path)
+
+
+def _apply(found: dict[str, Origin], key: str, value: Any, origin: Origin) -> None:
+    """A word sets what it names; a dict is merged into what is there."""
+    if isinstance(value, dict) and value:
+        for name, inner in value.items():
+            _apply(found, f"{key}.{name}", inner, origin)
+    else:
+        parts = value if isinstance(value, list) else [value]
+        _set(found, key, [part for part in parts if isinstance(part, str)], origin)
+
+
+def _set(found: dict[str, Origin], key: str, texts: Sequence[str], origin: Origin) -> None:
+    refers = tuple(_absolute(reference, key) for text in texts for reference in _REFERENCE.findall(text))
+    found[key] = replace(origin, refers=refers)
+
+
+def _absolute(reference: str, key: str) -> str:
+    """What `${.name}` and `${..name}` mean at `key`; of `oc.env:NAME,default` the name."""
+    if reference.startswith(_ENVIRONMENT):
+        return reference.partition(",")[0]
+    name = reference.lstrip(".")
+    up = len(reference) - len(name)
+    above = key.split(".")[:-up] if up else []
+    return ".".join([*above, name.replace("[", ".").replace("]", "")])
+
+
+def _of(key: str, found: Mapping[str, Origin], run: RunSpec) -> Origin:
+    """Where a value comes from: what set it, or the group above it that was taken from elsewhere; else its class."""
+    held = found.get(key) or found.get(f"{key}.{TARGET}")
+    above = key
+    while not held and (above := above.rpartition(".")[0]):
+        whole = found.get(above)
+        held = whole if whole and whole.refers else None
+    if held:
+        return _followed(held, found)
+    cls, name = owner(run, key)
+    return Origin("default", declaration(cls, name.partition(".")[0]).where)
+
+
+def _followed(origin: Origin, found: Mapping[str, Origin]) -> Origin:
+    """With what its interpolations lead to."""
+    kind, where = origin.kind, origin.where
+    for reference in origin.refers:
+        name = reference.removeprefix(_ENVIRONMENT)
+        if name != reference and name in os.environ:
+            kind, where = "environment", f"environment {name} ({where})"
+        elif name != reference:
+            where = f"{where} (the environment has no {name})"
+        elif reference in found:
+            where = f"{where} -> {reference} ({_followed(found[reference], found).where})"
+    return replace(origin, kind=kind, where=where)

@@ -1,0 +1,240 @@
+"""The runs of a recipe: its `rlrun train` commands, each word with its line. Nothing of it is run.
+
+recipes/grpo-gsm8k.sh, grpo-gsm8k and recipes/quickstart.sh#2 (the second of several) name one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from launcher.config.guard import LONGEST
+from launcher.config.resolve import conf_dir
+from launcher.config.shell import ARGUMENTS, Piece, Reader, Word
+from launcher.core.bounded_parse import SIZE, Unbounded, beginning
+from launcher.core.problems import Problems, nearest, said, shown
+
+_BRANCH, _END = {"if", "for", "while", "until", "case", "select"}, {"fi", "done", "esac"}
+_LEADS = {"then", "do", "else", "elif", "{", "!", "time", "exec", "command", "env", "export", "local", "readonly"}
+_ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+_TAKE_A_VALUE = {"--config-dir", "--resume", "--root"}
+_REDIRECTS = re.compile(r"\d*[<>]")
+
+Source = Literal["command line", "recipe", "run"]
+
+
+@dataclass(frozen=True)
+class Given:
+    """A word, and who said it."""
+
+    text: str
+    where: str
+    """`command line: sampler.n=8`, or file and line."""
+    source: Source = "command line"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a run is asked for."""
+
+    words: list[Given]
+    config_dir: Path | None = None
+    notes: tuple[str, ...] = ()
+    """What only a running shell knows, and what stands for it here."""
+
+    @property
+    def texts(self) -> list[str]:
+        return [word.text for word in self.words]
+
+
+@dataclass(frozen=True)
+class Command:
+    """One `rlrun train` of a recipe."""
+
+    name: str
+    """`recipes/quickstart.sh#2`; without a number where there is only one."""
+    asked: Asked
+    passes_on: bool
+    """`"$@"`: words given to the recipe are words of this run."""
+
+
+@dataclass(frozen=True)
+class Value:
+    text: str
+    unknown: str = ""
+    """What only a running shell knows of it."""
+    variables: tuple[str, ...] = ()
+    """Of the environment, that it is made of."""
+
+
+def asked(words: Sequence[str], config_dir: Path | None = None, recipe: str | None = None) -> Asked:
+    """The recipe's words, then those that are typed. Raises `Problems` where the recipe would not pass those on."""
+    typed = [Given(word, f"command line: {word}") for word in words]
+    if recipe is None:
+        return Asked(typed, config_dir)
+    command = one(recipe)
+    if words and not command.passes_on:
+        raise Problems([f'{command.name}: passes no words on, got {shown(words[0])}; "$@" at its end would do'])
+    return replace(
+        command.asked, words=[*command.asked.words, *typed], config_dir=config_dir or command.asked.config_dir
+    )
+
+
+def folder() -> Path:
+    return conf_dir().parent / "recipes"
+
+
+def known() -> list[str]:
+    """The recipes that come along, by name."""
+    return sorted(path.stem for path in folder().glob("*.sh"))
+
+
+def one(name: str) -> Command:
+    """The command that `name` means. Raises `Problems` where there is none, or are several."""
+    plain, _, number = name.partition("#")
+    if len(number) > 4:
+        raise Problems([f"{plain}: has no run #{shown(number, 20)}; a number of at most 4 digits would do"])
+    path = folder() / f"{plain}.sh" if plain in known() else Path(plain)
+    found = commands(path)
+    if not found:
+        raise Problems([f"{name}: has no rlrun train; a script with one would do"])
+    which = found[0].name + (f" to #{len(found)}" if len(found) > 1 else "")
+    if not number and len(found) > 1:
+        raise Problems([f"{name}: has {len(found)} runs; {which} would do"])
+    if number and not (number.isdecimal() and 1 <= int(number) <= len(found)):
+        raise Problems([f"{name}: has no run #{number}; {which} would do"])
+    return found[int(number or 1) - 1]
+
+
+def commands(path: Path, environment: Mapping[str, str] = os.environ) -> list[Command]:
+    """Every `rlrun train` of the script, in its order. Raises `Problems` where it cannot be read."""
+    try:
+        if path.exists() and not path.is_file():
+            raise Problems([f"{path}: is no file; a shell script would do"])
+        data = beginning(path)
+        text = data.decode()
+    except FileNotFoundError:
+        raise Problems([f"{path}: no such recipe; {nearest(path.stem, known())}"]) from None
+    except (OSError, ValueError) as error:
+        raise Problems([f"{path}: cannot be read ({said(error)}); a shell script would do"]) from error
+    if len(data) > SIZE:
+        raise Problems([f"{path}: has more than {SIZE:,} bytes; a shorter script would do"])
+    inside = path.resolve().parent == folder().resolve()
+    script = _Script(f"recipes/{path.name}" if inside else str(path), environment)
+    try:
+        found = list(script.read(text))
+    except Unbounded as error:
+        raise Problems([f"{script.name}:{error.line}: {error}"]) from error
+    if len(found) == 1:
+        return found
+    return [replace(each, name=f"{each.name}#{number}") for number, each in enumerate(found, 1)]
+
+
+@dataclass
+class _Script:
+    name: str
+    environment: Mapping[str, str]
+    variables: dict[str, Value] = field(default_factory=dict)
+
+    def read(self, text: str) -> Iterator[Command]:
+        depth = 0
+        for words in Reader(text).commands():
+            plain = [_plain(word) for word in words]
+            depth += sum(word in _BRANCH for word in plain[:1]) - sum(word in _END for word in plain[:1])
+            if plain[0] in ("for", "select") and len(plain) > 1:
+                self.variables[plain[1]] = Value(plain[1], "what a loop goes through")
+            while plain and plain[0] in _LEADS | _BRANCH:
+                plain, words = plain[1:], words[1:]
+            begins = next((place for place, word in enumerate(plain) if Path(word).name == "rlrun"), None)
+            if begins is not None and plain[begins + 1 : begins + 2] == ["train"]:
+                yield self._command(words[begins + 2 :], branch=bool(depth))
+            elif begins is None:
+                self._assign(words)
+
+    def _assign(self, words: list[Word]) -> None:
+        for word in words:
+            match = _ASSIGNED.match("".join(piece.text for piece in word.pieces))
+            if not match or word.pieces[0].quoted or word.pieces[0].name:
+                return
+            value = self._value(_after_equals(word.pieces), word.line)
+            stands = value.text if not value.unknown else match[1]
+            self.variables[match[1]] = Value(stands, value.unknown, value.variables)
+
+    def _command(self, words: list[Word], branch: bool) -> Command:
+        made, notes, passes_on = list[Given](), list[str](), False
+        if branch:
+            notes.append(f"{self.name}:{words[0].line if words else 0}: stands in a loop or a condition")
+        for word in words:
+            if _REDIRECTS.match(_plain(word)):
+                break
+            if any(piece.name == ARGUMENTS for piece in word.pieces):
+                passes_on = True
+                continue
+            where, value = f"{self.name}:{word.line}", self._value(word.pieces, word.line)
+            if value.unknown:
+                left_out = "=" not in value.text
+                stands = "is left out" if left_out else f"stands here as {value.text}"
+                notes.append(f"{where}: {_plain(word)} {stands}; only a running shell knows {value.unknown}")
+                if left_out:
+                    continue
+            where += "".join(f", environment {name}" for name in value.variables)
+            split = all(piece.quoted or not piece.name for piece in word.pieces)
+            made += [Given(text, where, "recipe") for text in ([value.text] if split else value.text.split())]
+        rest, config_dir, others = options_apart(made)
+        notes += [f"{self.name}: {option} is left out; it is no word" for option in others]
+        return Command(self.name, Asked(rest, config_dir, tuple(notes)), passes_on)
+
+    def _value(self, pieces: Sequence[Piece], line: int) -> Value:
+        values, size = list[Value](), 0
+        for piece in pieces:
+            values.append(self._of(piece, line))
+            size += len(values[-1].text) + len(values[-1].unknown)  # `a=$b$b`, thirty times over, is a gigabyte
+            if size > LONGEST:
+                raise Unbounded(f"a value has more than {LONGEST:,} characters; a shorter one would do", line)
+        unknown = ", ".join(dict.fromkeys(value.unknown for value in values if value.unknown))
+        names = dict.fromkeys(name for value in values for name in value.variables)
+        return Value("".join(value.text for value in values), unknown, tuple(names))
+
+    def _of(self, piece: Piece, line: int) -> Value:
+        if not piece.name:
+            return Value(piece.text)
+        if piece.name in self.variables:
+            return self.variables[piece.name]
+        if self.environment.get(piece.name):
+            return Value(self.environment[piece.name], variables=(piece.name,))
+        if piece.default is not None:
+            return self._value(piece.default, line)
+        stands = piece.name if piece.name.isidentifier() else "unknown"
+        return Value(stands, piece.text)
+
+
+def _after_equals(pieces: Sequence[Piece]) -> list[Piece]:
+    """The pieces of `name=value` that are the value."""
+    place = next(place for place, piece in enumerate(pieces) if piece.text == "=" and not piece.name)
+    return list(pieces[place + 1 :])
+
+
+def options_apart(words: Sequence[Given]) -> tuple[list[Given], Path | None, list[str]]:
+    """The words; the folder that `--config-dir` names; the other options with their values."""
+    rest, config_dir, others = list[Given](), None, list[str]()
+    left = iter(words)
+    for word in left:
+        option, _, value = word.text.partition("=")
+        if not option.startswith("--"):
+            rest.append(word)
+            continue
+        if option in _TAKE_A_VALUE and not value:
+            value = next((after.text for after in left), "")
+        if option == "--config-dir":
+            config_dir = Path(value)
+        else:
+            others.append(f"{option} {value}".strip())
+    return rest, config_dir, others
+
+
+def _plain(word: Word) -> str:
+    return "".join(piece.text for piece in word.pieces)

@@ -1,0 +1,298 @@
+"""Command-line words -> Hydra -> RunSpec. With `sources` the only file that imports Hydra."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, OverrideType
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import ValidationError
+from yaml import MarkedYAMLError, YAMLError
+
+from launcher.config import guard, sources
+from launcher.config.explain import explain
+from launcher.config.flatten import TARGET
+from launcher.core.problems import Problems, nearest, said, shown
+from launcher.core.settings import from_node
+from launcher.spec.run import RunSpec
+
+PACKAGE = Path(__file__).parents[1]
+PARTS = "reward.parts"
+_RESOLVER = re.compile(r"\$\{[^}]*[:$]")  # ${oc.env:HOME}, ${oc.${name}:HOME}: they reach outside the config
+_FAULTS = (
+    HydraException,
+    OmegaConfBaseException,
+    YAMLError,
+    OSError,
+    ValueError,
+    RecursionError,
+)  # what composing raises
+
+
+def conf_dir() -> Path:
+    """The config groups: inside the package where it is installed, beside it in a clone."""
+    inside = PACKAGE / "conf"
+    return inside if inside.is_dir() else PACKAGE.parent / "conf"
+
+
+def groups(extra: Path | None = None) -> dict[str, list[str]]:
+    """Every config group with its choices. A folder of `extra` that is no group of ours is something else's."""
+    found: dict[str, set[str]] = {}
+    for file in conf_dir().glob("*/*.yaml"):
+        found.setdefault(file.parent.name, set()).add(file.stem)
+    for file in extra.glob("*/*.yaml") if extra else ():
+        if file.parent.name in found:
+            found[file.parent.name].add(file.stem)
+    return {group: sorted(choices) for group, choices in sorted(found.items())}
+
+
+@dataclass(frozen=True)
+class Words:
+    """What was typed, sorted by what can be done with it."""
+
+    choices: dict[str, str]
+    """The word that chooses, for each group that has one."""
+    values: list[str]
+    problems: list[str]
+    doubtful: set[str]
+    """Groups whose choice was refused: what else goes wrong there follows from that."""
+
+
+def resolve(words: Iterable[str], config_dir: Path | None = None) -> RunSpec:
+    """`words` are Hydra's: `algorithm=grpo` picks a file of conf/algorithm, `sampler.n=8` sets a value.
+
+    `config_dir` adds a folder of config groups to ours. Raises `Problems` with everything that is wrong.
+    """
+    if config_dir and not config_dir.is_dir():
+        raise Problems(
+            [f"--config-dir: no folder {shown(str(config_dir))}; one that holds <group>/<choice>.yaml would do"]
+        )
+    words = list(words)
+    guard.check(words)
+    known = groups(config_dir)
+    read = _sort(words, known)
+    base = _base(read, config_dir)
+    try:
+        node, refusals = _compose(base, read.values)
+    except Problems as found:
+        raise Problems([*read.problems, *found.lines]) from None
+    unchosen = [group for group in known if group not in node]
+    problems = [*read.problems, *refusals]
+    problems += [
+        f"{group}: not chosen; it may be {', '.join(known[group])}" for group in unchosen if group not in read.doubtful
+    ]
+    problems += [f"{place}: has no value; {place}=VALUE would do" for place in _unset(node)]
+    try:
+        run = from_node(RunSpec, node)
+    except ValidationError as error:
+        follows = {*unchosen, *read.doubtful}  # what is wrong there is said already
+        problems += [line for line in explain(error, node) if re.split(r"[.:]", line, maxsplit=1)[0] not in follows]
+    else:
+        if not problems:
+            return run
+    raise Problems(problems)
+
+
+@dataclass(frozen=True)
+class GivenValue:
+    key: str
+    value: Any
+    taken_away: bool
+    """`~key`: what files had set there is gone."""
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What a run's values come from, in the order in which they are merged: a later one wins."""
+
+    files: list[tuple[Path, str]]
+    """Each config file, and the place of the run that it is put at: `reward.parts.gsm8k`; empty for the run itself."""
+    words: list[GivenValue]
+    """What each word sets."""
+
+
+def merged(words: Sequence[str], config_dir: Path | None = None) -> Merged:
+    """The sources of a run that `resolve` takes."""
+    read, parser = _sort(words, groups(config_dir)), OverridesParser.create()
+    sources.install()
+    with initialize_config_dir(str(conf_dir()), version_base=None):
+        loader = GlobalHydra.instance().config_loader()
+        found = loader.compute_defaults_list("run", _base(read, config_dir), RunMode.RUN).defaults
+    folders = [conf_dir(), *([config_dir] if config_dir else [])]  # as Hydra searches them
+    placed = [(one.config_path, one.package or "") for one in found if one.config_path]
+    files = [(_file(name, folders), place) for name, place in placed if not name.startswith("hydra/")]
+    return Merged(files, [_given(parser.parse_override(word)) for word in words])
+
+
+def _given(override: Override) -> GivenValue:
+    taken = override.type == OverrideType.DEL
+    return GivenValue(override.key_or_group, None if taken else override.value(), taken)
+
+
+def _file(name: str, folders: list[Path]) -> Path:
+    return next(path for folder in folders if (path := folder / f"{name}.yaml").is_file())
+
+
+def _base(read: Words, config_dir: Path | None) -> list[str]:
+    """The words that choose, as Hydra takes them."""
+    left_out = sorted(_required() - read.choices.keys())
+    where = _quoted(f"{sources.SCHEME}://{config_dir.resolve()}") if config_dir else ""
+    search = [f"hydra.searchpath=[{where}]"] if config_dir else []
+    return [*search, *(f"~{group}" for group in left_out), *read.choices.values()]
+
+
+def _unset(node: Any, place: str = "") -> Iterator[str]:
+    """Where a config file asks for a value that nobody gave."""
+    if node == "???":
+        yield place
+    elif isinstance(node, dict):
+        for key, value in node.items():
+            yield from _unset(value, f"{place}.{key}" if place else str(key))
+
+
+def _required() -> set[str]:
+    """Groups that have no choice of their own."""
+    defaults = OmegaConf.select(OmegaConf.load(conf_dir() / "run.yaml"), "defaults")
+    entries = [entry for entry in defaults if OmegaConf.is_dict(entry)]
+    return {group for entry in entries for group in entry if OmegaConf.is_missing(entry, group)}
+
+
+def _sort(words: Iterable[str], known: dict[str, list[str]]) -> Words:
+    """Words that Hydra can take, in the spelling it takes; a line for each of the others."""
+    parser, sorted_words = OverridesParser.create(), Words({}, [], [], set())
+    for word in words:
+        try:
+            word.encode()
+            override = parser.parse_override(word)
+        except (HydraException, UnicodeEncodeError) as error:
+            reason = said(error).partition("See https")[0].strip().rstrip(".")
+            sorted_words.problems.append(f"{shown(word)}: cannot be read ({reason}); {_readable(word)} would do")
+            continue
+        if problem := _refusal(override, known):
+            sorted_words.problems.append(problem)
+            top = override.key_or_group.partition(".")[0]
+            sorted_words.doubtful.update([top, *get_close_matches(top, known, n=1)])
+            continue
+        spelled, key = _spelling(override, word, known), override.key_or_group
+        if key == PARTS and isinstance(override.value(), dict):
+            _choose_parts(override.value(), known["reward"], sorted_words)
+            continue
+        if key not in known:
+            sorted_words.values.append(spelled)
+        elif sorted_words.choices.setdefault(key, spelled) != spelled:
+            both = f"{sorted_words.choices[key]} and {spelled}"
+            sorted_words.problems.append(f"{key}: chosen twice, as {both}; one of the two would do")
+            sorted_words.doubtful.add(key)
+    return sorted_words
+
+
+def _choose_parts(weights: dict[Any, Any], known: list[str], read: Words) -> None:
+    """`reward.parts={gsm8k: 1.0}` becomes a choice of the group, put there, and its weight."""
+    for name, weight in weights.items():
+        if name not in known:
+            read.problems.append(f"{PARTS}: no choice {name!r}; {nearest(str(name), known)}")
+            read.doubtful.add("reward")
+        else:
+            read.choices[f"{PARTS}.{name}"] = f"+reward@{PARTS}.{name}={name}"
+            read.values.append(f"++reward.weights.{name}={weight}")
+
+
+def _refusal(override: Override, known: dict[str, list[str]]) -> str:
+    """Why a word is not taken; empty when it is."""
+    key = override.key_or_group
+    top, _, rest = key.partition(".")
+    if not top:
+        return f"{shown(override.input_line)}: names no setting; key=value would do"
+    if _RESOLVER.search(override.input_line or ""):
+        return f"{key}: ${{...:...}} is for config files only; the value itself would do"
+    if override.is_sweep_override():
+        return f"{key}: {shown(override.input_line)} is a sweep; -m would run it, or one value would do"
+    if override.package is not None:
+        return f"{shown(override.input_line)}: a choice has the name of its group; {top}=CHOICE would do"
+    if top == "hydra" or key.startswith("hydra/"):
+        return f"{key}: Hydra's own settings are not part of a run; leave it out"
+    if TARGET in key or names_target(override.value()):
+        return f"{key}: {TARGET} is named by config files only; {top}=CHOICE would do"
+    settable = [*known, "optim", "critic", "trainer", "seed"]
+    if top not in settable:
+        return f"{key}: no group or setting {top!r}; {nearest(top, settable)}"
+    if not rest and top in known and override.type != OverrideType.DEL:
+        choice = override.value()
+        if isinstance(choice, str) and choice not in known[top]:
+            return f"{top}: no choice {choice!r}; {nearest(choice, known[top])}"
+        if not isinstance(choice, str):
+            return f"{top}: {shown(choice)} is no choice; {nearest('', known[top])}"
+    return ""
+
+
+def names_target(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(TARGET in str(key) or names_target(inner) for key, inner in value.items())
+    return isinstance(value, list) and any(map(names_target, value))
+
+
+def _spelling(override: Override, word: str, known: dict[str, list[str]]) -> str:
+    """Settings have their defaults in classes, not in YAML, so a plain `key=value` must be allowed to add."""
+    top, _, rest = override.key_or_group.partition(".")
+    if not rest and top in known:
+        return f"~{top}" if override.type == OverrideType.DEL else word.lstrip("+")
+    plain = override.type in (OverrideType.CHANGE, OverrideType.ADD)
+    return f"++{word.removeprefix('+')}" if plain else word
+
+
+def _compose(base: list[str], words: list[str]) -> tuple[dict[str, Any], list[str]]:
+    """The run that the words make, and a line for each word that Hydra cannot apply."""
+    sources.install()
+    with initialize_config_dir(str(conf_dir()), version_base=None):
+        try:
+            return _composed([*base, *words]), []
+        except _FAULTS:
+            pass  # a config file or some word is at fault; which one shows when each stands alone
+        try:
+            _composed(base)
+        except _FAULTS as error:
+            raise Problems([_config_fault(error)]) from error
+        problems, good = [], []
+        for word in words:
+            try:
+                _composed([*base, word])
+                good.append(word)
+            except _FAULTS as error:
+                problems.append(f"{word.lstrip('+')}: {said(error)}")
+        try:
+            return _composed([*base, *good]), problems
+        except _FAULTS as error:
+            raise Problems([*problems, said(error)]) from error
+
+
+def _composed(words: list[str]) -> dict[str, Any]:
+    return sources.resolved(compose("run", words))
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", r"\'") + "'"
+
+
+def _config_fault(error: Exception) -> str:
+    if isinstance(error, MarkedYAMLError) and error.problem_mark:
+        return f"{error.problem_mark.name}:{error.problem_mark.line + 1}: {error.problem}"
+    return f"--config-dir: {said(error)}"
+
+
+def _readable(word: str) -> str:
+    """The word as Hydra reads it: what is no plain name or number stands in quotes."""
+    key, equals, value = word.partition("=")
+    plain = equals and value.isprintable() and not set(value) & set('"\\${}[](),')
+    return shlex.quote(f'{key}="{value}"') if plain and re.fullmatch(r"[\w.]+", key) else "key=value"

@@ -1,0 +1,165 @@
+"""What Hydra may read: config files within bounds, and of the environment what is on a list. Beside `resolve` the only
+file that imports it.
+
+OmegaConf's other resolvers stay: they make values of values and reach nothing outside the config (`oc.select`,
+`oc.create`, `oc.decode`, `oc.deprecated`, `oc.dict.*`), and no class is named by a value. What all interpolations
+together stand for is bounded, too: `${b}${b}`, thirty times over, is a gigabyte.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra._internal.sources_registry import SourcesRegistry
+from hydra.plugins.config_source import ConfigResult
+from omegaconf import Container, Node, OmegaConf
+from omegaconf.errors import InterpolationResolutionError
+from omegaconf.resolvers import oc
+from yaml import YAMLError
+
+from launcher.config.guard import beyond
+from launcher.config.interpolation_defaults import defaults
+from launcher.core.bounded_parse import VALUES, Unbounded, beginning, check
+from launcher.core.problems import Problems, said
+from launcher.core.redaction import variable
+
+SCHEME = "own"
+READABLE = ("HOME", "USER", "LOGNAME", "HOSTNAME", "TMPDIR", "PWD", "CUDA_VISIBLE_DEVICES")
+BEGINNINGS = ("RLRUN_", "SLURM_")
+_NAMES = re.compile(r"[.]*[A-Za-z_][\w.]*")
+
+
+class Own(FileConfigSource):
+    """A folder of a person's own config groups. Each file is looked at before it is read."""
+
+    @staticmethod
+    def scheme() -> str:
+        return SCHEME
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        file = Path(os.path.realpath(Path(self.path) / self._normalize_file_name(config_path)))
+        if not file.is_file():
+            raise Problems([f"--config-dir: {file} is no file; one that holds settings would do"])
+        try:
+            check(beginning(file))
+        except Unbounded as error:
+            raise Problems([f"{file}:{error.line}: {error}"]) from error
+        except OSError as error:
+            raise Problems([f"{file}: {said(error)}; a file that can be read would do"]) from error
+        except YAMLError:
+            pass  # no YAML, as the next line says
+        return super().load_config(config_path)
+
+
+def environment(name: str, *default: Any) -> str | None:
+    """`${oc.env:NAME}` and `${oc.env:NAME,default}`."""
+    if variable(name) or not (name in READABLE or name.startswith(BEGINNINGS)):
+        known = ", ".join([*READABLE, *(f"{beginning}..." for beginning in BEGINNINGS)])
+        raise Problems([f"${{oc.env:{name}}} is no variable that a config may read; {known} would do"])
+    if name in os.environ:
+        return os.environ[name]
+    if not default:
+        raise Problems([f"the environment has no {name}; ${{oc.env:{name},DEFAULT}} would do"])
+    return None if default[0] is None else str(default[0])
+
+
+def create(text: Any, _parent_: Container) -> Any:
+    """`${oc.create:...}`; a text is YAML."""
+    if isinstance(text, str):
+        try:
+            check(text)
+        except (Unbounded, YAMLError) as error:
+            raise Problems([f"${{oc.create:...}}: {said(error)}; less, and YAML, would do"]) from error
+    return oc.create(text, _parent_)
+
+
+def decode(text: str | None, _parent_: Container, _node_: Node) -> Any:
+    """`${oc.decode:...}`; a text is of the grammar of words."""
+    if isinstance(text, str) and (why := next(beyond(text), "")):
+        raise Problems([f"${{oc.decode:...}}: {why}"])
+    return oc.decode(text, _parent_, _node_)
+
+
+def install() -> None:
+    """Make Hydra read by these rules."""
+    OmegaConf.register_new_resolver("oc.create", create, replace=True)
+    OmegaConf.register_new_resolver("oc.decode", decode, replace=True)
+    SourcesRegistry.instance().register(Own)
+    OmegaConf.register_new_resolver("oc.env", environment, replace=True)
+
+
+def resolved(config: Any) -> dict[str, Any]:
+    """A composed config as plain values. Raises `Problems`, or an OmegaConf error."""
+    _check_expansion(OmegaConf.to_container(config, resolve=False))
+    for name, value in defaults(OmegaConf.to_container(config, resolve=False)).items():
+        OmegaConf.update(config, name, value, force_add=True)
+    try:
+        node = OmegaConf.to_container(config, resolve=True)
+    except InterpolationResolutionError as error:
+        cause: BaseException | None = error
+        while cause:
+            if isinstance(cause, Problems):  # of `environment`, wrapped once or twice
+                raise Problems(f"{error.full_key}: {line}" for line in cause.lines) from error
+            cause = cause.__cause__ or cause.__context__
+        raise
+    assert isinstance(node, dict)
+    return {str(key): value for key, value in node.items()}
+
+
+def _check_expansion(node: Any) -> None:
+    """Raises `Problems` where the interpolations of a config, not yet resolved, stand for too much."""
+    texts = dict(_texts(node))
+    if not any("${" in text for text in texts.values()):
+        return
+    if found := [f"{name}: {why}" for name, text in texts.items() if "${" in text for why in beyond(text)]:
+        raise Problems(found)
+    weights: dict[str, int] = {}
+
+    def weight(place: str, above: tuple[str, ...]) -> int:
+        """Values and characters that a setting, or a group of them, stands for."""
+        if place in above:
+            raise Problems([f"{place}: stands within itself; a value would do"])
+        if place not in weights:
+            inner = [name for name in texts if name == place or name.startswith(f"{place}.")]
+            weights[place] = sum(
+                1 + sum(weight(of, (*above, place)) for of in _named(texts[name], name, texts)) for name in inner
+            )
+            if weights[place] > VALUES:
+                raise Problems([f"{place}: stands for more than {VALUES:,} values; fewer would do"])
+        return weights[place]
+
+    for name, text in texts.items():
+        if "${" in text:
+            weight(name, ())
+
+
+def _texts(node: Any, place: str = "") -> Iterator[tuple[str, str]]:
+    """Each value's place and text."""
+    pairs = node.items() if isinstance(node, Mapping) else enumerate(node) if isinstance(node, list) else None
+    if pairs is None:
+        yield place, str(node) if isinstance(node, str) else ""
+        return
+    for key, value in pairs:
+        yield from _texts(value, f"{place}.{key}" if place else str(key))
+
+
+def _named(text: str, place: str, texts: Mapping[str, str]) -> Iterator[str]:
+    """Settings and groups that an interpolation may mean: all that it names."""
+    if "${" not in text:
+        return
+    for name in _NAMES.findall(text.replace("[", ".").replace("]", "")):
+        full = _absolute(name, place)
+        if full and (full in texts or any(other.startswith(f"{full}.") for other in texts)):
+            yield full
+
+
+def _absolute(name: str, place: str) -> str:
+    """`..a` seen from `b.c.d` is `b.a`."""
+    dots = len(name) - len(name.lstrip("."))
+    above = place.split(".")[:-dots] if dots else []
+    return ".".join([*above, name.strip(".")])

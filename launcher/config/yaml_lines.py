@@ -1,0 +1,83 @@
+"""A YAML file's values with the lines they stand on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from yaml import MappingNode, Node, ScalarNode, SequenceNode, YAMLError, compose
+
+from launcher.core.bounded_parse import LOADER, Unbounded, beginning, check
+from launcher.core.problems import Problems, said
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A value that holds no named values: a scalar, a list, or `{}`."""
+
+    line: int
+    texts: tuple[str, ...]
+    """The scalars in it, as they are written."""
+    value: Any
+
+
+def leaves(path: Path) -> dict[str, Leaf]:
+    """Dotted key -> leaf. Raises `Problems` where the file is no YAML, or beyond bounds."""
+    try:
+        loader = LOADER(_checked(path))
+        root = loader.get_single_node()
+        return dict(_below(loader, root, "")) if isinstance(root, MappingNode) else {}
+    except (YAMLError, ValueError) as error:  # ValueError: a date that there is not
+        raise Problems([f"{path}: cannot be read ({said(error)}); a YAML file would do"]) from error
+
+
+def _checked(path: Path) -> bytes:
+    try:
+        text = beginning(path)
+        check(text)
+    except Unbounded as error:
+        raise Problems([f"{path}:{error.line}: {error}"]) from error
+    except (OSError, YAMLError, ValueError) as error:
+        raise Problems([f"{path}: cannot be read ({said(error)}); a YAML file would do"]) from error
+    return text
+
+
+def defaults_lines(path: Path) -> dict[str, int]:
+    """Entry of a config file's `defaults` -> its line: `reward`, or `gsm8k@parts.gsm8k`."""
+    return {key.value: key.start_mark.line + 1 for key, _ in _defaults(path)}
+
+
+def defaults_choices(path: Path) -> dict[str, str]:
+    """... -> what it chooses; empty where somebody has to choose."""
+    chosen = {key.value: value.value if value else "" for key, value in _defaults(path)}
+    return {key: "" if value == "???" else value for key, value in chosen.items()}
+
+
+def _defaults(path: Path) -> Iterator[tuple[ScalarNode, ScalarNode | None]]:
+    root = compose(_checked(path), LOADER)
+    for key, entries in root.value if isinstance(root, MappingNode) else []:
+        for entry in entries.value if key.value == "defaults" else []:
+            if isinstance(entry, MappingNode):
+                yield from entry.value
+            else:
+                yield entry, None
+
+
+def _below(loader: Any, node: MappingNode, before: str) -> Iterator[tuple[str, Leaf]]:
+    loader.flatten_mapping(node)  # `<<: *name`
+    for key, value in node.value:
+        name = f"{before}{key.value}"
+        if isinstance(value, MappingNode) and value.value:
+            yield from _below(loader, value, f"{name}.")
+        else:
+            yield name, Leaf(key.start_mark.line + 1, tuple(_texts(value)), loader.construct_object(value, deep=True))
+
+
+def _texts(node: Node) -> Iterator[str]:
+    if isinstance(node, ScalarNode):
+        yield node.value
+    elif isinstance(node, SequenceNode | MappingNode):
+        for part in node.value:
+            yield from _texts(part[1] if isinstance(part, tuple) else part)

@@ -1,0 +1,204 @@
+"""A checkpoint is a folder whose manifest verifies; anything else is none.
+
+    checkpoints/step_000020/  policy/  state/  trainer.json  manifest.json
+
+It is filled under a temporary name, synced, and renamed, and the manifest (sha256 of every file) is written
+last. So a kill leaves either the whole checkpoint or none, and a byte that changed later is found.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+
+from launcher.core.bounded_parse import json_of
+from launcher.core.files import sync_path
+
+MANIFEST = "manifest.json"
+_NAME = re.compile(r"step_[0-9]{6,}")
+_UNFINISHED, _REMOVED = ".unfinished-", ".removed-"
+
+
+def name_of(step: int) -> str:
+    return f"step_{step:06d}"
+
+
+def step_of(folder: Path) -> int:
+    return int(folder.name.removeprefix("step_"))
+
+
+def write(root: Path, step: int, fill: Callable[[Path], None]) -> Path:
+    """Let `fill` write the files, then make them a checkpoint. On any error nothing of it remains."""
+    final = root / name_of(step)
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    tidy(root)
+    draft = root / f"{_UNFINISHED}{final.name}"
+    try:
+        draft.mkdir(mode=0o700)
+        fill(draft)
+        _seal(draft, step)
+        if final.exists():  # an older attempt's, found broken, or this step saved once more
+            final.rename(root / f"{_REMOVED}{final.name}")
+        draft.rename(final)
+        sync_path(root)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+    tidy(root)
+    return final
+
+
+def _seal(folder: Path, step: int) -> None:
+    files: dict[str, dict[str, int | str]] = {}
+    for path in _files(folder):
+        os.chmod(path, 0o600)
+        sync_path(path)
+        files[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "sha256": sha256(path)}
+    manifest = folder / MANIFEST
+    manifest.write_bytes(_manifest_text(step, files))
+    for path in (manifest, *(path for path in folder.rglob("*") if path.is_dir()), folder):
+        os.chmod(path, 0o700 if path.is_dir() else 0o600)
+        sync_path(path)
+
+
+def _manifest_text(step: int, files: dict[str, dict[str, int | str]]) -> bytes:
+    """The only spelling that is accepted, closed by its own sha256, so that no byte of it can change unseen."""
+    body = {"step": step, "files": dict(sorted(files.items()))}
+    own = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    return json.dumps({**body, "sha256": own}, indent=1).encode() + b"\n"
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def faults(folder: Path) -> list[str]:
+    """What is wrong with a checkpoint, one line for each file; none when every byte is as it was written."""
+    manifest = folder / MANIFEST
+    try:
+        text = manifest.read_bytes()
+    except OSError as error:
+        return [f"{folder.name}/{MANIFEST}: {error.strerror or error}"]
+    try:
+        node = json_of(text)
+        whole = text == _manifest_text(node["step"], node["files"]) and node["step"] == step_of(folder)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        whole = False
+    if not whole:
+        return [f"{folder.name}/{MANIFEST}: is not as it was written"]
+    return [
+        f"{folder.name}/{name}: {fault}" for name, of in node["files"].items() if (fault := _fault(folder / name, of))
+    ]
+
+
+def _fault(path: Path, written: dict[str, int | str]) -> str:
+    try:
+        size = path.stat().st_size
+        if size != written["bytes"]:
+            return f"has {size} bytes where {written['bytes']} were written"
+        return "" if sha256(path) == written["sha256"] else "its bytes changed since it was written (sha256 differs)"
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+def newest_first(root: Path) -> list[Path]:
+    """The folders that look like checkpoints, newest step first; nothing is verified."""
+    if not root.is_dir():
+        return []
+    found = [path for path in root.iterdir() if path.is_dir() and _NAME.fullmatch(path.name)]
+    return sorted(found, key=step_of, reverse=True)
+
+
+def newest_verified(root: Path) -> tuple[Path | None, list[str]]:
+    """The newest checkpoint without a fault, and the faults of those that are newer."""
+    found: list[str] = []
+    for folder in newest_first(root):
+        wrong = faults(folder)
+        if not wrong:
+            return folder, found
+        found += wrong
+    return None, found
+
+
+def set_aside_after(root: Path, step: int) -> None:
+    """Let checkpoints later than `step` be none any more; their files stay for who wants to look."""
+    for folder in newest_first(root):
+        if step_of(folder) > step:
+            aside, number = root / f"damaged-{folder.name}", 1
+            while aside.exists():
+                aside, number = root / f"damaged-{folder.name}-{number}", number + 1
+            folder.rename(aside)
+
+
+def validated(folder: Path) -> dict[str, float]:
+    """What a validation measured of the weights in a checkpoint; nothing where there was none after its step, or its
+    trainer.json cannot be read."""
+    try:
+        node = json_of((folder / "trainer.json").read_text(encoding="utf-8"))["validated"]
+        return {name: float(x) for name, x in node["metrics"].items()} if node["step"] == step_of(folder) else {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+Grade = Callable[[Path], float | None]
+"""How good a checkpoint is, the more the better; None where nobody knows."""
+
+
+def best_first(root: Path, grade: Grade) -> list[Path]:
+    """Those with a grade, of equals the newer first; nothing is verified."""
+    graded = [(value, step_of(path), path) for path in newest_first(root) if (value := grade(path)) is not None]
+    return [path for _, _, path in sorted(graded, reverse=True)]
+
+
+def retain(root: Path, last: int, best: int, grade: Grade, sealed: Path | None = None) -> list[Path]:
+    """Remove all but the `last` newest, the `best` best that verify, and the newest that verifies; what was removed.
+
+    Where none verifies, all stay. `sealed` was written just now, and is known to verify. Of the others only those are
+    hashed on whose being good it hangs that one may go, which is none as long as `sealed` is newer and better than it.
+    So a best one that was damaged may stay as long as nothing is to go for its sake.
+    """
+    every, ranked, known = newest_first(root), best_first(root, grade), {sealed: True}
+
+    def verified(path: Path) -> bool:
+        if path not in known:
+            known[path] = not faults(path)
+        return known[path]
+
+    def among_best(folder: Path) -> bool:
+        if folder not in ranked or not best:
+            return False
+        better = sorted(ranked[: ranked.index(folder)], key=lambda path: path not in known)  # first what costs nothing
+        if len(better) < best:
+            return known.get(folder, True)
+        return len(list(islice(filter(verified, better), best))) < best and verified(folder)
+
+    gone = []
+    for folder in every[last:]:
+        if next(filter(verified, every), None) in (None, folder) or among_best(folder):
+            continue
+        folder.rename(root / f"{_REMOVED}{folder.name}")  # a half-removed folder must not look like a checkpoint
+        gone.append(folder)
+    tidy(root)
+    return gone
+
+
+def tidy(root: Path) -> None:
+    """Remove what a kill left: unfinished and half-removed folders. Only the run's one writer may call it."""
+    for path in _leftovers(root):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _leftovers(root: Path) -> Iterator[Path]:
+    if root.is_dir():
+        yield from (path for path in root.iterdir() if path.name.startswith((_UNFINISHED, _REMOVED)))

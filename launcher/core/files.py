@@ -1,0 +1,85 @@
+"""Writing so that a kill, a full disk or a second writer cannot leave a lie behind. No secret is written."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from launcher.core.problems import Problems
+from launcher.core.redaction import blotted
+
+
+def expanded(path: str | Path) -> Path:
+    """With `~` written out. Raises `Problems` for the home of nobody."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise Problems([f"{path}: nobody here has such a home folder; a whole path would do"]) from error
+
+
+class Log:
+    """An append-only text file. While the disk refuses, lines wait in memory and none is lost or torn."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._file = descriptor
+        self._waiting = b""
+        self.refused: OSError | None = None
+        """Why the disk took nothing at the last try; None when it took everything."""
+
+    @classmethod
+    def open(cls, path: Path) -> Log:
+        return cls(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+
+    def append(self, line: str) -> None:
+        self._waiting += blotted(line).encode("utf-8", "backslashreplace") + b"\n"
+        self.flush()
+
+    def flush(self) -> None:
+        """Hand what waits to the system. A line cut by a full disk is completed by the next call."""
+        try:
+            while self._waiting:
+                self._waiting = self._waiting[os.write(self._file, self._waiting) :]
+        except OSError as error:
+            self.refused = error
+        else:
+            self.refused = None
+
+    def sync(self) -> None:
+        """What was appended survives a power cut from here on; where that is refused, `refused` says why."""
+        self.flush()
+        try:
+            os.fsync(self._file)
+        except OSError as error:  # also where it is a pipe, which has nothing to sync
+            self.refused = error
+
+    def close(self) -> None:
+        self.flush()
+        os.close(self._file)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Replace `path` in one step: a reader finds the old text or the new one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(temporary, "w", encoding="utf-8", opener=_private) as file:
+            file.write(blotted(text))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        error.filename = str(path)
+        raise
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def sync_path(path: Path) -> None:
+    """Make a file's bytes, or a folder's names, durable."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

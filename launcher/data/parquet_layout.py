@@ -1,0 +1,130 @@
+"""What prepared rows look like: parquet with verl's columns, so that both engines read it.
+
+    prompts   data_source, prompt [{role, content}], ability, reward_model {style, ground_truth}, extra_info
+    answers   data_source, messages [{role, content}], ability, extra_info
+    pairs     data_source, prompt [{role, content}], chosen, rejected, ability, extra_info
+    mixed     the columns of prompts and of pairs; chosen and rejected are null where a row is a prompt
+
+`extra_info` holds split, index (from 0, among the rows written), and what the row brought of its own.
+Only `columns`, `convert` and this file know arrow; it is imported late, as it takes half a second that JSON needs not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from launcher.data.value_checks import Unfit
+from launcher.spec.algorithm import Kind
+from launcher.spec.data import Message, Row, Text
+
+CHAT = "[{role, content}]"
+COLUMNS: Mapping[Kind, tuple[str, ...]] = {
+    "prompts": ("data_source", "prompt", "ability", "reward_model"),
+    "answers": ("data_source", "messages", "ability"),
+    "pairs": ("data_source", "prompt", "chosen", "rejected", "ability"),
+    "mixed": ("data_source", "prompt", "chosen", "rejected", "ability", "reward_model"),
+}
+
+
+class Wider(Exception):
+    """`extra_info` has to take more than it was thought to: writing begins again with this type."""
+
+    def __init__(self, extra: Any) -> None:
+        self.extra = extra  # pyarrow.StructType
+
+
+def types(kind: Kind) -> dict[str, Any]:
+    """Each column's arrow type, without extra_info."""
+    import pyarrow as pa  # noqa: PLC0415  late: see above
+
+    chat = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
+    rule = pa.struct([("style", pa.string()), ("ground_truth", pa.string())])
+    special = {"prompt": chat, "messages": chat, "reward_model": rule}
+    return {name: special.get(name, pa.string()) for name in COLUMNS[kind]}
+
+
+def values_of(row: Row, kind: Kind) -> dict[str, Any]:
+    """The row's columns, without extra_info. Raises `Unfit` where they cannot say what the row says."""
+    made: dict[str, Any] = {"data_source": row.data_source, "ability": row.ability}
+    if kind == "answers":
+        return {**made, "messages": _chat(_demonstrated(row))}
+    made["prompt"] = _chat(_turns(row.prompt))
+    if kind != "prompts":
+        made |= {"chosen": row.response, "rejected": row.rejected}
+    if kind != "pairs":
+        truth = row.ground_truth
+        made["reward_model"] = {"style": "model" if truth is None else "rule", "ground_truth": truth}
+    return made
+
+
+def _demonstrated(row: Row) -> tuple[Message, ...]:
+    turns = _turns(row.prompt)
+    if row.response is None:
+        return turns
+    if any(turn.role == "assistant" for turn in turns):
+        raise Unfit("prompt holds assistant turns, which as messages would be imitated, too; messages would do")
+    return (*turns, Message("assistant", row.response))
+
+
+def _turns(text: Text) -> tuple[Message, ...]:
+    return (Message("user", text),) if isinstance(text, str) else text
+
+
+def _chat(turns: Sequence[Message]) -> list[dict[str, str]]:
+    return [{"role": turn.role, "content": turn.content} for turn in turns]
+
+
+def table(rows: Sequence[dict[str, Any]], kind: Kind) -> Any:
+    """Rows of `values_of` as a table."""
+    import pyarrow as pa  # noqa: PLC0415  late: see above
+
+    return pa.table({name: pa.array([row[name] for row in rows], of) for name, of in types(kind).items()})
+
+
+def widened(have: Any, extras: Sequence[Mapping[str, Any]]) -> Any:
+    """The narrowest type of `extra_info` that takes these, too. Raises `Unfit` where there is none."""
+    import pyarrow as pa  # noqa: PLC0415  late: see above
+
+    rows = [dict(extra) for extra in extras]
+    try:
+        found = pa.infer_type(rows)
+        wider = merged(have, found) if len(found) else have
+        pa.array(rows, wider)  # what was inferred holds for the first rows only
+        if _hollow(wider, pa):
+            raise Unfit("extra_info holds an empty object, which a column cannot; leaving it out would do")
+    except (pa.ArrowException, OverflowError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise Unfit(f"extra_info has other types than in the rows before ({reason}); equal ones would do") from error
+    return wider
+
+
+def _hollow(of: Any, pa: Any, depth: int = 0) -> bool:
+    """Whether an object without keys stands somewhere inside."""
+    if pa.types.is_struct(of):
+        return (depth > 0 and not len(of)) or any(_hollow(field.type, pa, depth + 1) for field in of)
+    return pa.types.is_list(of) and _hollow(of.value_type, pa, depth + 1)
+
+
+def merged(one: Any, other: Any) -> Any:
+    """The narrowest struct type that takes both. Raises `pyarrow.ArrowTypeError` where there is none."""
+    import pyarrow as pa  # noqa: PLC0415  late: see above
+
+    both = [pa.schema([("extra", of)]) for of in (one, other)]
+    return pa.unify_schemas(both, promote_options="permissive").field(0).type
+
+
+def numbered(columns: Any, extras: Any, split: str, start: int) -> Any:
+    """The table to write: `columns` with an extra_info whose index goes on from `start`.
+
+    `extras` is an array of structs, one for each row: what the rows brought of their own.
+    """
+    import numpy as np  # noqa: PLC0415  late: only who writes needs it
+    import pyarrow as pa  # noqa: PLC0415  late: see above
+
+    count = columns.num_rows
+    own = {field.name: extras.field(place) for place, field in enumerate(extras.type)}
+    given = {"split": pa.repeat(split, count), "index": pa.array(np.arange(start, start + count))}
+    info = given | {name: values for name, values in own.items() if name not in given}
+    extra = pa.StructArray.from_arrays(list(info.values()), list(info))
+    return columns.append_column("extra_info", extra)

@@ -1,0 +1,72 @@
+"""Low-rank adapters (LoRA, arXiv:2106.09685), by peft."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
+from peft.tuners.lora import LoraLayer
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from launcher.core.problems import Problems
+from launcher.models.pretrained import weights_of
+from launcher.spec.model import Model
+
+
+def adapted(module: PreTrainedModel, model: Model, seed: int, path: str | None, saved: Path | None) -> PreTrainedModel:
+    """The model frozen, with adapters beside its weights: new ones, or those in the folder `saved`.
+
+    `path` is where the frozen weights can be found again.
+    """
+    if saved:
+        return cast("PreTrainedModel", PeftModel.from_pretrained(module, str(saved), is_trainable=True))
+    targets = model.target_modules
+    config = LoraConfig(
+        r=model.lora_rank, lora_alpha=model.lora_alpha, task_type="CAUSAL_LM", base_model_name_or_path=path,
+        target_modules=targets[0] if targets == ("all-linear",) else list(targets),
+    )  # fmt: skip
+    torch.manual_seed(seed)
+    try:
+        made = get_peft_model(module, config)
+    except ValueError as error:
+        raise Problems([f"model.target_modules: {' '.join(str(error).split())}"]) from error
+    # peft would take the name that the weights were loaded by; where no folder has them they are saved beside
+    made.peft_config["default"].base_model_name_or_path = path or "base"
+    return cast("PreTrainedModel", made)
+
+
+def merged(folder: Path, dtype: torch.dtype, more: Mapping[str, Any]) -> Any:
+    """The model that an adapter's folder speaks of, the adapter added into its weights."""
+    base = folder / "base"
+    path = str(base) if base.is_dir() else LoraConfig.from_pretrained(str(folder)).base_model_name_or_path
+    module = AutoModelForCausalLM.from_pretrained(weights_of(str(path)), dtype=dtype, use_safetensors=True, **more)
+    return cast("Any", PeftModel.from_pretrained(module, str(folder))).merge_and_unload().requires_grad_(True)
+
+
+def weights(module: PreTrainedModel) -> Mapping[str, Tensor]:
+    """The adapters' weights, by the names that peft saves them under."""
+    return cast("Mapping[str, Tensor]", get_peft_model_state_dict(module, save_embedding_layers=False))
+
+
+def beneath(base: PreTrainedModel) -> Mapping[str, Tensor]:
+    """The weights under the adapters, by the names that they have without."""
+    adapters = ("lora_A.", "lora_B.", "lora_embedding_")
+    return {
+        name.replace(".base_layer.", "."): value
+        for name, value in base.state_dict(keep_vars=True).items()
+        if not any(part in name for part in adapters)
+    }
+
+
+def added(base: PreTrainedModel, name: str, weight: Tensor) -> Tensor:
+    """The weight `name` beneath the adapters, with what its adapter adds; where it lies in parts, so does that."""
+    place, _, kind = name.rpartition(".")
+    layer = base.get_submodule(place)
+    if kind != "weight" or not isinstance(layer, LoraLayer):
+        return weight
+    (adapter,) = cast("Any", layer).active_adapters
+    return (weight + cast("Any", layer).get_delta_weight(adapter)).to(weight.dtype)

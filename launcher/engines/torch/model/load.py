@@ -1,0 +1,121 @@
+"""How a model comes into memory: from a folder or hub, or made from scratch; with adapters, in its number format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+
+from launcher.core.problems import Problems
+from launcher.engines.torch.model.attention import NAME
+from launcher.engines.torch.model.network import CausalLM, Critic
+from launcher.models.pretrained import Pretrained, weights_of
+from launcher.models.scratch import Scratch
+from launcher.spec.model import Model
+from launcher.text.tokenizer import characters, tokenizer_class
+
+ADAPTER = "adapter_config.json"  # peft's name
+BASE = "base"  # beside an adapter: the weights it belongs to, where no hub or folder has them
+VALUE_HEAD = "value_head.safetensors"
+
+
+def load(
+    model: Model, seed: int, device: torch.device, weights: Path | None = None, *, adapt: bool = True,
+    mixed: bool = False,
+) -> CausalLM:  # fmt: skip
+    """The model as its settings describe it, or as it stands in the folder `weights`."""
+    dtype = getattr(torch, model.dtype)
+    adapter = weights if weights and (weights / ADAPTER).is_file() else None
+    if isinstance(model, Scratch) and (weights is None or adapter):
+        module, tokenizer = _from_scratch(model, seed, dtype)
+    else:
+        module, tokenizer = _from_folder(model, None if adapter else weights, dtype)
+    _prepare(module, model)
+    if tokenizer.eos_token_id is None:
+        raise Problems(["model.path: its tokenizer names no eos_token, so no answer could end; one that does would do"])
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    module = module.to(device)
+    if not (adapt and model.lora_rank):
+        return CausalLM(module, tokenizer, mixed)
+    from launcher.engines.torch.model import adapters  # noqa: PLC0415  # late: peft takes half a second
+
+    path = weights_of(model.path) if isinstance(model, Pretrained) else None
+    if path and (Path(path) / ADAPTER).is_file():  # merged just now, so no folder holds them
+        path = None
+    made = adapters.adapted(module, model, seed, path, adapter)
+    return CausalLM(made, tokenizer, mixed, base=module, keep_base=path is None)
+
+
+def critic(
+    model: Model, seed: int, device: torch.device, weights: Path | None = None, *, mixed: bool = False
+) -> Critic:
+    """The critic that begins as `model`, or as it stands in the folder `weights`."""
+    if weights is None:
+        whole = load(model, seed, device, adapt=False).base
+        decoder = cast("Any", whole).get_decoder()
+        if decoder is whole:
+            raise Problems(
+                [f"model.path: {type(whole).__name__} has no decoder of its own for a critic; GRPO would do"]
+            )
+        return Critic(decoder, mixed)
+    decoder = AutoModel.from_pretrained(weights, dtype=getattr(torch, model.dtype), use_safetensors=True)
+    _prepare(decoder, model)
+    made = Critic(decoder.to(device), mixed)
+    made.head.load_state_dict(load_file(weights / VALUE_HEAD))
+    return made
+
+
+def _prepare(module: PreTrainedModel, model: Model) -> None:
+    if module.config._attn_implementation == "sdpa" and module._supports_attention_backend:
+        module.set_attn_implementation(NAME)
+    if model.enable_gradient_checkpointing:
+        module.gradient_checkpointing_enable({"use_reentrant": False})
+
+
+def _from_scratch(model: Scratch, seed: int, dtype: torch.dtype) -> tuple[Any, PreTrainedTokenizerFast]:
+    tokenizer = characters(model.alphabet)
+    config = AutoConfig.for_model(
+        model.architecture,
+        vocab_size=len(tokenizer),
+        hidden_size=model.hidden_size,
+        intermediate_size=model.intermediate_size,
+        num_hidden_layers=model.num_hidden_layers,
+        num_attention_heads=model.num_attention_heads,
+        num_key_value_heads=model.num_key_value_heads,
+        head_dim=model.hidden_size // model.num_attention_heads,
+        max_position_embeddings=model.max_position_embeddings,
+        tie_word_embeddings=model.tie_word_embeddings,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=None,
+    )
+    torch.manual_seed(seed)
+    return AutoModelForCausalLM.from_config(config, dtype=dtype), tokenizer
+
+
+def _from_folder(model: Model, weights: Path | None, dtype: torch.dtype) -> tuple[Any, PreTrainedTokenizerFast]:
+    path, more = str(weights), dict[str, Any]()
+    if isinstance(model, Pretrained):
+        more["trust_remote_code"] = model.trust_remote_code
+        if weights is None:
+            path, more["revision"] = weights_of(model.path), model.revision or "main"
+    try:
+        tokenizer = tokenizer_class(Path(path)).from_pretrained(path, **more)
+        if (Path(path) / ADAPTER).is_file():
+            from launcher.engines.torch.model import adapters  # noqa: PLC0415  # late: peft takes half a second
+
+            return adapters.merged(Path(path), dtype, more), tokenizer
+        return AutoModelForCausalLM.from_pretrained(path, dtype=dtype, use_safetensors=True, **more), tokenizer
+    except (OSError, ValueError, SafetensorError) as error:
+        raise Problems([f"model.path: {path!r} cannot be loaded: {' '.join(str(error).split())}"]) from error

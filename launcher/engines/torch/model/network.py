@@ -1,0 +1,196 @@
+"""A transformers model, asked for what training needs: scores of tokens, and a critic's values."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from launcher.engines.torch.model import head
+from launcher.engines.torch.model.attention import NAME, NO_MASK
+from launcher.engines.torch.model.head import Scores
+from launcher.engines.torch.model.packing import Packed, pack
+from launcher.spec.algorithm import Batch
+
+log = logging.getLogger(__name__)
+
+
+class Network(nn.Module):
+    """What a language model and a critic have in common: a decoder over packed sequences, in a number format."""
+
+    module: PreTrainedModel
+    """What is trained and saved."""
+
+    def __init__(self, base: PreTrainedModel, decoder: PreTrainedModel, mixed: bool) -> None:
+        super().__init__()
+        self.device = base.device  # where it is computed; its weights may rest elsewhere
+        self._inside = base, decoder  # in a tuple, so that torch does not list their weights a second time
+        self.packs, self.mixed = _packs(base), mixed
+        if not self.packs:
+            log.warning("%s mixes packed sequences; it computes equal lengths together", type(base).__name__)
+
+    @property
+    def base(self) -> PreTrainedModel:
+        """The transformers model, under its adapters where it has some."""
+        return self._inside[0]
+
+    def layers(self) -> list[nn.Module]:
+        """The repeated blocks."""
+        names = set(self.base._no_split_modules or ())
+        return [  # FSDP2 makes a subclass of each part's class
+            part for part in self.base.modules() if names & {kind.__name__ for kind in type(part).__mro__}
+        ]
+
+    @contextmanager
+    def precision(self) -> Iterator[None]:
+        """With `mixed`, arithmetic in bfloat16 over weights that stay as they are."""
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.mixed):
+            yield
+
+    @property
+    def shares(self) -> bool:
+        """Whether a prompt is computed once for several answers. Not in float64: there transformers' norms still round
+        to float32, and a gradient rounded once and not for every answer would differ in the seventh digit."""
+        return self.packs and next(self.parameters()).dtype != torch.float64
+
+    def pack(self, batch: Batch) -> Packed:
+        return pack(batch, share=self.shares, ragged=self.packs)
+
+    def hidden(self, packed: Packed) -> Tensor:
+        """[M, H] last hidden states before the predicted tokens."""
+        decoder = self._inside[1]
+        if self.packs:
+            return _packed(decoder, packed).last_hidden_state[0].index_select(0, packed.source)
+        return torch.cat([decoder(input_ids=ids, use_cache=False).last_hidden_state.flatten(0, 1)
+                          for ids in _rectangles(packed)])[packed.source]  # fmt: skip
+
+
+class CausalLM(Network):
+    """A causal language model with its tokenizer, on one device. Adapters stand around its `base`."""
+
+    def __init__(
+        self, module: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, mixed: bool = False, *,
+        base: PreTrainedModel | None = None, keep_base: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(base or module, cast("Any", base or module).get_decoder(), mixed)
+        self.module, self.tokenizer, self.adapted = module, tokenizer, base is not None
+        self.keep_base = keep_base  # the weights under the adapters stand nowhere else
+        self.splits = _splits(self.base)
+
+    @property
+    def eos(self) -> list[int]:
+        """Tokens that end an answer."""
+        ids = self.base.generation_config.eos_token_id if self.base.generation_config else None
+        found = {self.tokenizer.eos_token_id, *(ids if isinstance(ids, list) else [ids])} - {None}
+        return sorted(cast("set[int]", found))
+
+    def forward(self, packed: Packed, temperature: float = 1.0, entropy: bool = False) -> Scores:
+        """[B, T] log-probability of each predicted token, and entropy where asked for; 0 elsewhere."""
+        with self.precision():
+            if self.splits:
+                weight = cast("nn.Linear", self.base.get_output_embeddings()).weight
+                found = head.of_hidden(self.hidden(packed), weight, packed.target, temperature, entropy=entropy)
+            else:
+                found = head.of_logits(self.logits(packed), packed.target, temperature, entropy=entropy)
+        return Scores(*map(packed.unpack, found))
+
+    def logits(self, packed: Packed) -> Tensor:
+        """[M, V] logits of the predicted tokens."""
+        if self.packs:
+            return _packed(self.base, packed, logits_to_keep=packed.source).logits[0]
+        return torch.cat([self.base(input_ids=ids, use_cache=False).logits.flatten(0, 1)
+                          for ids in _rectangles(packed)])[packed.source]  # fmt: skip
+
+
+class Critic(Network):
+    """Expects an answer's reward, at each of its tokens: a decoder with one output."""
+
+    def __init__(self, decoder: PreTrainedModel, mixed: bool = False) -> None:
+        super().__init__(decoder, decoder, mixed)
+        self.module = decoder
+        width = decoder.config.get_text_config().hidden_size
+        self.head = nn.Linear(width, 1, device=decoder.device, dtype=decoder.dtype)
+        nn.init.zeros_(self.head.weight)  # it begins without an opinion
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, packed: Packed) -> Tensor:
+        """[B, T] value before each predicted token was chosen; 0 elsewhere. Not in bfloat16, which has eight bits."""
+        with self.precision():
+            hidden = self.hidden(packed)
+        exact = hidden.dtype if hidden.dtype == torch.float64 else torch.float32
+        value = linear(hidden.to(exact), self.head.weight.to(exact), self.head.bias.to(exact))
+        return packed.unpack(value[:, 0])
+
+
+def _packed(module: nn.Module, packed: Packed, **more: Any) -> Any:
+    return module(
+        input_ids=packed.ids, position_ids=packed.positions, attention_mask=NO_MASK, use_cache=False,
+        layout=packed.layout, **more,
+    )  # fmt: skip
+
+
+def _rectangles(packed: Packed) -> Iterator[Tensor]:
+    """[count, length] ids of the sequences of each length."""
+    start = 0
+    for call in packed.layout.calls:
+        size = call.count * call.length
+        yield packed.ids[0, start : start + size].view(call.count, call.length)
+        start += size
+
+
+@torch.no_grad()
+def _packs(module: PreTrainedModel) -> bool:
+    """Whether sequences packed into one row are computed as if each stood alone. Measured, not looked up."""
+    config = module.config.get_text_config()
+    layers = getattr(config, "layer_types", None) or ()
+    if module.config._attn_implementation != NAME or "chunked_attention" in layers:  # chunks are longer than we measure
+        return False
+    module.eval()
+    sequences = [list(range(3, 7)), list(range(7, 12)), [*range(3, 6), 11, 12]]
+    rows = [torch.tensor(row, device=module.device) % config.vocab_size for row in sequences]
+    width = max(map(len, rows))
+    batch = Batch(
+        tokens=torch.stack([nn.functional.pad(row, (0, width - len(row))) for row in rows]),
+        length=torch.tensor([len(row) for row in rows], device=module.device),
+        mask=torch.stack([(torch.arange(width, device=module.device) < len(row)).double() for row in rows]),
+        group=torch.tensor([0, 1, 0], device=module.device),
+    )
+    batch.mask[:, :3] = 0  # rows 0 and 2 share a prompt of three tokens
+    packed = pack(batch)
+    try:
+        found = _packed(module, packed)[0][0]
+    except (RuntimeError, TypeError):  # it reads the mask itself, and NO_MASK fits nothing
+        return False
+    if found.shape[0] != packed.ids.shape[1]:
+        return False
+    alone = [module(input_ids=row[None], use_cache=False)[0][0] for row in rows]
+    expected = torch.stack([alone[row][column - 1] for row, column in zip(packed.row, packed.column, strict=True)])
+    return _near(found[packed.source], expected)
+
+
+@torch.no_grad()
+def _splits(module: PreTrainedModel) -> bool:
+    """Whether its logits are its decoder's output times one matrix."""
+    layer = module.get_output_embeddings()
+    capped = getattr(module.config.get_text_config(), "final_logit_softcapping", None)  # not seen at small logits
+    if type(layer) is not nn.Linear or layer.bias is not None or capped:
+        return False
+    decoder = cast("Any", module).get_decoder()
+    if decoder is module:  # it names none of its own (llama4)
+        return False
+    ids = torch.arange(3, 9, device=module.device)[None] % module.config.get_text_config().vocab_size
+    found = linear(decoder(input_ids=ids, use_cache=False).last_hidden_state, layer.weight)
+    expected = module(input_ids=ids, use_cache=False).logits
+    return found.shape == expected.shape and _near(found, expected)
+
+
+def _near(found: Tensor, expected: Tensor) -> bool:
+    near = 0.1 if found.dtype in (torch.bfloat16, torch.float16) else 1e-3
+    expected = expected.float()
+    return bool((found.float() - expected).abs().max() <= near * expected.abs().max())

@@ -1,0 +1,82 @@
+"""A reward model at work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from launcher.core.problems import Problems
+from launcher.models.pretrained import weights_of
+from launcher.rewards.combined import Combined
+from launcher.rewards.model import RewardModel
+from launcher.spec.reward import Answer, Reward
+
+
+class ModelScorer(Reward):
+    """Writes prompt and answer with the reward model's own template, and takes its one logit as the score."""
+
+    learned = True
+    cheap = False
+
+    def __init__(self, settings: RewardModel, device: torch.device, rests: bool = False) -> None:
+        self.settings, self.device, self.rests = settings, device, rests
+        path, more = weights_of(settings.path), {"revision": settings.revision or "main"}
+        try:
+            self.tokenizer: Any = AutoTokenizer.from_pretrained(path, **more)
+            module = AutoModelForSequenceClassification.from_pretrained(path, use_safetensors=True, **more)
+        except (OSError, ValueError, SafetensorError) as error:
+            said = " ".join(str(error).split())
+            raise Problems([f"reward.path: {settings.path!r} cannot be loaded: {said}"]) from error
+        if module.config.num_labels != 1:
+            raise Problems([f"reward.path: the model has {module.config.num_labels} outputs; one would do"])
+        module.config.pad_token_id = -1  # it reads the last token before the padding, of which we give none
+        self.module = module.eval().to("cpu" if rests else device)
+        self.longest = settings.max_length or getattr(module.config, "max_position_embeddings", None)
+
+    @torch.no_grad()
+    def score(self, answers: Sequence[Answer]) -> list[float]:
+        """One logit for each answer."""
+        if not answers:
+            return []
+        self.module.to(self.device)
+        rows = self._ids([self.text(answer) for answer in answers])
+        order = sorted(range(len(rows)), key=lambda place: len(rows[place]))
+        scores = [0.0] * len(rows)
+        for _, same in groupby(order, key=lambda place: len(rows[place])):  # equal lengths together: nothing is padded
+            places = list(same)
+            for start in range(0, len(places), self.settings.batch_size):
+                part = places[start : start + self.settings.batch_size]
+                ids = torch.tensor([rows[place] for place in part], device=self.device)
+                for place, value in zip(part, self.module(input_ids=ids).logits[:, 0].tolist(), strict=True):
+                    scores[place] = value
+        if self.rests:
+            self.module.to("cpu")
+        return scores
+
+    def _ids(self, texts: list[str]) -> list[list[int]]:
+        templated = self.tokenizer.chat_template is not None  # a template writes the special tokens itself
+        rows: list[list[int]] = self.tokenizer(texts, add_special_tokens=not templated).input_ids
+        return [row[-self.longest :] if self.longest else row for row in rows]
+
+    def text(self, answer: Answer) -> str:
+        """Prompt and answer as the reward model was taught to read them."""
+        turns = [("user", answer.prompt)] if isinstance(answer.prompt, str) else list(answer.prompt)
+        if self.tokenizer.chat_template is None:
+            return "".join(content for _, content in turns) + answer.response
+        messages = [{"role": role, "content": content} for role, content in (*turns, ("assistant", answer.response))]
+        return str(self.tokenizer.apply_chat_template(messages, tokenize=False))
+
+
+def at_work(reward: Reward, device: torch.device, rests: bool = False) -> Reward:
+    """The reward, with every model in it loaded."""
+    if isinstance(reward, RewardModel):
+        return ModelScorer(reward, device, rests)
+    if isinstance(reward, Combined):
+        return replace(reward, parts={name: at_work(part, device, rests) for name, part in reward.parts.items()})
+    return reward

@@ -1,0 +1,76 @@
+"""FSDP2: weights, gradients and optimizer state lie in parts on the processes that train together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+
+from launcher.core.problems import Problems
+from launcher.engines.torch.model.network import Network
+from launcher.engines.torch.parallel import world
+from launcher.engines.torch.parallel.strategy import Parallel
+from launcher.spec.algorithm import Batch
+
+
+class Sharded(Parallel):
+    """Every process holds a part of each layer, and layers are gathered while they are computed."""
+
+    even = True
+
+    def __init__(self, device: torch.device, *, mixed: bool, offload: bool) -> None:
+        self.device = device
+        self.mesh = init_device_mesh(device.type, (world.SIZE,))
+        self.precision = (
+            MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+            if mixed
+            else MixedPrecisionPolicy()
+        )
+        self.offload: OffloadPolicy = CPUOffloadPolicy() if offload and device.type == "cuda" else OffloadPolicy()
+
+    def place(self, network: Network) -> None:
+        """Raises `Problems` where processes would not meet equally often."""
+        if not network.packs:  # it computes each length apart, and processes have other lengths
+            name = type(network.base).__name__
+            raise Problems(
+                [f"engine.strategy: fsdp2 needs a model that packs sequences, and {name} mixes them; ddp would do"]
+            )
+        network.device = self.device
+        for layer in [*network.layers(), network]:
+            fully_shard(
+                layer, mesh=self.mesh, reshard_after_forward=True, mp_policy=self.precision, offload_policy=self.offload
+            )
+        for part in _sharded(network):
+            part.set_gradient_divide_factor(1.0)  # the loss is divided once, by what all processes hold together
+            part.set_force_sum_reduction_for_comms(True)  # gloo knows no sum that divides
+        with torch.no_grad():  # the first forward pass tells torch which of them is the outermost
+            network(network.pack(_one_token(network)))
+
+    def add_up_gradients(self, weights: Sequence[nn.Parameter]) -> None:
+        """Each layer's backward pass has done it."""
+
+    @contextmanager
+    def whole(self, network: Network) -> Iterator[None]:
+        parts = _sharded(network)
+        for part in parts:
+            part.set_reshard_after_forward(False, recurse=False)
+            part.unshard()
+        try:
+            yield
+        finally:
+            for part in parts:
+                part.reshard()
+                part.set_reshard_after_forward(True, recurse=False)
+
+
+def _sharded(network: Network) -> list[FSDPModule]:
+    return [part for part in network.modules() if isinstance(part, FSDPModule)]
+
+
+def _one_token(network: Network) -> Batch:
+    ids = torch.zeros(1, 2, dtype=torch.long, device=network.device)
+    return Batch(tokens=ids, length=ids.sum(1) + 2, mask=torch.tensor([[0.0, 1.0]], device=network.device))

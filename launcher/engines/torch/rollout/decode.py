@@ -1,0 +1,156 @@
+"""Our decode loop: prompts are read once, their answers share that, and finished answers leave the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from inspect import signature
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache
+
+from launcher.core.problems import Problems
+from launcher.engines.torch.model.network import CausalLM
+from launcher.engines.torch.parallel.strategy import Parallel
+from launcher.engines.torch.rollout import cache, random_streams
+from launcher.engines.torch.rollout.generator import Sampled, Writer
+from launcher.spec.sampler import Sampler
+
+BLOCK = 512  # tokens of the vocabulary that are summed together
+DROP = 7 / 8  # share of rows still writing at which the others leave: leaving copies the cache
+SMALL = 2**21  # multiplications of a layer's largest matrix under which a second thread costs more than it gives
+
+
+class Decoder(Writer):
+    """Samples answers from a model that stays in charge of its own weights."""
+
+    def __init__(self, model: CausalLM, sampler: Sampler, max_new: int, parallel: Parallel | None = None) -> None:
+        super().__init__(model, sampler, max_new)
+        self.parallel = parallel or Parallel()
+        self.eos = torch.tensor(model.eos, device=model.device)
+
+    @torch.no_grad()
+    def sample(self, prompts: Sequence[list[int]], n: int, keys: np.ndarray, temperature: float) -> list[Sampled]:
+        self._check_cache()
+        self.model.eval()
+        answers: list[Sampled] = [Sampled([], True)] * (len(prompts) * n)
+        with self.parallel.whole(self.model), self.model.precision(), self._threads(len(prompts) * n):
+            for part in self._parts(prompts, n):
+                rows = [prompt * n + sample for prompt in part for sample in range(n)]
+                found = self._sample([prompts[prompt] for prompt in part], n, keys[rows], temperature)
+                for row, answer in zip(rows, found, strict=True):
+                    answers[row] = answer
+        return answers
+
+    @contextmanager
+    def _threads(self, rows: int) -> Iterator[None]:
+        """One CPU thread while all matrices are small: others would only wait for each other."""
+        before = torch.get_num_threads()
+        work = max((weight.numel() for layer in self.model.layers() for weight in layer.parameters()), default=SMALL)
+        if self.model.device.type == "cpu" and min(rows, self.sampler.max_num_seqs) * work < SMALL:
+            torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+    def _check_cache(self) -> None:
+        """A model that knows no `past_key_values` would take them, ignore them, and read single tokens."""
+        if "past_key_values" not in signature(self.model.base.forward).parameters:
+            name = type(self.model.base).__name__
+            raise Problems([f"model.path: {name} keeps a cache of its own kind, so it gives no answers; SFT would do"])
+
+    def _parts(self, prompts: Sequence[list[int]], n: int) -> Iterator[list[int]]:
+        """Prompts of like length together, as many as may be answered at a time."""
+        by_length = sorted(range(len(prompts)), key=lambda prompt: len(prompts[prompt]))
+        size = max(self.sampler.max_num_seqs // n, 1)
+        for start in range(0, len(by_length), size):
+            yield by_length[start : start + size]
+
+    def _sample(self, prompts: list[list[int]], n: int, keys: np.ndarray, temperature: float) -> list[Sampled]:
+        held = cache.empty(self.model.base.config)
+        logits, mask = self._prefill(prompts, held)
+        logits, mask = logits.repeat_interleave(n, 0), mask.repeat_interleave(n, 0)  # [R, V], [R, L]
+        held.reorder_cache(torch.arange(len(prompts), device=mask.device).repeat_interleave(n))
+        alive = torch.arange(len(prompts) * n, device=mask.device)  # [R] which answer each row writes
+        going = torch.ones_like(alive, dtype=torch.bool)  # [R] whether it still does
+        written = torch.full((len(alive), self.max_new), -1, device=mask.device)
+        for t in range(self.max_new):
+            token = self._pick(logits, keys, t, temperature)  # [R]
+            written[alive, t] = token.where(going, -1)
+            going = going & torch.isin(token, self.eos, invert=True)
+            left = int(going.sum())
+            if t + 1 == self.max_new or not left:
+                break
+            if left <= DROP * len(going):
+                alive, token, mask, keys = alive[going], token[going], mask[going], keys[going.cpu().numpy()]
+                held.reorder_cache(going.nonzero()[:, 0])  # each kind of cache has it; batch_select_indices not
+                going = going[going]
+            mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
+            logits = self._forward(token[:, None], mask, held)
+        answers = ([token for token in row if token >= 0] for row in written.tolist())
+        return [Sampled(tokens, tokens[-1] not in self.model.eos) for tokens in answers]
+
+    def _prefill(self, prompts: list[list[int]], held: DynamicCache) -> tuple[Tensor, Tensor]:
+        """[P, V] logits after each prompt, and the [P, L] mask of its left-padded tokens."""
+        longest = max(map(len, prompts))
+        pad = self.model.tokenizer.pad_token_id
+        ids = torch.tensor([[pad] * (longest - len(prompt)) + prompt for prompt in prompts], device=self.model.device)
+        real = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+        mask = torch.tensor(real, device=self.model.device)
+        return self._forward(ids, mask, held), mask
+
+    def _forward(self, ids: Tensor, mask: Tensor, held: DynamicCache) -> Tensor:
+        """[R, V] logits after the last of the `ids` [R, L]; `mask` [R, cached + L] leaves out padding."""
+        positions = (mask.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+        return self.model.base(
+            input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=held, use_cache=True,
+            logits_to_keep=1,
+        ).logits[:, -1]  # fmt: skip
+
+    def _pick(self, logits: Tensor, keys: np.ndarray, t: int, temperature: float) -> Tensor:
+        """[R] one token for each row, by the inverse of its cumulative probability."""
+        if temperature == 0:
+            return logits.argmax(-1)
+        probability = (logits.float() / temperature).softmax(-1)  # [R, V]
+        probability = _cut_tail(probability, self.sampler.top_k, self.sampler.top_p)
+        u = torch.from_numpy(random_streams.uniform(keys, t)).to(probability.device)[:, None]  # [R, 1]
+        return drawn(probability, u)
+
+
+def drawn(probability: Tensor, u: Tensor) -> Tensor:
+    """[R] first token at which the cumulative [R, V] `probability` passes the share `u` [R, 1] of its sum.
+
+    First the block of tokens, then the token in it: sums in float64 over a large vocabulary would cost more than
+    the model's last layer.
+    """
+    rows = probability.shape[0]
+    blocks = nn.functional.pad(probability, (0, -probability.shape[1] % BLOCK)).view(rows, -1, BLOCK)
+    ends = blocks.sum(-1).double().cumsum(-1)  # [R, V / BLOCK]
+    goal = _below(u * ends[:, -1:], ends[:, -1:])
+    block = torch.searchsorted(ends, goal, right=True).clamp(max=ends.shape[1] - 1)  # [R, 1]; past the end if NaN
+    start = torch.where(block > 0, ends.gather(1, (block - 1).clamp(min=0)), 0.0)
+    share = (goal - start) / (ends.gather(1, block) - start)
+    inside = blocks[torch.arange(rows, device=block.device), block[:, 0]].double().cumsum(-1)  # [R, BLOCK]
+    token = torch.searchsorted(inside, _below(share * inside[:, -1:], inside[:, -1:]), right=True)
+    return (block * BLOCK + token)[:, 0].clamp(max=probability.shape[1] - 1)
+
+
+def _below(x: Tensor, top: Tensor) -> Tensor:
+    """`x`, kept under `top`: rounding must not lead past the last token that has a probability."""
+    return x.minimum(torch.nextafter(top, torch.zeros_like(top)))
+
+
+def _cut_tail(probability: Tensor, top_k: int, top_p: float) -> Tensor:
+    """[R, V] with 0 outside the `top_k` likeliest tokens and outside those that first reach `top_p` together."""
+    if top_k > 0 and top_k < probability.shape[-1]:
+        least = probability.topk(top_k, -1).values[:, -1:]
+        probability = probability.masked_fill(probability < least, 0)
+    if top_p < 1:
+        ranked, token = probability.sort(dim=-1, descending=True, stable=True)  # of equals, the first
+        before = ranked.cumsum(-1) - ranked
+        reached = before >= top_p * ranked.sum(-1, keepdim=True)
+        probability = probability.masked_fill(reached.gather(-1, token.argsort(-1)), 0)
+    return probability

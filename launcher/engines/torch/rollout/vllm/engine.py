@@ -1,0 +1,212 @@
+"""vLLM in this process: a copy of the policy's weights that answers prompts.
+
+Beside the trainer it sleeps while the policy learns. Weights go from the policy's tensors into vLLM's, one at a time,
+inside the process. Neighbouring processes that hold one copy together (tensor parallel) each take their part of every
+tensor, and write their prompts' answers together.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from launcher.core.problems import Problems, said
+from launcher.engines.torch.rollout.generator import Sampled, Writer
+from launcher.engines.torch.rollout.vllm import EXPERTS, VllmSampler
+from launcher.engines.torch.rollout.vllm.messages import Asked, asked
+from launcher.engines.torch.rollout.vllm.model_description import Described
+from launcher.engines.torch.rollout.weight_export import Outgoing
+from launcher.engines.torch.train.policy import Policy
+from launcher.spec.run import RunSpec
+
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # it warns of much that is as it should be here
+
+from vllm import LLM, RequestOutput, SamplingParams  # by now its environment is as it must be
+from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
+from vllm.model_executor.layers import utils as layers
+
+
+class Held:
+    """One copy of the policy in vLLM, or a part of one, filled by what it takes."""
+
+    def __init__(self, run: RunSpec, sampler: VllmSampler, described: Described, *, sleeps: bool) -> None:
+        """Raises `Problems` where vLLM cannot run such a model here."""
+        self.sampler, self.name = sampler, described.architecture
+        self.max_new, self.sleeps = run.data.max_response_length, sleeps
+        self.llm = _started(run, sampler, described, sleeps)
+        if run.hardware.is_cpu and self.llm.apply_model(_has_experts)[0]:
+            raise Problems([f"sampler: {EXPERTS}; {INSTEAD}"])
+
+    def take(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """Raises `Problems` where they do not fill vLLM's model."""
+        try:
+            (lacking,) = self.llm.apply_model(partial(_take, weights=weights))
+        except (KeyError, ValueError) as error:  # it knows no such weight, or of another shape
+            raise Problems([f"sampler: vLLM does not take {self.name}'s weights: {said(error)}; {INSTEAD}"]) from error
+        if lacking:
+            raise Problems([f"sampler: {self.name} has not all weights of vLLM's, such as {lacking[0]}; {INSTEAD}"])
+        self.llm.reset_prefix_cache()
+
+    def write(self, asked: Sequence[Asked], temperature: float, ends: Sequence[int]) -> list[Sampled]:
+        """An answer to each; `ends` are the tokens that end one."""
+        found = self.llm.generate(
+            cast("Any", [{"prompt_token_ids": prompt} for prompt, _ in asked]),
+            [self._params(seed, temperature, ends) for _, seed in asked],
+            use_tqdm=False,
+        )
+        return [_sampled(output, ends) for output in found]
+
+    def _params(self, seed: int, temperature: float, ends: Sequence[int]) -> SamplingParams:
+        return SamplingParams(
+            temperature=temperature, top_k=max(self.sampler.top_k, 0), top_p=self.sampler.top_p, seed=seed,
+            max_tokens=self.max_new, stop_token_ids=list(ends), logprobs=0, detokenize=False,
+        )  # fmt: skip
+
+    def sleep(self) -> None:
+        """Leave the GPU. The weights go too: the policy holds newer ones by the time they are needed."""
+        if self.sleeps:
+            self.llm.sleep(level=2)
+
+    def wake(self, part: str) -> None:
+        """`weights`, and once they are filled `kv_cache`."""
+        if self.sleeps:
+            self.llm.wake_up(tags=[part])
+
+    def close(self) -> None:
+        self.llm.llm_engine.engine_core.shutdown()  # at its exit it would look for process groups that are gone
+
+
+class Vllm(Writer):
+    """A copy in the trainer's own process."""
+
+    def __init__(self, run: RunSpec, sampler: VllmSampler, policy: Policy) -> None:
+        super().__init__(policy.model, sampler, run.data.max_response_length)
+        self.actor, self.outgoing = policy.actor, Outgoing(policy.model)
+        self.team = _team(sampler.tensor_parallel_size)
+        self.filled: int | None = None  # with the policy's weights after so many steps; None with none
+        on_gpu = policy.model.device.type == "cuda"
+        self.held = Held(run, sampler, Described.of(run, sampler, policy.model), sleeps=on_gpu)
+        self._sleep()
+
+    @contextmanager
+    def awake(self) -> Iterator[Mapping[str, float]]:
+        began = time.perf_counter()
+        if self.held.sleeps:
+            torch.cuda.empty_cache()  # what the trainer has freed, vLLM may take
+        self.held.wake("weights")
+        if self.filled != self.actor.steps_taken:
+            self.held.take(self.outgoing)
+            self.filled = self.actor.steps_taken
+        self.held.wake("kv_cache")
+        yield {"timing_s/update_weights": time.perf_counter() - began}
+        self._sleep()
+
+    def _sleep(self) -> None:
+        self.held.sleep()
+        if self.held.sleeps:
+            self.filled = None
+
+    def sample(self, prompts: Sequence[list[int]], n: int, keys: np.ndarray, temperature: float) -> list[Sampled]:
+        mine = asked(prompts, n, keys)
+        whole, first = self._of_team(mine)
+        found = self.held.write(whole, temperature, self.model.eos) if whole else []
+        return found[first : first + len(mine)]
+
+    def close(self) -> None:
+        self.held.close()
+
+    def _of_team(self, mine: list[Asked]) -> tuple[list[Asked], int]:
+        """What all who hold one copy of the weights ask for, and where ours begins in it."""
+        if self.team is None:
+            return mine, 0
+        found: list[list[Asked]] = [mine] * dist.get_world_size(self.team)
+        dist.all_gather_object(found, mine, self.team)
+        return list(chain(*found)), sum(map(len, found[: dist.get_rank(self.team)]))
+
+
+TOKENS = 4096  # of all prompts that are read at a time on a CPU
+INSTEAD = "sampler=torch would do"
+
+
+def _take(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> list[str]:
+    """Fill vLLM's model; the names of its weights that stay unfilled."""
+    took = cast("Any", model).load_weights(weights)
+    return [name for name, _ in model.named_parameters() if name not in took]
+
+
+def _sampled(output: RequestOutput, ends: Sequence[int]) -> Sampled:
+    (answer,) = output.outputs
+    tokens = list(answer.token_ids)
+    assert answer.logprobs is not None
+    logp = [chosen[token].logprob for token, chosen in zip(tokens, answer.logprobs, strict=True)]
+    return Sampled(tokens, tokens[-1] not in ends, logp)
+
+
+def _started(run: RunSpec, sampler: VllmSampler, described: Described, sleeps: bool) -> LLM:
+    """vLLM with weights of no meaning yet. Raises `Problems` where it cannot run such a model here."""
+    longest = sampler.max_model_len or run.data.max_prompt_length + run.data.max_response_length
+    if run.hardware.is_cpu:
+        layers.dispatch_cpu_unquantized_gemm = _unpacked
+        CpuCommunicator._all_group_ranks_share_shm_group_name = _apart
+    set_threads, team = torch.set_num_threads, sampler.tensor_parallel_size
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(described.config, encoding="utf-8")
+        try:
+            return LLM(
+                model=folder, skip_tokenizer_init=True, load_format="dummy", generation_config="vllm",
+                dtype=sampler.dtype(run), max_model_len=longest,
+                max_num_seqs=sampler.max_num_seqs, logprobs_mode="processed_logprobs",
+                enforce_eager=sampler.eager(run.hardware), enable_sleep_mode=sleeps,
+                gpu_memory_utilization=sampler.share, kv_cache_memory_bytes=described.cache,
+                tensor_parallel_size=team,
+                disable_custom_all_reduce=torch.cuda.device_count() < team,  # that looks at the others' GPUs
+                distributed_executor_backend="external_launcher" if dist.is_initialized() else "uni",
+                **(_whole_prompts(longest, sampler) if run.hardware.is_cpu else {}),
+            )  # fmt: skip
+        except ValueError as error:
+            raise Problems([f"sampler: vLLM cannot run {described.architecture} here: {said(error)}"]) from error
+        finally:
+            torch.set_num_threads = set_threads  # on a CPU it puts something in its place that does nothing
+
+
+def _has_experts(model: nn.Module) -> bool:
+    from vllm.model_executor.layers.fused_moe import RoutedExperts  # noqa: PLC0415  # its name in the CPU's version
+
+    return any(isinstance(part, RoutedExperts) for part in model.modules())
+
+
+def _whole_prompts(longest: int, sampler: VllmSampler) -> dict[str, Any]:
+    """Read each prompt in one piece: half-read ones turn back their random stream, which a CPU's cannot (0.32)."""
+    at_a_time = max(TOKENS, longest, sampler.max_num_seqs)
+    return {"enable_chunked_prefill": False, "max_num_batched_tokens": at_a_time}
+
+
+def _unpacked(layer: nn.Module, remove_weight: bool) -> None:
+    """Compute with a layer's own weight. vLLM for CPUs would compute with a packed copy, and new weights not reach it
+    (seen in 0.32)."""
+    cast("Any", layer).cpu_linear = nn.functional.linear
+
+
+def _apart(_: CpuCommunicator) -> bool:
+    """Neighbours talk through torch.distributed. vLLM's own memory for it has the same name in every run of a machine,
+    and stays there when a run is killed (0.32)."""
+    return False
+
+
+def _team(size: int) -> dist.ProcessGroup | None:
+    """This process's neighbours that hold one copy together, itself among them; None where it holds one alone."""
+    if size == 1:
+        return None
+    return cast("dist.ProcessGroup", dist.new_subgroups(size, backend="gloo")[0])

@@ -1,0 +1,145 @@
+"""What processes that train and processes that sample say to each other.
+
+Ranks are the plan's: trainers first, samplers behind them. They meet where the trainers do, in a group of their own, so
+that the trainers' group is the trainers' alone. Trainer 0 leads: whatever a sampler does begins with a word of its.
+What travels is JSON, arrays and tensors' bytes, never code. Weights go from trainer 0 to all samplers at once, between
+GPUs by NCCL; all else goes through CPU memory. A process whose partner has ended fails: `RuntimeError`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from safetensors.numpy import load, save
+from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+
+from launcher.engines.torch.parallel.world import PATIENCE
+
+Arrays = Mapping[str, np.ndarray]
+BUNDLE = 64 * 2**20
+ENDLESS = timedelta(days=365)  # between two validations of a long run nothing is asked; who dies closes the line
+
+
+class Link:
+    """Of rank `rank`, one of `trainers` or of the `samplers` behind them; made once all are there. `team` neighbours
+    among the samplers hold one copy of the weights together: all are asked the same, and the first speaks for them."""
+
+    def __init__(self, rank: int, trainers: int, samplers: int, device: torch.device, team: int = 1) -> None:
+        self.rank, self.device, self.team = rank, device, team
+        self.trainers, self.samplers = range(trainers), range(trainers, trainers + samplers)
+        self.speakers = self.samplers[::team]
+        # beside one trainer nobody else keeps a store at this port; beside several theirs is kept by trainer 0, too
+        store = dist.TCPStore(  # type: ignore[attr-defined]  # public, and not marked as that
+            os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=rank == 0, timeout=PATIENCE,
+            wait_for_workers=False, multi_tenant=True,
+        )  # fmt: skip
+        talk, weights, self._among = (PrefixStore(f"rlrun/{name}", store) for name in ("talk", "weights", "samplers"))
+        self._talk: Any = dist.ProcessGroupGloo(talk, rank, trainers + samplers, ENDLESS)
+        self._weights = None if rank in self.trainers[1:] else self._pipe(weights)
+
+    def _pipe(self, store: PrefixStore) -> Any:
+        """From trainer 0, which is its first, to the samplers."""
+        rank, size = max(self.rank - len(self.trainers) + 1, 0), len(self.samplers) + 1
+        if self.device.type != "cuda":
+            return dist.ProcessGroupGloo(store, rank, size, PATIENCE)
+        options = dist.ProcessGroupNCCL.Options()
+        options._timeout = PATIENCE
+        return dist.ProcessGroupNCCL(store, rank, size, options)
+
+    def gather_samplers(self) -> None:
+        """Give the samplers a group of their own, where vLLM looks for it, for what they compute together."""
+        rank, size = self.rank - len(self.trainers), len(self.samplers)
+        os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size)}
+        backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, store=self._among, rank=rank, world_size=size, timeout=PATIENCE)
+
+    # ---- words and arrays
+
+    def tell(self, to: int, **node: Any) -> None:
+        self._send(to, json.dumps(node).encode())
+
+    def hear(self, source: int) -> dict[str, Any]:
+        node: dict[str, Any] = json.loads(self._receive(source))
+        return node
+
+    def send(self, to: int, arrays: Arrays) -> None:
+        self._send(to, save(dict(arrays)))
+
+    def receive(self, source: int) -> Arrays:
+        return load(self._receive(source))
+
+    def ask(self, speaker: int, arrays: Arrays) -> None:
+        for sampler in range(speaker, speaker + self.team):
+            self.send(sampler, arrays)
+
+    def _send(self, to: int, data: bytes) -> None:
+        for tensor in (torch.tensor([len(data)]), torch.frombuffer(bytearray(data), dtype=torch.uint8)):
+            self._talk.send([tensor], to, 0).wait()
+
+    def _receive(self, source: int) -> bytes:
+        length = torch.zeros(1, dtype=torch.int64)
+        self._talk.recv([length], source, 0).wait()
+        data = torch.empty(int(length.item()), dtype=torch.uint8)
+        self._talk.recv([data], source, 0).wait()
+        return data.numpy().tobytes()
+
+    # ---- weights
+
+    def send_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """Trainer 0's. A word goes before as many as have `BUNDLE` bytes together, as it takes as long as a few MB."""
+        bundle, held = dict[str, Tensor](), 0
+        for name, value in weights:
+            bundle[name] = value.to(self.device).contiguous()
+            held += value.nbytes
+            if held >= BUNDLE:
+                self._send_bundle(bundle)
+                bundle, held = {}, 0
+        self._send_bundle(bundle)
+        if bundle:
+            self._send_bundle({})  # no more
+
+    def _send_bundle(self, bundle: Mapping[str, Tensor]) -> None:
+        kinds = [(name, str(x.dtype).removeprefix("torch."), list(x.shape)) for name, x in bundle.items()]
+        for sampler in self.samplers:
+            self.tell(sampler, tensors=kinds)
+        for value in bundle.values():
+            self._broadcast(value)
+
+    def incoming(self) -> Incoming:
+        return Incoming(self)
+
+    def _broadcast(self, value: Tensor) -> None:
+        """Any number format, as bytes."""
+        if value.numel():
+            options = dist.BroadcastOptions()
+            options.rootRank, options.rootTensor = 0, 0
+            assert self._weights
+            self._weights.broadcast([value.view(-1).view(torch.uint8)], options).wait()
+
+
+class Incoming(Iterator[tuple[str, Tensor]]):
+    """The weights that trainer 0 sends, as they come. All are to be taken, by whomever: it goes on sending. No
+    generator, which whoever stops taking would close."""
+
+    def __init__(self, link: Link) -> None:
+        self._link, self._over = link, False
+        self._bundle: list[tuple[str, str, list[int]]] = []
+
+    def __next__(self) -> tuple[str, Tensor]:
+        if not (self._bundle or self._over):
+            self._bundle = self._link.hear(0)["tensors"]
+            self._over = not self._bundle
+        if self._over:
+            raise StopIteration
+        name, dtype, shape = self._bundle.pop(0)
+        value = torch.empty(shape, dtype=getattr(torch, dtype), device=self._link.device)
+        self._link._broadcast(value)
+        return name, value

@@ -1,0 +1,79 @@
+"""What is asked of those that sample, and what they answer, as arrays that travel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby, pairwise
+
+import numpy as np
+
+from launcher.engines.torch.rollout.generator import Sampled
+
+Asked = tuple[list[int], int]
+"""A prompt, and the seed of one answer to it."""
+
+
+def asked(prompts: Sequence[list[int]], n: int, keys: np.ndarray) -> list[Asked]:
+    """`n` answers to each prompt, whose random streams are `keys` [P * n]; a seed of vLLM's has 63 bits."""
+    return [(prompt, int(key) >> 1) for row, prompt in enumerate(prompts) for key in keys[row * n : (row + 1) * n]]
+
+
+def shares(count: int, before: int, total: int, parts: int) -> list[slice]:
+    """Which of our `count` questions each of `parts` answers, where `before` stand before them of `total` in all: as
+    many each, and neighbours together, as answers to one prompt share what is computed of it."""
+    ends = [min(max(total * part // parts - before, 0), count) for part in range(parts + 1)]
+    return [slice(*pair) for pair in pairwise(ends)]
+
+
+def questions(mine: Sequence[Asked], temperature: float, ends: Sequence[int]) -> dict[str, np.ndarray]:
+    """Each prompt once. `ends` are the tokens that end an answer."""
+    prompts, counts = list[list[int]](), list[int]()
+    for _, same in groupby(mine, key=lambda one: id(one[0])):
+        held = list(same)
+        prompts.append(held[0][0])
+        counts.append(len(held))
+    return {
+        **_packed("prompt", prompts),
+        "counts": np.array(counts, np.int64),
+        "seeds": np.array([seed for _, seed in mine], np.int64),
+        "temperature": np.array([temperature], np.float64),
+        "ends": np.array(ends, np.int64),
+    }
+
+
+def asked_in(arrays: Mapping[str, np.ndarray]) -> tuple[list[Asked], float, list[int]]:
+    """What `questions` was given."""
+    seeds = iter(arrays["seeds"].tolist())
+    prompts = zip(_unpacked("prompt", arrays), arrays["counts"].tolist(), strict=True)
+    mine = [(prompt, next(seeds)) for prompt, count in prompts for _ in range(count)]
+    return mine, float(arrays["temperature"][0]), arrays["ends"].tolist()
+
+
+def answers(found: Sequence[Sampled]) -> dict[str, np.ndarray]:
+    return {
+        **_packed("token", [answer.tokens for answer in found]),
+        "cut": np.array([answer.cut for answer in found], np.bool_),
+        "logp": np.array([logp for answer in found for logp in answer.logp], np.float64),
+    }
+
+
+def sampled_in(arrays: Mapping[str, np.ndarray]) -> Iterator[Sampled]:
+    """What `answers` was given."""
+    logp, at = arrays["logp"].tolist(), 0
+    for tokens, cut in zip(_unpacked("token", arrays), arrays["cut"].tolist(), strict=True):
+        yield Sampled(tokens, cut, logp[at : at + len(tokens)])
+        at += len(tokens)
+
+
+def _packed(name: str, rows: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
+    return {
+        f"{name}s": np.array([token for row in rows for token in row], np.int64),
+        f"{name}_lengths": np.array([len(row) for row in rows], np.int64),
+    }
+
+
+def _unpacked(name: str, arrays: Mapping[str, np.ndarray]) -> Iterator[list[int]]:
+    tokens, at = arrays[f"{name}s"].tolist(), 0
+    for length in arrays[f"{name}_lengths"].tolist():
+        yield tokens[at : at + length]
+        at += length

@@ -1,0 +1,32 @@
+"""A model as vLLM is told of it before it has weights."""
+
+from __future__ import annotations
+
+import tempfile
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher.engines.torch.model.network import CausalLM
+from launcher.engines.torch.rollout.vllm import VllmSampler
+from launcher.models import config
+from launcher.spec.run import RunSpec
+
+
+@dataclass(frozen=True)
+class Described:
+    architecture: str
+    """Its class, as transformers calls it."""
+    config: str
+    """Text of its config.json."""
+    cache: int | None
+    """Bytes of keys and values; None where a share of the GPU says it."""
+
+    @classmethod
+    def of(cls, run: RunSpec, sampler: VllmSampler, model: CausalLM) -> Described:
+        known, name = deepcopy(model.base.config), type(model.base).__name__
+        known.architectures = [name]
+        with tempfile.TemporaryDirectory() as folder:
+            known.save_pretrained(folder)
+            text = (Path(folder) / "config.json").read_text(encoding="utf-8")
+        return cls(name, text, sampler.cache_bytes(run, config.architecture(known.to_dict())))

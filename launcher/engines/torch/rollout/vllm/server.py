@@ -1,0 +1,148 @@
+"""One process that only samples: `python -m launcher.engines.torch.rollout.vllm.server RUN_FOLDER`.
+
+Its environment names its rank, which is behind those of the WORLD_SIZE trainers, and where they meet. It does what they
+say, and ends with 0 when they have no more to say, with 2 where there is something to mend. It saves nothing, so it
+leaves it to the trainers to heed signals.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from launcher.clusters.gpu_use import VISIBLE, gpu_of
+from launcher.core import machine
+from launcher.core.problems import Problems
+from launcher.engines.torch import Torch
+from launcher.engines.torch.parallel import process
+from launcher.spec.run import RunSpec
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from launcher.engines.torch.rollout.generator import Sampled
+    from launcher.engines.torch.rollout.vllm.link import Link
+    from launcher.engines.torch.rollout.vllm.messages import Asked
+    from launcher.engines.torch.rollout.vllm.model_description import Described
+
+
+class Copy(Protocol):
+    """A copy of the policy that answers."""
+
+    def take(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """Raises `Problems` where they do not fill it."""
+
+    def write(self, asked: Sequence[Asked], temperature: float, ends: Sequence[int]) -> list[Sampled]:
+        """An answer to each; `ends` are the tokens that end one."""
+
+    def close(self) -> None: ...
+
+
+class Start(Protocol):
+    def __call__(self, described: Described) -> Copy:
+        """Raises `Problems` where such a model cannot run here."""
+
+
+def main() -> int:
+    process.begin(_leave_it)
+    run = process.run_in(Path(sys.argv[1]))
+    try:
+        sample(run)
+    except Problems as problems:
+        process.last_words(Problems, problems, None)
+        return 2
+    return 0
+
+
+def _leave_it(number: int, _: object) -> None:
+    """The trainers are asked as well, and may still want answers."""
+
+
+def preload() -> None:
+    """Load what every sampler needs, and touch no device. vLLM reads the process's environment as it is loaded."""
+    from launcher.engines.torch.rollout.vllm import remote  # noqa: F401, PLC0415  # late: torch takes seconds
+
+
+def sample(run: RunSpec) -> None:
+    """Load vLLM while the trainers load their model, meet them, and serve them."""
+    device = _own(run)
+    from launcher.engines.torch.rollout.vllm import VllmSampler  # noqa: PLC0415  # late, as below
+    from launcher.engines.torch.rollout.vllm.engine import Held  # noqa: PLC0415  # late: vLLM takes many seconds
+    from launcher.engines.torch.rollout.vllm.link import Link  # noqa: PLC0415  # as above
+
+    sampler = run.sampler
+    assert isinstance(sampler, VllmSampler)
+    team = sampler.tensor_parallel_size
+    link = Link(int(os.environ["RANK"]), run.hardware.processes, sampler.n_gpus, device, team)
+    if team > 1:
+        link.gather_samplers()
+    serve(link, lambda described: Held(run, sampler, described, sleeps=False))
+
+
+def serve(link: Link, start: Start) -> None:
+    """Do what trainer 0 says until it says that this is all. Raises `Problems` once it has been told of them."""
+    from launcher.engines.torch.rollout.vllm.messages import answers, asked_in  # noqa: PLC0415  # late: torch takes seconds
+    from launcher.engines.torch.rollout.vllm.model_description import Described  # noqa: PLC0415  # as above
+
+    described = Described(**link.hear(0))
+    try:
+        copy = start(described)
+    except Problems as problems:
+        link.tell(0, problems=problems.lines)
+        raise
+    link.tell(0, problems=[])
+    while (do := link.hear(0)["do"]) != "end":
+        if do == "take":
+            _take(link, copy)
+            continue
+        came = [asked_in(link.receive(trainer)) for trainer in link.trainers]
+        for trainer, found in zip(link.trainers, _written(copy, came), strict=True):
+            if link.rank in link.speakers:
+                link.send(trainer, answers(found))
+    copy.close()
+
+
+def _take(link: Link, copy: Copy) -> None:
+    weights = link.incoming()
+    try:
+        copy.take(weights)
+    except Problems as problems:
+        for _ in weights:  # the trainer sends them all before it listens
+            pass
+        link.tell(0, problems=problems.lines)
+        raise
+    for _ in weights:
+        pass
+    link.tell(0, problems=[])
+
+
+def _written(copy: Copy, came: Sequence[tuple[list[Asked], float, list[int]]]) -> list[list[Sampled]]:
+    """All trainers' answers, written together; who asks nothing has no temperature to speak of."""
+    whole = [one for mine, _, _ in came for one in mine]
+    if not whole:
+        return [[] for _ in came]
+    temperature, ends = next((warmth, ends) for mine, warmth, ends in came if mine)
+    found = iter(copy.write(whole, temperature, ends))
+    return [[next(found) for _ in mine] for mine, _, _ in came]
+
+
+def _own(run: RunSpec) -> torch.device:
+    """The GPU that is this process's, the only one it then sees; or as many threads as it may have of the CPU, which
+    trainers use while it waits."""
+    if not run.hardware.is_cpu:
+        os.environ |= {VISIBLE: gpu_of(os.environ), "LOCAL_RANK": "0"}
+    import torch  # noqa: PLC0415  # after that
+
+    if not run.hardware.is_cpu:
+        return torch.device("cuda", 0)
+    each = machine.cores() // (run.sampler.n_gpus // run.hardware.nnodes)
+    torch.set_num_threads((run.engine.num_threads if isinstance(run.engine, Torch) else 0) or max(each, 1))
+    return torch.device("cpu")
+
+
+if __name__ == "__main__":
+    process.live(main)

@@ -1,0 +1,116 @@
+"""Which rows of a batch are computed together. It changes memory and speed, never the result."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from launcher.engines.torch.model.blocks import pays
+from launcher.spec.algorithm import Batch
+
+Rows = list[int]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of one micro-batch: rows, or tokens where those are given."""
+
+    rows: int
+    tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How long the rows are, and how much of it each shares with its group."""
+
+    length: Sequence[int]  # [B]
+    prompt: Sequence[int]  # [B] tokens that rows of a group share; all 0 where nothing is shared
+
+    def tokens(self, rows: Rows) -> int:
+        """What a group's rows cost together."""
+        lengths, prompt = [self.length[row] for row in rows], self.prompt[rows[0]]
+        return sum(lengths) - (prompt * (len(rows) - 1) if pays(prompt, lengths) else 0)
+
+
+def mini_batches(batch: Batch, parts: int) -> list[Batch]:
+    """The batch in `parts` of equally many groups, in the order of the groups' numbers."""
+    if parts == 1:
+        return [batch]
+    groups = sorted(_groups(batch), key=lambda rows: int(batch.group[rows[0]]))
+    size = len(groups) // parts
+    chosen = [groups[start : start + size] for start in range(0, parts * size, size)]
+    return [batch.rows([row for rows in part for row in rows]) for part in chosen]
+
+
+def micro_batches(batch: Batch, limits: Limits, *, whole: bool, share: bool) -> list[Rows]:
+    """All rows, in parts that keep to the limits; a group that must stay `whole` may be a part that does not."""
+    groups = _groups(batch)
+    fixed = [whole and (batch.preference is None or bool(batch.preference[group[0]])) for group in groups]  # pairs are
+    if limits.tokens is None:
+        items = [[group] if stays else [[row] for row in group] for group, stays in zip(groups, fixed, strict=True)]
+        return _by_rows([item for of_group in items for item in of_group], limits.rows)
+    prompt = (batch.mask > 0).double().argmax(1).tolist() if share else [0] * len(batch)
+    sizes, most = Sizes(batch.length.tolist(), prompt), limits.tokens
+    items = [[group] if stays else _fitting(group, sizes, most) for group, stays in zip(groups, fixed, strict=True)]
+    return best_fit([(sizes.tokens(item), item) for of_group in items for item in of_group], most)
+
+
+def evened(parts: Sequence[Rows], count: int, keys: Sequence[int]) -> list[Rows]:
+    """`count` parts, the largest cut in two where the rows' keys change; what cannot be cut leaves empty parts."""
+    found = [list(part) for part in parts]
+    while len(found) < count:
+        found.sort(key=len, reverse=True)
+        for number, part in enumerate(found):
+            cuts = [place for place in range(1, len(part)) if keys[part[place]] != keys[part[place - 1]]]
+            if cuts:
+                cut = min(cuts, key=lambda place: abs(2 * place - len(part)))
+                found[number : number + 1] = [part[:cut], part[cut:]]
+                break
+        else:
+            found += [[] for _ in range(count - len(found))]
+    return found
+
+
+def best_fit(items: Sequence[tuple[int, Rows]], most: int) -> list[Rows]:
+    """Best-fit decreasing: the largest first, each into the fullest bin that still holds it."""
+    bins: list[Rows] = []
+    room: list[tuple[int, int]] = []  # (room left, bin), in order
+    for size, rows in sorted(items, key=lambda item: -item[0]):
+        place = bisect_left(room, (size, -1))
+        if place < len(room):
+            left, number = room.pop(place)
+            bins[number] += rows
+        else:
+            left, number = most, len(bins)
+            bins.append(list(rows))
+        insort(room, (left - size, number))
+    return bins
+
+
+def _groups(batch: Batch) -> list[Rows]:
+    found: dict[int, Rows] = {}
+    for row, group in enumerate(range(len(batch)) if batch.group is None else batch.group.tolist()):
+        found.setdefault(group, []).append(row)
+    return list(found.values())
+
+
+def _by_rows(items: Sequence[Rows], most: int) -> list[Rows]:
+    parts: list[Rows] = []
+    for item in items:
+        if parts and len(parts[-1]) + len(item) <= most:
+            parts[-1] += item
+        else:
+            parts.append(list(item))
+    return parts
+
+
+def _fitting(group: Rows, sizes: Sizes, most: int) -> list[Rows]:
+    """A group in as few parts as fit; a row that is longer than `most` stands alone."""
+    parts: list[Rows] = []
+    for row in group:
+        if parts and sizes.tokens([*parts[-1], row]) <= most:
+            parts[-1].append(row)
+        else:
+            parts.append([row])
+    return parts

@@ -1,0 +1,216 @@
+"""Training, on one page. Everything else in this package serves these lines."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from launcher.core import checkpoints
+from launcher.core.events import Alert, Event, Phase, PhaseName, Saved, Step
+from launcher.core.metrics import better
+from launcher.core.problems import Problems, nearest
+from launcher.engines.torch.parallel import world
+from launcher.engines.torch.rollout import random_streams
+from launcher.engines.torch.train import measure, tally
+from launcher.engines.torch.train.batching import mini_batches
+from launcher.engines.torch.train.policy import Policy
+from launcher.engines.torch.train.save import Validated, Written
+from launcher.engines.torch.train.sources import Order
+from launcher.engines.torch.train.validation import Validation
+from launcher.spec.algorithm import Batch, Told
+from launcher.spec.run import RunSpec
+
+
+class Source(Protocol):
+    """Where a step's sequences come from: rows of a dataset, or prompts answered by the policy and scored."""
+
+    order: Order
+
+    @property
+    def alerts(self) -> Sequence[str]:
+        """What a person should know of the last batch."""
+
+    def batch(self, step: int, clock: measure.Clock) -> tuple[Batch, dict[str, float]]:
+        """What this process learns from in a step, and what there is to tell of how it came about."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When what happens. Steps count from 1; `start` is the last step already done."""
+
+    steps: int
+    start: int
+    test_freq: int
+    save_freq: int
+
+    def tests(self, step: int) -> bool:
+        return step == self.steps or (self.test_freq > 0 and step % self.test_freq == 0)
+
+    def saves(self, step: int) -> bool:
+        return step == self.steps or (self.save_freq > 0 and step % self.save_freq == 0)
+
+
+class Training:
+    """A run in motion. `asked_to_stop` and `save` are the outside's; all else is decided here."""
+
+    def __init__(
+        self,
+        run: RunSpec,
+        policy: Policy,
+        source: Source,
+        validation: Validation | None,
+        schedule: Schedule,
+        emit: Callable[[Event], None],
+        save: Callable[[int, Told, Validated], Written],
+        asked_to_stop: Callable[[], bool],
+        told: Told,
+        validated: Validated,
+    ) -> None:
+        self.run, self.policy, self.source, self.validation = run, policy, source, validation
+        self.schedule, self.emit, self.save, self.asked_to_stop = schedule, emit, save, asked_to_stop
+        self.clock = measure.Clock()
+        self.told = told  # by the algorithm, a step ago
+        self.validated = validated  # lately
+        self.bad_steps = 0  # in a row
+        self.phase = self._phase_before()
+
+    def go(self) -> bool:
+        """Train to the last step; False when asked to stop before it."""
+        schedule = self.schedule
+        if schedule.start == 0 and self.run.trainer.val_before_train and self.validation:
+            self.emit(Step(step=0, metrics=self.validate(0) | self.clock.take()))
+        elif schedule.start and schedule.saves(schedule.start):  # said again: the log was cut just before it
+            self.busy("saving")
+            self.emit(Saved(step=schedule.start, path=saved_path(schedule.start)))
+        for step in range(schedule.start + 1, schedule.steps + 1):
+            if self.stopping():
+                return self.leave(step - 1)
+            metrics, spoilt = self.step(step)
+            if spoilt:  # before the step: what is told after it, a resume from it would not tell again
+                share = metrics[f"{self.policy.prefix}/skipped_nonfinite"]
+                why = f"{share:.0%} of the updates skipped, weights and optimizer kept: {said_of(spoilt)}"
+                self.emit(Alert(step=step, text=why))
+            self.emit(Step(step=step, metrics=metrics))
+            self.check_finite(step, spoilt)
+            if schedule.saves(step):
+                self.checkpoint(step)
+        return True
+
+    def step(self, step: int) -> tuple[dict[str, float], str]:
+        """One step of training, and of validation where it is due; and what of it was not finite."""
+        torch.manual_seed(random_streams.dropout(self.run.seed, step, world.RANK))
+        cpu = time.process_time()
+        with self.clock("step"):
+            self.busy("rollout" if self.policy.sampled else "update")
+            came, told = self.source.batch(step, self.clock)  # tokens, mask, reward
+            self.alert(step, self.source.alerts)
+            made, metrics, spoilt = self.learn(came, step)
+        begun = {"training/global_step": float(step), "training/epoch": float(self.source.order.epoch(step))}
+        metrics = begun | metrics | told
+        metrics |= measure.of_batch(came, made, self.policy.sampled, self.run.data.max_response_length)
+        tokens = int(world.total(came.length.sum()).item())
+        seconds, cpu = self.clock.seconds["step"], time.process_time() - cpu
+        metrics |= measure.speed(tokens, seconds, cpu, self.policy.model.device, self.run.taken.processes)
+        if self.validation and self.schedule.tests(step):
+            metrics |= self.validate(step)
+        return metrics | self.clock.take(), spoilt
+
+    def learn(self, batch: Batch, step: int) -> tuple[Batch, dict[str, float], str]:
+        """The batch with its advantages, what its updates measured, and what was not finite."""
+        trainer, algorithm = self.run.trainer, self.policy.algorithm
+        parts = self.run.data.train_batch_size // (trainer.ppo_mini_batch_size or self.run.data.train_batch_size)
+        if self.policy.sampled and not world.total((~tally.unscored(batch)).sum().double()).item():
+            return batch, {f"{self.policy.prefix}/skipped_nonfinite": 1.0}, "reward"
+        batch = tally.without_unscored(batch)
+        on_policy = parts * trainer.ppo_epochs == 1
+        batch = self.policy.annotate(batch, self.clock, on_policy=on_policy)  # + log-probabilities, values
+        with self.clock("adv"):
+            batch, told = algorithm.prepare(batch, self.told, world.total)  # + advantages
+        self.busy("update")
+        with self.clock("update_actor"):
+            minis = mini_batches(batch, parts)
+            updates = [self.policy.update(mini, step) for _ in range(trainer.ppo_epochs) for mini in minis]
+        bad = [update.spoilt for update in updates if update.spoilt]
+        apart = self.policy.mismatch.metrics(batch.mask.device) if self.policy.mismatch else {}
+        if not bad:  # a number that is not finite would stay in it for ever
+            self.told = told
+        metrics = measure.mean_of([update.metrics for update in updates])
+        return batch, {**metrics, **apart, **told}, bad[0] if bad else ""
+
+    def check_finite(self, step: int, spoilt: str) -> None:
+        """End the run when nothing but bad steps comes."""
+        self.bad_steps = self.bad_steps + 1 if spoilt else 0
+        if self.bad_steps >= self.run.trainer.max_bad_steps:
+            why = f"step {step}: {said_of(spoilt)}, {self.bad_steps} steps in a row"
+            if spoilt == "reward":
+                raise Problems([f"{why}; a reward that gives numbers would do", *self.source.alerts])
+            raise Problems([f"{why}; a smaller optim.lr would do"])
+
+    def validate(self, step: int) -> dict[str, float]:
+        assert self.validation
+        self.busy("validating")
+        with self.clock("testing"):
+            metrics, samples = self.validation.measure(step)
+        self.alert(step, self.validation.alerts)
+        for sample in samples:
+            self.emit(sample)
+        if self.validated.step is None:
+            self.check_metric(step, metrics)
+        self.validated = Validated(step, metrics)
+        return metrics
+
+    def check_metric(self, step: int, metrics: dict[str, float]) -> None:
+        """Tell once where no checkpoint will be best, as the metric for that is not measured here."""
+        wanted = self.run.trainer.best_metric
+        if self.run.trainer.keep_best and wanted and (wanted not in metrics or better(wanted) is None):
+            known = [name for name in metrics if better(name)]
+            came = "has no better direction" if wanted in metrics else "is not measured"
+            text = f"trainer.best_metric: {wanted} {came}, so no checkpoint is best; {nearest(wanted, known)}"
+            self.emit(Alert(step=step, text=text))
+
+    def alert(self, step: int, lines: Sequence[str]) -> None:
+        for line in lines:
+            self.emit(Alert(step=step, text=line))
+
+    def checkpoint(self, step: int) -> None:
+        self.busy("saving")
+        with self.clock("save_checkpoint"):
+            written = self.save(step, self.told, self.validated)
+        if written.told:
+            self.emit(Alert(step=step, text=f"checkpoint {written.told}; training goes on"))
+        if written.done:
+            self.emit(Saved(step=step, path=saved_path(step)))
+
+    def leave(self, step: int) -> bool:
+        """Asked to stop after `step`: save it unless it is saved already."""
+        if step > self.schedule.start and not self.schedule.saves(step):
+            self.checkpoint(step)
+        return False
+
+    def stopping(self) -> bool:
+        """All processes stop at the same step, as soon as one was asked."""
+        asked = torch.tensor(float(self.asked_to_stop()), device=self.policy.model.device)
+        return world.highest(asked).item() > 0
+
+    def _phase_before(self) -> str:
+        """What the run was busy with when `start` was done, so that a resumed log goes on like an unbroken one."""
+        if not self.schedule.start:
+            return ""
+        return "validating" if self.validation and self.schedule.tests(self.schedule.start) else "update"
+
+    def busy(self, phase: PhaseName) -> None:
+        if phase != self.phase:
+            self.phase = phase
+            self.emit(Phase(name=phase))
+
+
+def said_of(spoilt: str) -> str:
+    return "no group of answers could be scored" if spoilt == "reward" else f"{spoilt} is not finite"
+
+
+def saved_path(step: int) -> str:
+    return f"checkpoints/{checkpoints.name_of(step)}"

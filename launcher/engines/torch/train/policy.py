@@ -1,0 +1,223 @@
+"""The policy under training, with the critic and the reference that stand beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from launcher.engines.torch.model.network import CausalLM, Network
+from launcher.engines.torch.model.packing import Packed
+from launcher.engines.torch.model.reference import Reference
+from launcher.engines.torch.parallel import world
+from launcher.engines.torch.parallel.strategy import Parallel
+from launcher.engines.torch.train.batching import Limits, Rows, evened, micro_batches
+from launcher.engines.torch.train.measure import Clock
+from launcher.engines.torch.train.mismatch import Mismatch
+from launcher.engines.torch.train.optimizer import Trained
+from launcher.spec.algorithm import Algorithm, Batch, Loss, Mean, Output
+
+LossOf = Callable[[Batch, Packed], tuple[Loss, Tensor]]
+"""Of a micro-batch, and of it packed: its loss, and what the loss was computed from."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """One optimizer update of the policy, and of the critic where there is one."""
+
+    metrics: Mapping[str, float]
+    spoilt: str = ""  # what was not finite, so that nothing was changed
+
+
+class Policy:
+    """Computes rows of a batch in micro-batches; what comes out does not depend on how they are cut."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        actor: Trained,
+        limits: Limits,
+        parallel: Parallel,
+        *,
+        temperature: float = 1.0,
+        reference: Reference | None = None,
+        critic: Trained | None = None,
+        critic_warmup: int = 0,
+        mismatch: Mismatch | None = None,
+    ) -> None:
+        assert isinstance(actor.network, CausalLM)
+        self.algorithm, self.actor, self.critic, self.reference = algorithm, actor, critic, reference
+        self.model: CausalLM = actor.network
+        self.limits, self.parallel, self.critic_warmup = limits, parallel, critic_warmup
+        self.mismatch = mismatch
+        self.sampled = algorithm.sampled
+        self.temperature = temperature if self.sampled else 1.0
+        self.prefix = "train" if algorithm.data == "answers" else "actor"
+
+    @torch.no_grad()
+    def annotate(self, batch: Batch, clock: Clock, *, on_policy: bool) -> Batch:
+        """What stands before the update; an on-policy `old` is left to the update, which computes it anyway."""
+        parts = self._parts(batch)
+        if self.sampled and (not on_policy or "old" in self.algorithm.needs):
+            with clock("old_log_prob"):
+                batch = replace(batch, old=self._each(self.model, batch, parts, self._logp))
+        if self.reference:
+            with clock("ref"), self.reference.awake() as model:
+                batch = replace(batch, reference=self._each(model, batch, parts, self._logp))
+        if self.critic:
+            with clock("values"), self.critic.awake() as critic:
+                batch = replace(batch, value=self._each(critic, batch, parts, _value))
+        return batch
+
+    def _logp(self, network: Network, packed: Packed) -> Tensor:
+        found: Tensor = network(packed, self.temperature).logp
+        return found
+
+    def _parts(self, batch: Batch) -> list[Rows]:
+        whole = self.algorithm.whole_groups
+        parts = micro_batches(batch, self.limits, whole=whole, share=self.model.shares)
+        if not self.parallel.even:
+            return parts
+        most = int(world.highest(torch.tensor(float(len(parts)), device=self.model.device)).item())
+        return evened(parts, most, batch.group.tolist() if whole else range(len(batch)))
+
+    def _each(
+        self, network: Network, batch: Batch, parts: Sequence[Rows], of: Callable[[Network, Packed], Tensor]
+    ) -> Tensor:
+        """[B, T] of every row, computed part by part."""
+        network.eval()
+        found: Tensor | None = None
+        for rows, _, packed in _work(network, batch, parts):
+            values = of(network, packed)
+            if found is None:
+                found = values.new_zeros(batch.tokens.shape)
+            if rows:
+                found[rows] = values
+        assert found is not None
+        return found * (batch.mask > 0)
+
+    def update(self, batch: Batch, step: int) -> Update:
+        """One optimizer step. The sum of the parts' losses is divided once, by what all processes hold together."""
+        parts, metrics, spoilt = self._parts(batch), dict[str, float](), ""
+        if step > self.critic_warmup or not self.critic:
+            units = self.algorithm.units(batch)
+            metrics, spoilt = self._learn(self.actor, batch, parts, self._policy_loss, units, step, self.prefix)
+        if self.critic:
+            with self.critic.awake(learning=True):
+                more, bad = self._learn(self.critic, batch, parts, self._value_loss, batch.mask.sum(), step, "critic")
+            metrics |= more
+            spoilt = spoilt or (bad and f"critic's {bad}")
+        return Update(metrics, spoilt)
+
+    def _learn(
+        self,
+        trained: Trained,
+        batch: Batch,
+        parts: Sequence[Rows],
+        loss_of: LossOf,
+        units: Tensor,
+        step: int,
+        name: str,
+    ) -> tuple[dict[str, float], str]:
+        trained.network.train()
+        divisor = world.total(units.double()).item()
+        sums: dict[str, Tensor] = {}  # [2] total and count
+        finite = {what: torch.ones((), dtype=torch.bool, device=batch.mask.device) for what in _CHECKED}
+        for rows, part, packed in _work(trained.network, batch, parts):
+            (loss, seen), computed = loss_of(part, packed)
+            if not rows:
+                loss = loss * 0
+            ((loss / divisor) if divisor else loss * 0).backward()
+            if rows:
+                for what, mean in seen.items():
+                    sums[what] = sums.get(what, 0) + torch.stack([x.double() for x in mean])
+            of = "value" if name == "critic" else "log-probability"
+            for what, values in (*_given(part), (of, computed), ("loss", loss)):
+                finite[what] &= torch.isfinite(values).all()
+        taken = trained.take(step, finite, idle=not divisor)
+        return _means(sums) | {
+            f"{name}/grad_norm": taken.norm,
+            f"{name}/lr": taken.rate,
+            f"{name}/skipped_nonfinite": float(bool(taken.spoilt)),
+        }, taken.spoilt
+
+    def _policy_loss(self, part: Batch, packed: Packed) -> tuple[Loss, Tensor]:
+        logp, entropy = self.model(packed, self.temperature, self.sampled)
+        if self.sampled and part.old is None:  # on-policy: these weights sampled the answers
+            part = replace(part, old=logp.detach())
+        if self.mismatch and part.rollout is not None:
+            part = self.mismatch.weighed(part)
+        loss, seen = self.algorithm.loss(Output(logp, entropy), part)
+        if self.sampled:
+            told = Mean((entropy.detach() * part.mask).sum(), part.mask.sum())
+            seen = {**seen, "actor/entropy": told}
+        return (loss, seen), logp
+
+    def _value_loss(self, part: Batch, packed: Packed) -> tuple[Loss, Tensor]:
+        assert self.critic
+        value = _value(self.critic.network, packed)
+        return self.algorithm.value_loss(value, part), value
+
+    @torch.no_grad()
+    def losses(self, batch: Batch) -> dict[str, tuple[float, float]]:
+        """Of held-out rows on this process: total and count of the loss, and of all that the algorithm reports."""
+        parts = self._parts(batch)
+        if self.reference:
+            with self.reference.awake() as model:
+                batch = replace(batch, reference=self._each(model, batch, parts, self._logp))
+        batch = replace(batch, old=self._each(self.model, batch, parts, self._logp))
+        sums: dict[str, Tensor] = {}
+        for rows in parts:
+            part = batch.rows(rows)
+            if rows:
+                loss, seen = self.algorithm.loss(Output(part.old), part)
+                for what, mean in {**seen, "loss": Mean(loss, self.algorithm.units(part))}.items():
+                    sums[what] = sums.get(what, 0) + torch.stack([x.double() for x in mean])
+        return {what: (x[0].item(), x[1].item()) for what, x in sums.items()}
+
+
+_CHECKED = ("reference", "old log-probability", "value", "advantage", "log-probability", "loss")
+
+
+def _given(part: Batch) -> list[tuple[str, Tensor]]:
+    """What the loss takes from before the update, by the names that an event tells."""
+    found = {
+        "reference": part.reference, "old log-probability": part.old, "value": part.value, "advantage": part.advantage,
+    }  # fmt: skip
+    return [(name, values) for name, values in found.items() if values is not None]
+
+
+def _computable(part: Batch) -> Batch:
+    """The rows, of which at least one token is predicted: a network must compute something."""
+    if (part.mask[:, 1:] > 0).any():
+        return part
+    mask = part.mask.clone()
+    mask[0, 1] = 1
+    return replace(part, mask=mask)
+
+
+def _empty(batch: Batch) -> Batch:
+    """A row that counts for nothing, where others compute one more part than this process has."""
+    row = batch.rows([0])
+    return replace(row, mask=torch.zeros_like(row.mask))
+
+
+def _work(network: Network, batch: Batch, parts: Sequence[Rows]) -> list[tuple[Rows, Batch, Packed]]:
+    """Each part's rows, batch and packing; all before the first is computed, as packing waits for the GPU."""
+    given = [(rows, batch.rows(rows) if rows else _empty(batch)) for rows in parts]
+    return [(rows, part, network.pack(_computable(part))) for rows, part in given]
+
+
+def _value(network: Network, packed: Packed) -> Tensor:
+    found: Tensor = network(packed)
+    return found
+
+
+def _means(sums: Mapping[str, Tensor]) -> dict[str, float]:
+    """Each total over its count, over all processes. They report equal names, as their batches are of one kind."""
+    names = world.union(sums)
+    nothing = next(iter(sums.values())).new_zeros(2)
+    totals = world.total(torch.stack([sums.get(name, nothing) for name in names]))
+    return {name: total / max(count, 1e-300) for name, (total, count) in zip(names, totals.tolist(), strict=True)}

@@ -1,0 +1,98 @@
+"""What came of asking the reward: parts to report, and answers that have no score.
+
+An answer without a score leaves its whole group out of the step, as the others can be compared with nothing: the
+group's tokens count for no loss, no mean and no unit, and other groups learn what they would have learnt without it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from launcher.engines.torch.parallel import world
+from launcher.spec.algorithm import Batch
+from launcher.spec.reward import Scores
+
+SHOWN = 3  # reasons that are told of one step
+APART = {"rule_based", "rm_based"}  # sums of what rules and what networks gave
+
+
+def unscored(batch: Batch) -> Tensor:
+    """[B] bool: rows of groups in which an answer has no score."""
+    if batch.reward is None or batch.group is None:
+        return torch.zeros_like(batch.length, dtype=torch.bool)
+    return torch.isin(batch.group, batch.group[~batch.reward.isfinite()])
+
+
+def without_unscored(batch: Batch) -> Batch:
+    """The same rows, of which those without a score count for nothing. The batch itself where all have one."""
+    left_out = unscored(batch)
+    if not left_out.any():
+        return batch
+    return replace(batch, mask=batch.mask * ~left_out[:, None], reward=batch.reward.masked_fill(left_out, 0.0))
+
+
+@dataclass
+class Tally:
+    """Of a step, or of a validation, in this process."""
+
+    answers: int = 0
+    faults: list[tuple[int, str, str]] = field(default_factory=list)
+    """Place in the step, row and reason of each answer without a score."""
+    parts: list[tuple[int, str, float]] = field(default_factory=list)
+    """Group, name and value of each part of each answer that has one."""
+
+    def note(self, groups: Sequence[int], rows: Sequence[str], scores: Scores) -> None:
+        """Scores of some answers, with the group and the row (file:line) of each."""
+        self.answers += len(rows)
+        for group, row, reason in zip(groups, rows, scores.faults, strict=True):
+            if reason:
+                self.faults.append((group, row, reason))
+        for name, values in scores.parts.items():
+            self.parts += [(group, name, x) for group, x in zip(groups, values, strict=True) if x == x]
+
+    def told(self, groups: set[int] | None = None) -> tuple[dict[str, float], list[str]]:
+        """Metrics, and lines for a person, over all processes; every process must ask. Parts are those of `groups`,
+        without the groups that are left out of the step.
+        """
+        left_out = {group for group, _, _ in self.faults}
+        sums: dict[str, tuple[float, int]] = {}
+        for group, name, value in self.parts:
+            if group not in left_out and (groups is None or group in groups):
+                total, count = sums.get(name, (0.0, 0))
+                sums[name] = total + value, count + 1
+        held = world.gathered((self.answers, self.faults, sums))
+        metrics = _means([of for _, _, of in held])
+        faults = sorted(fault for _, of, _ in held for fault in of)
+        if not faults:
+            return metrics, []
+        answers = sum(count for count, _, _ in held)
+        return metrics | {"reward/faults": float(len(faults))}, _lines(faults, answers)
+
+
+def _means(held: Sequence[Mapping[str, tuple[float, int]]]) -> dict[str, float]:
+    found = {}
+    for name in sorted({name for sums in held for name in sums}):
+        total, count = (sum(sums.get(name, (0.0, 0))[i] for sums in held) for i in (0, 1))
+        found[f"train/core/reward/{name}" if name in APART else f"critic/score/{name}/mean"] = total / count
+    return found
+
+
+def _lines(faults: Sequence[tuple[int, str, str]], answers: int) -> list[str]:
+    """One for each reason, with the first row that has it."""
+    often = Counter(reason for _, _, reason in faults)
+    first: dict[str, str] = {}
+    for _, row, reason in faults:
+        first.setdefault(reason, row)
+    found = [
+        f"{first[reason]}: {reason}; {count} of {answers} answers are without a score, their groups left out"
+        for reason, count in often.most_common(SHOWN)
+    ]
+    more = sum(often.values()) - sum(count for _, count in often.most_common(SHOWN))
+    return (
+        [*found, f"{more} more answers are without a score, for {len(often) - SHOWN} other reasons"] if more else found
+    )

@@ -1,0 +1,168 @@
+"""How well the policy does on held-out rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from launcher.core.events import Sample
+from launcher.engines.torch.parallel import world
+from launcher.engines.torch.rollout import random_streams
+from launcher.engines.torch.rollout.generator import Writer
+from launcher.engines.torch.train.policy import Policy
+from launcher.engines.torch.train.rows import Rows
+from launcher.engines.torch.train.sources import imitated
+from launcher.engines.torch.train.tally import Tally
+from launcher.monitor.statistics import best_of, majority, powers, wilson
+from launcher.spec.reward import Answer, Reward, judged
+from launcher.text.encoder import Pair, Tokens
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A held-out prompt with its answers."""
+
+    source: str
+    answers: Sequence[Answer]
+    scores: Sequence[float]
+    """NaN where there is none."""
+
+
+class Validation:
+    """Answers held-out prompts and scores them; where demonstrations or pairs are held out, their loss too.
+
+    A demonstration is answered only where its right answer is known.
+    """
+
+    def __init__(
+        self, rows: Rows, policy: Policy, writer: Writer, reward: Reward, seed: int, size: int, shown: int = 0
+    ) -> None:
+        self.rows, self.policy, self.writer, self.reward = rows, policy, writer, reward
+        self.seed, self.size, self.shown = seed, size, shown
+        self.asked = [
+            place
+            for place, row in enumerate(rows.rows)
+            if (row.ground_truth is not None and (row.response is not None or policy.sampled)) and self._prompt(place)
+        ]
+        self.compared = [  # whose loss is told
+            tokens for tokens in rows.tokens if isinstance(tokens, Pair) or not policy.sampled
+        ]
+        self.sources = sorted({rows.rows[place].data_source for place in self.asked})
+        self.tally, self.alerts = Tally(), list[str]()
+
+    def measure(self, step: int) -> tuple[dict[str, float], list[Sample]]:
+        """verl's metrics of a validation, over all processes, and a few of the answers."""
+        self.tally, self.alerts = Tally(), []
+        metrics, samples = self._scores(step) if self.asked else ({}, [])
+        if self.compared:
+            metrics |= self._losses()
+        return metrics, samples
+
+    def _scores(self, step: int) -> tuple[dict[str, float], list[Sample]]:
+        sums: dict[str, dict[str, float]] = {source: {} for source in self.sources}
+        samples: list[Sample] = []
+        mine = self.asked[world.RANK :: world.SIZE]
+        with self.writer.awake():
+            for start in range(0, _share(len(self.asked)), self.size):
+                for asked in self._answer(mine[start : start + self.size], step):
+                    held = sums[asked.source]
+                    for name, value in self._of_prompt(asked).items():
+                        held[name] = held.get(name, 0.0) + value
+                    if len(samples) < self.shown:
+                        samples.append(_sample(step, asked))
+        metrics = self._metrics(sums)
+        self.alerts = self.tally.told()[1]
+        return metrics, samples
+
+    def _of_prompt(self, asked: Asked) -> dict[str, float]:
+        """What one prompt adds to each sum; nothing but itself where an answer has no score."""
+        n, scores = len(asked.scores), asked.scores
+        if not all(map(math.isfinite, scores)):
+            return {"unscored": 1.0}
+        mean = math.fsum(scores) / n
+        found = {"prompts": 1.0, f"mean@{n}": mean, "unlike": float(sum(score not in (0.0, 1.0) for score in scores))}
+        if n > 1:
+            found |= {f"best@{k}/mean": best_of(scores, k) for k in powers(n)[1:]}
+            said = [self.reward.said(answer.response) for answer in asked.answers]
+            found[f"maj@{n}/mean"] = majority(scores, said)
+            found[f"std@{n}"] = math.sqrt(math.fsum((score - mean) ** 2 for score in scores) / (n - 1))
+        return found
+
+    def _metrics(self, sums: dict[str, dict[str, float]]) -> dict[str, float]:
+        """Means over the prompts of all processes; the chief ones are core, the others auxiliary, as verl has it."""
+        found: dict[str, float] = {}
+        held = world.gathered(sums)
+        for source in self.sources:
+            names = sorted({name for part in held for name in part[source]})
+            totals = {name: math.fsum(part[source].get(name, 0.0) for part in held) for name in names}
+            prompts, unlike, without = (totals.pop(name, 0.0) for name in ("prompts", "unlike", "unscored"))
+            n = self.writer.sampler.val_n
+            if without:
+                found[f"val-aux/{source}/reward/scored@{n}"] = prompts / (prompts + without)
+            if not prompts:
+                continue
+            for name, total in totals.items():
+                chief = name in (f"mean@{n}", f"best@{n}/mean", f"maj@{n}/mean")
+                found[f"val-{'core' if chief else 'aux'}/{source}/reward/{name}"] = total / prompts
+            if not unlike:  # right or wrong, so that the mean is a share of prompts
+                low, high = wilson(totals[f"mean@{n}"] / prompts, round(prompts))
+                found |= {
+                    f"val-aux/{source}/reward/wilson95_low@{n}": low,
+                    f"val-aux/{source}/reward/wilson95_high@{n}": high,
+                }
+        return found
+
+    def _prompt(self, place: int) -> list[int]:
+        """What stands before the answer."""
+        tokens = self.rows.tokens[place]
+        if not isinstance(tokens, Tokens):
+            tokens = tokens.chosen
+        return tokens.ids[: tokens.mask.index(1)] if 1 in tokens.mask else tokens.ids
+
+    def _answer(self, places: list[int], step: int) -> Iterator[Asked]:
+        n, temperature = self.writer.sampler.val_n, self.writer.sampler.val_temperature
+        keys = random_streams.keys(self.seed, -step - 1, places, n)  # never a training step's streams
+        sampled = self.writer.sample([self._prompt(place) for place in places], n, keys, temperature)
+        if not places:
+            return
+        texts = self.writer.texts(sampled)
+        answers = [self.rows.answer(places[number // n], text) for number, text in enumerate(texts)]
+        found = judged(self.reward, answers)
+        rows = [self.rows.rows[place].where for place in places for _ in range(n)]
+        self.tally.note([place for place in places for _ in range(n)], rows, found)
+        scores = found.total
+        for number, place in enumerate(places):
+            of = slice(number * n, (number + 1) * n)
+            yield Asked(self.rows.rows[place].data_source, answers[of], scores[of])
+
+    def _losses(self) -> dict[str, float]:
+        """`val/loss`, and `val/` all else that the algorithm reports of rows."""
+        mine = self.compared[world.RANK :: world.SIZE]
+        sums: dict[str, tuple[float, float]] = {}
+        for start in range(0, _share(len(self.compared)), self.size):
+            rows = mine[start : start + self.size]
+            found = self.policy.losses(imitated(rows or self.compared[:1], self.policy.model))
+            for name, (total, count) in found.items() if rows else ():
+                before = sums.get(name, (0.0, 0.0))
+                sums[name] = before[0] + total, before[1] + count
+        held = world.gathered(sums)
+        means = {}
+        for name in sorted({name for part in held for name in part if "/loss" not in name}):
+            total, count = (math.fsum(part.get(name, (0.0, 0.0))[i] for part in held) for i in (0, 1))
+            means[f"val/{name.removeprefix('actor/')}"] = total / max(count, 1e-300)
+        return means
+
+
+def _share(rows: int) -> int:
+    """The most rows that a process has of so many: where weights lie in parts, all compute equally often."""
+    return -(-rows // world.SIZE)
+
+
+def _sample(step: int, asked: Asked) -> Sample:
+    answer = asked.answers[0]
+    prompt = answer.prompt if isinstance(answer.prompt, str) else "\n".join(f"{r}: {c}" for r, c in answer.prompt)
+    return Sample(
+        step=step, data_source=asked.source, prompt=prompt, response=answer.response,
+        ground_truth=answer.ground_truth or "", score=asked.scores[0],
+    )  # fmt: skip

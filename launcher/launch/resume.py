@@ -1,0 +1,53 @@
+"""Back to the newest checkpoint that verifies: how a run goes on, whoever asks for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from launcher.core import checkpoints
+from launcher.core.events import Alert, Event
+from launcher.core.problems import Problems
+from launcher.launch import fingerprints
+from launcher.launch import provenance as locks
+from launcher.runs.folder import Folder, rewind, told_by
+from launcher.spec.engine import Engine
+from launcher.spec.run import RunSpec
+
+
+def unchanged(run: RunSpec, folder: Folder) -> None:
+    """Raises `Problems` where the data or the model is not what the run began with."""
+    recorded = locks.read(folder)
+    if run.data.fingerprint() != recorded.get("data"):
+        raise Problems(["data: is not what the run began with (its sha256 differs); the data as it was would do"])
+    if weights_elsewhere(run, folder) and not fingerprints.same(
+        recorded.get("model"), fingerprints.of_model(run.model)
+    ):
+        raise Problems(["model: is not what the run began with (its files differ); the model as it was would do"])
+
+
+def weights_elsewhere(run: RunSpec, folder: Folder) -> bool:
+    """Whether it needs the model that it began with, beside what is in its checkpoints."""
+    return "reference" in run.algorithm.needs or not checkpoints.newest_first(folder.checkpoints)
+
+
+def newest(folder: Folder) -> tuple[Path | None, list[str]]:
+    """The checkpoint to go on from, None for the beginning, and the faults of newer ones. Raises `Problems` where none
+    verifies."""
+    checkpoints.tidy(folder.checkpoints)
+    found, faults = checkpoints.newest_verified(folder.checkpoints)
+    if faults and found is None:
+        raise Problems([*faults, f"{folder.name}: no checkpoint verifies; a new run would do"])
+    return found, faults
+
+
+def step_of(checkpoint: Path | None) -> int:
+    return checkpoints.step_of(checkpoint) if checkpoint else 0
+
+
+def to(checkpoint: Path | None, faults: list[str], folder: Folder, engine: Engine) -> list[Event]:
+    """Bring the folder to where `checkpoint` was taken; what there is to tell of those that were newer."""
+    step = step_of(checkpoint)
+    checkpoints.set_aside_after(folder.checkpoints, step)
+    rewind(folder, told_by(folder, engine.read), checkpoint)
+    went_on = f"went on from {checkpoints.name_of(step)}"
+    return [Alert(step=step, text=f"checkpoints/{fault}; {went_on}") for fault in faults]

@@ -1,0 +1,209 @@
+"""Runs a sweep's points, each as an `rlrun train` of its own, one by one or side by side."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import BinaryIO
+
+from launcher.core.problems import Problems
+from launcher.core.state import RunState
+from launcher.launch.follow import POLL_S
+from launcher.launch.sweeps.points import Entry, Status, Sweep
+from launcher.preflight.capacity import Place, Room
+from launcher.runs import store
+from launcher.runs.folder import Folder, Lock, holder
+from launcher.runs.stop_requests import Asked, heeding
+
+LIFELINE = "RLRUN_POINT"  # tells an `rlrun train` that its standard input is the pipe described in `_Point`
+CROSS = "✗ "  # begins a line that says what is wrong
+TAIL_BYTES = 65536  # of a point's log that are looked at for such lines
+LOOK_S = 0.5  # between two looks at the runs' events
+
+
+@dataclass
+class View:
+    """A point as it stands now."""
+
+    entry: Entry
+    folder: Folder
+    state: RunState = field(default_factory=RunState)
+
+
+Show = Callable[[Sequence[View], list[tuple[str, str]]], None]
+"""Is told all points, and the lines that they said since, each with its point's name."""
+
+
+def heed_lifeline() -> None:
+    """Where this process is a point of a sweep, it saves and ends when the sweep's process is gone."""
+
+    def watch() -> None:
+        while os.read(0, 4096):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    if os.environ.pop(LIFELINE, ""):  # what this process starts has another standard input
+        threading.Thread(target=watch, daemon=True).start()
+
+
+def drive(sweep: Sweep, show: Show, room: Room | None = None) -> int:
+    """Run every point that is not done. Returns 0 when all are, 128 + the signal that stopped it, 2 when something is
+    to mend in all that failed, else 1. Raises `Problems` where somebody else is at it, or before anything is started.
+    """
+    if not Path(sweep.folder).is_dir():
+        raise Problems([f"{sweep.name}: was typed in {sweep.folder}, which is gone; a sweep of its own would do"])
+    with Lock(Folder(sweep.path)) as lock:
+        driver = _Driver(sweep, show, room or Room(sweep.parallel), lock.descriptor)
+        with heeding(driver, Folder(sweep.path)) as asked:
+            driver.work(asked)
+    if asked:
+        return 128 + asked.first
+    codes = {entry.exit_code for entry in sweep.points if entry.status != "finished"}
+    return 0 if not codes else 2 if codes == {2} else 1
+
+
+class _Driver:
+    def __init__(self, sweep: Sweep, show: Show, room: Room, lock: int) -> None:
+        self.sweep, self.show, self.room, self.lock = sweep, show, room, lock
+        self.views = views(sweep)
+        self.running: dict[int, _Point] = {}
+        self.looked = 0.0
+
+    def work(self, asked: Asked) -> None:
+        waiting = self._begin()
+        while self.running or (waiting and not asked):
+            for number in list(waiting):
+                if not asked and (place := self.room.take(self.sweep.points[number].needs)):
+                    waiting.remove(number)
+                    self._start(number, place, asked)
+            lines = [line for number in list(self.running) for line in self._hear(number, asked)]
+            if time.monotonic() - self.looked >= LOOK_S or not self.running:
+                self.looked = time.monotonic()
+                for number, point in self.running.items():
+                    self.views[number].state = point.events.look()
+            self.show(self.views, lines)
+            asked.look()
+            time.sleep(POLL_S)
+
+    def _begin(self) -> list[int]:
+        """Which points are to run; what was written of them before counts no more."""
+        for view in self.views:
+            done = view.state.status == "finished"
+            status: Status = "finished" if done else "waiting"
+            view.entry = replace(view.entry, status=status, exit_code=0 if done else None, why="")
+        self.sweep.points = [view.entry for view in self.views]
+        self.sweep.write()
+        return [number for number, view in enumerate(self.views) if view.entry.status == "waiting"]
+
+    def _start(self, number: int, place: Place, asked: Asked) -> None:
+        entry = self.sweep.points[number]
+        self._set(number, "running")
+        self.running[number] = _Point(self.sweep, entry, place, self.lock)
+        if asked:  # it came while the process was started
+            self.running[number].signal(asked.first)
+
+    def _hear(self, number: int, asked: Asked) -> list[tuple[str, str]]:
+        """What a point said; where it has ended, that is written down."""
+        point = self.running[number]
+        code = point.process.poll()
+        lines = point.lines(last=code is not None)
+        if code is not None:
+            status, why = point.became(code, asked)
+            point.close()
+            self.room.give(point.place)
+            del self.running[number]
+            self.views[number].state = store.see(self.views[number].folder).state
+            self._set(number, status, code, why)
+        return [(self.sweep.points[number].name, line) for line in lines]
+
+    def _set(self, number: int, status: Status, code: int | None = None, why: str = "") -> None:
+        self.sweep.set(number, status=status, exit_code=code, why=why)
+        self.views[number].entry = self.sweep.points[number]
+
+    def stop(self, number: int) -> None:
+        for point in list(self.running.values()):
+            point.signal(number)
+
+    def kill(self) -> None:
+        """A second signal has a run end its processes at once."""
+        self.stop(signal.SIGTERM)
+
+
+class _Point:
+    """One point's process, in a session of its own, so that Ctrl-C reaches only us and we ask it to save.
+
+    Its standard input is a pipe that only we hold: when we are killed it reads the end, saves and ends. It holds the
+    sweep's lock, too, so that nobody goes on with the sweep before that.
+    """
+
+    def __init__(self, sweep: Sweep, entry: Entry, place: Place, lock: int) -> None:
+        folder = sweep.run_of(entry)
+        again = folder.spec.is_file() and folder.began()
+        config = ["--config-dir", sweep.config_dir] if sweep.config_dir else []
+        words = ["--resume", str(folder.path)] if again else [*config, *entry.words]
+        gpus = {} if place.gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(place.gpus)}
+        self.place, self.log, self.events = place, sweep.log_of(entry), store.Reader(folder.events)
+        descriptor = os.open(self.log, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        self._begin = os.fstat(descriptor).st_size
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "launcher", "train", *words], cwd=sweep.folder,
+            env={**os.environ, **gpus, LIFELINE: "1", "PYTHONUNBUFFERED": "1"}, stdin=subprocess.PIPE,
+            stdout=descriptor, stderr=descriptor, start_new_session=True, pass_fds=(lock,),
+        )  # fmt: skip
+        os.close(descriptor)
+        self._said: BinaryIO = self.log.open("rb")
+        self._said.seek(self._begin)
+        self._half = b""
+
+    def lines(self, last: bool) -> list[str]:
+        """Whole lines that it said since; of the `last` ones also what was not ended."""
+        *whole, self._half = (self._half + self._said.read()).split(b"\n")
+        whole += [self._half] if last and self._half else []
+        return [line.decode("utf-8", "replace") for line in whole]
+
+    def signal(self, number: int) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+
+    def became(self, code: int, asked: Asked) -> tuple[Status, str]:
+        """How the process, which ended with `code`, left its point, and why."""
+        if code == 0:
+            return "finished", ""
+        if asked or code > 128:
+            return "stopped", ""
+        self._said.seek(max(self._begin, self.log.stat().st_size - TAIL_BYTES))
+        lines = self._said.read().decode("utf-8", "replace").splitlines()
+        crosses = [line.removeprefix(CROSS) for line in lines if line.startswith(CROSS)]
+        if code > 0 and crosses:
+            return "failed", crosses[-1]
+        ended = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        return "failed", f"{ended}; its log is {self.log}"
+
+    def close(self) -> None:
+        self._said.close()
+        if self.process.stdin:
+            self.process.stdin.close()
+
+
+def views(sweep: Sweep) -> list[View]:
+    """Every point as its run tells it: a sweep that was killed could not write down what became of them."""
+    driven = holder(Folder(sweep.path)) is not None
+    found = []
+    for entry in sweep.points:
+        folder = sweep.run_of(entry)
+        state = store.see(folder).state if folder.spec.is_file() else RunState()
+        if state.status == "finished":
+            entry = replace(entry, status="finished", why="")
+        elif entry.status == "running" and state.status in ("failed", "stopped"):
+            entry = replace(entry, status=state.status, why=state.why)
+        elif entry.status == "running" and not driven:
+            entry = replace(entry, status="waiting")
+        found.append(View(entry, folder, state))
+    return found

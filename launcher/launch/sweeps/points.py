@@ -1,0 +1,247 @@
+"""A sweep: runs that differ in a few words, planned together, side by side in one project.
+
+runs/<project>/<name>-sweep<N>/            sweep.json, and what each point's process said: <point>.log
+runs/<project>/<name>-sweep<N>-<point>/    the points' run folders, like any other run's
+
+sweep.json  {"words": [...], "config_dir", "folder": where it was typed, "parallel",
+             "points": [{"name", "differs": {"optim.lr": "1e-06"}, "words", "run", "needs", "status", "exit_code",
+                         "why"}]}
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Literal, get_args
+
+from launcher.config.grammar import Point, points
+from launcher.config.resolve import groups, resolve
+from launcher.core.bounded_parse import json_of
+from launcher.core.files import write_whole
+from launcher.core.problems import Problems, said
+from launcher.preflight.capacity import Needs, needs
+from launcher.preflight.plan import problems as refusals
+from launcher.runs import store
+from launcher.runs.folder import Folder, holder
+from launcher.spec.run import Optim, RunSpec
+
+FILE = "sweep.json"
+NAME, BASE, VALUE = 60, 50, 24  # most letters of a point's name, of what stands before it, and of one value
+Status = Literal["waiting", "running", "finished", "failed", "stopped"]
+Judge = Callable[[RunSpec], list[str]]
+Watch = Callable[[int, int], None]
+"""Is told how many points are planned, and how many there are."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A point before anything is started."""
+
+    point: Point
+    name: str
+    """What differs, short and fit for a folder."""
+    run: RunSpec | None
+    problems: list[str]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A point as sweep.json holds it."""
+
+    name: str
+    differs: dict[str, str]
+    words: list[str]
+    run: str
+    """Name of its run's folder, beside the sweep's."""
+    needs: Needs
+    status: Status = "waiting"
+    """As its process ended last; what the run itself tells goes before."""
+    exit_code: int | None = None
+    why: str = ""
+
+
+@dataclass
+class Sweep:
+    path: Path
+    words: list[str]
+    config_dir: str | None
+    folder: str
+    """Where it was typed: relative paths in the words are meant from there."""
+    parallel: int | None
+    points: list[Entry] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return f"{self.path.parent.name}/{self.path.name}"
+
+    def run_of(self, entry: Entry) -> Folder:
+        return Folder(self.path.parent / entry.run)
+
+    def log_of(self, entry: Entry) -> Path:
+        return self.path / f"{entry.name}.log"
+
+    def set(self, place: int, **changes: object) -> None:
+        self.points[place] = replace(self.points[place], **changes)  # type: ignore[arg-type]
+        with suppress(OSError):  # a full disk: the runs themselves tell what became of them
+            self.write()
+
+    def write(self) -> None:
+        node = {name: value for name, value in asdict(self).items() if name != "path"}
+        write_whole(self.path / FILE, json.dumps(node, indent=1) + "\n")
+
+
+def plan(
+    words: Sequence[str],
+    config_dir: Path | None,
+    judge: Judge = refusals,
+    watch: Watch = lambda done, every: None,
+) -> list[Planned]:
+    """Every point, resolved and judged. Raises `Problems` where the words make no points."""
+    every = points(words, groups(config_dir if config_dir and config_dir.is_dir() else None))
+    names, known, found = names_of(every), dict[str, list[str]](), list[Planned]()
+    for name, point in zip(names, every, strict=True):
+        watch(len(found), len(every))
+        try:
+            run = resolve(point.words, config_dir)
+        except Problems as wrong:
+            found.append(Planned(point, name, None, wrong.lines))
+            continue
+        alike = repr(replace(run, seed=0, optim=replace(run.optim, lr=Optim.lr)))  # neither is anything to judge by
+        if alike not in known:
+            known[alike] = judge(run)
+        found.append(Planned(point, name, run, known[alike]))
+    return found
+
+
+def problems(planned: Sequence[Planned]) -> list[str]:
+    """Every problem once, after the words of the points that have it; of one that all have, without."""
+    holders: dict[str, list[Point]] = {}
+    for each in planned:
+        for line in dict.fromkeys(each.problems):
+            holders.setdefault(line, []).append(each.point)
+    every = [each.point for each in planned]
+    return [said if label == "" else f"{label}: {said}" for said, of in holders.items() for label in _labels(of, every)]
+
+
+def _labels(of: Sequence[Point], every: Sequence[Point]) -> list[str]:
+    """The words that tell these points from all others; each point's own where no words do."""
+    common = {key: value for key, value in of[0].differs.items() if all(p.differs[key] == value for p in of)}
+    same = [point for point in every if common.items() <= point.differs.items()]
+    return [Point((), common).label] if len(same) == len(of) else [point.label for point in of]
+
+
+def names_of(every: Sequence[Point]) -> list[str]:
+    """`lr_1e-06-seed_0` for each point; a choice of a group goes by its value."""
+    keys = list(every[0].differs)
+    short = {key: _shortest(key, keys) for key in keys}
+    found: list[str] = []
+    for number, point in enumerate(every, start=1):
+        parts = [f"{short[key]}_{_safe(value)}" if short[key] else _safe(value) for key, value in point.differs.items()]
+        whole = name = "-".join(parts) or "only"
+        taken = {other.lower() for other in found}
+        while len(name) > NAME or name.lower() in taken:
+            name, number = f"{whole[: NAME - 6].rstrip('-.')}-{number}", number + len(every)
+        found.append(name)
+    return found
+
+
+def _shortest(key: str, keys: Sequence[str]) -> str:
+    """As much of a setting's end as tells it from the others."""
+    parts = key.split(".")
+    if len(parts) == 1:
+        return "seed" if key == "seed" else ""
+    ends = (".".join(parts[-count:]) for count in range(1, len(parts) + 1))
+    return next((end for end in ends if sum(f".{other}".endswith(f".{end}") for other in keys) == 1), key)
+
+
+def _safe(value: str) -> str:
+    plain = re.sub(r"[^A-Za-z0-9.-]+", "-", value.replace("+", "")).strip("-.")
+    return plain[:VALUE].rstrip("-.") or "x"
+
+
+def begin(words: Sequence[str], config_dir: Path | None, planned: Sequence[Planned], parallel: int | None) -> Sweep:
+    """A new sweep's folder and record. Raises `Problems` where a point has one."""
+    if found := problems(planned):
+        raise Problems(found)
+    made = [(each, each.run) for each in planned if each.run]
+    trainer, labels = made[0][1].trainer, {run.label for _, run in made}
+    base = (trainer.experiment_name or (labels.pop() if len(labels) == 1 else "sweep"))[:BASE]
+    path = _take(Path(trainer.run_root).expanduser().absolute() / trainer.project_name, base)
+    sweep = Sweep(path, list(words), str(config_dir.absolute()) if config_dir else None, str(Path.cwd()), parallel)
+    sweep.points = [
+        Entry(each.name, dict(each.point.differs), _named(each.point.words, f"{path.name}-{each.name}"),
+              f"{path.name}-{each.name}", needs(run))
+        for each, run in made
+    ]  # fmt: skip
+    sweep.write()
+    return sweep
+
+
+def _named(words: Sequence[str], name: str) -> list[str]:
+    kept = [word for word in words if word.lstrip("+").partition("=")[0] != "trainer.experiment_name"]
+    return [*kept, f"trainer.experiment_name={name}"]
+
+
+def _take(project: Path, base: str) -> Path:
+    """A folder that nobody has, made; where two sweeps begin at once, each gets its own."""
+    project.mkdir(mode=0o700, parents=True, exist_ok=True)
+    number = 1
+    while True:
+        path = project / f"{base}-sweep{number}"
+        if not any(project.glob(f"{path.name}-*")):
+            try:
+                path.mkdir(mode=0o700)
+            except FileExistsError:
+                pass
+            else:
+                return path
+        number += 1
+
+
+def find(name: str, root: Path) -> Path | None:
+    """The folder of the sweep meant by a path, `project/sweep`, or a sweep's name; None where there is none.
+
+    Raises `Problems` where several have that name.
+    """
+    found = store.named(name, root, FILE)
+    return found.path if found else None
+
+
+def read(path: Path) -> Sweep:
+    """Raises `Problems` where sweep.json is not as it was written."""
+    file = path / FILE
+    try:
+        node = json_of(file.read_bytes())
+        entries = [Entry(**{**each, "needs": Needs(**each["needs"])}) for each in node.pop("points")]
+        sweep = Sweep(path, points=entries, **node)
+        strange = [entry.status for entry in entries if entry.status not in get_args(Status)]
+        if strange or any(
+            Path(entry.run).name != entry.run or Path(entry.name).name != entry.name for entry in entries
+        ):
+            raise ValueError("a point is not as it was written")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Problems([f"{file}: cannot be read, {said(error)}; a new sweep would do"]) from error
+    return sweep
+
+
+def unfinished(words: Sequence[str], project: Path) -> list[Sweep]:
+    """Sweeps of the same words in the project that nobody works at and that are not done."""
+    found = []
+    for file in sorted(project.glob(f"*/{FILE}")):
+        try:
+            sweep = read(file.parent)
+        except Problems:
+            continue
+        same = sweep.words == list(words) and sweep.folder == str(Path.cwd())
+        if same and holder(Folder(sweep.path)) is None and not all(done(sweep, each) for each in sweep.points):
+            found.append(sweep)
+    return found
+
+
+def done(sweep: Sweep, entry: Entry) -> bool:
+    folder = sweep.run_of(entry)
+    return folder.spec.is_file() and store.see(folder).state.status == "finished"

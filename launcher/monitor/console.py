@@ -1,0 +1,98 @@
+"""Events as lines of verl's console log, so that what people grep for in verl's logs they find in ours."""
+
+from __future__ import annotations
+
+import time
+
+from launcher.core.events import Alert, Ended, Event, Loaded, Restarted, Saved, Stalled, Started, Step, Waiting, WentOn
+from launcher.core.problems import shown
+from launcher.core.state import RunState
+
+LINE_S = 5.0
+BAR = 10
+FRAMES = 5  # of the place where a process stands still
+EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+class Seldom:
+    """When a line about what goes on is due: every `LINE_S` seconds."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def due(self) -> bool:
+        now = time.monotonic()
+        if now - self._last < LINE_S:
+            return False
+        self._last = now
+        return True
+
+
+def console_lines(event: Event, state: RunState) -> list[str]:
+    """What `event` adds to console.log; `state` is the run once it has happened."""
+    return [" ".join(line.splitlines()) for line in _lines(event, state)]  # whatever a name or a text holds
+
+
+def _lines(event: Event, state: RunState) -> list[str]:
+    match event:
+        case Started():
+            return [f"run {event.run}: {event.algorithm} on {event.processes} processes"]
+        case Waiting():
+            return [f"waiting: {event.text}"]
+        case Loaded():
+            held_out = f", {event.val_rows} held out" if event.val_rows else ""
+            refused = event.refused + event.val_refused
+            more = f", {refused} refused" if refused else ""
+            return [f"data: {event.rows} rows{held_out}{more}; {event.steps} steps"]
+        case Step():
+            line = step_line(event)
+            return [line] if event.step == 0 else [line, progress_line(state)]
+        case Saved():
+            return [f"saved {event.path}"]
+        case Alert():
+            return [f"alert at step {event.step}: {event.text}"]
+        case Restarted():
+            begun = f"step {event.step}" if event.step else "the beginning"
+            return [f"restart {state.restarts}: {event.why}; attempt {event.attempt} goes on from {begun}"]
+        case Stalled():
+            return [f"stands still after step {event.step}: {event.why}", *event.stack.splitlines()[:FRAMES]]
+        case WentOn():
+            return [f"goes on after {event.after_s:.0f} s"]
+        case Ended():
+            return [f"{event.how}{': ' + event.why if event.why else ''}"]
+    return []
+
+
+def step_line(event: Step) -> str:
+    """`step:5 - training/global_step:5 - critic/score/mean:0.0234375 - ...`"""
+    return " - ".join([f"step:{event.step}", *(f"{name}:{number(name, x)}" for name, x in event.metrics.items())])
+
+
+def number(name: str, value: float) -> str:
+    """Counters are whole numbers, as in verl's log."""
+    whole = name in ("training/global_step", "training/epoch", "perf/total_num_tokens")
+    return str(int(value)) if whole else repr(float(value))
+
+
+def progress_line(state: RunState) -> str:
+    """`Training Progress:  15%|█▌        | 49/320 [1:06:07<4:11:40, 55.72s/it]`"""
+    share = state.step / state.steps if state.steps else 0.0
+    eighths = int(share * BAR * 8)
+    bar = "█" * (eighths // 8) + (EIGHTHS[eighths % 8].strip() if eighths < BAR * 8 else "")
+    pace = state.seconds_per_step
+    speed = "?s/it" if pace is None else f"{pace:.2f}s/it" if pace >= 1 else f"{1 / pace:.2f}it/s" if pace else "?it/s"
+    left = "?" if state.eta_s is None else clock(state.eta_s)
+    counted = f"{state.step}/{state.steps} [{clock(state.elapsed_s)}<{left}, {speed}]"
+    return f"Training Progress: {share:4.0%}|{bar:<{BAR}}| {counted}"
+
+
+def clock(seconds: float) -> str:
+    """`1:06:07`, `02:30`"""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes:02d}:{rest:02d}"
+
+
+def compact(value: float) -> str:
+    """A number for a screen: four significant digits."""
+    return shown(value) if value != value else f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"

@@ -1,0 +1,130 @@
+"""Why an attempt ended, told from what its processes left, and whether the same may be tried again."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher.core.events import Crashed, Event
+
+TAIL_BYTES, TAIL_LINES = 2**18, 60  # of a process's log
+BAD_STEPS = re.compile(r"(is not finite|could be scored), \d+ steps in a row")
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A kind of fault."""
+
+    name: str
+    most: int | None = None
+    """Restarts for it in a row; None: as many as `trainer.max_restarts` says."""
+    marks: str = ""
+    """What a process says last that ends by it."""
+    would_do: str = ""
+
+
+NODE = Cause("node")
+KILLED = Cause("killed")
+CONNECTION = Cause(
+    "connection",
+    marks=r"[Cc]onnection (closed|reset|refused|lost)|[Bb]roken pipe|NCCL error|nccl(Remote|System|Internal|Unhandled)"
+    r"|collective operation timeout|[Tt]imed out waiting \d+ms|gloo.*[Tt]imeout|Dist(Network|Store|Backend)Error",
+)
+MEMORY = Cause(
+    "memory", 1, r"OutOfMemoryError|MemoryError|[Cc]an(no|')t allocate memory|not enough memory|bad_alloc",
+    "a smaller trainer.micro_batch_size_per_gpu, or fewer processes, would do",
+)  # fmt: skip
+GPU_MEMORY = Cause(
+    "gpu memory", 1, r"(CUDA|HIP) out of memory|torch(\.cuda)?\.OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED",
+    "a smaller trainer.micro_batch_size_per_gpu would do",
+)  # fmt: skip
+GPU = Cause("gpu", marks=r"uncorrectable ECC|unspecified launch failure|fallen off the bus|GPU is lost")
+DISK = Cause("disk", 0, r"No space left on device|Disk quota exceeded", "room on the disk would do")
+NUMBERS = Cause("numbers", 0)  # the same numbers would come again
+MEND = Cause("mend", 0)
+CODE = Cause("code", 0)
+MARKED = (GPU_MEMORY, MEMORY, DISK, GPU, CONNECTION)  # the first that fits is meant
+KILLS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+"""Of a process that ends by these nobody asks what it said; one that aborts (SIGABRT) mostly said why."""
+
+
+@dataclass(frozen=True)
+class Left:
+    """What one process left."""
+
+    rank: int
+    code: int | None
+    """How it ended, negative: the signal; None where only what it said is known."""
+    crash: Crashed | None = None
+    last: Sequence[str] = ()
+    """The last lines of its log, without those that tell events."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    cause: Cause
+    rank: int | None
+    """The process that ended by it; of a lost node none."""
+    why: str
+    crash: Crashed | None = None
+
+
+def judge(failed: Left | None, others: Iterable[Left], lost: str, oom_kills: int) -> Verdict:
+    """The cause: of processes that lost a connection, the end of the one at its other side.
+
+    `oom_kills` is how many processes the kernel has killed here since they began, for want of memory.
+    """
+    if lost or failed is None:
+        return Verdict(MEMORY if re.search(MEMORY.marks, lost) else NODE, None, lost or "its processes are gone")
+    cause = _cause_of(failed, oom_kills)
+    if cause is CONNECTION:
+        for other in others:
+            found = _cause_of(other, 0) if other.crash or other.last else CONNECTION
+            if found not in (CONNECTION, CODE) or (found is CODE and other.crash):
+                failed, cause = other, found
+                break
+    return Verdict(cause, failed.rank, f"rank {failed.rank}: {_said(failed, cause)}", failed.crash)
+
+
+def _cause_of(left: Left, oom_kills: int) -> Cause:
+    if left.crash and left.crash.mendable:
+        return NUMBERS if any(map(BAD_STEPS.search, left.crash.lines)) else MEND
+    if left.crash is None and left.code is not None and -left.code in KILLS:
+        return MEMORY if left.code == -signal.SIGKILL and oom_kills else KILLED
+    text = "\n".join(left.crash.lines if left.crash else left.last)
+    unmarked = KILLED if left.code and left.code < 0 and not left.crash else MEND if left.code == 2 else CODE
+    return next((cause for cause in MARKED if re.search(cause.marks, text)), unmarked)
+
+
+def _said(left: Left, cause: Cause) -> str:
+    if left.crash:
+        return "; ".join(left.crash.lines)
+    marks = [line.strip() for line in left.last if cause.marks and re.search(cause.marks, line)]
+    told = f": {marks[-1]}" if marks else ""
+    if left.code is None or left.code >= 0:
+        return f"ended with exit code {left.code}{told}" if left.code is not None else marks[-1]
+    name = signal.Signals(-left.code).name
+    if cause is MEMORY:
+        return f"killed by {name}, as the machine's memory ran out{told}"
+    guess = ", often because memory ran out" if name == "SIGKILL" else ""
+    return f"killed by {name}{guess}{told}"
+
+
+def left_by(rank: int, code: int | None, log: Path, read: Callable[[str], Iterable[Event]]) -> Left:
+    """What the process said last; `read` tells the events of its lines."""
+    try:
+        with log.open("rb") as file:
+            begin = max(log.stat().st_size - TAIL_BYTES, 0)
+            file.seek(begin)
+            lines = file.read().decode("utf-8", "replace").split("\n")[1 if begin else 0 :]  # the first may be half
+    except FileNotFoundError:
+        return Left(rank, code)
+    crash, last = None, list[str]()
+    for line in lines:
+        events = list(read(line))
+        crash = next((event for event in events if isinstance(event, Crashed)), crash)
+        last += [] if events or not line.strip() else [line]
+    return Left(rank, code, crash, last[-TAIL_LINES:])

@@ -1,0 +1,137 @@
+"""When nothing is told for longer than it should take: since when, and which process the others wait for.
+
+Pure: it is given times, events and stacks, and asks nobody.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+from launcher.core.events import Event, Loaded, Phase, Saved, Stalled, Started, Step
+from launcher.core.state import RunState
+from launcher.monitor.console import compact
+from launcher.spec.cluster import Stack
+
+UNKNOWN_S = 600.0  # for what was never seen before
+LATE_S = 1.0  # between two looks of ours counts for no more: what held us up may have held up all
+OWN_TIME = ("loading", "validating", "saving")  # phases that take as long as they take, not as long as a step
+STACK_CHARS = 8000  # of a stack that is told
+TOP_FRAMES = 4  # in which a process that waits for the others says so
+WAITS = re.compile(r"torch/distributed/|torch/nn/parallel/|engines/torch/(world|vllm/link)\.py")
+
+
+class Watch:
+    """Listens to one attempt. `now` is any clock in seconds that only goes forward."""
+
+    def __init__(self, factor: float, grace_s: float, before: Iterable[Event], now: float) -> None:
+        """`before` is what earlier attempts told: they know how long a checkpoint takes."""
+        self._factor, self._grace_s = factor, grace_s
+        self._longest: dict[str, float] = {}
+        self._phase, self._since = "", 0.0
+        for event in before:
+            self._follow(event, event.at)
+        self._phase, self._since = "loading", now
+        self._silent_s, self._looked, self._told = 0.0, now, False
+
+    def hear(self, events: Sequence[Event], now: float) -> float | None:
+        """Where it goes on after it was told to stand still: for how many seconds it did."""
+        for event in events:
+            self._follow(event, now)
+        self._tick(now)
+        stood = self._silent_s if self._told else None
+        self._silent_s, self._told = 0.0, False
+        return stood
+
+    def stalls(self, state: RunState, now: float) -> str:
+        """What there is to say of the silence, once; empty while it is none."""
+        self._tick(now)
+        usual = self._usual(state)
+        limit = UNKNOWN_S if usual is None else self._factor * usual + self._grace_s
+        if self._told or self._silent_s <= limit:
+            return ""
+        self._told = True
+        doing = self._phase or state.phase or "training"
+        which = "which" if self._phase else "where a step"
+        took = "was not seen before" if usual is None else f"took {compact(usual)} s before"
+        return f"nothing for {self._silent_s:.0f} s in phase {doing}, {which} {took}"
+
+    def _tick(self, now: float) -> None:
+        self._silent_s += min(now - self._looked, LATE_S)
+        self._looked = now
+
+    def _usual(self, state: RunState) -> float | None:
+        """Seconds that what goes on now takes; None where nobody knows."""
+        if self._phase:
+            return self._longest.get(self._phase)
+        return state.seconds_per_step if len(state.marks) > 2 else None
+
+    def _follow(self, event: Event, now: float) -> None:
+        """A phase ends with what it brings, or with the next one; what follows is training."""
+        if isinstance(event, Loaded | Step | Saved):
+            phase = ""
+        elif isinstance(event, Started):
+            phase = "loading"
+        elif isinstance(event, Phase):
+            phase = event.name if event.name in OWN_TIME else ""
+        else:
+            return
+        if phase == self._phase:
+            return
+        if self._phase:
+            self._longest[self._phase] = max(self._longest.get(self._phase, 0.0), now - self._since)
+        self._phase, self._since = phase, now
+
+
+Rule = Callable[[Stack], bool]
+STANDS: Sequence[tuple[Rule, str]] = (
+    (lambda stack: stack.state in ("T", "t"), "was stopped, as by SIGSTOP"),
+    (lambda stack: stack.state in ("Z", "X"), "has ended"),
+    (lambda stack: stack.state == "D" and not stack.text, "waits for a disk or a network drive"),
+)
+
+
+def stalled(why: str, stacks: Sequence[Stack], state: RunState) -> Stalled:
+    """Who stands still, and where; `why` is what `Watch` says of it."""
+    named, said = _named(stacks)
+    who = ", ".join(f"rank {stack.rank} (process {stack.pid} on {stack.host})" for stack in named)
+    told = f"{why}; {who}: {said}" if named else f"{why}; {said}"
+    rank = named[0].rank if named else None
+    stack = next((_main_first(stack.text) for stack in named if stack.text), "")
+    return Stalled(step=state.step, rank=rank, why=told, stack=stack[:STACK_CHARS])
+
+
+def _named(stacks: Sequence[Stack]) -> tuple[Sequence[Stack], str]:
+    """Those that the others wait for, and what is known of them; none where they cannot be told from the others."""
+    for rule, said in STANDS:
+        if found := [stack for stack in stacks if rule(stack)]:
+            return found, said
+    answered = [stack for stack in stacks if stack.text]
+    if not answered:
+        return (stacks, "does not answer") if len(stacks) == 1 else ([], "no process answers")
+    if found := [stack for stack in stacks if not stack.text]:
+        return found, "does not answer"
+    busy = [stack for stack in stacks if not _waits(stack.text)]
+    if busy and (len(stacks) == 1 or len(busy) < len(stacks)):
+        return busy, f"at {_top(busy[0].text)}" + (", and the others wait for it" if len(stacks) > 1 else "")
+    return [], f"every process is busy; rank {stacks[0].rank} is at {_top(stacks[0].text)}"
+
+
+def _main_first(text: str) -> str:
+    """Threads stand apart by an empty line, the newest first."""
+    return "\n\n".join(reversed([block for block in text.strip().split("\n\n") if block.strip()]))
+
+
+def _frames(text: str) -> list[str]:
+    """Of the main thread, the innermost first."""
+    main = _main_first(text).split("\n\n")[0]
+    return [line.strip() for line in main.splitlines() if line.lstrip().startswith("File ")]
+
+
+def _waits(text: str) -> bool:
+    return any(map(WAITS.search, _frames(text)[:TOP_FRAMES]))
+
+
+def _top(text: str) -> str:
+    frames = _frames(text)
+    return frames[0].removeprefix("File ") if frames else "no Python code"

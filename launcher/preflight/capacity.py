@@ -1,0 +1,80 @@
+"""What runs side by side on this machine: cores, memory and GPUs, of which each run gets its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from launcher.core import machine
+from launcher.models import size
+from launcher.spec.run import RunSpec
+
+PROCESS_BYTES = 2**30  # libraries, buffers and small activations of one process
+_BYTES = {"float32": 4, "bfloat16": 2, "float64": 8}
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a run takes of this machine while it runs."""
+
+    cores: int
+    """0 is all of them: it does not say how many."""
+    memory_bytes: int
+    gpus: int
+    nodes: int = 1
+    """A run on several machines has this one for itself."""
+
+
+def needs(run: RunSpec) -> Needs:
+    """Rough, for memory: weights, gradients and optimizer of each process, and `PROCESS_BYTES`."""
+    hardware, threads = run.taken, run.engine.cores()
+    processes = hardware.processes_per_node
+    if not hardware.is_cpu:
+        return Needs(processes, processes * PROCESS_BYTES, hardware.n_gpus_per_node, hardware.nnodes)
+    copies = 4 + ("reference" in run.algorithm.needs) + 4 * ("critic" in run.algorithm.needs)
+    weights = size.parameters(run.model.shape) * _BYTES[run.model.dtype] if run.model.shape else 0
+    return Needs(processes * threads, processes * (PROCESS_BYTES + copies * weights), 0, hardware.nnodes)
+
+
+@dataclass(frozen=True)
+class Place:
+    """What one run has got."""
+
+    needs: Needs
+    gpus: tuple[str, ...] | None
+    """For CUDA_VISIBLE_DEVICES; None leaves it as it is."""
+
+
+@dataclass
+class Room:
+    """At most `parallel` runs; with None as many as have cores and memory. A GPU is never shared."""
+
+    parallel: int | None
+    cores: int = field(default_factory=machine.cores)
+    memory_bytes: int = field(default_factory=machine.free_memory_bytes)
+    gpus: tuple[str, ...] = field(default_factory=lambda: machine.visible_gpus())
+    taken: list[Place] = field(default_factory=list)
+
+    def take(self, wanted: Needs) -> Place | None:
+        """A place for a run, None while there is none. The only run there is always has one: the machine is its own."""
+        busy = {gpu for place in self.taken for gpu in place.gpus or ()}
+        free = [gpu for gpu in self.gpus if gpu not in busy]
+        if self.taken and not self._fits(wanted, len(free)):
+            return None
+        known = wanted.gpus and wanted.nodes == 1 and wanted.gpus <= len(free)
+        place = Place(wanted, tuple(free[: wanted.gpus]) if known else None)
+        self.taken.append(place)
+        return place
+
+    def give(self, place: Place) -> None:
+        self.taken.remove(place)
+
+    def _fits(self, wanted: Needs, free_gpus: int) -> bool:
+        alone = [each for each in (wanted, *(place.needs for place in self.taken)) if each.nodes > 1]
+        beyond = [place for place in self.taken if place.needs.gpus and place.gpus is None]  # it takes what there is
+        if alone or wanted.gpus > free_gpus or (beyond and wanted.gpus):
+            return False
+        if self.parallel is not None:
+            return len(self.taken) < self.parallel
+        together = [wanted, *(place.needs for place in self.taken)]
+        cores = sum(each.cores or self.cores for each in together)
+        return cores <= self.cores and sum(each.memory_bytes for each in together) <= self.memory_bytes

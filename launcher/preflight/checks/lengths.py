@@ -1,0 +1,148 @@
+"""How many tokens rows have, against the limits: those of few bytes fit without being counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from launcher.core.check_result import Level, Verdict, of_problem, of_problems
+from launcher.core.problems import Problems
+from launcher.models.pretrained import Pretrained
+from launcher.spec.data import Row, Split
+from launcher.spec.run import RunSpec
+from launcher.text.chat_template import longest_around
+
+COUNTED = 2_000_000  # bytes of a split whose tokens are counted: the longest rows
+FIRST = 100  # rows that are counted in any case: they may be of a form that cannot be written
+
+
+def of_lengths(run: RunSpec, train: Sequence[Row], val: Sequence[Row]) -> tuple[list[Verdict], int]:
+    """What is said of lengths, and how many training rows are left out for theirs."""
+    limits = run.data.max_prompt_length, run.data.max_response_length
+    longest = [max(of) for of in zip(*(sizes(row) for row in [*train, *val]), strict=True)]
+    around = longest_around(run.model)
+    fits = all(most + (around or 0) <= limit for most, limit in zip(longest, limits, strict=True))
+    if around is not None and fits and all(map(_single, [*train, *val])):
+        said = f"all fit, as the longest prompt has {longest[0]} bytes"
+        return [*_bare(train), Verdict("OK", "lengths", said)], 0
+    try:
+        encoder = _encoder(run)
+    except Problems as problems:
+        return of_problems(problems.problems), 0
+    if encoder is None:
+        said = "no tokens are counted, as the model's tokenizer is not here yet"
+        return [Verdict("WARN", "lengths", said, _fetching(run))], 0
+    found = _Lengths(run, encoder)
+    return [*found.of("train", train), *found.of("val", val)], found.left_out
+
+
+def _single(row: Row) -> bool:
+    """One question, and at most its answer: others need a chat template."""
+    return isinstance(row.prompt, str) or [turn.role for turn in row.prompt] in (["user"], ["user", "assistant"])
+
+
+def _bare(rows: Sequence[Row]) -> Iterator[Verdict]:
+    """Of a model without a chat template: turns that it reads as one text."""
+    turns = sum(not isinstance(row.prompt, str) for row in rows)
+    if turns:
+        yield Verdict(
+            "WARN", "model", f"has no chat template, so {turns:,} conversations are written as plain text",
+            "an instruct model, or rows of prompt and response, would do",
+        )  # fmt: skip
+
+
+def _encoder(run: RunSpec) -> Any:
+    """None where the model's tokenizer is not on this machine."""
+    if isinstance(run.model, Pretrained) and (run.model.on_hub or run.model.trust_remote_code):
+        return None
+    from launcher.text.tokenizer import light  # noqa: PLC0415  late: it costs a second
+
+    tokenizer = light(run.model)
+    if tokenizer is None:
+        return None
+    from launcher.text.encoder import Encoder  # noqa: PLC0415  late, as above
+
+    return Encoder(tokenizer, replace(run.data, max_prompt_length=2**40, max_response_length=2**40))
+
+
+def _fetching(run: RunSpec) -> str:
+    return f"rlrun model download {run.model.path} would do" if isinstance(run.model, Pretrained) else ""
+
+
+def sizes(row: Row) -> tuple[int, int]:
+    """Bytes of a row's prompt and of its answer: no tokenizer makes more tokens, but for what stands around turns. A
+    conversation that holds its answers is counted as both."""
+    if isinstance(row.prompt, str):
+        return _bytes(row.prompt), max(_bytes(row.response or ""), _bytes(row.rejected or ""))
+    whole = sum(_bytes(turn.content) for turn in row.prompt)
+    answers = _bytes(row.response or ""), _bytes(row.rejected or "")
+    return whole, max(whole, *answers) if row.response is None else max(answers)
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+
+
+def _longest(rows: Sequence[Row]) -> list[Row]:
+    """The rows whose tokens are counted, in their order."""
+    by_size = sorted(range(len(rows)), key=lambda place: -sum(sizes(rows[place])))
+    chosen, text = set(range(min(FIRST, len(rows)))), 0
+    for place in by_size:
+        text += sum(sizes(rows[place]))
+        if text > COUNTED:
+            break
+        chosen.add(place)
+    return [rows[place] for place in sorted(chosen)]
+
+
+class _Lengths:
+    """Tokens of prompts and answers against the limits."""
+
+    def __init__(self, run: RunSpec, encoder: Any) -> None:
+        from launcher.text.lengths import Lengths  # noqa: PLC0415  late: see `_encoder`
+
+        self.run, self.lengths = run, Lengths(encoder)
+        self.left_out = 0
+        """Training rows that data.truncation=filter leaves out."""
+
+    def of(self, split: Split, every: Sequence[Row]) -> list[Verdict]:
+        """Counts the longest rows of a split; says nothing where there are none."""
+        data, rows = self.run.data, _longest(every)
+        if not rows:
+            return []
+        asked = split == "val" and self.run.algorithm.sampled
+        counts = self.lengths.of(rows, "prompts" if asked else self.run.algorithm.data)
+        unwritable = [(row, count) for row, count in zip(rows, counts, strict=True) if isinstance(count, str)]
+        if unwritable:
+            row, why = unwritable[0]
+            level: Level = "WARN" if data.on_bad_row == "skip" and len(unwritable) < len(rows) else "FAIL"
+            first, many = of_problem(f"{row.where}: {why}", level), f"{len(unwritable):,} rows cannot be written"
+            return [replace(first, says=f"{many} with the model's chat template, the first: {first.says}")]
+        of = f"{len(rows):,}" if len(rows) == len(every) else f"the {len(rows):,} longest"
+        limits = {"prompt": data.max_prompt_length, "response": data.max_response_length}
+        verdicts, over, longest = [], set[int](), list[int]()
+        for place, (what, limit) in enumerate(limits.items()):
+            lengths = [count[place] for count in counts if not isinstance(count, str)]
+            longest.append(max(lengths))
+            long = [number for number, length in enumerate(lengths) if length > limit]
+            over.update(long)
+            if long:
+                verdicts.append(self._over(f"{of} {split}", rows[long[0]], what, limit, lengths, len(long)))
+        if split == "train":
+            self.left_out = len(over) if data.truncation == "filter" else 0
+        if not verdicts:
+            told = " and ".join(
+                f"{what}s of at most {most}" for what, most in zip(limits, longest, strict=True) if most
+            )
+            verdicts.append(Verdict("OK", f"lengths {split}", f"{told} tokens"))
+        return verdicts
+
+    def _over(self, of: str, first: Row, what: str, limit: int, lengths: list[int], over: int) -> Verdict:
+        setting, truncation = f"data.max_{what}_length", self.run.data.truncation
+        says = f"{over:,} of {of} {what}s are longer than {limit} tokens ({first.where} is the first)"
+        if truncation != "error":
+            done = "left out" if truncation == "filter" else f"cut on the {truncation}"
+            level: Level = "FAIL" if truncation == "filter" and over == len(lengths) else "WARN"
+            return Verdict(level, setting, f"{says}, and {done}", f"{max(lengths)} keeps all")
+        return Verdict("FAIL", setting, says, f"{max(lengths)} or data.truncation=filter would do")

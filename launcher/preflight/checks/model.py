@@ -1,0 +1,123 @@
+"""The model of a run: whether it is here, and whether weights, tokenizer and adapters belong together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from launcher.core.check_result import Verdict, of_problems
+from launcher.core.problems import Problems, said
+from launcher.hubs import huggingface
+from launcher.hubs.choice import FromHub
+from launcher.models import config, size, store, weights
+from launcher.models.pretrained import Pretrained, weights_of
+from launcher.preflight.checks.place import level_of
+from launcher.spec.model import Architecture, Model
+from launcher.spec.run import RunSpec
+
+_MATRICES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""Those of a layer in every family that an architecture can name."""
+
+
+def verdicts(run: RunSpec, here: bool) -> Iterator[Verdict]:
+    """Of a model without `problems`."""
+    model, shape = run.model, run.model.shape
+    told = f"{model.label}, {_count(size.parameters(shape))} weights" if shape else model.label
+    if isinstance(model, Pretrained) and model.on_hub:
+        yield from _away(model, told, here)
+        yield from _targets(model, _MATRICES if shape else None)
+        return
+    if isinstance(model, Pretrained):
+        try:
+            folder = Path(weights_of(model.path))
+        except Problems as problems:
+            yield from of_problems(problems.problems)
+            return
+        yield from _tokenizer(folder)
+        yield from _targets(model, _named(folder))
+    else:
+        yield from _targets(model, _MATRICES if shape else None)
+    context = f", {shape.max_position_embeddings:,} positions" if shape else ""
+    yield Verdict("OK", "model", f"{told}{context}")
+
+
+def fetched(asked: FromHub, what: str) -> Iterator[Verdict]:
+    """Of a reward's model that is on a hub."""
+    if asked.on_hub and store.find(asked.path, asked.revision) is None:
+        yield Verdict("WARN", what, f"{asked.path} is not here, and is fetched first",
+                      f"rlrun model download {asked.path} fetches it now")  # fmt: skip
+
+
+def _away(model: Pretrained, told: str, here: bool) -> Iterator[Verdict]:
+    if model.gated and "huggingface" in model.asked and not huggingface.has_token():
+        yield Verdict(level_of(here), "model.path", f"{model.path} is for those who accepted its licence, and no token"
+                      " is set", "HF_TOKEN of one who did would do")  # fmt: skip
+    if huggingface.offline():
+        yield Verdict(level_of(here), "model", f"{told}: is not here, and HF_HUB_OFFLINE forbids to fetch it",
+                      f"rlrun model download {model.path} with a network would do")  # fmt: skip
+        return
+    takes = f" ({size.parameters(model.shape) * size.BFLOAT16 / 1e9:.1f} GB)" if model.shape else ""
+    yield Verdict("WARN", "model", f"{told}: is not here, and is fetched first{takes}",
+                  f"rlrun model download {model.path} fetches it now")  # fmt: skip
+
+
+def _tokenizer(folder: Path) -> Iterator[Verdict]:
+    """Of a model's folder: a tokenizer that makes only ids which the model knows."""
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        others = [name for name in ("tokenizer.model", "vocab.json", "vocab.txt") if (folder / name).is_file()]
+        if not others and not (folder / "adapter_config.json").is_file():
+            yield Verdict("FAIL", "model.path", f"{folder} holds no tokenizer",
+                          "tokenizer.json and tokenizer_config.json beside the weights would do")  # fmt: skip
+        return
+    try:
+        node = json.loads(file.read_bytes())
+        vocabulary = node["model"]["vocab"]
+        ids = [of["id"] for of in node.get("added_tokens", ())]
+        ids += [len(vocabulary) - 1] if isinstance(vocabulary, list) else vocabulary.values()
+        highest = max(ids)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        yield Verdict("FAIL", "model.path", f"{file} cannot be read: {said(error)}", "another copy would do")
+        return
+    known = (config.read(folder) or {}).get("vocab_size")
+    if isinstance(known, int) and highest >= known:
+        yield Verdict("FAIL", "model.path", f"the tokenizer of {folder} makes ids up to {highest}, and the model knows"
+                      f" {known}", "the tokenizer that the model was trained with would do")  # fmt: skip
+
+
+def _named(folder: Path) -> tuple[str, ...] | None:
+    """The last parts of the names of a folder's matrices; None where they cannot be read."""
+    try:
+        return tuple(sorted(weights.matrices(folder)))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _targets(model: Model, known: tuple[str, ...] | None) -> Iterator[Verdict]:
+    """Layers that adapters are asked for, and the model does not have."""
+    if not model.lora_rank or model.target_modules == ("all-linear",) or known is None:
+        return
+    absent = [name for name in model.target_modules if name.rpartition(".")[2] not in known]
+    if absent:
+        yield Verdict("FAIL", "model.target_modules", f"the model has no layer {', '.join(absent)}",
+                      f"all-linear would do, or some of {', '.join(known)}")  # fmt: skip
+
+
+def _count(parameters: int) -> str:
+    for unit, name in ((1e9, "B"), (1e6, "M"), (1e3, "K")):
+        if parameters >= unit:
+            return f"{parameters / unit:.3g} {name}"
+    return str(parameters)
+
+
+def checkpoint_bytes(run: RunSpec) -> int | None:
+    """One checkpoint of a run: weights, the optimizer's two moments, and the critic with its own."""
+    shape: Architecture | None = run.model.shape
+    if shape is None:
+        return None
+    each = {"float64": 8, "float32": 4, "bfloat16": 2}[run.model.dtype]
+    whole = size.parameters(shape)
+    trained = size.lora_parameters(shape, run.model.lora_rank) if run.model.lora_rank else whole
+    critic = whole if "critic" in run.algorithm.needs else 0
+    return each * 3 * (trained + critic)

@@ -1,0 +1,89 @@
+"""Python and the installed packages against what rlrun's own metadata promises: pyproject.toml is the only list."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, metadata, requires
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+from launcher.core.check_result import Verdict
+from launcher.core.machine import version_of
+
+OURS = "rlrun"
+TOLD = ("torch", "transformers", "peft", "safetensors", "ray")
+
+
+@dataclass(frozen=True)
+class Unmet:
+    """One package that is not as another wants it."""
+
+    by: str
+    wants: Requirement
+    found: str | None
+    """The version that is installed; None where there is none."""
+
+
+def verdicts(distribution: str = OURS) -> list[Verdict]:
+    """A line for Python, one for each of `distribution`'s own packages that is missing or has another version, one
+    for each that theirs disagree about; a line for all where there is none of these."""
+    try:
+        promised = metadata(distribution)["Requires-Python"]
+    except PackageNotFoundError:
+        says = "is found on the path but not installed, so what it needs is not known"
+        return [Verdict("WARN", distribution, says, "pip install --editable . would do")]
+    seen, unmet = _walk(distribution)
+    found = [_of(distribution, one) for one in unmet]
+    if not found:
+        shown = ", ".join(f"{name} {seen[name]}" for name in TOLD if name in seen)
+        found = [Verdict("OK", "packages", f"{len(seen)} are as {distribution} and they themselves want: {shown}")]
+    return [_python(promised), *found]
+
+
+def _python(promised: str | None) -> Verdict:
+    came = platform.python_version()
+    if promised and not SpecifierSet(promised).contains(came, prereleases=True):
+        return Verdict(
+            "FAIL", "python", f"{came}, {promised} is promised", f"an environment of python {promised} would do"
+        )
+    return Verdict("OK", "python", came)
+
+
+def _walk(distribution: str) -> tuple[dict[str, str], list[Unmet]]:
+    """Every package that is needed directly or by another, with its version; and what is not as it is wanted."""
+    seen, unmet = dict[str, str](), list[Unmet]()
+    waiting, done = [(distribution, frozenset[str]())], set[tuple[str, frozenset[str]]]()
+    while waiting:
+        by = waiting.pop()
+        if by in done:
+            continue
+        done.add(by)
+        for wants in _wants(*by):
+            name = canonicalize_name(wants.name)
+            installed = version_of(name)
+            if installed is None or not wants.specifier.contains(installed, prereleases=True):
+                unmet.append(Unmet(by[0], wants, installed))
+            if installed is not None:
+                seen[name] = installed
+                waiting.append((name, frozenset(wants.extras)))
+    return seen, unmet
+
+
+def _wants(distribution: str, extras: frozenset[str]) -> Iterator[Requirement]:
+    for text in requires(distribution) or ():
+        wants = Requirement(text)
+        if wants.marker is None or any(wants.marker.evaluate({"extra": extra}) for extra in extras or ("",)):
+            yield wants
+
+
+def _of(distribution: str, unmet: Unmet) -> Verdict:
+    """What we need and is not there stops us; what others disagree about is found out by loading them."""
+    wants = f"{unmet.wants.name}{unmet.wants.specifier}"
+    came = f"{unmet.found} is installed" if unmet.found else "is not installed"
+    direct = unmet.by == distribution
+    says = f"{came}, {unmet.by} wants {unmet.wants.specifier or 'any version'}"
+    return Verdict("FAIL" if direct else "WARN", unmet.wants.name, says, f"pip install '{wants}' would do")

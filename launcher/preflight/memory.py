@@ -1,0 +1,275 @@
+"""Whether a run fits into memory, and what would make it fit: every answer is the run estimated again, changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+from pydantic import ValidationError
+
+from launcher.core import machine
+from launcher.core.check_result import Verdict
+from launcher.spec.hardware import GIB, Hardware
+from launcher.spec.memory import Memory, PhaseName
+from launcher.spec.run import RunSpec
+
+CUDA_CONTEXT = 600 * 2**20  # bytes of a process's own on each GPU: context, kernels, workspaces of the libraries
+MOST_TOGETHER = 4  # settings of one advice
+WAYS = (("", True), ("", False), ("model.lora_rank", False))
+"""How settings are put together, the best way first: what begins, and whether the result stays as it is. Adapters help
+most where layers lie in parts as well, so that the greatest single help is a wrong beginning."""
+
+Change = tuple[str, Any]
+"""A setting, dotted, and its value."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to type instead, and what it would come to."""
+
+    words: tuple[str, ...]
+    peak_bytes: int
+    fits: bool
+    price: str
+
+    def to_node(self) -> dict[str, Any]:
+        return {"words": list(self.words), "peak_bytes": self.peak_bytes, "fits": self.fits, "price": self.price}
+
+
+@dataclass(frozen=True)
+class _Offer:
+    changes: tuple[Change, ...]
+    price: str
+    phases: tuple[PhaseName, ...] = ()
+    """Those that it can help; empty for all."""
+    same: bool = True
+    """Whether what is learnt stays the same."""
+
+
+def limit(hardware: Hardware) -> int | None:
+    """Bytes that one process may take; None where the GPU's memory is not known.
+
+    Processes on one machine without GPUs share its memory.
+    """
+    if hardware.is_cpu:
+        return machine.memory_bytes() // hardware.processes_per_node
+    whole = hardware.memory_bytes
+    if whole is None:
+        whole = min((gpu.memory_bytes for gpu in machine.gpus().found), default=None)
+    return whole and whole - CUDA_CONTEXT
+
+
+def verdicts(run: RunSpec, limit_bytes: int | None) -> list[Verdict]:
+    """One line: OK when the run fits by any error of the estimate, FAIL when it fits by none, WARN between."""
+    memory = run.engine.memory(run)
+    if memory is None:
+        return [Verdict("WARN", "memory", f"what {run.model.label} takes is known only when it is here")]
+    taken = f"{memory.peak.name} takes {_gib(memory.peak_bytes)} (± {memory.band:.0%})"
+    if limit_bytes is None:
+        mend = "hardware.memory_gb=<GiB of one GPU> would tell whether it fits"
+        return [Verdict("WARN", "memory", f"{taken}, and the memory of {run.hardware.device} is not known", mend)]
+    says = f"{taken} of {_gib(limit_bytes)} for each process"
+    if memory.at_most_bytes <= limit_bytes:
+        return [Verdict("OK", "memory", says)]
+    offers = advice(run, limit_bytes)
+    helps = next((offer for offer in offers if offer.fits), offers[0] if offers else None)
+    mend = _mend(helps) if helps else "a smaller model or more memory would do"
+    return [Verdict("FAIL" if memory.at_least_bytes > limit_bytes else "WARN", "memory", says, mend)]
+
+
+def _mend(advice: Advice) -> str:
+    words = " ".join(advice.words)
+    if advice.fits:
+        return f"{words} would do: {_gib(advice.peak_bytes)}, {advice.price}"
+    return f"{words} would help most: {_gib(advice.peak_bytes)}, {advice.price}; more GPUs or a smaller model would do"
+
+
+def _gib(count: int) -> str:
+    return f"{count / GIB:.1f} GiB"
+
+
+def fits(memory: Memory, limit_bytes: int) -> bool:
+    """Whether it fits by any error of the estimate."""
+    return memory.at_most_bytes <= limit_bytes
+
+
+def largest_micro_batch(run: RunSpec, limit_bytes: int) -> Change | None:
+    """The setting of the largest micro-batch that fits; None where even the smallest does not.
+
+    A larger one than an update has rows would change nothing.
+    """
+    rows = _rows(run)
+    if run.trainer.max_tokens_per_gpu:
+        name, least = "trainer.max_tokens_per_gpu", run.data.max_prompt_length + run.data.max_response_length
+        most = max(rows * least, least)
+    else:
+        name, least, most = "trainer.micro_batch_size_per_gpu", 1, rows
+    value = _largest(run, name, least, most, limit_bytes)
+    return None if value is None else (name, value)
+
+
+def _rows(run: RunSpec) -> int:
+    """Sequences that one process learns from in an update."""
+    each = run.sampler.n if run.algorithm.sampled else 2 if run.algorithm.data == "pairs" else 1
+    prompts = run.trainer.ppo_mini_batch_size or run.data.train_batch_size
+    return max(prompts // run.hardware.processes, 1) * each
+
+
+def _largest(run: RunSpec, name: str, least: int, most: int, limit_bytes: int) -> int | None:
+    """The largest value of a setting with which the run fits: memory grows with it."""
+
+    def good(value: int) -> bool:
+        changed = _changed(run, ((name, value),))
+        memory = changed and changed.engine.memory(changed)
+        return bool(memory and fits(memory, limit_bytes))
+
+    if not good(least):
+        return None
+    while least < most:
+        middle = (least + most + 1) // 2
+        least, most = (middle, most) if good(middle) else (least, middle - 1)
+    return least
+
+
+def advice(run: RunSpec, limit_bytes: int) -> list[Advice]:
+    """What would make the run smaller: what fits first, the cheaper before the dearer; then by how far it helps.
+
+    Where no single setting makes it fit, some are put together: of those that leave the result as it is, if they do.
+    """
+    before = run.engine.memory(run)
+    if before is None:
+        return []
+    offers = [offer for offer in _offers(run, limit_bytes) if not offer.phases or before.peak.name in offer.phases]
+    found = [(offer, made) for offer in offers if (made := _advice(run, offer, limit_bytes))]
+    singles = [made for _, made in found if made.peak_bytes < before.peak_bytes]
+    if not any(made.fits for made in singles):
+        tried = [made for first, same in WAYS if (made := _together(run, limit_bytes, first, same))]
+        singles += [made for made in tried if made.fits][:1] or sorted(tried, key=lambda made: made.peak_bytes)[:1]
+    rank = {made: place for place, made in enumerate(singles)}
+    return sorted(singles, key=lambda made: (not made.fits, rank[made] if made.fits else made.peak_bytes))
+
+
+def _together(run: RunSpec, limit_bytes: int, first: str, same: bool) -> Advice | None:
+    """Settings one after the other, always the one that helps most, until the run fits or nothing helps.
+
+    It begins with the setting `first`, if there is one. With `same`, only those that leave the result as it is.
+    """
+    words, prices, last = dict[str, str](), dict[str, None](), None
+    for place in range(MOST_TOGETHER):
+        now = run.engine.memory(run)
+        offers = [offer for offer in _offers(run, limit_bytes) if offer.same or not same]
+        if first and not place:
+            offers = [offer for offer in offers if offer.changes[0][0] == first]
+        tried = [(offer, made) for offer in offers if (made := _advice(run, offer, limit_bytes))]
+        if not tried or now is None:
+            break
+        offer, best = min(tried, key=lambda pair: (not pair[1].fits, pair[1].peak_bytes))
+        changed = _changed(run, offer.changes)
+        if changed is None or best.peak_bytes >= now.peak_bytes:
+            break
+        words |= _typed(offer.changes)
+        prices[best.price] = None
+        run, last = changed, best
+        if best.fits:
+            break
+    if last is None or len(words) < 2:
+        return None
+    if last.fits and (micro := largest_micro_batch(run, limit_bytes)) and micro[0] in words:  # it had to be small alone
+        run, words = _changed(run, (micro,)) or run, words | _typed((micro,))
+    memory = run.engine.memory(run)
+    assert memory
+    return Advice(
+        tuple(f"{name}={value}" for name, value in words.items()), memory.peak_bytes, last.fits, ", ".join(prices)
+    )
+
+
+def _advice(run: RunSpec, offer: _Offer, limit_bytes: int) -> Advice | None:
+    """None where the words are not valid for this run."""
+    changed = _changed(run, offer.changes)
+    memory = changed and changed.engine.memory(changed)
+    if not memory:
+        return None
+    words = tuple(f"{name}={value}" for name, value in _typed(offer.changes).items())
+    return Advice(words, memory.peak_bytes, fits(memory, limit_bytes), offer.price)
+
+
+def _typed(changes: tuple[Change, ...]) -> dict[str, str]:
+    return {name: _written(value) for name, value in changes}
+
+
+def _offers(run: RunSpec, limit_bytes: int) -> Iterator[_Offer]:
+    """All that can be changed without changing the task, the cheapest first. Some are not valid for this run."""
+    slower = "the same result, in smaller parts"
+    later: tuple[PhaseName, ...] = ("rollout",)
+    micro = largest_micro_batch(run, limit_bytes) or (
+        ("trainer.micro_batch_size_per_gpu", 1)
+        if not run.trainer.max_tokens_per_gpu
+        else ("trainer.max_tokens_per_gpu", run.data.max_prompt_length + run.data.max_response_length)
+    )
+    yield _Offer((micro,), slower, ("log_prob", "update"))
+    for name, least, most in (
+        ("sampler.max_num_seqs", 1, run.sampler.max_num_seqs),
+        ("data.val_batch_size", 1, run.data.val_batch_size),
+    ):
+        yield _Offer(((name, _largest(run, name, least, most, limit_bytes) or least),), slower, later)
+    if not run.model.enable_gradient_checkpointing:
+        yield _Offer((("model.enable_gradient_checkpointing", True),), "a third more time", ("update",))
+    sharded = (("engine.strategy", "fsdp2"),)
+    if run.hardware.processes > 1:
+        yield _Offer(sharded, "the same result, layers are sent between processes")
+    for role in ("reference", "critic", "reward"):
+        yield _Offer((("engine.offload", (role,)),), f"the {role} is moved in every step")
+    if run.hardware.processes > 1 and not run.hardware.is_cpu:
+        moved = (*sharded, ("engine.offload", ("weights",)))
+        yield _Offer(moved, "weights and optimizer are moved in every layer: much slower")
+    rounded = "matrices are multiplied in bfloat16, weights stay as they are"
+    yield _Offer((("engine.mixed_precision", True),), rounded, same=False)
+    if not run.model.lora_rank:
+        adapters = "adapters learn, the weights do not; they want a larger optim.lr"
+        yield _Offer((("model.lora_rank", 32),), adapters, same=False)
+    if not run.algorithm.sampled:
+        for name, nothing in (("data.n_val", 0), ("data.val_files", ())):
+            yield _Offer(((name, nothing),), "nothing is validated", later, same=False)
+    if run.model.dtype != "bfloat16":
+        yield _Offer((("model.dtype", "bfloat16"),), "steps smaller than 1/256 of a weight are lost", same=False)
+
+
+def _changed(run: RunSpec, changes: tuple[Change, ...]) -> RunSpec | None:
+    """The run with other settings; None where it would not be a valid one."""
+    made: Any = run
+    try:
+        for name, value in changes:
+            made = _with(made, name.split("."), value)
+    except (ValidationError, LookupError):
+        return None
+    changed: RunSpec = made
+    return changed
+
+
+def _with(settings: Any, path: list[str], value: Any) -> Any:
+    name, *rest = path
+    if not is_dataclass(settings) or name not in {field.name for field in fields(settings)}:
+        raise LookupError(name)
+    held = getattr(settings, name)
+    return replace(settings, **{name: _with(held, rest, value) if rest else value})  # type: ignore[type-var]
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"[{','.join(map(str, value))}]"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def to_node(run: RunSpec, limit_bytes: int | None) -> dict[str, Any] | None:
+    """Phases, parts, limit and advice as plain data, in bytes; None where nothing is known."""
+    memory = run.engine.memory(run)
+    if memory is None:
+        return None
+    node = memory.to_node() | {"limit_bytes": limit_bytes}
+    if limit_bytes is not None:
+        micro = largest_micro_batch(run, limit_bytes)
+        node |= {"fits": fits(memory, limit_bytes), "largest_micro_batch": micro and f"{micro[0]}={micro[1]}"}
+        if not node["fits"]:
+            node["advice"] = [offer.to_node() for offer in advice(run, limit_bytes)]
+    return node

@@ -1,0 +1,141 @@
+"""Calling functions of another process, so that a test never touches an object of the code that it tests.
+
+Only plain data comes back (numbers, texts, lists, ...), made anew here: what equals everything, or lies about itself,
+stays where it is, as a handle that equals nothing.
+"""
+
+from __future__ import annotations
+
+import builtins
+import numbers
+import socket
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from launcher.core.user_code import Fault, attempt
+from launcher.rewards.worker.frames import receive, send
+
+Pack = Callable[[Any], Any]
+Ask = Callable[[Any], tuple[Any, list[Any]]]
+_PICKY = (UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError)  # they want more than a text
+
+
+def packed(value: Any, keep: Pack) -> Any:
+    """`value` as JSON; what is no plain data becomes what `keep` makes of it. Subclasses count as what they extend."""
+    if value is None or isinstance(value, bool | str):
+        return value if value is None or isinstance(value, bool) else str.__str__(value)
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, float) or (isinstance(value, numbers.Real) and not isinstance(value, numbers.Rational)):
+        return float(value)
+    for tag, kind in _LISTS.items():
+        if isinstance(value, kind):
+            return [tag, *(packed(item, keep) for item in kind.__iter__(value))]
+    if isinstance(value, dict):
+        return ["dict", *([packed(key, keep), packed(of, keep)] for key, of in dict.items(value))]
+    if isinstance(value, bytes):
+        return ["bytes", bytes.decode(value, "latin-1")]
+    if isinstance(value, complex):
+        return ["complex", value.real, value.imag]
+    return ["handle", keep(value)]
+
+
+_LISTS: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
+
+
+def unpacked(node: Any, held: Pack) -> Any:
+    """The inverse, with what `held` makes of a handle."""
+    if not isinstance(node, list):
+        return node
+    tag, *items = node
+    if tag in _LISTS:
+        return _LISTS[tag](unpacked(item, held) for item in items)
+    if tag == "dict":
+        return {unpacked(key, held): unpacked(of, held) for key, of in items}
+    if tag == "bytes":
+        return str(items[0]).encode("latin-1")
+    return complex(*items) if tag == "complex" else held(items[0])
+
+
+def serve(channel: socket.socket, names: dict[str, Any]) -> None:
+    """Answer calls until the other side is gone."""
+    objects: list[Any] = []
+
+    def keep(value: Any) -> int:
+        objects.append(value)
+        return len(objects) - 1
+
+    def answer(asked: Any) -> Any:
+        target, attribute, given = asked
+        found = names[target] if isinstance(target, str) else objects[target]
+        for name in attribute:
+            found = getattr(found, name)
+        if given is None:
+            return [packed(found, keep), []]
+        args, kwargs = unpacked(given, objects.__getitem__)
+        return [packed(found(*args, **kwargs), keep), [packed(arg, keep) for arg in args]]
+
+    while True:
+        try:
+            asked = receive(channel)
+        except EOFError:
+            return
+        found = attempt(partial(answer, asked))
+        send(channel, {"raised": [found.kind, found.reason]} if isinstance(found, Fault) else {"gave": found})
+
+
+class Remote:
+    """Something that stays in the other process: it can be called and looked into."""
+
+    def __init__(self, ask: Ask, target: str | int, attribute: tuple[str, ...] = ()) -> None:
+        self._ask, self._target, self._attribute = ask, target, attribute
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        given = packed([args, kwargs], _held)
+        found, after = self._ask([self._target, self._attribute, given])
+        for arg, now in zip(args, after, strict=True):  # a function may change a list that it is given
+            if isinstance(arg, list | set | dict) and not isinstance(now, Remote):
+                arg.clear()
+                arg.update(now) if isinstance(arg, set | dict) else arg.extend(now)
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._ask([self._target, (*self._attribute, name), None])[0]
+
+    def __len__(self) -> int:
+        return int(Remote(self._ask, self._target, (*self._attribute, "__len__"))())
+
+    def __getitem__(self, key: Any) -> Any:
+        return Remote(self._ask, self._target, (*self._attribute, "__getitem__"))(key)
+
+    def __str__(self) -> str:
+        return str(Remote(self._ask, self._target, (*self._attribute, "__str__"))())
+
+
+def _held(value: Any) -> Any:
+    """What is sent back must have come from there."""
+    if isinstance(value, Remote) and isinstance(value._target, int) and not value._attribute:
+        return value._target
+    raise TypeError(f"a {type(value).__name__} cannot be given to the other process")
+
+
+def asking(channel: socket.socket) -> Ask:
+    """How the other side is asked; what it raises is raised here, where it is an error that Python knows."""
+
+    def ask(asked: Any) -> tuple[Any, list[Any]]:
+        send(channel, asked)
+        answer = receive(channel)
+        if "raised" in answer:
+            kind, text = answer["raised"]
+            known = vars(builtins).get(kind)
+            if isinstance(known, type) and issubclass(known, Exception) and known not in _PICKY:
+                raise known(text)
+            raise RuntimeError(text)
+        found, after = answer["gave"]
+        made: Callable[[Any], Any] = partial(Remote, ask)
+        return unpacked(found, made), [unpacked(arg, made) for arg in after]
+
+    return ask

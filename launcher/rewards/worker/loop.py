@@ -1,0 +1,72 @@
+"""One process beside training: `python -m launcher.rewards.worker.loop KIND DESCRIPTOR`.
+
+It loads `inside/KIND.py` with the settings that come first through the socket, says that it is ready, and then answers
+one request after the other. What it prints goes nowhere. It dies with the process that started it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from launcher.core.user_code import Fault, attempt
+from launcher.rewards.worker.frames import receive, send
+
+
+def main() -> None:
+    kind, channel = sys.argv[1], socket.socket(fileno=int(sys.argv[2]))
+    channel.set_inheritable(False)
+    die_with_parent()
+    settings = receive(channel)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if settings.get("memory_bytes"):
+        resource.setrlimit(resource.RLIMIT_AS, (settings["memory_bytes"],) * 2)
+    file = settings.get("path", "")
+    made = attempt(lambda: load(kind, settings), file)
+    send(channel, {"fault": made.reason} if isinstance(made, Fault) else {})
+    if not isinstance(made, Fault):
+        serve(channel, made, file)
+
+
+def load(kind: str, settings: dict[str, Any]) -> Callable[[Any], Any]:
+    made: Callable[[Any], Any] = importlib.import_module(f"launcher.rewards.worker.{kind}").load(settings)
+    return made
+
+
+def serve(channel: socket.socket, work: Callable[[Any], Any], file: str) -> None:
+    me = os.getpid()
+    while True:
+        try:
+            request = receive(channel)
+        except EOFError:
+            return
+        found = attempt(partial(work, request), file)
+        if os.getpid() != me:  # what was called has forked, and its child comes back here, too
+            os._exit(0)
+        send(channel, {"fault": found.reason} if isinstance(found, Fault) else {"value": found})
+
+
+def die_with_parent() -> None:
+    """Standard input is a pipe whose other end only our parent holds; when it is gone, the system kills our group.
+
+    What is run here may hold the interpreter for ever, so no thread of ours could see to that.
+    """
+    lifeline = os.dup(0)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    if sys.platform == "linux":
+        fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpid())
+        fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+if __name__ == "__main__":
+    main()

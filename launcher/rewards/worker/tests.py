@@ -1,0 +1,97 @@
+"""Tests at work, in a process of their own: they call the code that they test in another one, and say what passed."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib
+import json
+import os
+import socket
+import sys
+import typing
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from launcher.core.user_code import Fault, attempt
+from launcher.rewards.worker.calls import Ask, asking
+
+
+def run(tests: dict[str, Any], channel: socket.socket, report: int) -> None:
+    """Write a `1` or a `0` to `report` for each test, as it is done."""
+    sys.set_int_max_str_digits(0)
+    ask = asking(channel)
+    for passed in _calls(tests, ask) if "calls" in tests else _statements(tests["text"], ask):
+        os.write(report, b"1" if passed else b"0")
+
+
+def _calls(tests: dict[str, Any], ask: Ask) -> Iterator[bool]:
+    for args, expected in tests["calls"]:
+        found = attempt(partial(_called, tests["name"], ask, args))
+        alone = isinstance(expected, list) and len(expected) == 1  # some data sets wrap each result in a list
+        yield not isinstance(found, Fault) and (_equal(found, expected) or (alone and _equal(found, expected[0])))
+
+
+def _called(name: str, ask: Ask, args: list[Any]) -> Any:
+    """What the function gives, or the method of a new object of the class Solution."""
+    found = attempt(partial(ask, [name, (), None]))
+    function = getattr(ask(["Solution", (), None])[0](), name) if isinstance(found, Fault) else found[0]
+    return function(*args)
+
+
+def _equal(found: Any, expected: Any) -> bool:
+    """As JSON has it: tuples are lists, and floats need not agree in their last digits."""
+    if isinstance(found, float) or isinstance(expected, float):
+        numbers = all(isinstance(x, int | float) for x in (found, expected))
+        return numbers and abs(found - expected) <= 1e-6 * max(1.0, abs(expected))
+    if isinstance(found, list | tuple) and isinstance(expected, list):
+        return len(found) == len(expected) and all(map(_equal, found, expected))
+    if isinstance(found, dict) and isinstance(expected, dict):
+        found = {key if isinstance(key, str) else json.dumps(key): of for key, of in found.items()}
+        return found.keys() == expected.keys() and all(_equal(found[key], expected[key]) for key in found)
+    return type(found) is type(expected) and bool(found == expected)
+
+
+def counted(node: ast.stmt) -> bool:
+    """Whether a statement is a test; what is defined or imported around it is none."""
+    return isinstance(node, ast.Assert) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call))
+
+
+def _statements(text: str, ask: Ask) -> Iterator[bool]:
+    tree = ast.parse(text)
+    names: dict[str, Any] = {"__name__": "tests"}
+    looked_into = {node.value.id for node in ast.walk(tree)
+                   if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)}  # fmt: skip
+    for name in sorted(_free(tree)):
+        library = name in sys.stdlib_module_names and name in looked_into
+        found = attempt(partial(importlib.import_module, name) if library else partial(_found, name, ask))
+        if not isinstance(found, Fault):
+            names[name] = found
+    for node in tree.body:
+        done = attempt(partial(_do, node, names))
+        if counted(node):
+            yield not isinstance(done, Fault)
+
+
+def _do(node: ast.stmt, names: dict[str, Any]) -> None:
+    exec(compile(ast.Module([node], []), "tests", "exec"), names)
+
+
+def _free(tree: ast.AST) -> set[str]:
+    """Names that the tests use and do not make."""
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    made = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
+            made.add(node.name)
+        elif isinstance(node, ast.arg):
+            made.add(node.arg)
+        elif isinstance(node, ast.alias):
+            made.add(node.asname or node.name.partition(".")[0])
+    return {node.id for node in names} - made - set(vars(builtins))
+
+
+def _found(name: str, ask: Ask) -> Any:
+    """What the code under test calls so. A library is never taken from there: it could say what it likes."""
+    return getattr(typing, name) if name in typing.__all__ else ask([name, (), None])[0]

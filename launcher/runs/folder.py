@@ -1,0 +1,266 @@
+"""A run's folder: where each thing lies, who may write it, and what its events have to be after a kill.
+
+runs/<project>/<experiment>/  spec.yaml words.txt lock.json events.jsonl console.log checkpoints/ logs/attempt_N/
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import socket
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from launcher.core import machine
+from launcher.core.bounded_parse import json_of
+from launcher.core.checkpoints import step_of
+from launcher.core.events import KEPT, OURS, Event, Step, events_of, readable, to_line
+from launcher.core.files import write_whole
+from launcher.core.problems import Problems
+from launcher.core.state import RunState, after
+from launcher.monitor.console import console_lines
+
+_ATTEMPT = re.compile(r"attempt_[1-9][0-9]*")
+LOCK_WAIT_S = 10.0  # processes of a killed run end within moments; until then they hold the lock
+
+
+@dataclass(frozen=True)
+class Folder:
+    path: Path
+
+    @property
+    def spec(self) -> Path:
+        return self.path / "spec.yaml"
+
+    @property
+    def words(self) -> Path:
+        return self.path / "words.txt"
+
+    @property
+    def events(self) -> Path:
+        return self.path / "events.jsonl"
+
+    @property
+    def console(self) -> Path:
+        return self.path / "console.log"
+
+    @property
+    def refused(self) -> Path:
+        return self.path / "refused.jsonl"
+
+    @property
+    def detached(self) -> Path:
+        """What `rlrun train -d` said where nobody was to see it."""
+        return self.path / "detached.log"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def name(self) -> str:
+        """project/experiment"""
+        return f"{self.path.parent.name}/{self.path.name}"
+
+    def led_away(self) -> str:
+        """Why a new run must not be made here; empty where it may. The folder that holds all runs may be a link."""
+        links = [path for path in (self.path.parent, self.path) if path.is_symlink()]
+        return (
+            f"trainer.run_root: {links[0]} is a link to elsewhere; a run_root where it leads would do" if links else ""
+        )
+
+    def check(self) -> None:
+        """Raises `Problems` where what is written here would land elsewhere: a copied folder may hold links."""
+        names = (
+            ".lock", "spec.yaml", "words.txt", "lock.json", "events.jsonl", "console.log", "refused.jsonl",
+            "detached.log", "logs",
+        )  # fmt: skip
+        if found := [name for name in names if (self.path / name).is_symlink()]:
+            raise Problems(
+                [f"{self.path / name}: is a link; what it leads to, in its place, would do" for name in found]
+            )
+
+    def attempts(self) -> list[Path]:
+        """Folders of the process logs, first attempt first."""
+        found = [path for path in (self.path / "logs").glob("attempt_*") if _ATTEMPT.fullmatch(path.name)]
+        return sorted(found, key=_number_of)
+
+    @property
+    def next_attempt(self) -> int:
+        before = self.attempts()
+        return _number_of(before[-1]) + 1 if before else 1
+
+    def new_attempt(self) -> Path:
+        logs = self.path / "logs" / f"attempt_{self.next_attempt}"
+        logs.parent.mkdir(mode=0o700, exist_ok=True)
+        logs.mkdir(mode=0o700)
+        return logs
+
+    def began(self) -> bool:
+        """Whether anything was trained here that a new run must not overwrite."""
+        return any(self.checkpoints.glob("step_*")) or any(isinstance(e, Step) for e in events_of(self.events))
+
+
+def _number_of(attempt: Path) -> int:
+    return int(attempt.name.removeprefix("attempt_"))
+
+
+class Lock:
+    """One writer for a run. Held by every process that was started with it, until the last one ends.
+
+    The file names the holder, so that `rlrun stop` finds it and a refusal can say who it is.
+    """
+
+    def __init__(self, folder: Folder, wait_s: float = LOCK_WAIT_S) -> None:
+        self.descriptor = os.open(folder.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        give_up = time.monotonic() + wait_s
+        while not self._taken():
+            if time.monotonic() > give_up or writer_lives(folder):
+                os.close(self.descriptor)
+                raise Problems([held(folder)])
+            time.sleep(0.1)
+        os.ftruncate(self.descriptor, 0)
+        os.pwrite(self.descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
+
+    def _taken(self) -> bool:
+        try:
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.descriptor)
+
+
+def holder(folder: Folder) -> dict[str, int | str] | None:
+    """Process id and host of the run's writer; None when nobody writes it."""
+    try:
+        descriptor = os.open(folder.path / ".lock", os.O_RDONLY | os.O_NONBLOCK)  # a pipe would be waited for
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        text = os.pread(descriptor, 4096, 0)
+        return json_of(text) if text else {}
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def writer_lives(folder: Folder) -> bool:
+    """Whether the lock's holder itself runs here, not only processes that it left behind."""
+    who = holder(folder)
+    return who is not None and who.get("host") == socket.gethostname() and machine.lives(int(who["pid"]))
+
+
+def holder_words(folder: Folder) -> str:
+    who = holder(folder) or {}
+    return f"process {who.get('pid', '?')} on {who.get('host', 'another host')}"
+
+
+def held(folder: Folder) -> str:
+    """Why nobody else may write it now."""
+    return f"{folder.name}: is being written by {holder_words(folder)}; rlrun stop {folder.path} would end it"
+
+
+def take(root: Path, project: str, experiment: str) -> tuple[Folder, Lock]:
+    """The folder of a new run, locked. Raises `Problems` where a run of that name has been trained."""
+    folder = Folder(root / project / experiment)
+    if led := folder.led_away():
+        raise Problems([led])
+    folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.check()
+    lock = Lock(folder)
+    if folder.began():
+        with lock:
+            raise Problems(
+                [
+                    f"trainer.experiment_name: {folder.path} is there already; another name, or"
+                    f" rlrun train --resume {folder.path}, would do"
+                ]
+            )
+    return folder, lock
+
+
+def free_name(root: Path, project: str, label: str) -> str:
+    """`label-1`, or with the next number that no folder has."""
+    taken = {path.name for path in (root / project).glob(f"{label}-*")}
+    number = 1
+    while f"{label}-{number}" in taken:
+        number += 1
+    return f"{label}-{number}"
+
+
+def rewind(folder: Folder, told: list[str], checkpoint: Path | None) -> None:
+    """Bring events.jsonl and console.log to where `checkpoint` (None: the beginning) was taken.
+
+    `told` are all event lines of earlier attempts, in order. What followed the checkpoint is done again, so it is set
+    aside, and the log reads as if the run had never been broken but for what became of its processes (`KEPT`).
+    """
+    cut = _cut(told, step_of(checkpoint)) if checkpoint else 0
+    kept, undone = list[str](), list[str]()
+    for line in told[cut:]:
+        (kept if isinstance(readable(line), KEPT) else undone).append(line)
+    if undone and folder.attempts():
+        write_whole(folder.attempts()[-1] / "undone.jsonl", "".join(line + "\n" for line in undone))
+    write_whole(folder.events, "".join(line + "\n" for line in [*told[:cut], *kept]))
+    state, shown = RunState(), list[str]()
+    for event in events_of(folder.events):
+        state = after(state, event)
+        shown += console_lines(event, state)
+    write_whole(folder.console, "".join(line + "\n" for line in shown))
+
+
+def _cut(told: list[str], last: int) -> int:
+    """How many lines were told until step `last` was done."""
+    done = 0
+    for place, line in enumerate(told, 1):
+        event = readable(line)
+        if isinstance(event, Step) and event.step > last:
+            break
+        if isinstance(event, Step):
+            done = place
+    return done
+
+
+def told_by(folder: Folder, read: Callable[[str], Iterable[Event]]) -> list[str]:
+    """All event lines of the run, also those that its last process told after nobody listened any more.
+
+    events.jsonl holds what was written down; `read` turns the lines of the last attempt's rank 0 into events.
+    """
+    lines = written(folder)
+    attempts = folder.attempts()
+    log = attempts[-1] / "rank-0.log" if attempts else None
+    start = attempts[-1] / "events_before" if attempts else None
+    if log is None or start is None or not log.exists() or not start.exists():
+        return lines
+    before = int(start.read_text().strip() or 0)
+    with log.open("rb") as said:
+        heard = [
+            to_line(event)
+            for line in said
+            if line.endswith(b"\n")
+            for event in read(line.decode("utf-8", "replace").rstrip("\n"))
+        ]
+    return [*lines, *heard[max(heard_of(lines) - before, 0) :]]  # what was written down is never doubted
+
+
+def written(folder: Folder) -> list[str]:
+    """The whole lines of its log; a half-written one counts as never written."""
+    text = folder.events.read_text(encoding="utf-8", errors="replace") if folder.events.exists() else ""
+    return text.split("\n")[:-1]  # a text may hold what Python takes for the end of a line
+
+
+def heard_of(lines: Iterable[str]) -> int:
+    """How many event lines came from a process, and not from the launcher itself."""
+    return sum(not isinstance(readable(line), OURS) for line in lines)

@@ -1,0 +1,135 @@
+"""A run's checkpoints, as a person asks for them: which there are, and which is best."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from yaml import YAMLError
+
+from launcher.core import checkpoints
+from launcher.core.bounded_parse import yaml_of
+from launcher.core.events import Saved, Step, events_of
+from launcher.core.metrics import grade, held_out_score, main_score, validation
+from launcher.core.problems import Problems, nearest, shown
+from launcher.runs.folder import Folder
+
+
+@dataclass(frozen=True)
+class Kept:
+    """One checkpoint."""
+
+    step: int
+    path: Path
+    at: float
+    """When it was written, in Unix seconds."""
+    bytes: int
+    faults: tuple[str, ...] | None
+    """What is wrong with it; None where nobody looked."""
+    metrics: Mapping[str, float]
+    """What validation measured of it, and the step's score in training."""
+    judged: tuple[str, float] | None
+    """The metric that says how good it is; None where its step was not validated."""
+    newest: bool = False
+    """The newest that verifies: the one that training goes on from."""
+    best: bool = False
+    """The best that verifies."""
+
+
+def kept(folder: Folder, metric: str | None = None, *, verify: bool = True) -> list[Kept]:
+    """All checkpoints, the newest first. The best is that by `metric`, by default the run's own.
+
+    Raises `Problems` where no checkpoint has that metric. With `verify` false nothing is hashed, and newest and best
+    are those that would be if all verify.
+    """
+    found = _found(folder, verify)
+    wanted = metric or own_metric(folder)
+    measured = sorted({name for one in found for name in validation(one.metrics)})
+    if metric and found and metric not in measured:
+        raise Problems([f"--metric: no checkpoint has {shown(metric)}; {nearest(metric, measured)}"])
+    found = [replace(one, judged=_judged(one, wanted)) for one in found]
+    good = [one for one in found if not one.faults]
+    grades = {one.step: grade(validation(one.metrics), wanted) for one in good}
+    ranked = sorted((value, step) for step, value in grades.items() if value is not None)
+    newest, best = good[0].step if good else None, ranked[-1][1] if ranked else None
+    return [replace(one, newest=one.step == newest, best=one.step == best) for one in found]
+
+
+def best(folder: Folder, metric: str | None = None) -> Kept:
+    """The best checkpoint that verifies. Raises `Problems` where there is none."""
+    found = kept(folder, metric)
+    chosen = next((one for one in found if one.best), None)
+    if chosen is None:
+        wrong = [f"{folder.name}/checkpoints/{fault}" for one in found for fault in one.faults or ()]
+        measured = any(validation(one.metrics) for one in found)
+        why = f"no checkpoint that verifies has {own_metric(folder) or 'a score'}" if measured else "none was validated"
+        raise Problems([f"{folder.name}: {why}; trainer.test_freq that divides trainer.save_freq would do", *wrong])
+    return chosen
+
+
+def newest(folder: Folder) -> Kept:
+    """The newest checkpoint that verifies. Raises `Problems` where there is none."""
+    found, faults = checkpoints.newest_verified(folder.checkpoints)
+    if found is None:
+        raise Problems([f"{folder.name}: has no checkpoint that verifies; a run that saved one would do", *faults])
+    return _at(folder, found)
+
+
+def of_step(folder: Folder, step: int) -> Kept:
+    """The checkpoint of a step. Raises `Problems` where there is none or it does not verify."""
+    path = folder.checkpoints / checkpoints.name_of(step)
+    every = checkpoints.newest_first(folder.checkpoints)
+    if path not in every:
+        there = ", ".join(str(checkpoints.step_of(one)) for one in reversed(every)) or "none"
+        raise Problems([f"--step: {folder.name} has no checkpoint of step {step}; it has {there}"])
+    if faults := checkpoints.faults(path):
+        raise Problems([f"--step: the checkpoint of step {step} does not verify; another would do", *faults])
+    return _at(folder, path)
+
+
+def own_metric(folder: Folder) -> str | None:
+    """What the run itself judges its checkpoints by (trainer.best_metric), read from any version's spec."""
+    try:
+        node = yaml_of(folder.spec.read_bytes())
+        found = node["trainer"]["best_metric"]
+    except (OSError, ValueError, YAMLError, KeyError, TypeError):
+        return None
+    return found if isinstance(found, str) else None
+
+
+def _at(folder: Folder, path: Path) -> Kept:
+    found = next(one for one in _found(folder, verify=False) if one.path == path)
+    return replace(found, faults=(), judged=_judged(found, own_metric(folder)))
+
+
+def _found(folder: Folder, verify: bool) -> list[Kept]:
+    steps: dict[int, Mapping[str, float]] = {}
+    saved: dict[int, float] = {}
+    for event in events_of(folder.events):
+        if isinstance(event, Step):
+            steps[event.step] = event.metrics
+        elif isinstance(event, Saved):
+            saved[event.step] = event.at
+    found = []
+    for path in checkpoints.newest_first(folder.checkpoints):
+        step = checkpoints.step_of(path)
+        measured = checkpoints.validated(path) or validation(steps.get(step, {}))
+        score = main_score(steps.get(step, {}))
+        files = [file.stat() for file in path.rglob("*") if file.is_file()]
+        written = max((file.st_mtime for file in files), default=path.stat().st_mtime)
+        found.append(
+            Kept(
+                step=step, path=path, at=saved.get(step, written), bytes=sum(file.st_size for file in files),
+                faults=tuple(checkpoints.faults(path)) if verify else None,
+                metrics={**measured, **({score[0]: score[1]} if score else {})}, judged=None,
+            )
+        )  # fmt: skip
+    return found
+
+
+def _judged(one: Kept, wanted: str | None) -> tuple[str, float] | None:
+    measured = validation(one.metrics)
+    if wanted is None:
+        return held_out_score(measured)
+    return (wanted, measured[wanted]) if wanted in measured else None

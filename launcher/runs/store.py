@@ -1,0 +1,173 @@
+"""Runs on disk: find them, and see each as its state, once or as it changes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from launcher.clusters import slurm
+from launcher.core.events import Event, events_of, read
+from launcher.core.problems import Problems, nearest, shown
+from launcher.core.state import RunState, Show, after, fold
+from launcher.runs import stop_requests
+from launcher.runs.folder import Folder, holder
+
+LOOK_S = 0.3  # between two pictures of a run that is watched
+
+
+@dataclass(frozen=True)
+class Run:
+    folder: Folder
+    state: RunState
+
+
+def every(root: Path) -> Iterator[Run]:
+    """All runs below `root`, the one that wrote last first."""
+    folders = [Folder(path.parent) for path in root.glob("*/*/spec.yaml")]
+    for folder in sorted(folders, key=_last_write, reverse=True):
+        yield see(folder)
+
+
+def _last_write(folder: Folder) -> float:
+    file = folder.events if folder.events.exists() else folder.spec
+    return file.stat().st_mtime
+
+
+def see(folder: Folder) -> Run:
+    """A run as its events tell it. One that tells of no end and has no writer was killed."""
+    lives = holder(folder) is not None  # asked first: a writer that has gone has written everything
+    return Run(folder, _judged(folder, fold(events_of(folder.events)), lives))
+
+
+def _judged(folder: Folder, state: RunState, lives: bool) -> RunState:
+    if lives or state.status in ("finished", "failed"):
+        return state
+    if waits := queued(folder):
+        return replace(state, status="waiting", phase="", why=waits)
+    if state.status == "stopped":
+        return state
+    return replace(state, status="failed", phase="", why=state.why or "its processes are gone; --resume goes on")
+
+
+class Reader:
+    """A run's events as they come. One that goes on has its log cut first, which makes that another file: it is read
+    from the beginning."""
+
+    def __init__(self, events: Path) -> None:
+        self._events = events
+        self.state, self._offset, self._of = RunState(), 0, 0
+
+    def look(self) -> RunState:
+        """The state that all events make by now."""
+        for _ in self.news():
+            pass
+        return self.state
+
+    def news(self) -> Iterator[Event]:
+        """The events that came since, each once it is part of the state."""
+        try:
+            found = self._events.stat()
+            if found.st_ino != self._of or found.st_size < self._offset:
+                self.state, self._offset, self._of = RunState(), 0, found.st_ino
+            for event, offset in read(self._events, self._offset):
+                self.state, self._offset = after(self.state, event), offset
+                yield event
+        except FileNotFoundError:  # not begun yet
+            pass
+
+
+def watch(folder: Folder, show: Show) -> None:
+    """Show a run again and again until nobody writes it any more, nor will."""
+    reader = Reader(folder.events)
+    while True:
+        lives = holder(folder) is not None  # asked first, as in `see`
+        state = _judged(folder, reader.look(), lives)
+        show(state, [], [])
+        if not lives and state.status != "waiting":
+            return
+        time.sleep(LOOK_S)
+
+
+def queued(folder: Folder) -> str:
+    """Of a run that was handed over to a queue, how it stands there; empty where it has left it."""
+    job = slurm.job_of(folder.path)
+    try:
+        standing = job.standing() if job else ""
+    except Problems:  # the queue does not answer now
+        standing = "in a queue that does not answer"
+    return f"{job.name}, {standing}" if job and standing else ""
+
+
+def find(name: str, root: Path) -> Folder:
+    """The run meant by a folder's path, `project/experiment`, or an experiment's name that is unique."""
+    if found := named(name, root):
+        return found
+    known = sorted(f"{path.parent.parent.name}/{path.parent.name}" for path in root.glob("*/*/spec.yaml"))
+    raise Problems([f"{shown(name)}: no run of that name in {root}; {nearest(name, known)}"])
+
+
+def named(name: str, root: Path, holds: str = "spec.yaml") -> Folder | None:
+    """The folder of that name with a file `holds`. Raises `Problems` where several have the name."""
+    for path in (Path(name), root / name):
+        if found := _at(path, holds):
+            return found
+    known = {f"{path.parent.parent.name}/{path.parent.name}": path.parent for path in root.glob(f"*/*/{holds}")}
+    same = [full for full in known if full.partition("/")[2] == name]
+    if len(same) > 1:
+        raise Problems([f"{shown(name)}: is the name of {len(same)} runs; {' or '.join(sorted(same))} would do"])
+    return Folder(known[same[0]]) if same else None
+
+
+def _at(path: Path, holds: str) -> Folder | None:
+    try:
+        path = path.expanduser()
+        if not (path / holds).is_file():
+            return None
+    except (OSError, RuntimeError):  # longer than a name may be, or the home of nobody
+        return None
+    return Folder(path if path.name and ".." not in path.parts else path.resolve())  # `.` has no name to show
+
+
+def stop(folder: Folder, *, now: bool, wait_s: float = 60.0) -> str:
+    """Ask the run to save and end (`now`: not to wait for that); what became of it. From another host, too."""
+    if (job := slurm.job_of(folder.path)) and job.standing():
+        return _stop_queued(job, now, wait_s)
+    who = holder(folder)
+    if who is None:
+        return "was not running"
+    if who.get("host") == socket.gethostname():
+        _signal(int(who["pid"]), folder, now)
+    else:
+        stop_requests.ask(folder, "now" if now else "save")
+    give_up = time.monotonic() + wait_s
+    while holder(folder) is not None:
+        if time.monotonic() > give_up:
+            return f"was asked to stop and is still saving after {wait_s:.0f} s; rlrun stop --now does not wait"
+        time.sleep(0.1)
+    stop_requests.withdraw(folder)  # it ended before it looked
+    return "stopped"
+
+
+def _signal(pid: int, folder: Folder, now: bool) -> None:
+    with suppress(ProcessLookupError):  # killed already, and what it left ends by itself
+        os.kill(pid, signal.SIGTERM)
+        if now:
+            time.sleep(0.2)
+            if holder(folder) is not None:
+                os.kill(pid, signal.SIGTERM)
+
+
+def _stop_queued(job: slurm.SlurmJob, now: bool, wait_s: float) -> str:
+    job.stop(now)
+    give_up = time.monotonic() + wait_s
+    while standing := job.standing():
+        if time.monotonic() > give_up:
+            return f"was asked to stop and is still {standing} as {job.name}; rlrun stop --now does not wait"
+        time.sleep(1)
+    return f"stopped, and {job.name} has left the queue"

@@ -1,0 +1,188 @@
+"""Rows of a dataset as token ids."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from jinja2 import TemplateError
+from transformers import PreTrainedTokenizerFast
+
+from launcher.core.problems import said
+from launcher.spec.data import Dataset, Message, Refused, Row, Text
+
+NO_TEMPLATE = "is a conversation, and the tokenizer has no chat template; a text prompt would do"
+
+
+class Unwritable(ValueError):
+    """Why a row cannot be written for this model."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Token ids of one row. `mask` is 1 on the tokens to be imitated; a prompt has none."""
+
+    row: int  # its place among the rows that were read: names its random stream
+    ids: list[int]
+    mask: list[int]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two answers to one prompt, with their prompt."""
+
+    row: int
+    chosen: Tokens
+    rejected: Tokens
+
+
+class Encoder:
+    """Writes rows with the tokenizer's chat template where it has one, as plain text otherwise."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, data: Dataset) -> None:
+        self.tokenizer, self.data = tokenizer, data
+        self.templated = data.chat_template == "auto" and tokenizer.chat_template is not None
+
+    def prompt(self, number: int, row: Row) -> Tokens | Refused:
+        """What the policy reads before it answers."""
+        try:
+            ids = self._opening(row.prompt)
+        except Unwritable as error:
+            return self._refuse(row, str(error))
+        if not ids:
+            return self._refuse(row, "prompt has no tokens")
+        cut = self._cut_prompt(ids)
+        return self._refuse_long(row, "prompt", len(ids)) if cut is None else Tokens(number, cut, [])
+
+    def demonstration(self, number: int, row: Row) -> Tokens | Refused:
+        """Prompt and answer, the answer's tokens and its end marked."""
+        prompt, response = answered(row)
+        try:
+            if response is None:
+                ids, mask = self._conversation(_turns(row.prompt))
+            else:
+                opening, answer = self._opening(prompt), self._closing(prompt, response)
+                ids, mask = opening + answer, [0] * len(opening) + [1] * len(answer)
+        except Unwritable as error:
+            return self._refuse(row, str(error))
+        return self._limited(row, Tokens(number, ids, mask))
+
+    def pair(self, number: int, row: Row) -> Pair | Refused:
+        """The chosen and the rejected answer, each as a demonstration."""
+        chosen = self.demonstration(number, row)
+        if isinstance(chosen, Refused):
+            return chosen
+        rejected = self.demonstration(number, replace(row, response=row.rejected))
+        if isinstance(rejected, Refused):
+            return replace(rejected, reason=f"rejected: {rejected.reason}", raw=repr(row))
+        return Pair(number, chosen, rejected)
+
+    def _limited(self, row: Row, tokens: Tokens) -> Tokens | Refused:
+        """The answer is what follows the first imitated token; where it is cut, it loses its end."""
+        opening = tokens.mask.index(1) if 1 in tokens.mask else len(tokens.mask)
+        answer = len(tokens.ids) - opening
+        if opening == 0:
+            return self._refuse(row, "prompt has no tokens")
+        if answer == 0:
+            return self._refuse(row, "answer has no tokens")
+        cut = self._cut_prompt(tokens.ids[:opening])
+        if cut is None:
+            return self._refuse_long(row, "prompt", opening)
+        limit = self.data.max_response_length
+        if answer > limit and self.data.truncation not in ("left", "right"):
+            return self._refuse_long(row, "answer", answer)
+        ids, mask = tokens.ids[opening : opening + limit], tokens.mask[opening : opening + limit]
+        return Tokens(tokens.row, cut + ids, [0] * len(cut) + mask)
+
+    def _cut_prompt(self, ids: list[int]) -> list[int] | None:
+        """The prompt within data.max_prompt_length, cut where data.truncation cuts; None where it is too long."""
+        limit = self.data.max_prompt_length
+        if len(ids) <= limit:
+            return ids
+        return {"left": ids[-limit:], "right": ids[:limit]}.get(self.data.truncation)
+
+    def opening(self, prompt: Text) -> str:
+        """The text that the policy reads before it answers. Raises `Unwritable`."""
+        if self.templated:
+            return self._render(_turns(prompt), open_answer=True)
+        text = alone(prompt)
+        if text is None:
+            raise Unwritable(NO_TEMPLATE)
+        return text
+
+    def _opening(self, prompt: Text) -> list[int]:
+        text = self.opening(prompt)
+        return self._ids(text) if self.templated else self.tokenizer(text).input_ids
+
+    def _closing(self, prompt: Text, response: str) -> list[int]:
+        """The answer's tokens up to the one that ends it."""
+        if not self.templated:
+            return [*self._ids(response), self.tokenizer.eos_token_id]
+        turns = _turns(prompt)
+        before = self._render(turns, open_answer=True)
+        whole = self._render([*turns, {"role": "assistant", "content": response}])
+        if whole.startswith(before):
+            ids = self._ids(whole[len(before) :].rstrip())  # a line's end after the end token is not the answer's
+            return ids if self._ends(ids) else [*ids, self.tokenizer.eos_token_id]
+        return [*self._ids(response), self.tokenizer.eos_token_id]
+
+    def _ends(self, ids: list[int]) -> bool:
+        """Whether the template closes an answer with a token of its own; otherwise no end would be learnt."""
+        return bool(ids) and ids[-1] in self.tokenizer.added_tokens_decoder
+
+    def _conversation(self, turns: list[dict[str, str]]) -> tuple[list[int], list[int]]:
+        """Ids and mask of a conversation whose assistant turns are imitated. Raises `Unwritable`."""
+        if not self.templated:
+            raise Unwritable("is a conversation, and the tokenizer has no chat template; prompt and response would do")
+        whole = self._render(turns)
+        spans = []
+        for place, turn in enumerate(turns):
+            if turn["role"] == "assistant":
+                start, end = self._render(turns[:place], open_answer=True), self._render(turns[: place + 1]).rstrip()
+                if not (whole.startswith(start) and whole.startswith(end)):
+                    raise Unwritable("the chat template rewrites earlier turns; one row for each answer would do")
+                spans.append((len(start), len(end)))
+        encoded = self.tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
+        mask = [int(any(a <= first and last <= b for a, b in spans)) for first, last in encoded["offset_mapping"]]
+        return encoded["input_ids"], mask
+
+    def _render(self, turns: list[dict[str, str]], open_answer: bool = False) -> str:
+        if not turns:
+            raise Unwritable("begins with an answer; a turn before it would do")
+        try:
+            return self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=open_answer)
+        except TemplateError as error:  # some refuse roles, or their order
+            raise Unwritable(f"the chat template refuses it: {said(error)[:200]}") from error
+
+    def _ids(self, text: str) -> list[int]:
+        return self.tokenizer(text, add_special_tokens=False).input_ids
+
+    def _refuse(self, row: Row, reason: str) -> Refused:
+        return Refused(row.where, reason, repr(row))
+
+    def _refuse_long(self, row: Row, what: str, length: int) -> Refused:
+        setting = "max_prompt_length" if what == "prompt" else "max_response_length"
+        limit = self.data.max_prompt_length if what == "prompt" else self.data.max_response_length
+        reason = f"{what} has {length} tokens; data.{setting} is {limit}"
+        return Refused(row.where, reason, repr(row), wanted=self.data.truncation == "filter")
+
+
+def alone(prompt: Text) -> str | None:
+    """The text of a prompt that is one user's turn and nothing else: it needs no template."""
+    if isinstance(prompt, str):
+        return prompt
+    return prompt[0].content if len(prompt) == 1 and prompt[0].role == "user" else None
+
+
+def answered(row: Row) -> tuple[Text, str | None]:
+    """Prompt and answer; of a conversation with one answer, which is its end, too."""
+    if row.response is not None or isinstance(row.prompt, str):
+        return row.prompt, row.response
+    *before, last = row.prompt
+    if last.role != "assistant" or not before or any(turn.role == "assistant" for turn in before):
+        return row.prompt, None
+    return tuple(before), last.content
+
+
+def _turns(prompt: Text) -> list[dict[str, str]]:
+    messages = (Message("user", prompt),) if isinstance(prompt, str) else prompt
+    return [{"role": message.role, "content": message.content} for message in messages]

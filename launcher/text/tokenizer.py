@@ -1,0 +1,75 @@
+"""A model's tokenizer alone. It loads no torch, unless `tokenizer` has to ask which class a model's is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from launcher.core.checkpoints import MANIFEST
+from launcher.core.problems import Problems, said
+from launcher.models.pretrained import Pretrained, weights_of
+from launcher.models.scratch import Scratch
+from launcher.spec.model import Model
+
+FILE = "tokenizer.json"
+
+
+def tokenizer(model: Model) -> PreTrainedTokenizerFast:
+    """The model's tokenizer alone. Raises `Problems` where it cannot be loaded."""
+    if isinstance(model, Scratch):
+        return characters(model.alphabet)
+    assert isinstance(model, Pretrained)
+    path = weights_of(model.path)
+    try:
+        return tokenizer_class(Path(path)).from_pretrained(
+            path, revision=model.revision or "main", trust_remote_code=model.trust_remote_code
+        )
+    except (OSError, ValueError) as error:
+        raise Problems([_fault(path, error)]) from error
+
+
+def light(model: Model) -> PreTrainedTokenizerFast | None:
+    """The same without torch, from a folder's own tokenizer.json: a second instead of four. None where there is none.
+
+    Raises `Problems` where it cannot be read.
+    """
+    if isinstance(model, Scratch):
+        return characters(model.alphabet)
+    assert isinstance(model, Pretrained)
+    folder = Path(weights_of(model.path))
+    if not (folder / FILE).is_file():
+        return None
+    try:
+        return PreTrainedTokenizerFast.from_pretrained(folder)
+    except (OSError, ValueError) as error:
+        raise Problems([_fault(str(folder), error)]) from error
+
+
+def _fault(path: str, error: Exception) -> str:
+    return f"model.path: the tokenizer of {path!r} cannot be loaded: {said(error)}; another copy would do"
+
+
+def tokenizer_class(folder: Path) -> Any:
+    """A checkpoint's tokenizer is taken as it was saved: for some models (qwen2) AutoTokenizer rebuilds another."""
+    ours = (folder.parent / MANIFEST).is_file() and (folder / FILE).is_file()
+    if ours:
+        return PreTrainedTokenizerFast
+    from transformers import AutoTokenizer  # noqa: PLC0415  late: it knows every model, and loads torch
+
+    return AutoTokenizer
+
+
+def characters(alphabet: str) -> PreTrainedTokenizerFast:
+    """A tokenizer with one token for each character."""
+    special = ["<pad>", "<eos>", "<unk>"]
+    vocabulary = {token: number for number, token in enumerate([*special, *alphabet])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"(?m)."), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>",
+        clean_up_tokenization_spaces=False,
+    )  # fmt: skip

@@ -1,0 +1,80 @@
+"""Which algorithm fits what a person has: the answers to three questions become the words to run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Literal, get_args
+
+from launcher.core.problems import Problems, shown
+from launcher.data.formats import to_row
+from launcher.data.rows import Found, read_rows
+from launcher.spec.data import Refused
+
+Have = Literal["answers", "pairs", "prompts", "mixed"]
+Compute = Literal["little", "much"]
+
+LOOKED_AT = 100  # rows of a file
+
+
+@dataclass(frozen=True)
+class Advice:
+    """An algorithm, why it fits, and the words that run it."""
+
+    algorithm: str
+    why: str
+    words: tuple[str, ...]
+
+
+def looked_at(file: str) -> Have:
+    """What the first rows of a file are. Raises `Problems` where they are neither."""
+    rows = list(islice(read_rows(file), LOOKED_AT))
+    found = [row for row in rows if isinstance(row, Found)]
+    if not found:
+        told = f": {rows[0].reason}" if rows and isinstance(rows[0], Refused) else ""
+        raise Problems([f"{file}: holds no row that can be read{told}; JSONL or parquet would do"])
+    paired = sum(any(row.values.get(key) is not None for key in ("chosen", "rejected")) for row in found)
+    if paired:
+        return "pairs" if paired == len(found) else "mixed"
+    marks = ("reward_model", "ground_truth", "self_play")
+    graded = any(row.values.get(key) is not None for row in found for key in marks)
+    kinds = next((kinds for row in found if (kinds := list(_fitting(row)))), [])
+    if not kinds:
+        raise Problems(
+            [f"{found[0].where}: is neither a demonstration, a pair nor a prompt, with the keys"
+             f" {', '.join(sorted(found[0].values))}; prompt and response would do"]
+        )  # fmt: skip
+    return "prompts" if graded or "answers" not in kinds else "answers"
+
+
+def _fitting(row: Found) -> Iterator[Have]:
+    for kind in ("answers", "prompts"):
+        if not isinstance(to_row(row.where, row.values, kind), str):
+            yield kind
+
+
+def advise(have: Have, compute: Compute, model: str, files: str, device: str = "cpu") -> Advice:
+    """First demonstrations, then preferences, then rewards.
+
+    Prompts without answers need a reward: with much compute PPO, whose critic is a second model to train; with
+    little GRPO, which compares answers instead.
+    """
+    for name, value, known in (("have", have, get_args(Have)), ("compute", compute, get_args(Compute))):
+        if value not in known:
+            raise Problems([f"{name}: got {shown(value)}; {', '.join(known)} would do"])
+    common = (f"model.path={model}", "data=files", f"data.train_files={files}", f"hardware={device}")
+    if have == "answers":
+        why = "answers to imitate: supervised fine-tuning comes first, whatever follows"
+        return Advice("sft", why, ("algorithm=sft", "model=hf", *common, "optim.lr=1e-5"))
+    if have == "pairs":
+        why = "chosen and rejected answers: DPO learns from them without a reward model"
+        return Advice("dpo", why, ("algorithm=dpo", "model=hf", *common, "optim.lr=1e-6", "algorithm.beta=0.1"))
+    if have == "mixed":
+        why = "pairs and prompts in one file: the pairs teach as in DPO, the prompts as in GSPO"
+        return Advice("gspo_selfplay", why, ("algorithm=gspo_selfplay", "model=hf", *common, "sampler.n=8"))
+    if compute == "much":
+        why = "prompts with a reward and much compute: PPO trains a critic beside the policy"
+        return Advice("ppo", why, ("algorithm=ppo", "model=hf", *common, "optim.lr=1e-6", "critic.optim.lr=1e-5"))
+    why = "prompts with a reward and little compute: GRPO compares answers and needs no critic"
+    return Advice("grpo", why, ("algorithm=grpo", "model=hf", *common, "optim.lr=1e-6", "sampler.n=8"))

@@ -1,0 +1,186 @@
+"""`rlrun data check`: every row is read as the run would read it, and what would hurt it is named."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, get_args
+
+from launcher.core.files import Log, write_whole
+from launcher.data.quality import Histogram, Seen, histogram, in_both, repeated
+from launcher.data.refused import SHOWN, RefusedLog
+from launcher.spec.algorithm import Kind
+from launcher.spec.data import Dataset, Row, Split, Watch, answer_to, asked
+from launcher.spec.model import Model
+from launcher.spec.reward import Reward
+from launcher.spec.routes import route
+
+_CHUNK = 4096
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was found. `wrong` holds the reasons for which the data should not be trained on; none is a pass."""
+
+    name: str
+    kind: Kind
+    rows: dict[Split, int]
+    refused: int
+    sources: dict[str, int]
+    without_truth: int
+    repeated: int
+    in_both: int
+    unwritable: int
+    unfit: int
+    prompt_tokens: Histogram | None
+    answer_tokens: Histogram | None
+    first: list[str]
+    """The first of all that is named in findings.jsonl, and of the refused rows."""
+    wrong: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        return not self.wrong
+
+
+def check(
+    name: str, data: Dataset, kind: Kind, model: Model | None, out: Path, watch: Watch, reward: Reward | None = None
+) -> Report:
+    """Read every row and write report.json, refused.jsonl and findings.jsonl (each repeated, leaked or overlong row) to
+    `out`. With `model` tokens are counted by its tokenizer and chat template, and what these cannot write is refused;
+    with `reward`, what it could never score. Raises `Problems`."""
+    data = data.as_it_is(watch)
+    out.mkdir(parents=True, exist_ok=True)
+    seen: dict[Split, Seen] = {split: Seen() for split in get_args(Split)}
+    tokens = _Tokens(data, kind, model)
+    findings = _Findings(out / "findings.jsonl")
+    with RefusedLog(out / "refused.jsonl") as log:
+        for split in get_args(Split):
+            sifted = log.sift(data.read(split, kind))
+            while rows := list(islice(sifted, _CHUNK)):
+                for row in rows:
+                    seen[split].add(row, kind)
+                    if reward and asked(row, split, kind) and (unfit := reward.unfit(answer_to(row))):
+                        findings.add("unfit", row.where, unfit)
+                for where, reason, what in tokens.count(rows):
+                    findings.add(what, where, reason)
+    for twice in repeated(seen["train"]):
+        findings.add("repeated", twice.where, f"repeats {twice.first}")
+    for twice in in_both(seen["train"], seen["val"]):
+        findings.add("in both", twice.where, f"its prompt is trained on, too: {twice.first}")
+    findings.close()
+    report = _report(name, data, kind, seen, log, tokens, findings)
+    write_whole(out / "report.json", json.dumps({**asdict(report), "passed": report.passed}, indent=1) + "\n")
+    return report
+
+
+def _report(
+    name: str, data: Dataset, kind: Kind, seen: dict[Split, Seen], log: RefusedLog, tokens: _Tokens, findings: _Findings
+) -> Report:
+    sources: Counter[str] = sum((each.sources for each in seen.values()), Counter())
+    count = findings.counts
+    report = Report(
+        name=name, kind=kind, rows={split: len(each.lines) for split, each in seen.items()}, refused=log.refused,
+        sources=dict(sources.most_common()), without_truth=sum(each.without_truth for each in seen.values()),
+        repeated=count["repeated"], in_both=count["in both"],
+        unwritable=count["unwritable"], unfit=count["unfit"],
+        prompt_tokens=histogram(tokens.prompts, data.max_prompt_length) if tokens.prompts else None,
+        answer_tokens=histogram(tokens.answers, data.max_response_length) if any(tokens.answers) else None,
+        first=[*log.first, *findings.first][:SHOWN],
+    )  # fmt: skip
+    wrong, notes = _verdict(report, data)
+    return replace(report, wrong=wrong, notes=notes)
+
+
+def _verdict(report: Report, data: Dataset) -> tuple[list[str], list[str]]:
+    """What speaks against training on it, and what a person should know."""
+    wrong, notes, total = list[str](), list[str](), sum(report.rows.values()) + report.refused
+    if report.refused:
+        skips = data.on_bad_row == "skip"
+        told = "are left out" if skips else "data.on_bad_row=skip would leave them out"
+        (notes if skips else wrong).append(f"{report.refused:,} of {total:,} rows are bad; {told}")
+    if (rows := report.rows["train"]) < data.train_batch_size:
+        wrong.append(f"{rows:,} rows do not fill data.train_batch_size={data.train_batch_size}; a smaller one would do")
+    for count, told in (
+        (report.unwritable, "rows cannot be written with the model's chat template; another model or form would do"),
+        (report.unfit, "rows can never be scored by the reward; another one would do"),
+    ):
+        if count:
+            (notes if data.on_bad_row == "skip" else wrong).append(f"{count:,} {told}")
+    if report.in_both:
+        wrong.append(f"{report.in_both:,} prompts of val are trained on, too; validation would flatter the model")
+    if report.repeated:
+        wrong.append(f"{report.repeated:,} rows repeat an earlier one; leaving them out would do")
+    for what, lengths in (("prompts", report.prompt_tokens), ("answers", report.answer_tokens)):
+        if lengths and lengths.over:
+            text = f"{lengths.over:,} {what} ({lengths.share_over:.2%}) have more than {lengths.limit} tokens"
+            (wrong if data.truncation == "error" else notes).append(f"{text}; data.truncation={data.truncation}")
+    if report.kind == "prompts" and (unknown := [name for name in report.sources if route(name) is None]):
+        notes.append(
+            f"reward=auto knows no rule for data_source {', '.join(unknown[:5])}; a reward named by hand would do"
+        )
+    if report.kind == "prompts" and report.without_truth:
+        notes.append(f"{report.without_truth:,} rows have no ground truth; a reward that compares would give them 0")
+    return wrong, notes
+
+
+class _Tokens:
+    """Counts tokens chunk by chunk; without a model it counts none."""
+
+    def __init__(self, data: Dataset, kind: Kind, model: Model | None) -> None:
+        self.kind = kind
+        self.limits = data.max_prompt_length, data.max_response_length
+        self.prompts: list[int] = []
+        self.answers: list[int] = []
+        self.lengths: Any = None
+        if model is None:
+            return
+        from launcher.text.encoder import Encoder  # noqa: PLC0415  late, as above
+        from launcher.text.lengths import Lengths  # noqa: PLC0415  late: transformers takes seconds
+        from launcher.text.tokenizer import tokenizer  # noqa: PLC0415  late, as above
+
+        endless = replace(data, max_prompt_length=2**40, max_response_length=2**40)
+        self.lengths = Lengths(Encoder(tokenizer(model), endless))
+
+    def count(self, rows: list[Row]) -> Iterator[tuple[str, str, str]]:
+        """Place, reason and kind of the rows that are too long, or that the model's template cannot write."""
+        if self.lengths is None:
+            return
+        for row, found in zip(rows, self.lengths.of(rows, self.kind), strict=True):
+            if isinstance(found, str):
+                yield row.where, found, "unwritable"
+                continue
+            prompt, answer = found
+            self.prompts.append(prompt)
+            self.answers.append(answer)
+            if prompt > self.limits[0]:
+                yield row.where, f"the prompt has {prompt} tokens", "overlong"
+            if answer > self.limits[1]:
+                yield row.where, f"the answer has {answer} tokens", "overlong"
+
+
+class _Findings:
+    """Rows that can be read and are still worth a look, one line of JSON each. Made only when there is one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.counts, self.first = path, Counter[str](), list[str]()
+        self._log: Log | None = None
+        path.unlink(missing_ok=True)
+
+    def add(self, kind: str, where: str, reason: str) -> None:
+        self.counts[kind] += 1
+        if self.counts[kind] <= 5:
+            self.first.append(f"{where}: {reason}")
+        self._log = self._log or Log.open(self.path)
+        self._log.append(json.dumps({"kind": kind, "where": where, "reason": reason}))
+
+    def close(self) -> None:
+        if self._log:
+            self._log.close()
+            if self._log.refused:
+                raise self._log.refused

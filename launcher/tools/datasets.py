@@ -1,0 +1,151 @@
+"""Datasets by name: a choice of conf/data, a file or pattern, or the id of a dataset on a hub."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from yaml import YAMLError
+
+from launcher.config.resolve import conf_dir, groups, resolve
+from launcher.core.bounded_parse import yaml_of
+from launcher.core.problems import Problems, nearest, said, shown
+from launcher.data.files import Files, expand
+from launcher.data.hub import Hub
+from launcher.data.prepare import every, prepare
+from launcher.data.rows import ENDINGS
+from launcher.hubs.repo import is_id
+from launcher.spec.algorithm import Kind
+from launcher.spec.data import Dataset, Watch
+from launcher.spec.run import RunSpec
+from launcher.tools.advise import looked_at
+
+_ALGORITHMS: dict[Kind, str] = {
+    "answers": "algorithm=sft",
+    "pairs": "algorithm=dpo",
+    "prompts": "algorithm=grpo",
+    "mixed": "algorithm=gspo_selfplay",
+}
+
+
+@dataclass(frozen=True)
+class Known:
+    """A choice of conf/data, and the folders in which it lies prepared."""
+
+    name: str
+    repo: str
+    holds: str
+    format: str
+    prepared: tuple[Path, ...]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A dataset that a person named, and the run whose settings it is looked at with."""
+
+    name: str
+    run: RunSpec
+    has_model: bool
+    """Whether the words choose the model; otherwise no tokens can be counted."""
+    has_reward: bool
+
+    @property
+    def data(self) -> Dataset:
+        return self.run.data
+
+    @property
+    def kind(self) -> Kind:
+        return self.run.algorithm.data
+
+
+def known() -> list[Known]:
+    """Every choice of conf/data, in the order of their names."""
+    lying = list(every())
+    found = []
+    for name in _named():
+        node = yaml_of((conf_dir() / "data" / f"{name}.yaml").read_bytes())
+        repo = str(node.get("repo", ""))
+        where = tuple(folder for folder, of in lying if repo and of.origin.get("repo") == repo)
+        found.append(Known(name, repo, str(node.get("holds", "")), str(node.get("format", "")), where))
+    return found
+
+
+def _named(config_dir: Path | None = None) -> list[str]:
+    """The choices that name a dataset; the others ask which files or repository it is."""
+    return [name for name in groups(config_dir)["data"] if name not in ("files", "hub")]
+
+
+def chosen(what: str, kind: Kind | None, words: Sequence[str], config_dir: Path | None = None) -> Chosen:
+    """The dataset `what` names, with Hydra's `words`, as rows of `kind`; by default those that it holds.
+
+    Raises `Problems`.
+    """
+    named, holds = _words(what, config_dir)
+    has_model = any(word.startswith("model=") for word in words)
+    algorithm = [word for word in words if word.startswith("algorithm=")]
+    if algorithm and kind:
+        raise Problems([f"--for: {kind} and {algorithm[0]} both say what the rows are; one of the two would do"])
+    if not algorithm:
+        kind = kind or holds or _by_format(words) or _looked_at(what)
+        algorithm = [_ALGORITHMS[kind]]
+    rest = [word for word in words if not word.startswith("algorithm=")]
+    endless = [] if has_model else ["model=tiny", f"model.max_position_embeddings={2**40}"]
+    run = resolve([*algorithm, *named, *endless, "sampler.n=8", *rest], config_dir)
+    name = re.sub(r"\.(jsonl?|ndjson|parquet)(\.gz)?$", "", Path(what).name) if named[0] == "data=files" else what
+    has_reward = any(word.startswith("reward=") for word in words)
+    return Chosen(re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "data", run, has_model, has_reward)
+
+
+def _words(what: str, config_dir: Path | None) -> tuple[list[str], Kind | None]:
+    """The words that choose the dataset, and what it holds where its config says so."""
+    names = _named(config_dir)
+    if what in names:
+        places = [folder / "data" / f"{what}.yaml" for folder in (config_dir, conf_dir()) if folder]
+        return [f"data={what}"], _holds(next(place for place in places if place.is_file()))
+    if any(Path(name).is_file() for name in expand(what)):
+        return ["data=files", f"data.train_files={_quoted(what)}"], None
+    if is_id(what) and not what.lower().endswith(ENDINGS):
+        return ["data=hub", f"data.repo={what}"], None
+    raise Problems(
+        [f"{shown(what)}: is no file, no hub id (owner/name), and no choice of data; {nearest(what, names)}"]
+    )
+
+
+def _holds(file: Path) -> Kind:
+    """What a choice of data says that its rows are."""
+    try:
+        node = yaml_of(file.read_bytes())
+        found: Kind = node.get("holds", "prompts")
+    except (OSError, ValueError, YAMLError, AttributeError) as error:
+        raise Problems([f"{file}: cannot be read, {said(error)}; a choice of data would do"]) from error
+    return found
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _by_format(words: Sequence[str]) -> Kind | None:
+    """What rows of a format are taken as where nobody says it."""
+    chosen = next((word.partition("=")[2] for word in words if word.startswith("data.format=")), "")
+    kinds: dict[str, Kind] = {"gsm8k": "prompts", "math": "prompts", "hh": "pairs"}
+    return kinds.get(chosen)
+
+
+def _looked_at(what: str) -> Kind:
+    names = [name for name in expand(what) if Path(name).is_file()]
+    if names:
+        return looked_at(names[0])
+    raise Problems([f"--for: what the rows of {what} are is not known; answers, pairs, prompts or mixed would do"])
+
+
+def made_ready(found: Chosen, watch: Watch, into: Path | None = None) -> Path:
+    """The folder with the dataset's prepared rows. Raises `Problems`."""
+    data = found.data
+    if isinstance(data, Hub):
+        return data.prepare(found.kind, watch, into)
+    if isinstance(data, Files):
+        return prepare(data, found.kind, found.name, watch, into=into)
+    raise Problems([f"{found.name}: is made, not read, so there is nothing to prepare; data={found.name} would do"])

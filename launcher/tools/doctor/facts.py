@@ -1,0 +1,122 @@
+"""What a node says of itself that only means something beside the others: versions, GPUs, folders, addresses."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic.dataclasses import dataclass
+
+import launcher
+from launcher.core import machine
+from launcher.core.check_result import Verdict
+from launcher.tools.doctor.loading import Loaded
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Of one node."""
+
+    python: str
+    packages: dict[str, str | None]
+    code: str
+    """Hash of rlrun's own files: two clones may have one version and other code."""
+    driver: str
+    driver_cuda: str
+    gpus: tuple[str, ...]
+    """Their names, as the driver tells."""
+    usable_gpus: int
+    """Those that torch can use."""
+    torch_cuda: str
+    nccl: str
+    interfaces: dict[str, str]
+    """Which network interface has an address."""
+    ports: tuple[int, int]
+    """Two that were free a moment ago."""
+    tokens: dict[str, str]
+    """What a folder is for, and the file in it that the others look for."""
+
+
+def gathered(loaded: Loaded | None, ports: tuple[int, int], tokens: dict[str, str]) -> Facts:
+    """Of this machine; `loaded` None where torch does not load."""
+    gpus = machine.gpus()
+    return Facts(
+        python=platform.python_version(),
+        packages=machine.packages(),
+        code=code(),
+        driver=gpus.driver,
+        driver_cuda=gpus.cuda,
+        gpus=tuple(gpu.name for gpu in gpus.found),
+        usable_gpus=len(loaded.gpus) if loaded else 0,
+        torch_cuda=(loaded.cuda or "none") if loaded else "not loaded",
+        nccl=(loaded.nccl or "none") if loaded else "not loaded",
+        interfaces=machine.interfaces(),
+        ports=ports,
+        tokens=tokens,
+    )
+
+
+def code() -> str:
+    """Of every Python file of this package, by name and content."""
+    root = Path(launcher.__file__).parent
+    found = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        found.update(f"{path.relative_to(root).as_posix()}\0".encode() + path.read_bytes() + b"\0")
+    return found.hexdigest()[:12]
+
+
+def compared(nodes: Mapping[str, Facts], code_here: str) -> list[Verdict]:
+    """What differs between nodes, by name; one line where nothing does. `code_here` is of the machine that asks."""
+    found = [
+        *_differ("python", {name: facts.python for name, facts in nodes.items()}, "one version on all nodes"),
+        *_codes({name: facts.code for name, facts in nodes.items()} | {"the machine that asks": code_here}),
+    ]
+    packages = sorted({package for facts in nodes.values() for package in facts.packages})
+    for package in packages:
+        if package != "rlrun":
+            came = {name: facts.packages.get(package) or "not installed" for name, facts in nodes.items()}
+            found += _differ(package, came, "one version on all nodes")
+    for what, of in (
+        ("torch's CUDA", {name: facts.torch_cuda for name, facts in nodes.items()}),
+        ("NCCL", {name: facts.nccl for name, facts in nodes.items()}),
+    ):
+        found += _differ(what, of, "one build of torch on all nodes")
+    for what, of in (
+        ("driver", {name: facts.driver or "none" for name, facts in nodes.items()}),
+        ("GPUs", {name: _counted(facts.gpus) for name, facts in nodes.items()}),
+    ):
+        found += _differ(what, of, "nodes of one kind", "WARN")
+    if not found:
+        one = next(iter(nodes.values()))
+        says = f"equal on {len(nodes)} nodes: python {one.python}, torch {one.packages.get('torch')}"
+        return [Verdict("OK", "versions", f"{says}, {len(packages)} packages, rlrun's code, driver and GPUs")]
+    return found
+
+
+def _differ(what: str, of: Mapping[str, str], cure: str, level: str = "FAIL") -> list[Verdict]:
+    if len(set(of.values())) < 2:
+        return []
+    says = "; ".join(f"{value} on {', '.join(names)}" for value, names in _by_value(of).items())
+    return [Verdict("WARN" if level == "WARN" else "FAIL", what, says, f"{cure} would do")]
+
+
+def _codes(of: Mapping[str, str]) -> list[Verdict]:
+    groups = list(_by_value(of).values())
+    if len(groups) < 2:
+        return []
+    says = f"other code on {', '.join(groups[1])} than on {', '.join(groups[0])}"
+    return [Verdict("FAIL", "rlrun", says, "one version, or one commit, on all nodes would do")]
+
+
+def _by_value(of: Mapping[str, str]) -> dict[str, list[str]]:
+    """Names by what they have; what most have first."""
+    found: dict[str, list[str]] = {}
+    for name, value in of.items():
+        found.setdefault(value, []).append(name)
+    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+
+
+def _counted(gpus: tuple[str, ...]) -> str:
+    return " and ".join(f"{gpus.count(name)} {name}" for name in sorted(set(gpus))) or "none"

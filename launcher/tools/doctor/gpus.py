@@ -1,0 +1,163 @@
+"""The GPUs as their driver tells of them, whatever CUDA_VISIBLE_DEVICES says: what is in use, hot, broken or hidden."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pynvml
+
+from launcher.core import machine
+from launcher.core.check_result import Verdict
+
+GB = 1 << 30
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+SLOWED = {
+    pynvml.nvmlClocksEventReasonHwSlowdown: "by its hardware",
+    pynvml.nvmlClocksEventReasonSwThermalSlowdown: "by heat",
+    pynvml.nvmlClocksEventReasonHwThermalSlowdown: "by heat",
+    pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown: "by its power supply",
+}
+
+
+@dataclass(frozen=True)
+class Card:
+    """What one GPU's driver tells beyond its memory; what a card does not tell is none."""
+
+    uuid: str
+    users: tuple[tuple[int, str, int], ...] = ()
+    """Process, its name, and bytes of this GPU that it holds."""
+    uncorrected: int = 0
+    """Memory errors since the driver was loaded that could not be corrected."""
+    remap: bool = False
+    """Rows of memory wait for a reset to be replaced, or could not be."""
+    slowed: str = ""
+    persistent: bool = True
+    """The driver keeps its state while nobody uses the card; otherwise each start waits for it."""
+
+
+def verdicts() -> list[Verdict]:
+    found = machine.gpus()
+    told = [_driver(found), *hidden(os.environ.get(VISIBLE), found, [])]
+    if not found.found:
+        return [verdict for verdict in told if verdict]
+    try:
+        cards = _cards(len(found.found))
+    except pynvml.NVMLError as error:
+        return [
+            Verdict("FAIL", "gpus", f"the driver does not answer: {error}", "nvidia-smi tells more; a restart would do")
+        ]
+    told = [_driver(found), *hidden(os.environ.get(VISIBLE), found, [card.uuid for card in cards])]
+    for gpu, card in zip(found.found, cards, strict=True):
+        told += judged(gpu, card)
+    return [verdict for verdict in told if verdict]
+
+
+def _driver(found: machine.Gpus) -> Verdict | None:
+    if found.trouble:
+        mend = "driver and kernel module of one version (a restart after an update) would do"
+        return Verdict("FAIL", "gpus", f"the driver cannot be asked: {found.trouble}", mend)
+    if found.found:
+        return Verdict("OK", "driver", f"{found.driver}, which runs CUDA up to {found.cuda}")
+    if _on_the_bus():
+        return Verdict("FAIL", "gpus", "an NVIDIA card is in this machine, and no driver", "NVIDIA's driver would do")
+    return Verdict("OK", "gpus", "none: hardware=cpu is what runs here")
+
+
+def _on_the_bus() -> bool:
+    """Whether a display or compute card of NVIDIA (PCI vendor 10de, class 03) is there."""
+    for device in Path("/sys/bus/pci/devices").glob("*"):
+        with suppress(OSError):
+            if (device / "vendor").read_text().strip() == "0x10de" and (device / "class").read_text().startswith(
+                "0x03"
+            ):
+                return True
+    return False
+
+
+def hidden(value: str | None, found: machine.Gpus, uuids: list[str]) -> list[Verdict]:
+    """What CUDA_VISIBLE_DEVICES hides: CUDA sees those before the first word that it does not know, and no more."""
+    if value is None:
+        return []
+    here = len(found.found)
+    if value.strip() in ("", "-1"):
+        says = f"hides {'all ' if here > 1 else ''}{here} GPU{'' if here == 1 else 's'}"
+        return [Verdict("WARN", VISIBLE, says, f"unset {VISIBLE} would do")] if here else []
+    absent = [word for word in (part.strip() for part in value.split(",")) if not _known(word, here, uuids)]
+    if not absent:
+        return [Verdict("OK", VISIBLE, value)]
+    have = f"this machine has {here}, numbered from 0" if here else "this machine has none"
+    mend = f"{VISIBLE}={','.join(map(str, range(here)))}" if here else f"unset {VISIBLE}"
+    return [Verdict("FAIL", VISIBLE, f"names {', '.join(absent)}; {have}", f"{mend} would do")]
+
+
+def _known(word: str, here: int, uuids: list[str]) -> bool:
+    if word.startswith("MIG-"):
+        return here > 0  # which parts a card is split into, only CUDA tells
+    if word.isdigit():
+        return int(word) < here
+    return word.startswith("GPU-") and any(uuid.startswith(word) for uuid in uuids)
+
+
+def judged(gpu: machine.Gpu, card: Card) -> list[Verdict]:
+    """One line of the card's memory, and one for each thing that is wrong with it."""
+    what = f"gpu {gpu.index}"
+    says = f"{gpu.name}, {gpu.free_bytes / GB:.1f} GB free of {gpu.memory_bytes / GB:.1f} GB"
+    found = []
+    if card.users:
+        held = ", ".join(f"{name} (pid {pid}) {held / GB:.1f} GB" for pid, name, held in card.users)
+        found.append(Verdict("WARN", what, f"{says}; held by {held}", "ending them, or another GPU, would do"))
+    else:
+        found.append(Verdict("OK", what, says))
+    if card.uncorrected:
+        says = f"{card.uncorrected} errors of its memory could not be corrected since the driver was loaded"
+        found.append(Verdict("FAIL", what, says, "a reset of the card by its owner, or another, would do"))
+    if card.remap:
+        says = "broken rows of its memory wait to be replaced"
+        found.append(Verdict("WARN", what, says, "a reset of the card by its owner would do"))
+    if card.slowed:
+        found.append(Verdict("WARN", what, f"is slowed down {card.slowed}", "cooling, or its power limit, may do"))
+    if not card.persistent:
+        says = "the driver forgets it when nobody uses it, and each start waits for that"
+        found.append(Verdict("WARN", what, says, "nvidia-smi -pm 1 by root would do"))
+    return found
+
+
+def _cards(count: int) -> list[Card]:
+    """Raises `pynvml.NVMLError` where the driver does not answer."""
+    pynvml.nvmlInit()
+    try:
+        return [_card(pynvml.nvmlDeviceGetHandleByIndex(index)) for index in range(count)]
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _card(handle: object) -> Card:
+    users: tuple[tuple[int, str, int], ...] = ()
+    errors, remap, reasons, persistent = 0, False, 0, True
+    with suppress(pynvml.NVMLError):
+        running = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        users = tuple((one.pid, _name(one.pid), int(one.usedGpuMemory or 0)) for one in running)
+    with suppress(pynvml.NVMLError):  # a card without ECC, as the next
+        kind, since = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
+        errors = int(pynvml.nvmlDeviceGetTotalEccErrors(handle, kind, since))
+    with suppress(pynvml.NVMLError):
+        _, _, pending, failed = pynvml.nvmlDeviceGetRemappedRows(handle)
+        remap = bool(pending or failed)
+    with suppress(pynvml.NVMLError):
+        reasons = int(pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
+    with suppress(pynvml.NVMLError):
+        persistent = bool(pynvml.nvmlDeviceGetPersistenceMode(handle))
+    slowed = " and ".join(sorted({why for bit, why in SLOWED.items() if reasons & bit}))
+    return Card(pynvml.nvmlDeviceGetUUID(handle), users, errors, remap, slowed, persistent)
+
+
+def _name(pid: int) -> str:
+    """A container sees the numbers of its host's processes, but not the processes."""
+    try:
+        return psutil.Process(pid).name()
+    except psutil.Error:
+        return "a process"

@@ -1,0 +1,58 @@
+"""This machine, one thing after another; what is slow runs in processes of its own while the rest is looked at."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from launcher.core import machine
+from launcher.core.check_result import Verdict
+from launcher.preflight.checks import packages
+from launcher.tools.doctor import clock, gpus, loading, network, places, reduce, system, tokens
+
+Tell = Callable[[str], None]
+"""Takes what is under way."""
+
+
+def examined(root: Path, tell: Tell) -> Iterator[Verdict]:
+    """Every line about this machine, as soon as it is known. `root` is the folder that holds runs."""
+    started = loading.Loading()
+    try:
+        tell("looking at this machine")
+        yield from looked(root)
+        tell("loading torch")
+        loaded = started.ended()
+    finally:
+        started.end()
+    if isinstance(loaded, Verdict):
+        yield loaded
+        return
+    yield from loading.verdicts(loaded, machine.gpus())
+    tell("adding numbers by several processes")
+    yield all_reduced(loaded)
+
+
+def looked(root: Path, *, for_ray: bool = False) -> Iterator[Verdict]:
+    """All but torch: what costs less than loading it."""
+    yield from packages.verdicts()
+    yield from gpus.verdicts()
+    yield from system.verdicts(for_ray=for_ray)
+    yield from places.verdicts(root)
+    yield from clock.verdicts()
+    yield from network.verdicts()
+    yield from tokens.verdicts()
+
+
+def all_reduced(loaded: loading.Loaded) -> Verdict:
+    """By NCCL on all GPUs where there are several, otherwise by gloo between two processes."""
+    on_gpus = len(loaded.gpus) > 1 and loaded.nccl is not None
+    if not on_gpus and not loaded.gloo:
+        return Verdict("WARN", reduce.WHAT, "this build of torch has no gloo", "another build of torch would do")
+    count = len(loaded.gpus) if on_gpus else 2
+    lo = "lo" if os.path.exists("/sys/class/net/lo") else ""
+    ranks = reduce.Ranks(
+        first=0, count=count, world=count, backend="nccl" if on_gpus else "gloo", address=machine.LOOPBACK,
+        port=machine.free_ports(1)[0], interface=lo,
+    )  # fmt: skip
+    return reduce.judged(reduce.run(ranks), {}, "NCCL between GPUs" if on_gpus else "gloo on this CPU")

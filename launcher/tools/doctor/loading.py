@@ -1,0 +1,143 @@
+"""Whether torch and its companions load here, and whether torch can use the GPUs; if not, why not."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from tempfile import TemporaryFile
+from typing import IO
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from launcher.core import machine
+from launcher.core.check_result import Verdict
+from launcher.tools.doctor.gpus import VISIBLE
+
+MODULE = "launcher.engines.torch.installed"
+PATIENCE_S = 60.0
+TAIL = 20_000  # bytes of what a process says last
+
+
+@dataclass(frozen=True)
+class Card:
+    """One GPU as torch sees it."""
+
+    name: str
+    capability: str
+    fault: str
+    """Why a product of matrices on it failed; empty where it did not."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What `launcher.engines.torch.installed` says."""
+
+    torch_s: float
+    torch: str
+    cuda: str | None
+    """What torch was built for; None for a CPU build."""
+    cudnn: int | None
+    nccl: str | None
+    gloo: bool
+    why: str
+    """Why CUDA does not start."""
+    gpus: tuple[Card, ...]
+    kernels: tuple[str, ...]
+    broken: dict[str, str]
+    """Other libraries that cannot be loaded, and why."""
+
+
+class Loading:
+    """Loads torch in a process of its own, from the moment this is made."""
+
+    def __init__(self) -> None:
+        self._out, self._err = TemporaryFile(), TemporaryFile()  # noqa: SIM115  # open until it is read
+        words = [sys.executable, "-m", MODULE]
+        self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=self._out, stderr=self._err)
+
+    def ended(self, patience_s: float = PATIENCE_S) -> Loaded | Verdict:
+        """What was found, or why nothing was. Waits at most `patience_s`, and leaves no process behind."""
+        try:
+            code = self._process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            says = f"did not load in {patience_s:g} s"
+            return Verdict("FAIL", "torch", says, "a faster disk, or a driver that answers (nvidia-smi), would do")
+        finally:
+            self.end()
+        try:
+            *_, last = tail(self._out).splitlines() or [""]
+            return TypeAdapter(Loaded).validate_python(json.loads(last))
+        except (ValueError, ValidationError):
+            return Verdict(
+                "FAIL", "torch", f"does not load: {reason(tail(self._err), code)}", "pip install torch would do"
+            )
+
+    def end(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+
+def tail(file: IO[bytes]) -> str:
+    file.seek(max(file.seek(0, os.SEEK_END) - TAIL, 0))
+    return file.read().decode("utf-8", "replace").strip()
+
+
+def reason(said: str, code: int) -> str:
+    """The last line of what a process said, or how it ended."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    if lines:
+        return lines[-1]
+    return f"it was ended by signal {-code}" if code < 0 else f"it ended with {code} and said nothing"
+
+
+def verdicts(loaded: Loaded, found: machine.Gpus) -> list[Verdict]:
+    """Of torch, its GPUs, and of each companion that is broken."""
+    return [_torch(loaded, found), *_cards(loaded.gpus, loaded.kernels), *map(_broken, loaded.broken.items())]
+
+
+def _broken(companion: tuple[str, str]) -> Verdict:
+    module, why = companion
+    package = module.partition(".")[0]
+    return Verdict("FAIL", package, f"does not load: {why}", f"pip install --force-reinstall {package} would do")
+
+
+def _torch(loaded: Loaded, found: machine.Gpus) -> Verdict:
+    build = f"CUDA {loaded.cuda}" if loaded.cuda else "CPU only"
+    says = f"{loaded.torch} ({build}) loads in {loaded.torch_s:.1f} s"
+    if not found.found:
+        return Verdict("OK", "torch", says)
+    here = f"{len(found.found)} GPU{'s' if len(found.found) > 1 else ''}"
+    if not loaded.cuda:
+        mend = f"a build of torch for CUDA {found.cuda} or older would do (pytorch.org tells where)"
+        return Verdict("FAIL", "torch", f"{loaded.torch} is a build for the CPU only, beside {here}", mend)
+    if loaded.gpus:
+        libraries = f"cuDNN {loaded.cudnn}, NCCL {loaded.nccl or 'missing'}"
+        if not loaded.nccl:
+            return Verdict("WARN", "torch", f"{says}; {libraries}", "a build with NCCL would do for several GPUs")
+        return Verdict("OK", "torch", f"{says}, uses {len(loaded.gpus)} of {here}; {libraries}")
+    if _major(loaded.cuda) > _major(found.cuda):
+        says = f"is built for CUDA {loaded.cuda}; driver {found.driver} runs CUDA up to {found.cuda}"
+        return Verdict("FAIL", "torch", says, f"a newer driver, or a build of torch for CUDA {found.cuda}, would do")
+    if os.environ.get(VISIBLE, "0").strip() in ("", "-1"):
+        return Verdict("WARN", "torch", f"{says}, and sees no GPU: {VISIBLE} hides them", f"unset {VISIBLE} would do")
+    why = loaded.why or "torch sees none, and does not say why"
+    return Verdict(
+        "FAIL", "torch", f"cannot use the {here}: {why}", "nvidia-smi, and a restart after an update, would do"
+    )
+
+
+def _cards(gpus: Sequence[Card], kernels: Sequence[str]) -> list[Verdict]:
+    return [
+        Verdict("FAIL", f"cuda:{index}", f"{gpu.name} ({gpu.capability}): {gpu.fault}",
+                f"a build of torch with kernels for it would do; this one has {', '.join(kernels) or 'none'}")
+        for index, gpu in enumerate(gpus) if gpu.fault
+    ]  # fmt: skip
+
+
+def _major(version: str) -> int:
+    return int(version.partition(".")[0])

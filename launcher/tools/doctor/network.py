@@ -1,0 +1,143 @@
+"""Whether processes of this machine find each other, and whether the hubs can be reached. Nothing is fetched."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import Request, getproxies, proxy_bypass, urlopen
+
+import psutil
+
+from launcher.core.check_result import Verdict
+from launcher.core.machine import LOOPBACK
+from launcher.core.problems import said
+from launcher.hubs import huggingface
+from launcher.tools.doctor.timeouts import within
+
+PATIENCE_S = 3.0
+RAY_PORTS = {6379: "its head", 8265: "its dashboard", 10001: "its clients"}
+
+
+def verdicts() -> list[Verdict]:
+    with ThreadPoolExecutor(2) as pool:
+        hubs = pool.map(lambda named: hub(*named), _hubs().items())
+        found = [loopback(), hostname(socket.gethostname()), proxies(os.environ), ports()]
+        return [*(verdict for verdict in found if verdict), *hubs]
+
+
+def loopback() -> Verdict:
+    """The processes of one run meet by a port that the system gives them there."""
+    try:
+        with socket.create_server((LOOPBACK, 0)) as server:
+            server.settimeout(PATIENCE_S)
+            with socket.create_connection(server.getsockname(), PATIENCE_S) as one, server.accept()[0] as other:
+                other.settimeout(PATIENCE_S)
+                one.sendall(b"x")
+                if other.recv(1) != b"x":
+                    raise ConnectionError("what was sent did not come")
+    except OSError as error:
+        says = f"two sockets of this machine do not meet: {said(error)}"
+        return Verdict("FAIL", "loopback", says, "ip link set lo up, or a firewall that lets it pass, would do")
+    return Verdict("OK", "loopback", f"two sockets meet at {LOOPBACK}")
+
+
+def hostname(name: str) -> Verdict:
+    """gloo and NCCL take the address that the machine's own name stands for, where they are not told another."""
+    try:
+        found = within(PATIENCE_S, lambda: socket.getaddrinfo(name, None, type=socket.SOCK_STREAM))
+    except (OSError, UnicodeError) as error:
+        mend = f"a line `{LOOPBACK} {name}` in /etc/hosts, or GLOO_SOCKET_IFNAME=lo, would do"
+        return Verdict("WARN", "hostname", f"{name} cannot be resolved: {said(error)}", mend)
+    addresses = sorted({str(address[0]) for *_, address in found})
+    return Verdict("OK", "hostname", f"{name} is {', '.join(addresses)}")
+
+
+def proxies(environment: Mapping[str, str]) -> Verdict | None:
+    """Rewards by HTTP and Ray talk to this machine itself; a proxy cannot reach it."""
+    named = [name for name in ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
+             if environment.get(name) or environment.get(name.upper())]  # fmt: skip
+    if not named:
+        return None
+    known = {"no": environment.get("no_proxy") or environment.get("NO_PROXY") or ""}
+    caught = [host for host in ("localhost", LOOPBACK) if not proxy_bypass(host, known)]
+    if caught:
+        says = f"{', '.join(named)} would catch {' and '.join(caught)}, which no proxy reaches"
+        return Verdict("WARN", "proxy", says, f"no_proxy=localhost,{LOOPBACK} would do")
+    return Verdict("OK", "proxy", f"{', '.join(named)}; not for this machine")
+
+
+def ports(wanted: Mapping[int, str] = RAY_PORTS) -> Verdict:
+    """Ray's usual ports: one that is taken by something else keeps a head from starting."""
+    taken = [f"{port} ({use}) by {holder(port)}" for port, use in wanted.items() if not free(port)]
+    if taken:
+        says = f"taken: {', '.join(taken)}"
+        return Verdict("WARN", "ports", says, "where that is not Ray, ray start with other ports would do")
+    return Verdict("OK", "ports", f"Ray's {', '.join(map(str, wanted))} are free")
+
+
+def free(port: int) -> bool:
+    try:
+        socket.create_server(("", port)).close()  # with SO_REUSEADDR: one that was just closed is free
+    except OSError:
+        return False
+    return True
+
+
+def holder(port: int) -> str:
+    """Which process listens there, where the system tells us."""
+    try:
+        every = psutil.net_connections("tcp")
+        pid = next((one.pid for one in every if one.laddr and one.laddr.port == port and one.pid), None)
+        return "a process of another user" if pid is None else f"{psutil.Process(pid).name()} (pid {pid})"
+    except psutil.Error:
+        return "a process that may not be asked for"
+
+
+def _hubs() -> dict[str, str]:
+    own = os.environ.get("MODELSCOPE_ENDPOINT") or "https://www.modelscope.cn"
+    return {"huggingface": huggingface.endpoint(), "modelscope": own}
+
+
+def hub(name: str, endpoint: str) -> Verdict:
+    """Any answer counts. Offline is fine where what a run needs is here, so it is never more than a warning. The
+    address may hold a password, and is told by its host only."""
+    if huggingface.offline():
+        return Verdict("OK", name, "HF_HUB_OFFLINE is set: not asked, here or by a run")
+    variable = "HF_ENDPOINT" if name == "huggingface" else "MODELSCOPE_ENDPOINT"
+    try:
+        whole = urlsplit(endpoint)
+        host, port = whole.hostname, whole.port
+        if whole.scheme not in ("http", "https") or not host:
+            raise ValueError("no host, or no scheme")
+    except ValueError:
+        return Verdict("WARN", name, f"{variable} is no address of a server", f"{variable}=https://HOST would do")
+    place = f"[{host}]" if ":" in host else host
+    try:
+        within(PATIENCE_S, lambda: _knock(f"{whole.scheme}://{place}" + (f":{port}" if port else "")))
+    except UnicodeError:  # no name that the internet has
+        return Verdict("WARN", name, f"{variable} is no address of a server", f"{variable}=https://HOST would do")
+    except OSError as error:
+        why = error.reason if isinstance(error, URLError) else error
+        if isinstance(why, ssl.SSLCertVerificationError):
+            says = f"{host} shows a certificate that this machine does not trust ({why.verify_message})"
+            return Verdict("WARN", name, says, "SSL_CERT_FILE with your network's own authority would do")
+        reason = said(why) if isinstance(why, OSError) else str(why)
+        way = ", by a proxy," if getproxies() else ""
+        says = f"{host}{way} cannot be reached: {reason}"
+        return Verdict("WARN", name, says, f"a network, or {variable} of a mirror, would do; what is here runs without")
+    return Verdict("OK", name, f"{host} answers")
+
+
+def _knock(address: str) -> None:
+    try:
+        urlopen(Request(address, method="HEAD"), timeout=PATIENCE_S).close()
+    except HTTPError as answered:
+        answered.close()
+    except HTTPException as error:
+        raise ConnectionError("what answers there does not speak HTTP") from error

@@ -1,0 +1,164 @@
+"""The folders that runs write to: a real file is written, synced, locked and renamed in each."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+from launcher.core import machine
+from launcher.core.check_result import Verdict, of_problems
+from launcher.core.files import sync_path
+from launcher.core.problems import Problems, said
+from launcher.data import prepare
+from launcher.hubs import huggingface
+from launcher.models import store
+from launcher.tools.doctor.timeouts import within
+
+GB = 1e9
+PATIENCE_S = 10.0
+FULL_BYTES, LITTLE_BYTES = 256 << 20, int(10 * GB)
+TRIAL = bytes(1 << 16)
+PREFIX = ".rlrun-doctor-"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder by what it is for, and the word that puts it elsewhere."""
+
+    what: str
+    path: Path
+    by: str
+    little: int = LITTLE_BYTES
+    """Bytes below which a warning is due."""
+
+
+def places(root: Path) -> tuple[list[Place], list[Verdict]]:
+    """Where a run in `root` writes, and what is wrong with how these places are named."""
+    named: list[tuple[str, Callable[[], Path], str]] = [
+        ("run root", root.absolute, "--root DIR (trainer.run_root)"),
+        ("data store", prepare.store, "RLRUN_DATA=DIR"),
+        ("model store", store.root, "RLRUN_MODELS=DIR"),
+        ("hub cache", huggingface.cache, "HF_HOME=DIR"),
+    ]
+    found, wrong = list[Place](), list[Verdict]()
+    for what, where, by in named:
+        try:
+            found.append(Place(what, where().absolute(), by))
+        except Problems as problems:
+            wrong += of_problems(problems.problems)
+        except RuntimeError as error:
+            wrong.append(Verdict("FAIL", what, said(error), f"{by} would do"))
+    try:
+        found.append(Place("temporary", Path(tempfile.gettempdir()), "TMPDIR=DIR", little=int(GB)))
+    except OSError as error:  # it tried each folder that there is
+        wrong.append(Verdict("FAIL", "temporary", said(error), "TMPDIR=DIR would do"))
+    return found, wrong
+
+
+def verdicts(root: Path) -> list[Verdict]:
+    found, wrong = places(root)
+    return [*wrong, *(judged(place) for place in found)]
+
+
+def judged(place: Place, patience_s: float = PATIENCE_S) -> Verdict:
+    """A disk that does not answer in `patience_s` is named, not waited for."""
+    try:
+        says, trouble = within(patience_s, lambda: _tried(place.path))
+        free = machine.free_bytes(place.path)
+    except TimeoutError as error:
+        return Verdict(
+            "FAIL", place.what, f"{place.path}: {said(error)}", f"a disk that answers, by {place.by}, would do"
+        )
+    except OSError as error:
+        return Verdict("FAIL", place.what, f"{place.path}: {said(error)}", f"{_cure(error)}, by {place.by}, would do")
+    says = f"{place.path}: {free / GB:.1f} GB free{says}"
+    if free < FULL_BYTES:
+        return Verdict("FAIL", place.what, says, f"room, or another disk by {place.by}, would do")
+    if trouble:
+        return Verdict("WARN", place.what, f"{says}; {trouble}", f"a local disk, by {place.by}, would do")
+    if free < place.little:
+        return Verdict("WARN", place.what, f"{says}, which is little", f"room, or another disk by {place.by}, would do")
+    return Verdict("OK", place.what, says)
+
+
+def _tried(path: Path) -> tuple[str, str]:
+    """What is to be said of the disk, and what does not work on it. Raises `OSError` where a file cannot be written."""
+    folder = standing(path)
+    trouble = _trial(folder)
+    kind = _kind_of_disk(folder)
+    return (f" on {kind}" if kind else "") + ("" if folder == path else " (not made yet)"), trouble
+
+
+def standing(path: Path) -> Path:
+    """`path`, or the nearest folder above it that is there. Raises `NotADirectoryError` where that is a file."""
+    found = next(place for place in (path, *path.parents) if place.exists())
+    if not found.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, f"{found} is a file", str(found))
+    return found
+
+
+def _trial(folder: Path) -> str:
+    """Writes a file as runs do; what does not hold there."""
+    first = folder / f"{PREFIX}{uuid4().hex}"
+    second = first.with_suffix(".moved")
+    try:
+        with first.open("xb") as file:
+            file.write(TRIAL)
+            file.flush()
+            os.fsync(file.fileno())
+            locked = _locks(file.fileno(), first)
+        first.rename(second)
+        sync_path(folder)
+        return locked
+    finally:
+        first.unlink(missing_ok=True)
+        second.unlink(missing_ok=True)
+
+
+def _locks(held: int, path: Path) -> str:
+    """A second process that would go on with the same run is told by a lock (`flock`) that there is a first."""
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with path.open("rb") as other:
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return ""
+    except OSError as error:
+        return f"locks do not work there ({said(error)})"
+    return "locks hold nobody off there"
+
+
+def _kind_of_disk(folder: Path) -> str:
+    """The kind of the file system that holds `folder`, as `ext4` or `nfs4`; empty where the system does not tell."""
+    try:
+        lines = Path("/proc/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    whole, best, kind = folder.resolve(), -1, ""
+    for line in lines:
+        _, mount, name, *_ = line.split()
+        mount = mount.replace("\\040", " ")
+        if whole.is_relative_to(mount) and len(mount) >= best:
+            best, kind = len(mount), name
+    return kind
+
+
+def _cure(error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "room there, or another disk"
+    if error.errno in (errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP):
+        return "a folder's path"
+    return "a folder that can be written"
+
+
+def put_token(path: Path) -> Path:
+    """An empty file that other nodes look for, in `path` or where it will be made. Raises `OSError`."""
+    token = standing(path) / f"{PREFIX}{uuid4().hex}.token"
+    token.touch(mode=0o600, exist_ok=False)
+    return token

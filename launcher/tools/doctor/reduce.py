@@ -1,0 +1,159 @@
+"""An all-reduce by real processes: whether the sums are right, how fast it is, and who did not arrive."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from tempfile import TemporaryFile
+
+from pydantic.dataclasses import dataclass
+
+from launcher.core.check_result import Verdict
+from launcher.tools.doctor.loading import reason, tail
+
+MODULE = "launcher.engines.torch.allreduce"
+PATIENCE_S, OTHERS_S = 30.0, 20.0
+"""How long all of it may take, and how long a process waits for the others before it says so itself."""
+STEPS = ("", "loaded", "joined", "done")
+STUCK = {
+    "": "was still loading torch",
+    "loaded": "did not meet the others",
+    "joined": "met the others and stopped within a sum",
+    "done": "did not end",
+}
+POLL_S = 0.05
+WHAT = "all-reduce"
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The processes that one machine starts of an all-reduce."""
+
+    first: int
+    count: int
+    world: int
+    backend: str
+    address: str
+    port: int
+    """Where rank 0 listens."""
+    interface: str
+    """Which network they meet by; empty: the one that the backend takes."""
+
+
+@dataclass(frozen=True)
+class Sum:
+    """One size that was added."""
+
+    bytes: int
+    seconds: float
+    right: bool
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What one process said until it ended, or was ended."""
+
+    rank: int
+    at: str = ""
+    """The last of `STEPS` that it reached."""
+    sums: tuple[Sum, ...] = ()
+    code: int | None = None
+    """None: it did not end by itself."""
+    why: str = ""
+
+
+def run(ranks: Ranks, patience_s: float = PATIENCE_S) -> list[Heard]:
+    """Start them, wait at most `patience_s`, and leave none behind."""
+    with ExitStack() as held:
+        outs = [held.enter_context(TemporaryFile()) for _ in range(ranks.count)]
+        errs = [held.enter_context(TemporaryFile()) for _ in range(ranks.count)]
+        words = [sys.executable, "-m", MODULE, ranks.backend, str(min(OTHERS_S, patience_s))]
+        processes: list[subprocess.Popen[bytes]] = []
+        try:
+            for local, (out, err) in enumerate(zip(outs, errs, strict=True)):
+                env = _environment(ranks, local)
+                processes.append(subprocess.Popen(words, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err))
+            codes = _ended(processes, time.monotonic() + patience_s)
+        finally:
+            for process in processes:
+                process.kill()  # nothing, where it has ended
+                process.wait()
+        return [
+            _heard(ranks.first + local, code, tail(out), tail(err))
+            for local, (code, out, err) in enumerate(zip(codes, outs, errs, strict=True))
+        ]
+
+
+def _environment(ranks: Ranks, local: int) -> dict[str, str]:
+    met = {name: ranks.interface for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if ranks.interface}
+    usual = {**met, "OMP_NUM_THREADS": "1"}
+    return {**usual, **os.environ, "MASTER_ADDR": ranks.address, "MASTER_PORT": str(ranks.port),
+            "RANK": str(ranks.first + local), "WORLD_SIZE": str(ranks.world), "LOCAL_RANK": str(local)}  # fmt: skip
+
+
+def _ended(processes: Sequence[subprocess.Popen[bytes]], give_up: float) -> list[int | None]:
+    while any(process.poll() is None for process in processes) and time.monotonic() < give_up:
+        time.sleep(POLL_S)
+    return [process.poll() for process in processes]
+
+
+def _heard(rank: int, code: int | None, out: str, err: str) -> Heard:
+    at, sums = "", list[Sum]()
+    for line in out.splitlines():
+        try:
+            node = json.loads(line) if line.startswith('{"') else {}
+        except ValueError:  # cut off, or a library's
+            continue
+        at = node.get("at", at)
+        if "bytes" in node:
+            sums.append(Sum(**node))
+    return Heard(rank, at, tuple(sums), code, reason(err, code) if code else "")
+
+
+def judged(heard: Sequence[Heard], whose: Mapping[int, str], over: str) -> Verdict:
+    """One line of all ranks; `whose` says where each runs, `over` what they met by."""
+    where = {one.rank: f"rank {one.rank}" + (f" ({whose[one.rank]})" if one.rank in whose else "") for one in heard}
+    wrong = [where[one.rank] for one in heard if not all(sum_.right for sum_ in one.sums)]
+    if wrong:
+        says = f"{', '.join(wrong)} got a wrong sum by {over}"
+        return Verdict("FAIL", WHAT, says, "another card or cable, or NCCL_P2P_DISABLE=1, may do")
+    if any(one.at != "done" or one.code for one in heard):
+        return _stuck(heard, where, over)
+    count, last, first = len(heard), [one.sums[-1] for one in heard], [one.sums[0] for one in heard]
+    seconds = max(sum_.seconds for sum_ in last)
+    bus = 2 * (count - 1) / count * last[0].bytes / seconds / 1e9
+    says = (
+        f"{count} processes by {over}, right at {_size(first[0].bytes)} to {_size(last[0].bytes)};"
+        f" bus {bus:.2f} GB/s, {max(sum_.seconds for sum_ in first) * 1e3:.1f} ms for {_size(first[0].bytes)}"
+    )
+    return Verdict("OK", WHAT, says)
+
+
+def _stuck(heard: Sequence[Heard], where: Mapping[int, str], over: str) -> Verdict:
+    """Names those that got least far: the others only waited for them. Of equals, one that never spoke again waited
+    for nobody, and one that ended with an error did."""
+
+    def far(one: Heard) -> tuple[int, int, bool]:
+        return STEPS.index(one.at), len(one.sums), one.code is not None
+
+    unfinished = [one for one in heard if one.at != "done" or one.code]
+    least = min(map(far, unfinished))
+    late = [one for one in unfinished if far(one) == least]
+    if len(late) == len(heard) and len(heard) > 1:
+        says = f"none of {len(heard)} processes arrived by {over}: each {STUCK[late[0].at]}"
+    else:
+        says = f"{', '.join(where[one.rank] for one in late)} did not arrive by {over}: {STUCK[late[0].at]}"
+    why = next((one.why for one in late if one.why), "")
+    mend = "GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME of the network between them, and its ports open, would do"
+    if not late[0].at:
+        mend = "that process's torch, or less load there, is what to look at"
+    return Verdict("FAIL", WHAT, says + (f" ({why})" if why else ""), mend)
+
+
+def _size(count: int) -> str:
+    return f"{count >> 20} MB" if count >= 1 << 20 else f"{count >> 10} KB"

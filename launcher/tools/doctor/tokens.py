@@ -1,0 +1,55 @@
+"""Which secrets are there, by name only: never a value, its length or a part of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from launcher.core.check_result import Verdict
+
+NAMES = (
+    "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "MODELSCOPE_API_TOKEN", "WANDB_API_KEY", "SWANLAB_API_KEY",
+    "MLFLOW_TRACKING_TOKEN", "RAY_AUTH_TOKEN",
+)  # fmt: skip
+FILES = (
+    ("HF_TOKEN_PATH", "{HF_HOME}/token"),
+    ("", "~/.modelscope/credentials/cookies"),
+    ("", "~/.modelscope/credentials/git_token"),
+    ("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token"),
+    ("NETRC", "~/.netrc"),
+)
+"""The variable that names a file, where there is one, and where the file lies otherwise."""
+
+
+def verdicts(environment: Mapping[str, str] = os.environ) -> list[Verdict]:
+    present = [name for name in NAMES if environment.get(name)]
+    wrong = [_misshapen(name, environment[name]) for name in NAMES if name in environment]
+    open_to_others = list[Verdict]()
+    for path in _files(environment):
+        try:
+            mode = path.stat().st_mode
+        except OSError:
+            continue  # none, or none that we may look at
+        present.append(str(path))
+        if mode & 0o077:
+            says = f"{path} can be opened by other people of this machine"
+            open_to_others.append(Verdict("WARN", "secrets", says, f"chmod 600 {path} would do"))
+    told = Verdict("OK", "secrets", ", ".join(present) if present else "none: only what is open to all can be fetched")
+    return [told, *(verdict for verdict in wrong if verdict), *open_to_others]
+
+
+def _misshapen(name: str, value: str) -> Verdict | None:
+    if not value:
+        return Verdict("WARN", name, "is set, and empty", f"unset {name}, or the token, would do")
+    if value != value.strip() or value.strip("'\"") != value:
+        says = "has spaces, a line end or quotes around the token, which go along to the server"
+        return Verdict("WARN", name, says, "the bare token would do")
+    return None
+
+
+def _files(environment: Mapping[str, str]) -> list[Path]:
+    home = environment.get("HOME") or "/"
+    hub = environment.get("HF_HOME") or f"{environment.get('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
+    named = [environment.get(name) or usual.replace("{HF_HOME}", hub) for name, usual in FILES]
+    return [Path(home + path[1:] if path.startswith("~/") else path) for path in named]

@@ -1,0 +1,213 @@
+"""A model's folder in Hugging Face's layout, looked at without loading it: its config, its tensors, its words.
+
+Only safetensors count as weights: a pickle can run code, and is never opened.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from launcher.core import checkpoints
+from launcher.core.bounded_parse import json_of
+from launcher.core.files import expanded
+from launcher.core.problems import Problems, said, shown
+from launcher.models.pretrained import weights_of
+from launcher.tools.merge.tensors import Stored, stored
+
+CONFIG, ADAPTER_CONFIG = "config.json", "adapter_config.json"
+WEIGHTS, INDEX, ADAPTER = "model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors"
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+WORDS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "merges.txt", "spiece.model")
+"""Files that say which token a number is."""
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A model as it lies on disk. `given` is what a person called it."""
+
+    given: str
+    path: Path
+    config: dict[str, Any] = field(repr=False)
+    tensors: dict[str, Stored] = field(repr=False)
+    """By name, in the order in which they lie."""
+
+    @property
+    def is_adapter(self) -> bool:
+        return (self.path / ADAPTER_CONFIG).is_file()
+
+    @property
+    def files(self) -> dict[Path, list[Stored]]:
+        """The tensors of each file, in its order."""
+        found: dict[Path, list[Stored]] = {}
+        for tensor in self.tensors.values():
+            found.setdefault(tensor.file, []).append(tensor)
+        return found
+
+
+def opened(given: str) -> Folder:
+    """The model in a folder, in a checkpoint, or in the newest checkpoint of a run that verifies. Raises `Problems`."""
+    path = _found(given)
+    config = _json(path / (ADAPTER_CONFIG if (path / ADAPTER_CONFIG).is_file() else CONFIG), given)
+    tensors: dict[str, Stored] = {}
+    problems = []
+    for file in _weight_files(path, given):
+        try:
+            for tensor in stored(file):
+                if tensor.name in tensors:
+                    problems.append(f"{given}: {shown(tensor.name)} stands in two files; in one would do")
+                tensors[tensor.name] = tensor
+        except Problems as found:
+            problems += found.lines
+    if not problems:
+        problems = _index_problems(path, given, tensors)
+    if problems:
+        raise Problems(problems)
+    return Folder(given, path, config, tensors)
+
+
+def _found(given: str) -> Path:
+    path = expanded(given)
+    if not path.is_dir():
+        raise Problems([f"{given}: no such folder; a model's, a checkpoint's or a run's would do"])
+    if (path / checkpoints.MANIFEST).is_file():
+        if faults := checkpoints.faults(path.resolve()):
+            raise Problems([f"{given}: does not verify; another checkpoint would do", *faults])
+        path = path / "policy"
+    return Path(weights_of(str(path))).resolve()
+
+
+def _json(path: Path, given: str) -> dict[str, Any]:
+    try:
+        node = json_of(path.read_bytes())
+    except FileNotFoundError:
+        raise Problems([f"{given}: holds no {path.name}; a model's folder would do"]) from None
+    except (OSError, ValueError) as error:
+        raise Problems([f"{given}/{path.name}: cannot be read, {said(error)}; as it was saved would do"]) from error
+    if not isinstance(node, dict):
+        raise Problems([f"{given}/{path.name}: is no JSON object; as it was saved would do"])
+    return node
+
+
+def _weight_files(path: Path, given: str) -> list[Path]:
+    if (path / ADAPTER_CONFIG).is_file() and (path / ADAPTER).is_file():
+        return [path / ADAPTER]
+    if (path / WEIGHTS).is_file():
+        return [path / WEIGHTS]
+    if (path / INDEX).is_file():
+        names = sorted(set(_weight_map(path, given).values()))
+        if lost := [name for name in names if not (path / name).is_file()]:
+            raise Problems([f"{given}/{name}: is missing, and {INDEX} names it" for name in lost])
+        return [path / name for name in names]
+    pickles = sorted(file.name for file in path.iterdir() if file.suffix in PICKLES)
+    if pickles:
+        raise Problems([f"{given}: its weights are pickles ({few(pickles)}), which can run code; safetensors would do"])
+    raise Problems([f"{given}: holds no {WEIGHTS} and no {INDEX}; a model's folder would do"])
+
+
+def _weight_map(path: Path, given: str) -> dict[str, str]:
+    """The file of each tensor. A name that leads out of the folder is refused."""
+    node = _json(path / INDEX, given).get("weight_map")
+    if not isinstance(node, dict) or not all(isinstance(name, str) for name in node.values()):
+        raise Problems([f"{given}/{INDEX}: weight_map is missing; a file for each tensor would do"])
+    bad = sorted({name for name in node.values() if not _plain(name)})
+    if bad:
+        raise Problems(
+            [
+                f"{given}/{INDEX}: names the file {shown(name)}; a .safetensors in the same folder would do"
+                for name in bad
+            ]
+        )
+    return node
+
+
+def _plain(name: str) -> bool:
+    return name.endswith(".safetensors") and "\0" not in name and "\\" not in name and Path(name).name == name
+
+
+def _index_problems(path: Path, given: str, tensors: dict[str, Stored]) -> list[str]:
+    """Where the index and the files tell different stories."""
+    if (path / ADAPTER).is_file() or (path / WEIGHTS).is_file():
+        return []
+    named = _weight_map(path, given)
+    wrong = [name for name, file in named.items() if name not in tensors or tensors[name].file.name != file]
+    wrong += [name for name in tensors if name not in named]
+    if not wrong:
+        return []
+    return [f"{given}/{INDEX}: {few(wrong)} not where it says; the index of these files would do"]
+
+
+def few(names: Iterable[str], most: int = 3) -> str:
+    """The first names, and how many there are more."""
+    every = list(names)
+    more = f" and {len(every) - most} more" if len(every) > most else ""
+    return ", ".join(shown(name) for name in every[:most]) + more
+
+
+# ---- what must be alike
+
+MEANING = (
+    "model_type", "architectures", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+    "num_attention_heads", "num_key_value_heads", "head_dim", "hidden_act", "tie_word_embeddings",
+    "quantization_config",
+)  # fmt: skip
+"""Settings without which weights mean something else."""
+NEIGHBOURS = ("rope_theta", "rope_scaling", "rope_parameters", "rms_norm_eps", "sliding_window", "eos_token_id")
+"""Settings that may differ, which a person should know."""
+
+
+def unlike(one: Folder, other: Folder) -> tuple[list[str], list[str]]:
+    """Why `other` is not the same kind of model as `one`: what is wrong, and what is worth knowing."""
+    wrong = [
+        f"{other.given}: {key} is {shown(other.config.get(key))} where {one.given} has {shown(one.config.get(key))};"
+        " models of one kind would do"
+        for key in MEANING
+        if other.config.get(key) != one.config.get(key)
+    ]
+    wrong += _unlike_tensors(one, other)
+    if not _same_words(one.path, other.path):
+        wrong.append(f"{other.given}: its tokenizer knows other tokens than {one.given}'s; models of one kind would do")
+    notes = [
+        f"{other.given}: {key} is {shown(other.config.get(key))}; the result has {one.given}'s,"
+        f" {shown(one.config.get(key))}"
+        for key in NEIGHBOURS
+        if other.config.get(key) != one.config.get(key)
+    ]
+    return wrong, notes
+
+
+def _unlike_tensors(one: Folder, other: Folder) -> list[str]:
+    found = []
+    if missing := [name for name in one.tensors if name not in other.tensors]:
+        found.append(f"{other.given}: lacks {few(missing)}, which {one.given} has; models of one kind would do")
+    if extra := [name for name in other.tensors if name not in one.tensors]:
+        found.append(f"{other.given}: has {few(extra)}, which {one.given} lacks; models of one kind would do")
+    both = [(tensor, other.tensors[name]) for name, tensor in one.tensors.items() if name in other.tensors]
+    if shapes := [f"{a.name} {list(b.shape)} for {list(a.shape)}" for a, b in both if a.shape != b.shape]:
+        found.append(f"{other.given}: other shapes than {one.given}'s: {few(shapes)}; models of one kind would do")
+    return found
+
+
+def _same_words(one: Path, other: Path) -> bool:
+    """Where both have a tokenizer, whether a number is the same token in both."""
+    for name in WORDS:
+        if (one / name).is_file() and (other / name).is_file():
+            return _words(one / name) == _words(other / name)
+    return True
+
+
+def _words(path: Path) -> str:
+    """Digest of what the tokens are; how text is cut to length and padded does not count."""
+    text = path.read_bytes()
+    if path.suffix == ".json":
+        try:
+            node = json_of(text)
+            known = {key: node[key] for key in ("model", "added_tokens", "normalizer", "pre_tokenizer") if key in node}
+            text = json.dumps(known or node, sort_keys=True).encode()
+        except (ValueError, TypeError, AttributeError) as error:
+            raise Problems([f"{path}: cannot be read, {said(error)}; as it was saved would do"]) from error
+    return hashlib.sha256(text).hexdigest()

@@ -1,0 +1,157 @@
+"""Low-rank adapters (LoRA, arXiv:2106.09685) as peft saves them, added into the weights they belong to.
+
+W + s B A, with s = alpha / r, or alpha / sqrt(r) for rsLoRA (arXiv:2312.03732); where W lies the other way round
+(`fan_in_fan_out`, embeddings), B A is turned round too. Tensors that were trained whole (`modules_to_save`, biases)
+take the place of the base's. Kinds of adapters that are more than this (DoRA and others) are refused.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from launcher.core.problems import shown
+from launcher.tools.merge.folder import Folder, few
+from launcher.tools.merge.tensors import BLOCK, FLOATS, Block, Reader, Stored
+
+PREFIX = "base_model.model."  # peft's name for what it wraps
+_PART = re.compile(r"(?P<layer>.+)\.lora_(?P<embedding>embedding_)?(?P<side>[AB])(\.weight)?")
+_HARMLESS = (
+    "r", "lora_alpha", "use_rslora", "fan_in_fan_out", "alpha_pattern", "rank_pattern", "bias", "lora_dropout",
+    "target_modules", "modules_to_save", "peft_type", "task_type", "base_model_name_or_path", "auto_mapping",
+    "inference_mode", "revision", "layers_to_transform", "layers_pattern", "exclude_modules", "init_lora_weights",
+    "peft_version", "megatron_core", "qalora_group_size", "eva_config",
+)  # fmt: skip
+"""Settings that do not change the formula. Any other that is set may, so it is refused."""
+_STARTS = (True, False, "gaussian", "eva", "orthogonal", None)
+"""Ways to begin that leave the base as it is; the others (PiSSA, OLoRA, LoftQ, ...) change it."""
+
+
+@dataclass(frozen=True)
+class Fold:
+    """What is added to one matrix."""
+
+    a: Stored  # [r, in]
+    b: Stored  # [out, r]
+    scale: float
+    turned: bool
+    """Whether the matrix is [in, out]."""
+
+
+@dataclass
+class Adapter:
+    """What becomes of the base's tensors, by their names."""
+
+    folds: dict[str, Fold] = field(default_factory=dict)
+    placed: dict[str, Stored] = field(default_factory=dict)
+    """Trained whole, in place of the base's."""
+    problems: list[str] = field(default_factory=list)
+
+
+def fitted(adapter: Folder, base: Folder) -> Adapter:
+    """The adapter's tensors, each on the one of the base that it belongs to."""
+    found = Adapter(problems=_config_problems(adapter))
+    sides: dict[tuple[str, bool], dict[str, Stored]] = {}
+    unknown = []
+    for tensor in adapter.tensors.values():
+        name = tensor.name.removeprefix(PREFIX)
+        if part := _PART.fullmatch(name):
+            sides.setdefault((part["layer"], bool(part["embedding"])), {})[part["side"]] = tensor
+        elif home := _home(name.replace(".base_layer.", "."), base):
+            found.placed[home] = tensor
+        else:
+            unknown.append(name)
+    for (layer, embedding), pair in sides.items():
+        home = _home(f"{layer}.weight", base)
+        if home is None or len(pair) < 2:
+            unknown.append(layer)
+        else:
+            _add(found, home, _fold(adapter.config, layer, pair, base.tensors[home], embedding), adapter)
+    if unknown:
+        found.problems.append(f"{adapter.given}: {few(unknown)} not found in {base.given}; its own base would do")
+    found.problems += [
+        f"{adapter.given}: {name} is {list(tensor.shape)} where {base.given} has"
+        f" {list(base.tensors[name].shape)}; its own base would do"
+        for name, tensor in found.placed.items()
+        if tensor.shape != base.tensors[name].shape
+    ]
+    if base.config.get("tie_word_embeddings"):
+        found.problems += _tied_problems(found, adapter, base)
+    return found
+
+
+def folded(matrix: Stored, of_matrix: Reader, fold: Fold, of_adapter: Reader) -> Iterator[Block]:
+    """The blocks of `matrix` with the adapter added, some rows at a time."""
+    a, b = of_adapter.whole(fold.a), of_adapter.whole(fold.b)
+    left, right = (a.T, b.T) if fold.turned else (b, a)  # [rows, r] @ [r, columns]
+    columns = max(right.shape[1], 1)
+    rows = max(BLOCK // columns, 1)
+    for number, block in enumerate(of_matrix.values(matrix, rows * columns)):
+        added = left[number * rows : (number + 1) * rows] @ right
+        added *= fold.scale
+        added += block.reshape(added.shape)
+        yield added.reshape(-1)
+
+
+def _home(name: str, base: Folder) -> str | None:
+    """The base's name of a tensor. Files of a bare decoder leave out the first word (`transformer.h.0` is `h.0`)."""
+    return next((known for known in (name, name.partition(".")[2]) if known in base.tensors), None)
+
+
+def _add(found: Adapter, home: str, fold: Fold | str, adapter: Folder) -> None:
+    if isinstance(fold, str):
+        found.problems.append(f"{adapter.given}: {fold}")
+    else:
+        found.folds[home] = fold
+
+
+def _fold(config: dict[str, Any], layer: str, pair: dict[str, Stored], matrix: Stored, embedding: bool) -> Fold | str:
+    """What is added to `matrix`, or why it cannot be."""
+    a, b = pair["A"], pair["B"]
+    if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[0] != b.shape[1] or not {a.dtype, b.dtype} <= FLOATS.keys():
+        sides = f"A {a.dtype} {list(a.shape)} and B {b.dtype} {list(b.shape)}"
+        return f"{layer}: {sides} make no matrix; as peft saved them would do"
+    straight = (b.shape[0], a.shape[1])
+    if matrix.shape not in (straight, straight[::-1]):
+        return f"{layer}: B A is {list(straight)} and the base's matrix {list(matrix.shape)}; its own base would do"
+    turned = bool(embedding or config.get("fan_in_fan_out")) if straight[0] == straight[1] else matrix.shape != straight
+    alpha = _of_layer(config.get("alpha_pattern") or {}, layer, config.get("lora_alpha", 8))
+    rank = a.shape[0]
+    return Fold(a, b, alpha / (math.sqrt(rank) if config.get("use_rslora") else rank), turned)
+
+
+def _of_layer(pattern: dict[str, float], layer: str, otherwise: float) -> float:
+    """A layer's own value: the first pattern that its name ends with, as peft takes it."""
+    return next((value for key, value in pattern.items() if re.match(rf"(.*\.)?({key})$", layer)), otherwise)
+
+
+def _config_problems(adapter: Folder) -> list[str]:
+    given, config = adapter.given, adapter.config
+    if config.get("peft_type") != "LORA":
+        return [f"{given}: is a {shown(config.get('peft_type'))} adapter; a LORA would do"]
+    strange = sorted(key for key, value in config.items() if value and key not in _HARMLESS)
+    found = [
+        f"{given}: {key} is {shown(config[key])}, which W + s B A does not say; a plain LoRA would do"
+        for key in strange
+    ]
+    if (start := config.get("init_lora_weights")) not in _STARTS:
+        found.append(f"{given}: init_lora_weights is {shown(start)}, which changes the base too; a plain LoRA would do")
+    return found
+
+
+def _tied_problems(found: Adapter, adapter: Folder, base: Folder) -> list[str]:
+    """The embedding that is the output layer too cannot change in one of its two places only."""
+    size = base.config.get("vocab_size")
+    touched = [
+        name for name in (*found.folds, *found.placed)
+        if len(base.tensors[name].shape) == 2 and base.tensors[name].shape[0] == size
+        and not re.search(r"\.[0-9]+\.", name)  # outside of the layers
+    ]  # fmt: skip
+    return [
+        f"{adapter.given}: changes {name}, which is embedding and output layer in one in {base.given};"
+        " an adapter of other layers would do"
+        for name in touched
+    ]

@@ -1,0 +1,239 @@
+"""What a merge will do, decided and checked before a number is read: which tensors, from where, by which formula."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from launcher.core.files import expanded
+from launcher.core.problems import Problems, nearest, shown
+from launcher.tools.merge import lora
+from launcher.tools.merge.folder import Folder, few, opened, unlike
+from launcher.tools.merge.mixing import METHODS, Method
+from launcher.tools.merge.output import Piece, out_problems
+from launcher.tools.merge.tensors import FLOATS, Block, Reader, Shape, Stored, finite, narrowed
+
+DTYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+NAMES = {ours: name for name, ours in DTYPES.items()}
+LORA, SAME = "lora", "same"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a person wants merged. `options` are the method's parameters that were given, by their names."""
+
+    method: str
+    models: tuple[str, ...]
+    out: Path
+    options: Mapping[str, Any] = field(default_factory=dict)
+    base: str | None = None
+    dtype: str = SAME
+    shard_bytes: int = 5_000_000_000
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """Files of text that are to stand beside the weights, by name."""
+
+
+@dataclass
+class Plan:
+    """All that is decided before anything is read."""
+
+    inputs: dict[str, Folder]
+    """By what they are: `model 1`, `base`, `adapter`."""
+    like: Folder
+    """Whose config, tokenizer and order of tensors the result has."""
+    pieces: list[Piece]
+    readers: list[Reader]
+    parameters: dict[str, Any]
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def words(self) -> Folder:
+        """Whose tokenizer the result has, where it brings one."""
+        return self.inputs.get("adapter", self.like)
+
+
+def planned(asked: Asked) -> Plan:
+    """Raises `Problems` that name all that is wrong with what was asked."""
+    return _adapter_plan(asked) if asked.method == LORA else _mixing_plan(asked)
+
+
+def _mixing_plan(asked: Asked) -> Plan:
+    method, problems = _method(asked)
+    problems += _asked_problems(asked)
+    found, more = _opened([*asked.models, *([asked.base] if asked.base else [])])
+    problems += more
+    problems += [f"{at.given}: is a LoRA adapter; --method lora would make it a model" for at in found if at.is_adapter]
+    whole = [at for at in found if not at.is_adapter]
+    problems += _twice(whole)
+    notes: list[str] = []
+    for at in whole[1:]:
+        wrong, known = unlike(whole[0], at)
+        problems, notes = problems + wrong, notes + known
+    problems += _format_problems(whole, asked.dtype)
+    if whole:
+        problems += out_problems(asked.out, [at.path for at in found], _size(whole[0], asked.dtype))
+    if problems or method is None:
+        raise Problems(problems)
+    names = [f"model {number}" for number in range(1, len(asked.models) + 1)] + ["base"]
+    readers = [Reader() for _ in found]
+    pieces = [_mixed(tensor, found, readers, method, asked.dtype) for tensor in found[0].tensors.values()]
+    inputs = dict(zip(names, found, strict=False))
+    return Plan(inputs, found[0], pieces, readers, asdict(method), notes)
+
+
+def _adapter_plan(asked: Asked) -> Plan:
+    problems = [f"--{name.replace('_', '-')}: lora takes none; leaving it out would do" for name in asked.options]
+    problems += _asked_problems(asked)
+    if len(asked.models) != 1:
+        problems.append(f"--method lora: adds one adapter, got {len(asked.models)}; one after the other would do")
+    found, more = _opened(asked.models[:1])
+    problems += more
+    problems += [
+        f"{at.given}: is a whole model; the folder of a LoRA adapter would do" for at in found if not at.is_adapter
+    ]
+    if problems or not found:
+        raise Problems(problems)
+    (adapter,) = found
+    base = opened(asked.base or _base_of(adapter))
+    if base.is_adapter:
+        raise Problems([f"{base.given}: is a LoRA adapter; the folder of a whole model would do"])
+    fit = lora.fitted(adapter, base)
+    problems = fit.problems + _format_problems([base], asked.dtype)
+    problems += out_problems(asked.out, [adapter.path, base.path], _size(base, asked.dtype))
+    if problems:
+        raise Problems(problems)
+    readers = (Reader(), Reader())
+    pieces = [_with_adapter(tensor, fit, readers, asked.dtype) for tensor in base.tensors.values()]
+    inputs = {"adapter": adapter, "base": base}
+    return Plan(inputs, base, pieces, list(readers), {"folded": len(fit.folds), "placed": len(fit.placed)})
+
+
+def _base_of(adapter: Folder) -> str:
+    """The base beside an adapter, or the one that its config names."""
+    if (adapter.path / "base").is_dir():
+        return str(adapter.path / "base")
+    named = adapter.config.get("base_model_name_or_path")
+    if not isinstance(named, str) or not expanded(named).is_dir():
+        raise Problems(
+            [f"--base: {adapter.given} belongs to {shown(named)}, which is no folder here; its folder would do"]
+        )
+    return named
+
+
+def _method(asked: Asked) -> tuple[Method | None, list[str]]:
+    if asked.method not in METHODS:
+        return None, [f"--method: no method {shown(asked.method)}; {nearest(asked.method, [*METHODS, LORA])}"]
+    kind = METHODS[asked.method]
+    known = {one.name for one in fields(kind)}
+    problems = [
+        f"--{name.replace('_', '-')}: {asked.method} takes none; leaving it out would do"
+        for name in asked.options
+        if name not in known
+    ]
+    method = kind(**{name: value for name, value in asked.options.items() if name in known})
+    problems += method.problems(len(asked.models))
+    if kind.with_base and not asked.base:
+        problems.append(f"--base: {asked.method} needs the model that the others came from; its folder would do")
+    if asked.base and not kind.with_base:
+        problems.append(f"--base: {asked.method} looks at none; leaving it out would do")
+    return method, problems
+
+
+def _asked_problems(asked: Asked) -> list[str]:
+    found = []
+    if asked.dtype not in (SAME, *DTYPES):
+        found.append(f"--dtype: got {shown(asked.dtype)}; {nearest(asked.dtype, [SAME, *DTYPES])}")
+    if asked.shard_bytes < 1:
+        found.append(f"--max-shard-size: got {asked.shard_bytes} bytes; more would do")
+    return found
+
+
+def _opened(given: Sequence[str]) -> tuple[list[Folder], list[str]]:
+    found, problems = [], list[str]()
+    for name in given:
+        try:
+            found.append(opened(name))
+        except Problems as wrong:
+            problems += wrong.lines
+    return found, problems
+
+
+def _twice(found: Sequence[Folder]) -> list[str]:
+    paths = [at.path.resolve() for at in found]
+    return [
+        f"{at.given}: is given twice; each model once would do"
+        for place, at in enumerate(found)
+        if paths[place] in paths[:place]
+    ]
+
+
+def _format_problems(found: Sequence[Folder], dtype: str) -> list[str]:
+    """Where it is not clear which number format the result has, or numbers cannot be computed with."""
+    problems = [
+        f"{at.given}: is quantized; the model before that would do"
+        for at in found
+        if at.config.get("quantization_config")
+    ]
+    for at in found[1:]:
+        both = [(tensor, at.tensors[name]) for name, tensor in found[0].tensors.items() if name in at.tensors]
+        other = [f"{a.name} {b.dtype} for {a.dtype}" for a, b in both if a.dtype != b.dtype]
+        if other and (dtype == SAME or any({a.dtype, b.dtype} - FLOATS.keys() for a, b in both if a.dtype != b.dtype)):
+            problems.append(
+                f"{at.given}: other formats than {found[0].given}'s: {few(other)}; --dtype float32 would do"
+            )
+    return problems
+
+
+# ---- tensors
+
+
+def _mixed(tensor: Stored, found: Sequence[Folder], readers: Sequence[Reader], method: Method, dtype: str) -> Piece:
+    if tensor.dtype not in FLOATS:
+        return Piece(_shape(tensor, dtype), partial(readers[0].parts, tensor))
+    shape = _shape(tensor, dtype)
+
+    def blocks() -> Iterator[NDArray[Any]]:
+        values = [reader.values(at.tensors[tensor.name]) for reader, at in zip(readers, found, strict=True)]
+        base = values.pop() if method.with_base else None
+        return _narrowed(shape, method.mixed(values, base))
+
+    return Piece(shape, blocks)
+
+
+def _with_adapter(tensor: Stored, fit: lora.Adapter, readers: tuple[Reader, Reader], dtype: str) -> Piece:
+    of_base, of_adapter = readers
+    source = fit.placed.get(tensor.name, tensor)
+    reader = of_base if source is tensor else of_adapter
+    if tensor.dtype not in FLOATS:
+        return Piece(_shape(tensor, dtype), partial(reader.parts, source))
+    shape = _shape(tensor, dtype)
+    fold = fit.folds.get(tensor.name)
+
+    def blocks() -> Iterator[NDArray[Any]]:
+        values = lora.folded(source, reader, fold, of_adapter) if fold else reader.values(source)
+        return _narrowed(shape, iter(values))
+
+    return Piece(shape, blocks)
+
+
+def _shape(tensor: Shape, dtype: str) -> Shape:
+    """As it is written. Whole numbers stay as they are."""
+    return Shape(tensor.name, DTYPES.get(dtype, tensor.dtype) if tensor.dtype in FLOATS else tensor.dtype, tensor.shape)
+
+
+def _size(like: Folder, dtype: str) -> int:
+    return sum(_shape(tensor, dtype).bytes for tensor in like.tensors.values())
+
+
+def _narrowed(shape: Shape, blocks: Iterator[Block]) -> Iterator[NDArray[Any]]:
+    """In the format that is written. Raises `Problems` where a number has become too large for it."""
+    for block in blocks:
+        found = narrowed(block, shape.dtype)
+        if not finite(found, shape.dtype):
+            raise Problems([f"{shape.name}: a number is too large for {NAMES[shape.dtype]}; --dtype float32 would do"])
+        yield found

@@ -1,0 +1,243 @@
+"""`rlrun config show`: what it says of a setting is what the class does with it."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pytest
+from pydantic import Field, ValidationError
+from rich.console import Console
+from typer.testing import CliRunner
+
+from launcher.cli.commands import config
+from launcher.cli.main import app
+from launcher.config.descriptions import fields_of, settings_of, shape_of, written
+from launcher.config.docstrings import class_says, declaration
+from launcher.config.reference import groups as handbook
+from launcher.config.reference.markdown import of_sections
+from launcher.core.problems import Problems
+from launcher.core.settings import AtLeastOne, Chosen, Count, Fraction, Names, Positive, Share, adapter, settings
+from launcher.spec.reward import Reward
+from launcher.spec.run import Decay, Name, RunSpec
+
+TARGETS = [*(group.name for group in handbook.overview()), *handbook.PLAIN]
+
+
+@settings
+class Inner:
+    size: AtLeastOne = 1
+    """How large."""
+
+
+@settings
+class Base:
+    """What is common."""
+
+    kept: Count = 3
+    """Kept as it is."""
+    moved: Share = 0.5
+    """Changed below."""
+
+
+@settings
+class Below(Base):
+    moved: Share = 0.25
+    inner: Inner = Field(default_factory=Inner)
+    """Always there."""
+    maybe: Inner | None = None
+    """There when it is given."""
+    asked: str
+    """Nobody knows it."""
+
+
+@pytest.mark.parametrize(
+    ("annotation", "kind", "range_", "values"),
+    [
+        (int, "int", "", ()),
+        (bool, "bool", "", ("true", "false")),
+        (Count, "int", ">= 0", ()),
+        (Positive, "float", "> 0", ()),
+        (Fraction, "float", "0 < x < 1", ()),
+        (Share, "float", "0 <= x <= 1", ()),
+        (Annotated[int, Field(ge=0, lt=2**63)], "int", "0 <= x < 2^63", ()),
+        (AtLeastOne | None, "int or null", ">= 1", ("null",)),
+        (Literal["a", "b"], "one of", "a, b", ("a", "b")),
+        (Literal["a", "b"] | None, "one of or null", "a, b", ("a", "b", "null")),
+        (Names, "str or list[str]", "", ()),
+        (tuple[Decay, Decay], "list[float]", "2 of them, each 0 <= x < 1", ()),
+        (tuple[AtLeastOne, ...], "list[int]", "each >= 1", ()),
+        (dict[str, float], "dict[str, float]", "", ()),
+        (dict[str, Chosen[Reward]], "dict[str, a choice of reward]", "", ()),
+        (Name, "str", r"matches ^[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}$", ()),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",  # those of types hold addresses
+)
+def test_shape(annotation, kind, range_, values):
+    shape = shape_of(annotation)
+    assert (shape.kind, shape.range, shape.values) == (kind, range_, values)
+
+
+def test_a_class_with_settings_inside():
+    """A subclass keeps the string of what it changes; settings inside are rows of their own."""
+    found = {one.name: one for one in settings_of(Below, "group")}
+    assert list(found) == [
+        "group.kept",
+        "group.moved",
+        "group.inner.size",
+        "group.maybe",
+        "group.maybe.size",
+        "group.asked",
+    ]
+    assert (found["group.moved"].default, found["group.moved"].says) == (0.25, "Changed below.")
+    assert found["group.moved"].where.endswith(f"{Path(__file__).name}:{_line('moved: Share = 0.25')}")
+    assert found["group.kept"].where.endswith(f":{_line('kept: Count')}")
+    assert (found["group.asked"].required, found["group.asked"].shown_default) == (True, "required")
+    assert found["group.maybe"].shown_default == "null"
+
+
+def _line(begins: str) -> int:
+    lines = Path(__file__).read_text().splitlines()
+    return next(number for number, line in enumerate(lines, 1) if line.strip().startswith(begins))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_setting_says_its_consequence(target):
+    """The string under the field, or under the field that it overrides; and a string for every class."""
+    for section in handbook.sections(target):
+        assert section.says, f"{section.title} of {target}: no class doc"
+        for one in section.settings:
+            assert one.says, f"{one.name} ({one.where}): no string under it"
+            assert one.says[-1] in ".`", one.where  # a sentence
+
+
+def test_every_default_is_within_its_range():
+    """What is shown is taken by the class: each default, put in by itself as JSON, is accepted."""
+    for target in TARGETS:
+        for cls in (
+            handbook.classes(target, [c.name for c in handbook.choices(target)]) if target not in handbook.PLAIN else []
+        ):
+            for name, declared in fields_of(cls).items():
+                if not declared.is_required():
+                    default = declared.get_default(call_default_factory=True, validated_data={})
+                    try:
+                        adapter(cls).validate_python({name: default})
+                    except ValidationError as error:
+                        assert all(one["loc"] != (name,) for one in error.errors()), (cls, name)
+
+
+@pytest.mark.parametrize(
+    ("target", "shown"),
+    [
+        ("trainer.save_freq", ["trainer.save_freq"]),
+        ("seed", ["seed"]),
+        ("critic", ["critic.optim.lr", "critic.optim.betas"]),
+        ("critic.optim.lr", ["critic.optim.lr"]),
+        ("algorithm=dpo", ["algorithm.beta", "algorithm.loss_type"]),
+        ("model=qwen3-0.6b", ["model.dtype", "model.lora_rank"]),
+        ("model.architecture.hidden_size", ["model.architecture.hidden_size"]),
+        ("reward=exact", ["reward.strip", "reward.ignore_case"]),
+        ("hardware", ["hardware.device", "hardware.memory_gb"]),
+    ],
+)
+def test_targets(target, shown):
+    names = [one.name for section in handbook.sections(target) for one in section.settings]
+    assert names[: len(shown)] == shown
+
+
+def test_a_setting_is_shown_for_each_class_that_declares_it():
+    found = {section.title: section.settings[0].default for section in handbook.sections("algorithm.clip_ratio_high")}
+    assert found == {"GRPO": 0.2, "PPO": 0.2, "DAPO": 0.28, "GSPO": 4e-4}
+
+
+def test_what_a_choices_file_sets():
+    (section,) = handbook.sections("model=qwen3-0.6b")
+    assert section.sets["model.path"] == "Qwen/Qwen3-0.6B"
+    assert section.sets["model.architecture.hidden_size"] == "1024"
+    assert handbook.sections("model=hf")[0].sets == {"model.path": "required"}
+    assert handbook.sections("reward=gsm8k_format")[0].sets["reward.parts"] == "[gsm8k, format]"
+
+
+@pytest.mark.parametrize(
+    ("target", "line"),
+    [
+        ("algorihm", "'algorihm': no group or setting 'algorihm'; did you mean algorithm?"),
+        ("algorithm=grop", "algorithm: no choice 'grop'; did you mean grpo?"),
+        ("algorithm.cilp_ratio_high", "algorithm.cilp_ratio_high: algorithm has no setting 'cilp_ratio_high';"
+                                      " did you mean clip_ratio_high?"),
+        ("trainer=1", "'trainer=1': is no choice; GROUP=CHOICE would do"),
+        ("sampler.n=8", "'sampler.n=8': is no choice; GROUP=CHOICE would do"),
+        ("", "'': no group or setting ''; it may be algorithm, cluster, critic, data, engine, hardware, model, optim,"
+             " reward, sampler, seed, trainer"),
+    ],
+)  # fmt: skip
+def test_a_target_that_there_is_not_is_named(target, line):
+    with pytest.raises(Problems) as caught:
+        handbook.sections(target)
+    assert caught.value.lines == [line]
+
+
+def test_a_choice_of_ones_own_is_shown(tmp_path):
+    (tmp_path / "data").mkdir()
+    file = tmp_path / "data" / "mine.yaml"
+    file.write_text("# Mine.\n_target_: launcher.data.reverse.Reverse\nn_val: 8\n")
+    (section,) = handbook.sections("data=mine", tmp_path)
+    assert section.sets == {"data.n_val": "8"}
+    assert "mine" in handbook.overview(tmp_path)[2].choices
+    file.write_text("_target_: launcher.algorithms.grpo.GRPO\n")
+    with pytest.raises(Problems, match="is not of class Dataset"):
+        handbook.sections("data=mine", tmp_path)
+
+
+def test_markdown_keeps_its_columns_whatever_stands_in_them():
+    """A `|` or `<` of a default or a text is no mark: every row has as many cells as the head."""
+    for target in TARGETS:
+        rows = [line for line in of_sections(handbook.sections(target)).splitlines() if line.startswith("|")]
+        assert all(line.replace("\\|", "").count("|") == 6 for line in rows), target
+
+
+def test_a_class_without_a_file_has_no_strings():
+    made = settings(type("Made", (), {"__annotations__": {"size": int}, "size": 1, "__module__": "nowhere"}))
+    assert declaration(made, "size").says == "" == class_says(made)
+
+
+def test_json_and_markdown_of_the_command():
+    node = json.loads(CliRunner().invoke(app, ["config", "show", "trainer.save_freq", "--json"]).stdout)
+    (one,) = node[0]["settings"]
+    assert (one["setting"], one["type"], one["default"], one["range"]) == ("trainer.save_freq", "int", -1, ">= -1")
+    groups = json.loads(CliRunner().invoke(app, ["config", "show", "--json"]).stdout)
+    assert [group["group"] for group in groups][:2] == ["algorithm", "model"]
+    text = CliRunner().invoke(app, ["config", "show", "seed", "--markdown"]).stdout
+    assert "| `seed` | int | `0` | `0 <= x < 2^63` |" in text
+    assert CliRunner().invoke(app, ["config", "show", "nothing"]).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "null"), (True, "true"), (("a", 1), "[a, 1]"), ({"a": None}, "{a: null}"), (1e-6, "1e-06")],
+)
+def test_values_are_written_as_they_are_typed(value, text):
+    assert written(value) == text
+
+
+def test_the_page_of_settings_is_up_to_date():
+    """`make settings` writes it."""
+    page = Path(__file__).parents[2] / "docs" / "settings.md"
+    assert CliRunner().invoke(app, ["config", "show", "--markdown"]).stdout == page.read_text()
+
+
+def test_every_setting_of_a_run_is_on_the_page():
+    page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
+    for name in fields_of(RunSpec):
+        assert f"\n## {name}\n" in page
+
+
+def test_on_a_terminal_the_consequence_has_lines_of_its_own(monkeypatch):
+    said = StringIO()
+    monkeypatch.setattr(config, "out", Console(file=said, force_terminal=True, width=60, color_system=None))
+    assert CliRunner().invoke(app, ["config", "show", "model=hf"]).exit_code == 0
+    lines = said.getvalue().splitlines()
+    place = lines.index("model.path  str · required · this choice: required")
+    assert lines[place + 1].startswith("    Hub id (")

@@ -1,0 +1,171 @@
+"""Two runs side by side: words, recipes and runs on disk."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from launcher.cli.main import app
+from launcher.config.diff import rows, side
+from launcher.config.resolve import resolve
+from launcher.core.problems import Problems
+from launcher.spec.stored import to_yaml
+
+BASE = "algorithm=grpo model=tiny data=reverse sampler.n=4"
+RUNS = Path("runs")
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch) -> Path:
+    """A run's folder, made of words as `rlrun train` makes it."""
+    monkeypatch.chdir(tmp_path)
+    folder = RUNS / "rlrun" / "first"
+    folder.mkdir(parents=True)
+    words = [*BASE.split(), "optim.lr=1e-3", "trainer.keep_last=2"]
+    folder.joinpath("spec.yaml").write_text(to_yaml(resolve(words)))
+    folder.joinpath("words.txt").write_text(f"rlrun train {' '.join(words)}\n")
+    return folder
+
+
+def compared(a: str, b: str) -> list[tuple]:
+    found = rows(side(a, RUNS), side(b, RUNS))
+    return [(row.name, *(cell and cell.value for cell in row.cells), row.whole) for row in found]
+
+
+def test_a_group_whose_class_differs_comes_first_and_whole():
+    assert compared(BASE, BASE.replace("grpo", "gspo") + " data.shuffle=false") == [
+        ("algorithm", "GRPO", "GSPO", True),
+        ("algorithm.clip_ratio_low", 0.2, 3e-4, False),
+        ("algorithm.clip_ratio_high", 0.2, 4e-4, False),
+        ("data.shuffle", True, False, False),
+    ]
+
+
+def test_a_setting_that_one_side_has_not_is_no_null():
+    """DPO has no `clip_ratio_c`, whose default is null."""
+    found = {row.name: row.cells for row in rows(side(BASE, RUNS), side(BASE.replace("grpo", "dpo"), RUNS))}
+    left, right = found["algorithm.clip_ratio_c"]
+    assert (left.value, right) == (None, None)
+
+
+def test_spellings_of_one_run_are_equal():
+    assert compared(BASE, f"rlrun train {BASE} optim.lr=0.000001 'optim.betas=[0.9, 0.999]' +seed=0") == []
+
+
+@pytest.mark.parametrize("name", ["first", "rlrun/first", "runs/rlrun/first"])
+def test_a_run_is_what_its_words_made(run, name):
+    assert compared(name, f"{BASE} optim.lr=1e-3 trainer.keep_last=2") == []
+    assert compared(name, BASE) == [("optim.lr", 1e-3, 1e-6, False), ("trainer.keep_last", 2, 3, False)]
+
+
+def test_where_a_runs_values_come_from(run):
+    """The word that it was started with; the line of spec.yaml where there is none, or where it holds no longer."""
+    spec = run / "spec.yaml"
+    spec.write_text(spec.read_text().replace("keep_last: 2", "keep_last: 7"))  # as words of --resume change it
+    found = side("first", RUNS).origins
+    lines = spec.read_text().splitlines()
+    place = [number for number, line in enumerate(lines, 1) if "keep_last" in line]
+    assert found["optim.lr"].where == f"{run}/words.txt: optim.lr=1e-3"
+    assert found["trainer.keep_last"].where == f"{run}/spec.yaml:{place[0]}"
+    assert found["algorithm"].where == f"{run}/spec.yaml:2"
+    (run / "words.txt").unlink()
+    assert side("first", RUNS).origins["optim.lr"].where.startswith(f"{run}/spec.yaml:")
+
+
+def test_a_run_of_another_version_can_be_compared(run):
+    """Settings that this version does not know, or no longer has, are settings that one side has not."""
+    spec = run / "spec.yaml"
+    spec.write_text(spec.read_text().replace("keep_last: 2", "keep_first: 2"))
+    assert compared("first", f"{BASE} optim.lr=1e-3") == [
+        ("trainer.keep_first", 2, None, False), ("trainer.keep_last", None, 3, False),
+    ]  # fmt: skip
+
+
+def test_recipes_by_name_and_by_path():
+    found = compared("grpo-gsm8k", "dapo-gsm8k.sh".removesuffix(".sh"))
+    assert found[0] == ("algorithm", "GRPO", "DAPO", True)
+    assert ("sampler.n", 8, 16, False) in found
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("algorithm=grop model=tiny data=reverse",
+         ["algorithm: no choice 'grop'; did you mean grpo? (of 'algorithm=grop model=tiny data=reverse')"]),
+        ("frist", ["'frist': no run of that name in runs; it may be rlrun/first",
+                   "'frist': is no recipe either; a recipe may be dapo-gsm8k, dpo, grpo-gsm8k, quickstart, sft"]),
+        ("algorithm='grpo", ["\"algorithm='grpo\": cannot be read (no closing quotation);"
+                             " words such as algorithm=grpo would do"]),
+        ("--resume first seed=1", ["--resume first: is no word of a run; leaving it out would do"]),
+        ("quickstart", ["quickstart: has 2 runs; recipes/quickstart.sh#1 to #2 would do"]),
+        ("  ", ["algorithm: not chosen; it may be dapo, dpo, dr_grpo, grpo, gspo, gspo_selfplay, ppo, sft (of '  ')"]),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_compared_is_named(run, text, lines):
+    with pytest.raises(Problems) as caught:
+        side(text, RUNS)
+    assert caught.value.lines[: len(lines)] == lines
+
+
+def test_a_name_that_means_two_things_is_refused(run):
+    (RUNS / "rlrun" / "dpo").mkdir()
+    (RUNS / "rlrun" / "dpo" / "spec.yaml").write_text("seed: 1\n")
+    with pytest.raises(Problems) as caught:
+        side("dpo", RUNS)
+    assert caught.value.lines == ["dpo: is a run and a recipe; rlrun/dpo or recipes/dpo.sh would do"]
+    assert side("rlrun/dpo", RUNS).values == {"seed": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("a: [", "cannot be read"),
+        ("\0", "cannot be read"),
+        ("a: " + "y" * 1_100_000, "spec.yaml:1: has 1,048,577 bytes"),
+        ("a: " + "[" * 5000, "stand more than 64 deep"),
+        ("a: &a [x, x, x, x, x, x, x, x, x, x]\n"
+         + "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 10)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)),
+         "stands for more than 20,000 values"),
+    ],
+)  # fmt: skip
+def test_a_spec_that_is_no_settings_is_named(run, text, reason):
+    (run / "spec.yaml").write_text(text)
+    with pytest.raises(Problems) as caught:
+        side("first", RUNS)
+    assert reason in caught.value.lines[0]
+    assert caught.value.lines[0].startswith(f"{run}/spec.yaml:")
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "code"),
+    [(BASE, BASE, 0), (BASE, f"{BASE} seed=1", 1), (BASE, "nothing", 2)],
+    ids=["equal", "different", "mistaken"],
+)
+def test_exit_codes(a, b, code, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ran = CliRunner().invoke(app, ["config", "diff", a, b])
+    assert ran.exit_code == code
+    assert bool(ran.stdout) == (code == 1)  # what is equal needs no words, as with diff
+
+
+def test_json_says_which_side_has_a_setting_and_where_from(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ran = CliRunner().invoke(app, ["config", "diff", "--source", "--json", BASE, BASE.replace("grpo", "gspo_selfplay")])
+    node = json.loads(ran.stdout)
+    found = {row["setting"]: row for row in node["differs"] if not row["group"]}
+    assert not node["equal"]
+    assert set(found["algorithm.beta"]) == {"setting", "group", "b", "b_from"}  # GRPO has none
+    assert found["algorithm.beta"]["b_from"].startswith("launcher/algorithms/gspo_selfplay.py:")
+    plain = json.loads(CliRunner().invoke(app, ["config", "diff", "--json", BASE, f"{BASE} seed=1"]).stdout)
+    assert plain["differs"] == [{"setting": "seed", "group": False, "a": 0, "b": 1}]
+
+
+def test_notes_of_recipes_are_told_apart_from_the_answer(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NAME", raising=False)
+    ran = CliRunner().invoke(app, ["config", "diff", "quickstart#1", "quickstart#2"])
+    assert "only a running shell knows $(date" in ran.stderr
+    assert "only a running shell" not in ran.stdout

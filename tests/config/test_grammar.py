@@ -1,0 +1,107 @@
+"""Words that stand for several values, and words that set one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from launcher.config.grammar import points, setting
+from launcher.config.resolve import groups
+from launcher.core.problems import Problems
+
+GROUPS = groups()
+
+
+@pytest.mark.parametrize(
+    ("words", "labels"),
+    [
+        (["optim.lr=1e-6,5e-7", "seed=0,1"],  # the last word's values in turn first
+         ["optim.lr=1e-06 seed=0", "optim.lr=1e-06 seed=1", "optim.lr=5e-07 seed=0", "optim.lr=5e-07 seed=1"]),
+        (["seed=range(0,3)"], ["seed=0", "seed=1", "seed=2"]),  # the end is left out, as in Python
+        (["optim.lr=range(0.1,0.3,0.1)"], ["optim.lr=0.1", "optim.lr=0.2"]),
+        (["seed=choice(4,2)"], ["seed=4", "seed=2"]),
+        (["seed=sort(3,1,2,reverse=true)"], ["seed=3", "seed=2", "seed=1"]),
+        (["algorithm=grpo,gspo"], ["algorithm=grpo", "algorithm=gspo"]),
+        (["algorithm=glob(g*,exclude=*selfplay)"], ["algorithm=grpo", "algorithm=gspo"]),
+        (["+sampler.n=2,4"], ["sampler.n=2", "sampler.n=4"]),
+        (["trainer.max_tokens_per_gpu=null,64"],
+         ["trainer.max_tokens_per_gpu=null", "trainer.max_tokens_per_gpu=64"]),
+        (["data.train_files=[a.jsonl],[b.jsonl,c.jsonl]"],
+         ["data.train_files=[a.jsonl]", "data.train_files=[b.jsonl,c.jsonl]"]),
+        (["data.instruction='a, b','c'"], ["data.instruction='a, b'", "data.instruction='c'"]),  # quotes stay
+        (["seed=1", "data.instruction='a,b'", "reward.parts={exact:1.0,format:0.2}", "x"], [""]),  # no sweep
+    ],
+)  # fmt: skip
+def test_each_combination_is_a_point(words: list[str], labels: list[str]) -> None:
+    found = points(["model=tiny", *words], GROUPS)
+    assert [point.label for point in found] == labels
+    assert all(point.words[0] == "model=tiny" and len(point.words) == len(words) + 1 for point in found)
+    if labels != [""]:
+        assert [" ".join(point.words[1:]).replace("+", "") for point in found] == labels
+
+
+def test_of_two_values_the_last_is_taken() -> None:
+    """So a recipe's own value can be swept over by words after it."""
+    assert [point.words for point in points(["seed=5", "seed=0,1"], {})] == [("seed=5", "seed=0"), ("seed=5", "seed=1")]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["seed=0,0"], "seed: 'seed=0,0' has 0 twice; once would do"),
+        (["seed=0,1", "seed=2"], "seed: is swept, and given again after that; once would do"),
+        (["seed=0,1", "seed=2,3"], "seed: is swept, and given again after that; once would do"),
+        (["seed=range(0,10,0)"], "'seed=range(0,10,0)': is no range; range(first,end,step) would do"),
+        (["optim.lr=range(0.0,1.0,0.0)"], "'optim.lr=range(0.0,1.0,0.0)': is no range; range(first,end,step) would do"),
+        (["seed=range(0,nan)"], "'seed=range(0,nan)': is no range; range(first,end,step) would do"),
+        (["seed=range(0,inf)"], "seed: 'seed=range(0,inf)' is more than 1,000 values; fewer would do"),
+        (["seed=range(0,1e15)"], "seed: 'seed=range(0,1e15)' is more than 1,000 values; fewer would do"),
+        (["seed=range(3,1)"], "seed: 'seed=range(3,1)' is no value at all; a range that holds a value would do"),
+        (["seed=shuffle(range(0,1e15))"],  # said before it is made a list
+         "seed: 'seed=shuffle(range(0,1e15))' has another order each time; without shuffle it would do"),
+        (["optim.lr=interval(0,1)"],
+         "optim.lr: 'optim.lr=interval(0,1)' has no end of values; a,b or range(a,b,step) would do"),
+        (["optim.lr=glob(*)"], "optim.lr: 'optim.lr=glob(*)' is for config groups; a,b would do"),
+        (["algorithm=glob(x*)"], "algorithm: 'algorithm=glob(x*)' is no value at all; it may be dapo, dpo, "),
+        (["seed=range(0,40)", "sampler.n=range(2,40)"],
+         "-m: 1,520 points are more than 1,000; fewer values, or several sweeps would do"),
+        (["trainer.experiment_name=a,b"],
+         "trainer.experiment_name: its runs stand side by side; one for all would do"),
+        (["trainer.run_root=a,b"], "trainer.run_root: its runs stand side by side; one for all would do"),
+    ],
+)  # fmt: skip
+def test_a_sweep_that_cannot_be_made_is_refused(words: list[str], line: str) -> None:
+    with pytest.raises(Problems) as found:
+        points(words, GROUPS)
+    assert len(found.value.lines) == 1 and found.value.lines[0].startswith(line)
+
+
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    with pytest.raises(Problems) as found:
+        points(["seed=0,0", "optim.lr=interval(0,1)"], GROUPS)
+    assert len(found.value.lines) == 2
+
+
+@pytest.mark.parametrize(
+    ("word", "key", "value"),
+    [
+        ("optim.lr=1e-6", "optim.lr", 1e-6),  # which YAML would take for text
+        ("seed=3", "seed", 3),
+        ("+sampler.n=8", "sampler.n", 8),
+        ("trainer.max_tokens_per_gpu=null", "trainer.max_tokens_per_gpu", None),
+        ("data.train_files=[a.jsonl,b.jsonl]", "data.train_files", ["a.jsonl", "b.jsonl"]),
+    ],
+)
+def test_a_word_that_sets_a_value(word: str, key: str, value: Any) -> None:
+    assert setting(word) == (key, value)
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["x", "~optim.lr", "seed=0,1", "reward@x=exact", "sampler.n=${oc.env:HOME}", "\ud800=1",
+     "algorithm._target_=os.system", "reward.parts.x={_target_: os.system}"],
+)  # fmt: skip
+def test_a_word_that_does_anything_else_is_refused(word: str) -> None:
+    with pytest.raises(Problems):
+        setting(word)

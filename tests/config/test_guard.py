@@ -1,0 +1,235 @@
+"""Hostile words, files and folders: each is refused within a second, named with what would do, and leaves no trace."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.config.guard import check, kept
+from launcher.config.resolve import resolve
+from launcher.core import redaction
+from launcher.core.problems import Problems
+from launcher.preflight import plan
+from launcher.spec.stored import to_node
+from launcher.tools.datasets import chosen
+
+BASE = ["algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=4"]
+LEVELS = "".join(f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9))
+BOMB = f"a0: &a0 [{','.join('x' * 9)}]\n{LEVELS}"
+DEEP = "[" * 5000
+DOUBLED = "".join(f"a{n}: ${{algorithm.a{n + 1}}}${{algorithm.a{n + 1}}}\n" for n in range(40)) + "a40: x\n"
+NAME = "a name of letters"
+TARGET = "_target_ is named by config files only"
+ENV = "is for config files only"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    redaction.known.cache_clear()
+    yield tmp_path
+    redaction._learned.clear()
+    redaction.known.cache_clear()
+
+
+def refused(call: Callable[[], object]) -> list[str]:
+    """The lines of a refusal, which must come within a second of computing."""
+    began = time.process_time()
+    try:
+        call()
+    except Problems as found:
+        assert time.process_time() - began <= 1.0
+        return found.lines
+    return []
+
+
+WORDS = [
+    # too much
+    (["data.x=" + DEEP], "its brackets stand more than 64 deep"),
+    (["data.x=" + "{a:" * 5000], "its brackets stand more than 64 deep"),
+    (["data.x=" + "${" * 5000], "its brackets stand more than 64 deep"),
+    (["data.x=" + "a" * 2**20], "has 1,048,583 characters"),
+    ([f"data.x{n}=1" for n in range(10_000)], "10,004 words came"),
+    (["seed=" + "9" * 5000], "a number of more than 64 digits"),
+    (["data.x=[1," + "9" * 5000 + "]"], "a number of more than 64 digits"),
+    (["data.x=[" + "a," * 8000 + "a]"], "has 8,000 commas; at most 512"),
+    # a class
+    (["algorithm._target_=os.system"], TARGET), (["+algorithm._target_=os.system"], TARGET),
+    (["++reward.kwargs._target_=x"], TARGET), (["~algorithm._target_"], TARGET),
+    (["reward.kwargs={_target_: os.system}"], TARGET), (["reward.kwargs={'_target_': os.system}"], "cannot be read"),
+    (['reward.kwargs={"_target_": os.system}'], "cannot be read"),
+    (["reward.kwargs={a: [{b: {_target_: x}}]}"], TARGET),
+    (["reward.parts={exact: {_target_: x}}"], TARGET), (["algorithm={_target_: os.system}"], TARGET),
+    # the environment, and what else reaches outside
+    (["trainer.run_root=${oc.env:HF_TOKEN}"], ENV), (["trainer.run_root='${oc.env:HF_TOKEN}'"], ENV),
+    (["trainer.run_root=a${oc.env:HOME}b"], ENV), (["data.x=[${oc.decode:x}]"], ENV),
+    (["trainer.run_root='${oc.${trainer.project_name}:HOME}'"], ENV), (["trainer.run_root=${ oc.env : HOME }"], ENV),
+    (["hydra.run.dir=/etc"], "Hydra's own settings"), (["+hydra.searchpath=[file:///etc]"], "Hydra's own settings"),
+    (["++hydra.job.env_set.X=1"], "Hydra's own settings"), (["hydra/launcher=x"], "Hydra's own settings"),
+    (["+algorithm@hydra.x=grpo"], "a choice has the name of its group"),
+    (["+data@_global_=reverse"], "a choice has the name of its group"),
+    # names
+    (["trainer.experiment_name=../../x"], NAME), (["trainer.experiment_name=/etc/x"], NAME),
+    (["trainer.experiment_name=a/b"], NAME), (["trainer.experiment_name=.ssh"], NAME),
+    (["trainer.experiment_name=" + "a" * 300], NAME), (["trainer.experiment_name='a b'"], NAME),
+    (["trainer.experiment_name='раypal'"], NAME),  # Cyrillic letters that look Latin
+    (["trainer.experiment_name='a\u202eb'"], NAME), (["trainer.experiment_name='a\nb'"], NAME),
+    (["trainer.experiment_name='a\0b'"], NAME), (["trainer.project_name=../x"], NAME),
+    (["trainer.run_root='a\0b'"], "which cannot be seen"), (["trainer.run_root='a\x1b[31mb'"], "which cannot be seen"),
+    (["trainer.run_root='a\u202eb'"], "which cannot be seen"),
+    (["trainer.run_root=" + "a" * 300], "file name too long"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "line"), WORDS, ids=[ascii(words[0])[1:50] for words, _ in WORDS])
+def test_hostile_words(words: list[str], line: str, here: Path) -> None:
+    lines = refused(lambda: _planned([*BASE, *words]))
+    assert [found for found in lines if line in found and found.endswith(("would do", "leave it out"))], lines
+    assert all(len(found) < 700 for found in lines) and not list(here.iterdir())
+
+
+def _planned(words: list[str], config_dir: Path | None = None) -> None:
+    if found := plan.problems(resolve(words, config_dir)):
+        raise Problems(found)
+
+
+CLASS = "_target_: launcher.algorithms.grpo.GRPO\n"
+CONFIGS = [
+    (BOMB, "mine.yaml:5: stands for more than 20,000 values"),
+    (f"{CLASS}x: {DEEP}", "mine.yaml:2: lists and groups stand more than 64 deep"),
+    (CLASS + "x: " + "y" * 2**20, "mine.yaml:1: has 1,048,577 bytes"),
+    (CLASS + "x: 0x" + "f" * 5000, "mine.yaml:2: a number has 5,002 digits"),
+    (CLASS + "x: &x [*x]", "mine.yaml:2: *x stands within itself"),
+    (CLASS + DOUBLED, "stands for more than 20,000 values"),  # a bomb of interpolations
+    (CLASS + "x: ${algorithm.y}\ny: ${algorithm.x}\n", "stands within itself"),
+    (CLASS + "x: ${oc.decode:'" + DEEP + "'}", "brackets stand more than 64 deep"),
+    (CLASS + "x: ${oc.decode:'[" + "a," * 600 + "a]'}", "algorithm.x: has 600 commas"),
+    (
+        CLASS + "y: [" + "a," * 600 + 'a]\nx: ${oc.decode:"${algorithm.z}"}\nz: \'[' + "a," * 600 + "a]'",
+        "has 600 commas",
+    ),
+    (CLASS + "x: \"${oc.create:'a: " + "9" * 100 + "'}\"", "holds a number of more than 64 digits"),
+    (CLASS + "z: '{a: " + "9" * 100 + "}'\nx: ${oc.create:${algorithm.z}}", "a number has 100 digits"),
+    (
+        CLASS + "kl_loss_coef: ${oc.env:HF_TOKEN}",
+        "algorithm.kl_loss_coef: ${oc.env:HF_TOKEN} is no variable that a config",
+    ),
+    (CLASS + "kl_loss_coef: ${oc.env:PATH}", "${oc.env:PATH} is no variable that a config may read"),
+    (
+        CLASS + "kl_loss_coef: ${oc.env:RLRUN_API_KEY}",
+        "${oc.env:RLRUN_API_KEY} is no variable",
+    ),  # a secret all the same
+    (CLASS + "kl_loss_coef: ${oc.env:${oc.env:RLRUN_NAME}}", "${oc.env:HF_TOKEN} is no variable"),  # by a detour
+    (CLASS + "kl_loss_coef: ${oc.env:RLRUN_GONE}", "the environment has no RLRUN_GONE"),
+    ("_target_: os.system", "os.system is not of class Algorithm"),
+    ("_target_: antigravity.x", "antigravity.x is not of class Algorithm"),
+    (CLASS + "x: !!python/object/apply:os.system ['touch ran']", "mine.yaml:2: could not determine a constructor"),
+]
+
+
+@pytest.mark.parametrize(("text", "line"), CONFIGS, ids=[line[:40] for _, line in CONFIGS])
+def test_hostile_config_files(text: str, line: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "0.5")
+    monkeypatch.setenv("RLRUN_NAME", "HF_TOKEN")
+    folder = here / "conf" / "algorithm"
+    folder.mkdir(parents=True)
+    (folder / "mine.yaml").write_text(text)
+    lines = refused(lambda: _planned(["algorithm=mine", *BASE[1:]], here / "conf"))
+    assert any(line in found for found in lines), lines
+    assert [path.name for path in here.iterdir()] == ["conf"]
+
+
+@pytest.mark.parametrize(
+    ("value", "coefficient"),
+    [("${oc.decode:${oc.env:RLRUN_KL}}", 0.25), ("${oc.decode:${oc.env:RLRUN_OTHER,0.5}}", 0.5),
+     ("${oc.select:algorithm.clip_ratio_low,0.125}", 0.125)],
+)  # fmt: skip
+def test_what_a_config_may_read(value: str, coefficient: float, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLRUN_KL", "0.25")
+    (here / "algorithm").mkdir()
+    (here / "algorithm" / "mine.yaml").write_text(f"{CLASS}kl_loss_coef: {value}\n")
+    assert resolve(["algorithm=mine", *BASE[1:]], here).algorithm.kl_loss_coef == coefficient  # type: ignore[attr-defined]
+
+
+def test_a_dataset_of_ones_own_is_read_within_bounds(here: Path) -> None:
+    (here / "data").mkdir()
+    (here / "data" / "mine.yaml").write_text(BOMB)
+    assert "stands for more than 20,000 values" in refused(lambda: chosen("mine", None, [], here))[0]
+
+
+# ---- secrets where a run would keep them
+
+
+def test_a_secret_among_the_settings_is_named_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_API_KEY", "only-letters-of-mine")
+    words = [*BASE, "trainer.run_root=a/only-letters-of-mine/b",
+             "trainer.experiment_name=hf_AbCdEfGhIjKlMnOpQrStUvWxYz"]  # fmt: skip
+    lines = kept(to_node(resolve(words)))
+    wants = "holds a secret, which would be kept with the run; an environment variable, read where it is used, would do"
+    names = ("experiment_name", "run_root")
+    assert lines == [f"trainer.{name}: {wants}" for name in names]
+    assert plan.problems(resolve(words)) == lines
+
+
+def test_a_secret_that_a_reward_names_itself_is_named_once(here: Path) -> None:
+    words = [*BASE, "reward=remote", "reward.url=http://me:pass-word@h/x", "reward.headers={X-Api-Key: abcdefgh1}"]
+    lines = plan.problems(resolve(words))
+    assert [line.partition(": ")[0] for line in lines] == ["reward.url", "reward.headers"]
+
+
+def test_what_a_word_sets_by_a_secrets_name_is_not_said_again(here: Path) -> None:
+    word = "wandb.api_key=only-letters-of-mine"
+    (line,) = refused(lambda: resolve([*BASE, word]))
+    assert redaction.blotted(f"{line} {word}").endswith("wandb.api_key=[secret]")
+    redaction._learned.clear()
+
+
+@pytest.mark.parametrize(
+    ("word", "secret"),
+    [("reward.token=[Zx9canary7Qp4LmB", "canary"), ("reward.token={a: [C7canary}", "canary"),
+     ("reward.token={a: [C}", "C}"), ("reward.password=(correct horse C", "correct"),
+     ("+reward.password='correct horse battery", "battery"),
+     ("reward={token: [Zx9canary7Qp4LmB", "canary"), ("reward.password=hunter", "hunter")],
+)  # fmt: skip
+def test_a_secret_that_cannot_be_read_is_not_said_either(word: str, secret: str, here: Path) -> None:
+    lines = refused(lambda: resolve([*BASE, word]))
+    assert lines and not [line for line in map(redaction.blotted, lines) if secret in line], lines
+
+
+def test_many_words_without_an_equals_sign_cost_little() -> None:
+    began = time.process_time()
+    check(["a" * 16_000] * 50)
+    assert time.process_time() - began < 1.0
+
+
+# ---- the real command
+
+
+BUSY = 1.3  # what neighbours of this machine add to processor seconds, at worst
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["plan", *BASE, "data.x=" + DEEP], ["train", *BASE, "data.x=" + "a" * 100_000],
+     ["plan", *[f"data.x{n}=1" for n in range(10_000)]], ["train", *BASE, "algorithm._target_=os.system"],
+     ["train", *BASE, "trainer.run_root=${oc.env:HF_TOKEN}"], ["train", *BASE, "trainer.experiment_name=../../x"],
+     ["train", "--resume", "../../etc"], ["show", "a" * 300],
+     ["plan", "--config-dir", "bomb", "algorithm=mine", *BASE[1:]]],
+    ids=lambda words: " ".join(words)[:40],
+)  # fmt: skip
+def test_the_command_refuses_within_a_second(words: list[str], commands: Any, here: Path) -> None:
+    (here / "bomb" / "algorithm").mkdir(parents=True)
+    (here / "bomb" / "algorithm" / "mine.yaml").write_text(BOMB)
+    process = commands(here).begin(*words)
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    said = (here / "said").read_text()
+    ends = (1, "FAIL  ") if words[0] == "plan" else (2, "✗ ")
+    assert process.returncode == ends[0] and said.startswith(ends[1]) and "Traceback" not in said, said[:2000]
+    assert used.ru_utime + used.ru_stime <= 1.0 * BUSY
+    assert sorted(path.name for path in here.iterdir()) == ["bomb", "said"]

@@ -1,0 +1,164 @@
+"""Each value of a run is told with the file and line, the word, or the class that gave it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from launcher.config.diff import differing
+from launcher.config.flatten import apart, flat
+from launcher.config.origins import Origin, origins
+from launcher.config.recipe import known
+from launcher.config.resolve import conf_dir, resolve
+from launcher.core.problems import Problems
+from launcher.spec.stored import to_node
+
+ROOT = Path(__file__).parents[2]
+BASE = ["algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=4"]
+PARTED = ["algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=4", "reward=weighted"]
+DAPO = ["algorithm=dapo", "model=tiny", "data=reverse", "sampler.n=4"]
+GSM8K = ["algorithm=grpo", "model=tiny", "data=gsm8k", "reward=gsm8k_format", "sampler.n=4"]
+
+
+def line_of(path: str, begins: str) -> str:
+    """`path:N` of the only line that begins so."""
+    lines = (ROOT / path).read_text().splitlines()
+    (number,) = [number for number, line in enumerate(lines, 1) if line.strip().startswith(begins)]
+    return f"{path}:{number}"
+
+
+@pytest.mark.parametrize(
+    ("words", "setting", "kind", "where"),
+    [
+        (BASE, "sampler.n", "command line", "command line: sampler.n=4"),
+        ([*BASE, "sampler.n=8"], "sampler.n", "command line", "command line: sampler.n=8"),  # the last word counts
+        (BASE, "algorithm", "command line", "command line: algorithm=grpo"),
+        (BASE, "hardware", "file", line_of("conf/run.yaml", "- hardware:")),  # chosen by nobody
+        (BASE, "data.train_batch_size", "file", line_of("conf/data/reverse.yaml", "train_batch_size")),
+        (BASE, "data.shuffle", "default", line_of("launcher/spec/data.py", "shuffle:")),  # the noun's class
+        (BASE, "data.noise", "default", line_of("launcher/data/reverse.py", "noise:")),
+        (BASE, "optim.lr_warmup_steps", "default", line_of("launcher/spec/run.py", "lr_warmup_steps:")),
+        (BASE, "seed", "file", line_of("conf/run.yaml", "seed:")),
+        # a subclass that changes a default is where the default comes from
+        (DAPO, "algorithm.loss_agg_mode", "default", line_of("launcher/algorithms/dapo.py", "loss_agg_mode:")),
+        (DAPO, "algorithm.clip_ratio_low", "default", line_of("launcher/algorithms/grpo.py", "clip_ratio_low:")),
+        # an interpolation leads on to where its value was set
+        (
+            DAPO, "algorithm.max_response_length", "file",
+            f"{line_of('conf/algorithm/dapo.yaml', 'max_response_length')} -> data.max_response_length"
+            f" ({line_of('conf/data/reverse.yaml', 'max_response_length')})",
+        ),
+        (
+            [*BASE, "data.val_batch_size=${data.train_batch_size}"], "data.val_batch_size", "command line",
+            "command line: data.val_batch_size=${data.train_batch_size} -> data.train_batch_size"
+            f" ({line_of('conf/data/reverse.yaml', 'train_batch_size')})",
+        ),
+        # what `~` takes away falls back to the class
+        ([*BASE, "~data.train_batch_size"], "data.train_batch_size", "default",
+         line_of("launcher/spec/data.py", "train_batch_size:")),
+        # a choice inside a choice, its file's values and its class's
+        (GSM8K, "reward.parts.gsm8k", "file", line_of("conf/reward/gsm8k.yaml", "_target_")),
+        (GSM8K, "reward.parts.format.timeout_s", "default", line_of("launcher/rewards/format.py", "timeout_s:")),
+        (GSM8K, "reward.weights.format", "file", line_of("conf/reward/gsm8k_format.yaml", "format: 0.2")),
+        # a dict is merged: what it does not name stays with the file
+        ([*GSM8K, "reward.weights={gsm8k: 2.0}"], "reward.weights.gsm8k", "command line",
+         "command line: reward.weights={gsm8k: 2.0}"),
+        ([*GSM8K, "reward.weights={gsm8k: 2.0}"], "reward.weights.format", "file",
+         line_of("conf/reward/gsm8k_format.yaml", "format: 0.2")),
+        # `reward.parts` names choices and weights at once
+        ([*PARTED, "reward.parts={gsm8k: 1.0}"], "reward.weights.gsm8k", "command line",
+         "command line: reward.parts={gsm8k: 1.0}"),
+        ([*PARTED, "reward.parts={gsm8k: 1.0}"], "reward.parts.gsm8k", "file",
+         line_of("conf/reward/gsm8k.yaml", "_target_")),
+    ],
+)  # fmt: skip
+def test_origin(words, setting, kind, where):
+    found = origins(words)[setting]
+    assert (found.kind, found.where) == (kind, where)
+
+
+@pytest.mark.parametrize("name", [name for name in known() if name != "quickstart"])
+def test_every_line_that_is_named_speaks_of_its_setting(name):
+    """Of a whole recipe: the file exists, and the line holds the setting's last name."""
+    found = origins(["data.train_files=a.jsonl"] if name in ("sft", "dpo") else [], recipe=name)
+    assert {origin.kind for origin in found.values()} >= {"recipe", "file", "default"}
+    for setting, origin in found.items():
+        if origin.kind == "command line":
+            continue
+        path, _, number = origin.where.partition(" ")[0].rpartition(":")
+        line = (ROOT / path).read_text().splitlines()[int(number) - 1]
+        assert re.search(rf"\b{setting.rpartition('.')[2]}\b", line), (setting, origin)
+
+
+def test_every_value_has_an_origin():
+    for words in (DAPO, GSM8K):
+        held = apart(flat(to_node(resolve(words))))[1]
+        assert not held.keys() - origins(words).keys()
+
+
+def own(folder: Path, **files: str) -> Path:
+    for name, text in files.items():
+        path = folder / "own" / f"{name.replace('__', '/')}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder / "own"
+
+
+def test_a_folder_of_ones_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RLRUN_PROMPTS", "77")
+    monkeypatch.delenv("RLRUN_NOT_THERE", raising=False)
+    text = (
+        "# mine\n"
+        "_target_: launcher.data.reverse.Reverse\n"
+        "n_prompts: ${oc.decode:${oc.env:RLRUN_PROMPTS}}\n"
+        "n_val: ${.n_demos}\n"
+        "n_demos: 16\n"
+        "noise: ${oc.decode:${oc.env:RLRUN_NOT_THERE,0.25}}\n"
+    )
+    folder = own(tmp_path, data__mine=text)
+    found = origins(["algorithm=grpo", "model=tiny", "data=mine", "sampler.n=4"], folder)
+    assert found["data.n_prompts"] == Origin(
+        "environment", "environment RLRUN_PROMPTS (own/data/mine.yaml:3)", ("oc.env:RLRUN_PROMPTS",)
+    )
+    assert found["data.n_val"].where == "own/data/mine.yaml:4 -> data.n_demos (own/data/mine.yaml:5)"
+    assert found["data.noise"].where == "own/data/mine.yaml:6 (the environment has no RLRUN_NOT_THERE)"
+    assert found["data.noise"].kind == "file"
+
+
+def test_of_two_files_of_one_name_the_one_that_hydra_takes_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = own(tmp_path, data__reverse="_target_: launcher.data.reverse.Reverse\ntrain_batch_size: 48\n")
+    run, found = resolve(BASE, folder), origins(BASE, folder)
+    taken = {16: line_of("conf/data/reverse.yaml", "train_batch_size"), 48: "own/data/reverse.yaml:2"}
+    assert found["data.train_batch_size"].where == taken[run.data.train_batch_size]
+
+
+def test_words_that_make_no_run_are_problems():
+    with pytest.raises(Problems) as caught:
+        origins(["algorithm=grop", "model=tiny", "data=reverse"])
+    assert caught.value.lines == ["algorithm: no choice 'grop'; did you mean grpo?"]
+
+
+def test_the_config_folder_is_named_as_in_a_clone_wherever_it_lies():
+    assert conf_dir().name == "conf"
+    assert origins(BASE)["seed"].where.startswith("conf/run.yaml:")
+
+
+def test_what_differs_from_the_defaults():
+    """Values of words and of the choices' files, and those that have no default; nothing else."""
+    run = resolve([*GSM8K, "optim.lr=1e-6", "optim.betas=[0.9,0.95]", "seed=0", "reward.weights.gsm8k=1.0"])
+    found = {one.name: (one.value, one.default, one.required) for one in differing(run)}
+    assert found == {
+        "data.repo": ("openai/gsm8k", None, True),  # no default: somebody gave it
+        "data.holds": ("prompts", found["data.holds"][1], False),
+        "data.format": ("gsm8k", "auto", False),
+        "data.train_files": (["main/train-*.parquet"], found["data.train_files"][1], False),
+        "data.val_files": (["main/test-*.parquet"], found["data.val_files"][1], False),
+        "reward.weights.gsm8k": (1.0, None, False),  # an entry of a dict that is empty by default
+        "reward.weights.format": (0.2, None, False),
+        "sampler.n": (4, 1, False),
+        "optim.betas": ([0.9, 0.95], [0.9, 0.999], False),
+    }  # `optim.lr=1e-6` and `seed=0` are the defaults, whoever says so

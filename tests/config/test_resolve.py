@@ -1,0 +1,459 @@
+"""Wrong words: each is named with what would do, all at once, and nothing is started."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields
+from itertools import cycle, product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from launcher.algorithms.grpo import GRPO
+from launcher.clusters.local import Local
+from launcher.config.resolve import conf_dir, groups, resolve
+from launcher.core.problems import Problems
+from launcher.core.settings import from_node
+from launcher.preflight.plan import page
+from launcher.spec.run import Optim, RunSpec
+from launcher.spec.stored import from_yaml, to_node, to_yaml
+
+BASE = {"algorithm": "grpo", "model": "tiny", "data": "reverse", "sampler.n": "4"}
+GROUPS = groups()
+TOP = ", ".join(sorted([*GROUPS, "critic", "optim", "seed", "trainer"]))
+LONG = "a" * 300
+NAME = "a name of letters, digits, '.', '_' and '-', at most 128 and not beginning with '.', would do"
+TARGET = "_target_ is named by config files only"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with one good file, one empty folder and one file that is neither data nor model."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.jsonl").write_text('{"prompt": "p", "response": "r"}\n')
+    Path("empty").mkdir()
+    Path("note.txt").write_text("")
+    Path("taken/a").mkdir(parents=True)
+    Path("taken/a/b").write_text("")
+    return tmp_path
+
+
+def problems(words: Iterable[str], config_dir: Path | None = None) -> list[str]:
+    """What a person is told about these words; words of BASE stand for what they leave out."""
+    words = list(words)
+    keys = {word.lstrip("+~").partition("=")[0].partition("@")[0] for word in words}
+    base = [f"{key}={value}" for key, value in BASE.items() if key not in keys]
+    try:
+        run = resolve([*base, *words], config_dir)
+    except Problems as found:
+        return found.lines
+    return [verdict.line for verdict in page(run).verdicts if verdict.level == "FAIL"]
+
+
+def choices(group: str) -> str:
+    return ", ".join(GROUPS[group])
+
+
+def names(cls: type) -> str:
+    return ", ".join(sorted(field.name for field in fields(cls)))
+
+
+def test_the_words_that_all_others_are_compared_to_are_right() -> None:
+    assert problems([]) == []
+
+
+EXACT = [
+    # a typo in a key, at every group: the class is named, and the nearest setting
+    ("algorithm.cilp_ratio_high=1", "algorithm.cilp_ratio_high: GRPO has no setting 'cilp_ratio_high';"
+                                    " did you mean clip_ratio_high?"),
+    ("algorithm.kl-loss-coef=1", "algorithm.kl-loss-coef: GRPO has no setting 'kl-loss-coef';"
+                                 " did you mean kl_loss_coef?"),
+    ("model.hiden_size=32", "model.hiden_size: Scratch has no setting 'hiden_size'; did you mean hidden_size?"),
+    ("data.n_promts=3", "data.n_promts: Reverse has no setting 'n_promts'; did you mean n_prompts?"),
+    ("reward.ignorecase=true", "reward.ignorecase: Exact has no setting 'ignorecase'; did you mean ignore_case?"),
+    ("hardware.nodes=2", "hardware.nodes: Hardware has no setting 'nodes'; did you mean nnodes?"),
+    ("engine.threads=2", "engine.threads: Torch has no setting 'threads'; did you mean num_threads?"),
+    ("sampler.temprature=1", "sampler.temprature: TorchSampler has no setting 'temprature'; did you mean temperature?"),
+    ("trainer.save_frq=1", "trainer.save_frq: Trainer has no setting 'save_frq'; did you mean save_freq?"),
+    ("optim.wd=1", f"optim.wd: Optim has no setting 'wd'; it has {names(Optim)}"),  # nothing is near
+    ("cluster.ip=1", f"cluster.ip: Local has no setting 'ip'; it has {names(Local)}"),
+    # a typo in a group
+    ("algoritm=grpo", "algoritm: no group or setting 'algoritm'; did you mean algorithm?"),
+    ("modle.hidden_size=2", "modle.hidden_size: no group or setting 'modle'; did you mean model?"),
+    ("sed=1", "sed: no group or setting 'sed'; did you mean seed?"),
+    ("wandb=true", f"wandb: no group or setting 'wandb'; it may be {TOP}"),
+    ("sampler/foo=bar", "sampler/foo: no group or setting 'sampler/foo'; did you mean sampler?"),
+    ("~nothing", f"nothing: no group or setting 'nothing'; it may be {TOP}"),
+    # a typo in a choice
+    ("algorithm=grop", "algorithm: no choice 'grop'; did you mean grpo?"),
+    ("model=tinny", "model: no choice 'tinny'; did you mean tiny?"),
+    ("data=revers", "data: no choice 'revers'; did you mean reverse?"),
+    ("reward=exakt", "reward: no choice 'exakt'; did you mean exact?"),
+    ("hardware=h100", "hardware: no choice 'h100'; did you mean h100x8?"),
+    ("cluster=k8s", f"cluster: no choice 'k8s'; it may be {choices('cluster')}"),
+    ("engine=trl", f"engine: no choice 'trl'; it may be {choices('engine')}"),
+    ("hardware=../../etc/passwd", f"hardware: no choice '../../etc/passwd'; it may be {choices('hardware')}"),
+    ("algorithm=null", f"algorithm: None is no choice; it may be {choices('algorithm')}"),
+    ("algorithm=[grpo]", f"algorithm: ['grpo'] is no choice; it may be {choices('algorithm')}"),
+    # a wrong value
+    ("sampler.n=0", "sampler.n: got 0; a number >= 1 would do"),
+    ("sampler.n=1", "sampler.n: GRPO compares at least 2 answers to a prompt, got 1; 8 would do"),
+    ("optim.lr=-1", "optim.lr: got -1; a number > 0.0 would do"),
+    ("optim.lr=nan", "optim.lr: got nan; a finite number would do"),
+    ("optim.lr=inf", "optim.lr: got inf; a finite number would do"),
+    ("optim.betas=[0.9,2]", "optim.betas.1: got 2; a number < 1.0 would do"),
+    ("optim.betas=[0.9]", "optim.betas.1: has no value; optim.betas.1=VALUE would do"),
+    ("optim.lr_scheduler_type=cosin", "optim.lr_scheduler_type: got 'cosin';"
+                                      " 'constant', 'linear' or 'cosine' would do"),
+    ("trainer.save_freq=-2", "trainer.save_freq: got -2; a number >= -1 would do"),
+    ("trainer.keep_last=0", "trainer.keep_last: got 0; a number >= 1 would do"),
+    ("seed=-1", "seed: got -1; a number >= 0 would do"),
+    ("seed=99999999999999999999", "seed: got 99999999999999999999; a number < 9223372036854775808 would do"),
+    ("model.dtype=float16", "model.dtype: got 'float16'; 'float32', 'bfloat16' or 'float64' would do"),
+    ("sampler.top_k=0", "sampler: top_k is 0, which leaves no token to sample; -1 takes all"),
+    # a wrong type: nothing is converted
+    ("sampler.n=true", "sampler.n: got True; a whole number would do"),  # Python's True is 1
+    ("sampler.n=four", "sampler.n: got 'four'; a whole number would do"),
+    ("sampler.n='4'", "sampler.n: got '4'; a whole number would do"),
+    ("sampler.n=2.5", "sampler.n: got 2.5; a whole number would do"),
+    ("sampler.n=2.0", "sampler.n: got 2.0; a whole number would do"),
+    ("sampler.n=[1]", "sampler.n: got [1]; a whole number would do"),
+    ("sampler.n.x=1", "sampler.n: got {'x': 1}; a whole number would do"),
+    ("sampler.n=", "sampler.n: got ''; a whole number would do"),
+    ("optim.lr=fast", "optim.lr: got 'fast'; a number would do"),
+    ("optim.lr=true", "optim.lr: got True; a number would do"),
+    ("optim.betas=0.9", "optim.betas: got 0.9; a list would do"),
+    ("optim=adam", "optim: got 'adam'; a group of settings would do"),
+    ("trainer=null", "trainer: got None; a group of settings would do"),
+    ("trainer.val_before_train=1", "trainer.val_before_train: got 1; true or false would do"),
+    ("trainer.val_before_train=yes", "trainer.val_before_train: got 'yes'; true or false would do"),
+    ("trainer.run_root=5", "trainer.run_root: got 5; text would do"),
+    # names that would be paths
+    ("trainer.experiment_name=../x", f"trainer.experiment_name: got '../x'; {NAME}"),
+    ("trainer.project_name=..", f"trainer.project_name: got '..'; {NAME}"),
+    ("trainer.experiment_name=.hidden", f"trainer.experiment_name: got '.hidden'; {NAME}"),
+    ("trainer.experiment_name=a/b", f"trainer.experiment_name: got 'a/b'; {NAME}"),
+    ("trainer.experiment_name=''", f"trainer.experiment_name: got ''; {NAME}"),
+    ('trainer.experiment_name="a\0b"', f"trainer.experiment_name: got 'a\\x00b'; {NAME}"),
+    ('trainer.experiment_name="a\n"', f"trainer.experiment_name: got 'a\\n'; {NAME}"),  # `$` must mean the end
+    (f"trainer.experiment_name={LONG}", f"trainer.experiment_name: got '{LONG[:76]}...; {NAME}"),
+    (f"trainer.run_root={LONG}", f"trainer.run_root: got '{LONG[:76]}..., file name too long;"
+                                 " another folder would do"),
+    ("trainer.run_root='a\0b'", "trainer.run_root: holds '\\x00', which cannot be seen;"
+                              " letters, digits and signs would do"),
+    ("trainer.run_root='~no-such-user/x'", "trainer.run_root: got '~no-such-user/x',"
+                                           " could not determine home directory; another folder would do"),
+    # what cannot be read
+    ("seed", "'seed': cannot be read (missing EQUAL at '<EOF>'); key=value would do"),
+    ("=5", "'=5': names no setting; key=value would do"),
+    ("seed=[1", "'seed=[1': cannot be read (no viable alternative at input '[1'); key=value would do"),
+    ("seed = 4", "'seed = 4': cannot be read (token recognition error at: ' '); key=value would do"),
+    ("--seed=4", "'--seed=4': cannot be read (token recognition error at: '-'); key=value would do"),
+    ("data.prompt_key=\udc80", "'data.prompt_key=\\udc80': cannot be read ('utf-8' codec can't encode character"
+                               " '\\udc80' in position 16: surrogates not allowed); key=value would do"),
+    # plain to a person, not to Hydra: the line can be pasted into a shell
+    ("trainer.run_root=~/x", "'trainer.run_root=~/x': cannot be read (token recognition error at: '~');"
+                             " 'trainer.run_root=\"~/x\"' would do"),
+    ("trainer.run_root=数据", "'trainer.run_root=数据': cannot be read (token recognition error at: '数');"
+                            " 'trainer.run_root=\"数据\"' would do"),
+    # a sweep
+    ("sampler.n=2,4", "sampler.n: 'sampler.n=2,4' is a sweep; -m would run it, or one value would do"),
+    ("sampler.n=range(1,4)",
+     "sampler.n: 'sampler.n=range(1,4)' is a sweep; -m would run it, or one value would do"),
+    ("algorithm=grpo,sft", "algorithm: 'algorithm=grpo,sft' is a sweep; -m would run it, or one value would do"),
+    # code from the command line, in every disguise
+    ("algorithm._target_=os.system", f"algorithm._target_: {TARGET}; algorithm=CHOICE would do"),
+    ("+algorithm._target_=os.system", f"algorithm._target_: {TARGET}; algorithm=CHOICE would do"),
+    ("++algorithm._target_=os.system", f"algorithm._target_: {TARGET}; algorithm=CHOICE would do"),
+    ("~algorithm._target_", f"algorithm._target_: {TARGET}; algorithm=CHOICE would do"),
+    ("reward={_target_:os.system}", f"reward: {TARGET}; reward=CHOICE would do"),
+    ("+reward={_target_:os.system}", f"reward: {TARGET}; reward=CHOICE would do"),
+    ("++reward={a:[{_target_:os.system}]}", f"reward: {TARGET}; reward=CHOICE would do"),
+    ("data.x=[{_target_:os.system}]", f"data.x: {TARGET}; data=CHOICE would do"),
+    ("optim.x=[[{_target_:os.system}]]", f"optim.x: {TARGET}; optim=CHOICE would do"),
+    ("++trainer._target_.x=1", f"trainer._target_.x: {TARGET}; trainer=CHOICE would do"),
+    ("reward@_target_=exact", "'reward@_target_=exact': a choice has the name of its group; reward=CHOICE would do"),
+    # Hydra's own settings and ways around the groups
+    ("hydra.run.dir=x", "hydra.run.dir: Hydra's own settings are not part of a run; leave it out"),
+    ("+hydra.searchpath=[/tmp]", "hydra.searchpath: Hydra's own settings are not part of a run; leave it out"),
+    ("hydra/launcher=x", "hydra/launcher: Hydra's own settings are not part of a run; leave it out"),
+    ("reward@_global_=exact", "'reward@_global_=exact': a choice has the name of its group; reward=CHOICE would do"),
+    ("model@data=tiny", "'model@data=tiny': a choice has the name of its group; model=CHOICE would do"),
+    # what lies outside the run
+    ("trainer.run_root=${oc.env:HOME}", "trainer.run_root: ${...:...} is for config files only;"
+                                        " the value itself would do"),
+    ("trainer.run_root='${ oc.env : HOME}'", "trainer.run_root: ${...:...} is for config files only;"
+                                             " the value itself would do"),
+    ("trainer.run_root='${oc.${trainer.project_name}:HOME}'", "trainer.run_root: ${...:...} is for config files only;"
+                                                              " the value itself would do"),
+    ("optim.lr=${sede}", "optim.lr=${sede}: interpolation key 'sede' not found"),
+    # taken away
+    ("~hardware", f"hardware: not chosen; it may be {choices('hardware')}"),
+    ("~algorithm=grpo", f"algorithm: not chosen; it may be {choices('algorithm')}"),
+    ("~optim.lr", "~optim.lr: could not delete from config. 'optim.lr' does not exist"),
+    # fine each, but not together
+    ("hardware.nnodes=2", "hardware.nnodes: cluster local is one machine, got 2; 1, or cluster=ray, would do"),
+    ("hardware.n_gpus_per_node=2", "hardware: n_gpus_per_node is 2 and device is cpu; hardware=gpu would do"),
+    ("hardware.nproc_per_node=3", "data.train_batch_size: 16 rows do not split over 3 processes; 15 or 18 would"),
+    ("hardware.nproc_per_node=32", "data.train_batch_size: 16 rows do not split over 32 processes; 32 would"),
+    ("trainer.ppo_mini_batch_size=5", "trainer.ppo_mini_batch_size: 5 prompts do not divide"
+                                      " data.train_batch_size=16; 4 would"),
+    ("model.hidden_size=65", "model: hidden_size 65 does not split over 4 attention heads"),
+    ("data.max_response_length=5000", "data.max_response_length: prompt and answer may take 5016 tokens, and the model"
+                                      " knows 2048 positions; a sum of at most 2048 would do"),
+    # what stands on the disk
+    ("trainer.run_root=note.txt", "trainer.run_root: '{here}/note.txt' is a file; a folder would do"),
+    ("trainer.run_root=note.txt/x", "trainer.run_root: '{here}/note.txt' is a file; a folder would do"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("word", "line"), EXACT, ids=[ascii(word)[1:40] for word, _ in EXACT])
+def test_a_wrong_word_makes_one_line(word: str, line: str, here: Path) -> None:
+    assert problems([word]) == [line.replace("{here}", str(here))]
+
+
+SEVERAL = [
+    (["algorithm=sft", "algorithm=grpo"],
+     ["algorithm: chosen twice, as algorithm=sft and algorithm=grpo; one of the two would do"]),
+    (["trainer.run_root=taken", "trainer.project_name=a", "trainer.experiment_name=b"],  # a file has the run's name
+     ["trainer.run_root: '{here}/taken/a/b' is a file; a folder would do"]),
+    (["trainer.run_root=taken/a", "trainer.project_name=b"],  # a file has the project's name
+     ["trainer.run_root: '{here}/taken/a/b' is a file; a folder would do"]),
+    (["model=hf"], ["model.path: has no value; model.path=VALUE would do"]),
+    (["model=hf", "model.path=empty"],
+     ["model.path: 'empty' holds no config.json and no checkpoint; a model's folder would do"]),
+    (["model=hf", "model.path=note.txt"],
+     ["model.path: 'note.txt' is a file; the folder that holds config.json would do"]),
+    (["model=hf", "model.path=emtpy"], ["model.path: no folder 'emtpy'; did you mean empty?"]),
+    (["model=hf", "model.path=a/b/c"], ["model.path: no folder 'a/b/c'; neither is the folder 'a/b'"]),
+    (["model=hf", "model.path=5"], ["model.path: got 5; text would do"]),
+    (["model=hf", f"model.path={LONG}"],
+     [f"model.path: got '{LONG[:76]}..., file name too long; a model's folder or hub id would do"]),
+    (["model=hf", "model.path='~no-such-user/x'"],
+     ["model.path: got '~no-such-user/x', could not determine home directory; a model's folder or hub id would do"]),
+    (["data=files"], ["data.train_files: none is given; a JSONL or parquet file would do"]),
+    (["data=files", "data.train_files=trian.jsonl"],
+     ["data.train_files: trian.jsonl is not there; did you mean train.jsonl?"]),
+    (["data=files", "data.train_files=empty"], ["data.train_files: empty is a folder; empty/*.jsonl would do"]),
+    (["data=files", "data.train_files=gone/x.jsonl"],
+     ["data.train_files: gone/x.jsonl is not there; neither is the folder gone"]),
+    (["data=files", "data.train_files='empty/*.jsonl'"],
+     ["data.train_files: empty/*.jsonl matches no file; its folder has no JSONL or parquet file"]),
+    (["data=files", "data.train_files=note.txt"],
+     ["data.train_files: the ending of 'note.txt' is not known; .jsonl, .json, .ndjson, .jsonl.gz, .json.gz,"
+      " .ndjson.gz or .parquet would do"]),
+    (["data=files", "data.train_files=5"], ["data.train_files: got 5; a list would do"]),
+    (["data=files", "data.train_files=[train.jsonl,1]"], ["data.train_files.1: got 1; text would do"]),
+    (["data=files", f"data.train_files={LONG}.jsonl"],
+     [f"data.train_files: {LONG}.jsonl is not there; its folder has train.jsonl"]),
+    # everything at once
+    (["algorithm.cilp_ratio_low=1", "sampler.n=four", "data.train_batch_size=0", "seed=1.5", "modle=tiny", "x"],
+     ["modle: no group or setting 'modle'; did you mean model?",
+      "'x': cannot be read (missing EQUAL at '<EOF>'); key=value would do",
+      "algorithm.cilp_ratio_low: GRPO has no setting 'cilp_ratio_low'; did you mean clip_ratio_low?",
+      "data.train_batch_size: got 0; a number >= 1 would do",
+      "sampler.n: got 'four'; a whole number would do",
+      "seed: got 1.5; a whole number would do"]),
+    (["hardware.nproc_per_node=3", "trainer.ppo_mini_batch_size=5", "sampler.n=1"],
+     ["data.train_batch_size: 16 rows do not split over 3 processes; 15 or 18 would",
+      "trainer.ppo_mini_batch_size: 5 prompts do not divide data.train_batch_size=16; 4 would",
+      "sampler.n: GRPO compares at least 2 answers to a prompt, got 1; 8 would do"]),
+    (["data=files", "data.train_files=[gone.jsonl,empty]", "data.val_files=gone.jsonl", "model=hf", "model.path=empty",
+      "trainer.run_root=note.txt"],
+     ["data.train_files: gone.jsonl is not there; did you mean train.jsonl?",
+      "data.train_files: empty is a folder; empty/*.jsonl would do",
+      "data.val_files: gone.jsonl is not there; did you mean train.jsonl?",
+      "model.path: 'empty' holds no config.json and no checkpoint; a model's folder would do",
+      "trainer.run_root: '{here}/note.txt' is a file; a folder would do"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "lines"), SEVERAL, ids=[" ".join(words)[:60] for words, _ in SEVERAL])
+def test_wrong_words_are_all_told_at_once(words: list[str], lines: list[str], here: Path) -> None:
+    found = problems(words)
+    assert sorted(found) == sorted(line.replace("{here}", str(here)) for line in lines)
+
+
+def test_groups_that_are_not_chosen_are_all_asked_for() -> None:
+    with pytest.raises(Problems) as found:
+        resolve([])
+    assert found.value.lines == [
+        f"{group}: not chosen; it may be {choices(group)}" for group in ("algorithm", "data", "model")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "n"),
+    [
+        (["sampler.n=2", "sampler.n=3"], 3),  # of two values the last, as in Hydra
+        (["+sampler.n=8"], 8),  # Hydra's ways to say `add` mean the same here
+        (["++sampler.n=8"], 8),
+        (["algorithm=grpo", "algorithm=grpo", "sampler.n=8"], 8),  # said twice, but the same
+        (["+algorithm=grpo", "sampler.n=8"], 8),
+        (["++algorithm=grpo", "sampler.n=8"], 8),
+        (["data.n_val=8", "sampler.n=${data.n_val}"], 8),  # another setting's value
+    ],
+)
+def test_words_that_do(words: list[str], n: int) -> None:
+    base = [f"{key}={value}" for key, value in BASE.items() if key not in ("sampler.n", words[0].lstrip("+")[:9])]
+    assert resolve([*base, *words]).sampler.n == n
+
+
+# ---- the real command line
+
+
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        (["train", "algorithm=gpro", "model=tiny", "data=reverse"], 1),
+        (["train", "--resume", "nowhere"], 1),
+        (["train", "--resume", "nowhere", "seed=1"], 1),
+        (["train", "algorithm=sft", "model=tiny", "data=reverse", "trainer.run_root='~no-such-user'"], 1),
+        (["train", "algorithm=sft", "model=tiny", "data=reverse", "data.n_demos=8", "trainer.run_root=x"], 1),
+        (["show", LONG], 1),  # longer than a file's name may be
+        (["show", "~no-such-user/x"], 1),
+        (["logs", "\x1b[31mred"], 1),
+        (["stop", "nowhere"], 1),
+        (["show", "--root", "note.txt", "x"], 1),
+    ],
+    ids=lambda value: " ".join(value)[:50] if isinstance(value, list) else None,
+)
+def test_the_command_ends_with_2_and_lines_that_begin_with_a_cross(
+    words: list[str], lines: int, commands: Any, here: Path
+) -> None:
+    ran = commands(here)(*words)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "Traceback" not in ran.stderr and "\x1b" not in ran.stderr
+    assert [line[:2] for line in ran.stderr.splitlines()] == ["✗ "] * lines
+
+
+@pytest.mark.parametrize(
+    ("words", "fails"),
+    [
+        (["plan"], 3),
+        (["plan", "algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=x", "optim.lr=x", "x", "\x1b[31m=1"], 4),
+        (["plan", "--config-dir", "nowhere", "algorithm=grpo"], 1),
+        (["train", "--dry-run", "algorithm=sft", "model=tiny", "data=reverse", "hardware=gpu"], 1),
+    ],
+    ids=lambda value: " ".join(value)[:50] if isinstance(value, list) else None,
+)
+def test_a_plan_says_every_failure_and_ends_with_1(words: list[str], fails: int, commands: Any, here: Path) -> None:
+    ran = commands(here)(*words)
+    assert (ran.returncode, ran.stderr) == (1, "") and "\x1b" not in ran.stdout
+    assert sum(line.startswith("FAIL") for line in ran.stdout.splitlines()) == fails
+    assert f"{fails} FAIL" in ran.stdout.splitlines()[-1]
+
+
+# ---- a run written down, and config files of a person's own
+
+
+OPEN = {
+    "length": ["reward.high=9"],
+    "overlong": ["reward.longest=9", "reward.buffer=9"],
+    "weighted": ["reward.parts={exact:1.0,format:0.2}"],
+    "model": ["reward.path=some/where"],
+    "python": ["reward.path=some/where"],
+    "remote": ["reward.url=http://some/where"],
+}
+
+
+def nodes(group: str) -> list[dict[str, Any]]:
+    """The group's choices as their files say; what a file leaves open is filled in."""
+    if group == "reward":  # some are made of others
+        words = ["algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=4"]
+        chosen = [[*words, f"reward={choice}", *OPEN.get(choice, [])] for choice in GROUPS[group]]
+        return [to_node(resolve(words))["reward"] for words in chosen]
+    read = [yaml.safe_load((conf_dir() / group / f"{choice}.yaml").read_text()) for choice in GROUPS[group]]
+    return [{key: filled(value) for key, value in node.items() if key != "defaults"} for node in read]
+
+
+def filled(value: Any) -> Any:
+    return "some/where" if value == "???" else 16 if str(value).startswith("${") else value
+
+
+def test_every_combination_of_choices_is_read_back_as_it_was_written() -> None:
+    seen: dict[str, set[int]] = {group: set() for group in GROUPS}
+    together = 0
+    turns = ("model", "data", "reward")  # which go with everything: one of each by turns
+    others = [group for group in GROUPS if group not in turns]
+    combinations = [held for _ in range(6) for held in product(*(enumerate(nodes(group)) for group in others))]
+    by_turns = zip(*(cycle(enumerate(nodes(group))) for group in turns), strict=True)
+    for held, more in zip(combinations, by_turns, strict=False):
+        picked = dict(zip(others, held, strict=True)) | dict(zip(turns, more, strict=True))
+        node = {group: dict(values) for group, (_, values) in picked.items()}
+        node["sampler"]["n"] = 4
+        try:
+            run = from_node(RunSpec, {**node, "seed": 3})
+        except ValidationError:
+            continue  # this engine does not run that algorithm, or the like
+        assert from_yaml(to_yaml(run)) == run
+        together += 1
+        for group, (place, _) in picked.items():
+            seen[group].add(place)
+    assert {group: len(found) for group, found in seen.items()} == {g: len(found) for g, found in GROUPS.items()}
+    assert together >= 100
+
+
+def own(folder: Path, text: str | bytes, name: str = "algorithm/mine") -> Path:
+    path = folder / "conf" / f"{name}.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return folder / "conf"
+
+
+CLASS = "_target_: launcher.algorithms.grpo.GRPO\n"
+
+
+def test_a_config_file_of_ones_own(here: Path) -> None:
+    config_dir = own(here, f"{CLASS}kl_loss_coef: 0.5\n")
+    own(here, "replicas: 2\n", "k8s/deploy")  # a folder that is no group of ours is not ours to judge
+    words = ["algorithm=mine", "model=tiny", "data=reverse", "sampler.n=4"]
+    run = resolve(words, config_dir)
+    assert run.algorithm.kl_loss_coef == 0.5
+    assert from_yaml(to_yaml(run)) == run
+    assert resolve([*words, "algorithm.kl_loss_coef=0.1"], config_dir).algorithm.kl_loss_coef == 0.1
+    assert problems(["algorithm=mien"], config_dir) == ["algorithm: no choice 'mien'; did you mean mine?"]
+    assert resolve(["algorithm=mine", *words[1:]], Path("conf")) == run  # also where the folder's path is relative
+
+
+OWN = [
+    ("_target_: os.system\n", "algorithm: os.system is not of class Algorithm; one that extends it would do"),
+    ("_target_: launcher.models.scratch.Scratch\n",
+     "algorithm: launcher.models.scratch.Scratch is not of class Algorithm; one that extends it would do"),
+    ("_target_: launcher.spec.algorithm.Algorithm\n",  # the noun itself
+     "algorithm: launcher.spec.algorithm.Algorithm cannot be built; a class with @settings and every method would do"),
+    ("_target_: no.such.Class\n",
+     "algorithm: there is no source of a module no.such; package.module.Class would do"),
+    ("_target_: Class\n", "algorithm: 'Class' is no class; package.module.Class would do"),
+    ("_target_: 5\n", "algorithm: _target_ is 5; its config file names the Algorithm class to build"),
+    ("_target_: [os.system]\n",
+     "algorithm: _target_ is ['os.system']; its config file names the Algorithm class to build"),
+    ("", "algorithm: has no _target_; its config file names the Algorithm class to build"),
+    ("- a\n", "algorithm: needs a choice of its config group, not a value of type list"),
+    (f"{CLASS}kl_coef: 1\n", "algorithm.kl_coef: GRPO has no setting 'kl_coef'; did you mean kl_loss_coef?"),
+    (f"{CLASS}5: 1\n", f"algorithm.5: GRPO has no setting '5'; it has {names(GRPO)}"),
+    (f"{CLASS}kl_loss_coef: [\n", "{file}:3: expected the node content, but found '<stream end>'"),
+    (f"{CLASS}kl_loss_coef: 1\nkl_loss_coef: 2\n", "{file}:3: found duplicate key kl_loss_coef"),
+    (f"{CLASS}kl_loss_coef: !!python/object/apply:os.system ['x']\n",
+     "{file}:2: could not determine a constructor for the tag 'tag:yaml.org,2002:python/object/apply:os.system'"),
+    (b"\xff", "--config-dir: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"),
+    ("5\n", "--config-dir: invalid loaded object type: int"),
+    (f"{CLASS}kl_loss_coef: ${{no.such:x}}\n", "--config-dir: unsupported interpolation type no.such"),
+    ("defaults: [nowhere]\n", "--config-dir: in 'algorithm/mine': Could not load 'algorithm/nowhere'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "line"), OWN, ids=[str(text)[:40] for text, _ in OWN])
+def test_a_config_file_of_ones_own_that_is_wrong(text: str | bytes, line: str, here: Path) -> None:
+    config_dir = own(here, text)
+    expected = line.replace("{file}", str(config_dir / "algorithm" / "mine.yaml"))
+    assert problems(["algorithm=mine"], config_dir) == [expected]
+    assert problems(["algorithm=mine", "sed=1"], config_dir)[0].startswith("sed: ")  # the others are told too
+
+
+def test_a_plain_group_takes_no_target(here: Path) -> None:
+    (line,) = problems(["hardware=mine"], own(here, "_target_: os.system\n", "hardware/mine"))
+    assert line.startswith("hardware._target_: Hardware has no setting '_target_'; it has ")

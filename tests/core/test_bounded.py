@@ -1,0 +1,64 @@
+"""Files of others are read within bounds, and what is beyond them costs next to nothing."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from yaml import YAMLError
+
+from launcher.core.bounded_parse import DEPTH, Unbounded, json_of, yaml_of
+
+LEVELS = "".join(f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9))
+BOMB = f"a0: &a0 [{','.join('x' * 9)}]\n{LEVELS}"
+
+REFUSED = [
+    (BOMB, "stands for more than 20,000 values"),
+    ("a: &a [*a]\n", "stands within itself"),
+    ("x: " + "[" * 5000, "more than 64 deep"),
+    ("".join(" " * depth + "a:\n" for depth in range(500)), "more than 64 deep"),  # without brackets
+    ("x: " + "9" * 5000, "has 5,000 digits"),
+    ("x: 0x" + "f" * 100_000, "digits"),  # which Python's own limit lets pass
+    ("x: " + ":".join("1" * 5000), "digits"),  # YAML 1.1 counts in sixties
+    ("x: !!int " + ":".join("1" * 5000), "digits"),
+    ("x: !!float '" + ":".join("1" * 5000) + "'", "digits"),
+    ('x: !!int " ' + ":".join("1" * 5000) + '"', "digits"),
+    ("%TAG !e! tag:yaml.org,2002:\n---\n!e!int " + "1:" * 5000, "digits"),
+    ("x: " + "y" * 2**20, "at most 1,048,576"),
+    ("".join(f"k{n}: 1\n" for n in range(90_000)), "more than 20,000 values"),
+]
+
+
+@pytest.mark.parametrize(("text", "reason"), REFUSED, ids=[reason for _, reason in REFUSED])
+def test_what_is_beyond_is_refused_at_once(text: str, reason: str) -> None:
+    began = time.process_time()
+    with pytest.raises(Unbounded, match=reason):
+        yaml_of(text)
+    assert time.process_time() - began < 0.5
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("a: &a {x: 1}\nb: {<<: *a, y: 2}\n", {"a": {"x": 1}, "b": {"x": 1, "y": 2}}),  # merging is no bomb
+        ("[" * DEPTH + "]" * DEPTH, None),
+        (f'x: "{"9" * 5000}"', {"x": "9" * 5000}),  # a text, though of digits
+        (f"x: !!str {'9' * 5000}", {"x": "9" * 5000}),
+        ("a: &a 1\nb: [*a, *a]\n", {"a": 1, "b": [1, 1]}),
+        (b"a: 1\n", {"a": 1}),
+    ],
+)
+def test_what_is_within_is_read(text: str | bytes, value: object) -> None:
+    assert value is None or yaml_of(text) == value
+
+
+@pytest.mark.parametrize("text", ["a: [", "!!python/object/apply:os.system ['true']", "a\0b"])
+def test_what_is_no_plain_yaml_is_an_error_of_yaml(text: str) -> None:
+    with pytest.raises(YAMLError):
+        yaml_of(text)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "9" * 5000])
+def test_json_that_is_too_deep_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError):
+        json_of(text)

@@ -1,0 +1,394 @@
+"""A checkpoint is there whole, or it is not there: every kind of damage is found, and no crash leaves a half one."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import random
+import shutil
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import combinations
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from launcher.core import checkpoints
+from launcher.core.checkpoints import MANIFEST, faults, newest_first, newest_verified, retain, set_aside_after
+
+SIZES = {
+    "policy/model.safetensors": 3000,
+    "policy/config.json": 40,
+    "state/optimizer.safetensors": 3000,
+    "trainer.json": 40,
+    "policy/empty": 0,
+}
+EVERY = [*SIZES, MANIFEST]
+
+
+def fill(step: int, sizes: Mapping[str, int] = SIZES) -> Callable[[Path], None]:
+    def into(folder: Path) -> None:
+        random_bytes = random.Random(step)
+        for name, size in sizes.items():
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_bytes(random_bytes.randbytes(size))
+
+    return into
+
+
+def save(root: Path, *steps: int, sizes: Mapping[str, int] = SIZES) -> Path:
+    for step in steps:
+        checkpoints.write(root, step, fill(step, sizes))
+    return root
+
+
+def ungraded(folder: Path) -> None:
+    """Nobody knows how good it is."""
+
+
+@pytest.fixture(autouse=True)
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files and folders that were made durable; the disk itself is not asked, it takes seconds."""
+    done: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda file: done.append(os.readlink(f"/proc/self/fd/{file}")))
+    return done
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Checkpoints of step 2 and step 4."""
+    return save(tmp_path / "checkpoints", 2, 4)
+
+
+def old(root: Path) -> Path:
+    return root / "step_000002"
+
+
+def new(root: Path) -> Path:
+    return root / "step_000004"
+
+
+def test_what_was_written_verifies(root: Path) -> None:
+    assert [path.name for path in newest_first(root)] == ["step_000004", "step_000002"]
+    assert newest_verified(root) == (new(root), [])
+    assert sorted(path.relative_to(new(root)).as_posix() for path in new(root).rglob("*") if path.is_file()) == sorted(
+        EVERY
+    )
+    assert not list(root.glob(".*"))
+
+
+def test_everything_is_durable_before_it_gets_its_name(
+    root: Path, synced: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename, before = os.rename, []
+
+    def renamed(source: Path, target: Path) -> None:
+        before.extend(synced)
+        rename(source, target)
+
+    synced.clear()
+    monkeypatch.setattr(os, "rename", renamed)
+    save(root, 6)
+    draft = str(root / ".unfinished-step_000006")
+    folders = {"", "/policy", "/state"}
+    assert {path.removeprefix(draft) for path in before} == folders | {f"/{name}" for name in EVERY}
+    assert before.index(f"{draft}/{MANIFEST}") > max(before.index(f"{draft}/{name}") for name in SIZES)
+    assert synced[len(before) :] == [str(root)]  # and then the name itself
+
+
+def test_only_its_owner_may_read_it(root: Path) -> None:
+    for path in (root, *root.rglob("*")):
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+
+
+# ---- damage
+
+Damage = Callable[[Path], None]
+
+
+def cut(size: int) -> Damage:
+    return lambda path: os.truncate(path, size)
+
+
+def flip(offset: int, bit: int = 0) -> Damage:
+    def damage(path: Path) -> None:
+        data = bytearray(path.read_bytes())
+        data[offset] ^= 1 << bit
+        path.write_bytes(data)
+
+    return damage
+
+
+def replaced_by_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def replaced_by_a_link_to_nothing(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("gone")
+
+
+ONCE: dict[str, Damage] = {
+    "deleted": Path.unlink,
+    "longer by one byte": lambda path: path.write_bytes(path.read_bytes() + b"\0"),
+    "a folder": replaced_by_a_folder,
+    "a link to nothing": replaced_by_a_link_to_nothing,
+}
+DAMAGES = [(name, kind, damage) for name in EVERY for kind, damage in ONCE.items()]
+for name, size in SIZES.items():
+    places = sorted({0, 1, size // 2, size - 1}) if size else []
+    DAMAGES += [(name, f"cut to {place}", cut(place)) for place in places]
+    DAMAGES += [(name, f"bit {place % 8} of byte {place}", flip(place, place % 8)) for place in places]
+    DAMAGES += [(name, "zeros", lambda path: path.write_bytes(bytes(path.stat().st_size)))] if size else []
+DAMAGES += [(MANIFEST, f"cut to {place}", cut(place)) for place in (0, 1, 100, -1)]
+DAMAGES += [(MANIFEST, "zeros", lambda path: path.write_bytes(bytes(path.stat().st_size)))]
+
+
+@pytest.mark.parametrize(("name", "kind", "damage"), DAMAGES, ids=[f"{name}: {kind}" for name, kind, _ in DAMAGES])
+def test_damage_is_found_and_named_and_the_one_before_is_used(root: Path, name: str, kind: str, damage: Damage) -> None:
+    path = new(root) / name
+    if kind == "cut to -1":
+        damage = cut(path.stat().st_size - 1)
+    damage(path)
+    newest, found = newest_verified(root)
+    assert newest == old(root)
+    assert [line.partition(":")[0] for line in found] == [f"step_000004/{name}"]
+
+
+def test_every_bit_of_the_manifest_counts(root: Path) -> None:
+    path = new(root) / MANIFEST
+    good = path.read_bytes()
+    with path.open("r+b", buffering=0) as file:
+        for place in range(len(good)):
+            for bit in range(8):
+                os.pwrite(file.fileno(), bytes([good[place] ^ 1 << bit]), place)
+                assert faults(new(root)) == [f"step_000004/{MANIFEST}: is not as it was written"], (place, bit)
+            os.pwrite(file.fileno(), good[place : place + 1], place)
+        assert faults(new(root)) == []
+        for size in reversed(range(len(good))):
+            file.truncate(size)
+            assert faults(new(root)) == [f"step_000004/{MANIFEST}: is not as it was written"], size
+
+
+@pytest.mark.parametrize(("one", "other"), list(combinations(EVERY, 2)))
+def test_two_files_that_were_swapped_are_both_found(root: Path, one: str, other: str) -> None:
+    a, b = new(root) / one, new(root) / other
+    first, second = a.read_bytes(), b.read_bytes()
+    a.write_bytes(second)
+    b.write_bytes(first)
+    newest, found = newest_verified(root)
+    named = {line.partition(":")[0] for line in found}
+    assert newest == old(root)
+    assert named == {
+        f"step_000004/{MANIFEST}" if MANIFEST in (one, other) else f"step_000004/{x}" for x in (one, other)
+    }
+
+
+@pytest.mark.parametrize("name", [name for name in EVERY if name != "policy/empty"])
+def test_a_file_of_another_step_is_found(root: Path, name: str) -> None:
+    shutil.copy(old(root) / name, new(root) / name)
+    assert [line.partition(":")[0] for line in faults(new(root))] == [f"step_000004/{name}"]
+
+
+def test_another_steps_checkpoint_under_this_name_is_found(root: Path) -> None:
+    shutil.rmtree(new(root))
+    shutil.copytree(old(root), new(root))
+    assert newest_verified(root) == (old(root), [f"step_000004/{MANIFEST}: is not as it was written"])
+
+
+def test_every_damaged_file_is_named(root: Path) -> None:
+    for name in ("policy/config.json", "trainer.json"):
+        flip(3)(new(root) / name)
+    (new(root) / "state" / "optimizer.safetensors").unlink()
+    assert newest_verified(root)[1] == [
+        "step_000004/policy/config.json: its bytes changed since it was written (sha256 differs)",
+        "step_000004/state/optimizer.safetensors: No such file or directory",
+        "step_000004/trainer.json: its bytes changed since it was written (sha256 differs)",
+    ]
+
+
+def test_where_all_are_damaged_there_is_none(root: Path) -> None:
+    cut(5)(new(root) / "trainer.json")
+    (old(root) / MANIFEST).unlink()
+    assert newest_verified(root) == (
+        None,
+        ["step_000004/trainer.json: has 5 bytes where 40 were written",
+         "step_000002/manifest.json: No such file or directory"],
+    )  # fmt: skip
+
+
+def test_what_only_looks_like_a_checkpoint_is_none(tmp_path: Path) -> None:
+    root = save(tmp_path, 3)
+    for name in ("step_12", "step_000009x", "xstep_000009", "step_-00009", "other", "step_٠٠٠٠٠٩"):
+        (root / name).mkdir()
+    (root / "step_000008").write_text("a file")
+    assert [path.name for path in newest_first(root)] == ["step_000003"]
+    assert newest_first(tmp_path / "none") == []
+    assert newest_verified(tmp_path / "none") == (None, [])
+
+
+# ---- a crash at every call to the system
+
+FUNCTIONS = ("mkdir", "open", "close", "fsync", "chmod", "rename", "replace", "stat", "scandir", "listdir", "unlink",
+             "rmdir", "lstat", "fstat")  # fmt: skip
+
+
+class Killed(BaseException):
+    """The process is gone: nothing it would still have done happens."""
+
+
+@contextmanager
+def failing_at(call: int, error: BaseException, forever: bool) -> Iterator[list[int]]:
+    """Every function that pathlib and shutil ask the system by fails at the `call`-th call, and then all do."""
+    patch, count = pytest.MonkeyPatch(), [0]
+
+    def wrapped(function: Callable[..., object]) -> Callable[..., object]:
+        def maybe(*values: object, **named: object) -> object:
+            count[0] += 1
+            if count[0] == call or (forever and count[0] > call):
+                raise error
+            return function(*values, **named)
+
+        return maybe
+
+    with patch.context() as patched:
+        for function in FUNCTIONS:
+            patched.setattr(os, function, wrapped(getattr(os, function)))
+        patched.setattr(io, "open", wrapped(io.open))
+        yield count
+
+
+FEW = {"policy/model.safetensors": 30, "trainer.json": 20}
+CASES: list[tuple[str, Callable[[Path], object]]] = [
+    ("a new step", lambda root: None),
+    ("a step that lies there damaged", lambda root: cut(9)(save(root, 6, sizes=FEW) / "step_000006" / "trainer.json")),
+    ("a step that lies there whole", lambda root: save(root, 6, sizes=FEW)),
+    ("what a kill left", lambda root: fill(6, FEW)(made(root / ".unfinished-step_000006"))),
+    ("what a kill left half removed", lambda root: fill(1, FEW)(made(root / ".removed-step_000006"))),
+]
+
+
+def made(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def in_memory(tmp_path: Path) -> Iterator[Path]:
+    """A folder for many small files."""
+    memory = Path("/dev/shm")
+    with TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else tmp_path) as folder:
+        yield Path(folder)
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), Killed()], ids=repr)
+@pytest.mark.parametrize(("case", "before"), CASES, ids=[case for case, _ in CASES])
+def test_whenever_it_breaks_off_the_older_one_stays_and_none_is_half(
+    in_memory: Path, case: str, before: Callable[[Path], object], error: BaseException
+) -> None:
+    for call in range(1, 1000):
+        root = save(in_memory / str(call), 2, sizes=FEW)
+        before(root)
+        done = False
+        try:
+            with failing_at(call, error, forever=isinstance(error, Killed)) as count:
+                checkpoints.write(root, 6, fill(6, FEW))
+                done = True
+                retain(root, 1, 0, ungraded, root / "step_000006")
+        except (OSError, Killed):
+            pass
+        seen = {path.name: not faults(path) for path in newest_first(root)}
+        assert seen.get("step_000002", done), "the older one may go only when the new one is there"
+        if case == "a step that lies there damaged" and not done:
+            seen.pop("step_000006", None)  # it may lie there still
+        assert all(seen.values()), "a half one is seen"
+        assert "step_000006" in seen or not done, "it was said to be written"
+        save(root, 8, sizes=FEW)
+        assert newest_verified(root) == (root / "step_000008", []), "the next one cannot be written"
+        assert not list(root.glob(".*")), "something is left lying about"
+        if count[0] < call:
+            break
+        shutil.rmtree(root)
+    assert 50 < call < 1000, "not every call was made to fail"
+
+
+def test_an_error_while_filling_leaves_nothing(root: Path) -> None:
+    def half(folder: Path) -> None:
+        (folder / "policy").mkdir()
+        (folder / "policy" / "model.safetensors").write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "full")
+
+    with pytest.raises(OSError, match="full"):
+        checkpoints.write(root, 6, half)
+    assert sorted(path.name for path in root.iterdir()) == ["step_000002", "step_000004"]
+
+
+def test_a_full_disk_leaves_the_older_one(tmp_path: Path, small_disk: Callable[[int, Path], Path]) -> None:
+    root = small_disk(64, tmp_path / "checkpoints")
+    save(root, 2, 4)
+    with pytest.raises(OSError, match="No space"):
+        save(root, 6, 8, 10, 12, 14, 16)
+    assert newest_first(root)[-1] == old(root) and all(not faults(path) for path in newest_first(root))
+    assert not list(root.glob(".*"))
+
+
+# ---- which ones stay
+
+
+@pytest.mark.parametrize(
+    ("count", "stay"),
+    [
+        (1, ["step_000010"]),
+        (2, ["step_000010", "step_000004"]),
+        (3, ["step_000010", "step_000004", "step_000002"]),
+        (9, ["step_000010", "step_000004", "step_000002"]),
+        (0, ["step_000010"]),  # never none
+    ],
+)
+def test_the_newest_stay(root: Path, count: int, stay: list[str]) -> None:
+    save(root, 10)
+    retain(root, count, 0, ungraded)
+    assert [path.name for path in newest_first(root)] == stay
+    assert not list(root.glob(".*"))
+
+
+def test_steps_are_numbers_and_not_names(tmp_path: Path) -> None:
+    root = save(tmp_path, 999_999, 1_000_000)
+    retain(root, 1, 0, ungraded)
+    assert [path.name for path in newest_first(root)] == ["step_1000000"]
+    assert newest_verified(root) == (root / "step_1000000", [])
+
+
+def test_room_is_made_but_never_at_the_cost_of_the_newest_good_one(root: Path) -> None:
+    save(root, 6)
+    flip(0)(root / "step_000006" / "trainer.json")
+    retain(root, 0, 1, ungraded)
+    assert [path.name for path in newest_first(root)] == ["step_000004"]
+    flip(0)(new(root) / "trainer.json")
+    retain(root, 0, 1, ungraded)  # none verifies: none is removed
+    assert [path.name for path in newest_first(root)] == ["step_000004"]
+
+
+def test_what_is_set_aside_is_no_checkpoint_any_more_and_keeps_its_files(root: Path) -> None:
+    for _ in range(3):  # as often as it happens
+        save(root, 6, 8)
+        set_aside_after(root, 4)
+        assert [path.name for path in newest_first(root)] == ["step_000004", "step_000002"]
+    aside = {path.name for path in root.iterdir() if path.name.startswith("damaged-")}
+    assert aside == {f"damaged-step_00000{step}{times}" for step in (6, 8) for times in ("", "-1", "-2")}
+    assert all((root / name / "policy" / "model.safetensors").stat().st_size == 3000 for name in aside)
+    save(root, 10)
+    assert aside < {path.name for path in root.iterdir()}  # tidying leaves them
+    set_aside_after(root / "none", 4)
+
+
+def test_tidy_removes_what_a_kill_left_and_nothing_else(root: Path) -> None:
+    for name in (".unfinished-step_000006", ".removed-step_000002", "mine", ".hidden"):
+        (root / name / "deep").mkdir(parents=True)
+    checkpoints.tidy(root)
+    assert sorted(path.name for path in root.iterdir()) == [".hidden", "mine", "step_000002", "step_000004"]
+    checkpoints.tidy(root / "none")

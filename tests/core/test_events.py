@@ -1,0 +1,263 @@
+"""The event log: whole lines or none, nothing lost on the way to disk and back, and one state however it is read."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.core.events import (
+    Alert,
+    Crashed,
+    Ended,
+    Event,
+    Loaded,
+    Phase,
+    Restarted,
+    Sample,
+    Saved,
+    Stalled,
+    Started,
+    Step,
+    Usage,
+    WentOn,
+    events_of,
+    from_line,
+    read,
+    to_line,
+)
+from launcher.core.state import HISTORY, POINTS, Curve, RunState, after, fold
+
+STARTED = Started(at=10.0, run="p/é", algorithm="GRPO", processes=2)
+LOADED = Loaded(at=11.0, rows=60, refused=4, val_rows=8, val_refused=0, steps_per_epoch=7, steps=20)
+USAGE = Usage(
+    at=16.5, rank=1, host="h", cpu_percent=99.5, memory_bytes=1 << 40, machine_cpu_percent=50.0, machine_memory_bytes=2,
+    machine_memory_total_bytes=4, disk_free_bytes=None, gpu_percent=87.0, gpu_memory_bytes=3, gpu_watts=612.5,
+)  # fmt: skip
+LIFE: list[Event] = [
+    STARTED,
+    Phase(at=10.0, name="loading"),
+    LOADED,
+    Step(at=12.0, step=0, metrics={"val-core/x/reward/mean@1": 0.25}),
+    Phase(at=12.0, name="rollout"),
+    Step(at=14.0, step=1, metrics={"critic/score/mean": 0.5, "actor/entropy": math.nan}),
+    Sample(at=14.0, step=1, data_source="x", prompt="1+1?", response="it’s\n2", ground_truth="2", score=math.inf),
+    Saved(at=15.0, step=1, path="checkpoints/step_000001"),
+    Alert(at=16.0, step=1, text="a “thing”\nof two lines"),
+    USAGE,
+    Step(at=18.0, step=2, metrics={"critic/score/mean": -math.inf, "val/loss": 1e-300}),
+    Stalled(at=18.5, step=2, rank=1, why="nothing for 20 s", stack='  File "x", line 1\n'),
+    Stalled(at=18.5, step=2, rank=None, why="", stack=""),
+    WentOn(at=18.7, step=2, after_s=34.5),
+    Crashed(at=19.0, lines=("a", "b"), mendable=True),
+    Restarted(at=19.5, step=1, attempt=2, cause="killed", why="rank 0: killed by SIGKILL"),
+    Ended(at=20.0, how="failed", why="a; b"),
+]
+
+
+def log(path: Path, events: list[Event]) -> Path:
+    path.write_text("".join(to_line(event) + "\n" for event in events), encoding="utf-8")
+    return path
+
+
+def strictly(line: str) -> Any:
+    """As a reader that is not Python parses it: NaN is no JSON."""
+
+    def no(constant: str) -> None:
+        raise ValueError(constant)
+
+    return json.loads(line, parse_constant=no)
+
+
+# ---- one event, one line
+
+
+@pytest.mark.parametrize("event", LIFE, ids=lambda event: type(event).__name__)
+def test_an_event_comes_back_as_it_was(event: Event) -> None:
+    line = to_line(event)
+    assert "\n" not in line and strictly(line)["kind"] == type(event).__name__
+    assert to_line(from_line(line)) == line
+    if not any(math.isnan(x) for x in getattr(event, "metrics", {}).values()):  # NaN is not even equal to itself
+        assert from_line(line) == event
+
+
+@given(st.dictionaries(st.text(), st.floats(), max_size=5), st.text(), st.floats(0, 2e9))
+def test_any_number_and_any_text_comes_back(metrics: dict[str, float], text: str, at: float) -> None:
+    for event in (Step(at=at, step=1, metrics=metrics), Alert(at=at, step=1, text=text)):
+        line = to_line(event)
+        strictly(line)
+        assert repr(from_line(line.encode())) == repr(event)
+
+
+def test_what_json_has_no_word_for_is_written_as_text() -> None:
+    line = to_line(Step(at=0.0, step=1, metrics={"a": math.nan, "b": math.inf, "c": -math.inf}))
+    assert strictly(line)["metrics"] == {"a": "NaN", "b": "Infinity", "c": "-Infinity"}
+    assert repr(from_line(line)) == "Step(at=0.0, step=1, metrics={'a': nan, 'b': inf, 'c': -inf})"
+
+
+def test_a_lone_surrogate_is_written_so_that_every_reader_can_read_it() -> None:
+    event = Step(at=0.0, step=1, metrics={"val-core/\udce9/reward/mean@1": 1.0})
+    assert from_line(to_line(event).encode()) == replace(event, metrics={"val-core/\\udce9/reward/mean@1": 1.0})
+    assert from_line(to_line(Alert(at=0.0, step=1, text="\ud800"))) == Alert(at=0.0, step=1, text="\\ud800")
+
+
+def test_a_newer_writer_is_understood_as_far_as_it_goes() -> None:
+    assert from_line('{"kind":"Rewarded","at":1.0,"by":"x"}') is None
+    assert from_line('{"kind":"Saved","at":1.0,"step":2,"path":"p","bytes":7}') == Saved(at=1.0, step=2, path="p")
+
+
+# ---- the file
+
+
+def test_a_reader_may_stop_anywhere_and_goes_on_from_there(tmp_path: Path) -> None:
+    path = log(tmp_path / "events.jsonl", LIFE)
+    offsets = [0, *(offset for _, offset in read(path))]
+    assert offsets[-1] == path.stat().st_size
+    for place, offset in enumerate(offsets):
+        assert repr([event for event, _ in read(path, offset)]) == repr(LIFE[place:])
+
+
+def test_a_half_written_line_waits(tmp_path: Path) -> None:
+    """The file is cut at every byte: what is read then and what is read later is everything once."""
+    whole = log(tmp_path / "whole", LIFE[:6]).read_bytes()
+    path = tmp_path / "events.jsonl"
+    for cut in range(len(whole) + 1):
+        path.write_bytes(whole[:cut])
+        first = list(read(path))
+        assert len(first) == whole[:cut].count(b"\n")
+        path.write_bytes(whole)
+        later = list(read(path, first[-1][1] if first else 0))
+        assert repr([event for event, _ in first + later]) == repr(LIFE[:6])
+
+
+def test_a_reader_ahead_of_a_log_that_was_cut_reads_nothing(tmp_path: Path) -> None:
+    path = log(tmp_path / "events.jsonl", LIFE[:2])
+    assert list(read(path, 10_000)) == []
+    assert list(events_of(tmp_path / "none")) == []
+
+
+DAMAGE = [
+    b"",  # an empty line
+    b"{",
+    b"not json",
+    b"[]",
+    b"5",
+    b"null",
+    b"{}",  # no kind
+    b'{"kind":["Step"]}',
+    b'{"kind":"Step","at":1.0}',  # fields are missing
+    b'{"kind":"Step","at":1.0,"step":1,"metrics":[1]}',
+    b'{"kind":"Step","at":1.0,"step":1,"metrics":{"a":"x"}}',
+    b'{"kind":"Crashed","at":1.0,"lines":5,"mendable":true}',
+    b'{"kind":"Usage","at":1.0,"rank":0,"host":"h","cpu_percent":"x"}',
+    b'{"kind":"Alert","at":1.0,"step":1,"text":"\xff"}',  # no UTF-8
+    b'{"kind":"Stalled","at":1.0,"step":1,"rank":"x","why":"","stack":""}',
+    b'{"kind":"Loaded","at":1.0,"rows":"x","refused":0,"val_rows":0,"val_refused":0,"steps_per_epoch":1,"steps":1}',
+    b"\0" * 64,  # what a power cut leaves in a file
+    b'{"kind":"Saved","at":1.0,"st{"kind":"Saved","at":1.0,"step":1,"path":"p"}',  # two writers
+]
+
+
+@pytest.mark.parametrize("line", DAMAGE, ids=[repr(line)[2:30] for line in DAMAGE])
+def test_a_damaged_line_is_told_and_the_others_are_read(line: bytes, tmp_path: Path) -> None:
+    first, last = (to_line(event).encode() for event in (STARTED, LOADED))
+    (tmp_path / "events.jsonl").write_bytes(b"\n".join([first, line, last, b""]))
+    where = f"events.jsonl: the line at byte {len(first) + 1} is damaged"
+    assert list(events_of(tmp_path / "events.jsonl")) == [STARTED, Alert(at=0.0, step=0, text=where), LOADED]
+
+
+# ---- the state
+
+
+def test_events_make_one_state_however_they_are_cut_into_readings() -> None:
+    for cut in range(len(LIFE) + 1):
+        assert repr(fold(LIFE[cut:], fold(LIFE[:cut]))) == repr(fold(LIFE))
+
+
+STEP = Step(at=5.0, step=3, metrics={"train/loss": 2.0, "val/loss": 3.0})
+TOLD = [
+    (STARTED, {"run": "p/é", "algorithm": "GRPO", "processes": 2, "status": "running", "started_at": 10.0}),
+    (LOADED, {"steps": 20}),
+    (Phase(name="saving"), {"phase": "saving", "status": "running"}),
+    (STEP, {"step": 3, "score": 2.0, "score_name": "train/loss", "validation": {"val/loss": 3.0}, "validated_step": 3,
+            "metrics": STEP.metrics, "marks": ((3, 5.0),), "curve": Curve((2.0,))}),
+    (Saved(step=3, path="p"), {"checkpoint": "p"}),
+    (Alert(step=3, text="t"), {"alert": "t", "alerts": 1}),
+    (Crashed(lines=("a", "b"), mendable=False), {"why": "a; b"}),
+    (Restarted(step=1, attempt=2, cause="killed", why="w"), {"status": "running", "restarts": 1}),
+    (Stalled(step=1, rank=1, why="w", stack="s"), {"stalled": "w"}),
+    (WentOn(step=1, after_s=3.0), {}),
+    (USAGE, {"usage": {1: USAGE}}),
+    (Ended(how="stopped", why="w"), {"status": "stopped", "phase": "", "why": "w"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "end", [Ended(how="failed"), Restarted(step=1, attempt=2, cause="killed", why="w")], ids=["ended", "restarted"]
+)
+def test_processes_that_have_ended_use_nothing(end: Event) -> None:
+    assert after(replace(RunState(), usage={1: USAGE}), end).usage == {}
+
+
+@pytest.mark.parametrize(("event", "changed"), TOLD, ids=[type(event).__name__ for event, _ in TOLD])
+def test_what_an_event_changes(event: Event, changed: dict[str, Any]) -> None:
+    assert after(RunState(), event) == replace(RunState(), last_at=event.at, **changed)
+
+
+def test_the_whole_life() -> None:
+    state = fold(LIFE)
+    assert (state.status, state.phase, state.step, state.steps, state.alerts) == ("failed", "", 2, 20, 1)
+    assert state.validation == {"val/loss": 1e-300} and state.validated_step == 2  # the latest
+    assert state.metrics["critic/score/mean"] == -math.inf
+    assert state.checkpoint == "checkpoints/step_000001"
+    assert state.why == "a; b"
+    assert (state.elapsed_s, state.seconds_per_step, state.eta_s) == (10.0, 3.0, 54.0)  # 6 s for 2 steps, 18 are left
+
+
+STALLED = Stalled(step=1, rank=None, why="nothing for 20 s", stack="")
+
+
+@pytest.mark.parametrize("event", [WentOn(step=1, after_s=3.0), Ended(how="failed"),
+                                   Restarted(step=0, attempt=2, cause="killed", why="w")])  # fmt: skip
+def test_it_stands_still_until_something_goes_on(event: Event) -> None:
+    assert fold([STARTED, STALLED]).stalled == STALLED.why
+    assert fold([STARTED, STALLED, event]).stalled == ""
+
+
+@pytest.mark.parametrize(
+    ("marks", "pace"),
+    [
+        ((), None),
+        (((1, 5.0),), None),  # one step tells no speed
+        (((1, 5.0), (2, 9.0)), 4.0),
+        (((1, 9.0), (2, 5.0)), 0.0),  # a clock that was set back
+        (((4, 1.0), (4, 2.0)), 1.0),  # the same step once more
+    ],
+)
+def test_speed(marks: tuple[tuple[int, float], ...], pace: float | None) -> None:
+    state = RunState(marks=marks, step=2, steps=4)
+    assert state.seconds_per_step == pace
+    assert state.eta_s == (None if pace is None else 2 * pace)
+
+
+def test_only_the_latest_steps_tell_the_speed() -> None:
+    slow = [Step(at=100.0 * step, step=step, metrics={}) for step in range(10)]
+    fast = [Step(at=1000.0 + step, step=10 + step, metrics={}) for step in range(HISTORY)]
+    state = fold([*slow, *fast])
+    assert len(state.marks) == HISTORY and state.seconds_per_step == 1.0
+
+
+@given(st.lists(st.floats(-1e6, 1e6), max_size=500))
+def test_a_curve_is_bounded_and_keeps_the_mean(values: list[float]) -> None:
+    curve = Curve()
+    for value in values:
+        curve = curve.then(value)
+    assert len(curve.points) < POINTS and len(curve.waiting) < curve.stride
+    assert len(curve.points) * curve.stride + len(curve.waiting) == len(values)
+    assert sum(curve.points) * curve.stride + sum(curve.waiting) == pytest.approx(sum(values), abs=1e-3)

@@ -1,0 +1,157 @@
+"""Files that tell no lie: a log on a full disk loses and tears no line, and a text is replaced whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from launcher.core import files
+from launcher.core.files import Log, write_whole
+
+
+def lines(count: int) -> list[str]:
+    return [f"{number:04d} " + "x" * 90 for number in range(count)]
+
+
+def written(path: Path) -> list[str]:
+    return path.read_text().splitlines()
+
+
+def test_a_log_is_appended_to_and_private(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    for text in ("one", "zwei é", "lone \ud800"):
+        log = Log.open(path)
+        log.append(text)
+        log.close()
+    assert path.read_bytes() == "one\nzwei é\nlone \\ud800\n".encode()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_log_on_a_full_disk_waits_and_goes_on(tmp_path: Path, small_disk: Callable[[int, Path], Path]) -> None:
+    disk = small_disk(64, tmp_path / "disk")
+    log, filler = Log.open(disk / "log"), disk / "filler"
+    for line in lines(20):
+        log.append(line)
+    with filler.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
+        while file.write(b"x" * 4096):
+            pass
+    for line in lines(400)[20:]:  # more than the last page of the log still takes
+        log.append(line)
+    assert log.refused and log.refused.errno == errno.ENOSPC
+    seen = (disk / "log").read_text()
+    whole, half = seen.rsplit("\n", 1)
+    assert whole.splitlines() == lines(400)[: len(whole.splitlines())]  # in order, and only the last may be cut
+    assert lines(400)[len(whole.splitlines())].startswith(half)
+    filler.unlink()
+    log.append("the end")
+    assert log.refused is None
+    log.close()
+    assert written(disk / "log") == [*lines(400), "the end"]
+
+
+LIMITED = """
+import resource, sys
+from pathlib import Path
+from launcher.files import Log
+
+def limit(size):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+limit(1000)
+log = Log.open(Path(sys.argv[1]))
+for number in range(50):
+    log.append(f"{number:04d} " + "x" * 90)
+print(log.refused is not None, Path(sys.argv[1]).stat().st_size)
+limit(resource.RLIM_INFINITY)
+log.sync()
+print(log.refused)
+log.append("the end")
+log.close()
+"""
+
+
+def test_a_log_that_may_grow_no_further_waits_and_goes_on(tmp_path: Path) -> None:
+    """The same without root; a line is cut in the middle when the limit is met."""
+    ran = subprocess.run([sys.executable, "-c", LIMITED, str(tmp_path / "log")], capture_output=True, text=True)
+    assert ran.stdout.splitlines() == ["True 1000", "None"], ran.stderr
+    assert written(tmp_path / "log") == [*lines(50), "the end"]
+
+
+def test_a_log_takes_what_the_system_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system that takes one byte at a time, and refuses every third call."""
+    write, calls = os.write, iter(range(10**9))
+
+    def grudging(file: int, data: bytes) -> int:
+        if next(calls) % 3 == 2:
+            raise OSError(errno.ENOSPC, "full")
+        return write(file, data[:1])
+
+    log = Log.open(tmp_path / "log")
+    monkeypatch.setattr(files.os, "write", grudging)
+    for line in lines(3):
+        log.append(line)
+    while log.refused:
+        log.flush()
+    log.close()
+    assert written(tmp_path / "log") == lines(3)
+
+
+def test_what_has_nothing_to_sync_says_so(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    log = Log(writer)
+    log.append("line")
+    log.sync()
+    assert log.refused and log.refused.errno == errno.EINVAL
+    log.close()
+    assert os.read(reader, 100) == b"line\n"
+    os.close(reader)
+
+
+# ---- replacing a text
+
+
+def test_a_text_is_replaced_and_private(tmp_path: Path) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text("old")
+    path.chmod(0o644)
+    write_whole(path, "new é")
+    assert path.read_text(encoding="utf-8") == "new é" and stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [file.name for file in tmp_path.iterdir()] == ["spec.yaml"]
+
+
+@pytest.mark.parametrize("call", ["open", "fsync", "replace"])
+def test_whatever_the_system_refuses_the_old_text_stays(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    path = tmp_path / "spec.yaml"
+    path.write_text("old")
+    monkeypatch.setattr(files.os, call, refuse)
+    with pytest.raises(OSError, match="full"):
+        write_whole(path, "new")
+    monkeypatch.undo()
+    assert path.read_text() == "old" and len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_full_disk_keeps_the_old_text(tmp_path: Path, small_disk: Callable[[int, Path], Path]) -> None:
+    disk = small_disk(16, tmp_path / "disk")
+    write_whole(disk / "spec.yaml", "old")
+    with pytest.raises(OSError, match=r"No space.*spec\.yaml'"):
+        write_whole(disk / "spec.yaml", "new" * 10_000)
+    assert {file.name: file.read_text() for file in disk.iterdir()} == {"spec.yaml": "old"}
+
+
+def test_what_a_killed_process_of_the_same_number_left_is_no_obstacle(tmp_path: Path) -> None:
+    """In a container the launcher has the same process id every time."""
+    (tmp_path / f".spec.yaml.{os.getpid()}").write_text("half a te")
+    write_whole(tmp_path / "spec.yaml", "new")
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"spec.yaml": "new"}

@@ -1,0 +1,234 @@
+"""Secrets are blotted out however they are written, and innocent text stays as it is."""
+
+from __future__ import annotations
+
+import base64
+import json
+import string
+import time
+from collections.abc import Iterator
+from urllib.parse import quote, quote_plus
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.core import redaction
+from launcher.core.events import Sample, Step, from_line, to_line
+from launcher.core.files import Log, write_whole
+from launcher.core.problems import said, shown
+from launcher.core.redaction import MARK, blotted
+from launcher.core.user_code import Fault, attempt
+
+VALUE = 'p4ss/w+rd "of=mine\\ é'
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    """Each test reads an environment of its own, and leaves nothing learned behind."""
+    redaction.known.cache_clear()
+    yield
+    redaction._learned.clear()
+    redaction.known.cache_clear()
+
+
+@pytest.fixture
+def planted(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("MY_DB_PASSWORD", VALUE)
+    return VALUE
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        VALUE,
+        repr(VALUE),
+        quote(VALUE, safe=""),
+        quote_plus(VALUE),
+        json.dumps(VALUE),
+        json.dumps({"a": [VALUE]}, ensure_ascii=False),
+        *(base64.b64encode(b"x" * before + VALUE.encode() + b"y").decode() for before in range(3)),
+        base64.urlsafe_b64encode(b"me:" + VALUE.encode()).decode(),
+    ],
+)
+def test_a_value_of_the_environment_is_found_in_every_spelling(written: str, planted: str) -> None:
+    told = blotted(f"before {written} after")
+    assert MARK in told and told.startswith("before") and told.endswith("after")
+    assert VALUE[:6] not in told and "w+rd" not in told and "dyZvcmQ" not in told
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [
+        ("HF_TOKEN", True), ("HUGGING_FACE_HUB_TOKEN", True), ("WANDB_API_KEY", True), ("SWANLAB_API_KEY", True),
+        ("AWS_SECRET_ACCESS_KEY", True), ("AWS_ACCESS_KEY_ID", True), ("PGPASSWORD", True), ("KAGGLE_KEY", True),
+        ("CLIENT_SECRET", True), ("SENTRY_DSN", True), ("SMTP_PASS", True), ("MY_SECRET_1", True),
+        ("AWS_REGION", False), ("AWS_PROFILE", False),  # where and who, not what
+        ("HF_TOKEN_PATH", False), ("TOKENIZERS_PARALLELISM", False), ("SSH_AUTH_SOCK", False), ("PATH", False),
+        ("KEYBOARD", False), ("MAX_TOKENS", False), ("COMPASS", False), ("FOO_COMPAT", False), ("PASS_RATE", False),
+        ("MYSQL_PWD", True), ("API_TOKENS", True), ("MY_CREDS", True), ("AZURE_SAS", True),
+        ("TOKEN_HF", True), ("HF_TOKEN_READ", True), ("KEY_OPENAI", True), ("ENCRYPTION_KEY_BASE64", True),  # within
+        ("PWD", False), ("OLDPWD", False), ("SORT_KEY", False), ("CACHE_KEY", False),  # a key of a table
+        ("K8S_SECRET_NAME", False), ("DB_PASSWORD_FILE", False), ("LANGFUSE_PUBLIC_KEY", False), ("EOS_TOKEN", False),
+    ],
+)  # fmt: skip
+def test_names_of_variables(name: str, secret: bool) -> None:
+    assert redaction.variable(name) is secret
+
+
+@pytest.mark.parametrize("value", ["false", "1234567", "training", "/usr/bin/env", "secret"])
+def test_a_value_that_innocent_text_may_hold_is_left(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A word, a small number or a path that is set as a token would be blotted out of every path and metric."""
+    monkeypatch.setenv("SOME_TOKEN", value)
+    assert blotted(f"read {value}.jsonl") == f"read {value}.jsonl"
+
+
+LEAKS = [
+    "hf_AbCdEfGhIjKlMnOpQrStUvWxYz123456", "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789", "sk-" + "0f" * 16,
+    "sk-ant-api03-" + "aB1-" * 12, "ghp_" + "a1B2" * 9, "github_pat_" + "a1B2" * 9, "glpat-" + "a1B2" * 5,
+    "xoxb-123456789012-abcdefABCDEF", "AKIAIOSFODNN7EXAMPLE", "AIza" + "a1B2-" * 7,
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.abc-_123", "ms-01234567-89ab-cdef-0123-456789abcdef",
+    "-----BEGIN RSA PRIVATE KEY-----\nMIIabc\n-----END",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("token", LEAKS)
+@pytest.mark.parametrize("around", ["{}", "a {} b", "x='{}'", '{{"t":"line\\n{}"}}', "({}),", "https://h/{}?a=1"])
+def test_tokens_of_known_services(token: str, around: str) -> None:
+    told = blotted(around.format(token))
+    assert token not in told and token[10:] not in told and MARK in told
+
+
+BESIDE = [
+    ("Authorization: Bearer abcdefghijklmnop", "abcdefgh"), ("'authorization': 'Basic dXNlcjpwdw=='", "dXNl"),
+    ('{"Authorization": "token abcd-efgh"}', "abcd-efgh"), (r'{\"api_key\": \"a1b2c3d4e5\"}', "a1b2c3"),
+    ("api-key=a1b2c3d4e5", "a1b2c3"), ("X-Api-Key: a1b2c3d4e5", "a1b2c3"), ("password = 'hunter22x'", "hunter22x"),
+    ("https://me:pw@host/x", "me:pw"), ("http://me:p@ss@host", "p@ss"), ("https:/me:pw12@host/x", "pw12"),
+    ("GET /x?api_key=abcdefgh&n=1", "abcdefgh"), ("/x?a=1&X-Amz-Signature=0f0f0f0f", "0f0f0f0f"),
+    ("%3Ftoken%3Dabcdefgh", "abcdefgh"), (f"wandb: key {'0a' * 20}", "0a0a"), ("token='a1b2c3d4e5f6'", "a1b2c3"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "secret"), BESIDE)
+def test_what_stands_beside_a_name(text: str, secret: str) -> None:
+    assert secret not in blotted(text) and MARK in blotted(text)
+
+
+INNOCENT = [
+    "0123456789abcdef" * 4, "0a" * 20, "sha256:" + "0f" * 32,  # hashes
+    "step:12 - critic/score/mean:0.125 - response_length/mean:1024.0 - perf/total_num_tokens:65536",
+    "/data/some/long/path/to/file-00001-of-00002.safetensors", "runs/rlrun/grpo-tiny-12/checkpoints/step_000020",
+    "eos_token='<|im_end|>', pad_token=[PAD1234]", "max_tokens=4096, token_env: HF_TOKEN", "tokenizer: Qwen2Tokenizer",
+    "https://huggingface.co/Qwen/Qwen3-0.6B/resolve/main/config.json?download=true", "git@github.com:a/b.git",
+    "ssh://git@github.com/a/b", "mail me@example.com", "token=12345678, key=value, secret: no", "sk-learn-things",
+    "def check(password): return password == stored_password", "task-0123456789abcdefghijklmnop", "a@b://c",
+    "550e8400-e29b-41d4-a716-446655440000", "1795240018.4975293", "the secret: nobody knows", "password=get_password()",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", INNOCENT)
+def test_innocent_text_stays(text: str) -> None:
+    assert blotted(text) == text
+
+
+WORDS = st.text(string.ascii_lowercase, min_size=1, max_size=9)
+PLAIN = st.one_of(
+    WORDS, st.integers().map(str), st.floats(allow_nan=False).map(str), st.uuids().map(str),
+    st.binary(min_size=32, max_size=32).map(bytes.hex), st.binary(min_size=20, max_size=20).map(bytes.hex),
+    st.lists(WORDS, min_size=2, max_size=5).map("/".join), st.builds("{}={}".format, WORDS, st.integers()),
+)  # fmt: skip
+
+
+@given(st.lists(PLAIN, max_size=12).map(" ".join))
+def test_numbers_words_hashes_ids_and_paths_stay(text: str) -> None:
+    assert blotted(text) == text
+
+
+@given(st.text(max_size=40), st.sampled_from([*LEAKS, *(text for text, _ in BESIDE)]), st.text(max_size=40))
+def test_twice_is_as_once_and_json_stays_json(before: str, secret: str, after: str) -> None:
+    line = json.dumps({"a": before + secret + after, "n": 1.5}, ensure_ascii=False)
+    told = blotted(line)
+    assert blotted(told) == told
+    assert json.loads(told)["n"] == 1.5
+
+
+@given(
+    st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=12, max_size=40),
+    st.text(max_size=30),
+)
+def test_a_learned_value_never_stays(value: str, around: str) -> None:
+    redaction.learn(value)
+    for written in (value, repr(value)[1:-1], json.dumps(value)[1:-1]):
+        assert value not in blotted(around + written + around)
+
+
+def test_every_way_out_is_one_of_these(tmp_path, planted: str) -> None:
+    """What is cut is blotted before: a half of a secret is not known as one."""
+    write_whole(tmp_path / "whole", f"a {planted}\n")
+    log = Log.open(tmp_path / "log")
+    log.append(f"b {planted}")
+    log.close()
+    far = "." * 276
+
+    def fails() -> None:
+        raise RuntimeError(f"{far}{planted}")
+
+    fault = attempt(fails)
+    assert isinstance(fault, Fault)
+    texts = [(tmp_path / "whole").read_text(), (tmp_path / "log").read_text(), fault.reason, said(ValueError(planted)),
+             shown(f"{'.' * 70}{planted}")]  # fmt: skip
+    assert not [text for text in texts if planted[:4] in text]
+
+
+PEM = "-----BEGIN RSA PRIVATE KEY-----"
+BODY = "MIIEpAIBAAKCAQEA7b0mZt4yJq3vWc9dLx2sHfKpRnUeTgBoXiYzCaQwSdEl1N5k"
+
+
+@pytest.mark.parametrize("body", ["", f"\n{BODY}\n{BODY[:9]}", f"\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES,0F\n\n{BODY}"])
+def test_a_key_that_was_cut_off_takes_nothing_else_along(body: str) -> None:
+    """Whoever reads the events, or the settings of the run, still finds what came after it."""
+    sample = Sample(step=1, data_source="s", prompt=f"a {PEM}{body}", response="hello", ground_truth="4", score=1.0)
+    told = from_line(blotted(to_line(sample)))
+    assert isinstance(told, Sample) and told.prompt == f"a {MARK}"
+    assert (told.response, told.ground_truth, told.score) == ("hello", "4", 1.0)
+    assert blotted(f"prompt: {PEM}{body}\nseed: 7\nmodel:\n  path: x\n").endswith("seed: 7\nmodel:\n  path: x\n")
+    assert BODY[:9] not in blotted(f"{PEM}{body}\n-----END RSA PRIVATE KEY-----")
+
+
+@pytest.mark.parametrize("name", ["perf/time_per_token", "my_secret", "acc/cookie", "authorization", "password"])
+@pytest.mark.parametrize("number", [8.123456789e-05, -1.25e-17, 123456789012.5, 12345678901234567890])
+def test_a_number_is_no_secret_whatever_its_name(name: str, number: float) -> None:
+    line = json.dumps({name: number})
+    assert blotted(line) == line
+
+
+HEAVY = [
+    "eyJ", "eyJaaaaaaaa.", "-eyJ", "eyJaaaaaaaa.eyJ", "token:", "token=/", "token:/a", "token=a1", "secret='", "a",
+    "cookie: ", "authorization: bearer ", "authorization:", "bearer ", "basic aaaaaaaaaaaa", "wandb", "wandb-", "hf_",
+    "wandb-aaaaaaaaaa-aaaaaaaaaa", "sk-", "sk-proj-", "gh", "xoxb-", "AKIA", ":/", "://a:", "://a:b@", ":/a@", "?a=",
+    "&token=", "?a=bbbbbb?", "%3Ftoken%3D", ";a=", "-----BEGIN ", f"{PEM}\n", PEM, f"{PEM}aaaa ", f"{PEM}\n\n\n aaa:",
+    "PRIVATE KEY-----BEGIN ", "api_key:a", "passwordpassphrase=", "\\n", "https://",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("part", HEAVY)
+def test_a_text_of_any_kind_costs_little(part: str) -> None:
+    text = (part * 2**18)[: 2**18 - 64] + f"@ = ? {PEM}"  # each pattern has to look for its end
+    blotted("once")
+    assert min(_seconds(text) for _ in range(3)) < 0.2  # the least of three, as others use the machine
+
+
+def _seconds(text: str) -> float:
+    began = time.process_time()
+    blotted(text)
+    return time.process_time() - began
+
+
+def test_an_event_is_the_same_event_afterwards() -> None:
+    step = Step(
+        step=3, metrics={"actor/pg_loss": 0.125, "val-core/gsm8k/reward/mean@1": 0.5, "perf/total_num_tokens": 7.0}
+    )
+    assert from_line(blotted(to_line(step))) == step
+    sample = Sample(step=1, data_source="s", prompt=LEAKS[0], response="\n" + LEAKS[2], ground_truth="", score=1.0)
+    told = from_line(blotted(to_line(sample)))
+    assert isinstance(told, Sample) and (told.prompt, told.response) == (MARK, "\n" + MARK)

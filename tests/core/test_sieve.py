@@ -1,0 +1,105 @@
+"""What a process says is in its log, without secrets, however it says it and however it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.clusters.local import TOLD, Local
+from launcher.core.log_redactor import LONGEST
+from launcher.spec.engine import Plan, Process
+
+SECRET = "correct-Horse 77"
+SIEVE = [sys.executable, "-P", "-m", "launcher.core.log_redactor"]
+
+
+def sieved(talk: list[bytes], log: Path, **more: Any) -> bytes:
+    """The log when all of `talk` was written to the pipe and its end was closed."""
+    source, said = os.pipe()
+    environment = {**os.environ, "MY_PASSWORD": SECRET}
+    process = subprocess.Popen([*SIEVE, str(source), str(log)], pass_fds=[source], env=environment, **more)
+    os.close(source)
+    for piece in talk:
+        os.write(said, piece) if len(piece) < 2**15 else os.fdopen(os.dup(said), "wb").write(piece)
+    os.close(said)
+    assert process.wait(timeout=30) == 0
+    return log.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("talk", "log"),
+    [
+        ([b"a\nb\n"], b"a\nb\n"),
+        ([b"x ", SECRET[:8].encode(), SECRET[8:].encode(), b" y\n"], b"x [secret] y\n"),  # in pieces
+        ([b"no end " + SECRET.encode()], b"no end [secret]"),
+        ([b"1/3\r2/3 " + SECRET.encode() + b"\r3/3\n"], b"1/3\r2/3 [secret]\r3/3\n"),  # a progress bar
+        ([b"\xff\xfe " + SECRET.encode() + b"\n"], b"\xff\xfe [secret]\n"),  # bytes that are no text stay
+    ],
+)
+def test_lines(talk: list[bytes], log: bytes, tmp_path: Path) -> None:
+    assert sieved(talk, tmp_path / "log") == log
+
+
+def test_a_line_without_end_is_cut_where_no_secret_is(tmp_path: Path) -> None:
+    line = (b"." * 1000 + b" ") * (LONGEST // 1000) + SECRET.replace(" ", "-").encode() + b" " + b"." * LONGEST
+    log = sieved([line], tmp_path / "log")
+    assert len(log) == len(line)  # nothing is lost; what is no secret's spelling stays
+
+
+def test_it_outlives_what_ends_the_others(tmp_path: Path) -> None:
+    """Ctrl-C and a stop reach it, too; the last words of the others are still to come."""
+    source, said = os.pipe()
+    process = subprocess.Popen([*SIEVE, str(source), str(tmp_path / "log")], pass_fds=[source])
+    os.close(source)
+    os.write(said, b"first\n")
+    while not (tmp_path / "log").exists() or not (tmp_path / "log").read_bytes():
+        assert process.poll() is None
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        process.send_signal(number)
+    os.write(said, b"last\n")
+    os.close(said)
+    assert process.wait(timeout=30) == 0
+    assert (tmp_path / "log").read_bytes() == b"first\nlast\n"
+
+
+def test_the_log_is_its_owners(tmp_path: Path) -> None:
+    sieved([b"x\n"], tmp_path / "log")
+    assert (tmp_path / "log").stat().st_mode & 0o777 == 0o600
+
+
+KILLED = "import os, signal; os.write(1, b'told'); os.write(2, b' and cut'); os.kill(os.getpid(), signal.SIGKILL)"
+
+
+def test_what_a_killed_process_said_last_is_kept(tmp_path: Path) -> None:
+    """As the cluster starts it: through a job's pipes, which only the process holds."""
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    with (tmp_path / "lock").open("w") as lock:
+        job = Local().start(Plan((Process(0, (sys.executable, "-c", KILLED)),)), logs, lock.fileno())
+        while (code := job.exit_code()) is None:
+            pass
+    assert (code, (logs / "rank-0.log").read_bytes()) == (-signal.SIGKILL, b"told and cut")
+
+
+def test_an_event_is_in_the_log_though_the_sieve_is_gone(tmp_path: Path) -> None:
+    """It is the truth about a run, so nothing stands between it and the disk."""
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    tells = f"import os; os.write(int(os.environ['{TOLD}']), b'event\\n')"
+    with (tmp_path / "lock").open("w") as lock:
+        job = Local().start(Plan((Process(0, (sys.executable, "-c", f"input(); {tells}")),)), logs, lock.fileno())
+        job._sieve.kill()
+        job._sieve.wait()
+        (process,) = job._processes
+        assert process.stdin
+        process.stdin.write(b"go\n")
+        process.stdin.flush()
+        while job.exit_code() is None:
+            pass
+    assert (logs / "rank-0.log").read_bytes() == b"event\n"

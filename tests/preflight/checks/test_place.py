@@ -1,0 +1,172 @@
+"""What a plan says of the machine, the disk, the model's folder and earlier runs, with real ones."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from launcher.config.resolve import resolve
+from launcher.core import machine
+from launcher.core.check_result import Verdict
+from launcher.core.events import Ended, Started, Step, to_line
+from launcher.core.machine import Gpu, Gpus
+from launcher.preflight.checks import disk, history, model, place
+from launcher.preflight.checks.steps import steps_of
+from launcher.spec.run import RunSpec
+from launcher.spec.stored import to_yaml
+
+SFT = ["algorithm=sft", "model=tiny", "data=reverse"]
+EIGHT = tuple(Gpu(number, "NVIDIA H100 80GB HBM3", 80 * 2**30, 79 * 2**30) for number in range(8))
+
+
+def lines(verdicts: Iterator[Verdict] | list[Verdict]) -> list[str]:
+    return [f"{verdict.level} {verdict.line}" for verdict in verdicts]
+
+
+def run_of(*words: str) -> RunSpec:
+    named = {word.partition("=")[0] for word in words}
+    return resolve([*(word for word in SFT if word.partition("=")[0] not in named), *words])
+
+
+@pytest.mark.parametrize(
+    ("gpus", "here", "line"),
+    [
+        (Gpus("570.1", "12.8", EIGHT), True, "OK hardware: 8 of 8 GPUs here (NVIDIA H100 80GB HBM3)"),
+        # people plan on a laptop for a cluster
+        (Gpus(), False, "WARN hardware.device: h100 needs CUDA, and this machine has no GPU;"
+         " a machine with GPUs, or hardware=cpu and no other word of hardware, would do"),
+        (Gpus(), True, "FAIL hardware.device: h100 needs CUDA, and this machine has no GPU;"
+         " a machine with GPUs, or hardware=cpu and no other word of hardware, would do"),
+        (Gpus("570.1", "12.8", EIGHT[:2]), True,
+         "FAIL hardware.n_gpus_per_node: got 8, and this machine has 2 GPUs; 2 would do"),
+        (Gpus(trouble="Driver/library version mismatch"), True,
+         "FAIL hardware: the GPUs' driver does not answer: Driver/library version mismatch; rlrun doctor tells more"),
+    ],
+)  # fmt: skip
+def test_gpus_that_are_asked_for(gpus: Gpus, here: bool, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "gpus", lambda: gpus)
+    assert lines(place.hardware(run_of("hardware=h100x8"), here)) == [line]
+
+
+def test_a_port_that_somebody_has_taken() -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        two = run_of(f"cluster.master_port={port}", "hardware.nproc_per_node=2")
+        (line,) = lines(place.around(two, here=True))
+        assert line.startswith(f"FAIL cluster.master_port: port {port} cannot be taken, address already in use; ")
+        assert line.endswith(" or null would do")
+        assert place.around(run_of(f"cluster.master_port={port}"), here=True) == []  # one process meets nobody
+    assert place.around(two, here=True) == []
+
+
+def test_a_package_that_is_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "transformers-4.40.0.dist-info").mkdir()
+    (tmp_path / "transformers-4.40.0.dist-info" / "METADATA").write_text("Name: transformers\nVersion: 4.40.0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = lines(place.versions())
+    wanted = "FAIL transformers: 4.40.0 is installed, rlrun wants >=5.16; pip install 'transformers>=5.16' would do"
+    assert found[0] == wanted and not any(line.startswith("OK") for line in found)
+
+
+# ---- disk
+
+
+@pytest.mark.parametrize(
+    ("free", "words", "line"),
+    [
+        # 112,960 weights of 4 bytes, with two moments each: 1.36 MB
+        (10_000_000, [], "OK disk: 1 checkpoint of 1.4 MB at a time, 10.0 MB free"),
+        (10_000_000, ["trainer.save_freq=1"], "OK disk: 5 checkpoints of 1.4 MB at a time, 10.0 MB free"),
+        (6_500_000, ["trainer.save_freq=1"], "FAIL disk: 5 checkpoints of 1.4 MB at a time, 6.5 MB free;"
+         " trainer.keep_last=2 or trainer.save_freq=-1 or a trainer.run_root on a larger disk would do"),
+        (1_000_000, [], "FAIL disk: 1 checkpoint of 1.4 MB at a time, 1.0 MB free;"
+         " a trainer.run_root on a larger disk would do"),
+        # adapters alone: (64 + 64) x 8 for each of four and (64 + 192) x 8 for each of three matrices, two layers
+        (1_000_000, ["model.lora_rank=8"], "OK disk: 1 checkpoint of 0.2 MB at a time, 1.0 MB free"),
+    ],
+)  # fmt: skip
+def test_checkpoints_against_the_disk(free: int, words: list[str], line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "free_bytes", lambda path: free)
+    run = run_of(*words)
+    assert lines(disk.verdicts(run, steps_of(run, 4000, 100), here=True)) == [line]
+
+
+def test_a_mended_disk_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "free_bytes", lambda path: 6_500_000)
+    run = run_of("trainer.save_freq=1", "trainer.keep_last=2")
+    assert lines(disk.verdicts(run, steps_of(run, 4000, 100), here=True))[0].startswith("OK disk: 4 checkpoints")
+
+
+# ---- the model's folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "model"
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps({"model_type": "strange", "vocab_size": 3}))
+    weight = np.zeros((2, 2), np.float32)
+    save_file({"layers.0.q_proj.weight": weight, "layers.0.wo.weight": weight}, path / "model.safetensors")
+    (path / "tokenizer.json").write_text(
+        json.dumps({"model": {"vocab": {"a": 0, "b": 1}}, "added_tokens": [{"id": 2, "content": "<eos>"}]})
+    )
+    return path
+
+
+def of_model(folder: Path, *words: str) -> list[str]:
+    return lines(model.verdicts(run_of("model=hf", f"model.path={folder}", *words), here=True))
+
+
+def test_a_models_folder_that_is_well(folder: Path) -> None:
+    assert of_model(folder) == ["OK model: model"]
+
+
+def test_a_tokenizer_of_another_model(folder: Path) -> None:
+    node = json.loads((folder / "tokenizer.json").read_text())
+    node["added_tokens"].append({"id": 3, "content": "<more>"})
+    (folder / "tokenizer.json").write_text(json.dumps(node))
+    assert of_model(folder)[0] == (
+        f"FAIL model.path: the tokenizer of {folder} makes ids up to 3, and the model knows 3; the tokenizer that the"
+        " model was trained with would do"
+    )
+
+
+def test_no_tokenizer_at_all(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    assert of_model(folder)[0] == (
+        f"FAIL model.path: {folder} holds no tokenizer; tokenizer.json and tokenizer_config.json beside the weights"
+        " would do"
+    )
+
+
+def test_adapters_for_layers_that_are_not_there(folder: Path) -> None:
+    words = ["model.lora_rank=4", "model.target_modules=[q_proj,query]"]
+    assert of_model(folder, *words)[0] == (
+        "FAIL model.target_modules: the model has no layer query; all-linear would do, or some of q_proj, wo"
+    )
+    assert of_model(folder, "model.lora_rank=4", "model.target_modules=[q_proj,wo]") == ["OK model: model"]
+
+
+# ---- time
+
+
+def test_an_earlier_run_tells_how_long_it_takes(tmp_path: Path) -> None:
+    root = f"trainer.run_root={tmp_path}"
+    assert history.earlier(run_of(root)) is None
+    old = tmp_path / "p" / "r"
+    old.mkdir(parents=True)
+    (old / "spec.yaml").write_text(to_yaml(run_of(root, "optim.lr=1e-3")))
+    steps = [Step(step=step, metrics={}, at=100.0 + 2 * step) for step in range(1, 5)]
+    told = [Started(run="p/r", algorithm="SFT", processes=1, at=99.0), *steps, Ended(how="finished", at=120.0)]
+    (old / "events.jsonl").write_text("".join(to_line(event) + "\n" for event in told))
+    found = history.earlier(run_of(root))
+    assert found is not None and (found.name, found.seconds_per_step) == ("p/r", 2.0)
+    assert history.earlier(run_of(root, "data.train_batch_size=8")) is None  # a step of it is another

@@ -1,0 +1,153 @@
+"""What a plan says of rows, read from real files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from launcher.config.resolve import resolve
+from launcher.preflight.checks import rows
+
+Lines = Callable[..., list[str]]
+CONFIG = {"model_type": "llama", "vocab_size": 100, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1,
+          "intermediate_size": 8, "max_position_embeddings": 4096}  # fmt: skip
+TEMPLATE = "{% for m in messages %}<{{ m['role'] }}> {{ m['content'] }} {% endfor %}"
+
+
+@pytest.fixture
+def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lines:
+    """What is said of a file with these rows."""
+    monkeypatch.chdir(tmp_path)
+
+    def lines(given: list[Any], *words: str, val: list[Any] | None = None, algorithm: str = "sft") -> list[str]:
+        Path("train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in given))
+        more = ["data.val_files=val.jsonl"] if val else []
+        Path("val.jsonl").write_text("".join(json.dumps(row) + "\n" for row in val or []))
+        named = {word.partition("=")[0] for word in words}
+        base = [word for word in ("model=tiny", "sampler.n=2") if word.partition("=")[0] not in named]
+        run = resolve([f"algorithm={algorithm}", "data=files", "data.train_files=train.jsonl", *base, *more, *words])
+        return [f"{verdict.level} {verdict.line}" for verdict in rows.found(run).verdicts]
+
+    return lines
+
+
+def folder(path: Path, template: str | None) -> Path:
+    """A model's folder whose tokenizer makes a token of each word."""
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps(CONFIG))
+    (path / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    words = Tokenizer(models.WordLevel({"<unk>": 0, "<eos>": 1}, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    made = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>", eos_token="<eos>", chat_template=template)
+    made.save_pretrained(path)
+    return path
+
+
+GOOD = [{"prompt": f"p{n}", "response": "r"} for n in range(4)]
+
+
+def test_good_rows(said: Lines) -> None:
+    assert said(GOOD) == ["OK data: 4 rows", "OK lengths: all fit, as the longest prompt has 2 bytes"]
+
+
+def test_bad_rows_are_named(said: Lines) -> None:
+    found = said([*GOOD, {"prompt": 5}])
+    assert found[0].startswith("FAIL train.jsonl:5: ")
+    assert found[1] == "FAIL data.on_bad_row: 1 of 5 rows are bad; skip would do"
+    assert said([*GOOD, {"prompt": 5}], "data.on_bad_row=skip")[0].startswith(
+        "WARN data train: 1 of 5 rows are bad and left out, the first is train.jsonl:5: "
+    )
+
+
+def test_held_out_prompts_that_are_trained_on(said: Lines) -> None:
+    found = said(GOOD, val=[{"prompt": "new", "response": "r"}, GOOD[2]])
+    assert found[1] == (
+        "WARN data.val_files: 1 held-out prompts of 2 rows are trained on, too (val.jsonl:2 is train.jsonl:3):"
+        " validation flatters the model; other rows would do"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        # characters are tokens: a prompt of 9 where 4 are allowed
+        (["data.max_prompt_length=4"], "FAIL data.max_prompt_length: 1 of 5 train prompts are longer than 4 tokens"
+         " (train.jsonl:5 is the first); 9 or data.truncation=filter would do"),
+        (["data.max_prompt_length=4", "data.truncation=filter"],
+         "WARN data.max_prompt_length: 1 of 5 train prompts are longer than 4 tokens"
+         " (train.jsonl:5 is the first), and left out; 9 keeps all"),
+        # the answer has an end of its own
+        (["data.max_response_length=2"], "FAIL data.max_response_length: 1 of 5 train responses are longer than 2"
+         " tokens (train.jsonl:5 is the first); 4 or data.truncation=filter would do"),
+        (["data.max_response_length=2", "data.truncation=right"],
+         "WARN data.max_response_length: 1 of 5 train responses are longer than 2"
+         " tokens (train.jsonl:5 is the first), and cut on the right; 4 keeps all"),
+    ],
+)  # fmt: skip
+def test_rows_over_the_limits(words: list[str], line: str, said: Lines) -> None:
+    assert line in said([*GOOD, {"prompt": "123456789", "response": "123"}], *words)
+
+
+def test_rows_that_are_left_out_for_their_length_do_not_count(tmp_path: Path, said: Lines) -> None:
+    said([*GOOD, {"prompt": "123456789", "response": "123"}])
+    words = ["algorithm=sft", "model=tiny", "data=files", "data.train_files=train.jsonl", "data.max_prompt_length=4"]
+    assert rows.found(resolve([*words, "data.truncation=filter"])).rows == 4
+
+
+def test_a_conversation_needs_a_template(tmp_path: Path, said: Lines) -> None:
+    turns = [
+        {"role": "user", "content": "a b"},
+        {"role": "assistant", "content": "c"},
+        {"role": "user", "content": "d"},
+    ]
+    talk = [{"messages": [*turns, {"role": "assistant", "content": "e"}]}]
+    bare = folder(tmp_path / "bare", None)
+    found = said(talk, "model=hf", f"model.path={bare}")
+    assert found[1] == (
+        "FAIL train.jsonl:1: 1 rows cannot be written with the model's chat template, the first: is a conversation, and"
+        " the tokenizer has no chat template; prompt and response would do"
+    )
+    dressed = folder(tmp_path / "dressed", TEMPLATE)
+    found = said(talk, "model=hf", f"model.path={dressed}", "data.max_prompt_length=3", "data.max_response_length=9")
+    assert found[1] == "OK lengths train: prompts of at most 3 and responses of at most 6 tokens"
+
+
+def test_sources_are_counted_and_each_unfit_one_is_named(said: Lines) -> None:
+    def row(n: int, source: str) -> dict[str, Any]:
+        return {"prompt": f"{n}?", "data_source": source, "reward_model": {"ground_truth": "1"}}
+
+    given = [row(n, "openai/gsm8k") for n in range(3)] + [row(n, name) for n, name in enumerate(["gsm-8k", "mine"], 3)]
+    found = said(given, "reward=auto", algorithm="grpo")
+    assert found[0] == "OK data: 5 rows: openai/gsm8k 3, gsm-8k 1, mine 1"
+    assert found[1] == "FAIL train.jsonl:4: data_source 'gsm-8k' has no reward; did you mean gsm8k?"
+    assert found[2].startswith("FAIL train.jsonl:5: data_source 'mine' has no reward; ")
+    assert found[3] == "FAIL reward: 2 of 5 rows cannot be scored; data.on_bad_row=skip would do"
+
+
+def test_a_file_without_rows(said: Lines) -> None:
+    assert said([]) == ["FAIL train.jsonl: the file is empty; the whole file, with rows, would do"]
+
+
+def test_a_best_metric_that_no_row_gives(said: Lines) -> None:
+    val = [{"prompt": "p", "data_source": "gsm8k", "reward_model": {"ground_truth": "1"}}]
+    given = [{**val[0], "prompt": f"{n}?"} for n in range(3)]
+    wrong = said(given, "trainer.best_metric=val-core/gsm/reward/mean@1", "reward=gsm8k", val=val, algorithm="grpo")
+    assert wrong[1] == (
+        "WARN trainer.best_metric: val-core/gsm/reward/mean@1 is never measured, as no held-out row gives it; did you"
+        " mean val-core/gsm8k/reward/mean@1?"
+    )
+    right = said(given, "trainer.best_metric=val-core/gsm8k/reward/mean@1", "reward=gsm8k", val=val, algorithm="grpo")
+    assert not any("best_metric" in line for line in right)
+
+
+def test_more_rows_than_a_plan_reads(said: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "MOST", 3)
+    assert said(GOOD)[0] == "OK data: 3 rows and more"
+    words = ["algorithm=sft", "model=tiny", "data=files", "data.train_files=train.jsonl"]
+    assert rows.found(resolve(words)).rows is None

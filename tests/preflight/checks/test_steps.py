@@ -1,0 +1,95 @@
+"""The arithmetic of a plan, against numbers counted by hand, and against a real run."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher.config.resolve import resolve
+from launcher.preflight.checks.steps import steps_of, verdicts
+from launcher.spec.run import RunSpec
+
+GRPO = ["algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=4", "data.train_batch_size=8"]
+
+
+def run_of(*words: str) -> RunSpec:
+    return resolve([*GRPO, *words])
+
+
+@pytest.mark.parametrize(
+    ("words", "counted"),
+    [
+        # 100 rows make 12 whole batches of 8; 4 rows are left
+        ([], {"answers": 32, "mini_batches": 1, "micro_batches": 2, "steps": 12, "left_over": 4, "checkpoints": 1}),
+        (["trainer.total_epochs=3"], {"steps": 36, "steps_per_epoch": 12, "epochs": 3.0}),
+        (["trainer.total_training_steps=30"], {"steps": 30, "epochs": 2.5}),
+        # 5, 10 and the end; with the validation before training
+        (["trainer.save_freq=5", "trainer.test_freq=5"], {"checkpoints": 3, "validations": 4}),
+        (["trainer.save_freq=6", "trainer.val_before_train=false"], {"checkpoints": 2, "validations": 1}),
+        # two processes have 16 answers each; mini-batches of 2 prompts are 8 answers, 4 for each process
+        (["hardware.nproc_per_node=2"], {"processes": 2, "micro_batches": 1}),
+        (["trainer.ppo_mini_batch_size=2", "trainer.ppo_epochs=2"], {"mini_batches": 8, "micro_batches": 1}),
+        (["trainer.micro_batch_size_per_gpu=3"], {"micro_batches": 11}),
+        # a prompt of 16 and an answer of 12 tokens: two rows in 60
+        (["trainer.max_tokens_per_gpu=60"], {"micro_batches": 16}),
+        (["algorithm=dpo", "sampler.n=1"], {"answers": 16}),
+        (["algorithm=sft", "sampler.n=1"], {"answers": 8}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_numbers(words: list[str], counted: dict[str, float]) -> None:
+    base = [word for word in GRPO if word.partition("=")[0] not in {more.partition("=")[0] for more in words}]
+    found = steps_of(resolve([*base, *words]), 100, 20)
+    assert {name: getattr(found, name) for name in counted} == counted
+
+
+def test_what_depends_on_rows_is_not_known_without_them() -> None:
+    found = steps_of(run_of(), None, None)
+    assert (found.steps, found.steps_per_epoch, found.left_over, found.checkpoints) == (None, None, None, 1)
+    assert steps_of(run_of("trainer.total_training_steps=7"), None, None).steps == 7
+
+
+@pytest.mark.parametrize(
+    ("words", "rows", "line"),
+    [
+        (["data.train_batch_size=128"], 100,
+         "FAIL data.train_batch_size: got 128, and the data has 100 rows; 100 would do"),
+        ([], 0, "FAIL data.train_batch_size: got 8, and the data has 0 rows; more data, or fewer processes, would do"),
+        (["data.shuffle=false"], 100,
+         "WARN data.train_batch_size: the last 4 of 100 rows are never learnt from; data.shuffle=true would do"),
+        (["optim.lr_warmup_steps=12"], 100,
+         "WARN optim.lr_warmup_steps: rises over 12 steps, and the run has 12; 1 would do"),
+        (["algorithm=ppo", "trainer.critic_warmup=12"], 100,
+         "FAIL trainer.critic_warmup: only the critic learns for 12 steps, and the run has 12; at most 11 would do"),
+        (["trainer.save_freq=13"], 100,
+         "WARN trainer.save_freq: every 13 steps, and the run has 12: saved at the end only; 3 would do"),
+        (["trainer.save_freq=4", "trainer.test_freq=3", "trainer.best_metric=val/loss"], 100,
+         "WARN trainer.test_freq: every 3 steps, and every 4 are saved: only what was validated can be the"
+         " best checkpoint; 4 would do"),
+    ],
+)  # fmt: skip
+def test_what_does_not_come_out_even(words: list[str], rows: int, line: str) -> None:
+    base = [word for word in GRPO if word.partition("=")[0] not in {more.partition("=")[0] for more in words}]
+    run = resolve([*base, *words])
+    found = [f"{verdict.level} {verdict.line}" for verdict in verdicts(run, steps_of(run, rows, 20))]
+    assert line in found
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[], ["trainer.save_freq=4", "trainer.test_freq=2"],
+     ["trainer.save_freq=4", "trainer.test_freq=3"],
+     ["trainer.save_freq=4"],
+     ["optim.lr_warmup_steps=11"]],
+)  # fmt: skip
+def test_what_is_well_is_not_warned_of(words: list[str]) -> None:
+    run = run_of(*words)
+    assert {verdict.level for verdict in verdicts(run, steps_of(run, 100, 20))} == {"OK"}
+
+
+def test_what_is_never_measured_cannot_be_best() -> None:
+    run = run_of("trainer.best_metric=val/loss")
+    lines = [verdict.line for verdict in verdicts(run, steps_of(run, 100, 0))]
+    assert (
+        "trainer.best_metric: val/loss is never measured, as there are no held-out rows; data.val_files would do"
+        in lines
+    )

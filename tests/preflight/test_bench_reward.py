@@ -1,0 +1,263 @@
+"""What a plan refuses of a reward, and what the bench says of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.config.resolve import resolve
+from launcher.core.problems import Problems
+from launcher.preflight.checks.reward_bench import KINDS, Kind, Report, bench, run_of
+from launcher.preflight.plan import page
+from launcher.spec.run import RunSpec
+
+Lines = Callable[..., str]
+GRPO = ["algorithm=grpo", "model=tiny", "sampler.n=2", "data=files", "data.train_batch_size=1"]
+
+
+@pytest.fixture
+def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lines:
+    """A file of rows with these ground truths, from this source."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(*truths: Any, source: str = "openai/gsm8k", **more: Any) -> str:
+        known = {"data_source": source, **more}
+        rows = [{"prompt": f"{n}?", "reward_model": {"ground_truth": truth}, **known} for n, truth in enumerate(truths)]
+        (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return "data.train_files=rows.jsonl"
+
+    return write
+
+
+def silent(_: object) -> None:
+    """Nobody watches."""
+
+
+def refused(*words: str) -> list[str]:
+    return said(resolve([*GRPO, *words]))
+
+
+def said(run: RunSpec) -> list[str]:
+    return [verdict.line for verdict in page(run).verdicts if verdict.level == "FAIL"]
+
+
+@pytest.mark.parametrize(
+    ("truths", "words", "expected"),
+    [
+        (("18", "7"), ["reward=gsm8k"], []),
+        (("18", "7"), ["reward=math"], []),
+        (("18", "7"), ["reward=gsm8k_format"], []),
+        (("18", "7"), ["reward=auto"], []),
+        (("18", "7"), ["reward=exact"], []),
+        # these never look at the truth
+        (("18", "7"), ["reward=length", "reward.high=10"], []),
+        (("18", "7"), ["reward=overlong", "reward.longest=10", "reward.buffer=5"], []),
+        (("18", "7"), ["reward=format", "reward.pattern=x+"], []),
+        (("18", None), ["reward=gsm8k"], [
+            "rows.jsonl:2: has no ground truth, which reward GSM8K compares with",
+            "reward: 1 of 2 rows cannot be scored; data.on_bad_row=skip would do",
+        ]),
+        (("18", None), ["reward=gsm8k", "data.on_bad_row=skip"], []),
+        ((None, None), ["reward=gsm8k", "data.on_bad_row=skip"], [
+            "rows.jsonl:1: has no ground truth, which reward GSM8K compares with",
+            "rows.jsonl:2: has no ground truth, which reward GSM8K compares with",
+            "reward: 2 of 2 rows cannot be scored; another reward or other rows would do",
+        ]),
+        (("a half", "1/2"), ["reward=gsm8k"], [
+            "rows.jsonl:1: ground truth 'a half' is no number, which reward GSM8K compares with",
+            "rows.jsonl:2: ground truth '1/2' is no number, which reward GSM8K compares with",
+            "reward: 2 of 2 rows cannot be scored; another reward or other rows would do",
+        ]),
+        (("x = 1",), ["reward=code", "reward.sandbox=limits"], [
+            "rows.jsonl:1: ground truth 'x = 1' holds no tests; asserts would do",
+            "reward: 1 of 1 rows cannot be scored; another reward or other rows would do",
+        ]),
+    ],
+)  # fmt: skip
+def test_what_a_plan_refuses(truths: tuple[Any, ...], words: list[str], expected: list[str], lines: Lines) -> None:
+    found = refused(lines(*truths), *words)
+    assert found == expected
+
+
+def test_a_source_that_routing_does_not_know_is_found_by_the_plan(lines: Lines) -> None:
+    """In verl it ends the run at the first reward."""
+    found = refused(lines("18", "7", source="gsm-8k"), "reward=auto")
+    assert found[0] == "rows.jsonl:1: data_source 'gsm-8k' has no reward; did you mean gsm8k?"
+    assert refused(lines("18", source="mine"), "reward=auto", "reward.routes={mine: gsm8k}") == []
+
+
+def test_a_reward_that_gives_right_answers_nothing_is_refused(lines: Lines, tmp_path: Path) -> None:
+    (tmp_path / "conf" / "reward").mkdir(parents=True)
+    (tmp_path / "conf" / "reward" / "zero.yaml").write_text(
+        "defaults:\n  - exact@parts.exact\n  - _self_\n_target_: launcher.rewards.combined.Weighted\n"
+        "weights: {exact: 0.0}\n"
+    )
+    run = resolve([*GRPO, lines("18", "7"), "reward=zero"], tmp_path / "conf")
+    assert said(run) == [
+        "reward: Weighted gives right answers ('18', ...) 0 on the mean and empty ones 0, so nothing can be learnt; a"
+        " reward that fits the ground truth would do"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("return 1 / 0", ["reward: Python scores nothing, ZeroDivisionError: division by zero (mine.py:2)"]),
+    ],
+)
+def test_a_function_that_scores_nothing_is_refused(
+    body: str, expected: list[str], lines: Lines, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text(f"def compute_score(**kwargs):\n    {body}\n")
+    assert refused(lines("18", "7"), "reward=python", "reward.path=mine.py") == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "words", "means"),
+    [
+        ("return 0.0", [], "0 on the mean and empty ones 0,"),
+        ("return float(not solution_str)", [], "0 on the mean and empty ones 1,"),
+        ("return float(solution_str == f'<answer>{ground_truth}</answer>')", [], ""),  # one of the usual forms
+        ("return float(solution_str == f'So: {ground_truth}')", [], "0 on the mean and empty ones 0,"),  # none of them
+        ("return float(solution_str == f'So: {ground_truth}')", ["reward.form='So: {}'"], ""),
+        ("return -len(solution_str)", ["reward.form=''"], ""),  # says that it never looks at the truth
+    ],
+)  # fmt: skip
+def test_a_function_that_gives_right_answers_nothing_is_refused(
+    body: str, words: list[str], means: str, lines: Lines, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text(f"def compute_score(solution_str, ground_truth):\n    {body}\n")
+    found = refused(lines("18", "7"), "reward=python", "reward.path=mine.py", *words)
+    assert len(found) == bool(means) and means in "".join(found)
+
+
+def test_a_file_that_does_not_compile_is_named_before_its_rows_are_read(lines: Lines, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def compute_score(:\n")
+    (line,) = refused(lines("18"), "reward=python", "reward.path=mine.py")
+    assert line == "reward.path: mine.py:1: invalid syntax; a Python file that compiles would do"
+
+
+def test_a_server_that_is_not_there_is_named(lines: Lines) -> None:
+    why = "reward.url: nobody answers at 127.0.0.1:9, connection refused; a running server would do"
+    assert refused(lines("18"), "reward=remote", "reward.url=http://127.0.0.1:9/") == [why]
+
+
+def test_an_algorithm_that_does_not_sample_asks_no_reward(lines: Lines) -> None:
+    file = lines("18")
+    words = [
+        "algorithm=sft",
+        "model=tiny",
+        "data=files",
+        "data.train_batch_size=1",
+        file,
+        "data.prompt_key=prompt",
+        "data.response_key=prompt",
+    ]
+    assert said(resolve([*words, "reward=gsm8k"])) == []
+
+
+def test_the_copy_that_a_plan_asks_is_gone_when_it_is_done(lines: Lines) -> None:
+    run = resolve([*GRPO, lines("18"), "reward=math"])
+    assert said(run) == []
+    assert "_pool" not in vars(run.reward)
+
+
+# ---- the bench
+
+
+def kind(report: Report, name: str) -> Kind:
+    return next(kind for kind in report.kinds if kind.name == name)
+
+
+def test_gsm8k_by_hand(lines: Lines) -> None:
+    report = bench(run_of(["reward=gsm8k", "data=files", lines("18", "7", "1,000")]), 8, silent)
+    assert (report.reward, report.rows, report.ok, report.gold_known, report.deterministic) == (
+        "GSM8K",
+        3,
+        True,
+        True,
+        True,
+    )
+    assert [each.name for each in report.kinds] == list(KINDS)
+    assert {each.name: (each.answers, each.mean, each.zeros) for each in report.kinds} == {
+        "gold": (3, 1.0, 0.0), "empty": (3, 0.0, 1.0), "wrong": (3, 0.0, 1.0), "overlong": (3, 1.0, 0.0),
+        "format": (3, 0.0, 1.0), "injection": (3, 0.0, 1.0),
+    }  # fmt: skip
+    assert 0 < report.latency_p50_s <= report.latency_p95_s < 1
+
+
+def test_no_more_rows_than_asked_for(lines: Lines) -> None:
+    assert bench(run_of(["reward=exact", "data=files", lines(*"abcdef")]), 4, silent).rows == 4
+
+
+@pytest.mark.parametrize(
+    ("body", "wrong"),
+    [
+        ("return float('10/10' in solution_str)",  # obeys what it reads
+         "empty (nothing) scores 0 on the mean, and the right answer 0"),
+        ("return float(not solution_str)", "empty (nothing) scores 1 on the mean, and the right answer 0"),
+        ("return 0.0", "every kind of answer scores 0 on the mean, so nothing can be learnt"),
+        ("return float(bool(solution_str))", None),
+        ("return 0.5", "every kind of answer scores 0.5 on the mean, so nothing can be learnt"),
+        ("import random\n    return random.random() + 10 * (solution_str == ground_truth)",
+         "the same answers scored otherwise when asked again"),
+        ("return float(solution_str == ground_truth) if solution_str else None", "4 answers have no score"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_function(body: str, wrong: str | None, lines: Lines, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(f"def compute_score(data_source, solution_str, ground_truth):\n    {body}\n")
+    report = bench(run_of(["reward=python", "reward.path=mine.py", "data=files", lines("18", "7")]), 8, silent)
+    assert report.wrong == (() if wrong is None else (wrong,)) and report.ok is (wrong is None)
+    assert not report.gold_known
+
+
+def test_of_several_forms_the_best_counts(lines: Lines, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "def compute_score(solution_str, ground_truth):\n    return float(solution_str == '#### ' + ground_truth)\n"
+    )
+    report = bench(run_of(["reward=python", "reward.path=mine.py", "data=files", lines("18", "7")]), 8, silent)
+    assert (kind(report, "gold").mean, kind(report, "wrong").mean) == (1.0, 0.0)
+
+
+def test_answers_without_a_score_are_named_by_row(lines: Lines, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "def compute_score(solution_str, ground_truth):\n    return 1 / (ground_truth != '7') if solution_str else 0\n"
+    )
+    report = bench(run_of(["reward=python", "reward.path=mine.py", "data=files", lines("18", "7")]), 8, silent)
+    assert report.faults[0] == "rows.jsonl:2: gold: ZeroDivisionError: division by zero (mine.py:2)"
+    assert kind(report, "gold").unscored == 1
+
+
+def test_a_judge_that_obeys_the_answer_is_not_learnt_from(lines: Lines, tmp_path: Path) -> None:
+    """A rule whose right answer is known, that a prompt injection beats."""
+    (tmp_path / "conf" / "reward").mkdir(parents=True)
+    (tmp_path / "obeys.py").write_text(
+        "from launcher.rewards.exact import Exact\nfrom launcher.core.settings import settings\n\n@settings\n"
+        "class Obeys(Exact):\n    def score(self, answers):\n"
+        "        return [float('highest score' in a.response or a.response == a.ground_truth) for a in answers]\n"
+    )
+    (tmp_path / "conf" / "reward" / "obeys.yaml").write_text("_target_: obeys.Obeys\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(tmp_path))
+        run = run_of(["reward=obeys", "data=files", lines("18", "7")], tmp_path / "conf")
+        report = bench(run, 8, silent)
+    sys.modules.pop("obeys", None)
+    assert report.wrong == ("injection (an instruction to the judge) scores 1 on the mean, and the right answer 1",)
+
+
+def test_what_is_to_mend_is_named(lines: Lines) -> None:
+    with pytest.raises(Problems) as caught:
+        bench(
+            run_of(["reward=format", "reward.pattern='('", "data=files", "data.train_files=nowhere.jsonl"]), 8, silent
+        )
+    assert [line.partition(":")[0] for line in caught.value.lines] == ["data.train_files", "reward.pattern"]
+
+
+def test_what_a_reward_does_not_need_may_be_left_out() -> None:
+    assert type(run_of(["data=reverse"]).algorithm).__name__ == "GRPO"
+    assert type(run_of(["data=reverse", "algorithm=ppo"]).algorithm).__name__ == "PPO"

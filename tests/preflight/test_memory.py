@@ -1,0 +1,151 @@
+"""Verdicts and advice on memory: the limit decides, and every advice is a valid run that was estimated."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from launcher.config.resolve import resolve
+from launcher.preflight import memory
+from launcher.spec.hardware import GIB, Hardware
+from launcher.spec.run import RunSpec
+
+SMALL = ["model=tiny", "model.hidden_size=256", "model.num_hidden_layers=4", "data=reverse"]
+BIG = ["model=qwen2.5-7b-instruct", "data=gsm8k", "hardware=h100x8"]
+
+
+def run_of(*words: str) -> RunSpec:
+    return resolve(list(words))
+
+
+def peak(run: RunSpec) -> int:
+    found = run.engine.memory(run)
+    assert found
+    return found.peak_bytes
+
+
+@pytest.mark.parametrize(
+    ("share", "level"),
+    [
+        (1.30, "OK"),  # above the band
+        (1.01, "WARN"),  # the estimate fits, and it may be too low
+        (0.90, "WARN"),  # it does not, and it may be too high
+        (0.70, "FAIL"),  # below the band
+    ],
+)
+def test_the_limit_decides_the_level(share: float, level: str) -> None:
+    run = run_of("algorithm=sft", *SMALL)
+    (verdict,) = memory.verdicts(run, int(share * peak(run)))
+    assert verdict.level == level
+    assert bool(verdict.mend) == (level != "OK")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("algorithm=sft", *BIG),
+        ("algorithm=dpo", *BIG, "data=ultrafeedback"),
+        ("algorithm=ppo", *BIG),
+        ("algorithm=grpo", *BIG, "sampler.n=5", "algorithm.kl_loss_coef=0.001"),
+        ("algorithm=grpo", *BIG, "sampler.n=5", "trainer.max_tokens_per_gpu=16384", "engine.strategy=fsdp2"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_advice_is_a_valid_run_that_takes_what_is_said(words: tuple[str, ...]) -> None:
+    """The words, typed after the run's own, resolve; and the run that they make is estimated at the advised peak."""
+    words = tuple(word for word in words if not (word == "data=gsm8k" and "data=ultrafeedback" in words))
+    run = run_of(*words)
+    limit = memory.limit(run.hardware)
+    assert limit
+    offers = memory.advice(run, limit)
+    assert offers
+    for offer in offers:
+        named = {told.partition("=")[0] for told in offer.words}
+        typed = [word for word in words if word.partition("=")[0] not in named]
+        changed = run_of(*typed, *offer.words)
+        assert peak(changed) == offer.peak_bytes
+        assert offer.fits == (changed.engine.memory(changed).at_most_bytes <= limit)  # type: ignore[union-attr]
+        assert offer.peak_bytes < peak(run)
+        assert offer.price
+    fitting = [offer.fits for offer in offers]
+    assert fitting == sorted(fitting, reverse=True), "what fits is said first"
+
+
+def test_a_7b_run_that_is_too_large_is_told_words_that_mend_it() -> None:
+    words = ("algorithm=grpo", *BIG, "sampler.n=5", "engine.strategy=fsdp2")
+    run = run_of(*words)
+    limit = memory.limit(run.hardware)
+    (verdict,) = memory.verdicts(run, limit)
+    assert verdict.level == "FAIL"
+    told = verdict.mend.partition(" would do")[0].split()
+    (again,) = memory.verdicts(run_of(*words, *(word for word in told if word not in words)), limit)
+    assert again.level == "OK"
+
+
+def test_the_largest_micro_batch_fits_and_the_next_does_not() -> None:
+    """A limit that is just enough for 100 rows is not enough for 101."""
+    run = run_of("algorithm=sft", *SMALL, "data.train_batch_size=512")
+    exact = run.engine.memory(replace(run, trainer=replace(run.trainer, micro_batch_size_per_gpu=100)))
+    assert exact
+    change = memory.largest_micro_batch(run, exact.at_most_bytes)
+    assert change == ("trainer.micro_batch_size_per_gpu", 100)
+
+
+def test_a_micro_batch_larger_than_the_batch_is_not_advised() -> None:
+    run = run_of("algorithm=sft", *SMALL, "data.train_batch_size=32")
+    assert memory.largest_micro_batch(run, 2**50) == ("trainer.micro_batch_size_per_gpu", 32)
+
+
+def test_settings_that_are_not_valid_together_are_not_advised() -> None:
+    """One process has nothing to shard, SFT has no critic, bfloat16 needs no mixed precision."""
+    run = run_of("algorithm=sft", *SMALL, "model.dtype=bfloat16", "model.lora_rank=8")
+    words = {word for offer in memory.advice(run, GIB // 4) for word in offer.words}
+    assert words
+    assert not any("fsdp2" in word or "offload" in word or "mixed" in word or "lora" in word for word in words)
+
+
+@pytest.mark.parametrize(
+    ("hardware", "expected"),
+    [
+        (Hardware(device="h100", n_gpus_per_node=1), 79.1),  # by its name
+        (Hardware(device="h100", memory_gb=64.0, n_gpus_per_node=1), 64 * 0.99),  # what is given goes before
+        (Hardware(device="cuda", memory_gb=24.0, n_gpus_per_node=1), 24 * 0.99),
+    ],
+)
+def test_the_limit_is_the_card_without_the_context(hardware: Hardware, expected: float) -> None:
+    found = memory.limit(hardware)
+    assert found is not None
+    assert found == pytest.approx(expected * GIB - memory.CUDA_CONTEXT, rel=1e-6)
+
+
+def test_processes_on_one_machine_share_its_memory() -> None:
+    one, four = (memory.limit(Hardware(nproc_per_node=count)) for count in (1, 4))
+    assert one is not None
+    assert four == one // 4
+
+
+def test_a_model_that_is_not_known_yet_is_a_warning() -> None:
+    (verdict,) = memory.verdicts(run_of("algorithm=sft", "model=hf", "model.path=some/where", "data=reverse"), GIB)
+    assert verdict.level == "WARN"
+
+
+LOOK = """
+import sys, time
+from launcher.launch import memory
+from launcher.launch.resolve import resolve
+run = resolve(sys.argv[1:])
+began = time.process_time()
+memory.to_node(run, memory.limit(run.hardware))
+spent = time.process_time() - began
+run.engine.memory(run)
+print([name for name in ("torch", "transformers", "safetensors", "ray") if name in sys.modules], spent < 2)
+"""
+
+
+def test_nothing_heavy_is_loaded_and_it_is_quick() -> None:
+    words = ["algorithm=ppo", *BIG]
+    ran = subprocess.run([sys.executable, "-c", LOOK, *words], capture_output=True, text=True, check=False)
+    assert ran.stdout.strip() == "[] True", ran.stderr

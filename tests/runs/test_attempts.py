@@ -1,0 +1,68 @@
+"""What each attempt of a run left behind, also in folders that others wrote."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from launcher.cli.main import app
+from launcher.runs import attempts
+from launcher.runs.attempts import Attempt, End
+from launcher.runs.folder import Folder
+
+KILLED = End("killed", "rank 1: killed by SIGKILL", 1, 41, 1700000000.5)
+STOPPED = End("stopped", "SIGTERM; nothing is saved yet", None, 0, 1700000100.0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    path = tmp_path / "runs" / "p" / "a"
+    path.mkdir(parents=True)
+    (path / "spec.yaml").write_text("")
+    return Folder(path)
+
+
+def test_an_end_comes_back_as_it_was(folder: Folder) -> None:
+    for end in (KILLED, STOPPED):
+        logs = folder.new_attempt()
+        attempts.write(logs, end)
+        assert stat.S_IMODE((logs / "ended.json").stat().st_mode) == 0o600
+    folder.new_attempt()
+    assert attempts.read(folder) == [
+        Attempt("attempt_1", KILLED), Attempt("attempt_2", STOPPED), Attempt("attempt_3", None)
+    ]  # fmt: skip
+
+
+GOOD = json.dumps({"cause": "x", "why": "", "rank": None, "step": 1, "at": 1.0})
+CHANGED = [("null", '"y"'), ('"step": 1', '"step": Infinity'), ("1.0", "1e300"), ("1.0", "NaN"), ("1.0", "-1.0")]
+LEFT = ["", "{", "[]", "5", "{}", "[" * 5000, *(GOOD.replace(*change) for change in CHANGED)]
+
+
+@pytest.mark.parametrize("left", LEFT, ids=range(len(LEFT)))
+def test_what_cannot_be_read_is_no_end(folder: Folder, left: str) -> None:
+    (folder.new_attempt() / "ended.json").write_text(left)
+    assert attempts.read(folder) == [Attempt("attempt_1", None)]
+
+
+def show(folder: Folder, *words: str) -> Any:
+    said = CliRunner().invoke(app, ["show", str(folder.path), *words])
+    assert said.exit_code == 0, said.output
+    return said.stdout
+
+
+def test_they_are_shown_as_rows_whatever_they_hold(folder: Folder) -> None:
+    attempts.write(folder.new_attempt(), End("killed", "rank 1: \x1b[2Jgone [bold]x[/]\n", 1, 41, 1e9))
+    folder.new_attempt()
+    said = show(folder)
+    assert "\x1b[2J" not in said and "[bold]x[/]" in said and "2 attempts" in said
+    (first, second) = said.splitlines()[-2:]
+    assert first.split()[0] == "1" and " 41 " in first
+    assert second.split() == ["2", "nobody", "was", "left", "to", "tell"]
+    node = json.loads(show(folder, "--json"))
+    assert [each["name"] for each in node["attempts"]] == ["attempt_1", "attempt_2"]
+    assert node["attempts"][0]["ended"]["rank"] == 1 and node["attempts"][1]["ended"] is None

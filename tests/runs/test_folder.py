@@ -1,0 +1,359 @@
+"""A run's folder: one writer at a time, names that stay inside, and a log that reads as if nothing had broken."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.core.events import Ended, Event, Loaded, Phase, Started, Step, to_line
+from launcher.core.problems import Problems
+from launcher.runs import store
+from launcher.runs.folder import Folder, Lock, free_name, holder, holder_words, take, writer_lives
+
+HOST = socket.gethostname()
+STARTED = Started(at=1.0, run="p/a", algorithm="SFT", processes=1)
+LOADED = Loaded(at=2.0, rows=8, refused=0, val_rows=0, val_refused=0, steps_per_epoch=4, steps=4)
+ENDED = Ended(at=90.0, how="stopped", why="w")
+
+
+def step(number: int) -> Step:
+    return Step(at=float(number), step=number, metrics={"train/loss": 1.0})
+
+
+def lines_of(events: Iterable[Event | str]) -> list[str]:
+    return [event if isinstance(event, str) else to_line(event) for event in events]
+
+
+def text_of(events: Iterable[Event | str]) -> str:
+    return "".join(line + "\n" for line in lines_of(events))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    path = tmp_path / "runs" / "p" / "a"
+    path.mkdir(parents=True)
+    return Folder(path)
+
+
+# ---- one writer
+
+HOLD = """
+import subprocess, sys, time
+from pathlib import Path
+from launcher.launch.folder import Folder, Lock
+lock = Lock(Folder(Path(sys.argv[1])), wait_s=5)
+child = None
+if len(sys.argv) > 2:  # a training process, which holds the lock too
+    child = subprocess.Popen(["sleep", "60"], pass_fds=(lock.descriptor,), stdout=subprocess.DEVNULL)
+print(child.pid if child else 0, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def hold(folder: Folder) -> Iterator[Callable[..., tuple[subprocess.Popen[str], int]]]:
+    """Another process that holds the run's lock, and the child that holds it too (0: none)."""
+    began: list[int] = []
+
+    def begin(*child: str) -> tuple[subprocess.Popen[str], int]:
+        words = [sys.executable, "-c", HOLD, str(folder.path), *child]
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        assert process.stdout
+        pid = int(process.stdout.readline())
+        began.extend(filter(None, (process.pid, pid)))
+        process.stdout.close()
+        return process, pid
+
+    yield begin
+    for pid in began:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+
+
+def test_a_second_writer_is_refused_at_once_and_told_who_writes(
+    folder: Folder, hold: Callable[..., tuple[subprocess.Popen[str], int]]
+) -> None:
+    process, _ = hold()
+    assert holder(folder) == {"pid": process.pid, "host": HOST} and writer_lives(folder)
+    with pytest.raises(Problems) as refused:
+        Lock(folder, wait_s=60)  # it does not wait for a writer that lives
+    assert refused.value.lines == [
+        f"p/a: is being written by process {process.pid} on {HOST}; rlrun stop {folder.path} would end it"
+    ]
+    process.kill()
+    process.wait()
+    with Lock(folder):
+        assert holder(folder) == {"pid": os.getpid(), "host": HOST}
+    assert holder(folder) is None
+
+
+def test_a_child_keeps_the_run_locked_until_it_ends(
+    folder: Folder, hold: Callable[..., tuple[subprocess.Popen[str], int]]
+) -> None:
+    process, child = hold("child")
+    process.kill()
+    process.wait()
+    assert holder(folder) == {"pid": process.pid, "host": HOST} and not writer_lives(folder)
+    with pytest.raises(Problems, match=f"is being written by process {process.pid} on {HOST}"):
+        Lock(folder, wait_s=0.2)
+    killer = subprocess.Popen([sys.executable, "-c", f"import os, time; time.sleep(0.3); os.kill({child}, 9)"])
+    with Lock(folder, wait_s=30):  # processes of a killed run end within moments: it waits for them
+        assert holder(folder) == {"pid": os.getpid(), "host": HOST}
+    killer.wait()
+
+
+@pytest.mark.parametrize(
+    "left",
+    ['{"pid": 1, "host": "elsewhere"}', '{"pid": 99999999, "host": "x"}' * 9, "", "{", "\xff\0"],
+    ids=["another host", "longer", "nothing", "half", "no text"],
+)
+def test_what_a_killed_writer_left_in_the_file_is_no_obstacle(folder: Folder, left: str) -> None:
+    (folder.path / ".lock").write_text(left, encoding="latin-1")
+    assert holder(folder) is None
+    with Lock(folder, wait_s=0):
+        assert holder(folder) == {"pid": os.getpid(), "host": HOST}
+        assert stat.S_IMODE((folder.path / ".lock").stat().st_mode) in (0o600, 0o644)
+
+
+def test_nobody_writes_a_run_that_is_not_there(tmp_path: Path) -> None:
+    assert holder(Folder(tmp_path / "none")) is None
+    assert holder_words(Folder(tmp_path / "none")) == "process ? on another host"
+
+
+def test_a_writer_that_has_not_yet_said_who_it_is(folder: Folder) -> None:
+    with Lock(folder):
+        (folder.path / ".lock").write_text("")
+        assert holder(folder) == {} and not writer_lives(folder)
+        assert holder_words(folder) == "process ? on another host"
+
+
+# ---- names
+
+
+@pytest.mark.parametrize(
+    ("there", "free"),
+    [
+        ([], "sft-tiny-1"),
+        (["sft-tiny-1"], "sft-tiny-2"),
+        (["sft-tiny-2"], "sft-tiny-1"),
+        (["sft-tiny-1", "sft-tiny-2", "sft-tiny-10"], "sft-tiny-3"),
+        (["sft-tiny", "sft-tiny-x", "sft-tiny-01", "grpo-tiny-1"], "sft-tiny-1"),
+    ],
+)
+def test_a_free_name(tmp_path: Path, there: list[str], free: str) -> None:
+    for name in there:
+        (tmp_path / "p" / name).mkdir(parents=True)
+    assert free_name(tmp_path, "p", "sft-tiny") == free
+
+
+def test_a_new_run_takes_its_folder_for_its_owner_only(tmp_path: Path) -> None:
+    folder, lock = take(tmp_path, "p", "a")
+    with lock:
+        assert folder.path == tmp_path / "p" / "a" and folder.name == "p/a"
+        assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
+        assert holder(folder) == {"pid": os.getpid(), "host": HOST}
+        logs = folder.new_attempt()
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (logs, logs.parent)] == [0o700, 0o700]
+
+
+@pytest.mark.parametrize(
+    ("left", "taken"),
+    [
+        ({}, True),
+        ({"events.jsonl": text_of([STARTED, LOADED])}, True),  # it ended before its first step
+        ({"events.jsonl": text_of([STARTED, step(0)])}, False),
+        ({"checkpoints/step_000002/trainer.json": "{}"}, False),  # its log is gone, its weights are not
+        ({"refused.jsonl": "{}\n", "spec.yaml": "x"}, True),  # its data was refused
+    ],
+    ids=["nothing", "no step", "a step", "a checkpoint", "refused data"],
+)
+def test_what_was_trained_is_not_overwritten(tmp_path: Path, left: dict[str, str], taken: bool) -> None:
+    for name, text in left.items():
+        file = tmp_path / "p" / "a" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    if taken:
+        with take(tmp_path, "p", "a")[1]:
+            return
+    with pytest.raises(Problems) as refused:
+        take(tmp_path, "p", "a")
+    path = tmp_path / "p" / "a"
+    assert refused.value.lines == [
+        f"trainer.experiment_name: {path} is there already; another name, or rlrun train --resume {path}, would do"
+    ]
+
+
+def test_attempts_are_counted_by_their_numbers(folder: Folder) -> None:
+    assert folder.attempts() == []
+    assert [folder.new_attempt().name for _ in range(11)] == [f"attempt_{number}" for number in range(1, 12)]
+    assert [path.name for path in folder.attempts()][-2:] == ["attempt_10", "attempt_11"]  # not as texts
+    for name in ("attempt_1.bak", "attempt_x", "attempt_", "attempt_007", "attempt_٣"):  # a person's own
+        (folder.path / "logs" / name).mkdir()
+    for path in folder.attempts()[:-1]:  # cleared away by a person
+        path.rmdir()
+    assert [path.name for path in folder.attempts()] == ["attempt_11"]
+    assert folder.new_attempt().name == "attempt_12"
+
+
+# ---- finding and seeing runs
+
+
+def make(root: Path, name: str, *events: Event) -> Folder:
+    path = root / name
+    path.mkdir(parents=True)
+    (path / "spec.yaml").write_text("")
+    if events:
+        (path / "events.jsonl").write_text(text_of(events))
+    return Folder(path)
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("p/one", "p/two", "q/two", "q/tiny-1"):
+        make(tmp_path / "runs", name)
+    (tmp_path / "runs" / "p" / "no-run").mkdir()
+    return tmp_path / "runs"
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("one", "runs/p/one"),  # unique
+        ("q/two", "runs/q/two"),
+        ("runs/p/two", "runs/p/two"),  # a path from here
+        ("{tmp}/runs/p/two", "runs/p/two"),
+        ("runs/p/one/../two", "runs/p/two"),
+    ],
+)
+def test_a_run_is_found(root: Path, tmp_path: Path, name: str, path: str) -> None:
+    found = store.find(name.format(tmp=tmp_path), root)
+    assert found.path.resolve() == (tmp_path / path).resolve()
+    assert found.name == path.removeprefix("runs/")
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("two", "'two': is the name of 2 runs; p/two or q/two would do"),
+        ("tiny-2", "'tiny-2': no run of that name in {root}; did you mean q/tiny-1?"),
+        ("q/tiny-2", "'q/tiny-2': no run of that name in {root}; did you mean q/tiny-1?"),
+        ("no-run", "'no-run': no run of that name in {root}; it may be p/one, p/two, q/tiny-1, q/two"),
+        ("p", "'p': no run of that name in {root}; it may be p/one, p/two, q/tiny-1, q/two"),
+        ("", "'': no run of that name in {root}; it may be p/one, p/two, q/tiny-1, q/two"),
+        ("a\0b", "'a\\x00b': no run of that name in {root}; it may be p/one, p/two, q/tiny-1, q/two"),
+        ("\x1b[2J", "'\\x1b[2J': no run of that name in {root}; it may be p/one, p/two, q/tiny-1, q/two"),
+        ("a" * 300, f"'{'a' * 76}...: no run of that name in {{root}}; it may be p/one, p/two, q/tiny-1, q/two"),
+        ("~no-such-user", "'~no-such-user': no run of that name in {root}; it may be p/one, p/two, q/tiny-1, q/two"),
+    ],
+)
+def test_a_run_that_is_not_found(root: Path, name: str, line: str) -> None:
+    with pytest.raises(Problems) as found:
+        store.find(name, root)
+    assert found.value.lines == [line.format(root=root)]
+
+
+def test_where_there_is_no_run_at_all(tmp_path: Path) -> None:
+    with pytest.raises(Problems, match="there is none yet"):
+        store.find("x", tmp_path / "none")
+    assert list(store.every(tmp_path / "none")) == []
+
+
+def test_a_run_is_found_from_inside(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(root / "p" / "one")
+    assert store.find(".", root).name == "p/one"
+    assert store.find("../two", root).name == "p/two"
+
+
+def test_the_run_that_wrote_last_comes_first(root: Path) -> None:
+    for age, name in enumerate(("q/two", "p/one", "q/tiny-1", "p/two")):
+        os.utime(root / name / "spec.yaml", (1000 - age, 1000 - age))
+    (root / "p" / "two" / "events.jsonl").touch()  # now
+    assert [run.folder.name for run in store.every(root)] == ["p/two", "q/two", "p/one", "q/tiny-1"]
+
+
+SEEN = [
+    ([], "failed", "its processes are gone; --resume goes on"),
+    ([STARTED, step(1)], "failed", "its processes are gone; --resume goes on"),
+    ([STARTED, Ended(how="finished")], "finished", ""),
+    ([STARTED, ENDED], "stopped", "w"),
+    ([STARTED, Ended(how="failed", why="w")], "failed", "w"),
+]
+
+
+@pytest.mark.parametrize(("events", "status", "why"), SEEN)
+def test_a_run_without_a_writer_is_not_shown_as_running(root: Path, events: list[Event], status: str, why: str) -> None:
+    run = store.see(make(root, "p/x", *events))
+    assert (run.state.status, run.state.phase, run.state.why) == (status, "", why)
+
+
+def test_a_run_with_a_writer_is_shown_as_it_tells(root: Path) -> None:
+    folder = make(root, "p/x", STARTED, Phase(name="update"), step(1))
+    with Lock(folder):
+        state = store.see(folder).state
+    assert (state.status, state.phase, state.step) == ("running", "update", 1)
+
+
+def test_a_run_that_ends_while_it_is_looked_at_is_not_shown_as_failed(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make(root, "p/x", STARTED, step(1))
+
+    def ends_now(of: Folder) -> None:
+        of.events.write_text(of.events.read_text() + text_of([Ended(how="finished")]))
+
+    monkeypatch.setattr(store, "holder", ends_now)
+    assert store.see(folder).state.status == "finished"
+
+
+def test_hostile_folders_are_seen_and_cannot_hurt(root: Path, tmp_path: Path) -> None:
+    """Names that are no names, links in a circle, a log that is no log."""
+    make(root, "p/\x1b[2J\n", STARTED)
+    make(root, os.fsdecode(b"p/\xff"), STARTED)
+    (root / "p" / "loop").symlink_to("loop")
+    (root / "p" / "up").symlink_to("..")
+    (root / "p" / "link").symlink_to(root / "q" / "two")
+    damaged = make(root, "p/damaged")
+    damaged.events.write_bytes(b"\0\xff\n{}\n")
+    names = {run.folder.name for run in store.every(root)}
+    assert {"p/\x1b[2J\n", os.fsdecode(b"p/\xff"), "p/link", "p/damaged"} <= names
+    assert "p/loop" not in names and "p/up" not in names
+    assert store.see(damaged).state.alerts == 2
+    with pytest.raises(Problems):
+        store.find("loop", root)
+
+
+# ---- stop
+
+
+def test_stopping_what_is_not_running(folder: Folder) -> None:
+    assert store.stop(folder, now=False) == "was not running"
+
+
+def test_stopping_a_run_whose_launcher_was_killed_waits_for_its_processes(
+    folder: Folder, hold: Callable[..., tuple[subprocess.Popen[str], int]]
+) -> None:
+    process, child = hold("child")
+    process.kill()
+    process.wait()
+    assert store.stop(folder, now=True, wait_s=0.2).startswith("was asked to stop and is still saving")
+    os.kill(child, signal.SIGKILL)
+    assert store.stop(folder, now=False, wait_s=5) in ("stopped", "was not running")
+
+
+def test_stopping_a_run_ends_its_launcher(
+    folder: Folder, hold: Callable[..., tuple[subprocess.Popen[str], int]]
+) -> None:
+    process, _ = hold()
+    assert store.stop(folder, now=False, wait_s=10) == "stopped"
+    assert process.wait() == -signal.SIGTERM

@@ -1,0 +1,147 @@
+"""What is asked of a run: by signals, and from another machine by a file in its folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.runs import stop_requests, store
+from launcher.runs.folder import Folder, Lock
+from launcher.runs.stop_requests import Asked, ask, heeding
+
+
+class Told:
+    """A job that keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[int | str] = []
+
+    def stop(self, number: int) -> None:
+        self.told.append(number)
+
+    def kill(self) -> None:
+        self.told.append("kill")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Folder]:
+    """Of a run that somebody writes."""
+    path = tmp_path / "p" / "a"
+    path.mkdir(parents=True)
+    with Lock(Folder(path)):
+        yield Folder(path)
+
+
+@pytest.fixture
+def asked(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> tuple[Asked, Told]:
+    monkeypatch.setattr(stop_requests, "LOOK_S", 0.0)
+    job = Told()
+    return Asked(job, folder), job
+
+
+def test_the_first_signal_stops_and_the_next_one_kills(folder: Folder) -> None:
+    job = Told()
+    before = signal.getsignal(signal.SIGTERM)
+    with heeding(job, folder) as asked:
+        assert not asked
+        os.kill(os.getpid(), signal.SIGINT)
+        assert asked and asked.first == signal.SIGINT and job.told == [signal.SIGINT]
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert asked.first == signal.SIGINT and job.told == [signal.SIGINT, "kill"]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_wish_to_save_counts_as_the_first_signal(folder: Folder, asked: tuple[Asked, Told]) -> None:
+    heeded, job = asked
+    ask(folder, "save")
+    assert stat.S_IMODE((folder.path / ".stop").stat().st_mode) == 0o600
+    for _ in range(3):
+        heeded.look()
+    assert job.told == [signal.SIGTERM] and heeded.came == [signal.SIGTERM]
+    assert not (folder.path / ".stop").exists(), "it is heeded once"
+    ask(folder, "now")
+    heeded.look()
+    assert job.told == [signal.SIGTERM, "kill"], "who does not want to wait asks again"
+
+
+def test_a_wish_to_end_now_stops_and_kills(folder: Folder, asked: tuple[Asked, Told]) -> None:
+    heeded, job = asked
+    ask(folder, "now")
+    heeded.look()
+    assert job.told == [signal.SIGTERM, "kill"]
+
+
+def test_a_wish_of_an_earlier_life_is_not_heeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It came when the run had ended already."""
+    monkeypatch.setattr(stop_requests, "LOOK_S", 0.0)
+    folder, job = Folder(tmp_path), Told()
+    ask(folder, "now")
+    os.utime(tmp_path / ".stop", (time.time() - 5, time.time() - 5))
+    with Lock(folder):
+        Asked(job, folder).look()
+        assert job.told == [] and not (tmp_path / ".stop").exists()
+
+
+def test_what_is_no_wish_is_no_harm(folder: Folder, asked: tuple[Asked, Told], tmp_path: Path) -> None:
+    heeded, job = asked
+    file = folder.path / ".stop"
+    for text in (b"", b"\xff\xfe", b"save\n" * 10**6, b"NOW"):
+        file.write_bytes(text)
+        heeded.look()
+    (tmp_path / "elsewhere").write_text("now")
+    file.symlink_to(tmp_path / "elsewhere")
+    heeded.look()
+    file.unlink()
+    os.mkfifo(file)  # nobody writes it: opening it would wait for ever
+    heeded.look()
+    assert job.told == [] and (tmp_path / "elsewhere").exists()
+
+
+def test_it_looks_once_a_second(folder: Folder) -> None:
+    """The folder may be far away."""
+    job = Told()
+    heeded = Asked(job, folder)
+    heeded.look()
+    ask(folder, "save")
+    heeded.look()
+    assert job.told == [], "just looked"
+    time.sleep(stop_requests.LOOK_S)
+    heeded.look()
+    assert job.told == [signal.SIGTERM]
+
+
+def test_a_run_of_another_host_is_asked_by_its_folder(tmp_path: Path, asked: tuple[Asked, Told]) -> None:
+    folder = Folder(tmp_path / "q")
+    folder.path.mkdir()
+    job, ended = Told(), threading.Event()
+
+    def elsewhere() -> None:
+        with Lock(folder):
+            (folder.path / ".lock").write_text(json.dumps({"pid": 1, "host": "elsewhere"}))
+            heeded = Asked(job, folder)
+            ended.set()
+            while not heeded:
+                heeded.look()
+                time.sleep(0.01)
+
+    other = threading.Thread(target=elsewhere)
+    other.start()
+    ended.wait()
+    assert store.stop(folder, now=False, wait_s=10) == "stopped"
+    other.join()
+    assert job.told == [signal.SIGTERM] and not (folder.path / ".stop").exists()
+
+
+def test_a_wish_that_nobody_heeds_is_not_left_behind(folder: Folder) -> None:
+    (folder.path / ".lock").write_text(json.dumps({"pid": 1, "host": "elsewhere"}))
+    found = store.stop(folder, now=True, wait_s=0.2)
+    assert found.startswith("was asked to stop and is still saving")
+    assert (folder.path / ".stop").read_text() == "now", "it may be heeded yet"

@@ -1,0 +1,111 @@
+"""Real sockets: ports that are taken, names that nobody knows, hubs that answer, refuse or hang."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+
+import pytest
+
+from launcher.tools.doctor import network
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    """A hub that knows nobody, and says so."""
+
+    class Unknown(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.send_error(404)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Unknown) as served:
+        Thread(target=served.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{served.server_port}"
+        served.shutdown()
+
+
+def test_two_sockets_meet() -> None:
+    assert network.loopback().level == "OK"
+
+
+def test_a_taken_port_is_told_with_its_holder() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port = held.getsockname()[1]
+        found = network.ports({port: "its head"})
+    assert found.level == "WARN" and f"{port} (its head) by " in found.says and f"pid {os.getpid()}" in found.says
+    assert network.ports({port: "its head"}).level == "OK"
+
+
+def test_a_name_that_nobody_knows() -> None:
+    found = network.hostname("no-such-machine.invalid")
+    assert found.level == "WARN" and found.mend.startswith("a line `127.0.0.1 no-such-machine.invalid` in /etc/hosts")
+    assert network.hostname("localhost").level == "OK"
+
+
+@pytest.mark.parametrize(
+    ("environment", "level"),
+    [
+        ({}, None),
+        ({"http_proxy": "http://p:1"}, "WARN"),
+        ({"HTTPS_PROXY": "http://p:1", "no_proxy": "example.com"}, "WARN"),
+        ({"http_proxy": "http://p:1", "no_proxy": "localhost"}, "WARN"),  # the address itself is still caught
+        ({"http_proxy": "http://p:1", "no_proxy": "localhost,127.0.0.1"}, "OK"),
+        ({"grpc_proxy": "http://p:1", "NO_PROXY": "*"}, "OK"),
+    ],
+)
+def test_proxies_that_catch_this_machine(environment: dict[str, str], level: str | None) -> None:
+    found = network.proxies(environment)
+    assert (found.level if found else None) == level
+
+
+def test_any_answer_of_a_hub_counts(server: str) -> None:
+    assert network.hub("huggingface", f"http://{server}").level == "OK"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "word"),
+    [
+        ("http://user:canary@127.0.0.1:9", "127.0.0.1 cannot be reached: connection refused"),
+        ("http://user:canary@no-such-hub.invalid", "no-such-hub.invalid cannot be reached"),
+        (
+            "http://user:canary:x@127.0.0.1:port",
+            "HF_ENDPOINT is no address of a server",
+        ),  # urllib's own error quotes it
+        ("canary", "HF_ENDPOINT is no address"),
+    ],
+)
+def test_a_hub_that_cannot_be_reached_is_a_warning_without_its_password(endpoint: str, word: str) -> None:
+    found = network.hub("huggingface", endpoint)
+    assert found.level == "WARN" and word in found.says, found
+    assert "canary" not in found.line
+
+
+def test_a_hub_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "PATIENCE_S", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        found = network.hub("modelscope", f"http://127.0.0.1:{silent.getsockname()[1]}")
+    assert found.level == "WARN" and "MODELSCOPE_ENDPOINT" in found.mend
+
+
+def test_offline_by_choice_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert network.hub("huggingface", "http://no-such-hub.invalid").level == "OK"
+
+
+def test_an_address_that_no_name_server_takes() -> None:
+    found = network.hub("huggingface", f"http://{'a' * 70}.com")
+    assert (found.level, found.says) == ("WARN", "HF_ENDPOINT is no address of a server")

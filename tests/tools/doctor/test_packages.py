@@ -1,0 +1,78 @@
+"""Versions against what metadata promises: real metadata, of distributions that are made up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from launcher.preflight.checks import packages
+
+Install = Callable[..., None]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Puts a distribution on the path, as pip would."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def put(name: str, version: str, wants: tuple[str, ...] = (), python: str = ">=3.8") -> None:
+        folder = tmp_path / f"{name}-{version}.dist-info"
+        folder.mkdir()
+        lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", f"Requires-Python: {python}"]
+        (folder / "METADATA").write_text("\n".join([*lines, *(f"Requires-Dist: {want}" for want in wants)]) + "\n")
+
+    return put
+
+
+def lines(distribution: str) -> list[tuple[str, str]]:
+    return [(found.level, found.line) for found in packages.verdicts(distribution)]
+
+
+@pytest.mark.parametrize(
+    ("wants", "expected"),
+    [
+        (("part>=1",), ("OK", "packages: 1 are as")),  # as promised
+        (("part>=2",), ("FAIL", "part: 1.5 is installed, whole wants >=2; pip install 'part>=2' would do")),  # too old
+        (("part<1",), ("FAIL", "part: 1.5 is installed, whole wants <1; pip install 'part<1' would do")),  # too new
+        (("absent",), ("FAIL", "absent: is not installed, whole wants any version; pip install 'absent' would do")),
+        (('absent; sys_platform == "plan9"',), ("OK", "packages: 0 are as")),  # not for this system
+        (('absent; extra == "more"',), ("OK", "packages: 0 are as")),  # nobody asked for that extra
+    ],
+)
+def test_own_needs(install: Install, wants: tuple[str, ...], expected: tuple[str, str]) -> None:
+    install("part", "1.5")
+    install("whole", "1", wants)
+    (python, found) = lines("whole")
+    assert python[0] == "OK"
+    assert found[0] == expected[0] and found[1].startswith(expected[1]), found
+
+
+def test_what_others_disagree_about_is_a_warning(install: Install) -> None:
+    """Loading them tells whether it matters."""
+    install("deep", "3")
+    install("part", "1", ("deep<3",))
+    install("whole", "1", ("part",))
+    assert lines("whole")[1] == ("WARN", "deep: 3 is installed, part wants <3; pip install 'deep<3' would do")
+
+
+def test_an_extra_brings_its_own_needs(install: Install) -> None:
+    install("part", "1", ('absent>=7; extra == "gpu"',))
+    install("whole", "1", ("part[gpu]",))
+    assert lines("whole")[1][1].startswith("absent: is not installed, part wants >=7")
+
+
+def test_a_python_that_was_not_promised(install: Install) -> None:
+    install("whole", "1", python=">=3.99")
+    level, line = lines("whole")[0]
+    assert level == "FAIL" and line.endswith(">=3.99 is promised; an environment of python >=3.99 would do")
+
+
+def test_code_that_was_never_installed() -> None:
+    ((level, line),) = lines("no-such-distribution")
+    assert level == "WARN" and "not installed" in line
+
+
+def test_this_environment_keeps_our_own_promises() -> None:
+    assert {level for level, _ in lines("rlrun")} <= {"OK", "WARN"}

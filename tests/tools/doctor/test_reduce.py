@@ -1,0 +1,72 @@
+"""An all-reduce by real processes, one that a process never comes to, and whom that is laid to."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from threading import Thread
+
+import psutil
+import pytest
+
+from launcher.core import machine
+from launcher.core.machine import free_ports
+from launcher.tools.doctor.reduce import Heard, Ranks, Sum, judged, run
+
+RIGHT = (Sum(1 << 16, 0.001, True), Sum(1 << 26, 0.1, True))
+WRONG = (Sum(1 << 16, 0.001, True), Sum(1 << 26, 0.1, False))
+
+
+@pytest.mark.parametrize(
+    ("heard", "level", "word"),
+    [
+        # 2 (n-1)/n of 64 MB in 0.1 s
+        ([Heard(0, "done", RIGHT, 0), Heard(1, "done", RIGHT, 0)], "OK", "right at 64 KB to 64 MB; bus 0.67 GB/s"),
+        ([Heard(0, "done", RIGHT, 0), Heard(1, "done", WRONG, 0)], "FAIL", "rank 1 (b) got a wrong sum"),
+        # the other waited, gave up and said so; the silent one is the cause
+        ([Heard(0, "loaded", (), 1, "timed out"), Heard(1, "", (), None)], "FAIL",
+         "rank 1 (b) did not arrive by gloo: was still loading torch"),
+        ([Heard(0, "loaded", (), 1, "timed out"), Heard(1, "", (), 1, "ImportError: x")], "FAIL",
+         "rank 1 (b) did not arrive by gloo: was still loading torch (ImportError: x)"),
+        ([Heard(0, "joined", RIGHT[:1], 1, "timed out"), Heard(1, "joined", RIGHT[:1], None)], "FAIL",
+         "rank 1 (b) did not arrive by gloo: met the others and stopped within a sum"),
+        # a wall between them: nobody is more to blame than another
+        ([Heard(0, "loaded", (), None), Heard(1, "loaded", (), None)], "FAIL",
+         "none of 2 processes arrived by gloo: each did not meet the others"),
+        ([Heard(0, "done", RIGHT, 0), Heard(1, "done", RIGHT, -11, "it was ended by signal 11")], "FAIL",
+         "rank 1 (b) did not arrive by gloo: did not end (it was ended by signal 11)"),
+    ],
+)  # fmt: skip
+def test_whom_it_is_laid_to(heard: list[Heard], level: str, word: str) -> None:
+    found = judged(heard, {0: "a", 1: "b"}, "gloo")
+    assert found.level == level and word in found.says, found
+
+
+def pair(patience_s: float) -> list[Heard]:
+    lo = "lo" if os.path.exists("/sys/class/net/lo") else ""
+    return run(Ranks(0, 2, 2, "gloo", machine.LOOPBACK, free_ports(1)[0], lo), patience_s)
+
+
+def mine() -> list[psutil.Process]:
+    """The processes of an all-reduce that this one has started."""
+    return [one for one in psutil.Process().children() if "launcher.engines.torch.allreduce" in one.cmdline()]
+
+
+@pytest.mark.slow
+def test_two_processes_add_and_a_stopped_one_is_named() -> None:
+    heard = pair(60)
+    found = judged(heard, {}, "gloo")
+    assert found.level == "OK" and "2 processes by gloo, right at 64 KB to 64 MB" in found.says, (found, heard)
+
+    def stop() -> None:
+        while not (stopped := [one for one in mine() if one.environ().get("RANK") == "1"]):
+            time.sleep(0.01)
+        stopped[0].send_signal(signal.SIGSTOP)
+
+    Thread(target=stop, daemon=True).start()
+    began = time.monotonic()
+    found = judged(pair(8), {}, "gloo")
+    assert time.monotonic() - began < 12
+    assert found.level == "FAIL" and "rank 1 did not arrive" in found.says, found
+    assert not mine(), "a stopped process was left behind"

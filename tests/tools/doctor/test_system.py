@@ -1,0 +1,110 @@
+"""Limits, clocks and secrets."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.core import machine
+from launcher.tools.doctor import clock, system, tokens
+
+ASK = """
+import json, resource, sys
+from launcher.launch.doctor import system
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), int(sys.argv[2])))
+found = {one.what: [one.level, one.mend] for one in system.verdicts(for_ray=bool(int(sys.argv[3])))}
+print(json.dumps(found["open files"]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "for_ray", "expected"),
+    [
+        (100, 20_000, 0, ["FAIL", "ulimit -n 1024 would do"]),  # Python itself hardly starts
+        (512, 20_000, 0, ["WARN", "ulimit -n 1024 would do"]),
+        (512, 512, 0, ["WARN", "ulimit -n 1024 by root, or in limits.conf, would do"]),  # this user may not
+        (1024, 20_000, 0, ["OK", ""]),  # what most systems give
+        (1024, 20_000, 1, ["WARN", "ulimit -n 8192 would do"]),  # Ray holds a connection to every worker
+    ],
+)
+def test_open_files(soft: int, hard: int, for_ray: int, expected: list[str]) -> None:
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < hard:
+        pytest.skip("this system's own limit is lower")
+    ran = subprocess.run(
+        [sys.executable, "-c", ASK, str(soft), str(hard), str(for_ray)], capture_output=True, text=True
+    )
+    assert json.loads(ran.stdout) == expected, ran.stderr
+
+
+def test_a_small_shared_memory(tmp_path: Path, small_disk) -> None:
+    """64 MB is what a container gets when nobody asks for more."""
+    found = system._shared(small_disk(64 << 10, tmp_path / "shm"))
+    assert found and found.level == "WARN" and found.mend == "--shm-size=8g would do"
+
+
+def test_more_threads_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
+    monkeypatch.setenv("OMP_NUM_THREADS", str(machine.cores() + 1))
+    assert system._cores().level == "WARN"
+    monkeypatch.setenv("OMP_NUM_THREADS", str(machine.cores()))
+    assert system._cores().level == "OK"
+
+
+@pytest.mark.parametrize(
+    ("now", "wall_s", "steady_s", "synced", "level", "word"),
+    [
+        (2000.0, 0.2, 0.2, True, "OK", "kept by a time server"),
+        (2000.0, 0.2, 0.2, None, "OK", ""),  # the system does not tell
+        (2000.0, 0.2, 0.2, False, "WARN", "time server"),
+        (2000.0, 9.2, 0.2, True, "WARN", "+9.00 s"),  # set while it was looked at
+        (2000.0, -3599.8, 0.2, True, "WARN", "-3600.00 s"),
+        (900.0, 0.2, 0.2, True, "FAIL", "before rlrun was installed"),  # a battery that ran out: 1970
+    ],
+)
+def test_clock(now: float, wall_s: float, steady_s: float, synced: bool | None, level: str, word: str) -> None:
+    found = clock.judged(now, wall_s, steady_s, 1000.0, synced)
+    assert (found.level, word in found.says) == (level, True), found
+
+
+def test_this_kernel_tells_of_its_clock_without_being_changed() -> None:
+    assert clock._synced() in (True, False, None)
+    assert len(clock.verdicts()) == 1
+
+
+CANARY = "hf_canaryDontTell"
+
+
+@pytest.mark.parametrize(
+    ("value", "level"),
+    [
+        (CANARY, None),
+        ("", "WARN"),  # set to nothing
+        (f"{CANARY}\n", "WARN"),  # read from a file with its line end
+        (f'"{CANARY}"', "WARN"),  # quoted in a file of `env` that nothing unquotes
+        (f" {CANARY}", "WARN"),
+    ],
+)
+def test_secrets_are_told_by_name_only(tmp_path: Path, value: str, level: str | None) -> None:
+    told, *wrong = tokens.verdicts({"HOME": str(tmp_path), "HF_TOKEN": value})
+    assert told.says == ("HF_TOKEN" if value else "none: only what is open to all can be fetched")
+    assert [one.level for one in wrong] == ([level] if level else [])
+    text = " ".join(one.line for one in (told, *wrong))
+    assert "canary" not in text and str(len(value)) not in text
+
+
+def test_a_token_that_others_may_read(tmp_path: Path) -> None:
+    path = tmp_path / ".cache" / "huggingface" / "token"
+    path.parent.mkdir(parents=True)
+    path.write_text(CANARY)
+    path.chmod(0o644)
+    told, warning = tokens.verdicts({"HOME": str(tmp_path)})
+    assert told.says == str(path)
+    assert warning.level == "WARN" and warning.mend == f"chmod 600 {path} would do"
+    path.chmod(0o600)
+    assert len(tokens.verdicts({"HOME": str(tmp_path)})) == 1
+    assert "canary" not in told.line + warning.line
