@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from launcher.core.bounded_parse import yaml_of
+from launcher.core.bounded_parse import parse_yaml
 from launcher.core.settings import adapter, from_node
 from launcher.spec.run import RunSpec
 
@@ -23,4 +23,4 @@ def to_yaml(run: RunSpec) -> str:
 
 def from_yaml(text: str) -> RunSpec:
     """Raises pydantic's `ValidationError` where the text is not a run of this version."""
-    return from_node(RunSpec, yaml_of(text))
+    return from_node(RunSpec, parse_yaml(text))

@@ -40,7 +40,7 @@ class Card:
 
 
 def verdicts() -> list[Verdict]:
-    found = machine.gpus()
+    found = machine.query_gpus()
     told = [_driver(found), *hidden(os.environ.get(VISIBLE), found, [])]
     if not found.found:
         return [verdict for verdict in told if verdict]

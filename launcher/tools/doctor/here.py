@@ -28,7 +28,7 @@ def examined(root: Path, tell: Tell) -> Iterator[Verdict]:
     if isinstance(loaded, Verdict):
         yield loaded
         return
-    yield from loading.verdicts(loaded, machine.gpus())
+    yield from loading.verdicts(loaded, machine.query_gpus())
     tell("adding numbers by several processes")
     yield all_reduced(loaded)
 

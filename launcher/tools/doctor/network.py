@@ -16,7 +16,7 @@ import psutil
 
 from launcher.core.check_result import Verdict
 from launcher.core.machine import LOOPBACK
-from launcher.core.problems import said
+from launcher.core.problems import error_message
 from launcher.hubs import huggingface
 from launcher.tools.doctor.timeouts import within
 
@@ -42,7 +42,7 @@ def loopback() -> Verdict:
                 if other.recv(1) != b"x":
                     raise ConnectionError("what was sent did not come")
     except OSError as error:
-        says = f"two sockets of this machine do not meet: {said(error)}"
+        says = f"two sockets of this machine do not meet: {error_message(error)}"
         return Verdict("FAIL", "loopback", says, "ip link set lo up, or a firewall that lets it pass, would do")
     return Verdict("OK", "loopback", f"two sockets meet at {LOOPBACK}")
 
@@ -53,7 +53,7 @@ def hostname(name: str) -> Verdict:
         found = within(PATIENCE_S, lambda: socket.getaddrinfo(name, None, type=socket.SOCK_STREAM))
     except (OSError, UnicodeError) as error:
         mend = f"a line `{LOOPBACK} {name}` in /etc/hosts, or GLOO_SOCKET_IFNAME=lo, would do"
-        return Verdict("WARN", "hostname", f"{name} cannot be resolved: {said(error)}", mend)
+        return Verdict("WARN", "hostname", f"{name} cannot be resolved: {error_message(error)}", mend)
     addresses = sorted({str(address[0]) for *_, address in found})
     return Verdict("OK", "hostname", f"{name} is {', '.join(addresses)}")
 
@@ -127,7 +127,7 @@ def hub(name: str, endpoint: str) -> Verdict:
         if isinstance(why, ssl.SSLCertVerificationError):
             says = f"{host} shows a certificate that this machine does not trust ({why.verify_message})"
             return Verdict("WARN", name, says, "SSL_CERT_FILE with your network's own authority would do")
-        reason = said(why) if isinstance(why, OSError) else str(why)
+        reason = error_message(why) if isinstance(why, OSError) else str(why)
         way = ", by a proxy," if getproxies() else ""
         says = f"{host}{way} cannot be reached: {reason}"
         return Verdict("WARN", name, says, f"a network, or {variable} of a mirror, would do; what is here runs without")

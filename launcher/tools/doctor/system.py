@@ -87,7 +87,7 @@ def _processes() -> Verdict | None:
 
 
 def _cores() -> Verdict:
-    cores, quota = machine.cores(), _quota()
+    cores, quota = machine.cpu_count(), _quota()
     says = f"{cores} for this process"
     if quota is not None and quota < cores:
         says += f", but time of {quota:g} only"
