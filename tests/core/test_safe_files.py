@@ -59,13 +59,13 @@ def test_a_log_on_a_full_disk_waits_and_goes_on(tmp_path: Path, small_disk: Call
 LIMITED = """
 import resource, sys
 from pathlib import Path
-from launcher.files import Log
+from launcher.core.files import AppendOnlyFile
 
 def limit(size):
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 limit(1000)
-log = Log.open(Path(sys.argv[1]))
+log = AppendOnlyFile.open(Path(sys.argv[1]))
 for number in range(50):
     log.append(f"{number:04d} " + "x" * 90)
 print(log.refused is not None, Path(sys.argv[1]).stat().st_size)

@@ -14,7 +14,7 @@ from launcher.core.events import Alert, Crashed, Ended, Step, events_of
 
 REWARD = """
 from launcher.rewards.exact import Exact
-from launcher.settings import settings
+from launcher.core.settings import settings
 
 @settings
 class Breaks(Exact):
