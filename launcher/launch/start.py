@@ -15,6 +15,7 @@ from launcher.config import guard
 from launcher.config.amend import amended
 from launcher.config.explain import explain
 from launcher.core.bounded_parse import yaml_of
+from launcher.core.classes import add_code_dir
 from launcher.core.files import write_whole
 from launcher.core.problems import Problems, said
 from launcher.core.settings import from_node
@@ -115,6 +116,8 @@ def run_of(folder: Folder, words: Sequence[str]) -> RunSpec:
     node: object = None
     try:
         node = yaml_of(folder.spec.read_bytes())
+        if isinstance(node, dict) and isinstance(node.get("code_dir"), str):
+            add_code_dir(node["code_dir"])
         if not words or not isinstance(node, dict):
             return from_node(RunSpec, node)
         with suppress(ValidationError):  # which the words may mend

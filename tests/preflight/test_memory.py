@@ -135,7 +135,7 @@ def test_a_model_that_is_not_known_yet_is_a_warning() -> None:
 LOOK = """
 import sys, time
 from launcher.preflight import memory
-from launcher.launch.resolve import resolve
+from launcher.config.resolve import resolve
 run = resolve(sys.argv[1:])
 began = time.process_time()
 memory.to_node(run, memory.limit(run.hardware))

@@ -76,11 +76,11 @@ def test_locks_that_hold_nobody_off(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_disk_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.fsync", lambda _: time.sleep(5))
+    monkeypatch.setattr("os.fsync", lambda _: time.sleep(100))
     began = time.monotonic()
     found = judged(Place("run root", tmp_path, "--root DIR"), patience_s=0.2)
     assert found.level == "FAIL" and "no answer in 0.2 s" in found.message
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 60
 
 
 def test_the_home_of_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from launcher.tools.doctor import clock, system, tokens
 
 ASK = """
 import json, resource, sys
-from launcher.launch.doctor import system
+from launcher.tools.doctor import system
 resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), int(sys.argv[2])))
 found = {one.subject: [one.level, one.fix] for one in system.check(for_ray=bool(int(sys.argv[3])))}
 print(json.dumps(found["open files"]))
