@@ -24,6 +24,7 @@ from yaml import MarkedYAMLError, YAMLError
 from launcher.config import guard, sources
 from launcher.config.explain import explain
 from launcher.config.flatten import TARGET
+from launcher.core.classes import add_code_dir
 from launcher.core.problems import Problems, error_message, short_repr, suggest
 from launcher.core.settings import from_node
 from launcher.spec.run import RunSpec
@@ -58,6 +59,11 @@ def groups(extra: Path | None = None) -> dict[str, list[str]]:
     return {group: sorted(choices) for group, choices in sorted(found.items())}
 
 
+def holds_code(folder: Path) -> bool:
+    """Whether there are Python modules beside the config groups."""
+    return any(path for pattern in ("*.py", "*/*.py") for path in folder.glob(pattern))
+
+
 @dataclass(frozen=True)
 class Words:
     """What was typed, sorted by what can be done with it."""
@@ -81,6 +87,7 @@ def resolve(words: Iterable[str], config_dir: Path | None = None) -> RunSpec:
         )
     words = list(words)
     guard.check(words)
+    add_code_dir(config_dir)
     known = groups(config_dir)
     read = _sort(words, known)
     base = _base(read, config_dir)
@@ -94,6 +101,7 @@ def resolve(words: Iterable[str], config_dir: Path | None = None) -> RunSpec:
         f"{group}: not chosen; it may be {', '.join(known[group])}" for group in unchosen if group not in read.doubtful
     ]
     problems += [f"{place}: has no value; {place}=VALUE would do" for place in _unset(node)]
+    node["code_dir"] = str(config_dir.resolve()) if config_dir and holds_code(config_dir) else None
     try:
         run = from_node(RunSpec, node)
     except ValidationError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +21,21 @@ from launcher.core.problems import error_message
 T = TypeVar("T")
 MOST = 16  # classes between the one that is named and the one that is wanted
 LONGEST = 2**20  # bytes of a source that is read
+CODE_DIR = "RLRUN_CODE_DIR"
+"""Environment variable by which the processes that a run starts learn of the folder of `add_code_dir`."""
+
+
+def add_code_dir(folder: str | os.PathLike[str] | None) -> None:
+    """Make the modules in `folder` importable, here and in subprocesses that call this with the variable CODE_DIR.
+
+    It comes last in the search path, so a module there never hides one that is installed.
+    """
+    if not folder:
+        return
+    path = os.path.abspath(folder)
+    if path not in sys.path:
+        sys.path.append(path)
+    os.environ[CODE_DIR] = path
 
 
 def locate(path: str, base: type[T]) -> type[T]:

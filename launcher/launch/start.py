@@ -15,6 +15,7 @@ from launcher.config import guard
 from launcher.config.amend import amended
 from launcher.config.explain import explain
 from launcher.core.bounded_parse import parse_yaml
+from launcher.core.classes import add_code_dir
 from launcher.core.files import write_atomic
 from launcher.core.problems import Problems, error_message
 from launcher.core.settings import from_node
@@ -79,7 +80,7 @@ def resume(folder: Folder, words: Sequence[str], show: Show) -> Outcome:
     of_model = run.model.problems() if back.weights_elsewhere(run, folder) else []
     there = [*place.hardware(run, not run.cluster.queues), *place.around(run, True)]
     found = [*run.data.problems(), *run.reward.problems(), *of_model]
-    found += [verdict.line for verdict in there if verdict.level == "FAIL"]
+    found += [result.line for result in there if result.level == "FAIL"]
     if found := [*found, *guard.kept(to_node(run), found)]:
         raise Problems(found)
     if run.cluster.queues and (waits := store.queued(folder)):
@@ -120,6 +121,8 @@ def run_of(folder: Folder, words: Sequence[str]) -> RunSpec:
     node: object = None
     try:
         node = parse_yaml(folder.spec.read_bytes())
+        if isinstance(node, dict) and isinstance(node.get("code_dir"), str):
+            add_code_dir(node["code_dir"])
         if not words or not isinstance(node, dict):
             return from_node(RunSpec, node)
         with suppress(ValidationError):  # which the words may mend

@@ -157,21 +157,21 @@ def test_a_busy_server_is_asked_again_and_another_is_not(code: int, asked: int, 
 def drip(to: BaseHTTPRequestHandler, answers: list[dict[str, Any]], number: int) -> None:
     to.send_response(200)
     to.end_headers()
-    for _ in range(100):
+    for _ in range(2000):
         to.wfile.write(b" ")
         time.sleep(0.05)
 
 
 def drip_headers(to: BaseHTTPRequestHandler, answers: list[dict[str, Any]], number: int) -> None:
     to.wfile.write(b"HTTP/1.0 200 OK\r\nX-Slow: ")
-    for _ in range(100):
+    for _ in range(2000):
         to.wfile.write(b"x")
         time.sleep(0.05)
 
 
 def drip_chunks(to: BaseHTTPRequestHandler, answers: list[dict[str, Any]], number: int) -> None:
     to.wfile.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;")
-    for _ in range(100):
+    for _ in range(2000):
         to.wfile.write(b"x")
         time.sleep(0.05)
 
@@ -181,7 +181,7 @@ def test_a_reply_that_drips_is_late(behave: Behave, server: Server) -> None:
     server.behave = behave
     begin = time.monotonic()
     found = score_safely(Remote(url=server.url, timeout_s=0.4, retries=0), ANSWERS[:1])
-    assert list(found.faults) == ["the server took longer than 0.4 s"] and time.monotonic() - begin < 2
+    assert list(found.faults) == ["the server took longer than 0.4 s"] and time.monotonic() - begin < 60
 
 
 def test_a_server_that_is_silent_or_gone(server: Server) -> None:

@@ -27,7 +27,7 @@ from launcher.tools import datasets
 from launcher.tools.data_check import Report
 
 WIDTH = 40
-LONG_S = 2.0
+MANY = 10_000  # rows from which their speed is worth a word
 
 app = typer.Typer(no_args_is_help=True, help="Prepare, check and look at rows.")
 
@@ -77,7 +77,8 @@ def prepare(
     rows = ", ".join(f"{count:,} {split} rows" for split, count in made.rows.items())
     refused = f", {made.refused:,} refused" if made.refused else ""
     seconds = time.monotonic() - begun
-    took = f" in {seconds:.0f} s, {sum(made.rows.values()) / seconds:,.0f} rows/s" if seconds > LONG_S else ""
+    total = sum(made.rows.values())
+    took = f" in {seconds:.0f} s, {total / seconds:,.0f} rows/s" if total >= MANY else ""
     out.print(Text(f"✓ {rows}{refused}{took}", "green"), soft_wrap=True)
     out.print(Text(printable(f"  {folder}")), soft_wrap=True)
     return None
@@ -121,8 +122,8 @@ def _say(report: Report, folder: Path) -> None:
         out.print(Text(f"· {printable(line)}", "yellow"), soft_wrap=True)
     for line in report.wrong:
         out.print(Text(f"✗ {printable(line)}", "red"), soft_wrap=True)
-    verdict = Text("✓ can be trained on", "bold green") if report.passed else Text("✗ should be mended", "bold red")
-    out.print(verdict)
+    result = Text("✓ can be trained on", "bold green") if report.passed else Text("✗ should be mended", "bold red")
+    out.print(result)
     out.print(Text(printable(f"  {folder}"), "dim"), soft_wrap=True)
 
 

@@ -13,7 +13,7 @@ from launcher.config.docstrings import class_says, declaration
 from launcher.config.flatten import TARGET
 from launcher.config.resolve import conf_dir, groups
 from launcher.config.yaml_lines import defaults_choices, leaves
-from launcher.core.classes import locate
+from launcher.core.classes import add_code_dir, locate
 from launcher.core.problems import Problems, short_repr, suggest
 from launcher.spec.run import RunSpec
 
@@ -69,6 +69,7 @@ def overview(config_dir: Path | None = None) -> list[Group]:
 
 def choices(name: str, config_dir: Path | None = None) -> list[Choice]:
     """The choices of one group with what each file sets. Raises `Problems` where a file cannot be read."""
+    add_code_dir(config_dir)
     return [_choice(name, choice, config_dir) for choice in groups(config_dir)[name]]
 
 
@@ -88,6 +89,7 @@ def sections(target: str, config_dir: Path | None = None) -> list[Section]:
             raise Problems([f"{short_repr(target)}: is no choice; GROUP=CHOICE would do"])
         if choice not in known[top]:
             raise Problems([f"{top}: no choice {choice!r}; {suggest(choice, known[top])}"])
+        add_code_dir(config_dir)
         return [_whole(top, _choice(top, choice, config_dir))]
     found = list(_sections_of(top, choices(top, config_dir))) if top in known else [_plain(top)]
     return _only(found, target, rest) if rest else found
@@ -95,6 +97,7 @@ def sections(target: str, config_dir: Path | None = None) -> list[Section]:
 
 def classes(name: str, chosen: Iterable[str], config_dir: Path | None = None) -> list[type]:
     """The classes that these choices of a group name, each once."""
+    add_code_dir(config_dir)
     return list(dict.fromkeys(_class_of(name, _file(name, choice, config_dir)) for choice in chosen))
 
 

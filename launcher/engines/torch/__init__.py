@@ -41,7 +41,7 @@ class Torch(Engine):
     num_threads: Count = 0
     """CPU threads of each process; 0 shares the machine's cores. One is fastest for very small models."""
 
-    runs = frozenset({"SFT", "DPO", "PPO", "GRPO", "DrGRPO", "GSPO", "GSPOSelfPlay", "DAPO"})
+    runs = frozenset({"Algorithm"})
 
     def problems(self, run: RunSpec) -> list[str]:
         found = super().problems(run)

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from launcher.core.classes import CODE_DIR, add_code_dir
 from launcher.core.user_code import CallFailure, try_call
 from launcher.rewards.worker.frames import receive, send
 
@@ -25,6 +26,7 @@ def main() -> None:
     kind, channel = sys.argv[1], socket.socket(fileno=int(sys.argv[2]))
     channel.set_inheritable(False)
     die_with_parent()
+    add_code_dir(os.environ.get(CODE_DIR))
     settings = receive(channel)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if settings.get("memory_bytes"):
