@@ -23,7 +23,7 @@ err = Console(stderr=True)
 
 WIDE = 1_000
 LEVELS: dict[Level, str] = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
-"""The colour of each verdict."""
+"""The colour of each result."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

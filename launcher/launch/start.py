@@ -75,7 +75,7 @@ def resume(folder: Folder, words: Sequence[str], show: Show) -> Outcome:
     of_model = run.model.problems() if back.weights_elsewhere(run, folder) else []
     there = [*place.hardware(run, not run.cluster.queues), *place.around(run, True)]
     found = [*run.data.problems(), *run.reward.problems(), *of_model]
-    found += [verdict.line for verdict in there if verdict.level == "FAIL"]
+    found += [result.line for result in there if result.level == "FAIL"]
     if found := [*found, *guard.kept(to_node(run), found)]:
         raise Problems(found)
     if run.cluster.queues and (waits := store.queued(folder)):

@@ -122,8 +122,8 @@ def _say(report: Report, folder: Path) -> None:
         out.print(Text(f"· {printable(line)}", "yellow"), soft_wrap=True)
     for line in report.wrong:
         out.print(Text(f"✗ {printable(line)}", "red"), soft_wrap=True)
-    verdict = Text("✓ can be trained on", "bold green") if report.passed else Text("✗ should be mended", "bold red")
-    out.print(verdict)
+    result = Text("✓ can be trained on", "bold green") if report.passed else Text("✗ should be mended", "bold red")
+    out.print(result)
     out.print(Text(printable(f"  {folder}"), "dim"), soft_wrap=True)
 
 

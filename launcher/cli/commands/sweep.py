@@ -21,7 +21,7 @@ from rich.text import Text
 
 from launcher.cli.live_view import COLOURS, REDRAW_S, line_printer
 from launcher.cli.output import err, out, printable, problems_named, say_json, wide
-from launcher.core.check_result import of_problems
+from launcher.core.check_result import from_problems
 from launcher.core.metrics import held_out_score, label
 from launcher.core.problems import Problems, shown
 from launcher.core.state import RunState
@@ -116,7 +116,7 @@ def plan(words: list[str], config_dir: Path | None, as_json: bool, *, here: bool
         node = [
             {
                 "name": each.name, "differs": dict(each.point.differs), "words": list(each.point.words),
-                "ok": not each.problems, "verdicts": [vars(verdict) for verdict in of_problems(each.problems)],
+                "ok": not each.problems, "results": [vars(result) for result in from_problems(each.problems)],
             }
             for each in planned
         ]  # fmt: skip
