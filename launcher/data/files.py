@@ -65,12 +65,12 @@ class Files(Dataset):
     def problems(self) -> list[str]:
         found = []
         if not self.train_files:
-            found.append("data.train_files: none is given; a JSONL or parquet file would do")
+            found.append("data.train_files: none is given; use a JSONL or parquet file")
         for name in ("prompt_key", "response_key"):
             if self.format != "auto" and (key := getattr(self, name)):
                 found.append(
                     f"data.{name}: {key} was given, and rows of the format {self.format} have keys of their own;"
-                    f" data.format=auto, or no data.{name}, would do"
+                    f" use data.format=auto, or leave out data.{name}"
                 )
         for setting, patterns in (("train_files", self.train_files), ("val_files", self.val_files)):
             for pattern in patterns:
@@ -122,9 +122,9 @@ def _problem(name: str) -> str | None:
     if not os.path.exists(name):
         return f"{name} is not there; {_near(name)}"
     if os.path.isdir(name):
-        return f"{name} is a folder; {os.path.join(name, '*.jsonl')} would do"
+        return f"{name} is a folder; use {os.path.join(name, '*.jsonl')}"
     if not os.access(name, os.R_OK):
-        return f"{name} may not be read by this user; a file with read permission would do"
+        return f"{name} may not be read by this user; use a file with read permission"
     return ending_problem(name)
 
 

@@ -42,7 +42,7 @@ class Hub(Files):
     def problems(self) -> list[str]:
         if is_id(self.repo):
             return []
-        return [f"data.repo: got {short_repr(self.repo)}; the id of a dataset, such as openai/gsm8k, would do"]
+        return [f"data.repo: got {short_repr(self.repo)}; expected the id of a dataset, such as openai/gsm8k"]
 
     def local(self, kind: Kind) -> Dataset | None:
         known = self._prepared_before(kind)
@@ -52,10 +52,10 @@ class Hub(Files):
         return self._fetched(watch)[0]
 
     def read(self, split: Split, kind: Kind) -> Iterator[Row | RefusedRow]:
-        raise Problems([f"data: {self.repo} is not prepared; rlrun data prepare {self.repo} would do"])
+        raise Problems([f"data: {self.repo} is not prepared; run rlrun data prepare {self.repo}"])
 
     def fingerprint(self) -> str:
-        raise Problems([f"data: {self.repo} is not prepared; rlrun data prepare {self.repo} would do"])
+        raise Problems([f"data: {self.repo} is not prepared; run rlrun data prepare {self.repo}"])
 
     def with_absolute_paths(self) -> Hub:
         return self
@@ -137,6 +137,6 @@ class Hub(Files):
     def _none(self, listed: Listing) -> str:
         rows = [file.path for file in listed.files if file.path.lower().endswith(ENDINGS)]
         if not rows:
-            return f"data.repo: {self.repo} has no JSONL or parquet file; another dataset would do"
+            return f"data.repo: {self.repo} has no JSONL or parquet file; use another dataset"
         wanted = ", ".join(self.train_files) or "data/train-*.parquet"
         return f"data.train_files: {self.repo} has no {wanted}; {suggest(wanted, rows[:20], listed='it has')}"

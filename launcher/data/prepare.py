@@ -121,7 +121,7 @@ def prepare(
             raise Problems(kept_lines(final / "refused.jsonl", sum(there.rows.values()) + there.refused))
         return final
     if into and into.exists():
-        raise Problems([f"--out: {into} is there already, and holds something else; another folder would do"])
+        raise Problems([f"--out: {into} is there already, and holds something else; use another folder"])
     with _draft(final) as draft:
         _convert(files, names, draft, known, watch, final)
     return final
@@ -193,7 +193,7 @@ def _convert(
             except Wider as wider:  # a row brings extra_info that the files begun have no place for
                 extra = wider.extra
     nothing = (
-        [] if rows.get("train") else [f"{known.name}: no row can be prepared for {known.kind}; other rows would do"]
+        [] if rows.get("train") else [f"{known.name}: no row can be prepared for {known.kind}; use other rows"]
     )
     if log.refused and (nothing or files.on_bad_row == "error"):
         log.path = final.with_name(f"{final.name}-refused.jsonl")

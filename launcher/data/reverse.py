@@ -68,7 +68,7 @@ class Reverse(Dataset):
         if self.n_prompts + self.n_val > DISTINCT:
             asked = f"{self.n_prompts} training and {self.n_val} held-out prompts are more than the {DISTINCT} strings"
             fits = DISTINCT - self.n_val
-            found.append(f"data.n_prompts: {asked}; {f'{fits} would do' if fits > 0 else 'smaller sizes would do'}")
+            found.append(f"data.n_prompts: {asked}; {f'use at most {fits}' if fits > 0 else 'use smaller sizes'}")
         return found
 
     def fingerprint(self) -> str:

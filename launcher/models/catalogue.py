@@ -86,7 +86,7 @@ def known(word: str, group: Path) -> Known:
     found = _of_hub(name, model)
     if found.architecture is None and found.folder is None:
         raise Problems(
-            [f"{short_repr(word)}: is not here and not in the catalogue; rlrun model download {word} would do"]
+            [f"{short_repr(word)}: is not here and not in the catalogue; run rlrun model download {word}"]
         )
     return found
 
@@ -103,7 +103,7 @@ def _of_folder(folder: Path) -> Known:
     """By its config.json, or where that is no family we count, by the headers of its weights."""
     node, of = config.read(folder), manifest.read(folder)
     if node is None and not (folder / "adapter_config.json").is_file():
-        raise Problems([f"{folder}: holds no config.json; a model's folder would do"])
+        raise Problems([f"{folder}: holds no config.json; use a model's folder"])
     shape = config.architecture(node) if node else None
     count = size.parameters(shape) if shape else _in_headers(folder)
     return Known(None, of.repo if of else None, False, folder, of, shape, count)

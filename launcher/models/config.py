@@ -42,11 +42,11 @@ def faults(folder: Path) -> list[str]:
     for path in (folder / name for name in TEXTS):
         try:
             if path.is_file() and path.stat().st_size > LONGEST:
-                found.append(f"{path}: has more than {LONGEST:,} bytes; as the model's maker saved it would do")
+                found.append(f"{path}: has more than {LONGEST:,} bytes; use the file as its publisher saved it")
             elif path.is_file() and not isinstance(parse_json(path.read_bytes()), dict):
-                found.append(f"{path}: is no JSON object; as the model's maker saved it would do")
+                found.append(f"{path}: is no JSON object; use the file as its publisher saved it")
         except (OSError, ValueError) as error:
-            found.append(f"{path}: cannot be read, {error_message(error)}; as the model's maker saved it would do")
+            found.append(f"{path}: cannot be read, {error_message(error)}; use the file as its publisher saved it")
     return found
 
 

@@ -39,7 +39,7 @@ def weights(listed: Listing) -> RemoteFile:
              " a"
              " revision with safetensors would do, or another repository of that model"]
         )  # fmt: skip
-    raise Problems([f"{where}: has no {SINGLE} and no {INDEX}; a repository of a model would do"])
+    raise Problems([f"{where}: has no {SINGLE} and no {INDEX}; use a repository of a model"])
 
 
 def named(listed: Listing, paths: list[str]) -> list[RemoteFile]:

@@ -31,10 +31,10 @@ def shards_of(text: bytes | str) -> tuple[list[str], list[str]]:
     except (ValueError, KeyError, TypeError, AttributeError):
         whole, shards = False, []
     if not whole:
-        return [], ["names no files in its weight_map; an index that safetensors wrote would do"]
+        return [], ["names no files in its weight_map; use an index that safetensors wrote"]
     found = names.faults(shards)
     found += [
-        f"{short_repr(name)}: is no safetensors file of the model's own folder; an index of such would do"
+        f"{short_repr(name)}: is no safetensors file of the model's own folder; use an index of such files"
         for name in shards
         if not names.faults([name]) and (not name.endswith(".safetensors") or "/" in name)
     ]
@@ -46,7 +46,7 @@ def index_faults(text: bytes | str, present: Collection[str]) -> list[str]:
     shards, found = shards_of(text)
     missing = [name for name in shards if name not in present] if not found else []
     return found + [
-        f"{short_repr(name)}: is named by the index and is not there; all shards would do" for name in missing
+        f"{short_repr(name)}: is named by the index and is not there; download all shards" for name in missing
     ]
 
 
@@ -60,14 +60,14 @@ def folder_faults(folder: Path) -> list[str]:
             found = index_faults((folder / INDEX).read_bytes(), present)
             return [f"{folder / INDEX}: {line}" for line in found]
     except OSError as error:
-        return [f"{folder}: {error_message(error)}; a folder that can be read would do"]
+        return [f"{folder}: {error_message(error)}; use a folder that can be read"]
     pickles = sorted(name for name in present if name.endswith(PICKLES))
     if pickles:
         return [
             f"{folder}: holds weights as pickle only ({short_repr(pickles[0])}), which can run code;"
-            f" safetensors would do"
+            f" use safetensors"
         ]
-    return [f"{folder}: holds no weights; {SINGLE} or {INDEX} would do"]
+    return [f"{folder}: holds no weights; use {SINGLE} or {INDEX}"]
 
 
 def cut_faults(folder: Path) -> list[str]:
@@ -80,9 +80,9 @@ def cut_faults(folder: Path) -> list[str]:
             ends = [of["data_offsets"][1] for name, of in header(path).items() if name != "__metadata__"]
             if (size := path.stat().st_size) != begin + max(ends, default=0):
                 found.append(f"{path}: has {size} bytes and its header names {begin + max(ends, default=0)};"
-                             " the whole file would do")  # fmt: skip
+                             " use the whole file")  # fmt: skip
         except (OSError, ValueError, KeyError, TypeError, IndexError):
-            found.append(f"{path}: cannot be read as safetensors; the whole file would do")
+            found.append(f"{path}: cannot be read as safetensors; use the whole file")
     return found
 
 

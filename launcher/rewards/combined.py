@@ -48,7 +48,7 @@ class Combined(Reward):
         return list(self.judge(answers).total)
 
     def problems(self) -> list[str]:
-        found = [f"reward.parts: {short_repr(name)} is no name for a metric; letters, digits and '_' would do"
+        found = [f"reward.parts: {short_repr(name)} is no name for a metric; use letters, digits and '_'"
                  for name in self.parts if not is_metric_name(name) or name in SUMS.values()]  # fmt: skip
         for name, part in self.parts.items():
             found += [f"reward.parts.{name}{line.removeprefix('reward')}" for line in part.problems()]
@@ -148,7 +148,7 @@ class Auto(Combined):
         name = self._rule(answer)
         if name is None or name not in self.parts:
             source, known = short_repr(answer.data_source), [*self.routes, *ROUTES]
-            would = f"'reward.routes={{{answer.data_source}: {next(iter(self.parts))}}}' would do"
+            would = f"add 'reward.routes={{{answer.data_source}: {next(iter(self.parts))}}}'"
             near = get_close_matches(answer.data_source, known, n=1)
             return f"data_source {source} has no reward; {f'did you mean {near[0]}?' if near else would}"
         part = self.parts[name]

@@ -46,8 +46,8 @@ class Format(Reward):
             re.compile(self.pattern, re.DOTALL)
         except (re.error, RecursionError, OverflowError) as error:
             return [
-                f"reward.pattern: {short_repr(self.pattern)} is no regular expression, {error_message(error)};"
-                f" one would do"
+                f"reward.pattern: {short_repr(self.pattern)} is not a regular expression: {error_message(error)};"
+                f" use Python's re syntax"
             ]
         return []
 

@@ -34,4 +34,4 @@ class RewardModel(FromHub, Reward):
         return replace(self, path=str(folder.resolve())) if folder.is_dir() else self
 
     def score(self, answers: Sequence[Answer]) -> list[float]:
-        raise NotImplementedError("a reward model needs an engine that computes networks; engine=torch would do")
+        raise NotImplementedError("a reward model needs an engine that computes networks; use engine=torch")

@@ -69,11 +69,11 @@ class Python(Reward):
         return Scores([entry["score"] for entry in entries], parts, [entry["wrong"] for entry in entries])
 
     def problems(self) -> list[str]:
-        kept = [f"reward.kwargs: {name} would be kept with the run; os.environ, read by the function, would do"
+        kept = [f"reward.kwargs: {name} would be kept with the run; read it from os.environ in the function"
                 for name in in_mapping(self.kwargs)]  # fmt: skip
         strange = self.form and "{}" not in self.form
         wrong = (
-            [f"reward.form: {short_repr(self.form)} has no {{}} for the ground truth; one would do"] if strange else []
+            [f"reward.form: {short_repr(self.form)} has no {{}}; add {{}} where the ground truth goes"] if strange else []
         )
         return [*kept, *wrong, *self._unusable()]
 
@@ -83,12 +83,12 @@ class Python(Reward):
             tree = ast.parse(Path(self.path).expanduser().read_bytes(), filename=self.path)
         except OSError as error:
             return [
-                f"reward.path: {short_repr(self.path)} cannot be read, {error_message(error)}; a Python file would do"
+                f"reward.path: {short_repr(self.path)} cannot be read, {error_message(error)}; use a Python file"
             ]
         except (SyntaxError, ValueError) as error:  # ValueError: a NUL
             line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
             text = error.msg if isinstance(error, SyntaxError) else str(error)
-            return [f"reward.path: {self.path}{line}: {text}; a Python file that compiles would do"]
+            return [f"reward.path: {self.path}{line}: {text}; use a Python file that compiles"]
         names = dict(_names(tree))
         if self.name in names:
             return self._misfit(names[self.name])
@@ -131,7 +131,7 @@ class Python(Reward):
         wants = [name for name in needed if name not in given]
         unused = [name for name in self.kwargs if name not in known and not anything]
         place = f"reward.name: {self.path}:{function.lineno}: {self.name}"
-        right = f"{self.name}({', '.join(ONE)}) would do"
+        right = f"expected {self.name}({', '.join(ONE)})"
         if wants:
             return [f"{place} wants {', '.join(wants)}; {right}"]
         if not anything and not {"solution_str", "solution_strs"} & set(known):
@@ -144,7 +144,7 @@ def _faulty(reason: str) -> Mapping[str, Any]:
 
 
 def _miscounted(found: Sequence[Any], count: int) -> Mapping[str, Any]:
-    return _faulty(f"gave {len(found)} scores for {count} answers; one for each would do")
+    return _faulty(f"gave {len(found)} scores for {count} answers; expected one for each")
 
 
 def _parameters(function: Function) -> tuple[list[str], list[str], bool]:

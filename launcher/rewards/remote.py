@@ -71,22 +71,22 @@ class Remote(Reward):
     def problems(self) -> list[str]:
         found, parts = [], urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            found.append(f"reward.url: got {short_repr(self.url)}; http://host:port/path would do")
+            found.append(f"reward.url: got {short_repr(self.url)}; expected http://host:port/path")
         if parts.username or parts.password:
-            found.append("reward.url: holds a name or password, which would be kept with the run; token_env would do")
-        found += [f"reward.url: {name} would be kept with the run; token_env would do" for name in in_query(self.url)]
+            found.append("reward.url: holds a name or password, which would be kept with the run; use token_env")
+        found += [f"reward.url: {name} would be kept with the run; use token_env" for name in in_query(self.url)]
         if self.token_env and not self._token:
-            found.append(f"reward.token_env: the environment has no {self.token_env}; one with the token would do")
+            found.append(f"reward.token_env: the environment has no {self.token_env}; set it to the token")
         if not _sendable(self._token):
             found.append(
-                f"reward.token_env: {self.token_env} holds what no header can; letters, digits and signs would do"
+                f"reward.token_env: {self.token_env} holds what no header can; use letters, digits and signs"
             )
         known = list(Answer.__dataclass_fields__)
         found += [f"reward.send: an answer has no {name!r}; it has {', '.join(known)}" for name in self.send
                   if name not in known]  # fmt: skip
-        found += [f"reward.headers: {name} would be kept with the run; token_env would do" for name in self.headers
+        found += [f"reward.headers: {name} would be kept with the run; use token_env" for name in self.headers
                   if is_secret_name(name, key=True)]  # fmt: skip
-        found += [f"reward.headers: {short_repr(name)} holds what no header can; letters, digits and signs would do"
+        found += [f"reward.headers: {short_repr(name)} holds what no header can; use letters, digits and signs"
                   for name, value in self.headers.items() if not _sendable(name + value)]  # fmt: skip
         return found
 
@@ -98,7 +98,7 @@ class Remote(Reward):
         except OSError as error:
             return [
                 f"reward.url: nobody answers at {address[0]}:{address[1]}, {error_message(error)};"
-                f" a running server would do"
+                f" use a running server"
             ]
         return []
 
@@ -141,7 +141,7 @@ class Remote(Reward):
         if not isinstance(scores, list):
             raise Unanswered(f'the server\'s reply has no list "scores": {short_repr(reply[:1000], 80)}')
         if len(scores) != len(batch):
-            raise Unanswered(f"the server gave {len(scores)} scores for {len(batch)} answers; one for each would do")
+            raise Unanswered(f"the server gave {len(scores)} scores for {len(batch)} answers; expected one for each")
         return scores
 
     def _reply(self, body: bytes) -> bytes:

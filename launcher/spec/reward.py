@@ -122,14 +122,14 @@ def to_score(value: object) -> tuple[float, str]:
     """`value` as a finite float within LIMIT; otherwise NaN and what is wrong with it."""
     if isinstance(value, bool) or not isinstance(value, SupportsFloat):
         plain = value is None or isinstance(value, str | bool)
-        return math.nan, f"gave {short_repr(value, 40) if plain else f'a {type(value).__name__}'}; a number would do"
+        return math.nan, f"gave {short_repr(value, 40) if plain else f'a {type(value).__name__}'}; expected a number"
     found = try_call(lambda: float(value))
     if isinstance(found, CallFailure):
-        return math.nan, f"gave a {type(value).__name__}; a number would do"
+        return math.nan, f"gave a {type(value).__name__}; expected a number"
     if not math.isfinite(found):
-        return math.nan, f"gave {found}; a finite number would do"
+        return math.nan, f"gave {found}; expected a finite number"
     if abs(found) > MAX_SCORE:
-        return math.nan, f"gave {found:g}; a number between {-MAX_SCORE:g} and {MAX_SCORE:g} would do"
+        return math.nan, f"gave {found:g}; expected a number between {-MAX_SCORE:g} and {MAX_SCORE:g}"
     return found, ""
 
 
@@ -141,14 +141,14 @@ def is_metric_name(name: object) -> bool:
 def _read(found: object, count: int) -> Scores | str:
     """What a reward gave, made anew as lists of floats and texts; or why that cannot be."""
     if not isinstance(found, Scores):
-        return f"gave a {type(found).__name__}; one number for each answer would do"
+        return f"gave a {type(found).__name__}; expected one number for each answer"
     columns: dict[str, object] = {"scores": found.total, "faults": found.faults}
     columns |= {f"values of {name}": values for name, values in found.parts.items()}
     for what, values in columns.items():
         if not isinstance(values, Collection) or isinstance(values, str | bytes | Mapping | Set):
-            return f"gave a {type(values).__name__} for {what}; one for each answer would do"
+            return f"gave a {type(values).__name__} for {what}; expected one for each answer"
         if len(values) != count and not (what == "faults" and len(values) == 0):
-            return f"gave {len(values)} {what} for {count} answers; one for each would do"
+            return f"gave {len(values)} {what} for {count} answers; expected one for each"
     numbers = [to_score(value) for value in found.total]
     faults = [str(fault) if fault else "" for fault in found.faults] or [""] * count
     reasons = [fault or reason for fault, (_, reason) in zip(faults, numbers, strict=True)]

@@ -49,7 +49,7 @@ def light(model: Model) -> PreTrainedTokenizerFast | None:
 
 
 def _fault(path: str, error: Exception) -> str:
-    return f"model.path: the tokenizer of {path!r} cannot be loaded: {error_message(error)}; another copy would do"
+    return f"model.path: the tokenizer of {path!r} cannot be loaded: {error_message(error)}; use another copy"
 
 
 def tokenizer_class(folder: Path) -> Any:

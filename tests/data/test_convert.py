@@ -105,7 +105,7 @@ def test_a_format_with_keys_of_its_own_takes_no_other(tmp_path: Path) -> None:
     [told] = Files(train_files=(str(path),), format="gsm8k", response_key="answer").problems()
     assert told == (
         "data.response_key: answer was given, and rows of the format gsm8k have keys of their own;"
-        " data.format=auto, or no data.response_key, would do"
+        " use data.format=auto, or leave out data.response_key"
     )
 
 

@@ -56,7 +56,7 @@ def test_a_good_index_is_not(tmp_path: Path) -> None:
 def test_pickles_are_no_weights(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"")
     (line,) = weights.folder_faults(tmp_path)
-    assert f"holds weights as pickle only ('{name}'), which can run code; safetensors would do" in line
+    assert f"holds weights as pickle only ('{name}'), which can run code; use safetensors" in line
 
 
 def test_a_folder_that_no_loader_takes_is_refused_before_a_run(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_folder_that_no_loader_takes_is_refused_before_a_run(tmp_path: Path) -
     whole = path.read_bytes()
     path.write_bytes(whole[:-4])  # its header is whole
     assert Pretrained(path=str(tmp_path)).problems() == [
-        f"model.path: {path}: has {len(whole) - 4} bytes and its header names {len(whole)}; the whole file would do"
+        f"model.path: {path}: has {len(whole) - 4} bytes and its header names {len(whole)}; use the whole file"
     ]
     path.write_bytes(whole[:20])
     (cut,) = Pretrained(path=str(tmp_path)).problems()

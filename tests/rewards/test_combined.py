@@ -85,7 +85,7 @@ def test_the_command_line_names_choices_and_weights() -> None:
         (["reward=weighted"], ["reward.parts: has no value; reward.parts=VALUE would do"]),
         (["reward=weighted", "reward.parts={gsm8 k: 1}"], None),
         (["reward=weighted", "reward.parts={gsm8: 1.0}"], ["reward.parts: no choice 'gsm8'; did you mean gsm8k?"]),
-        (["reward=weighted", "reward.parts={gsm8k: a}"], ["reward.weights.gsm8k: got 'a'; a number would do"]),
+        (["reward=weighted", "reward.parts={gsm8k: a}"], ["reward.weights.gsm8k: got 'a'; expected a number"]),
         (["reward=weighted", "reward.parts={gsm8k: 1}", "reward.parts.gsm8k.methd=x"],
          ["reward.parts.gsm8k.methd: GSM8K has no setting 'methd'; did you mean method?"]),
         (["reward=gsm8k_format", "reward.weights.gsm8k=.inf"], None),
@@ -133,7 +133,7 @@ def test_each_row_is_scored_as_its_source_asks() -> None:
     [
         ("openai/gsm8k", {}, ""),
         ("gsm-8k", {}, "data_source 'gsm-8k' has no reward; did you mean gsm8k?"),
-        ("mine", {}, "data_source 'mine' has no reward; 'reward.routes={mine: gsm8k}' would do"),
+        ("mine", {}, "data_source 'mine' has no reward; add 'reward.routes={mine: gsm8k}'"),
         ("mine", {"routes": {"mine": "gsm8k"}}, ""),
         ("lighteval/MATH", {}, "data_source 'lighteval/MATH' has no reward; did you mean lighteval/MATH?"),
     ],

@@ -71,10 +71,10 @@ def fitted(adapter: Folder, base: Folder) -> Adapter:
         else:
             _add(found, home, _fold(adapter.config, layer, pair, base.tensors[home], embedding), adapter)
     if unknown:
-        found.problems.append(f"{adapter.given}: {few(unknown)} not found in {base.given}; its own base would do")
+        found.problems.append(f"{adapter.given}: {few(unknown)} not found in {base.given}; use its own base")
     found.problems += [
         f"{adapter.given}: {name} is {list(tensor.shape)} where {base.given} has"
-        f" {list(base.tensors[name].shape)}; its own base would do"
+        f" {list(base.tensors[name].shape)}; use its own base"
         for name, tensor in found.placed.items()
         if tensor.shape != base.tensors[name].shape
     ]
@@ -113,10 +113,10 @@ def _fold(config: dict[str, Any], layer: str, pair: dict[str, Stored], matrix: S
     a, b = pair["A"], pair["B"]
     if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[0] != b.shape[1] or not {a.dtype, b.dtype} <= FLOATS.keys():
         sides = f"A {a.dtype} {list(a.shape)} and B {b.dtype} {list(b.shape)}"
-        return f"{layer}: {sides} make no matrix; as peft saved them would do"
+        return f"{layer}: {sides} make no matrix; use the tensors as peft saved them"
     straight = (b.shape[0], a.shape[1])
     if matrix.shape not in (straight, straight[::-1]):
-        return f"{layer}: B A is {list(straight)} and the base's matrix {list(matrix.shape)}; its own base would do"
+        return f"{layer}: B A is {list(straight)} and the base's matrix {list(matrix.shape)}; use its own base"
     turned = bool(embedding or config.get("fan_in_fan_out")) if straight[0] == straight[1] else matrix.shape != straight
     alpha = _of_layer(config.get("alpha_pattern") or {}, layer, config.get("lora_alpha", 8))
     rank = a.shape[0]
@@ -131,15 +131,15 @@ def _of_layer(pattern: dict[str, float], layer: str, otherwise: float) -> float:
 def _config_problems(adapter: Folder) -> list[str]:
     given, config = adapter.given, adapter.config
     if config.get("peft_type") != "LORA":
-        return [f"{given}: is a {short_repr(config.get('peft_type'))} adapter; a LORA would do"]
+        return [f"{given}: is a {short_repr(config.get('peft_type'))} adapter; use a LORA"]
     strange = sorted(key for key, value in config.items() if value and key not in _HARMLESS)
     found = [
-        f"{given}: {key} is {short_repr(config[key])}, which W + s B A does not say; a plain LoRA would do"
+        f"{given}: {key} is {short_repr(config[key])}, which W + s B A does not say; use a plain LoRA"
         for key in strange
     ]
     if (start := config.get("init_lora_weights")) not in _STARTS:
         found.append(
-            f"{given}: init_lora_weights is {short_repr(start)}, which changes the base too; a plain LoRA would do"
+            f"{given}: init_lora_weights is {short_repr(start)}, which changes the base too; use a plain LoRA"
         )
     return found
 
@@ -154,6 +154,6 @@ def _tied_problems(found: Adapter, adapter: Folder, base: Folder) -> list[str]:
     ]  # fmt: skip
     return [
         f"{adapter.given}: changes {name}, which is embedding and output layer in one in {base.given};"
-        " an adapter of other layers would do"
+        " use an adapter of other layers"
         for name in touched
     ]

@@ -90,7 +90,7 @@ def _examined(plan: Plan, told: _Count) -> dict[str, dict[str, str]]:
             found = examined(file, tensors, told.doing("reading"))
             digests[role][file.name] = found.sha256
             if found.not_finite:
-                problems.append(f"{at.given}: {few(found.not_finite)} not finite; a model that is would do")
+                problems.append(f"{at.given}: {few(found.not_finite)} not finite; use one of a model that exists")
     problems += _whole_problems([at for role, at in plan.inputs.items() if role != "adapter"])
     if problems:
         raise Problems(problems)
@@ -107,7 +107,7 @@ def _whole_problems(found: Sequence[Folder]) -> list[str]:
                 if any((a != b).any() for a, b in pairs):
                     problems.append(
                         f"{at.given}: {tensor.name} ({tensor.dtype}) differs from {found[0].given}'s, and whole numbers"
-                        " cannot be mixed; equal ones would do"
+                        " cannot be mixed; use equal types"
                     )
     return problems
 

@@ -43,15 +43,15 @@ class Linear:
     def problems(self, models: int) -> list[str]:
         found = []
         if models < 2:
-            found.append(f"--method linear: got {models} model; at least 2 would do")
+            found.append(f"--method linear: got {models} model; expected at least 2")
         if self.weights and len(self.weights) != models:
-            found.append(f"--weights: got {len(self.weights)} for {models} models; one for each would do")
+            found.append(f"--weights: got {len(self.weights)} for {models} models; expected one for each")
         if not all(math.isfinite(weight) for weight in self.weights):
-            found.append("--weights: one is not finite; numbers would do")
+            found.append("--weights: one is not finite; expected numbers")
         elif self.weights and not any(self.weights):
-            found.append("--weights: all are 0; one that is not would do")
+            found.append("--weights: all are 0; expected at least one that is not")
         elif self.weights and self.normalize and abs(math.fsum(self.weights)) < 1e-6:
-            found.append("--weights: their sum is 0, so they cannot be normalized; --no-normalize would do")
+            found.append("--weights: their sum is 0, so they cannot be normalized; use --no-normalize")
         return found
 
     def mixed(self, models: Sequence[Blocks], base: Blocks | None) -> Iterator[Block]:
@@ -73,9 +73,9 @@ class Slerp:
     """Where on the way: 0 is the first model, 1 the second."""
 
     def problems(self, models: int) -> list[str]:
-        found = [] if models == 2 else [f"--method slerp: goes from one model to one other, got {models}; 2 would do"]
+        found = [] if models == 2 else [f"--method slerp: goes from one model to one other, got {models}; expected 2"]
         if not 0 <= self.t <= 1:
-            found.append(f"--t: got {self.t}; 0 to 1 would do")
+            found.append(f"--t: got {self.t}; expected 0 to 1")
         return found
 
     def mixed(self, models: Sequence[Blocks], base: Blocks | None) -> Iterator[Block]:
@@ -125,7 +125,7 @@ class Ties:
     def problems(self, models: int) -> list[str]:
         found = _scale_problems(self.scale)
         if not 0 < self.density <= 1:
-            found.append(f"--density: got {self.density}; above 0 and at most 1 would do")
+            found.append(f"--density: got {self.density}; expected above 0 and at most 1")
         return found
 
     def mixed(self, models: Sequence[Blocks], base: Blocks | None) -> Iterator[Block]:
@@ -151,7 +151,7 @@ METHODS: dict[str, type[Method]] = {"linear": Linear, "slerp": Slerp, "task": Ta
 
 
 def _scale_problems(scale: float) -> list[str]:
-    return [] if math.isfinite(scale) and scale else [f"--scale: got {scale}; a number that is not 0 would do"]
+    return [] if math.isfinite(scale) and scale else [f"--scale: got {scale}; expected a number that is not 0"]
 
 
 def _weighted(weights: Sequence[float], models: Sequence[Blocks]) -> Iterator[Block]:

@@ -87,21 +87,21 @@ def _mixing_plan(asked: Asked) -> Plan:
 
 
 def _adapter_plan(asked: Asked) -> Plan:
-    problems = [f"--{name.replace('_', '-')}: lora takes none; leaving it out would do" for name in asked.options]
+    problems = [f"--{name.replace('_', '-')}: lora takes none; leave it out" for name in asked.options]
     problems += _asked_problems(asked)
     if len(asked.models) != 1:
-        problems.append(f"--method lora: adds one adapter, got {len(asked.models)}; one after the other would do")
+        problems.append(f"--method lora: adds one adapter, got {len(asked.models)}; merge one after the other")
     found, more = _opened(asked.models[:1])
     problems += more
     problems += [
-        f"{at.given}: is a whole model; the folder of a LoRA adapter would do" for at in found if not at.is_adapter
+        f"{at.given}: is a whole model; use the folder of a LoRA adapter" for at in found if not at.is_adapter
     ]
     if problems or not found:
         raise Problems(problems)
     (adapter,) = found
     base = opened(asked.base or _base_of(adapter))
     if base.is_adapter:
-        raise Problems([f"{base.given}: is a LoRA adapter; the folder of a whole model would do"])
+        raise Problems([f"{base.given}: is a LoRA adapter; use the folder of a whole model"])
     fit = lora.fitted(adapter, base)
     problems = fit.problems + _format_problems([base], asked.dtype)
     problems += out_problems(asked.out, [adapter.path, base.path], _size(base, asked.dtype))
@@ -120,7 +120,7 @@ def _base_of(adapter: Folder) -> str:
     named = adapter.config.get("base_model_name_or_path")
     if not isinstance(named, str) or not expand_user(named).is_dir():
         raise Problems(
-            [f"--base: {adapter.given} belongs to {short_repr(named)}, which is no folder here; its folder would do"]
+            [f"--base: {adapter.given} belongs to {short_repr(named)}, which is no folder here; give its folder"]
         )
     return named
 
@@ -131,16 +131,16 @@ def _method(asked: Asked) -> tuple[Method | None, list[str]]:
     kind = METHODS[asked.method]
     known = {one.name for one in fields(kind)}
     problems = [
-        f"--{name.replace('_', '-')}: {asked.method} takes none; leaving it out would do"
+        f"--{name.replace('_', '-')}: {asked.method} takes none; leave it out"
         for name in asked.options
         if name not in known
     ]
     method = kind(**{name: value for name, value in asked.options.items() if name in known})
     problems += method.problems(len(asked.models))
     if kind.with_base and not asked.base:
-        problems.append(f"--base: {asked.method} needs the model that the others came from; its folder would do")
+        problems.append(f"--base: {asked.method} needs the model that the others came from; give its folder")
     if asked.base and not kind.with_base:
-        problems.append(f"--base: {asked.method} looks at none; leaving it out would do")
+        problems.append(f"--base: {asked.method} looks at none; leave it out")
     return method, problems
 
 
@@ -149,7 +149,7 @@ def _asked_problems(asked: Asked) -> list[str]:
     if asked.dtype not in (SAME, *DTYPES):
         found.append(f"--dtype: got {short_repr(asked.dtype)}; {suggest(asked.dtype, [SAME, *DTYPES])}")
     if asked.shard_bytes < 1:
-        found.append(f"--max-shard-size: got {asked.shard_bytes} bytes; more would do")
+        found.append(f"--max-shard-size: got {asked.shard_bytes} bytes; use more")
     return found
 
 
@@ -166,7 +166,7 @@ def _opened(given: Sequence[str]) -> tuple[list[Folder], list[str]]:
 def _twice(found: Sequence[Folder]) -> list[str]:
     paths = [at.path.resolve() for at in found]
     return [
-        f"{at.given}: is given twice; each model once would do"
+        f"{at.given}: is given twice; give each model once"
         for place, at in enumerate(found)
         if paths[place] in paths[:place]
     ]
@@ -175,7 +175,7 @@ def _twice(found: Sequence[Folder]) -> list[str]:
 def _format_problems(found: Sequence[Folder], dtype: str) -> list[str]:
     """Where it is not clear which number format the result has, or numbers cannot be computed with."""
     problems = [
-        f"{at.given}: is quantized; the model before that would do"
+        f"{at.given}: is quantized; use the model before quantization"
         for at in found
         if at.config.get("quantization_config")
     ]
@@ -184,7 +184,7 @@ def _format_problems(found: Sequence[Folder], dtype: str) -> list[str]:
         other = [f"{a.name} {b.dtype} for {a.dtype}" for a, b in both if a.dtype != b.dtype]
         if other and (dtype == SAME or any({a.dtype, b.dtype} - FLOATS.keys() for a, b in both if a.dtype != b.dtype)):
             problems.append(
-                f"{at.given}: other formats than {found[0].given}'s: {few(other)}; --dtype float32 would do"
+                f"{at.given}: other formats than {found[0].given}'s: {few(other)}; use --dtype float32"
             )
     return problems
 
@@ -235,5 +235,5 @@ def _narrowed(shape: Shape, blocks: Iterator[Block]) -> Iterator[NDArray[Any]]:
     for block in blocks:
         found = narrowed(block, shape.dtype)
         if not finite(found, shape.dtype):
-            raise Problems([f"{shape.name}: a number is too large for {NAMES[shape.dtype]}; --dtype float32 would do"])
+            raise Problems([f"{shape.name}: a number is too large for {NAMES[shape.dtype]}; use --dtype float32"])
         yield found

@@ -72,12 +72,12 @@ def stored(file: Path) -> list[Stored]:
                 part = opened.get_slice(name)
                 dtype, shape = str(part.get_dtype()), tuple(part.get_shape())
                 if dtype not in BYTES:
-                    raise Problems([f"{file}: {short_repr(name)} is {dtype}; one of {', '.join(BYTES)} would do"])
+                    raise Problems([f"{file}: {short_repr(name)} is {dtype}; expected one of {', '.join(BYTES)}"])
                 found.append(Stored(name, dtype, shape, file, begin))
                 begin += found[-1].bytes
     except (OSError, SafetensorError) as error:
         raise Problems(
-            [f"{file}: cannot be read as safetensors, {error_message(error)}; a whole file would do"]
+            [f"{file}: cannot be read as safetensors, {error_message(error)}; use a whole file"]
         ) from error
     return found
 

@@ -59,7 +59,7 @@ def test_good_rows(said: Lines) -> None:
 def test_bad_rows_are_named(said: Lines) -> None:
     found = said([*GOOD, {"prompt": 5}])
     assert found[0].startswith("FAIL train.jsonl:5: ")
-    assert found[1] == "FAIL data.on_bad_row: 1 of 5 rows are bad; skip would do"
+    assert found[1] == "FAIL data.on_bad_row: 1 of 5 rows are bad; use skip"
     assert said([*GOOD, {"prompt": 5}], "data.on_bad_row=skip")[0].startswith(
         "WARN data train: 1 of 5 rows are bad and left out, the first is train.jsonl:5: "
     )
@@ -111,7 +111,7 @@ def test_a_conversation_needs_a_template(tmp_path: Path, said: Lines) -> None:
     found = said(talk, "model=hf", f"model.path={bare}")
     assert found[1] == (
         "FAIL train.jsonl:1: 1 rows cannot be written with the model's chat template, the first: is a conversation, and"
-        " the tokenizer has no chat template; prompt and response would do"
+        " the tokenizer has no chat template; use prompt and response"
     )
     dressed = folder(tmp_path / "dressed", TEMPLATE)
     found = said(talk, "model=hf", f"model.path={dressed}", "data.max_prompt_length=3", "data.max_response_length=9")
