@@ -83,4 +83,4 @@ def parse_json(text: str | bytes) -> Any:
     try:
         return json.loads(text)
     except RecursionError as error:
-        raise LimitExceeded("lists and objects stand too deep; use fewer") from error
+        raise LimitExceeded("lists and objects are nested too deeply") from error

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from launcher.core.problems import error_message, short_repr, suggest
+from launcher.core.problems import Problem, error_message, short_repr, suggest
 from launcher.core.settings import listed, settings
 from launcher.hubs.repo import Source, is_id
 
@@ -38,30 +38,27 @@ class FromHub:
         here = Path(self.path)  # a name that a hub may have has no `~`
         return is_id(self.path) and not here.exists() and not here.parent.is_dir()
 
-    def hub_problems(self, where: str, fits: Callable[[Path], bool], lacks: str = "config.json") -> list[str]:
+    def hub_problems(self, where: str, fits: Callable[[Path], bool], lacks: str = "config.json") -> list[Problem]:
         """Why nothing can be loaded from `path`, seen without a network: it is neither a repository's name nor a
         folder that `fits`. One that does not holds no `lacks`."""
         try:
             return self._problems(Path(self.path).expanduser(), where, fits, lacks)
         except (OSError, RuntimeError) as error:  # a name that is too long, or the home of nobody
-            return [
-                f"{where}: got {short_repr(self.path)}, {error_message(error)}; a model's folder or hub id would do"
-            ]
+            found = f"got {short_repr(self.path)}, {error_message(error)}"
+            return [Problem(where, found, "use a model's folder or hub id", "not-found")]
 
-    def _problems(self, folder: Path, where: str, fits: Callable[[Path], bool], lacks: str) -> list[str]:
+    def _problems(self, folder: Path, where: str, fits: Callable[[Path], bool], lacks: str) -> list[Problem]:
         if folder.is_dir():
-            return (
-                []
-                if fits(folder)
-                else [f"{where}: {short_repr(self.path)} holds no {lacks}; a model's folder would do"]
-            )
+            unfit = Problem(where, f"{short_repr(self.path)} holds no {lacks}", "use a model's folder", "not-found")
+            return [] if fits(folder) else [unfit]
         if folder.exists():
-            return [f"{where}: {short_repr(self.path)} is a file; the folder that holds config.json would do"]
+            found = f"{short_repr(self.path)} is a file"
+            return [Problem(where, found, "use the folder that holds config.json", "not-found")]
         if self.on_hub:
             return []
         if not folder.parent.is_dir():
-            return [
-                f"{where}: no folder {short_repr(self.path)}; neither is the folder {short_repr(str(folder.parent))}"
-            ]
+            parent = f"the folder {short_repr(str(folder.parent))} does not exist either"
+            return [Problem(where, f"no folder {short_repr(self.path)}", parent, "not-found")]
         beside = [path.name for path in folder.parent.iterdir()]
-        return [f"{where}: no folder {short_repr(self.path)}; {suggest(folder.name, beside, listed='beside it stand')}"]
+        near = suggest(folder.name, beside, listed="beside it stand")
+        return [Problem(where, f"no folder {short_repr(self.path)}", near, "not-found")]

@@ -80,5 +80,5 @@ def _wanted(listed: Listing) -> list[RemoteFile]:
     if not sharded:
         return [*texts, weight]
     if found := weights.index_faults(index, {file.path for file in listed.files}):
-        raise Problems([f"{where}: {weights.INDEX}: {line}" for line in found])
+        raise Problems([problem.within(f"{where}: {weights.INDEX}") for problem in found])
     return [*texts, weight, *files.named(listed, weights.shards_of(index)[0])]

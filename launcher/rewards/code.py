@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from launcher.core.problems import error_message, short_repr
+from launcher.core.problems import Problem, error_message, short_repr
 from launcher.core.settings import AtLeastOne, Positive, settings
 from launcher.core.user_code import CallFailure
 from launcher.rewards.pool import Pool, prompts
@@ -68,10 +68,10 @@ class Code(Reward):
     """`kernel`: no file is written and none read but Python's, no network, no other process (Landlock and seccomp,
     without root). `limits` bounds time and memory only: the code can do all else that you can."""
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Problem]:
         lacks = sandbox.missing() if self.sandbox == "kernel" else ()
-        return [f"reward.sandbox: this system has no {lack}; use another system, or"
-                " reward.sandbox=limits, which does not forbid it" for lack in lacks]  # fmt: skip
+        fix = "use another system, or reward.sandbox=limits, which does not forbid it"
+        return [Problem("reward.sandbox", f"this system has no {lack}", fix, "not-supported") for lack in lacks]
 
     def score(self, answers: Sequence[Answer]) -> list[float]:
         return list(self.judge(answers).total)
@@ -240,9 +240,7 @@ def _call(given: Any, wanted: Any) -> list[Any]:
         args = [json.loads(line) for line in given.splitlines() if line.strip()]
         return [args, json.loads(wanted) if isinstance(wanted, str) else wanted]
     except ValueError as error:
-        raise ValueError(
-            f"holds {short_repr(given, 30)} -> {short_repr(wanted, 30)}, which is not JSON"
-        ) from error
+        raise ValueError(f"holds {short_repr(given, 30)} -> {short_repr(wanted, 30)}, which is not JSON") from error
 
 
 def _statements(text: str, most: int | None) -> Tests:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Self, SupportsFloat
 
-from launcher.core.problems import short_repr
+from launcher.core.problems import Problem, short_repr
 from launcher.core.user_code import CallFailure, try_call
 
 MAX_SCORE = 1e6
@@ -78,16 +78,16 @@ class Reward(ABC):
         """Itself, or the rewards that it is made of."""
         yield self
 
-    def problems(self) -> list[str]:
-        """What can be seen to be wrong before anything is loaded: one line each."""
+    def problems(self) -> list[Problem]:
+        """What can be seen to be wrong before anything is loaded."""
         return []
 
     def cheap_for(self, answer: Answer) -> bool:
         """Whether this answer costs little to score."""
         return self.cheap
 
-    def missing_requirements(self) -> list[str]:
-        """What it needs that is not there right now, such as its server: one line each."""
+    def missing_requirements(self) -> list[Problem]:
+        """What it needs that is not there right now, such as its server."""
         return []
 
     def with_absolute_paths(self) -> Self:

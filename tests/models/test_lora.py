@@ -179,7 +179,7 @@ def test_models_in_the_wrong_place(model: Make, tmp_path: Path) -> None:
     assert refused(at, at, tmp_path / "out") == [f"{at}: is a LoRA adapter; use the folder of a whole model"]
     with pytest.raises(Problems) as found:
         merge(Asked("linear", (str(base), str(at)), tmp_path / "out"), lambda *_: None)
-    assert found.value.lines == [f"{at}: is a LoRA adapter; --method lora would make it a model"]
+    assert found.value.lines == [f"{at}: is a LoRA adapter; use --method lora to make it a model"]
     tensors = load_file(at / "adapter_model.safetensors")
     name = next(iter(tensors))
     tensors[name][0, 0] = float("nan")

@@ -128,7 +128,7 @@ def test_a_result_that_is_too_large_for_its_format(plain: Make, tmp_path: Path) 
 def test_whole_numbers_that_differ_cannot_be_mixed(plain: Make, w: Any, tmp_path: Path) -> None:
     x, y = plain("x", {**w, "n": torch.tensor([1, 2])}), plain("y", {**w, "n": torch.tensor([1, 3])})
     (line,) = refused("linear", [x, y], tmp_path / "out")
-    assert line == f"{y}: n (I64) differs from {x}'s, and whole numbers cannot be mixed; use equal types"
+    assert line == f"{y}: n (I64) differs from {x}'s; whole numbers cannot be mixed, so use equal ones"
 
 
 def test_quantized_models(plain: Make, w: Any, tmp_path: Path) -> None:

@@ -211,4 +211,4 @@ def test_the_kth_largest_is_found(values: Sequence[float], held: int, monkeypatc
     ],
 )  # fmt: skip
 def test_parameters_that_make_no_sense_are_named(method: Method, models: int, lines: list[str]) -> None:
-    assert method.problems(models) == lines
+    assert list(map(str, method.problems(models))) == lines

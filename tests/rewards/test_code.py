@@ -188,9 +188,9 @@ def test_limits_alone_forbid_less(tmp_path: Path) -> None:
 def test_a_system_that_cannot_forbid_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     sandbox.missing.cache_clear()
     monkeypatch.setattr(sandbox, "landlock_version", lambda: 0)
-    assert Code().problems() == [
+    assert list(map(str, Code().problems())) == [
         "reward.sandbox: this system has no Landlock, which forbids files (Linux 5.13 and later, where it is not"
-        " switched off); use another, or reward.sandbox=limits, which does not forbid it"
+        " switched off); use another system, or reward.sandbox=limits, which does not forbid it"
     ]
     assert Code(sandbox="limits").problems() == []
     monkeypatch.undo()

@@ -192,12 +192,12 @@ def test_what_is_wrong_is_named_without_running_it(
     text: str, values: dict[str, Any], line: str | None, written: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reward = written(text, **values)
-    assert reward.problems() == ([] if line is None else [line.format(path=reward.path)])
+    assert list(map(str, reward.problems())) == ([] if line is None else [line.format(path=reward.path)])
     assert capsys.readouterr().out == ""
 
 
 def test_a_file_that_is_not_there() -> None:
-    assert Python(path="nowhere.py").problems() == [
+    assert list(map(str, Python(path="nowhere.py").problems())) == [
         "reward.path: 'nowhere.py' cannot be read, no such file or directory; use a Python file"
     ]
 

@@ -77,9 +77,11 @@ def test_the_token_comes_from_the_environment_and_is_no_part_of_the_run(
 ) -> None:
     reward = Remote(url=server.url, token_env="SCORE_TOKEN")
     monkeypatch.delenv("SCORE_TOKEN", raising=False)
-    assert reward.problems() == ["reward.token_env: the environment has no SCORE_TOKEN; set it to the token"]
+    assert list(map(str, reward.problems())) == [
+        "reward.token_env: the environment has no SCORE_TOKEN; set it to the token"
+    ]
     monkeypatch.setenv("SCORE_TOKEN", "s3cret")
-    assert reward.problems() == [] and "s3cret" not in repr(reward)
+    assert list(map(str, reward.problems())) == [] and "s3cret" not in repr(reward)
     score_safely(reward, ANSWERS[:1])
     assert server.seen[0]["Authorization"] == "Bearer s3cret"
 
@@ -97,7 +99,7 @@ def test_no_fault_tells_the_token(
 ) -> None:
     monkeypatch.setenv("SCORE_TOKEN", token)
     reward = Remote(url=server.url, token_env="SCORE_TOKEN", retries=0)
-    assert len(reward.problems()) == problems and "cret" not in str(reward.problems())
+    assert len(list(map(str, reward.problems()))) == problems and "cret" not in str(list(map(str, reward.problems())))
     assert list(score_safely(reward, ANSWERS[:1]).faults) == [fault]
     assert fault or server.seen[0]["Authorization"] == "Bearer s3cret"
 
@@ -212,11 +214,11 @@ def test_where_it_stays_away_the_rest_is_not_sent(server: Server) -> None:
         ({"url": "http://h/", "headers": {"X-Goog-Api-Key": "x"}},
          "reward.headers: X-Goog-Api-Key would be kept with the run; use token_env"),
         ({"url": "http://h/", "headers": {"X-Author": "a\nb"}},
-         "reward.headers: 'X-Author' holds what no header can; use letters, digits and signs"),
+         "reward.headers: 'X-Author' holds characters that a header cannot carry; use printable ASCII characters"),
         ({"url": "http://h/?v=1&key=x"}, "reward.url: key would be kept with the run; use token_env"),
         ({"url": "http://h/", "send": ("respons",)}, None),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named(values: dict[str, Any], line: str | None) -> None:
-    (found,) = Remote(**values).problems()
+    (found,) = map(str, Remote(**values).problems())
     assert line is None or found == line

@@ -11,7 +11,7 @@ from pathlib import Path
 from launcher.clusters.nodes.reach import reach
 from launcher.core import machine
 from launcher.core.check_result import CheckResult, Level, from_problems
-from launcher.core.problems import Problems, error_message, short_repr
+from launcher.core.problems import Problem, Problems, error_message, short_repr
 from launcher.preflight.checks import packages
 from launcher.runs.folder import Folder
 from launcher.spec.hardware import Hardware
@@ -150,8 +150,12 @@ def level_of(here: bool) -> Level:
 def around(run: RunSpec, here: bool) -> list[CheckResult]:
     """Ports, servers and programs that the run would meet."""
     of_rewards = (line for leaf in run.reward.leaves() for line in leaf.missing_requirements())
-    lines = [*run.cluster.missing_requirements(run.taken), *run.sampler.missing_requirements(), *of_rewards]
-    return from_problems(lines, level_of(here))
+    found: list[Problem | str] = [
+        *run.cluster.missing_requirements(run.taken),
+        *run.sampler.missing_requirements(),
+        *of_rewards,
+    ]
+    return from_problems(found, level_of(here))
 
 
 def versions() -> Iterator[CheckResult]:

@@ -16,7 +16,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from launcher.core.files import expand_user, fsync_path
-from launcher.core.problems import Problems
+from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import redact
 from launcher.tools.merge.folder import INDEX, WEIGHTS, opened
 from launcher.tools.merge.tensors import CHUNK, Shape, Told, Writer, examined, laid_out
@@ -36,24 +36,31 @@ class Piece:
     blocks: Callable[[], Iterator[NDArray[Any]]]
 
 
-def out_problems(out: Path, inputs: Sequence[Path], needed: int) -> list[str]:
+def out_problems(out: Path, inputs: Sequence[Path], needed: int) -> list[Problem]:
     """Why a folder of so many bytes cannot be made at `out`."""
     final = expand_user(out).resolve()
     for path in inputs:
         source = path.resolve()
         if final == source or source in final.parents or final in source.parents:
             how = "is one with" if final == source else "is within" if source in final.parents else "holds"
-            return [f"--out: {out} {how} {path}; use another folder"]
+            return [Problem("--out", f"{out} {how} {path}", "use another folder")]
     if final.exists() and not (final.is_dir() and not any(final.iterdir())):
-        return [f"--out: {out} is there already; use a new folder"]
+        return [Problem("--out", f"{out} is there already", "use a new folder")]
     place = next(path for path in final.parents if path.exists())
     if not place.is_dir():
-        return [f"--out: {place} is a file; use a folder"]
+        return [Problem("--out", f"{place} is a file", "use a folder")]
     if not os.access(place, os.W_OK):
-        return [f"--out: {place} cannot be written; use another place"]
+        return [Problem("--out", f"{place} cannot be written", "use another place")]
     free = shutil.disk_usage(place).free
     if needed + ROOM > free:
-        return [f"--out: {place} has {_mb(free)} free, and {_mb(needed + ROOM)} are needed; free some space or use another disk"]
+        return [
+            Problem(
+                "--out",
+                f"{place} has {_mb(free)} free, and {_mb(needed + ROOM)} are needed",
+                "free some space or use another disk",
+                code="not-enough",
+            )
+        ]
     return []
 
 
@@ -98,7 +105,7 @@ def _held(draft: Path, out: Path) -> int:
     except BlockingIOError:
         pass
     os.close(handle)
-    raise Problems([f"--out: {out} is being written by another process; use another folder"])
+    raise Problems([Problem("--out", f"{out} is being written by another process", "use another folder")])
 
 
 # ---- weights
