@@ -27,9 +27,10 @@ from launcher.launch.follow import Outcome
 from launcher.launch.prepare import prepared
 from launcher.launch.queued import hand_over
 from launcher.launch.supervise import Supervisor
-from launcher.preflight.checks import place
-from launcher.preflight.checks.steps import largest_batch
-from launcher.preflight.plan import Ready, refuse_rows
+from launcher.preflight.checks import hardware
+from launcher.preflight.checks.context import Context
+from launcher.preflight.checks.step_counts import largest_batch
+from launcher.preflight.plan import Ready, check_rows
 from launcher.runs import store
 from launcher.runs.folder import Folder, Lock, free_name, rewind, take, told_by
 from launcher.spec.run import RunSpec
@@ -51,7 +52,7 @@ def start(ready: Ready, words: Sequence[str], show: Show) -> tuple[Folder, Outco
         write_whole(folder.words, typed + "\n")
         judged, run = run, prepared(run, show)
         if run != judged:  # something has been fetched since
-            show(RunState(status="running"), [], [f"plan: {warning.line}" for warning in refuse_rows(run)])
+            show(RunState(status="running"), [], [f"plan: {warning.line}" for warning in check_rows(run)])
         run = replace(run, data=run.data.rooted(), model=run.model.rooted(), reward=run.reward.rooted())
         spec = to_yaml(run)
         locks.write(folder, run, spec, typed)
@@ -73,7 +74,7 @@ def resume(folder: Folder, words: Sequence[str], show: Show) -> Outcome:
     folder.check()
     run = run_of(folder, words)
     of_model = run.model.problems() if back.weights_elsewhere(run, folder) else []
-    there = [*place.hardware(run, not run.cluster.queues), *place.around(run, True)]
+    there = hardware.check(Context(run, here=not run.cluster.queues))
     found = [*run.data.problems(), *run.reward.problems(), *of_model]
     found += [result.line for result in there if result.level == "FAIL"]
     if found := [*found, *guard.kept(to_node(run), found)]:

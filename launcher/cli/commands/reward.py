@@ -13,8 +13,8 @@ from launcher.cli.arguments import ConfigDir, Words
 from launcher.cli.commands.data import watched
 from launcher.cli.output import AsJson, out, printable, problems_named, say_json
 from launcher.monitor.console import compact
-from launcher.preflight.checks import reward_bench
-from launcher.preflight.checks.reward_bench import MEANING, Report
+from launcher.tools import reward_bench
+from launcher.tools.reward_bench import MEANING, Report
 
 app = typer.Typer(no_args_is_help=True, help="Try a reward before a run learns from it.")
 

@@ -35,7 +35,7 @@ def examined(root: Path, tell: Tell) -> Iterator[CheckResult]:
 
 def looked(root: Path, *, for_ray: bool = False) -> Iterator[CheckResult]:
     """All but torch: what costs less than loading it."""
-    yield from packages.check()
+    yield from packages.check_packages()
     yield from gpus.check()
     yield from system.check(for_ray=for_ray)
     yield from places.check(root)
