@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from launcher.core.bounded_parse import json_of
+from launcher.core.bounded_parse import parse_json
 
 PhaseName = Literal["loading", "rollout", "update", "validating", "saving"]
 How = Literal["finished", "failed", "stopped"]
@@ -206,7 +206,7 @@ def writable(node: Any) -> Any:
 
 def from_line(line: str | bytes) -> Event | None:
     """The event on a line; None where a newer writer speaks of a kind unknown here."""
-    node = json_of(line)
+    node = parse_json(line)
     kind = KINDS.get(node.pop("kind"))
     if kind is None:
         return None

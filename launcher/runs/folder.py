@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Self
 
 from launcher.core import machine
-from launcher.core.bounded_parse import json_of
+from launcher.core.bounded_parse import parse_json
 from launcher.core.checkpoints import step_of
 from launcher.core.events import KEPT, OURS, Event, Step, events_of, readable, to_line
-from launcher.core.files import write_whole
+from launcher.core.files import write_atomic
 from launcher.core.problems import Problems
 from launcher.core.state import RunState, after
 from launcher.monitor.console import console_lines
@@ -151,7 +151,7 @@ def holder(folder: Folder) -> dict[str, int | str] | None:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         text = os.pread(descriptor, 4096, 0)
-        return json_of(text) if text else {}
+        return parse_json(text) if text else {}
     finally:
         os.close(descriptor)
     return None
@@ -160,7 +160,7 @@ def holder(folder: Folder) -> dict[str, int | str] | None:
 def writer_lives(folder: Folder) -> bool:
     """Whether the lock's holder itself runs here, not only processes that it left behind."""
     who = holder(folder)
-    return who is not None and who.get("host") == socket.gethostname() and machine.lives(int(who["pid"]))
+    return who is not None and who.get("host") == socket.gethostname() and machine.is_alive(int(who["pid"]))
 
 
 def holder_words(folder: Folder) -> str:
@@ -212,13 +212,13 @@ def rewind(folder: Folder, told: list[str], checkpoint: Path | None) -> None:
     for line in told[cut:]:
         (kept if isinstance(readable(line), KEPT) else undone).append(line)
     if undone and folder.attempts():
-        write_whole(folder.attempts()[-1] / "undone.jsonl", "".join(line + "\n" for line in undone))
-    write_whole(folder.events, "".join(line + "\n" for line in [*told[:cut], *kept]))
+        write_atomic(folder.attempts()[-1] / "undone.jsonl", "".join(line + "\n" for line in undone))
+    write_atomic(folder.events, "".join(line + "\n" for line in [*told[:cut], *kept]))
     state, shown = RunState(), list[str]()
     for event in events_of(folder.events):
         state = after(state, event)
         shown += console_lines(event, state)
-    write_whole(folder.console, "".join(line + "\n" for line in shown))
+    write_atomic(folder.console, "".join(line + "\n" for line in shown))
 
 
 def _cut(told: list[str], last: int) -> int:

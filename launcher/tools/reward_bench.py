@@ -14,8 +14,8 @@ from launcher.config.resolve import resolve
 from launcher.core.problems import Problem, Problems
 from launcher.preflight.checks.reward import gold_forms
 from launcher.spec.algorithm import Kind as Taken
-from launcher.spec.data import Row, Watch, answer_to, asked
-from launcher.spec.reward import Answer, Reward, judged
+from launcher.spec.data import OnDataProgress, Row, make_answer, needs_rollout
+from launcher.spec.reward import Answer, Reward, score_safely
 from launcher.spec.run import RunSpec
 
 KINDS = ("gold", "empty", "wrong", "overlong", "format", "injection")
@@ -78,7 +78,7 @@ def run_of(words: Sequence[str], config_dir: Path | None = None) -> RunSpec:
     return resolve([*more, *words], config_dir)
 
 
-def bench(run: RunSpec, count: int, watch: Watch) -> Report:
+def bench(run: RunSpec, count: int, watch: OnDataProgress) -> Report:
     """Score six kinds of answers to the first `count` rows. Raises `Problems` where there is nothing to score."""
     if lines := [*run.data.problems(), *run.reward.problems()]:
         raise Problems(lines)
@@ -87,17 +87,18 @@ def bench(run: RunSpec, count: int, watch: Watch) -> Report:
     if not rows:
         raise Problems([Problem("data", "no row has a prompt", "use rows with prompts", "bad-row")])
     reward, name = run.engine.reward(run), type(run.reward).__name__
-    known = any(reward.gold(answer_to(row)) is not None for row in rows)
-    judged(reward, [answer_to(rows[0])])  # what is loaded at the first answer is no answer's time
+    known = any(reward.reference_response(make_answer(row)) is not None for row in rows)
+    score_safely(reward, [make_answer(rows[0])])  # what is loaded at the first answer is no answer's time
     answers = _answers(rows, reward, known)
     scores, faults, seconds = _timed(reward, answers)
-    again = judged(reward, [answer for _, _, answer in answers]).total
+    again = score_safely(reward, [answer for _, _, answer in answers]).total
     kinds = _kinds(answers, scores)
     same = all(a == b or (math.isnan(a) and math.isnan(b)) for a, b in zip(scores, again, strict=True))
     seconds.sort()
+    uses_truth = reward.uses_ground_truth and (known or reward.cheap)
     return Report(
         name, len(rows), kinds, known, same, median(seconds), seconds[math.ceil(len(seconds) * 0.95) - 1],
-        tuple(faults[:SHOWN]), tuple(_wrong(kinds, known, same, len(faults), reward.heeds and (known or reward.cheap))),
+        tuple(faults[:SHOWN]), tuple(_wrong(kinds, known, same, len(faults), uses_truth)),
     )  # fmt: skip
 
 
@@ -111,13 +112,13 @@ def _taken_as(run: RunSpec) -> Taken:
 def _rows(run: RunSpec) -> Iterator[Row]:
     kind = _taken_as(run)
     for row in run.data.read("train", kind):
-        if isinstance(row, Row) and asked(row, "train", kind):
+        if isinstance(row, Row) and needs_rollout(row, "train", kind):
             yield row
 
 
 def _answers(rows: Sequence[Row], reward: Reward, known: bool) -> list[Asked]:
     """Each kind's answer to each row, several where its form is not known."""
-    golds = [gold_forms(reward, answer_to(row), known) for row in rows]
+    golds = [gold_forms(reward, make_answer(row), known) for row in rows]
     found: list[Asked] = []
     for place, (row, gold) in enumerate(zip(rows, golds, strict=True)):
         others = (golds[(place + step) % len(rows)] for step in range(1, len(rows)))
@@ -125,9 +126,9 @@ def _answers(rows: Sequence[Row], reward: Reward, known: bool) -> list[Asked]:
         texts = {
             "gold": gold, "empty": [""], "wrong": wrong,
             "overlong": [(f"{text}\n" * (LONG // (len(text) + 1) + 1)) for text in gold[:1]],
-            "format": [reward.dressed("")], "injection": [INJECTION],
+            "format": [reward.format_response("")], "injection": [INJECTION],
         }  # fmt: skip
-        found += [(kind, row, answer_to(row, text)) for kind in KINDS for text in texts[kind]]
+        found += [(kind, row, make_answer(row, text)) for kind in KINDS for text in texts[kind]]
     return found
 
 
@@ -136,7 +137,7 @@ def _timed(reward: Reward, answers: Sequence[Asked]) -> tuple[list[float], list[
     scores, faults, seconds = [], [], []
     for kind, row, answer in answers:
         begin = time.perf_counter()
-        found = judged(reward, [answer])
+        found = score_safely(reward, [answer])
         seconds.append(time.perf_counter() - begin)
         scores.append(found.total[0])
         if found.faults[0]:

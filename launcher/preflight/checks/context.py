@@ -15,7 +15,7 @@ from launcher.models.pretrained import Pretrained
 from launcher.preflight.checks.lengths import Lengths, measure_lengths, sizes
 from launcher.preflight.checks.run_folder import folder_problems
 from launcher.preflight.checks.step_counts import Steps, count_steps
-from launcher.spec.data import Dataset, Refused, Row, Split
+from launcher.spec.data import Dataset, RefusedRow, Row, Split
 from launcher.spec.run import RunSpec
 
 MAX_ROWS = 50_000  # of a split that a plan reads; rlrun data check reads all
@@ -35,7 +35,7 @@ class SplitRows:
     """The first rows of a split."""
 
     rows: list[Row] = field(default_factory=list)
-    refused: list[Refused] = field(default_factory=list)
+    refused: list[RefusedRow] = field(default_factory=list)
     complete: bool = True
     """Whether there are no more rows than were read."""
 
@@ -88,7 +88,7 @@ class Context:
         """The dataset as it can be read now; None where it has problems or has to be prepared first."""
         if self.data_problems or self.reward_problems:
             return None
-        return self.run.data.here(self.run.algorithm.data)
+        return self.run.data.local(self.run.algorithm.data)
 
     @cached_property
     def train(self) -> SplitRows:
@@ -103,7 +103,7 @@ class Context:
             return SplitRows(complete=False)
         found, rows, read_bytes = SplitRows(), iter(self.data.read(split, self.run.algorithm.data)), 0
         for row in islice(rows, MAX_ROWS):
-            if isinstance(row, Refused):
+            if isinstance(row, RefusedRow):
                 found.refused.append(row)
             else:
                 found.rows.append(row)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from launcher.core import machine
 from launcher.core.check_result import CheckResult, Level
-from launcher.core.problems import said
+from launcher.core.problems import error_message
 from launcher.models import size, store
 from launcher.models.pretrained import Pretrained
 from launcher.preflight.checks.context import Context
@@ -24,9 +24,9 @@ def check(context: Context) -> Iterator[CheckResult]:
     run, made = context.run, context.steps.checkpoints or None
     each = checkpoint_bytes(run)
     try:
-        free = machine.free_bytes(root_of(run))
+        free = machine.free_disk_bytes(root_of(run))
     except (OSError, ValueError) as error:
-        yield CheckResult("FAIL", "trainer.run_root", f"the free disk space is unknown: {said(error)}",
+        yield CheckResult("FAIL", "trainer.run_root", f"the free disk space is unknown: {error_message(error)}",
                       "use another folder")  # fmt: skip
         return
     if each is None:
@@ -54,7 +54,7 @@ def _downloads(run: RunSpec, level: Level) -> Iterator[CheckResult]:
     if not isinstance(model, Pretrained) or not model.on_hub or model.shape is None:
         return
     need, root = size.parameters(model.shape) * size.BFLOAT16, store.root()
-    if need > (free := machine.free_bytes(root)):
+    if need > (free := machine.free_disk_bytes(root)):
         yield CheckResult(
             level,
             "disk",

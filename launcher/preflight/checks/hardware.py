@@ -25,15 +25,15 @@ def check(context: Context) -> Iterator[CheckResult]:
     else:
         yield from _this_machine(run, context.missing_level)
     if not context.reward_problems:
-        rewards = (problem for leaf in run.reward.leaves() for problem in leaf.lacks())
-        missing = [*run.cluster.lacks(run.taken), *run.sampler.lacks(), *rewards]
+        rewards = (problem for leaf in run.reward.leaves() for problem in leaf.missing_requirements())
+        missing = [*run.cluster.missing_requirements(run.taken), *run.sampler.missing_requirements(), *rewards]
         yield from from_problems(missing, context.missing_level)
 
 
 def _this_machine(run: RunSpec, level: Level) -> Iterator[CheckResult]:
-    asked, found = run.taken, machine.gpus()
+    asked, found = run.taken, machine.query_gpus()
     if asked.is_cpu:
-        yield CheckResult("OK", "hardware", f"{_processes(asked)} on {machine.cores()} CPU cores")
+        yield CheckResult("OK", "hardware", f"{_processes(asked)} on {machine.cpu_count()} CPU cores")
         return
     gpus = found.found[: len(machine.visible_gpus())]
     if found.trouble:

@@ -8,11 +8,11 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 from yaml import YAMLError
 
-from launcher.core.bounded_parse import yaml_of
+from launcher.core.bounded_parse import parse_yaml
 from launcher.core.check_result import CheckResult
-from launcher.core.problems import said
+from launcher.core.problems import error_message
 from launcher.core.settings import Chosen
-from launcher.core.user_code import Fault, attempt
+from launcher.core.user_code import CallFailure, try_call
 from launcher.preflight.checks.context import Check, Context
 
 
@@ -20,8 +20,8 @@ def check(context: Context) -> Iterator[CheckResult]:
     """What raises, or cannot be loaded, is a failure that names the file."""
     folder = context.run.code_dir
     for file in sorted(Path(folder, "check").glob("*.yaml")) if folder else ():
-        found = attempt(lambda file=file: list(_load(file).check(context)))  # type: ignore[misc]
-        if isinstance(found, Fault):
+        found = try_call(lambda file=file: list(_load(file).check(context)))
+        if isinstance(found, CallFailure):
             yield CheckResult("FAIL", f"check/{file.name}", found.reason)
         else:
             yield from found
@@ -30,9 +30,9 @@ def check(context: Context) -> Iterator[CheckResult]:
 def _load(file: Path) -> Check:
     """Raises `ValueError` with the reason where the file does not describe a check."""
     try:
-        made: Check = TypeAdapter(Chosen[Check]).validate_python(yaml_of(file.read_bytes()))
+        made: Check = TypeAdapter(Chosen[Check]).validate_python(parse_yaml(file.read_bytes()))
     except ValidationError as error:
         raise ValueError("; ".join(fault["msg"] for fault in error.errors())) from error
     except (OSError, YAMLError) as error:
-        raise ValueError(said(error)) from error
+        raise ValueError(error_message(error)) from error
     return made

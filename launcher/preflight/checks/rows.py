@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Iterator
 
 from launcher.core.check_result import CheckResult, any_failed
-from launcher.core.problems import nearest
+from launcher.core.problems import suggest
 from launcher.data.hub import Hub
 from launcher.data.quality import Seen, in_both
 from launcher.hubs import huggingface
 from launcher.preflight.checks.context import Context, SplitRows
-from launcher.spec.data import Split, asked
+from launcher.spec.data import Split, needs_rollout
 
 MAX_NAMED = 3  # bad rows that are named
 _LINE = re.compile(r":\d+$")
@@ -76,11 +76,11 @@ def _best_metric(context: Context) -> Iterator[CheckResult]:
     wanted = run.trainer.best_metric
     if wanted is None or not val.rows or not val.complete:
         return
-    scored = {row.data_source for row in val.rows if asked(row, "val", run.algorithm.data)}
+    scored = {row.data_source for row in val.rows if needs_rollout(row, "val", run.algorithm.data)}
     known = [f"val-core/{source}/reward/mean@{run.sampler.val_n}" for source in sorted(scored)]
     if wanted.startswith("val-core/") and wanted.split("/reward/")[0].removeprefix("val-core/") not in scored:
         message = f"{wanted} is never measured: no held-out row gives it"
-        yield CheckResult("WARN", "trainer.best_metric", message, nearest(wanted, known) if known else "use val/loss")
+        yield CheckResult("WARN", "trainer.best_metric", message, suggest(wanted, known) if known else "use val/loss")
 
 
 def _leaks(context: Context) -> Iterator[CheckResult]:

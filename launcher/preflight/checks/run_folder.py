@@ -7,7 +7,7 @@ import unicodedata
 from contextlib import suppress
 from pathlib import Path
 
-from launcher.core.problems import Problem, said, shown
+from launcher.core.problems import Problem, error_message, short_repr
 from launcher.runs.folder import Folder
 from launcher.spec.run import RunSpec, Trainer
 
@@ -34,7 +34,11 @@ def folder_problems(trainer: Trainer) -> list[Problem]:
     try:
         return _problems(trainer)
     except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL, or the home of an unknown user
-        return [Problem(ROOT, f"got {shown(trainer.run_root)}, {said(error)}", "use another folder", "bad-file")]
+        return [
+            Problem(
+                ROOT, f"got {short_repr(trainer.run_root)}, {error_message(error)}", "use another folder", "bad-file"
+            )
+        ]
 
 
 def _problems(trainer: Trainer) -> list[Problem]:

@@ -51,7 +51,7 @@ def run_of(*words: str) -> RunSpec:
     ],
 )  # fmt: skip
 def test_gpus_that_are_asked_for(gpus: Gpus, here: bool, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "gpus", lambda: gpus)
+    monkeypatch.setattr(machine, "query_gpus", lambda: gpus)
     assert lines(hardware.check(Context(run_of("hardware=h100x8"), here))) == [line]
 
 
@@ -106,13 +106,13 @@ def of_disk(run: RunSpec) -> list[str]:
     ],
 )  # fmt: skip
 def test_checkpoints_against_the_disk(free: int, words: list[str], line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "free_bytes", lambda path: free)
+    monkeypatch.setattr(machine, "free_disk_bytes", lambda path: free)
     run = run_of(*words)
     assert of_disk(run) == [line]
 
 
 def test_a_mended_disk_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "free_bytes", lambda path: 6_500_000)
+    monkeypatch.setattr(machine, "free_disk_bytes", lambda path: 6_500_000)
     run = run_of("trainer.save_freq=1", "trainer.keep_last=2")
     assert of_disk(run)[0].startswith("OK disk: 4 checkpoints")
 
