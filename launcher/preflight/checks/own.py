@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -20,11 +21,15 @@ def check(context: Context) -> Iterator[CheckResult]:
     """What raises, or cannot be loaded, is a failure that names the file."""
     folder = context.run.code_dir
     for file in sorted(Path(folder, "check").glob("*.yaml")) if folder else ():
-        found = try_call(lambda file=file: list(_load(file).check(context)))
+        found = try_call(partial(_results, file, context))
         if isinstance(found, CallFailure):
             yield CheckResult("FAIL", f"check/{file.name}", found.reason)
         else:
             yield from found
+
+
+def _results(file: Path, context: Context) -> list[CheckResult]:
+    return list(_load(file).check(context))
 
 
 def _load(file: Path) -> Check:
