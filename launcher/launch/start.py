@@ -30,7 +30,7 @@ from launcher.preflight.checks import place
 from launcher.preflight.checks.steps import largest_batch
 from launcher.preflight.plan import Ready, refuse_rows
 from launcher.runs import store
-from launcher.runs.folder import Folder, Lock, free_name, rewind, take, told_by
+from launcher.runs.folder import Folder, Lock, free_name, take
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_node, to_yaml
 
@@ -56,7 +56,6 @@ def start(ready: Ready, words: Sequence[str], show: Show) -> tuple[Folder, Outco
         locks.write(folder, run, spec, typed)
         write_whole(folder.spec, spec)
         _check_data(run, folder)
-        rewind(folder, told_by(folder, run.engine.read), None)
         if not run.cluster.queues:
             return folder, Supervisor(run, folder, lock, show).work(0, [])
     return folder, hand_over(run, folder, show)  # who takes it up writes it
@@ -71,7 +70,7 @@ def resume(folder: Folder, words: Sequence[str], show: Show) -> Outcome:
         raise Problems([f"--resume: {folder.path} holds no spec.yaml; a run's folder would do"])
     folder.check()
     run = run_of(folder, words)
-    of_model = run.model.problems() if back.weights_elsewhere(run, folder) else []
+    of_model = run.model.problems() if back.needs_initial_weights(run, folder) else []
     there = [*place.hardware(run, not run.cluster.queues), *place.around(run, True)]
     found = [*run.data.problems(), *run.reward.problems(), *of_model]
     found += [verdict.line for verdict in there if verdict.level == "FAIL"]
@@ -82,7 +81,7 @@ def resume(folder: Folder, words: Sequence[str], show: Show) -> Outcome:
     back.unchanged(run, folder)
     with Lock(folder) as lock:
         newest, faults = back.newest(folder)
-        alerts = back.to(newest, faults, folder, run.engine)
+        alerts = back.rollback_to(newest, faults, folder)
         if words:
             write_whole(folder.spec, to_yaml(run))
             locks.amend(folder, to_yaml(run))

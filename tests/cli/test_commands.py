@@ -27,7 +27,7 @@ LINES = [f"step:{step} - train/loss:{5 - step}.0" for step in range(1, 5)]
 WRITER = """
 import sys, time
 from pathlib import Path
-from launcher.launch.folder import Folder, Lock
+from launcher.runs.folder import Folder, Lock
 folder = Folder(Path(sys.argv[1]))
 with Lock(folder):
     print("holds", flush=True)

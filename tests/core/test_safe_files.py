@@ -59,7 +59,7 @@ def test_a_log_on_a_full_disk_waits_and_goes_on(tmp_path: Path, small_disk: Call
 LIMITED = """
 import resource, sys
 from pathlib import Path
-from launcher.files import Log
+from launcher.core.files import Log
 
 def limit(size):
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
