@@ -15,7 +15,7 @@ JOBS ?= .venv-jobs
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help equality setup demo test lint chaos bench oracles peers compare data test-verl test-vllm test-jobs weight-sync docs picture settings \
+.PHONY: help equality setup demo test test-device lint chaos bench oracles peers compare data test-verl test-vllm test-jobs weight-sync docs picture settings \
 	clean merge downloads secrets launches memory nodes node-runs node-chaos node-storm ray-overhead quickstart-ray test-slurm
 
 help:  ## list what can be done
@@ -40,6 +40,9 @@ demo: $(VENV)/ready  ## SFT, then GRPO, of a tiny model on this CPU; SEEDS="0 1 
 
 test: $(VENV)/ready-dev  ## run every test
 	$(VENV)/bin/pytest -n 2 --dist loadfile --durations=10
+
+test-device: $(VENV)/ready-dev  ## every algorithm on a pretend accelerator, against the CPU; a table of figures
+	$(VENV)/bin/python -m pytest tests/device
 
 lint: $(VENV)/ready-dev  ## style and types
 	$(VENV)/bin/ruff check .

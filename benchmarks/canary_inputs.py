@@ -99,7 +99,7 @@ import os
 import subprocess
 import sys
 from launcher.algorithms import sft
-from launcher.settings import settings
+from launcher.core.settings import settings
 
 @settings
 class SFT(sft.SFT):

@@ -63,6 +63,8 @@ def origins_of(run: RunSpec, by: Asked) -> dict[str, Origin]:
             found = {name: origin for name, origin in found.items() if not f"{name}.".startswith(f"{key}.")}
         else:
             _apply(found, key, said.value, Origin(word.source, word.where))
+    if run.code_dir:
+        found["code_dir"] = Origin("command line", f"command line: --config-dir {by.config_dir}")
     classes, values = apart(flat(to_node(run)))
     chosen = [*dict.fromkeys([*choices, *classes])]
     return {name: _of(name, found, run) for name in [*chosen, *values]}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,11 +16,26 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import TypeVar
 
-from launcher.core.problems import said
+from launcher.core.problems import error_message
 
 T = TypeVar("T")
 MOST = 16  # classes between the one that is named and the one that is wanted
 LONGEST = 2**20  # bytes of a source that is read
+CODE_DIR = "RLRUN_CODE_DIR"
+"""Environment variable by which the processes that a run starts learn of the folder of `add_code_dir`."""
+
+
+def add_code_dir(folder: str | os.PathLike[str] | None) -> None:
+    """Make the modules in `folder` importable, here and in subprocesses that call this with the variable CODE_DIR.
+
+    It comes last in the search path, so a module there never hides one that is installed.
+    """
+    if not folder:
+        return
+    path = os.path.abspath(folder)
+    if path not in sys.path:
+        sys.path.append(path)
+    os.environ[CODE_DIR] = path
 
 
 def locate(path: str, base: type[T]) -> type[T]:
@@ -32,7 +48,9 @@ def locate(path: str, base: type[T]) -> type[T]:
     try:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise ValueError(f"cannot import {path!r}: {said(error)}; a module that can be imported would do") from error
+        raise ValueError(
+            f"cannot import {path!r}: {error_message(error)}; a module that can be imported would do"
+        ) from error
     if not (isinstance(found, type) and issubclass(found, base)):
         raise ValueError(f"{path} is not of class {base.__name__}; one that extends it would do")
     return found
@@ -76,7 +94,7 @@ class _Source:
                 raise ValueError(f"{file} has more than {LONGEST:,} bytes; a smaller module would do")
             return ast.parse(file.read_bytes())
         except (OSError, SyntaxError, RecursionError) as error:
-            raise ValueError(f"{file} cannot be read: {said(error)}; Python that compiles would do") from error
+            raise ValueError(f"{file} cannot be read: {error_message(error)}; Python that compiles would do") from error
 
     @property
     def _file(self) -> Path | None:

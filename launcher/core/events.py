@@ -22,7 +22,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from launcher.core.bounded_parse import json_of
+from launcher.core.bounded_parse import parse_json
 
 PhaseName = Literal["loading", "rollout", "update", "validating", "saving"]
 How = Literal["finished", "failed", "stopped"]
@@ -239,7 +239,7 @@ def writable(node: Any) -> Any:
 
 def from_line(line: str | bytes) -> Event | None:
     """The event on a line; None for a kind unknown here. Raises `INVALID` where the line holds no event."""
-    return _from_node(json_of(line))
+    return _from_node(parse_json(line))
 
 
 def _from_node(node: Any) -> Event | None:
@@ -292,7 +292,7 @@ class LogReader:
 
     def _read(self, line: bytes, offset: int) -> Event | None:
         try:
-            node = json_of(line)
+            node = parse_json(line)
             event, self._attempt = _from_node(node), int(node.get("attempt", self._attempt))
         except INVALID:
             return Alert(at=0.0, step=0, text=f"{self.path.name}: the line at byte {offset} is damaged")

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 
 from launcher.core.events import GOES_BACK, Crashed, Event, LoggedEvent, WentOn, events_of, scan
-from launcher.core.files import Log
+from launcher.core.files import AppendOnlyFile
 from launcher.core.state import RunState, Show, after, fold
 from launcher.monitor.console import console_lines
 from launcher.monitor.stall import Watch, stalled
@@ -33,7 +33,7 @@ class Follower:
     def __init__(self, folder: Folder, show: Show, attempt: int) -> None:
         self.folder, self.show, self.attempt = folder, show, attempt
         self.state = fold(events_of(folder.events))
-        self._events, self._console = Log.open(folder.events), Log.open(folder.console)
+        self._events, self._console = AppendOnlyFile.open(folder.events), AppendOnlyFile.open(folder.console)
         self.next_seq = scan(folder.events)[0]
         self.crash: Crashed | None = None
 

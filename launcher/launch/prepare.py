@@ -15,8 +15,8 @@ from launcher.models.pretrained import Pretrained
 from launcher.monitor.console import Seldom
 from launcher.rewards.combined import Combined
 from launcher.rewards.model import RewardModel
-from launcher.spec.data import Progress as Rows
-from launcher.spec.data import Watch
+from launcher.spec.data import DataProgress as Rows
+from launcher.spec.data import OnDataProgress
 from launcher.spec.reward import Reward
 from launcher.spec.run import RunSpec
 
@@ -34,7 +34,7 @@ def prepared(run: RunSpec, show: Show) -> RunSpec:
     return replace(run, model=model, reward=reward, data=data)
 
 
-def _reading(show: Show) -> Watch:
+def _reading(show: Show) -> OnDataProgress:
     """Shows data being prepared as the phase that the run is in."""
     seldom = Seldom()
 

@@ -14,9 +14,10 @@ from yaml import YAMLError
 from launcher.config import guard
 from launcher.config.amend import amended
 from launcher.config.explain import explain
-from launcher.core.bounded_parse import yaml_of
-from launcher.core.files import write_whole
-from launcher.core.problems import Problems, said
+from launcher.core.bounded_parse import parse_yaml
+from launcher.core.classes import add_code_dir
+from launcher.core.files import write_atomic
+from launcher.core.problems import Problems, error_message
 from launcher.core.settings import from_node
 from launcher.core.state import RunState, Show
 from launcher.data.refused import RefusedLog
@@ -47,14 +48,19 @@ def start(ready: Ready, words: Sequence[str], show: Show) -> tuple[Folder, Outco
     folder, lock = take(root, trainer.project_name, name)
     with lock:
         typed = shlex.join(["rlrun", *words])
-        write_whole(folder.words, typed + "\n")
+        write_atomic(folder.words, typed + "\n")
         judged, run = run, prepared(run, show)
         if run != judged:  # something has been fetched since
             show(RunState(status="running"), [], [f"plan: {warning.line}" for warning in refuse_rows(run)])
-        run = replace(run, data=run.data.rooted(), model=run.model.rooted(), reward=run.reward.rooted())
+        run = replace(
+            run,
+            data=run.data.with_absolute_paths(),
+            model=run.model.with_absolute_paths(),
+            reward=run.reward.with_absolute_paths(),
+        )
         spec = to_yaml(run)
         locks.write(folder, run, spec, typed)
-        write_whole(folder.spec, spec)
+        write_atomic(folder.spec, spec)
         _check_data(run, folder)
         if not run.cluster.queues:
             return folder, Supervisor(run, folder, lock, show).work(0, [])
@@ -73,7 +79,7 @@ def resume(folder: Folder, words: Sequence[str], show: Show) -> Outcome:
     of_model = run.model.problems() if back.needs_initial_weights(run, folder) else []
     there = [*place.hardware(run, not run.cluster.queues), *place.around(run, True)]
     found = [*run.data.problems(), *run.reward.problems(), *of_model]
-    found += [verdict.line for verdict in there if verdict.level == "FAIL"]
+    found += [result.line for result in there if result.level == "FAIL"]
     if found := [*found, *guard.kept(to_node(run), found)]:
         raise Problems(found)
     if run.cluster.queues and (waits := store.queued(folder)):
@@ -83,10 +89,10 @@ def resume(folder: Folder, words: Sequence[str], show: Show) -> Outcome:
         newest, faults = back.newest(folder)
         alerts = back.rollback_to(newest, faults, folder)
         if words:
-            write_whole(folder.spec, to_yaml(run))
+            write_atomic(folder.spec, to_yaml(run))
             locks.amend(folder, to_yaml(run))
             typed = shlex.join(["rlrun", "train", "--resume", folder.name, *words])
-            write_whole(folder.words, folder.words.read_text(encoding="utf-8") + typed + "\n")
+            write_atomic(folder.words, folder.words.read_text(encoding="utf-8") + typed + "\n")
         if not run.cluster.queues:
             return Supervisor(run, folder, lock, show).work(back.step_of(newest), alerts)
     return hand_over(run, folder, show)
@@ -113,7 +119,9 @@ def _check_data(run: RunSpec, folder: Folder) -> None:
 def run_of(folder: Folder, words: Sequence[str]) -> RunSpec:
     node: object = None
     try:
-        node = yaml_of(folder.spec.read_bytes())
+        node = parse_yaml(folder.spec.read_bytes())
+        if isinstance(node, dict) and isinstance(node.get("code_dir"), str):
+            add_code_dir(node["code_dir"])
         if not words or not isinstance(node, dict):
             return from_node(RunSpec, node)
         with suppress(ValidationError):  # which the words may mend
@@ -123,4 +131,4 @@ def run_of(folder: Folder, words: Sequence[str]) -> RunSpec:
         lines = explain(error, node) if isinstance(node, dict) else ["holds no run; the file of another run would do"]
         raise Problems([f"{folder.spec}: {line}" for line in lines]) from error
     except (YAMLError, ValueError) as error:
-        raise Problems([f"{folder.spec}: cannot be read, {said(error)}; a new run would do"]) from error
+        raise Problems([f"{folder.spec}: cannot be read, {error_message(error)}; a new run would do"]) from error

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from launcher.core import machine
 from launcher.core.events import Crashed, Event, Restarted, Resumed, events_of
-from launcher.core.files import write_whole
+from launcher.core.files import write_atomic
 from launcher.core.problems import Problems
 from launcher.core.state import Show
 from launcher.launch import ending, resume
@@ -91,7 +91,7 @@ class Supervisor:
         if not self._pause(pause_s(restarts), follower, asked):
             return ending.stopped(asked.first, "", self.folder)
         logs = self.folder.new_attempt()
-        write_whole(logs / FIRST_SEQ, str(follower.next_seq))
+        write_atomic(logs / FIRST_SEQ, str(follower.next_seq))
         try:
             end = self._run(step, logs, follower, asked)
         except Interrupted:
@@ -114,7 +114,7 @@ class Supervisor:
 
     def _run(self, step: int, logs: Path, follower: Follower, asked: Asked) -> Ending:
         """Start the processes and follow them to their end. Raises `Interrupted`, or `Problems` where none start."""
-        run, kills = self.run, machine.oom_kills()
+        run, kills = self.run, machine.oom_kill_count()
         plan, before = run.engine.plan(run, self.folder.path, step), events_of(self.folder.events)
         watch = Watch(run.cluster.stall_factor, run.cluster.stall_grace_s, before, time.monotonic())
         try:
@@ -123,7 +123,7 @@ class Supervisor:
                 raise Interrupted
             self._job = job = run.cluster.start(plan, logs, self.lock.descriptor)
             code = follow(job, run.engine, follower, watch, asked)
-            kills = machine.oom_kills() - kills
+            kills = machine.oom_kill_count() - kills
             return ending.of_job(code, job, run, self.folder, logs, follower, asked, kills)
         finally:
             self._starting = False  # before the job goes: a signal that comes now interrupts nothing

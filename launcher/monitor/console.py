@@ -18,7 +18,7 @@ from launcher.core.events import (
     Waiting,
     WentOn,
 )
-from launcher.core.problems import shown
+from launcher.core.problems import short_repr
 from launcher.core.state import RunState
 
 LINE_S = 5.0
@@ -113,4 +113,4 @@ def clock(seconds: float) -> str:
 
 def compact(value: float) -> str:
     """A number for a screen: four significant digits."""
-    return shown(value) if value != value else f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+    return short_repr(value) if value != value else f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"

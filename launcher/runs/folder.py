@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from launcher.core import machine
-from launcher.core.bounded_parse import json_of
+from launcher.core.bounded_parse import parse_json
 from launcher.core.events import LAUNCHER_EVENTS, Event, LogReader, Step, events_of
 from launcher.core.problems import Problems
 
@@ -148,7 +148,7 @@ def holder(folder: Folder) -> dict[str, int | str] | None:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         text = os.pread(descriptor, 4096, 0)
-        return json_of(text) if text else {}
+        return parse_json(text) if text else {}
     finally:
         os.close(descriptor)
     return None
@@ -157,7 +157,7 @@ def holder(folder: Folder) -> dict[str, int | str] | None:
 def writer_lives(folder: Folder) -> bool:
     """Whether the lock's holder itself runs here, not only processes that it left behind."""
     who = holder(folder)
-    return who is not None and who.get("host") == socket.gethostname() and machine.lives(int(who["pid"]))
+    return who is not None and who.get("host") == socket.gethostname() and machine.is_alive(int(who["pid"]))
 
 
 def holder_words(folder: Folder) -> str:

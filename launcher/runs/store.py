@@ -13,7 +13,7 @@ from pathlib import Path
 
 from launcher.clusters import slurm
 from launcher.core.events import GOES_BACK, Event, LogReader, events_of
-from launcher.core.problems import Problems, nearest, shown
+from launcher.core.problems import Problems, short_repr, suggest
 from launcher.core.state import RunState, Show, after, fold
 from launcher.runs import stop_requests
 from launcher.runs.folder import Folder, holder
@@ -107,7 +107,7 @@ def find(name: str, root: Path) -> Folder:
     if found := named(name, root):
         return found
     known = sorted(f"{path.parent.parent.name}/{path.parent.name}" for path in root.glob("*/*/spec.yaml"))
-    raise Problems([f"{shown(name)}: no run of that name in {root}; {nearest(name, known)}"])
+    raise Problems([f"{short_repr(name)}: no run of that name in {root}; {suggest(name, known)}"])
 
 
 def named(name: str, root: Path, holds: str = "spec.yaml") -> Folder | None:
@@ -118,7 +118,7 @@ def named(name: str, root: Path, holds: str = "spec.yaml") -> Folder | None:
     known = {f"{path.parent.parent.name}/{path.parent.name}": path.parent for path in root.glob(f"*/*/{holds}")}
     same = [full for full in known if full.partition("/")[2] == name]
     if len(same) > 1:
-        raise Problems([f"{shown(name)}: is the name of {len(same)} runs; {' or '.join(sorted(same))} would do"])
+        raise Problems([f"{short_repr(name)}: is the name of {len(same)} runs; {' or '.join(sorted(same))} would do"])
     return Folder(known[same[0]]) if same else None
 
 

@@ -46,9 +46,9 @@ class Engine(ABC):
 
     def problems(self, run: RunSpec) -> list[str]:
         """Why it cannot run this: one line each."""
-        name = type(run.algorithm).__name__
-        if name in self.runs:
+        if any(cls.__name__ in self.runs for cls in type(run.algorithm).__mro__):
             return []
+        name = type(run.algorithm).__name__
         return [f"algorithm: {type(self).__name__} does not run {name}; it runs {', '.join(sorted(self.runs))}"]
 
     def reward(self, run: RunSpec) -> Reward:

@@ -141,6 +141,8 @@ class RunSpec:
     """Steps, checkpoints, validation, names."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """All random numbers of the run come from it: equal seeds and settings give equal runs."""
+    code_dir: str | None = None
+    """Folder of the user's own classes, given by --config-dir: importable in every process of the run."""
 
     def __post_init__(self) -> None:
         of_parts = (self.engine.problems(self), self.sampler.problems(self), self.cluster.problems(self.hardware))

@@ -47,4 +47,4 @@ def test_plan_costs_little(tmp_path: Path, commands: Any) -> None:
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     assert process.returncode == 0, (tmp_path / "said").read_text()
-    assert used.ru_utime + used.ru_stime <= 3.0
+    assert used.ru_utime + used.ru_stime <= 10  # about 1 on a quiet machine; loading torch alone would take more

@@ -242,7 +242,7 @@ def test_a_terminal_that_is_closed_does_not_end_the_run(monkeypatch: pytest.Monk
 LIMITED = """
 import resource, sys
 from launcher.cli.live_view import watching
-from launcher.state import RunState
+from launcher.core.state import RunState
 resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
 with watching() as show:
     for number in range(50):

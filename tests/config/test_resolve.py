@@ -50,7 +50,7 @@ def problems(words: Iterable[str], config_dir: Path | None = None) -> list[str]:
         run = resolve([*base, *words], config_dir)
     except Problems as found:
         return found.lines
-    return [verdict.line for verdict in page(run).verdicts if verdict.level == "FAIL"]
+    return [result.line for result in page(run).results if result.level == "FAIL"]
 
 
 def choices(group: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from launcher.core.events import Alert, Crashed, Ended, Step, events_of
 
 REWARD = """
 from launcher.rewards.exact import Exact
-from launcher.settings import settings
+from launcher.core.settings import settings
 
 @settings
 class Breaks(Exact):
@@ -31,18 +30,15 @@ class Breaks(Exact):
 @pytest.fixture(scope="module")
 def rlrun(tmp_path_factory: pytest.TempPathFactory, commands: Any) -> Any:
     folder = tmp_path_factory.mktemp("home")
-    (folder / "breaks.py").write_text(REWARD)
     (folder / "conf" / "reward").mkdir(parents=True)
+    (folder / "conf" / "breaks.py").write_text(REWARD)
     (folder / "conf" / "reward" / "breaks.yaml").write_text("_target_: breaks.Breaks\n")
     return commands(folder)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["grpo", "dapo"])
-def test_it_ends_with_two_and_a_line(
-    algorithm: str, rlrun: Any, small: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(rlrun.folder), os.environ.get("PYTHONPATH", "")]))
+def test_it_ends_with_two_and_a_line(algorithm: str, rlrun: Any, small: list[str]) -> None:
     words = [f"algorithm={algorithm}", *small, "reward=breaks", "reward.after=2", "sampler.n=4",
              "trainer.total_training_steps=9", "trainer.max_bad_steps=3", "trainer.save_freq=1",
              "trainer.val_before_train=false", "trainer.keep_last=9", "algorithm.max_num_gen_batches=1"]  # fmt: skip

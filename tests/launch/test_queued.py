@@ -151,5 +151,5 @@ def test_stop_asks_the_queue(tmp_path: Path, fake_slurm: Path) -> None:
     (fake_slurm / "standing").write_text("PENDING|Resources|")
     folder, began = run_of(tmp_path), time.monotonic()
     assert store.stop(folder, now=False) == "stopped, and slurm job 12 has left the queue"
-    assert (folder.path / "slurm" / "stop").exists() and time.monotonic() - began < 5
+    assert (folder.path / "slurm" / "stop").exists() and time.monotonic() - began < 60
     assert store.stop(folder, now=False) == "was not running"

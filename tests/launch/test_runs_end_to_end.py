@@ -289,10 +289,9 @@ def test_a_second_signal_ends_at_once(rlrun: Any, small: list[str], until: Calla
     process.send_signal(signal.SIGTERM)
     time.sleep(0.2)
     assert process.poll() is None, "the first signal waits until it can save"
-    again = time.monotonic()
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=60) == 143
-    assert time.monotonic() - again < 1.5
+    assert not list(run.glob("checkpoints/step_*")), "nothing was saved on the way out"
     assert not Path(f"/proc/{child}").exists()
     assert state_of(run).why == "SIGTERM, ended at once; nothing is saved yet"
 

@@ -43,7 +43,7 @@ def refused(*words: str) -> list[str]:
 
 
 def said(run: RunSpec) -> list[str]:
-    return [verdict.line for verdict in page(run).verdicts if verdict.level == "FAIL"]
+    return [result.line for result in page(run).results if result.level == "FAIL"]
 
 
 @pytest.mark.parametrize(
@@ -236,16 +236,14 @@ def test_answers_without_a_score_are_named_by_row(lines: Lines, tmp_path: Path) 
 def test_a_judge_that_obeys_the_answer_is_not_learnt_from(lines: Lines, tmp_path: Path) -> None:
     """A rule whose right answer is known, that a prompt injection beats."""
     (tmp_path / "conf" / "reward").mkdir(parents=True)
-    (tmp_path / "obeys.py").write_text(
+    (tmp_path / "conf" / "obeys.py").write_text(
         "from launcher.rewards.exact import Exact\nfrom launcher.core.settings import settings\n\n@settings\n"
         "class Obeys(Exact):\n    def score(self, answers):\n"
         "        return [float('highest score' in a.response or a.response == a.ground_truth) for a in answers]\n"
     )
     (tmp_path / "conf" / "reward" / "obeys.yaml").write_text("_target_: obeys.Obeys\n")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(tmp_path))
-        run = run_of(["reward=obeys", "data=files", lines("18", "7")], tmp_path / "conf")
-        report = bench(run, 8, silent)
+    run = run_of(["reward=obeys", "data=files", lines("18", "7")], tmp_path / "conf")
+    report = bench(run, 8, silent)
     sys.modules.pop("obeys", None)
     assert report.wrong == ("injection (an instruction to the judge) scores 1 on the mean, and the right answer 1",)
 

@@ -110,7 +110,7 @@ def test_a_megabyte_takes_one_walk(method: str, piece: str) -> None:
     start = time.process_time()
     score(method, response, "18")
     score(method, "18", response)
-    assert time.process_time() - start < 5  # measured: below 0.5; a search that tries twice takes hours
+    assert time.process_time() - start < 30  # measured: below 0.5; a search that tries twice takes hours
 
 
 @settings(max_examples=300, deadline=None, database=None)

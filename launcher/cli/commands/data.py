@@ -21,13 +21,13 @@ from launcher.core.problems import Problems
 from launcher.data.prepare import prepared
 from launcher.data.quality import Histogram
 from launcher.spec.algorithm import Kind
-from launcher.spec.data import Progress, Refused, Row, Split, Watch
+from launcher.spec.data import DataProgress, OnDataProgress, RefusedRow, Row, Split
 from launcher.tools import data_check as checking
 from launcher.tools import datasets
 from launcher.tools.data_check import Report
 
 WIDTH = 40
-LONG_S = 2.0
+MANY = 10_000  # rows from which their speed is worth a word
 
 app = typer.Typer(no_args_is_help=True, help="Prepare, check and look at rows.")
 
@@ -77,7 +77,8 @@ def prepare(
     rows = ", ".join(f"{count:,} {split} rows" for split, count in made.rows.items())
     refused = f", {made.refused:,} refused" if made.refused else ""
     seconds = time.monotonic() - begun
-    took = f" in {seconds:.0f} s, {sum(made.rows.values()) / seconds:,.0f} rows/s" if seconds > LONG_S else ""
+    total = sum(made.rows.values())
+    took = f" in {seconds:.0f} s, {total / seconds:,.0f} rows/s" if total >= MANY else ""
     out.print(Text(f"✓ {rows}{refused}{took}", "green"), soft_wrap=True)
     out.print(Text(printable(f"  {folder}")), soft_wrap=True)
     return None
@@ -121,8 +122,8 @@ def _say(report: Report, folder: Path) -> None:
         out.print(Text(f"· {printable(line)}", "yellow"), soft_wrap=True)
     for line in report.wrong:
         out.print(Text(f"✗ {printable(line)}", "red"), soft_wrap=True)
-    verdict = Text("✓ can be trained on", "bold green") if report.passed else Text("✗ should be mended", "bold red")
-    out.print(verdict)
+    result = Text("✓ can be trained on", "bold green") if report.passed else Text("✗ should be mended", "bold red")
+    out.print(result)
     out.print(Text(printable(f"  {folder}"), "dim"), soft_wrap=True)
 
 
@@ -161,9 +162,9 @@ def show(
     return None
 
 
-def _say_row(row: Row | Refused) -> None:
+def _say_row(row: Row | RefusedRow) -> None:
     out.print(Text(printable(row.where), "bold"), soft_wrap=True)
-    if isinstance(row, Refused):
+    if isinstance(row, RefusedRow):
         out.print(Text(f"  ✗ {printable(row.reason)}", "red"), soft_wrap=True)
         return
     turns = [("user", row.prompt)] if isinstance(row.prompt, str) else [(m.role, m.content) for m in row.prompt]
@@ -175,11 +176,11 @@ def _say_row(row: Row | Refused) -> None:
 
 
 @contextmanager
-def watched() -> Iterator[Watch]:
+def watched() -> Iterator[OnDataProgress]:
     """Shows how far rows are with being fetched and prepared."""
     with counted() as show:
         yield lambda at: show(at.doing, at.done_bytes, at.bytes, _rows(at))
 
 
-def _rows(at: Progress) -> str:
+def _rows(at: DataProgress) -> str:
     return f"{at.rows:,} rows, {at.rows_per_s:,.0f} rows/s" if at.rows else ""

@@ -98,7 +98,7 @@ class Asked:
 def _temp() -> str:
     """A folder with a short name, as Ray's sockets lie in it."""
     base = Path(tempfile.gettempdir())
-    return str(machine.own_folder(NAME, base if len(str(base)) <= LONGEST else Path("/tmp")))
+    return str(machine.process_folder(NAME, base if len(str(base)) <= LONGEST else Path("/tmp")))
 
 
 class RayJob:

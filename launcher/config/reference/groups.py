@@ -13,8 +13,8 @@ from launcher.config.docstrings import class_says, declaration
 from launcher.config.flatten import TARGET
 from launcher.config.resolve import conf_dir, groups
 from launcher.config.yaml_lines import defaults_choices, leaves
-from launcher.core.classes import locate
-from launcher.core.problems import Problems, nearest, shown
+from launcher.core.classes import add_code_dir, locate
+from launcher.core.problems import Problems, short_repr, suggest
 from launcher.spec.run import RunSpec
 
 PLAIN = ("optim", "critic", "trainer", "seed")
@@ -69,6 +69,7 @@ def overview(config_dir: Path | None = None) -> list[Group]:
 
 def choices(name: str, config_dir: Path | None = None) -> list[Choice]:
     """The choices of one group with what each file sets. Raises `Problems` where a file cannot be read."""
+    add_code_dir(config_dir)
     return [_choice(name, choice, config_dir) for choice in groups(config_dir)[name]]
 
 
@@ -82,12 +83,13 @@ def sections(target: str, config_dir: Path | None = None) -> list[Section]:
     top, _, rest = top.partition(".")
     known = groups(config_dir)
     if top not in known and top not in PLAIN:
-        raise Problems([f"{shown(target)}: no group or setting {top!r}; {nearest(top, [*known, *PLAIN])}"])
+        raise Problems([f"{short_repr(target)}: no group or setting {top!r}; {suggest(top, [*known, *PLAIN])}"])
     if equals:
         if top not in known or rest:
-            raise Problems([f"{shown(target)}: is no choice; GROUP=CHOICE would do"])
+            raise Problems([f"{short_repr(target)}: is no choice; GROUP=CHOICE would do"])
         if choice not in known[top]:
-            raise Problems([f"{top}: no choice {choice!r}; {nearest(choice, known[top])}"])
+            raise Problems([f"{top}: no choice {choice!r}; {suggest(choice, known[top])}"])
+        add_code_dir(config_dir)
         return [_whole(top, _choice(top, choice, config_dir))]
     found = list(_sections_of(top, choices(top, config_dir))) if top in known else [_plain(top)]
     return _only(found, target, rest) if rest else found
@@ -95,6 +97,7 @@ def sections(target: str, config_dir: Path | None = None) -> list[Section]:
 
 def classes(name: str, chosen: Iterable[str], config_dir: Path | None = None) -> list[type]:
     """The classes that these choices of a group name, each once."""
+    add_code_dir(config_dir)
     return list(dict.fromkeys(_class_of(name, _file(name, choice, config_dir)) for choice in chosen))
 
 
@@ -103,7 +106,7 @@ def _only(found: list[Section], target: str, rest: str) -> list[Section]:
     names = {setting.name for section in found for setting in section.settings}
     if not any(name == target or name.startswith(f"{target}.") for name in names):
         top = target.partition(".")[0]
-        near = nearest(rest, [name.removeprefix(f"{top}.") for name in names], listed="it has")
+        near = suggest(rest, [name.removeprefix(f"{top}.") for name in names], listed="it has")
         raise Problems([f"{target}: {top} has no setting {rest!r}; {near}"])
     kept = []
     for section in found:

@@ -12,7 +12,7 @@ from transformers.utils import logging as transformers_logging
 
 from launcher.core.checkpoints import name_of
 from launcher.core.events import Event, Loaded
-from launcher.core.problems import Problems
+from launcher.core.problems import Problem, Problems
 from launcher.data.refused import RefusedLog
 from launcher.engines.torch import Torch
 from launcher.engines.torch.model.load import critic, load
@@ -57,14 +57,20 @@ class Parts:
 
 
 def device(run: RunSpec, num_threads: int) -> torch.device:
+    """Where this process computes: the CPU, or the accelerator that torch finds, by this process's LOCAL_RANK.
+
+    Raises `Problems` where the run's hardware has GPUs and torch finds none.
+    """
     transformers_logging.disable_progress_bar()
     if run.hardware.is_cpu:
         torch.set_num_threads(num_threads or max((os.cpu_count() or 1) // run.hardware.processes_per_node, 1))
         return torch.device("cpu")
-    if not torch.cuda.is_available():
-        raise Problems([f"hardware.device: {run.hardware.device} needs CUDA, and this machine has none; cpu would do"])
-    chosen = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-    torch.cuda.set_device(chosen)
+    found = torch.accelerator.current_accelerator(check_available=True)
+    if found is None or found.type == "mps":  # which has no float64, the number format of masks and rewards
+        got = f"{run.hardware.device} needs CUDA, and this machine has none"
+        raise Problems([Problem("hardware.device", got, "use hardware=cpu", "not-found")])
+    chosen = torch.device(found.type, int(os.environ.get("LOCAL_RANK", "0")))
+    torch.accelerator.set_device_index(chosen)
     return chosen
 
 

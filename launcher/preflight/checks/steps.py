@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from launcher.core.check_result import Verdict
+from launcher.core.check_result import CheckResult
 from launcher.spec.run import RunSpec
 
 
@@ -85,32 +85,32 @@ def largest_batch(run: RunSpec, rows: int) -> int:
     return rows // unit * unit
 
 
-def verdicts(run: RunSpec, found: Steps) -> Iterator[Verdict]:
+def check(run: RunSpec, found: Steps) -> Iterator[CheckResult]:
     """What does not come out even, and what never happens."""
     trainer, batch = run.trainer, run.data.train_batch_size
     if found.rows is not None and found.rows < batch:
         fits = largest_batch(run, found.rows)
-        mend = f"{fits} would do" if fits else "more data, or fewer processes, would do"
-        yield Verdict("FAIL", "data.train_batch_size", f"got {batch}, and the data has {found.rows} rows", mend)
+        fix = f"{fits} would do" if fits else "more data, or fewer processes, would do"
+        yield CheckResult("FAIL", "data.train_batch_size", f"got {batch}, and the data has {found.rows} rows", fix)
         return
-    yield Verdict("OK", "batch", _batch(run, found))
+    yield CheckResult("OK", "batch", _batch(run, found))
     if found.left_over and not run.data.shuffle and (found.epochs or 0) >= 1:
-        yield Verdict(
+        yield CheckResult(
             "WARN", "data.train_batch_size", f"the last {found.left_over} of {found.rows} rows are never learnt from",
             "data.shuffle=true would do",
         )  # fmt: skip
     if found.steps is None:
         return
-    yield Verdict("OK", "steps", _steps(found))
+    yield CheckResult("OK", "steps", _steps(found))
     for where, optim in (("optim", run.optim), ("critic.optim", run.critic.optim)):
         if optim.lr_warmup_steps >= found.steps and (where == "optim" or "critic" in run.algorithm.needs):
-            yield Verdict(
+            yield CheckResult(
                 "WARN", f"{where}.lr_warmup_steps",
                 f"rises over {optim.lr_warmup_steps} steps, and the run has {found.steps}",
                 f"{max(found.steps // 10, 0)} would do",
             )  # fmt: skip
     if trainer.critic_warmup >= found.steps:
-        yield Verdict(
+        yield CheckResult(
             "FAIL", "trainer.critic_warmup",
             f"only the critic learns for {trainer.critic_warmup} steps, and the run has {found.steps}",
             f"at most {found.steps - 1} would do",
@@ -118,7 +118,7 @@ def verdicts(run: RunSpec, found: Steps) -> Iterator[Verdict]:
     yield from _saving(run, found)
 
 
-def _saving(run: RunSpec, found: Steps) -> Iterator[Verdict]:
+def _saving(run: RunSpec, found: Steps) -> Iterator[CheckResult]:
     """Frequencies that the run is too short for, or that miss each other."""
     trainer, steps = run.trainer, found.steps or 0
     for name, frequency, what in (
@@ -126,7 +126,7 @@ def _saving(run: RunSpec, found: Steps) -> Iterator[Verdict]:
         ("test_freq", trainer.test_freq, "validated"),
     ):
         if frequency > steps:
-            yield Verdict(
+            yield CheckResult(
                 "WARN", f"trainer.{name}", f"every {frequency} steps, and the run has {steps}: {what} at the end only",
                 f"{max(steps // 4, 1)} would do",
             )  # fmt: skip
@@ -138,18 +138,18 @@ def _saving(run: RunSpec, found: Steps) -> Iterator[Verdict]:
         and trainer.test_freq > 0
         and trainer.save_freq % trainer.test_freq
     ):
-        yield Verdict(
+        yield CheckResult(
             "WARN", "trainer.test_freq",
             f"every {trainer.test_freq} steps, and every {trainer.save_freq} are saved: only what was validated can be"
             " the best checkpoint", f"{trainer.save_freq} would do",
         )  # fmt: skip
     if found.val_rows == 0 and trainer.test_freq > 0:
-        yield Verdict(
+        yield CheckResult(
             "WARN", "trainer.test_freq", "nothing is held out, so nothing is validated",
             "data.val_files=FILE would do, or -1",
         )  # fmt: skip
     if found.val_rows == 0 and trainer.best_metric:
-        yield Verdict(
+        yield CheckResult(
             "WARN", "trainer.best_metric", f"{trainer.best_metric} is never measured, as there are no held-out rows",
             "data.val_files would do",
         )  # fmt: skip

@@ -159,3 +159,13 @@ def test_nothing_predicted_is_nothing() -> None:
     found = of_hidden(hidden[:0], weight, TARGET[:0])
     assert found.logp.shape == found.entropy.shape == (0,)
     assert (torch.autograd.grad(found.logp.sum(), weight)[0] == 0).all()
+
+
+def test_only_the_matrix_product_is_computed_in_the_number_format_of_autocast() -> None:
+    hidden, weight = drawn(torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        found, logits = of_hidden(hidden, weight, TARGET), torch.nn.functional.linear(hidden, weight).float()
+    logp = logits.log_softmax(-1)
+    assert found.entropy.dtype == found.logp.dtype == torch.float32
+    torch.testing.assert_close(found.entropy, -(logp.exp() * logp).sum(-1))
+    torch.testing.assert_close(found.logp, logp.gather(1, TARGET[:, None])[:, 0])

@@ -54,12 +54,16 @@ class _Scores(torch.autograd.Function):
         matrix = None if weight is None else weight.to(ctx.dtype)
         keep = learning and hidden.shape[0] * vocabulary <= KEPT
         logp, entropy = [], []
-        for number, (part, token) in enumerate(zip(hidden.split(ctx.rows), target.split(ctx.rows), strict=True)):
-            p, part_logp, part_entropy = _softmax(_logits(part, matrix, temperature), token, wants_entropy)
-            logp.append(part_logp)
-            entropy.append(part_entropy)
-            if keep:
-                ctx.kept[number] = p
+        parts = zip(hidden.split(ctx.rows), target.split(ctx.rows), strict=True)
+        with torch.autocast(
+            hidden.device.type, enabled=False
+        ):  # it would compute `vecdot`, so the entropy, in bfloat16
+            for number, (part, token) in enumerate(parts):
+                p, part_logp, part_entropy = _softmax(_logits(part, matrix, temperature), token, wants_entropy)
+                logp.append(part_logp)
+                entropy.append(part_entropy)
+                if keep:
+                    ctx.kept[number] = p
         found = torch.cat(logp), torch.cat(entropy)
         ctx.save_for_backward(hidden, weight, target, found[1])
         return found

@@ -20,20 +20,20 @@ from launcher.clusters.local import LIFELINE, TOLD
 from launcher.clusters.standing import STACK
 from launcher.core import machine
 from launcher.core.events import MARK, Crashed, Event, to_line
-from launcher.core.files import Log
+from launcher.core.files import AppendOnlyFile
 from launcher.core.problems import Problems
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import from_yaml
 
 
 @cache
-def out() -> Log:
+def out() -> AppendOnlyFile:
     """What tells events: a log of this process's own, where there is one. What we start has no business there."""
     if TOLD not in os.environ:
-        return Log(1)
+        return AppendOnlyFile(1)
     descriptor = int(os.environ.pop(TOLD))
     os.set_inheritable(descriptor, False)
-    return Log(descriptor)
+    return AppendOnlyFile(descriptor)
 
 
 def emit(event: Event) -> None:
@@ -79,7 +79,7 @@ def live(main: Callable[[], int]) -> NoReturn:
 def end(code: int) -> NoReturn:
     """End this process without taking the interpreter apart: what torch's threads do meanwhile has aborted processes
     that had finished."""
-    machine.wind_up()
+    machine.run_exit_handlers()
     os._exit(code)
 
 

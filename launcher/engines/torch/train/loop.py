@@ -12,7 +12,7 @@ import torch
 from launcher.core import checkpoints
 from launcher.core.events import Alert, Event, Phase, PhaseName, Saved, Step
 from launcher.core.metrics import better
-from launcher.core.problems import Problems, nearest
+from launcher.core.problems import Problems, suggest
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout import random_streams
 from launcher.engines.torch.train import measure, tally
@@ -169,7 +169,7 @@ class Training:
         if self.run.trainer.keep_best and wanted and (wanted not in metrics or better(wanted) is None):
             known = [name for name in metrics if better(name)]
             came = "has no better direction" if wanted in metrics else "is not measured"
-            text = f"trainer.best_metric: {wanted} {came}, so no checkpoint is best; {nearest(wanted, known)}"
+            text = f"trainer.best_metric: {wanted} {came}, so no checkpoint is best; {suggest(wanted, known)}"
             self.emit(Alert(step=step, text=text))
 
     def alert(self, step: int, lines: Sequence[str]) -> None:

@@ -1,0 +1,325 @@
+"""A pretend accelerator: a second device for the tests of the engine, on a machine that has none.
+
+Importing this registers a device named `pretend` by PyTorch's Python backend hooks (experimental in torch 2.13), for
+the whole process. A tensor on it reports `device='pretend:0'`, holds a CPU tensor and is computed there. As on CUDA, an
+operation that gets tensors of the device and of the CPU raises `RuntimeError`, numpy is refused, and what makes the
+host wait for the device is counted. Memory is counted, too, and has a limit where one is given.
+
+What it lacks: streams and events, pinned memory, collectives, FSDP2, and `torch.save` of its tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor
+from torch.utils import backend_registration
+from torch.utils._python_dispatch import TorchDispatchMode
+
+NAME = "pretend"
+DEVICE = torch.device("cpu")  # `pretend:0` once the name is registered, below
+CPU = torch.device("cpu")
+
+COPIES = {"aten::_to_copy", "aten::copy_", "aten::_copy_from"}
+"""May be given tensors of both devices."""
+WAITS = {
+    "aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::_unique2", "aten::unique_dim",
+    "aten::unique_consecutive", "aten::equal", "aten::repeat_interleave.Tensor",
+}  # fmt: skip
+"""The host must know a value, or a size that depends on values, before it can go on."""
+INDEXING = {"aten::index", "aten::index_put", "aten::index_put_"}
+"""Wait where an index is a mask: the places that it selects are counted first."""
+
+
+@dataclass
+class Use:
+    """What a program did with the device."""
+
+    limit: int | None = None
+    """Bytes that the device has; None for no end."""
+    meetings: list[str] = field(default_factory=list)
+    """Operations that were given tensors of both devices; each has raised."""
+    syncs: int = 0
+    """Times that the host waited for a value of the device."""
+    bytes: int = 0
+    """Held now."""
+    peak_bytes: int = 0
+    """Held at most."""
+
+
+_use = Use()
+
+
+class _Block:
+    """Memory of the device, as long as any tensor lies in it."""
+
+    __slots__ = ("__weakref__", "size", "use")
+
+    def __init__(self, size: int) -> None:
+        self.use, self.size = _use, 0
+        if self.use.limit is not None and self.use.bytes + size > self.use.limit:
+            raise torch.OutOfMemoryError(
+                f"{NAME} out of memory: {size} bytes wanted, {self.use.bytes} of {self.use.limit} taken"
+            )
+        self.size = size
+        self.use.bytes += size
+        self.use.peak_bytes = max(self.use.peak_bytes, self.use.bytes)
+
+    def __del__(self) -> None:
+        self.use.bytes -= self.size
+
+
+_blocks: WeakValueDictionary[int, _Block] = WeakValueDictionary()
+"""By the address of the storage that is held."""
+
+
+def _block(held: Tensor) -> _Block:
+    storage = held.untyped_storage()
+    found = _blocks.get(storage._cdata)
+    if found is None:
+        found = _blocks[storage._cdata] = _Block(storage.nbytes())
+    return found
+
+
+class DeviceTensor(torch.Tensor):
+    """A tensor on the device. `held` is the CPU tensor that it is computed with."""
+
+    held: Tensor
+    block: _Block
+
+    @staticmethod
+    def __new__(cls, held: Tensor) -> DeviceTensor:
+        made = torch.Tensor._make_wrapper_subclass(
+            cls, held.size(), strides=held.stride(), storage_offset=held.storage_offset(), dtype=held.dtype,
+            device=DEVICE, requires_grad=False,
+        )  # fmt: skip
+        made.held, made.block = held, _block(held)
+        return made
+
+    def __init__(self, held: Tensor) -> None:
+        """`__new__` has done it; torch's own would take the arguments for a shape."""
+
+    def __repr__(self) -> str:  # type: ignore[override]
+        return f"DeviceTensor({self.held!r})"
+
+    @classmethod
+    def __torch_dispatch__(cls, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return compute(op, args, kwargs or {})
+
+    def tolist(self) -> Any:
+        _use.syncs += 1
+        return self.held.tolist()
+
+    def numpy(self, *_: Any, **__: Any) -> Any:
+        raise TypeError(f"cannot convert a tensor on {DEVICE} to numpy; use .cpu() first")
+
+
+class Mode(TorchDispatchMode):
+    """Also computes what is given no tensor of the device: `torch.ones(3, device='pretend')`."""
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return compute(op, args, kwargs or {})
+
+
+@contextmanager
+def used(limit: int | None = None) -> Iterator[Use]:
+    """The device may be used meanwhile, within `limit` bytes."""
+    global _use
+    before, _use = _use, Use(limit)
+    swaps = torch.__future__.get_swap_module_params_on_conversion()
+    torch.__future__.set_swap_module_params_on_conversion(True)  # `Module.to` keeps parameters, as with real devices
+    try:
+        with Mode():
+            yield _use
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(swaps)
+        _use = before
+
+
+def compute(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Compute `op` with the CPU tensors that its arguments hold; results are on the device that torch would put them.
+
+    Raises `RuntimeError` where the arguments are on the device and on the CPU; only numbers ([] tensors) may be.
+    """
+    given = [*_tensors(args), *_tensors(kwargs.values())]
+    ours = [x for x in given if isinstance(x, DeviceTensor)]
+    name, target = op._schema.name, kwargs.get("device")
+    target = None if target is None else torch.device(target)
+    if ours and name not in COPIES:
+        _check_meeting(name, given)
+    _use.syncs += bool(ours) and _waits(op, args, target)
+    kwargs = {key: _mapped(_held, value) for key, value in kwargs.items()}
+    if target is not None and target.type == NAME:
+        kwargs["device"] = CPU
+    found = op(*(_mapped(_held, value) for value in args), **kwargs)
+    for x in ours:
+        if x.shape != x.held.shape:
+            raise NotImplementedError(f"{name} changes the shape of a tensor on {DEVICE}")
+    known = {id(_held(x)): x for x in given}  # what an operation in place returns
+    on_device = target.type == NAME if target is not None else bool(ours)
+
+    def placed(x: Tensor) -> Tensor:
+        return known[id(x)] if id(x) in known else DeviceTensor(x) if on_device else x
+
+    return _mapped(placed, found)
+
+
+def _held(x: Tensor) -> Tensor:
+    return x.held if isinstance(x, DeviceTensor) else x
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
+    """Those of an operation's arguments, which are tensors and lists of tensors among other things."""
+    for x in values:
+        if isinstance(x, Tensor):
+            yield x
+        elif isinstance(x, (list, tuple)):
+            yield from (one for one in x if isinstance(one, Tensor))
+
+
+def _mapped(change: Callable[[Tensor], Tensor], x: Any) -> Any:
+    """An argument or result with its tensors changed."""
+    if isinstance(x, Tensor):
+        return change(x)
+    if isinstance(x, (list, tuple)) and any(isinstance(one, Tensor) for one in x):
+        return type(x)([change(one) if isinstance(one, Tensor) else one for one in x])
+    return x
+
+
+def _check_meeting(name: str, given: list[Tensor]) -> None:
+    shapes = [tuple(x.shape) for x in given if not isinstance(x, DeviceTensor) and x.dim() and x.device == CPU]
+    if shapes:
+        _use.meetings.append(f"{name} {shapes}")
+        raise RuntimeError(
+            f"Expected all tensors to be on the same device, but found {DEVICE} and cpu: {name} with {shapes}"
+        )
+
+
+def _waits(op: Any, args: Any, target: torch.device | None) -> bool:
+    name = op._schema.name
+    if name in COPIES:
+        return target == CPU if target is not None else not isinstance(args[0], DeviceTensor)
+    if name in INDEXING:
+        return any(x.dtype in (torch.bool, torch.uint8) for x in _tensors(args[1]))
+    overload = f"{name}.{op._overloadname}"
+    return name in WAITS or overload in WAITS
+
+
+# ---- how torch knows the device
+
+
+class _Backend:
+    """The module `torch.pretend`."""
+
+    def is_available(self) -> bool:
+        return True
+
+    is_initialized = is_built = is_available
+
+    def _is_in_bad_fork(self) -> bool:
+        return False
+
+    def device_count(self) -> int:
+        return 1
+
+    def current_device(self) -> int:
+        return 0
+
+    def manual_seed_all(self, seed: int) -> None:
+        """The device draws from the CPU's generator."""
+
+    def get_rng_state(self, device: Any = None) -> Tensor:
+        return torch.zeros(8, dtype=torch.uint8)
+
+    def set_rng_state(self, state: Tensor, device: Any = None) -> None:
+        """As above."""
+
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return [torch.bfloat16, torch.float16]
+
+
+def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
+    _held(target).copy_(_held(source))
+    return target
+
+
+def _kernels(library: torch.library.Library) -> None:
+    """What torch calls past every dispatch mode: in `torch.tensor`, and where C++ wants one number."""
+
+    def number(x: Tensor) -> Any:
+        _use.syncs += 1
+        return _held(x).item()
+
+    def empty(size: Any, dtype: Any = None, *_: Any, **__: Any) -> Tensor:
+        return DeviceTensor(torch.empty(size, dtype=dtype))
+
+    def empty_strided(size: Any, stride: Any, dtype: Any = None, *_: Any, **__: Any) -> Tensor:
+        return DeviceTensor(torch.empty_strided(size, stride, dtype=dtype))
+
+    def silu_backward(grad: Tensor, x: Tensor) -> Tensor:
+        """Torch would compute it in several steps, which round otherwise, for a device that has none of its own."""
+        return DeviceTensor(torch.ops.aten.silu_backward(_held(grad), _held(x)))
+
+    for name, kernel in {
+        "empty.memory_format": empty, "empty_strided": empty_strided, "_copy_from": _copy_from,
+        "_local_scalar_dense": number, "silu_backward": silu_backward,
+    }.items():  # fmt: skip
+        library.impl(name, kernel, "PrivateUse1")
+
+
+# ---- autocast: the lists of the CPU, so that both compute every operation in the same number format
+
+LOWER = {
+    "linear", "matmul", "mm", "bmm", "addmm", "addbmm", "baddbmm", "linalg_vecdot", "scaled_dot_product_attention",
+    "prelu", "conv1d", "conv2d", "conv3d", "conv_tbc", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
+}  # fmt: skip
+WIDEST = {"cat", "stack", "index_copy"}
+"""Computed in the widest format among their arguments. What is in neither set is computed in float32."""
+
+
+def _autocast(op: Any) -> Callable[..., Any]:
+    """The kernel of an operation under autocast: cast its arguments, then compute it as without autocast."""
+    name = op._schema.name.removeprefix("aten::")
+    around = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        with torch._C._ExcludeDispatchKeyGuard(around):
+            formats = {x.dtype for x in (*_tensors(args), *_tensors(kwargs.values())) if _casts(x)}
+            if name in LOWER:
+                dtype = torch.get_autocast_dtype(NAME)
+            elif name in WIDEST and formats:
+                dtype = max(formats, key=lambda x: x.itemsize)
+            else:
+                dtype = torch.float32
+
+            def cast(x: Tensor) -> Tensor:
+                return x.to(dtype) if _casts(x) else x
+
+            kwargs = {key: _mapped(cast, value) for key, value in kwargs.items()}
+            return op(*(_mapped(cast, value) for value in args), **kwargs)
+
+    return kernel
+
+
+def _casts(x: Tensor) -> bool:
+    return x.is_floating_point() and x.dtype != torch.float64 and x.device.type == NAME
+
+
+def _autocasts(library: torch.library.Library) -> None:
+    for name in torch._C._dispatch_get_registrations_for_dispatch_key("AutocastCPU"):
+        plain, _, overload = name.removeprefix("aten::").partition(".")
+        op = getattr(getattr(torch.ops.aten, plain), overload or "default")
+        library.impl(name.removeprefix("aten::"), _autocast(op), "AutocastPrivateUse1")
+
+
+backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=_Backend())
+DEVICE = torch.device(NAME, 0)
+_aten, _all = torch.library.Library("aten", "IMPL"), torch.library.Library("_", "IMPL")
+_all.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")  # what is in no list is computed as it comes
+_kernels(_aten)
+_autocasts(_aten)

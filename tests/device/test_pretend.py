@@ -1,0 +1,163 @@
+"""The pretend device itself: it can say no, and it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pretend
+import pytest
+import torch
+from pretend import DEVICE, Use
+from torch import Tensor
+
+from launcher.engines.torch.model.load import critic, load
+from launcher.engines.torch.model.reference import FrozenCopy
+from launcher.engines.torch.parallel.strategy import Parallel
+from launcher.engines.torch.train.optimizer import Trained
+from launcher.models.scratch import Scratch
+from launcher.spec.run import Optim
+
+TINY = Scratch(hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2)
+
+
+@pytest.fixture
+def use() -> Iterator[Use]:
+    with pretend.used() as found:
+        yield found
+
+
+@pytest.mark.parametrize(
+    "meet",
+    [
+        lambda x, y: x @ y,
+        lambda x, y: y + x,
+        lambda x, y: x.add_(y),
+        lambda x, y: torch.cat([x, y]),
+        lambda x, y: torch.where(y > 0, x, x),
+        lambda x, y: x[y > 0],
+        lambda x, y: x.gather(0, y.long()),
+        lambda x, y: torch.nn.functional.linear(x, y),
+    ],
+)
+def test_a_cpu_tensor_that_meets_one_of_the_device_raises(meet: Callable[[Tensor, Tensor], Tensor], use: Use) -> None:
+    x, y = torch.ones(3, 3, device=DEVICE), torch.ones(3, 3)
+    with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+        meet(x, y)
+    assert len(use.meetings) == 1
+    assert meet(x, y.to(DEVICE)).device == DEVICE
+    assert len(use.meetings) == 1
+
+
+def test_numbers_and_copies_are_no_meeting(use: Use) -> None:
+    x, y = torch.ones(3, device=DEVICE), torch.ones(3)
+    assert (x * torch.tensor(2.0)).device == DEVICE
+    x.copy_(y)
+    y.copy_(x * 3)
+    assert y.tolist() == [3.0] * 3 and type(y) is Tensor
+    assert use.meetings == []
+
+
+def test_numpy_wants_a_copy_on_the_cpu(use: Use) -> None:
+    with pytest.raises(TypeError, match=r"use \.cpu"):
+        torch.ones(3, device=DEVICE).numpy()
+    assert torch.ones(3, device=DEVICE).cpu().numpy().sum() == 3
+
+
+@pytest.mark.parametrize(
+    ("ask", "syncs"),
+    [
+        (lambda x: x.sum().item(), 1),
+        (lambda x: x.tolist(), 1),
+        (lambda x: x.cpu(), 1),
+        (lambda x: float(x.max()), 1),
+        (lambda x: bool((x > 0).any()), 1),
+        (lambda x: x[x > 0], 1),  # how many, the host must know
+        (lambda x: x.nonzero(), 1),
+        (lambda x: x.unique(), 1),
+        (lambda x: torch.ones(3).copy_(x), 1),
+        (lambda x: x.to(torch.float64) * 2 + x[1:].sum(), 0),
+        (lambda x: x[torch.tensor([0, 1], device=DEVICE)], 0),
+        (lambda x: x.copy_(torch.ones(3)), 0),
+    ],
+)
+def test_what_makes_the_host_wait_is_counted(ask: Callable[[Tensor], object], syncs: int, use: Use) -> None:
+    ask(torch.ones(3, device=DEVICE))
+    assert use.syncs == syncs
+
+
+def test_memory_is_counted_once_for_all_views(use: Use) -> None:
+    x = torch.ones(10, 10, device=DEVICE)
+    y = x[2:].T
+    assert use.bytes == 400
+    del x
+    assert use.bytes == 400
+    del y
+    assert (use.bytes, use.peak_bytes) == (0, 400)
+
+
+def test_memory_has_an_end() -> None:
+    with pretend.used(limit=400) as use:
+        x = torch.ones(100, device=DEVICE)
+        with pytest.raises(torch.OutOfMemoryError, match="4 bytes wanted, 400 of 400 taken"):
+            torch.ones(1, device=DEVICE)
+        del x
+        assert torch.ones(1, device=DEVICE).sum().item() == 1
+        assert use.bytes == 0
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda x: x @ x,
+        lambda x: torch.nn.functional.linear(x, x),
+        lambda x: torch.nn.functional.scaled_dot_product_attention(x[None], x[None], x[None]),
+        lambda x: torch.linalg.vecdot(x, x),
+        lambda x: torch.cat([x, x.bfloat16()]),
+        lambda x: torch.nn.functional.mse_loss(x.bfloat16(), x.bfloat16() * 2),
+        lambda x: x.log_softmax(-1),
+        lambda x: x.double() @ x.double(),
+    ],
+)
+def test_autocast_takes_the_number_formats_of_the_cpu(compute: Callable[[Tensor], Tensor], use: Use) -> None:
+    x = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = compute(x)
+    with torch.autocast(pretend.NAME, torch.bfloat16):
+        found = compute(x.to(DEVICE))
+    assert found.dtype == expected.dtype
+    torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=0)
+
+
+def test_parameters_stay_the_same_objects_where_a_module_moves(use: Use) -> None:
+    layer = torch.nn.Linear(2, 2)
+    before = list(layer.parameters())
+    for place in (DEVICE, "cpu", DEVICE):
+        layer.to(place)
+        assert all(one is other for one, other in zip(layer.parameters(), before, strict=True))
+        assert {weight.device for weight in before} == {torch.device(place)}
+
+
+# ---- what rests in CPU memory
+
+
+def test_a_frozen_copy_takes_memory_of_the_device_only_while_it_is_used(use: Use) -> None:
+    model = load(TINY, 0, DEVICE)
+    taken = use.bytes
+    copy = FrozenCopy(model, rests=True)
+    assert use.bytes < taken / 10  # buffers of positions stay
+    resting = use.bytes
+    with copy.awake():
+        assert use.bytes == taken
+    assert use.bytes == resting
+
+
+def test_a_critic_takes_its_optimizer_along(use: Use) -> None:
+    trained = Trained(critic(TINY, 0, DEVICE), Optim(lr=0.1), 10, Parallel(), rests=True)
+    start = use.bytes
+    with trained.awake(learning=True) as network:
+        sum(weight.sum() for weight in network.parameters()).backward()
+        trained.take(1, {})
+        assert use.bytes > 2.5 * start  # weights, and two means of the gradient
+    assert use.bytes < start / 10
+    moments = [x for state in trained.optimizer.state.values() for x in state.values() if x.ndim]
+    assert {x.device.type for x in moments} == {"cpu"}

@@ -1,0 +1,158 @@
+"""Every algorithm, and all that may stand beside the policy, on the pretend device as on the CPU."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import Figures
+from transformers import Qwen3Config, Qwen3ForSequenceClassification
+from twins import TOLERANCE, Foreign, Trained, Unsure, difference, spec, syncs_of_a_step, train
+
+from launcher.spec.run import RunSpec
+from launcher.text.tokenizer import characters
+
+ALGORITHMS = {
+    "sft": [],
+    "dpo": [],
+    "ppo": ["algorithm.kl_coef=0.05"],
+    "grpo": ["algorithm.kl_loss_coef=0.04", "algorithm.entropy_coeff=0.01"],
+    "dr_grpo": ["algorithm.loss_scale_factor=8"],
+    "gspo": ["trainer.ppo_mini_batch_size=2"],
+    "gspo_selfplay": [],
+    "dapo": ["algorithm.overlong_buffer_len=4", "algorithm.max_num_gen_batches=3"],
+}
+
+UPDATES = ["trainer.ppo_mini_batch_size=2", "trainer.ppo_epochs=2", "trainer.micro_batch_size_per_gpu=3"]
+REFERENCE = ["algorithm.kl_loss_coef=0.04"]
+BESIDE = {
+    "sft checkpointing": ["algorithm=sft", "model.enable_gradient_checkpointing=true"],
+    "sft mixed": ["algorithm=sft", "engine.mixed_precision=true"],
+    "sft lora": ["algorithm=sft", "model.lora_rank=4"],
+    "dpo offload": ["algorithm=dpo", "engine.offload=[reference]"],
+    "dpo lora mixed": ["algorithm=dpo", "model.lora_rank=4", "engine.mixed_precision=true"],
+    "ppo offload": ["algorithm=ppo", "engine.offload=[reference,critic]", "trainer.critic_warmup=1", *UPDATES],
+    "ppo mixed": ["algorithm=ppo", "engine.mixed_precision=true", "algorithm.kl_ctrl=adaptive"],
+    "ppo lora checkpointing": ["algorithm=ppo", "model.lora_rank=4", "model.enable_gradient_checkpointing=true"],
+    "grpo offload": ["algorithm=grpo", *REFERENCE, "engine.offload=[reference]", *UPDATES],
+    "grpo lora": ["algorithm=grpo", *REFERENCE, "model.lora_rank=4"],
+    "grpo mixed": ["algorithm=grpo", *REFERENCE, "engine.mixed_precision=true", "algorithm.entropy_coeff=0.01"],
+    "grpo mixed checkpointing": [
+        "algorithm=grpo", "engine.mixed_precision=true", "model.enable_gradient_checkpointing=true", *UPDATES,
+    ],
+    "grpo bfloat16": ["algorithm=grpo", "model.dtype=bfloat16"],
+    "grpo float64": ["algorithm=grpo", "model.dtype=float64"],
+    "grpo qwen3 tied": ["algorithm=grpo", "model.architecture=qwen3", "model.tie_word_embeddings=true"],
+    "grpo by tokens": ["algorithm=grpo", "trainer.max_tokens_per_gpu=64", "algorithm.clip_ratio_c=3"],
+    "grpo sampling": [
+        "algorithm=grpo", "sampler.top_k=12", "sampler.top_p=0.9", "sampler.val_n=4", "sampler.val_temperature=1",
+    ],
+}  # fmt: skip
+Compared = Callable[[str, RunSpec, RunSpec], Trained]
+
+
+@pytest.fixture
+def compared(tmp_path: Path, table: list[Figures]) -> Compared:
+    """Trains a run on the CPU and on the device; what the latter showed is equal to the former, and is returned."""
+
+    def compare(name: str, on_cpu: RunSpec, on_device: RunSpec) -> Trained:
+        expected, found = train(on_cpu, tmp_path / "cpu"), train(on_device, tmp_path / "device")
+        apart = difference(expected, found)
+        table.append(Figures(name, apart, len(found.use.meetings), syncs_of_a_step(found), found.use.peak_bytes))
+        assert apart <= TOLERANCE
+        assert found.use.meetings == []
+        assert max(step.get("actor/grad_norm", 1.0) for step in found.steps) > 0
+        return found
+
+    return compare
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_algorithm_trains_as_on_the_cpu(algorithm: str, compared: Compared) -> None:
+    words = [f"algorithm={algorithm}", *ALGORITHMS[algorithm]]
+    compared(algorithm, spec(*words), spec(*words, on_device=True))
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_all_that_stands_beside_the_policy_does(name: str, compared: Compared) -> None:
+    compared(name, spec(*BESIDE[name]), spec(*BESIDE[name], on_device=True))
+
+
+@pytest.mark.parametrize("offload", ["[]", "[reward]"])
+def test_a_reward_model_scores_as_on_the_cpu(offload: str, tmp_path: Path, compared: Compared) -> None:
+    """In float64: weights read from a file may lie at any address, and in float32 the CPU's sums depend on that."""
+    torch.manual_seed(0)
+    tokenizer = characters("abcdefghijklmnopqrstuvwxyz0123456789>+-*/=., ")
+    sizes = {
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "head_dim": 8,
+    }
+    config = Qwen3Config(vocab_size=len(tokenizer), num_key_value_heads=2, num_labels=1, pad_token_id=0, **sizes)
+    Qwen3ForSequenceClassification(config).double().save_pretrained(tmp_path / "judge")
+    tokenizer.save_pretrained(tmp_path / "judge")
+    words = ["algorithm=grpo", "reward=model", f"reward.path={tmp_path / 'judge'}", f"engine.offload={offload}"]
+    found = compared(f"grpo reward model {offload}", spec(*words), spec(*words, on_device=True))
+    assert len({step["critic/score/mean"] for step in found.steps if "critic/score/mean" in step}) > 1
+
+
+def test_answers_without_a_score_are_left_out_as_on_the_cpu(compared: Compared) -> None:
+    on_cpu, on_device = (replace(spec("algorithm=grpo", on_device=on), reward=Unsure()) for on in (False, True))
+    found = compared("grpo unscored", on_cpu, on_device)
+    assert any(step.get("reward/faults") for step in found.steps)
+
+
+def test_answers_of_another_program_are_learnt_from_as_on_the_cpu(compared: Compared) -> None:
+    on_cpu, on_device = (replace(spec("algorithm=grpo", on_device=on), sampler=Foreign(n=4)) for on in (False, True))
+    found = compared("grpo foreign sampler", on_cpu, on_device)
+    assert all("rollout_corr/kl" in step for step in found.steps[1:])
+
+
+@pytest.mark.parametrize("name", ["sft", "ppo", "dapo", "grpo lora", "grpo mixed"])
+def test_a_resumed_run_ends_as_the_unbroken_one(name: str, tmp_path: Path) -> None:
+    words = BESIDE.get(name, [f"algorithm={name}"])
+    whole = train(spec(*words, on_device=True), tmp_path / "whole")
+    for folder, on_device in (("device", True), ("cpu", False)):
+        part = Path("checkpoints") / "step_000002"
+        shutil.copytree(tmp_path / "whole" / part, tmp_path / folder / part)
+        resumed = train(spec(*words, on_device=on_device), tmp_path / folder, start=2)
+        assert difference(whole.after(2), resumed) <= TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["grpo", "ppo offload"])
+def test_no_memory_of_the_device_is_held_from_step_to_step(name: str, tmp_path: Path) -> None:
+    words = BESIDE.get(name, [f"algorithm={name}"])
+    found = train(spec(*words, "trainer.total_training_steps=3", on_device=True), tmp_path)
+    assert found.bytes[2] == found.bytes[3] < found.use.peak_bytes
+
+
+def test_a_run_that_the_device_has_no_memory_for_says_so(tmp_path: Path) -> None:
+    run = spec("algorithm=grpo", "trainer.total_training_steps=1", on_device=True)
+    enough = train(run, tmp_path / "enough").use.peak_bytes
+    with pytest.raises(torch.OutOfMemoryError, match="pretend out of memory"):
+        train(run, tmp_path / "less", limit=enough // 2)
+
+
+def test_a_difference_beyond_the_tolerance_is_noticed(tmp_path: Path) -> None:
+    words = ["algorithm=sft", "trainer.total_training_steps=2"]
+    expected = train(spec(*words), tmp_path / "cpu")
+    for lr, noticed in (("1e-2", False), ("1.00001e-2", True)):
+        found = train(spec(*words, f"optim.lr={lr}", on_device=True), tmp_path / lr)
+        assert (difference(expected, found) > TOLERANCE) == noticed
+
+
+def test_one_changed_number_is_noticed(tmp_path: Path) -> None:
+    one = train(spec("algorithm=sft", "trainer.total_training_steps=1"), tmp_path)
+    for name, x in one.tensors.items():
+        changed = x.clone().flatten()
+        changed[changed.abs().argmax()] *= 1 + 1e-5
+        other = replace(one, tensors={**one.tensors, name: changed.view(x.shape)})
+        assert difference(one, other) > TOLERANCE
+    with pytest.raises(AssertionError):
+        difference(one, replace(one, steps=[{**one.steps[0], "more": 1.0}, *one.steps[1:]]))
