@@ -16,6 +16,7 @@ from launcher.core.events import (
     Loaded,
     Phase,
     Restarted,
+    Resumed,
     Saved,
     Stalled,
     Started,
@@ -107,6 +108,7 @@ Show = Callable[[RunState, list[Event], list[str]], None]
 
 
 def fold(events: Iterable[Event], state: RunState | None = None) -> RunState:
+    """The state that events make, of which none is undone by another (`events.stitched`)."""
     return reduce(after, events, state or RunState())
 
 
@@ -135,6 +137,8 @@ def after(state: RunState, event: Event) -> RunState:
             return replace(state, why="; ".join(lines))
         case Restarted():
             return replace(state, status="running", restarts=state.restarts + 1, stalled="", usage={})
+        case Resumed():
+            return replace(state, status="running", stalled="", usage={})
         case Stalled(why=why):
             return replace(state, stalled=why)
         case WentOn():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from launcher.core.events import Crashed, Event, WentOn, events_of, to_line
+from launcher.core.events import GOES_BACK, Crashed, Event, LoggedEvent, WentOn, events_of, scan
 from launcher.core.files import AppendOnlyFile
 from launcher.core.state import RunState, Show, after, fold
 from launcher.monitor.console import console_lines
@@ -28,26 +28,38 @@ class Outcome:
 
 
 class Follower:
-    """From events to events.jsonl, console.log and the screen."""
+    """From events to events.jsonl, console.log and the screen. Events get the number of the `attempt` that is set."""
 
-    def __init__(self, folder: Folder, show: Show) -> None:
-        self.show = show
+    def __init__(self, folder: Folder, show: Show, attempt: int) -> None:
+        self.folder, self.show, self.attempt = folder, show, attempt
         self.state = fold(events_of(folder.events))
         self._events, self._console = AppendOnlyFile.open(folder.events), AppendOnlyFile.open(folder.console)
+        self.next_seq = scan(folder.events)[0]
         self.crash: Crashed | None = None
+
+    def begin(self, attempt: int) -> None:
+        """From now on events are of another attempt, which has not crashed."""
+        self.attempt, self.crash = attempt, None
 
     def tell(self, events: list[Event]) -> None:
         """Write events down, then show them."""
         shown: list[str] = []
         for event in events:
-            self._events.append(to_line(event))
-            self.state = after(self.state, event)
+            self._events.append(LoggedEvent(self.next_seq, self.attempt, event).line)
+            self.next_seq += 1
+            self.state = self._after(event)
             shown += console_lines(event, self.state)
             if isinstance(event, Crashed):
                 self.crash = event
         for line in shown:
             self._console.append(line)
         self.show(self.state, events, shown)
+
+    def _after(self, event: Event) -> RunState:
+        """The state once `event` is written down: made anew where it undoes others."""
+        if isinstance(event, GOES_BACK) and not self._events.refused:
+            return fold(events_of(self.folder.events))
+        return after(self.state, event)
 
     def close(self) -> None:
         self._events.close()

@@ -64,9 +64,9 @@ class Watch:
             return before or "asked again soon"
 
     def look(self) -> None:
-        """Show what is new. Events that were taken back, because a run went on from before them, begin anew."""
+        """Show what is new."""
         events, lines = list[Event](), list[str]()
-        for event in self._reader.news():
+        for event in self._reader.new():
             events.append(event)
             lines += console_lines(event, self.state)
         self.show(self.state, events, lines)

@@ -32,7 +32,7 @@ from launcher.preflight.checks.context import Context
 from launcher.preflight.checks.step_counts import largest_batch
 from launcher.preflight.plan import Ready, check_rows
 from launcher.runs import store
-from launcher.runs.folder import Folder, Lock, free_name, rewind, take, told_by
+from launcher.runs.folder import Folder, Lock, free_name, take
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_node, to_yaml
 
@@ -63,7 +63,6 @@ def start(ready: Ready, words: Sequence[str], show: Show) -> tuple[Folder, Outco
         locks.write(folder, run, spec, typed)
         write_atomic(folder.spec, spec)
         _check_data(run, folder)
-        rewind(folder, told_by(folder, run.engine.read), None)
         if not run.cluster.queues:
             return folder, Supervisor(run, folder, lock, show).work(0, [])
     return folder, hand_over(run, folder, show)  # who takes it up writes it
@@ -78,7 +77,7 @@ def resume(folder: Folder, words: Sequence[str], show: Show) -> Outcome:
         raise Problems([f"--resume: {folder.path} holds no spec.yaml; a run's folder would do"])
     folder.check()
     run = run_of(folder, words)
-    of_model = run.model.problems() if back.weights_elsewhere(run, folder) else []
+    of_model = run.model.problems() if back.needs_initial_weights(run, folder) else []
     there = hardware.check(Context(run, here=not run.cluster.queues))
     found = [*run.data.problems(), *run.reward.problems(), *of_model]
     found += [result.line for result in there if result.level == "FAIL"]
@@ -89,7 +88,7 @@ def resume(folder: Folder, words: Sequence[str], show: Show) -> Outcome:
     back.unchanged(run, folder)
     with Lock(folder) as lock:
         newest, faults = back.newest(folder)
-        alerts = back.to(newest, faults, folder, run.engine)
+        alerts = back.rollback_to(newest, faults, folder)
         if words:
             write_atomic(folder.spec, to_yaml(run))
             locks.amend(folder, to_yaml(run))

@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 from launcher.core import machine
-from launcher.core.events import Crashed, Event, Restarted, events_of
+from launcher.core.events import Crashed, Event, Restarted, Resumed, events_of
 from launcher.core.files import write_atomic
 from launcher.core.problems import Problems
 from launcher.core.state import Show
@@ -19,7 +19,7 @@ from launcher.launch.follow import POLL_S, Follower, Outcome, follow
 from launcher.monitor.failure import MEND, NODE, Cause, Verdict
 from launcher.monitor.stall import Watch
 from launcher.runs import attempts
-from launcher.runs.folder import Folder, Lock, heard_of, written
+from launcher.runs.folder import FIRST_SEQ, Folder, Lock, unheard_events
 from launcher.runs.stop_requests import Asked, heeding
 from launcher.spec.cluster import Job
 from launcher.spec.run import RunSpec
@@ -49,26 +49,30 @@ class Supervisor:
         self._job: Job | None = None
         self._starting = False
 
-    def work(self, step: int, told: list[Event]) -> Outcome:
-        """Train on after `step` to the end, whatever that is. `told` are events to begin with.
+    def work(self, step: int, alerts: list[Event]) -> Outcome:
+        """Train on after `step` to the end, whatever that is. `alerts` are about where it goes on from.
 
         Raises `Problems` where the processes cannot be started at all.
         """
         row: list[Cause] = []
-        with heeding(self, self.folder) as asked:
+        unheard, attempt = unheard_events(self.folder, self.run.engine.read), self.folder.next_attempt
+        with heeding(self, self.folder) as asked, closing(Follower(self.folder, self.show, attempt - 1)) as follower:
+            follower.tell(unheard)
+            told = [*([Resumed(step=step, attempt=attempt)] if follower.next_seq else []), *alerts]
             while True:
-                with closing(Follower(self.folder, self.show)) as follower:
-                    follower.tell(told)
-                    end = self._attempt(step, follower, asked, len(row))
-                    try:
-                        again = self._again(step, end, row)
-                    except Problems as problems:
-                        end = ending.failed(_verdict(MEND, [end.why, *problems.lines]), None)
-                        again = None
-                    if again is None:
-                        end = ending.given_up(end, len(row)) if end.verdict else end
-                        follower.tell([end.event])
-                        return Outcome(end.exit_code, follower.state, end.verdict.crash if end.verdict else None)
+                follower.begin(self.folder.next_attempt)
+                follower.tell(told)
+                end = self._attempt(step, follower, asked, len(row))
+                try:
+                    again = self._again(step, end, row)
+                except Problems as problems:
+                    end = ending.failed(_verdict(MEND, [end.why, *problems.lines]), None)
+                    again = None
+                if again is None:
+                    end = ending.given_up(end, len(row)) if end.verdict else end
+                    follower.tell([end.event])
+                    return Outcome(end.exit_code, follower.state, end.verdict.crash if end.verdict else None)
+                follower.tell(unheard_events(self.folder, self.run.engine.read))
                 step, told = again
 
     def stop(self, number: int) -> None:
@@ -87,7 +91,7 @@ class Supervisor:
         if not self._pause(pause_s(restarts), follower, asked):
             return ending.stopped(asked.first, "", self.folder)
         logs = self.folder.new_attempt()
-        write_atomic(logs / "events_before", str(heard_of(written(self.folder))))
+        write_atomic(logs / FIRST_SEQ, str(follower.next_seq))
         try:
             end = self._run(step, logs, follower, asked)
         except Interrupted:
@@ -140,7 +144,7 @@ class Supervisor:
             return None
         resume.unchanged(self.run, self.folder)
         row.append(end.verdict.cause)
-        alerts = resume.to(newest, faults, self.folder, self.run.engine)
+        alerts = resume.rollback_to(newest, faults, self.folder)
         step, cause = resume.step_of(newest), end.verdict.cause.name
         return step, [Restarted(step=step, attempt=self.folder.next_attempt, cause=cause, why=end.why), *alerts]
 

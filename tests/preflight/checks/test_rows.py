@@ -64,15 +64,15 @@ def test_bad_rows_are_named(said: Lines) -> None:
     assert found[0].startswith("FAIL train.jsonl:5: ")
     assert found[1] == "FAIL data.on_bad_row: 1 of 5 rows are bad; use skip"
     assert said([*GOOD, {"prompt": 5}], "data.on_bad_row=skip")[0].startswith(
-        "WARN data train: 1 of 5 rows are bad and left out, the first is train.jsonl:5: "
+        "WARN data train: 1 of 5 rows are bad and skipped, the first is train.jsonl:5: "
     )
 
 
 def test_held_out_prompts_that_are_trained_on(said: Lines) -> None:
     found = said(GOOD, val=[{"prompt": "new", "response": "r"}, GOOD[2]])
     assert found[1] == (
-        "WARN data.val_files: 1 held-out prompts of 2 rows are trained on, too (val.jsonl:2 is train.jsonl:3):"
-        " validation flatters the model; other rows would do"
+        "WARN data.val_files: 1 held-out prompts of 2 rows are also trained on (val.jsonl:2 is train.jsonl:3),"
+        " so validation overestimates the model; use other rows"
     )
 
 
@@ -84,7 +84,7 @@ def test_held_out_prompts_that_are_trained_on(said: Lines) -> None:
          " (train.jsonl:5 is the first); use 9 or data.truncation=filter"),
         (["data.max_prompt_length=4", "data.truncation=filter"],
          "WARN data.max_prompt_length: 1 of 5 train prompts are longer than 4 tokens"
-         " (train.jsonl:5 is the first), and left out; 9 keeps all"),
+         " (train.jsonl:5 is the first), and left out; use 9 to keep all"),
         # the answer has an end of its own
         (["data.max_response_length=2"], "FAIL data.max_response_length: 1 of 5 train responses are longer than 2"
          " tokens (train.jsonl:5 is the first); use 4 or data.truncation=filter"),
@@ -128,9 +128,9 @@ def test_sources_are_counted_and_each_unfit_one_is_named(said: Lines) -> None:
     given = [row(n, "openai/gsm8k") for n in range(3)] + [row(n, name) for n, name in enumerate(["gsm-8k", "mine"], 3)]
     found = said(given, "reward=auto", algorithm="grpo")
     assert found[0] == "OK data: 5 rows: openai/gsm8k 3, gsm-8k 1, mine 1"
-    assert found[1] == "FAIL train.jsonl:4: data_source 'gsm-8k' has no reward; did you mean gsm8k?"
-    assert found[2].startswith("FAIL train.jsonl:5: data_source 'mine' has no reward; ")
-    assert found[3] == "FAIL reward: 2 of 5 rows cannot be scored; use data.on_bad_row=skip"
+    assert found[2] == "FAIL train.jsonl:4: data_source 'gsm-8k' has no reward; did you mean gsm8k?"
+    assert found[3].startswith("FAIL train.jsonl:5: data_source 'mine' has no reward; ")
+    assert found[4] == "FAIL reward: 2 of 5 rows cannot be scored; use data.on_bad_row=skip"
 
 
 def test_a_file_without_rows(said: Lines) -> None:
