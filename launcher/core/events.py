@@ -18,13 +18,15 @@ import time
 from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import takewhile
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from launcher.core.bounded_parse import parse_json
 
 PhaseName = Literal["loading", "rollout", "update", "validating", "saving"]
+CrashCause = Literal["error", "configuration", "numbers"]
+"""An uncaught error; settings or data that do not work; numbers that are not finite, step after step."""
 How = Literal["finished", "failed", "stopped"]
 
 
@@ -106,10 +108,15 @@ class Alert(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Crashed(Event):
-    """Why a process cannot go on; `lines` are problems to mend or the error, the log has the rest."""
+    """Why a process cannot go on; `lines` are problems or the error, the log has the rest."""
 
     lines: tuple[str, ...]
-    mendable: bool
+    cause: CrashCause
+
+    @property
+    def user_error(self) -> bool:
+        """Whether `lines` are problems that a person can solve, and not an error of a program."""
+        return self.cause != "error"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,6 +261,8 @@ def _from_node(node: Any) -> Event | None:
         raise ValueError(f"a run does not end {node['how']!r}")
     if kind is Step:
         node["metrics"] = {name: float(value) for name, value in node["metrics"].items()}
+    if kind is Crashed and node["cause"] not in get_args(CrashCause):
+        raise ValueError(f"a process does not crash by {node['cause']!r}")
     if kind is Crashed:
         node["lines"] = tuple(map(str, node["lines"]))
     if wrong := [name for name, of in known.items() if of.type == "str" and not isinstance(node.get(name, ""), str)]:
@@ -329,18 +338,19 @@ def _outside(ranges: Sequence[range], events: Iterable[LoggedEvent]) -> Iterator
             yield logged
 
 
-def read_log(path: Path, last: int | None = None) -> Iterator[LoggedEvent]:
-    """The events up to `seq` `last`, by default all there are now, that are not undone by one of them.
+def read_log(path: Path, last: int | None = None, more: Sequence[LoggedEvent] = ()) -> Iterator[LoggedEvent]:
+    """The events up to `seq` `last`, by default all there are now, and those that come after them (`more`), without
+    what is undone by one of them.
 
-    Like `stitched`, but holds no events in memory; none where there is no log yet.
+    Like `stitched`, but holds no events of the file in memory; none where there is no log yet.
     """
     lines, goes_back = scan(path)
     last = lines - 1 if last is None else last
 
     def read() -> Iterator[LoggedEvent]:
-        return takewhile(lambda logged: logged.seq <= last, LogReader(path).new())
+        return chain(takewhile(lambda logged: logged.seq <= last, LogReader(path).new()), more)
 
-    yield from _outside(undone(read()) if goes_back else (), read())
+    yield from _outside(undone(read()) if goes_back or more else (), read())
 
 
 def scan(path: Path) -> tuple[int, bool]:
@@ -355,6 +365,6 @@ def scan(path: Path) -> tuple[int, bool]:
     return lines, goes_back
 
 
-def events_of(path: Path, last: int | None = None) -> Iterator[Event]:
+def events_of(path: Path, last: int | None = None, more: Sequence[LoggedEvent] = ()) -> Iterator[Event]:
     """The events of `read_log`, without their places."""
-    return (logged.event for logged in read_log(path, last))
+    return (logged.event for logged in read_log(path, last, more))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from statistics import median
-from typing import Literal
+from typing import Literal, Protocol
 
 from launcher.core.events import (
     Alert,
@@ -14,6 +14,7 @@ from launcher.core.events import (
     Ended,
     Event,
     Loaded,
+    LoggedEvent,
     Phase,
     Restarted,
     Resumed,
@@ -103,8 +104,19 @@ class RunState:
         return max(self.last_at - self.started_at, 0.0)
 
 
-Show = Callable[[RunState, list[Event], list[str]], None]
-"""Is given the state, the events that led to it and their console lines; also without any, to keep a clock going."""
+class Sink(Protocol):
+    """Wants to know what happens in a run: a log, a screen, a tracker."""
+
+    def write(self, state: RunState, events: Sequence[LoggedEvent], lines: Sequence[str]) -> None:
+        """The state, the events that led to it and their console lines; also without any, to keep a clock going."""
+
+    def close(self) -> None:
+        """Nothing comes any more."""
+
+
+def write_all(sinks: Iterable[Sink], state: RunState, events: Sequence[LoggedEvent], lines: Sequence[str]) -> None:
+    for sink in sinks:
+        sink.write(state, events, lines)
 
 
 def fold(events: Iterable[Event], state: RunState | None = None) -> RunState:

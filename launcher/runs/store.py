@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher.clusters import slurm
-from launcher.core.events import GOES_BACK, Event, LogReader, events_of
+from launcher.core.events import GOES_BACK, LoggedEvent, LogReader, events_of
 from launcher.core.problems import Problems, short_repr, suggest
-from launcher.core.state import RunState, Show, after, fold
+from launcher.core.state import RunState, Sink, after, fold
 from launcher.runs import stop_requests
 from launcher.runs.folder import Folder, holder
 
@@ -68,7 +68,7 @@ class Reader:
             pass
         return self.state
 
-    def new(self) -> Iterator[Event]:
+    def new(self) -> Iterator[LoggedEvent]:
         """The events that came since, each once it is part of the state. Where one goes back to a checkpoint, the
         state is made anew without what is undone."""
         for logged in self._log.new():
@@ -77,16 +77,16 @@ class Reader:
                 self.state = fold(events_of(self._log.path, logged.seq))
             else:
                 self.state = after(self.state, event)
-            yield event
+            yield logged
 
 
-def watch(folder: Folder, show: Show) -> None:
+def watch(folder: Folder, view: Sink) -> None:
     """Show a run again and again until nobody writes it any more, nor will."""
     reader = Reader(folder.events)
     while True:
         lives = holder(folder) is not None  # asked first, as in `see`
         state = _judged(folder, reader.look(), lives)
-        show(state, [], [])
+        view.write(state, [], [])
         if not lives and state.status != "waiting":
             return
         time.sleep(LOOK_S)

@@ -59,7 +59,7 @@ LIFE: list[Event] = [
     Stalled(at=18.5, step=2, rank=1, why="nothing for 20 s", stack='  File "x", line 1\n'),
     Stalled(at=18.5, step=2, rank=None, why="", stack=""),
     WentOn(at=18.7, step=2, after_s=34.5),
-    Crashed(at=19.0, lines=("a", "b"), mendable=True),
+    Crashed(at=19.0, lines=("a", "b"), cause="configuration"),
     Restarted(at=19.5, step=1, attempt=2, cause="killed", why="rank 0: killed by SIGKILL"),
     Ended(at=20.0, how="failed", why="a; b"),
 ]
@@ -166,7 +166,7 @@ DAMAGE = [
     b'{"kind":"Step","at":1.0}',  # fields are missing
     b'{"kind":"Step","at":1.0,"step":1,"metrics":[1]}',
     b'{"kind":"Step","at":1.0,"step":1,"metrics":{"a":"x"}}',
-    b'{"kind":"Crashed","at":1.0,"lines":5,"mendable":true}',
+    b'{"kind":"Crashed","at":1.0,"lines":5,"cause":"error"}',
     b'{"kind":"Usage","at":1.0,"rank":0,"host":"h","cpu_percent":"x"}',
     b'{"kind":"Alert","at":1.0,"step":1,"text":"\xff"}',  # no UTF-8
     b'{"kind":"Stalled","at":1.0,"step":1,"rank":"x","why":"","stack":""}',
@@ -252,7 +252,7 @@ TOLD = [
             "metrics": STEP.metrics, "marks": ((3, 5.0),), "curve": Curve((2.0,))}),
     (Saved(step=3, path="p"), {"checkpoint": "p"}),
     (Alert(step=3, text="t"), {"alert": "t", "alerts": 1}),
-    (Crashed(lines=("a", "b"), mendable=False), {"why": "a; b"}),
+    (Crashed(lines=("a", "b"), cause="error"), {"why": "a; b"}),
     (Restarted(step=1, attempt=2, cause="killed", why="w"), {"status": "running", "restarts": 1}),
     (Resumed(step=1, attempt=2), {"status": "running"}),
     (Stalled(step=1, rank=1, why="w", stack="s"), {"stalled": "w"}),

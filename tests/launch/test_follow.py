@@ -63,7 +63,7 @@ def test_what_a_process_uses_is_no_sign_that_it_goes_on(tmp_path: Path, monkeypa
     """One that spins for ever in a deadlock is told of again and again, and is named all the same."""
     monkeypatch.setattr(stall, "UNKNOWN_S", 0.2)
     folder, job = Folder(tmp_path), Silent(0.8)
-    with closing(Follower(folder, lambda *_: None, 1)) as follower:
+    with closing(Follower(folder, [], 1)) as follower:
         assert follow(job, Torch(), follower, Watch(2.0, 0.0, [], time.monotonic()), Asked(job, folder)) == 0
         state = follower.state
     told = list(events_of(folder.events))

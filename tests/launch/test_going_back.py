@@ -151,7 +151,7 @@ def test_wherever_the_launcher_dies_each_step_stands_once(folder: Folder, cut: i
         _write(folder, [STALLED, *second], cut - 6)
     before = folder.events.read_bytes()
     unheard = unheard_events(folder, Torch().read)
-    with closing(Follower(folder, lambda *_: None, 2)) as follower:
+    with closing(Follower(folder, [], 2)) as follower:
         follower.tell(unheard)
         follower.begin(3)
         follower.tell([Resumed(at=0.0, step=4 if cut > 5 else 2, attempt=3)])
@@ -174,7 +174,7 @@ def _write(folder: Folder, events: list[Event], whole: int) -> None:
 
 def test_a_reader_that_saw_what_is_undone_later_shows_what_stands(folder: Folder) -> None:
     reader = Reader(folder.events)
-    with closing(Follower(folder, lambda *_: None, 1)) as follower:
+    with closing(Follower(folder, [], 1)) as follower:
         follower.tell([STARTED, step(1), step(2), Step(step=3, metrics={"val/loss": 9.0, "train/loss": 9.0}), ENDED])
         assert (reader.look().step, reader.look().status, reader.look().score) == (3, "stopped", 9.0)
         follower.begin(2)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from launcher.core.events import Ended, Event, Resumed, Saved, Started, Step, to_line
+from launcher.core.events import Ended, Event, LoggedEvent, Resumed, Saved, Started, Step, to_line
 from launcher.core.problems import Problems
 from launcher.core.state import RunState
 from launcher.launch import queued
@@ -52,10 +52,13 @@ class Shown:
         self.lines: list[str] = []
         self.state = RunState()
 
-    def __call__(self, state: RunState, events: list[Event], lines: list[str]) -> None:
-        self.events += events
+    def write(self, state: RunState, events: Sequence[LoggedEvent], lines: Sequence[str]) -> None:
+        self.events += [logged.event for logged in events]
         self.lines += lines
         self.state = state
+
+    def close(self) -> None:
+        raise AssertionError("it belongs to who made it")
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +75,7 @@ def watched(tmp_path: Path, queue: Queue, *events: Event) -> tuple[int, Shown]:
     folder, shown = Folder(tmp_path), Shown()
     if events:
         write(folder, *events)
-    return Watch(folder, queue, shown).until_it_left().exit_code, shown
+    return Watch(folder, queue, [shown]).until_it_left().exit_code, shown
 
 
 @pytest.mark.parametrize(
@@ -106,7 +109,7 @@ def test_steps_that_are_taken_back_are_told_again(tmp_path: Path, until: Callabl
     """A run that goes back to its checkpoint says so in its log."""
     folder, shown, queue = Folder(tmp_path), Shown(), Queue(["running on n"] * 10_000)
     write(folder, BEGUN, ONE, SAVED, TWO)
-    thread = threading.Thread(target=Watch(folder, queue, shown).until_it_left)
+    thread = threading.Thread(target=Watch(folder, queue, [shown]).until_it_left)
     thread.start()
     until(lambda: shown.state.step == 2, 5)
     with folder.events.open("a") as log:

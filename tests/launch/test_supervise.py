@@ -46,7 +46,7 @@ def test_without_a_checkpoint_it_begins_again(supervised: Callable[..., Any]) ->
 
 def test_what_rank_0_says_while_its_cluster_dies_is_not_why(supervised: Callable[..., Any]) -> None:
     """The others are gone with their nodes; that they do not answer is all that it knows."""
-    crash = Crashed(lines=("RuntimeError: Read error: Connection reset by peer",), mendable=False)
+    crash = Crashed(lines=("RuntimeError: Read error: Connection reset by peer",), cause="error")
     ran = supervised([{"steps": 2, "code": -9, "lost": "the cluster does not answer", "crash": crash}, DONE])
     assert ran.outcome.exit_code == 0 and ran.causes == ["node", "finished"]
 
@@ -79,21 +79,21 @@ def test_zero_restarts_end_it_at_the_first_fault(supervised: Callable[..., Any])
     ("crash", "exit_code", "cause", "why"),
     [
         (
-            Crashed(lines=("a: b; c would do", "d: e"), mendable=True),
+            Crashed(lines=("a: b; c would do", "d: e"), cause="configuration"),
             2,
-            "mend",
+            "configuration",
             "rank 0: a: b; c would do; d: e; its log",
         ),
-        (Crashed(lines=("ValueError: x",), mendable=False), 1, "code", "rank 0: ValueError: x; its log"),
+        (Crashed(lines=("ValueError: x",), cause="error"), 1, "code", "rank 0: ValueError: x; its log"),
         (
-            Crashed(lines=("step 9: loss is not finite, 5 steps in a row",), mendable=True),
+            Crashed(lines=("step 9: loss is not finite, 5 steps in a row",), cause="numbers"),
             2,
             "numbers",
             "rank 0: step 9",
         ),
-        (Crashed(lines=("OSError: No space left on device",), mendable=False), 1, "disk", "room on the disk would do"),
+        (Crashed(lines=("OSError: No space left on device",), cause="error"), 1, "disk", "free space on the disk"),
     ],
-    ids=["mend", "code", "numbers", "disk"],
+    ids=["configuration", "code", "numbers", "disk"],
 )
 def test_what_would_come_again_is_not_retried(
     supervised: Callable[..., Any], crash: Crashed, exit_code: int, cause: str, why: str
@@ -104,10 +104,10 @@ def test_what_would_come_again_is_not_retried(
 
 
 def test_memory_is_tried_once_more(supervised: Callable[..., Any]) -> None:
-    out = Crashed(lines=("OutOfMemoryError: CUDA out of memory.",), mendable=False)
+    out = Crashed(lines=("OutOfMemoryError: CUDA out of memory.",), cause="error")
     ran = supervised([KILL, {"code": 1, "crash": out}, {"code": 1, "crash": out}])
     assert ran.outcome.exit_code == 1 and ran.causes == ["killed", "gpu memory", "gpu memory"]
-    assert ran.outcome.state.why.endswith("; a smaller trainer.micro_batch_size_per_gpu would do")
+    assert ran.outcome.state.why.endswith("; use a smaller trainer.micro_batch_size_per_gpu")
 
 
 ROW: list[tuple[Cause, list[Cause], int, bool]] = [
@@ -133,6 +133,6 @@ def test_pauses_grow_to_a_minute() -> None:
 
 def test_a_fault_that_is_not_retried_says_nothing_of_restarts(supervised: Callable[..., Any]) -> None:
     """There may have been a checkpoint since."""
-    bug = Crashed(lines=("ValueError: x",), mendable=False)
+    bug = Crashed(lines=("ValueError: x",), cause="error")
     ran = supervised([KILL, {"steps": 2, "saves": (1,), "code": 1, "crash": bug}])
     assert ran.outcome.exit_code == 1 and "restarted" not in ran.outcome.state.why
