@@ -28,7 +28,6 @@ from launcher.launch.prepare import prepared
 from launcher.launch.queued import hand_over
 from launcher.launch.supervise import Supervisor
 from launcher.preflight.checks import place
-from launcher.preflight.checks.steps import largest_batch
 from launcher.preflight.plan import Ready, refuse_rows
 from launcher.runs import store
 from launcher.runs.folder import Folder, Lock, free_name, rewind, take, told_by
@@ -105,7 +104,7 @@ def _check_data(run: RunSpec, folder: Folder) -> None:
             pass
     found = log.lines() if log.bad else []
     if rows < batch and not found:
-        fits = largest_batch(run, rows)
+        fits = run.largest_batch(rows)
         would_do = str(fits) if fits else "more data, or fewer processes,"
         found.append(f"data.train_batch_size: got {batch}, and the data has {rows} rows; {would_do} would do")
     if found:
