@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from launcher.core.machine import cores
+from launcher.core.machine import cpu_count
 
 CASES = Path(__file__).parent / "launch_cases"
 LEAST = 57 / 60
@@ -196,7 +196,7 @@ def main(parts: Sequence[str]) -> int:
     def chosen(name: str) -> bool:
         return not parts or any(part in name for part in parts)
 
-    with ThreadPoolExecutor(cores()) as threads:
+    with ThreadPoolExecutor(cpu_count()) as threads:
         failing = list(threads.map(_judged, [case for case in cases() if chosen(case.name)]))
         well = list(threads.map(_judged, [case for case in healthy() if chosen(case.name)]))
     table = Table("launch", "named", "fix shown", "OK after", "saw", title="launches that fail")

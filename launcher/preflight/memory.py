@@ -56,7 +56,7 @@ def limit(hardware: Hardware) -> int | None:
         return machine.memory_bytes() // hardware.processes_per_node
     whole = hardware.memory_bytes
     if whole is None:
-        whole = min((gpu.memory_bytes for gpu in machine.gpus().found), default=None)
+        whole = min((gpu.memory_bytes for gpu in machine.query_gpus().found), default=None)
     return whole and whole - CUDA_CONTEXT
 
 

@@ -150,7 +150,7 @@ def _as_it_lies(run: RunSpec) -> RunSpec:
 
 
 def _rows_where_they_lie(run: RunSpec, found: _Judged, here: bool, counted: bool) -> list[CheckResult]:
-    lying = run.data.here(run.algorithm.data)
+    lying = run.data.local(run.algorithm.data)
     if lying is None:
         return [_unprepared(run, here)]
     results, found.steps = _rows(replace(run, data=lying), counted)

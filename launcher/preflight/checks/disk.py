@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from launcher.core import machine
 from launcher.core.check_result import CheckResult
-from launcher.core.problems import said
+from launcher.core.problems import error_message
 from launcher.models import size, store
 from launcher.models.pretrained import Pretrained
 from launcher.preflight.checks import place
@@ -21,9 +21,9 @@ def check(run: RunSpec, steps: Steps | None, here: bool) -> Iterator[CheckResult
     """`here`: the run is to start on this machine, so its disk counts."""
     each = checkpoint_bytes(run)
     try:
-        free = machine.free_bytes(place.root_of(run))
+        free = machine.free_disk_bytes(place.root_of(run))
     except (OSError, ValueError) as error:
-        yield CheckResult("FAIL", "trainer.run_root", f"the disk does not tell what is free: {said(error)}",
+        yield CheckResult("FAIL", "trainer.run_root", f"the disk does not tell what is free: {error_message(error)}",
                       "another folder would do")  # fmt: skip
         return
     if each is None:
@@ -52,7 +52,7 @@ def _downloads(run: RunSpec, here: bool) -> Iterator[CheckResult]:
     if not isinstance(model, Pretrained) or not model.on_hub or model.shape is None:
         return
     need, root = size.parameters(model.shape) * size.BFLOAT16, store.root()
-    if need > (free := machine.free_bytes(root)):
+    if need > (free := machine.free_disk_bytes(root)):
         yield CheckResult(
             place.level_of(here),
             "disk",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from launcher.core.check_result import CheckResult, from_problems
-from launcher.core.problems import Problems, said
+from launcher.core.problems import Problems, error_message
 from launcher.hubs import huggingface
 from launcher.hubs.choice import FromHub
 from launcher.models import config, size, store, weights
@@ -82,7 +82,9 @@ def _tokenizer(folder: Path) -> Iterator[CheckResult]:
         ids += [len(vocabulary) - 1] if isinstance(vocabulary, list) else vocabulary.values()
         highest = max(ids)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        yield CheckResult("FAIL", "model.path", f"{file} cannot be read: {said(error)}", "another copy would do")
+        yield CheckResult(
+            "FAIL", "model.path", f"{file} cannot be read: {error_message(error)}", "another copy would do"
+        )
         return
     known = (config.read(folder) or {}).get("vocab_size")
     if isinstance(known, int) and highest >= known:

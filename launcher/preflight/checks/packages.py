@@ -12,7 +12,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from launcher.core.check_result import CheckResult
-from launcher.core.machine import version_of
+from launcher.core.machine import package_version
 
 OURS = "rlrun"
 TOLD = ("torch", "transformers", "peft", "safetensors", "ray")
@@ -64,7 +64,7 @@ def _walk(distribution: str) -> tuple[dict[str, str], list[Unmet]]:
         done.add(by)
         for wants in _wants(*by):
             name = canonicalize_name(wants.name)
-            installed = version_of(name)
+            installed = package_version(name)
             if installed is None or not wants.specifier.contains(installed, prereleases=True):
                 unmet.append(Unmet(by[0], wants, installed))
             if installed is not None:

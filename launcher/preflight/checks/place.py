@@ -11,7 +11,7 @@ from pathlib import Path
 from launcher.clusters.nodes.reach import reach
 from launcher.core import machine
 from launcher.core.check_result import CheckResult, Level, from_problems
-from launcher.core.problems import Problems, said, shown
+from launcher.core.problems import Problems, error_message, short_repr
 from launcher.preflight.checks import packages
 from launcher.runs.folder import Folder
 from launcher.spec.hardware import Hardware
@@ -27,7 +27,9 @@ def folder(run: RunSpec) -> list[CheckResult]:
     try:
         lines = _folder(run.trainer)
     except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL, or the home of nobody
-        lines = [f"trainer.run_root: got {shown(run.trainer.run_root)}, {said(error)}; another folder would do"]
+        lines = [
+            f"trainer.run_root: got {short_repr(run.trainer.run_root)}, {error_message(error)}; another folder would do"
+        ]
     if lines:
         return from_problems(lines)
     return [CheckResult("OK", "folder", str(folder_of(run)))]
@@ -70,12 +72,12 @@ def _folder(trainer: Trainer) -> list[str]:
 
 def hardware(run: RunSpec, here: bool) -> Iterator[CheckResult]:
     """This machine against what the run asks for: it must fit where the run is to start `here`."""
-    asked, found, level = run.taken, machine.gpus(), level_of(here)
+    asked, found, level = run.taken, machine.query_gpus(), level_of(here)
     if address := run.cluster.elsewhere:
         yield from nodes(address, asked.nnodes, run.cluster.each_node(asked), level)
         return
     if asked.is_cpu:
-        yield CheckResult("OK", "hardware", f"{_processes(asked)} on {machine.cores()} CPU cores")
+        yield CheckResult("OK", "hardware", f"{_processes(asked)} on {machine.cpu_count()} CPU cores")
         return
     gpus = found.found[: len(machine.visible_gpus())]
     if found.trouble:
@@ -147,8 +149,8 @@ def level_of(here: bool) -> Level:
 
 def around(run: RunSpec, here: bool) -> list[CheckResult]:
     """Ports, servers and programs that the run would meet."""
-    of_rewards = (line for leaf in run.reward.leaves() for line in leaf.lacks())
-    lines = [*run.cluster.lacks(run.taken), *run.sampler.lacks(), *of_rewards]
+    of_rewards = (line for leaf in run.reward.leaves() for line in leaf.missing_requirements())
+    lines = [*run.cluster.missing_requirements(run.taken), *run.sampler.missing_requirements(), *of_rewards]
     return from_problems(lines, level_of(here))
 
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from launcher.core.check_result import CheckResult, Level, any_failed, from_problem, from_problems
-from launcher.core.problems import nearest
+from launcher.core.problems import suggest
 from launcher.data.quality import Seen, in_both
 from launcher.preflight.checks.lengths import of_lengths, sizes
 from launcher.preflight.checks.reward_bench import worthless
 from launcher.rewards.exact import Exact
-from launcher.spec.data import Refused, Row, Split, answer_to, asked
+from launcher.spec.data import RefusedRow, Row, Split, make_answer, needs_rollout
 from launcher.spec.run import RunSpec
 
 MOST = 50_000  # rows of a split that a plan reads; rlrun data check reads all
@@ -29,7 +29,7 @@ class Looked:
     """What was read of a split."""
 
     rows: list[Row] = field(default_factory=list)
-    refused: list[Refused] = field(default_factory=list)
+    refused: list[RefusedRow] = field(default_factory=list)
     whole: bool = True
     """Whether there are no more rows than were read."""
 
@@ -67,7 +67,7 @@ def look(run: RunSpec, split: Split) -> Looked:
     """The first rows of a split."""
     seen, rows, text = Looked(), iter(run.data.read(split, run.algorithm.data)), 0
     for row in islice(rows, MOST):
-        if isinstance(row, Refused):
+        if isinstance(row, RefusedRow):
             seen.refused.append(row)
         else:
             seen.rows.append(row)
@@ -108,10 +108,14 @@ def _sources(seen: Looked) -> Iterator[CheckResult]:
 def _unfit(run: RunSpec, seen: Looked) -> Iterator[CheckResult]:
     """Rows that the reward could never score: the first of each source."""
     kind = run.algorithm.data
-    bad = [(row, why) for row in seen.rows if asked(row, "train", kind) and (why := run.reward.unfit(answer_to(row)))]
+    bad = [
+        (row, why)
+        for row in seen.rows
+        if needs_rollout(row, "train", kind) and (why := run.reward.unscorable_reason(make_answer(row)))
+    ]
     if not bad:
         return
-    all_bad = len(bad) == sum(asked(row, "train", kind) for row in seen.rows)
+    all_bad = len(bad) == sum(needs_rollout(row, "train", kind) for row in seen.rows)
     level: Level = "WARN" if run.data.on_bad_row == "skip" and not all_bad else "FAIL"
     firsts = {row.data_source: row.where for row, _ in reversed(bad)}
     named = sorted(bad, key=lambda of: of[0].where != firsts[of[0].data_source])  # the first of each source
@@ -125,10 +129,10 @@ def _measured(run: RunSpec, val: Looked) -> Iterator[CheckResult]:
     wanted = run.trainer.best_metric
     if wanted is None or not val.rows or not val.whole:
         return
-    scored = {row.data_source for row in val.rows if asked(row, "val", run.algorithm.data)}
+    scored = {row.data_source for row in val.rows if needs_rollout(row, "val", run.algorithm.data)}
     known = [f"val-core/{source}/reward/mean@{run.sampler.val_n}" for source in sorted(scored)]
     if wanted.startswith("val-core/") and wanted.split("/reward/")[0].removeprefix("val-core/") not in scored:
-        would = nearest(wanted, known) if known else "val/loss would do"
+        would = suggest(wanted, known) if known else "val/loss would do"
         yield CheckResult(
             "WARN", "trainer.best_metric", f"{wanted} is never measured, as no held-out row gives it", would
         )
@@ -168,6 +172,6 @@ def _scored(run: RunSpec, train: Looked) -> list[CheckResult]:
         )
         return [CheckResult("WARN", "reward", message, "data.format=gsm8k reward=gsm8k, or reward=math, would do")]
     kind = run.algorithm.data
-    if not any(run.reward.cheap_for(answer_to(row)) for row in train.rows if asked(row, "train", kind)):
+    if not any(run.reward.cheap_for(make_answer(row)) for row in train.rows if needs_rollout(row, "train", kind)):
         return [CheckResult("WARN", "reward", f"{name} is not asked by a plan", "rlrun reward bench asks it")]
     return [CheckResult("OK", "reward", f"{name} gives right answers to the first rows more than empty ones")]

@@ -41,10 +41,10 @@ class Facts:
 
 def gathered(loaded: Loaded | None, ports: tuple[int, int], tokens: dict[str, str]) -> Facts:
     """Of this machine; `loaded` None where torch does not load."""
-    gpus = machine.gpus()
+    gpus = machine.query_gpus()
     return Facts(
         python=platform.python_version(),
-        packages=machine.packages(),
+        packages=machine.package_versions(),
         code=code(),
         driver=gpus.driver,
         driver_cuda=gpus.cuda,
@@ -52,7 +52,7 @@ def gathered(loaded: Loaded | None, ports: tuple[int, int], tokens: dict[str, st
         usable_gpus=len(loaded.gpus) if loaded else 0,
         torch_cuda=(loaded.cuda or "none") if loaded else "not loaded",
         nccl=(loaded.nccl or "none") if loaded else "not loaded",
-        interfaces=machine.interfaces(),
+        interfaces=machine.interface_of_addresses(),
         ports=ports,
         tokens=tokens,
     )

@@ -40,7 +40,7 @@ class Card:
 
 
 def check() -> list[CheckResult]:
-    found = machine.gpus()
+    found = machine.query_gpus()
     told = [_driver(found), *hidden(os.environ.get(VISIBLE), found, [])]
     if not found.found:
         return [result for result in told if result]

@@ -28,7 +28,7 @@ def examined(root: Path, tell: Tell) -> Iterator[CheckResult]:
     if isinstance(loaded, CheckResult):
         yield loaded
         return
-    yield from loading.check(loaded, machine.gpus())
+    yield from loading.check(loaded, machine.query_gpus())
     tell("adding numbers by several processes")
     yield all_reduced(loaded)
 

@@ -16,7 +16,7 @@ import psutil
 
 from launcher.core.check_result import CheckResult
 from launcher.core.machine import LOOPBACK
-from launcher.core.problems import said
+from launcher.core.problems import error_message
 from launcher.hubs import huggingface
 from launcher.tools.doctor.timeouts import within
 
@@ -42,7 +42,7 @@ def loopback() -> CheckResult:
                 if other.recv(1) != b"x":
                     raise ConnectionError("what was sent did not come")
     except OSError as error:
-        message = f"two sockets of this machine do not meet: {said(error)}"
+        message = f"two sockets of this machine do not meet: {error_message(error)}"
         return CheckResult("FAIL", "loopback", message, "ip link set lo up, or a firewall that lets it pass, would do")
     return CheckResult("OK", "loopback", f"two sockets meet at {LOOPBACK}")
 
@@ -53,7 +53,7 @@ def hostname(name: str) -> CheckResult:
         found = within(PATIENCE_S, lambda: socket.getaddrinfo(name, None, type=socket.SOCK_STREAM))
     except (OSError, UnicodeError) as error:
         fix = f"a line `{LOOPBACK} {name}` in /etc/hosts, or GLOO_SOCKET_IFNAME=lo, would do"
-        return CheckResult("WARN", "hostname", f"{name} cannot be resolved: {said(error)}", fix)
+        return CheckResult("WARN", "hostname", f"{name} cannot be resolved: {error_message(error)}", fix)
     addresses = sorted({str(address[0]) for *_, address in found})
     return CheckResult("OK", "hostname", f"{name} is {', '.join(addresses)}")
 
@@ -127,7 +127,7 @@ def hub(name: str, endpoint: str) -> CheckResult:
         if isinstance(why, ssl.SSLCertVerificationError):
             message = f"{host} shows a certificate that this machine does not trust ({why.verify_message})"
             return CheckResult("WARN", name, message, "SSL_CERT_FILE with your network's own authority would do")
-        reason = said(why) if isinstance(why, OSError) else str(why)
+        reason = error_message(why) if isinstance(why, OSError) else str(why)
         way = ", by a proxy," if getproxies() else ""
         message = f"{host}{way} cannot be reached: {reason}"
         return CheckResult(

@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass
 from launcher import __version__
 from launcher.core import machine
 from launcher.core.check_result import CheckResult
-from launcher.core.problems import said
+from launcher.core.problems import error_message
 from launcher.tools.doctor import facts, here, loading, places, reduce, rendezvous
 
 FORMAT = 1
@@ -37,7 +37,7 @@ def main() -> None:
     try:
         answer = ASKED[request["ask"]](**request["of"])
     except OSError as error:
-        sys.exit(said(error))
+        sys.exit(error_message(error))
     print(json.dumps({"format": FORMAT, "answer": answer}))
 
 
@@ -48,7 +48,7 @@ def _look(root: str) -> Any:
         loaded = started.ended()
     finally:
         started.end()
-    results += [loaded] if isinstance(loaded, CheckResult) else loading.check(loaded, machine.gpus())
+    results += [loaded] if isinstance(loaded, CheckResult) else loading.check(loaded, machine.query_gpus())
     named, _ = places.places(Path(root))
     tokens = {}
     for place in named:

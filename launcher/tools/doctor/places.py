@@ -13,8 +13,8 @@ from uuid import uuid4
 
 from launcher.core import machine
 from launcher.core.check_result import CheckResult, from_problems
-from launcher.core.files import sync_path
-from launcher.core.problems import Problems, said
+from launcher.core.files import fsync_path
+from launcher.core.problems import Problems, error_message
 from launcher.data import prepare
 from launcher.hubs import huggingface
 from launcher.models import store
@@ -53,11 +53,11 @@ def places(root: Path) -> tuple[list[Place], list[CheckResult]]:
         except Problems as problems:
             wrong += from_problems(problems.problems)
         except RuntimeError as error:
-            wrong.append(CheckResult("FAIL", what, said(error), f"{by} would do"))
+            wrong.append(CheckResult("FAIL", what, error_message(error), f"{by} would do"))
     try:
         found.append(Place("temporary", Path(tempfile.gettempdir()), "TMPDIR=DIR", little=int(GB)))
     except OSError as error:  # it tried each folder that there is
-        wrong.append(CheckResult("FAIL", "temporary", said(error), "TMPDIR=DIR would do"))
+        wrong.append(CheckResult("FAIL", "temporary", error_message(error), "TMPDIR=DIR would do"))
     return found, wrong
 
 
@@ -70,14 +70,14 @@ def judged(place: Place, patience_s: float = PATIENCE_S) -> CheckResult:
     """A disk that does not answer in `patience_s` is named, not waited for."""
     try:
         message, trouble = within(patience_s, lambda: _tried(place.path))
-        free = machine.free_bytes(place.path)
+        free = machine.free_disk_bytes(place.path)
     except TimeoutError as error:
         return CheckResult(
-            "FAIL", place.what, f"{place.path}: {said(error)}", f"a disk that answers, by {place.by}, would do"
+            "FAIL", place.what, f"{place.path}: {error_message(error)}", f"a disk that answers, by {place.by}, would do"
         )
     except OSError as error:
         return CheckResult(
-            "FAIL", place.what, f"{place.path}: {said(error)}", f"{_cure(error)}, by {place.by}, would do"
+            "FAIL", place.what, f"{place.path}: {error_message(error)}", f"{_cure(error)}, by {place.by}, would do"
         )
     message = f"{place.path}: {free / GB:.1f} GB free{message}"
     if free < FULL_BYTES:
@@ -118,7 +118,7 @@ def _trial(folder: Path) -> str:
             os.fsync(file.fileno())
             locked = _locks(file.fileno(), first)
         first.rename(second)
-        sync_path(folder)
+        fsync_path(folder)
         return locked
     finally:
         first.unlink(missing_ok=True)
@@ -134,7 +134,7 @@ def _locks(held: int, path: Path) -> str:
     except BlockingIOError:
         return ""
     except OSError as error:
-        return f"locks do not work there ({said(error)})"
+        return f"locks do not work there ({error_message(error)})"
     return "locks hold nobody off there"
 
 

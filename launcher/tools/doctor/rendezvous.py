@@ -11,7 +11,7 @@ from threading import Event, Thread
 from pydantic.dataclasses import dataclass
 
 from launcher.core.check_result import CheckResult
-from launcher.core.problems import said
+from launcher.core.problems import error_message
 
 SECONDS, AGAIN_S, TRIES = 20.0, 0.2, 3
 APART_S = 1.0
@@ -73,7 +73,7 @@ def _reach(where: tuple[str, int], give_up: float) -> Met:
                 peer.settimeout(left)
                 return min((_ask(peer) for _ in range(TRIES)), key=lambda met: met.trip_s)
         except OSError as error:
-            why = said(error)
+            why = error_message(error)
             time.sleep(min(AGAIN_S, left))
     return Met(why=why)
 

@@ -89,7 +89,7 @@ def _processes() -> CheckResult | None:
 
 
 def _cores() -> CheckResult:
-    cores, quota = machine.cores(), _quota()
+    cores, quota = machine.cpu_count(), _quota()
     message = f"{cores} for this process"
     if quota is not None and quota < cores:
         message += f", but time of {quota:g} only"

@@ -50,7 +50,7 @@ def run_of(*words: str) -> RunSpec:
     ],
 )  # fmt: skip
 def test_gpus_that_are_asked_for(gpus: Gpus, here: bool, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "gpus", lambda: gpus)
+    monkeypatch.setattr(machine, "query_gpus", lambda: gpus)
     assert lines(place.hardware(run_of("hardware=h100x8"), here)) == [line]
 
 
@@ -94,13 +94,13 @@ def test_a_package_that_is_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ],
 )  # fmt: skip
 def test_checkpoints_against_the_disk(free: int, words: list[str], line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "free_bytes", lambda path: free)
+    monkeypatch.setattr(machine, "free_disk_bytes", lambda path: free)
     run = run_of(*words)
     assert lines(disk.check(run, steps_of(run, 4000, 100), here=True)) == [line]
 
 
 def test_a_mended_disk_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "free_bytes", lambda path: 6_500_000)
+    monkeypatch.setattr(machine, "free_disk_bytes", lambda path: 6_500_000)
     run = run_of("trainer.save_freq=1", "trainer.keep_last=2")
     assert lines(disk.check(run, steps_of(run, 4000, 100), here=True))[0].startswith("OK disk: 4 checkpoints")
 

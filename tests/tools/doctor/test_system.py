@@ -49,9 +49,9 @@ def test_a_small_shared_memory(tmp_path: Path, small_disk) -> None:
 
 def test_more_threads_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
-    monkeypatch.setenv("OMP_NUM_THREADS", str(machine.cores() + 1))
+    monkeypatch.setenv("OMP_NUM_THREADS", str(machine.cpu_count() + 1))
     assert system._cores().level == "WARN"
-    monkeypatch.setenv("OMP_NUM_THREADS", str(machine.cores()))
+    monkeypatch.setenv("OMP_NUM_THREADS", str(machine.cpu_count()))
     assert system._cores().level == "OK"
 
 

