@@ -29,7 +29,6 @@ from launcher.launch.queued import hand_over
 from launcher.launch.supervise import Supervisor
 from launcher.preflight.checks import hardware
 from launcher.preflight.checks.context import Context
-from launcher.preflight.checks.step_counts import largest_batch
 from launcher.preflight.plan import Ready, check_rows
 from launcher.runs import store
 from launcher.runs.folder import Folder, Lock, free_name, take
@@ -111,7 +110,7 @@ def _check_data(run: RunSpec, folder: Folder) -> None:
             pass
     found = log.lines() if log.bad else []
     if rows < batch and not found:
-        fits = largest_batch(run, rows)
+        fits = run.largest_batch(rows)
         would_do = str(fits) if fits else "more data, or fewer processes,"
         found.append(f"data.train_batch_size: got {batch}, and the data has {rows} rows; {would_do} would do")
     if found:

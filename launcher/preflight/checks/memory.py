@@ -105,21 +105,14 @@ def largest_micro_batch(run: RunSpec, limit_bytes: int) -> Change | None:
 
     A larger one than an update has rows would change nothing.
     """
-    rows = _rows(run)
+    rows = run.sequences_per_update
     if run.trainer.max_tokens_per_gpu:
-        name, least = "trainer.max_tokens_per_gpu", run.data.max_prompt_length + run.data.max_response_length
+        name, least = "trainer.max_tokens_per_gpu", run.max_sequence_length
         most = max(rows * least, least)
     else:
         name, least, most = "trainer.micro_batch_size_per_gpu", 1, rows
     value = _largest(run, name, least, most, limit_bytes)
     return None if value is None else (name, value)
-
-
-def _rows(run: RunSpec) -> int:
-    """Sequences that one process learns from in an update."""
-    each = run.sampler.n if run.algorithm.sampled else 2 if run.algorithm.data == "pairs" else 1
-    prompts = run.trainer.ppo_mini_batch_size or run.data.train_batch_size
-    return max(prompts // run.hardware.processes, 1) * each
 
 
 def _largest(run: RunSpec, name: str, least: int, most: int, limit_bytes: int) -> int | None:
@@ -211,7 +204,7 @@ def _offers(run: RunSpec, limit_bytes: int) -> Iterator[_Offer]:
     micro = largest_micro_batch(run, limit_bytes) or (
         ("trainer.micro_batch_size_per_gpu", 1)
         if not run.trainer.max_tokens_per_gpu
-        else ("trainer.max_tokens_per_gpu", run.data.max_prompt_length + run.data.max_response_length)
+        else ("trainer.max_tokens_per_gpu", run.max_sequence_length)
     )
     yield _Offer((micro,), slower, ("log_prob", "update"))
     for name, least, most in (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from launcher.spec.run import RunSpec
@@ -37,28 +36,15 @@ class Steps:
 
 def count_steps(run: RunSpec, rows: int | None, val_rows: int | None) -> Steps:
     """`rows` that can be learnt from and `val_rows` to validate with; None where that is not known yet."""
-    trainer, batch, processes = run.trainer, run.data.train_batch_size, run.hardware.processes
-    per_prompt = run.sampler.n if run.algorithm.sampled else 2 if run.algorithm.data == "pairs" else 1
-    minis = batch // (trainer.ppo_mini_batch_size or batch)
-    sequences = batch * per_prompt // minis // processes
-    per_epoch = rows // batch if rows is not None else None
-    steps = trainer.total_training_steps or (per_epoch * trainer.total_epochs if per_epoch is not None else None)
+    trainer, batch = run.trainer, run.data.train_batch_size
+    steps = trainer.total_training_steps if rows is None else run.total_steps(rows)
     return Steps(
-        rows=rows, val_rows=val_rows, processes=processes, prompts=batch, answers=batch * per_prompt,
-        mini_batches=minis * trainer.ppo_epochs,
-        micro_batches=_micro_batches(run, sequences, per_prompt),
-        steps_per_epoch=per_epoch, steps=steps, left_over=rows % batch if rows is not None else None,
+        rows=rows, val_rows=val_rows, processes=run.hardware.processes, prompts=batch,
+        answers=batch * run.sequences_per_prompt, mini_batches=run.mini_batches * trainer.ppo_epochs,
+        micro_batches=run.micro_batches, steps_per_epoch=None if rows is None else run.steps_per_epoch(rows),
+        steps=steps, left_over=None if rows is None else rows % batch,
         validations=_validations(run, steps, val_rows), checkpoints=_times(trainer.save_freq, steps),
     )  # fmt: skip
-
-
-def _micro_batches(run: RunSpec, sequences: int, per_prompt: int) -> int:
-    size = run.trainer.micro_batch_size_per_gpu
-    if run.algorithm.whole_groups:  # groups are not cut
-        size = max(size // per_prompt, 1) * per_prompt
-    if room := run.trainer.max_tokens_per_gpu:
-        size = max(room // (run.data.max_prompt_length + run.data.max_response_length), 1)
-    return max(math.ceil(sequences / size), 1)
 
 
 def _times(frequency: int, steps: int | None) -> int | None:
@@ -75,9 +61,3 @@ def _validations(run: RunSpec, steps: int | None, val_rows: int | None) -> int |
         return 0
     times = _times(run.trainer.test_freq, steps)
     return None if times is None else times + run.trainer.val_before_train
-
-
-def largest_batch(run: RunSpec, rows: int) -> int:
-    """The largest data.train_batch_size that so many rows fill, and that splits over processes and mini-batches."""
-    unit = math.lcm(run.hardware.processes, run.trainer.ppo_mini_batch_size or 1)
-    return rows // unit * unit

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from launcher.core.check_result import CheckResult
 from launcher.preflight.checks.context import Context
-from launcher.preflight.checks.step_counts import Steps, largest_batch
+from launcher.preflight.checks.step_counts import Steps
 from launcher.spec.run import RunSpec
 
 
@@ -15,7 +15,7 @@ def check(context: Context) -> Iterator[CheckResult]:
     run, found = context.run, context.steps
     trainer, batch = run.trainer, run.data.train_batch_size
     if found.rows is not None and found.rows < batch:
-        fits = largest_batch(run, found.rows)
+        fits = run.largest_batch(found.rows)
         fix = f"use {fits}" if fits else "use more data or fewer processes"
         yield CheckResult("FAIL", "data.train_batch_size", f"got {batch}, and the data has {found.rows} rows", fix)
         return
