@@ -19,7 +19,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from launcher.cli.live_view import COLOURS, REDRAW_S, line_printer
+from launcher.cli.live_view import COLOURS, REDRAW_S, LinePrinter
 from launcher.cli.output import err, out, printable, problems_named, say_json, wide
 from launcher.core.check_result import from_problems
 from launcher.core.metrics import held_out_score, label
@@ -125,8 +125,8 @@ def plan(words: list[str], config_dir: Path | None, as_json: bool, *, here: bool
         for each in planned:
             level = Text("FAIL", "bold red") if each.problems else Text("OK", "green")
             wide().print(Text.assemble(level, f"  {printable(each.name)}  ", (printable(each.point.label), "dim")))
-        for line in points.problems(planned):
-            out.print(Text.assemble(("✗ ", "bold red"), printable(line)), soft_wrap=True, highlight=False)
+        for problem in points.problems(planned):
+            out.print(Text.assemble(("✗ ", "bold red"), printable(str(problem))), soft_wrap=True, highlight=False)
         out.print(Text(f"{len(planned)} points, {sum(bool(each.problems) for each in planned)} would fail", "dim"))
     if not ok:
         raise typer.Exit(1)
@@ -149,9 +149,9 @@ def _watching(found: points.Sweep) -> Iterator[drive.Show]:
     """A table on a terminal; elsewhere the points' own lines, each after its point's name."""
     console = Console(file=sys.stdout)
     if not console.is_terminal:
-        printer = line_printer()
+        printer = LinePrinter()
         out.print(Text(printable(f"sweep {found.name}: {len(found.points)} points")), soft_wrap=True)
-        yield lambda views, lines: printer(RunState(), [], [f"[{name}] {line}" for name, line in lines])
+        yield lambda views, lines: printer.write(RunState(), [], [f"[{name}] {line}" for name, line in lines])
         return
     live = Live(console=console, auto_refresh=False, transient=True)
     drawn = [0.0]

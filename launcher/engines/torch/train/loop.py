@@ -12,7 +12,7 @@ import torch
 from launcher.core import checkpoints
 from launcher.core.events import Alert, Event, Phase, PhaseName, Saved, Step
 from launcher.core.metrics import better
-from launcher.core.problems import Problems, suggest
+from launcher.core.problems import Problem, Problems, suggest
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout import random_streams
 from launcher.engines.torch.train import measure, tally
@@ -122,17 +122,15 @@ class Training:
     def learn(self, batch: Batch, step: int) -> tuple[Batch, dict[str, float], str]:
         """The batch with its advantages, what its updates measured, and what was not finite."""
         trainer, algorithm = self.run.trainer, self.policy.algorithm
-        parts = self.run.data.train_batch_size // (trainer.ppo_mini_batch_size or self.run.data.train_batch_size)
         if self.policy.sampled and not world.total((~tally.unscored(batch)).sum().double()).item():
             return batch, {f"{self.policy.prefix}/skipped_nonfinite": 1.0}, "reward"
         batch = tally.without_unscored(batch)
-        on_policy = parts * trainer.ppo_epochs == 1
-        batch = self.policy.annotate(batch, self.clock, on_policy=on_policy)  # + log-probabilities, values
+        batch = self.policy.annotate(batch, self.clock, on_policy=self.run.on_policy)  # + log-probabilities, values
         with self.clock("adv"):
             batch, told = algorithm.prepare(batch, self.told, world.total)  # + advantages
         self.busy("update")
         with self.clock("update_actor"):
-            minis = mini_batches(batch, parts)
+            minis = mini_batches(batch, self.run.mini_batches)
             updates = [self.policy.update(mini, step) for _ in range(trainer.ppo_epochs) for mini in minis]
         bad = [update.spoilt for update in updates if update.spoilt]
         apart = self.policy.mismatch.metrics(batch.mask.device) if self.policy.mismatch else {}
@@ -145,10 +143,10 @@ class Training:
         """End the run when nothing but bad steps comes."""
         self.bad_steps = self.bad_steps + 1 if spoilt else 0
         if self.bad_steps >= self.run.trainer.max_bad_steps:
-            why = f"step {step}: {said_of(spoilt)}, {self.bad_steps} steps in a row"
-            if spoilt == "reward":
-                raise Problems([f"{why}; a reward that gives numbers would do", *self.source.alerts])
-            raise Problems([f"{why}; a smaller optim.lr would do"])
+            got = f"{said_of(spoilt)}, {self.bad_steps} steps in a row"
+            fix = "use a reward that gives numbers" if spoilt == "reward" else "use a smaller optim.lr"
+            alerts = self.source.alerts if spoilt == "reward" else ()
+            raise Problems([Problem(f"step {step}", got, fix, "not-finite"), *alerts])
 
     def validate(self, step: int) -> dict[str, float]:
         assert self.validation
