@@ -23,7 +23,7 @@ from launcher.core.events import MARK, CrashCause, Crashed, Event, to_line
 from launcher.core.files import AppendOnlyFile
 from launcher.core.problems import Problems
 from launcher.spec.run import RunSpec
-from launcher.spec.stored import from_yaml
+from launcher.spec.stored import read_run
 
 
 @cache
@@ -52,7 +52,7 @@ def begin(ask: Callable[[int, object], None]) -> None:
 
 
 def run_in(folder: Path) -> RunSpec:
-    return from_yaml((folder / "spec.yaml").read_text(encoding="utf-8"))
+    return read_run(folder)
 
 
 def last_words(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
