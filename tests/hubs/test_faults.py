@@ -46,12 +46,12 @@ MENDED = [
 @pytest.mark.parametrize("source", ["huggingface", "modelscope"])
 @pytest.mark.parametrize(("acts", "said", "again"), MENDED, ids=[f"{row[0]}" for row in MENDED])
 def test_a_fault_is_named_and_mended(
-    acts: list[Any], said: str, again: int, source: str, hub: Any, act: Any, bring: Any, files: Any, holds: Any
+    acts: list[Any], said: str, again: int, source: str, hub: Any, act: Any, download: Any, files: Any, holds: Any
 ) -> None:
     hub.misbehave(NAME, *(act(*of) for of in acts))
-    bring(source=source)
-    assert holds(bring.folder, files)
-    assert any(said in note and note.startswith(NAME) for note in bring.notes), bring.notes
+    download(source=source)
+    assert holds(download.folder, files)
+    assert any(said in note and note.startswith(NAME) for note in download.notes), download.notes
     assert hub.sent[NAME] <= SIZE + again + 200_000  # what the system holds when a connection ends
     if not again:
         assert hub.sent[NAME] - SIZE <= 0.1 * SIZE
@@ -66,26 +66,26 @@ LASTING = [
 
 @pytest.mark.parametrize(("what", "said"), LASTING, ids=[row[0] for row in LASTING])
 def test_a_fault_that_lasts_is_given_up_and_taken_up_again(
-    what: str, said: str, hub: Any, act: Any, bring: Any, files: Any, holds: Any
+    what: str, said: str, hub: Any, act: Any, download: Any, files: Any, holds: Any
 ) -> None:
     hub.misbehave(NAME, *[act(what)] * 8)
     with pytest.raises(NetworkFaults) as caught:
-        bring()
+        download()
     (line,) = caught.value.lines
     assert line.startswith(NAME) and said in line
-    assert not (bring.folder / NAME).exists()
-    assert (bring.folder / "config.json").read_bytes() == files["config.json"]  # the others are not held up
-    assert not (bring.folder / ".rlrun" / "manifest.json").exists()
+    assert not (download.folder / NAME).exists()
+    assert (download.folder / "config.json").read_bytes() == files["config.json"]  # the others are not held up
+    assert not (download.folder / ".rlrun" / "manifest.json").exists()
     hub.acts.clear()
-    bring()
-    assert holds(bring.folder, files)
+    download()
+    assert holds(download.folder, files)
 
 
-def test_getting_on_slowly_is_no_failure(hub: Any, act: Any, bring: Any, files: Any, holds: Any) -> None:
+def test_getting_on_slowly_is_no_failure(hub: Any, act: Any, download: Any, files: Any, holds: Any) -> None:
     """More cuts than tries are allowed, but each brought more than next to nothing."""
     hub.misbehave(NAME, *[act("cut", 200_000)] * 9)
-    bring()
-    assert holds(bring.folder, files) and hub.sent[NAME] <= 1.1 * SIZE
+    download()
+    assert holds(download.folder, files) and hub.sent[NAME] <= 1.1 * SIZE
 
 
 REFUSED = [
@@ -97,61 +97,61 @@ REFUSED = [
 
 @pytest.mark.parametrize(("to", "said"), REFUSED)
 def test_a_redirect_that_leads_astray_is_refused(
-    to: str, said: str, hub: Any, act: Any, bring: Any, files: Any
+    to: str, said: str, hub: Any, act: Any, download: Any, files: Any
 ) -> None:
     hub.misbehave(NAME, act("redirect", to=to))
     with pytest.raises(Problems) as caught:
-        bring()
+        download()
     assert said in caught.value.lines[0] and not isinstance(caught.value, NetworkFaults)
-    assert not (bring.folder / NAME).exists()
+    assert not (download.folder / NAME).exists()
 
 
-def test_starting_anew_ends(hub: Any, act: Any, bring: Any, files: Any) -> None:
+def test_starting_anew_ends(hub: Any, act: Any, download: Any, files: Any) -> None:
     """Each try brings much, and each time the server then denies that it ever sent it."""
     hub.misbehave(NAME, *[step for _ in range(9) for step in (act("cut", 900_000), act("416"), act("416"))])
     with pytest.raises(NetworkFaults, match="began anew 3 times"):
-        bring()
+        download()
 
 
-def test_a_circle_of_redirects_ends(hub: Any, act: Any, bring: Any, files: Any) -> None:
+def test_a_circle_of_redirects_ends(hub: Any, act: Any, download: Any, files: Any) -> None:
     here = f"{hub.endpoint}/o/m/resolve/{'c' * 40}/{NAME}"
     hub.misbehave(NAME, *[act("redirect", to=here)] * 20)
     with pytest.raises(Problems, match="sends us on more than 8 times"):
-        bring()
+        download()
 
 
 def test_what_changed_upstream_is_not_continued(
-    hub: Any, act: Any, bring: Any, files: Any, noise: Any, holds: Any
+    hub: Any, act: Any, download: Any, files: Any, noise: Any, holds: Any
 ) -> None:
     """The beginning of the old file must not become that of the new one, though both have one name and size."""
     hub.misbehave(NAME, *[act("cut", 1_000_000)], *[act("500")] * 8)
     with pytest.raises(NetworkFaults):
-        bring()
-    assert bring.partial() == 1_000_000
+        download()
+    assert download.partial() == 1_000_000
     hub.acts.clear()
     new = {**files, NAME: noise(SIZE, seed=1)}
     hub.add("o/m", new, commit="d" * 40)
-    bring()
-    assert holds(bring.folder, new)
-    assert bring.notes[-1:] == [] or "are not those" not in bring.notes[-1]
+    download()
+    assert holds(download.folder, new)
+    assert download.notes[-1:] == [] or "are not those" not in download.notes[-1]
 
 
-def test_a_hub_that_serves_what_it_does_not_list(hub: Any, bring: Any, noise: Any) -> None:
+def test_a_hub_that_serves_what_it_does_not_list(hub: Any, download: Any, noise: Any) -> None:
     """The listing tells of the old bytes, the server has new ones of that size: named, and never placed."""
     hub.add(
         "o/m", {NAME: noise(SIZE), "config.json": b"{}!"}, listed={NAME: noise(SIZE, seed=1), "config.json": b"{}?"}
     )
     with pytest.raises(NetworkFaults) as caught:
-        bring()
+        download()
     assert sorted(line.partition(":")[0] for line in caught.value.lines) == ["config.json", NAME]
     assert all("are not those the hub lists" in line and "twice" in line for line in caught.value.lines)
-    assert [path.name for path in bring.folder.iterdir()] == [".rlrun"] and bring.partial() == 0
+    assert [path.name for path in download.folder.iterdir()] == [".rlrun"] and download.partial() == 0
 
 
-def test_a_disk_that_is_full(hub: Any, bring: Any, files: Any, small_disk: Any, tmp_path: Path) -> None:
-    bring.folder = small_disk(1024, tmp_path / "disk") / "to"
+def test_a_disk_that_is_full(hub: Any, download: Any, files: Any, small_disk: Any, tmp_path: Path) -> None:
+    download.folder = small_disk(1024, tmp_path / "disk") / "to"
     with pytest.raises(Problems) as caught:
-        bring()
+        download()
     (line,) = caught.value.lines
     assert f"{tmp_path / 'disk'} has" in line and "bytes are to come" in line
     assert hub.sent[NAME] == 0

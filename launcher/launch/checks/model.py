@@ -50,7 +50,7 @@ def fetched(asked: FromHub, what: str) -> Iterator[Verdict]:
 
 
 def _away(model: Pretrained, told: str, here: bool) -> Iterator[Verdict]:
-    if model.gated and "huggingface" in model.asked and not huggingface.has_token():
+    if model.gated and "huggingface" in model.hub_order and not huggingface.has_token():
         yield Verdict(level_of(here), "model.path", f"{model.path} is for those who accepted its licence, and no token"
                       " is set", "HF_TOKEN of one who did would do")  # fmt: skip
     if huggingface.offline():
