@@ -24,8 +24,6 @@ from launcher.hubs.repo import Kind, Listing, RemoteFile, Source, check_repo
 from launcher.problems import Problem, Problems, said
 
 HUBS = {"huggingface": huggingface, "modelscope": modelscope}
-ATTEMPTS = 3
-"""For each file; the clients resume cut connections by themselves."""
 RETRY_S = 1.0
 """Wait before the second attempt; it doubles."""
 _POLL_S = 0.1
@@ -167,13 +165,14 @@ class _Transfer:
             return found
         if os.path.lexists(target) and file.path in self.preexisting:
             got, fix = "is there already and is another file", "move it, or use another folder"
-            raise Problems([Problem(str(target), got, fix, "conflicting-settings")])
-        for attempt in range(ATTEMPTS):
+            raise Problems([Problem(str(target), got, fix, "bad-file")])
+        attempts = HUBS[self.listed.source].ATTEMPTS
+        for attempt in range(attempts):
             try:
                 staged, found = self._download(file)
                 break
             except Problems as refused:
-                if attempt + 1 == ATTEMPTS or any(each.code != "not-reachable" for each in refused.problems):
+                if attempt + 1 == attempts or any(each.code != "not-reachable" for each in refused.problems):
                     raise
                 self.board.note(f"{refused.lines[0].split(';')[0]}; trying again")
                 self.board.stopping.wait(RETRY_S * 2**attempt)

@@ -12,6 +12,8 @@ from launcher.hubs.repo import Kind, Listing, RemoteFile
 from launcher.problems import Problem, Problems, said, shown
 
 LISTING_TIMEOUT_S = 20.0
+ATTEMPTS = 3
+"""For each file: the client resumes a cut connection, and gives up at once for a 5xx."""
 
 
 def offline() -> bool:
@@ -129,4 +131,4 @@ def _problem(where: str, repo: str, error: Exception) -> Problem:
     if isinstance(error, OSError) and error.errno is not None:
         raise error
     fix = "try again, or set HF_ENDPOINT to a mirror or use another source"
-    return Problem(where, f"download from huggingface at {server} failed: {said(error)}", fix, "not-reachable")
+    return Problem(where, f"cannot download from huggingface ({server}): {said(error)}", fix, "not-reachable")

@@ -10,9 +10,11 @@ from pathlib import Path
 
 from launcher.hubs.progress import SilentBar
 from launcher.hubs.repo import Kind, Listing, RemoteFile
-from launcher.problems import Problem, Problems, shown
+from launcher.problems import Problem, Problems
 
 DEFAULT_REVISION = "master"
+ATTEMPTS = 1
+"""For each file: the client tries each again by itself."""
 
 
 def list_files(kind: Kind, repo: str, revision: str | None) -> Listing:
@@ -79,6 +81,6 @@ def _problem(where: str, error: Exception) -> Problem:
     if isinstance(error, OSError) and error.errno is not None:
         raise error
     status = f" ({error.status_code})" if isinstance(error, errors.APIError) and error.status_code else ""
-    got = f"download from modelscope failed: {shown(type(error).__name__)}{status}"
+    got = f"cannot download from modelscope: {type(error).__name__}{status}"
     fix = "try again, or set MODELSCOPE_ENDPOINT or use another source"
     return Problem(where, got, fix, "not-reachable")

@@ -69,7 +69,8 @@ def _told(repo: str, show: Show) -> Callable[[Progress], None]:
 
     def watch(progress: Progress) -> None:
         share = 100 * progress.done_bytes // max(progress.total_bytes, 1)
-        told = f"downloading {repo} {share} % of {progress.total_bytes / 1e9:.2f} GB, {progress.bytes_per_s / 1e6:.1f} MB/s"
+        size, speed = progress.total_bytes / 1e9, progress.bytes_per_s / 1e6
+        told = f"downloading {repo} {share} % of {size:.2f} GB, {speed:.1f} MB/s"
         lines = [*progress.notes, *([told] if seldom.due() else [])]
         show(replace(RunState(), status="running", phase=f"downloading {repo} {share} %"), [], lines)
 

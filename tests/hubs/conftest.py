@@ -18,10 +18,13 @@ from launcher.hubs.fetch import fetch, list_files
 from launcher.hubs.progress import Progress
 
 ROOT = Path(__file__).parents[2]
+
+
 def benchmark(name: str) -> Any:
     """A file of benchmarks/, by the name that its neighbours import it by."""
     if name == "local_hub":
         benchmark("misbehaving")
+        benchmark("local_xet")
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
         assert spec and spec.loader
@@ -50,6 +53,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
         for name, value in hub.environment().items():
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("MODELSCOPE_HOME", str(tmp_path / "modelscope"))
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
         monkeypatch.setenv("RLRUN_MODELS", str(tmp_path / "store"))
         set_default_config(None)  # it was read from another environment
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))

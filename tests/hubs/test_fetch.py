@@ -17,6 +17,7 @@ from huggingface_hub import constants
 
 from launcher.hubs import manifest
 from launcher.hubs.fetch import fetch, list_files
+from launcher.hubs.repo import RemoteFile
 from launcher.problems import Problem, Problems
 
 NAME = "model.safetensors"
@@ -45,6 +46,17 @@ def test_all_of_it_once(source: str, kind: str, hub: Any, download: Any, files: 
     assert sorted(path.name for path in (download.folder / ".rlrun").iterdir()) == ["lock", "manifest.json"]
     download(source=source, kind=kind)
     assert hub.total == sum(map(len, files.values()))  # nothing was fetched again
+
+
+def test_xet(hub: Any, download: Any, files: Any, holds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large files come from Xet's storage where the hub offers it, and the storage sees no token of the hub."""
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    hub.add("o/m", files, xet=True)
+    download()
+    assert holds(download.folder, files) and download.last.done_bytes == download.last.total_bytes
+    at_storage = [asked for asked in hub.asked if asked.port == hub.cdn.server_port]
+    assert {asked.path.split("/")[1] for asked in at_storage} == {"v1", "v2", "xorbs"}
+    assert not any("secret" in str(asked.headers) for asked in at_storage)
 
 
 def test_others_can_read_it(download: Any, files: Any) -> None:
@@ -178,6 +190,7 @@ def test_ctrl_c_keeps_what_is_complete(
     assert time.monotonic() - pressed[0] < 30  # not the 60 s that a silent server is waited for
     assert not (download.folder / NAME).exists() and manifest.read(download.folder) is None
     hub.bytes_per_s = None
+    hub.resume.set()  # the thread that waits in vain holds the client's lock of its file
     download(source=source)
     assert holds(download.folder, files)
     assert hub.sent["config.json"] == len(files["config.json"])
@@ -237,14 +250,22 @@ def test_auto_takes_the_first_that_has_it(hub: Any, files: Any, monkeypatch: pyt
 
 def test_offline_asks_nobody(hub: Any, files: Any) -> None:
     code = (
-        "from launcher.hubs.fetch import list_files\n"
-        "list_files('model', 'o/m', sources=['huggingface', 'modelscope'])"
+        "from launcher.hubs.fetch import list_files\nlist_files('model', 'o/m', sources=['huggingface', 'modelscope'])"
     )
     ran = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, "HF_HUB_OFFLINE": "1"}, capture_output=True, text=True
     )
     assert "o/m: not here, and HF_HUB_OFFLINE forbids to download it" in ran.stderr
     assert hub.asked == []
+
+
+def test_git_names_content(tmp_path: Path) -> None:
+    """The hash that small files have on Hugging Face: git's own for `hello` and a newline."""
+    (tmp_path / "a").write_bytes(b"hello\n")
+    file = RemoteFile("a", 6, None, "ce013625030ba8dba906f756967f9e9ca394464a")
+    assert file.sha256_if_equal(tmp_path / "a", lambda count: None).startswith("5891b5b522d5df08")
+    (tmp_path / "a").write_bytes(b"hallo\n")
+    assert file.sha256_if_equal(tmp_path / "a", lambda count: None) == ""
 
 
 def test_a_manifest_that_was_tampered_with_is_none(download: Any, files: Any) -> None:
