@@ -13,12 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher.cli.commands.merge import merge
-from launcher.cli.download_progress import showing
+from launcher.cli.download_progress import show_download
 from launcher.cli.output import AsJson, out, printable, problems_named, say_json, say_problems, wide
 from launcher.config.resolve import conf_dir
+from launcher.core.problems import Problems
 from launcher.core.settings import adapter
 from launcher.hubs import manifest
-from launcher.hubs.repo import NetworkFaults
 from launcher.models import catalogue, size, store
 from launcher.models.catalogue import Known
 from launcher.spec.model import Architecture
@@ -34,16 +34,18 @@ def _group() -> Path:
 
 @contextmanager
 def _faults_named() -> Iterator[None]:
-    """What is to mend ends with 2, a network that failed with 1, Ctrl-C with 130."""
+    """What the user can fix ends with 2, a network or hub that failed with 1, Ctrl-C with 130."""
     try:
         with problems_named():
             try:
                 yield
-            except NetworkFaults as found:
+            except Problems as found:
+                if not any(problem.code == "not-reachable" for problem in found.problems):
+                    raise
                 say_problems(found.lines)
                 raise typer.Exit(1) from None
     except KeyboardInterrupt:
-        say_problems(["stopped; the same command goes on from here"])
+        say_problems(["stopped; run the same command to continue"])
         raise typer.Exit(130) from None
 
 
@@ -75,7 +77,7 @@ def show(word: Word, verify: Annotated[bool, typer.Option("--verify", help="Hash
     """Show what a model is, and where it lies."""
     with problems_named():
         known = catalogue.known(word, _group())
-        faults = manifest.verify(known.folder) if verify and known.folder else []
+        faults = [str(each) for each in manifest.verify(known.folder)] if verify and known.folder else []
     if as_json:
         say_json({**_node(known), **({"faults": faults} if verify else {})})
     else:
@@ -115,16 +117,16 @@ def download(
     workers: Annotated[int, typer.Option("--workers", min=1, max=32, help="Files fetched at once.")] = 4,
     as_json: AsJson = False,
 ) -> None:
-    """Fetch a model: safetensors, tokenizer and configuration, each file verified. A second call goes on.
+    """Download a model: safetensors, tokenizer and configuration, each file verified. A second call continues.
 
-    Ends with 0 when it is complete, 1 when the network failed, 2 when something is to mend.
+    Exits with 0 when it is complete, 1 when the network or the hub failed, 2 for anything the user can fix.
     """
     with _faults_named():
         asked = catalogue.wanted(word, _group())
         asked = replace(asked, source=source) if source else asked
-        with showing() as watch:
+        with show_download() as watch:
             folder = store.download(
-                asked.path, watch, sources=asked.asked, revision=revision or asked.revision, to=to, workers=workers
+                asked.path, watch, sources=asked.hub_order, revision=revision or asked.revision, to=to, workers=workers
             )  # fmt: skip
         known = catalogue.known(str(folder), _group())
     if as_json:

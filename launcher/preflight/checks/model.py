@@ -50,7 +50,7 @@ def fetched(asked: FromHub, what: str) -> Iterator[CheckResult]:
 
 
 def _away(model: Pretrained, told: str, here: bool) -> Iterator[CheckResult]:
-    if model.gated and "huggingface" in model.asked and not huggingface.has_token():
+    if model.gated and "huggingface" in model.hub_order and not huggingface.has_token():
         yield CheckResult(
             level_of(here),
             "model.path",
