@@ -28,7 +28,12 @@ class AppendOnlyFile:
 
     @classmethod
     def open(cls, path: Path) -> AppendOnlyFile:
-        return cls(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+        """Open at its end; a last line that a kill left half-written is ended first."""
+        log = cls(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600))
+        size = os.fstat(log._file).st_size
+        if size and os.pread(log._file, 1, size - 1) != b"\n":
+            log.append("")
+        return log
 
     def append(self, line: str) -> None:
         self._waiting += redact(line).encode("utf-8", "backslashreplace") + b"\n"

@@ -25,6 +25,7 @@ Code = Literal[
     "not-supported",
     "in-use",
     "changed",
+    "not-finite",
 ]
 """Kinds of problems, each explained in the troubleshooting page."""
 

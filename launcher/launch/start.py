@@ -19,7 +19,7 @@ from launcher.core.classes import add_code_dir
 from launcher.core.files import write_atomic
 from launcher.core.problems import Problems, error_message
 from launcher.core.settings import from_node
-from launcher.core.state import RunState, Show
+from launcher.core.state import RunState, Sink, write_all
 from launcher.data.refused import RefusedLog
 from launcher.launch import provenance as locks
 from launcher.launch import resume as back
@@ -31,12 +31,12 @@ from launcher.preflight.checks import place
 from launcher.preflight.checks.steps import largest_batch
 from launcher.preflight.plan import Ready, refuse_rows
 from launcher.runs import store
-from launcher.runs.folder import Folder, Lock, free_name, rewind, take, told_by
+from launcher.runs.folder import Folder, Lock, free_name, take
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_node, to_yaml
 
 
-def start(ready: Ready, words: Sequence[str], show: Show) -> tuple[Folder, Outcome]:
+def start(ready: Ready, words: Sequence[str], sinks: Sequence[Sink]) -> tuple[Folder, Outcome]:
     """Begin a new run and follow it to its end. `words` are what was typed after `rlrun`.
 
     Raises `Problems` before anything is started.
@@ -49,9 +49,10 @@ def start(ready: Ready, words: Sequence[str], show: Show) -> tuple[Folder, Outco
     with lock:
         typed = shlex.join(["rlrun", *words])
         write_atomic(folder.words, typed + "\n")
-        judged, run = run, prepared(run, show)
+        judged, run = run, prepared(run, sinks)
         if run != judged:  # something has been fetched since
-            show(RunState(status="running"), [], [f"plan: {warning.line}" for warning in refuse_rows(run)])
+            lines = [f"plan: {warning.line}" for warning in refuse_rows(run)]
+            write_all(sinks, RunState(status="running"), [], lines)
         run = replace(
             run,
             data=run.data.with_absolute_paths(),
@@ -62,13 +63,12 @@ def start(ready: Ready, words: Sequence[str], show: Show) -> tuple[Folder, Outco
         locks.write(folder, run, spec, typed)
         write_atomic(folder.spec, spec)
         _check_data(run, folder)
-        rewind(folder, told_by(folder, run.engine.read), None)
         if not run.cluster.queues:
-            return folder, Supervisor(run, folder, lock, show).work(0, [])
-    return folder, hand_over(run, folder, show)  # who takes it up writes it
+            return folder, Supervisor(run, folder, lock, sinks).work(0, [])
+    return folder, hand_over(run, folder, sinks)  # who takes it up writes it
 
 
-def resume(folder: Folder, words: Sequence[str], show: Show) -> Outcome:
+def resume(folder: Folder, words: Sequence[str], sinks: Sequence[Sink]) -> Outcome:
     """Go on from the newest checkpoint that verifies; from the beginning where there is none yet.
 
     `words` may change where and how fast it runs, as `amend` says.
@@ -77,7 +77,7 @@ def resume(folder: Folder, words: Sequence[str], show: Show) -> Outcome:
         raise Problems([f"--resume: {folder.path} holds no spec.yaml; a run's folder would do"])
     folder.check()
     run = run_of(folder, words)
-    of_model = run.model.problems() if back.weights_elsewhere(run, folder) else []
+    of_model = run.model.problems() if back.needs_initial_weights(run, folder) else []
     there = [*place.hardware(run, not run.cluster.queues), *place.around(run, True)]
     found = [*run.data.problems(), *run.reward.problems(), *of_model]
     found += [result.line for result in there if result.level == "FAIL"]
@@ -88,15 +88,15 @@ def resume(folder: Folder, words: Sequence[str], show: Show) -> Outcome:
     back.unchanged(run, folder)
     with Lock(folder) as lock:
         newest, faults = back.newest(folder)
-        alerts = back.to(newest, faults, folder, run.engine)
+        alerts = back.rollback_to(newest, faults, folder)
         if words:
             write_atomic(folder.spec, to_yaml(run))
             locks.amend(folder, to_yaml(run))
             typed = shlex.join(["rlrun", "train", "--resume", folder.name, *words])
             write_atomic(folder.words, folder.words.read_text(encoding="utf-8") + typed + "\n")
         if not run.cluster.queues:
-            return Supervisor(run, folder, lock, show).work(back.step_of(newest), alerts)
-    return hand_over(run, folder, show)
+            return Supervisor(run, folder, lock, sinks).work(back.step_of(newest), alerts)
+    return hand_over(run, folder, sinks)
 
 
 def _check_data(run: RunSpec, folder: Folder) -> None:

@@ -19,7 +19,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from launcher.cli.live_view import COLOURS, REDRAW_S, line_printer
+from launcher.cli.live_view import COLOURS, REDRAW_S, LinePrinter
 from launcher.cli.output import err, out, printable, problems_named, say_json, wide
 from launcher.core.check_result import from_problems
 from launcher.core.metrics import held_out_score, label
@@ -149,9 +149,9 @@ def _watching(found: points.Sweep) -> Iterator[drive.Show]:
     """A table on a terminal; elsewhere the points' own lines, each after its point's name."""
     console = Console(file=sys.stdout)
     if not console.is_terminal:
-        printer = line_printer()
+        printer = LinePrinter()
         out.print(Text(printable(f"sweep {found.name}: {len(found.points)} points")), soft_wrap=True)
-        yield lambda views, lines: printer(RunState(), [], [f"[{name}] {line}" for name, line in lines])
+        yield lambda views, lines: printer.write(RunState(), [], [f"[{name}] {line}" for name, line in lines])
         return
     live = Live(console=console, auto_refresh=False, transient=True)
     drawn = [0.0]

@@ -235,7 +235,7 @@ class RayJob:
                 self._news.append(Waiting(text=text))
             case {"refused": lines}:
                 self._refused = True
-                self._news.append(Crashed(lines=tuple(lines), mendable=True))
+                self._news.append(Crashed(lines=tuple(lines), cause="configuration"))
 
     def _over(self, rank: int, code: int) -> None:
         self._ended.add(rank)

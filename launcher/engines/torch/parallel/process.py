@@ -19,7 +19,7 @@ from typing import NoReturn
 from launcher.clusters.local import LIFELINE, TOLD
 from launcher.clusters.standing import STACK
 from launcher.core import machine
-from launcher.core.events import MARK, Crashed, Event, to_line
+from launcher.core.events import MARK, CrashCause, Crashed, Event, to_line
 from launcher.core.files import AppendOnlyFile
 from launcher.core.problems import Problems
 from launcher.spec.run import RunSpec
@@ -59,8 +59,14 @@ def last_words(kind: type[BaseException], error: BaseException, trace: Traceback
     """An uncaught error as an event for people, and as a traceback for the log."""
     said = f"{kind.__name__}: {error}" if str(error) else kind.__name__
     lines = tuple(error.lines) if isinstance(error, Problems) else (said,)
-    emit(Crashed(lines=lines, mendable=isinstance(error, Problems)))
+    emit(Crashed(lines=lines, cause=_cause_of(error)))
     traceback.print_exception(kind, error, trace)
+
+
+def _cause_of(error: BaseException) -> CrashCause:
+    if not isinstance(error, Problems):
+        return "error"
+    return "numbers" if any(problem.code == "not-finite" for problem in error.problems) else "configuration"
 
 
 def live(main: Callable[[], int]) -> NoReturn:

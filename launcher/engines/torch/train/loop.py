@@ -12,7 +12,7 @@ import torch
 from launcher.core import checkpoints
 from launcher.core.events import Alert, Event, Phase, PhaseName, Saved, Step
 from launcher.core.metrics import better
-from launcher.core.problems import Problems, suggest
+from launcher.core.problems import Problem, Problems, suggest
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout import random_streams
 from launcher.engines.torch.train import measure, tally
@@ -145,10 +145,10 @@ class Training:
         """End the run when nothing but bad steps comes."""
         self.bad_steps = self.bad_steps + 1 if spoilt else 0
         if self.bad_steps >= self.run.trainer.max_bad_steps:
-            why = f"step {step}: {said_of(spoilt)}, {self.bad_steps} steps in a row"
-            if spoilt == "reward":
-                raise Problems([f"{why}; a reward that gives numbers would do", *self.source.alerts])
-            raise Problems([f"{why}; a smaller optim.lr would do"])
+            got = f"{said_of(spoilt)}, {self.bad_steps} steps in a row"
+            fix = "use a reward that gives numbers" if spoilt == "reward" else "use a smaller optim.lr"
+            alerts = self.source.alerts if spoilt == "reward" else ()
+            raise Problems([Problem(f"step {step}", got, fix, "not-finite"), *alerts])
 
     def validate(self, step: int) -> dict[str, float]:
         assert self.validation
