@@ -1,4 +1,4 @@
-"""Shows a download: bars on a terminal, a line every few seconds elsewhere. Always on standard error."""
+"""Progress of a download on standard error: bars on a terminal, a line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from launcher.monitor.console import Seldom, clock
 
 @contextmanager
 def show_download(console: Console | None = None) -> Iterator[Callable[[Progress], None]]:
-    """A `watch` for `fetch`."""
+    """The callback that shows a download's progress."""
     console = console or err
     if not console.is_terminal:
         yield _print_lines(console)
@@ -36,7 +36,7 @@ def _draw_bars(bars: Bars) -> Callable[[Progress], None]:
             bars.console.print(Text(printable(note), "yellow"), soft_wrap=True)
         for file in progress.files:
             if file.state in ("waiting", "done") and file.path not in tasks:
-                continue  # only what is under way has a line
+                continue  # only files in progress have a bar
             if file.path not in tasks:
                 name = escape(printable(file.path))
                 tasks[file.path] = bars.add_task(name, total=file.size, completed=file.done_bytes)
