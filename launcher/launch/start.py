@@ -27,9 +27,9 @@ from launcher.launch.follow import Outcome
 from launcher.launch.prepare import prepared
 from launcher.launch.queued import hand_over
 from launcher.launch.supervise import Supervisor
-from launcher.preflight.checks import place
-from launcher.preflight.checks.steps import largest_batch
-from launcher.preflight.plan import Ready, refuse_rows
+from launcher.preflight.checks import hardware
+from launcher.preflight.checks.context import Context
+from launcher.preflight.plan import Ready, check_rows
 from launcher.runs import store
 from launcher.runs.folder import Folder, Lock, free_name, take
 from launcher.spec.run import RunSpec
@@ -51,7 +51,7 @@ def start(ready: Ready, words: Sequence[str], sinks: Sequence[Sink]) -> tuple[Fo
         write_atomic(folder.words, typed + "\n")
         asked, run = run, prepared(run, sinks)
         if run != asked:  # something has been fetched since
-            lines = [f"plan: {warning.line}" for warning in refuse_rows(run)]
+            lines = [f"plan: {warning.line}" for warning in check_rows(run)]
             write_all(sinks, RunState(status="running"), [], lines)
         found = Prepared.from_local(run)
         run, spec = found.applied_to(asked), to_yaml(asked)
@@ -75,7 +75,7 @@ def resume(folder: Folder, words: Sequence[str], sinks: Sequence[Sink]) -> Outco
     asked = _asked(folder, words)
     run = _as_prepared(asked, folder)
     of_model = run.model.problems() if back.needs_initial_weights(run, folder) else []
-    there = [*place.hardware(run, not run.cluster.queues), *place.around(run, True)]
+    there = hardware.check(Context(run, here=not run.cluster.queues))
     found = [*run.data.problems(), *run.reward.problems(), *of_model]
     found += [result.line for result in there if result.level == "FAIL"]
     if found := [*found, *guard.kept(to_node(run), found)]:
@@ -107,7 +107,7 @@ def _check_data(run: RunSpec, folder: Folder) -> int | None:
             pass
     found = log.lines() if log.bad else []
     if rows < batch and not found:
-        fits = largest_batch(run, rows)
+        fits = run.largest_batch(rows)
         would_do = str(fits) if fits else "more data, or fewer processes,"
         found.append(f"data.train_batch_size: got {batch}, and the data has {rows} rows; {would_do} would do")
     if found:

@@ -419,6 +419,15 @@ def test_a_config_file_of_ones_own(here: Path) -> None:
     assert resolve(["algorithm=mine", *words[1:]], Path("conf")) == run  # also where the folder's path is relative
 
 
+def test_code_beside_the_config_groups_is_recorded_with_the_run(here: Path) -> None:
+    config_dir = own(here, CLASS)
+    words = ["algorithm=mine", "model=tiny", "data=reverse", "sampler.n=4"]
+    assert resolve(words, config_dir).code_dir is None, "there is no code"
+    (config_dir / "mine_own.py").write_text("")
+    assert resolve(words, Path("conf")).code_dir == str(config_dir.resolve())
+    assert problems(["code_dir=/tmp"])[0].startswith("code_dir: no group or setting"), "only --config-dir names it"
+
+
 OWN = [
     ("_target_: os.system\n", "algorithm: os.system is not of class Algorithm; one that extends it would do"),
     ("_target_: launcher.models.scratch.Scratch\n",

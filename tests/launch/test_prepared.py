@@ -22,7 +22,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunSpec:
     monkeypatch.chdir(tmp_path)
     Path("rows.jsonl").write_text(json.dumps({"prompt": "a", "response": "b"}) + "\n")
     return resolve(
-        ["algorithm=sft", "model=tiny", "data=jsonl", "data.train_files=rows.jsonl", "data.train_batch_size=1"]
+        ["algorithm=sft", "model=tiny", "data=files", "data.train_files=rows.jsonl", "data.train_batch_size=1"]
     )
 
 

@@ -8,8 +8,15 @@ from pathlib import Path
 
 from pydantic.dataclasses import is_pydantic_dataclass
 
-from launcher.config.descriptions import Setting, fields_of, own_fields, settings_of, written
-from launcher.config.docstrings import class_says, declaration
+from launcher.config.descriptions import (
+    Setting,
+    class_says,
+    declaration,
+    fields_of,
+    own_fields,
+    settings_of,
+    written,
+)  # fmt: skip
 from launcher.config.flatten import TARGET
 from launcher.config.resolve import conf_dir, groups
 from launcher.config.yaml_lines import defaults_choices, leaves
@@ -17,7 +24,7 @@ from launcher.core.classes import add_code_dir, locate
 from launcher.core.problems import Problems, short_repr, suggest
 from launcher.spec.run import RunSpec
 
-PLAIN = ("optim", "critic", "trainer", "seed")
+PLAIN = ("optim", "critic", "trainer", "seed", "code_dir")
 """Settings of a run that are no config group."""
 
 

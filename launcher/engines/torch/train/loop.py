@@ -122,17 +122,15 @@ class Training:
     def learn(self, batch: Batch, step: int) -> tuple[Batch, dict[str, float], str]:
         """The batch with its advantages, what its updates measured, and what was not finite."""
         trainer, algorithm = self.run.trainer, self.policy.algorithm
-        parts = self.run.data.train_batch_size // (trainer.ppo_mini_batch_size or self.run.data.train_batch_size)
         if self.policy.sampled and not world.total((~tally.unscored(batch)).sum().double()).item():
             return batch, {f"{self.policy.prefix}/skipped_nonfinite": 1.0}, "reward"
         batch = tally.without_unscored(batch)
-        on_policy = parts * trainer.ppo_epochs == 1
-        batch = self.policy.annotate(batch, self.clock, on_policy=on_policy)  # + log-probabilities, values
+        batch = self.policy.annotate(batch, self.clock, on_policy=self.run.on_policy)  # + log-probabilities, values
         with self.clock("adv"):
             batch, told = algorithm.prepare(batch, self.told, world.total)  # + advantages
         self.busy("update")
         with self.clock("update_actor"):
-            minis = mini_batches(batch, parts)
+            minis = mini_batches(batch, self.run.mini_batches)
             updates = [self.policy.update(mini, step) for _ in range(trainer.ppo_epochs) for mini in minis]
         bad = [update.spoilt for update in updates if update.spoilt]
         apart = self.policy.mismatch.metrics(batch.mask.device) if self.policy.mismatch else {}

@@ -78,7 +78,7 @@ class VllmSampler(Colocated):
 
     def problems(self, run: RunSpec) -> list[str]:
         found = []
-        shape, longest = run.model.shape, run.data.max_prompt_length + run.data.max_response_length
+        shape, longest = run.model.shape, run.max_sequence_length
         if run.model.dtype == "float64":
             found.append("model.dtype: vLLM computes no float64; float32, or sampler=torch, would do")
         for name, value in (("temperature", self.temperature), ("val_temperature", self.val_temperature)):

@@ -158,7 +158,7 @@ def _sampled(output: RequestOutput, ends: Sequence[int]) -> Sampled:
 
 def _started(run: RunSpec, sampler: VllmSampler, described: Described, sleeps: bool) -> LLM:
     """vLLM with weights of no meaning yet. Raises `Problems` where it cannot run such a model here."""
-    longest = sampler.max_model_len or run.data.max_prompt_length + run.data.max_response_length
+    longest = sampler.max_model_len or run.max_sequence_length
     if run.hardware.is_cpu:
         layers.dispatch_cpu_unquantized_gemm = _unpacked
         CpuCommunicator._all_group_ranks_share_shm_group_name = _apart
