@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from launcher.core.checkpoints import sha256
-from launcher.core.events import OURS, Event, Restarted, Step, events_of
+from launcher.core.events import LAUNCHER_EVENTS, Event, Restarted, Step, events_of
 from launcher.core.metrics import TIMES
 
 PROJECT = ["trainer.project_name=chaos", "engine.num_threads=1"]
@@ -72,7 +72,7 @@ def without_times(event: Event) -> str:
 def result_of(folder: Path, step: int) -> tuple[list[str], str]:
     """What equal runs have equal: their events, and the weights after `step`."""
     weights = folder / "checkpoints" / f"step_{step:06d}" / "policy" / "model.safetensors"
-    told = [event for event in events_of(folder / "events.jsonl") if not isinstance(event, OURS)]
+    told = [event for event in events_of(folder / "events.jsonl") if not isinstance(event, LAUNCHER_EVENTS)]
     return [without_times(event) for event in told], sha256(weights)
 
 

@@ -27,15 +27,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from launcher.core.machine import cores
+from launcher.core.machine import cpu_count
 
 CASES = Path(__file__).parent / "launch_cases"
 LEAST = 57 / 60
 ORIGIN = re.compile(r"https://github\.com/[\w.-]+/[\w.-]+/(issues|pull)/\d+|S\d-\d+|R\d+|S\d+")
 """A public thread, or an item of REQUIREMENTS.md or RELIABILITY.md."""
 
+FIELDS = ("level", "subject", "message", "fix")
 Said = Mapping[str, str]
-"""A verdict: level, what, says, mend."""
+"""A check result: `FIELDS`."""
 Level = Literal["FAIL", "WARN", "any"]
 Plan = Callable[[Site, Sequence[str]], "Answer"]
 
@@ -48,14 +49,14 @@ def _holds(pattern: str, text: str) -> bool:
 class Answer:
     """What `rlrun plan` said."""
 
-    verdicts: tuple[Said, ...]
+    results: tuple[Said, ...]
     code: int
     trouble: str = ""
     """Why it could not be understood."""
 
     @property
     def fails(self) -> list[Said]:
-        return [said for said in self.verdicts if said["level"] == "FAIL"]
+        return [said for said in self.results if said["level"] == "FAIL"]
 
 
 @dataclass(frozen=True)
@@ -65,25 +66,25 @@ class Case:
     name: str
     source: str
     words: str
-    what: str
-    """Pattern of the verdict's `what`."""
-    says: str
-    """Pattern of the verdict's line: what tells this failure from its neighbours."""
-    mending: str
-    """Pattern of the word that mends it, in the verdict's `mend` or `says`."""
+    subject: str
+    """Pattern of the result's `subject`."""
+    message: str
+    """Pattern of the result's line: what tells this failure from its neighbours."""
+    fix: str
+    """Pattern of the argument that fixes it, in the result's `fix` or `message`."""
     level: Level = "FAIL"
     site: Mapping[str, Any] = field(default_factory=dict)
-    mended: str = ""
+    fixed: str = ""
     """Words that take the place of those with the same key; `~key` takes one away."""
-    mended_site: Mapping[str, Any] = field(default_factory=dict)
+    fixed_site: Mapping[str, Any] = field(default_factory=dict)
 
     def names_it(self, said: Said) -> bool:
         level = said["level"] in (("FAIL", "WARN") if self.level == "any" else (self.level,))
-        line = f"{said['what']}: {said['says']}; {said['mend']}"
-        return level and _holds(self.what, said["what"]) and _holds(self.says, line)
+        line = f"{said['subject']}: {said['message']}; {said['fix']}"
+        return level and _holds(self.subject, said["subject"]) and _holds(self.message, line)
 
-    def mends_it(self, said: Said) -> bool:
-        return _holds(self.mending, f"{said['says']}; {said['mend']}")
+    def shows_fix(self, said: Said) -> bool:
+        return _holds(self.fix, f"{said['message']}; {said['fix']}")
 
 
 @dataclass(frozen=True)
@@ -99,15 +100,14 @@ class Healthy:
 class Outcome:
     name: str
     named: bool
-    mending: bool
-    """The word that mends it is shown."""
+    fix_shown: bool
     fine_after: bool
     saw: str
     """What was said where that is not what should be."""
 
     @property
     def passed(self) -> bool:
-        return self.named and self.mending and self.fine_after
+        return self.named and self.fix_shown and self.fine_after
 
 
 def cases() -> list[Case]:
@@ -116,7 +116,7 @@ def cases() -> list[Case]:
     for case in found:
         if not ORIGIN.search(case.source) or case.level not in get_args(Level):
             raise ValueError(f"{case.name}: names no source, or a level that there is not")
-        for pattern in (case.what, case.says, case.mending):
+        for pattern in (case.subject, case.message, case.fix):
             re.compile(pattern)
     return found
 
@@ -143,29 +143,29 @@ def in_a_process(where: Site, words: Sequence[str]) -> Answer:
 
 
 def understood(stdout: str, stderr: str, code: int) -> Answer:
-    """The verdicts of `--json`. A traceback, or an answer of another form, is no verdict."""
+    """The results of `--json`. A traceback, or an answer of another form, is no result."""
     try:
         node = json.loads(stdout)
-        verdicts = tuple({name: str(of[name]) for name in ("level", "what", "says", "mend")} for of in node["verdicts"])
-        agrees = node["ok"] == (code == 0) == all(said["level"] != "FAIL" for said in verdicts)
+        results = tuple({name: str(of[name]) for name in FIELDS} for of in node["results"])
+        agrees = node["ok"] == (code == 0) == all(said["level"] != "FAIL" for said in results)
     except (ValueError, KeyError, TypeError):
         return Answer((), code, (stderr.strip() or stdout).strip()[-300:] or f"nothing, and exit code {code}")
-    return Answer(verdicts, code, "" if agrees else f"ok={node['ok']}, exit code {code} and the verdicts disagree")
+    return Answer(results, code, "" if agrees else f"ok={node['ok']}, exit code {code} and the results disagree")
 
 
 def judge(case: Case, folder: Path, plan: Plan) -> Outcome:
     with site(folder, case.site) as where:
         words = where.words(case.words)
         before = plan(where, words)
-        named = [said for said in before.verdicts if case.names_it(said)]
-        mending = [said for said in named if case.mends_it(said)]
-        saw = "" if mending else before.trouble or _lines(named or before.verdicts)
-        where.build(case.mended_site)
-        after = plan(where, mended(words, where.words(case.mended)))
-    left = after.fails + [said for said in after.verdicts if case.names_it(said)]
+        named = [said for said in before.results if case.names_it(said)]
+        fix_shown = [said for said in named if case.shows_fix(said)]
+        saw = "" if fix_shown else before.trouble or _lines(named or before.results)
+        where.build(case.fixed_site)
+        after = plan(where, with_arguments(words, where.words(case.fixed)))
+    left = after.fails + [said for said in after.results if case.names_it(said)]
     fine = not after.trouble and not left
     saw = saw or ("" if fine else "after: " + (after.trouble or _lines(left)))
-    return Outcome(case.name, bool(named) and not before.trouble, bool(mending), fine, saw)
+    return Outcome(case.name, bool(named) and not before.trouble, bool(fix_shown), fine, saw)
 
 
 def judge_healthy(case: Healthy, folder: Path, plan: Plan) -> Outcome:
@@ -175,16 +175,18 @@ def judge_healthy(case: Healthy, folder: Path, plan: Plan) -> Outcome:
     return Outcome(case.name, True, True, fine, "" if fine else answer.trouble or _lines(answer.fails))
 
 
-def mended(words: Sequence[str], instead: Sequence[str]) -> list[str]:
+def with_arguments(words: Sequence[str], instead: Sequence[str]) -> list[str]:
     """`words` with what takes the place of some of them."""
     gone = {word.removeprefix("~").partition("=")[0] for word in instead}
     kept = [word for word in words if word.partition("=")[0] not in gone]
     return [*kept, *(word for word in instead if not word.startswith("~"))]
 
 
-def _lines(verdicts: Sequence[Said]) -> str:
-    told = [said for said in verdicts if said["level"] != "OK"]
-    return " | ".join(f"{said['level']} {said['what']}: {said['says']}; {said['mend']}" for said in told) or "all OK"
+def _lines(results: Sequence[Said]) -> str:
+    told = [said for said in results if said["level"] != "OK"]
+    return (
+        " | ".join(f"{said['level']} {said['subject']}: {said['message']}; {said['fix']}" for said in told) or "all OK"
+    )
 
 
 # ---- telling
@@ -194,12 +196,12 @@ def main(parts: Sequence[str]) -> int:
     def chosen(name: str) -> bool:
         return not parts or any(part in name for part in parts)
 
-    with ThreadPoolExecutor(cores()) as threads:
+    with ThreadPoolExecutor(cpu_count()) as threads:
         failing = list(threads.map(_judged, [case for case in cases() if chosen(case.name)]))
         well = list(threads.map(_judged, [case for case in healthy() if chosen(case.name)]))
-    table = Table("launch", "named", "mending word", "OK after", "saw", title="launches that fail")
+    table = Table("launch", "named", "fix shown", "OK after", "saw", title="launches that fail")
     for row in failing:
-        marks = [_mark(value) for value in (row.named, row.mending, row.fine_after)]
+        marks = [_mark(value) for value in (row.named, row.fix_shown, row.fine_after)]
         table.add_row(row.name, *marks, Text(row.saw[:300]))
     others = Table("launch", "OK", "saw", title="healthy launches")
     for row in well:
@@ -207,7 +209,7 @@ def main(parts: Sequence[str]) -> int:
     good, fine = sum(row.passed for row in failing), sum(row.fine_after for row in well)
     least = math.ceil(LEAST * len(failing))
     Console().print(table, others)
-    print(f"{good}/{len(failing)} named with the mending word and OK after it, at least {least};"
+    print(f"{good}/{len(failing)} named with their fix and OK after it, at least {least};"
           f" {len(well) - fine} of {len(well)} healthy refused")  # fmt: skip
     return 0 if good >= least and fine == len(well) else 1
 

@@ -27,7 +27,7 @@ from watching import QUIET, tree
 
 from launcher.config.resolve import resolve
 from launcher.core.events import Step, events_of
-from launcher.preflight.memory import verdicts
+from launcher.preflight.memory import check
 from launcher.spec.run import RunSpec
 
 RLRUN = (sys.executable, "-m", "launcher")
@@ -96,8 +96,8 @@ def measure(setting: Setting, root: Path, device: str) -> Measured:
     run = resolve(words)
     with tempfile.TemporaryDirectory(dir=root) as folder:
         peak = peak_of(words, Path(folder), device)
-    called = verdicts(run, peak - 1)
-    fits = all(verdict.level == "OK" for verdict in called)
+    called = check(run, peak - 1)
+    fits = all(result.level == "OK" for result in called)
     return Measured(setting.name, estimate_of(run), peak, setting in HELD_OUT, fits)
 
 

@@ -85,7 +85,7 @@ def _until_again(process: subprocess.Popen[str], news: Reader, killed: float) ->
     """Until a step is told by an attempt that began after `killed`, or it is time for the next kill."""
     begun = False
     while process.poll() is None and time.time() < killed + EVERY_S - 1:
-        for event in news.news():
+        for event in (logged.event for logged in news.new()):
             begun = begun or (isinstance(event, Restarted) and event.at > killed)
             if begun and isinstance(event, Step) and event.at > killed:
                 return

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from launcher.core.checkpoints import sha256
-from launcher.core.events import KEPT, Event, Step, events_of
+from launcher.core.events import PROCESS_EVENTS, Event, Step, events_of
 from launcher.core.metrics import TIMES
 
 for _number in (signal.SIGINT, signal.SIGHUP):
@@ -85,7 +85,8 @@ def until() -> Callable[..., None]:
 def told(folder: Path) -> list[str]:
     """A run's events as they must be again in an equal run: clocks, the run's name, and what became of its processes
     taken off."""
-    return [_without_times(event) for event in events_of(folder / "events.jsonl") if not isinstance(event, KEPT)]
+    events = events_of(folder / "events.jsonl")
+    return [_without_times(event) for event in events if not isinstance(event, PROCESS_EVENTS)]
 
 
 def _without_times(event: Event) -> str:

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -17,9 +17,9 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher.cli.output import printable
-from launcher.core.events import Event, Usage
+from launcher.core.events import LoggedEvent, Usage
 from launcher.core.metrics import label, watched
-from launcher.core.state import RunState, Show
+from launcher.core.state import RunState, Sink
 from launcher.monitor.console import clock, compact
 
 REDRAW_S = 0.25  # a picture costs as much as a thousand events
@@ -28,44 +28,50 @@ COLOURS = {"finished": "green", "failed": "red", "stopped": "yellow", "running":
 
 
 @contextmanager
-def watching(console: Console | None = None) -> Iterator[Show]:
-    """What is told is shown: drawn on a terminal, printed as verl's lines elsewhere."""
+def watching(console: Console | None = None) -> Iterator[Sink]:
+    """What happens in a run is shown: drawn on a terminal, printed as verl's lines elsewhere."""
     console = console or Console(file=sys.stdout)
-    if not console.is_terminal:
-        yield line_printer()
-        return
-    live = Live(console=console, auto_refresh=False, transient=False)
-    drawn = [0.0]
+    with closing(LiveView(console) if console.is_terminal else LinePrinter()) as view:
+        yield view
 
-    def show(state: RunState, events: list[Event], lines: list[str]) -> None:
+
+class LiveView:
+    """Draws the run's state on a terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self._live = Live(console=console, auto_refresh=False, transient=False)
+        self._drawn_at = 0.0
+        with suppress(OSError):  # the terminal was closed; the run goes on
+            self._live.start()
+
+    def write(self, state: RunState, events: Sequence[LoggedEvent], lines: Sequence[str]) -> None:
         ended = state.status in ("finished", "failed", "stopped") and bool(events)
-        if ended or time.monotonic() - drawn[0] >= REDRAW_S:
-            drawn[0] = time.monotonic()
-            with suppress(OSError):  # the terminal was closed; the run goes on
-                live.update(picture(state, time.time()), refresh=True)
+        if ended or time.monotonic() - self._drawn_at >= REDRAW_S:
+            self._drawn_at = time.monotonic()
+            with suppress(OSError):
+                self._live.update(picture(state, time.time()), refresh=True)
 
-    with suppress(OSError):
-        live.start()
-    try:
-        yield show
-    finally:
+    def close(self) -> None:
         with suppress(OSError):
-            live.stop()
+            self._live.stop()
 
 
-def line_printer() -> Show:
+class LinePrinter:
     """Prints lines until they cannot be written (`| head`); the run goes on."""
-    reader = [True]
 
-    def show(state: RunState, events: list[Event], lines: list[str]) -> None:
+    def __init__(self) -> None:
+        self._read = True
+
+    def write(self, state: RunState, events: Sequence[LoggedEvent], lines: Sequence[str]) -> None:
         try:
-            for line in lines if reader[0] else []:
+            for line in lines if self._read else []:
                 print(printable(line), flush=True)
         except OSError:  # nobody reads any more, or the disk of a file is full; console.log has everything
-            reader[0] = False
+            self._read = False
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
-    return show
+    def close(self) -> None:
+        """Standard output stays open."""
 
 
 def picture(state: RunState, now: float) -> RenderableType:

@@ -15,15 +15,15 @@ from rich.text import Text
 
 from launcher.core.check_result import Level
 from launcher.core.events import writable
-from launcher.core.problems import Problems, said
-from launcher.core.redaction import blotted
+from launcher.core.problems import Problems, error_message
+from launcher.core.redaction import redact
 
 out = Console()
 err = Console(stderr=True)
 
 WIDE = 1_000
 LEVELS: dict[Level, str] = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
-"""The colour of each verdict."""
+"""The colour of each result."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -51,7 +51,9 @@ def problems_named() -> Iterator[None]:
     except Problems as found:
         say_problems(found.lines)
     except OSError as error:  # a full disk, a folder that may not be written
-        say_problems([f"{error.filename or 'the system'}: {said(error)}; a place that can be written would do"])
+        say_problems(
+            [f"{error.filename or 'the system'}: {error_message(error)}; a place that can be written would do"]
+        )
     else:
         return
     raise typer.Exit(2)
@@ -64,7 +66,7 @@ def say_problems(lines: list[str] | tuple[str, ...]) -> None:
 
 def printable(text: str) -> str:
     """Without control characters and lone surrogates, which could steer the terminal, and without secrets."""
-    safe = blotted(text).encode("utf-8", "backslashreplace").decode()
+    safe = redact(text).encode("utf-8", "backslashreplace").decode()
     return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in safe)
 
 

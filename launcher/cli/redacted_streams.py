@@ -6,7 +6,7 @@ import io
 import sys
 from typing import TextIO
 
-from launcher.core.redaction import blotted
+from launcher.core.redaction import redact
 
 
 class Blotting(io.TextIOBase):
@@ -19,13 +19,13 @@ class Blotting(io.TextIOBase):
         whole, end, half = (self._half + text).rpartition("\n")
         self._half = half
         if end:
-            self._to.write("".join(map(blotted, (whole + end).splitlines(keepends=True))))
+            self._to.write("".join(map(redact, (whole + end).splitlines(keepends=True))))
         return len(text)
 
     def flush(self) -> None:
         half, self._half = self._half, ""
         if half:
-            self._to.write(blotted(half))
+            self._to.write(redact(half))
         self._to.flush()
 
     def isatty(self) -> bool:

@@ -20,7 +20,7 @@ from launcher.clusters.standing import STACK, stacks
 from launcher.clusters.usage import Meter
 from launcher.core.events import Event, Usage
 from launcher.core.machine import LOOPBACK, free_ports
-from launcher.core.problems import said
+from launcher.core.problems import error_message
 from launcher.core.settings import settings
 from launcher.spec.cluster import Cluster, Failure, Stack, first_failure
 from launcher.spec.engine import Plan
@@ -48,7 +48,7 @@ class Local(Cluster):
         shared = {**os.environ, **_rendezvous(len(plan.processes), self.master_port)}
         return LocalJob(plan, logs, lock, shared, usage_s=self.usage_pause_s(plan), spare=self.spare)
 
-    def lacks(self, hardware: Hardware) -> list[str]:
+    def missing_requirements(self, hardware: Hardware) -> list[str]:
         if self.master_port is None or hardware.processes == 1:
             return []
         with socket.socket() as probe:
@@ -56,7 +56,7 @@ class Local(Cluster):
             try:
                 probe.bind((LOOPBACK, self.master_port))
             except OSError as error:
-                why = f"port {self.master_port} cannot be taken, {said(error)}"
+                why = f"port {self.master_port} cannot be taken, {error_message(error)}"
                 return [f"cluster.master_port: {why}; {free_ports(1, LOOPBACK)[0]} or null would do"]
         return []
 

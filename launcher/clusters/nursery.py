@@ -221,7 +221,7 @@ def _lived(born: Callable[[], int]) -> int:
     except BaseException as error:  # noqa: BLE001
         sys.excepthook(type(error), error, error.__traceback__)
         code = 1
-    machine.wind_up()
+    machine.run_exit_handlers()
     return code
 
 

@@ -23,9 +23,9 @@ from pydantic import BeforeValidator, Field
 from launcher.clusters.local import Local
 from launcher.clusters.ray import Ray
 from launcher.clusters.slurm_script import Script
-from launcher.core.bounded_parse import json_of
-from launcher.core.files import write_whole
-from launcher.core.problems import Problems, said
+from launcher.core.bounded_parse import parse_json
+from launcher.core.files import write_atomic
+from launcher.core.problems import Problems, error_message
 from launcher.core.settings import AtLeastOne, Names, settings
 from launcher.spec.cluster import Cluster, Job
 from launcher.spec.engine import Plan
@@ -72,7 +72,7 @@ class Slurm(Cluster):
     def queues(self) -> bool:
         return INSIDE not in os.environ
 
-    def lacks(self, hardware: Hardware) -> list[str]:
+    def missing_requirements(self, hardware: Hardware) -> list[str]:
         missing = [name for name in COMMANDS if self.queues and not shutil.which(name)]
         if not missing:
             return []
@@ -92,9 +92,9 @@ class Slurm(Cluster):
         log = str(folder.absolute() / "slurm" / "job.log").replace("%", "%%")  # % begins a name of Slurm's
         begin = f"{rlrun} train --resume {shlex.quote(whole)}"
         script = self.script(name, whole, log, hardware, begin=begin, rlrun=rlrun, cwd=shlex.quote(os.getcwd()))
-        write_whole(folder / "slurm" / "job.sh", script)
+        write_atomic(folder / "slurm" / "job.sh", script)
         job = _said(["sbatch", "--parsable", str(folder / "slurm" / "job.sh")]).partition(";")[0]
-        write_whole(folder / "slurm" / "job.json", json.dumps({"id": job}))
+        write_atomic(folder / "slurm" / "job.json", json.dumps({"id": job}))
         return SlurmJob(job, folder)
 
     def script(self, name: str, folder: str, log: str, hardware: Hardware, *, begin: str, rlrun: str, cwd: str) -> str:
@@ -149,7 +149,7 @@ class SlurmJob:
 
     def stop(self, now: bool) -> None:
         """Ask it to save and end, for good; `now`: not to save. One that still waits just leaves."""
-        write_whole(self._stop, "")  # the script looks for it
+        write_atomic(self._stop, "")  # the script looks for it
         running = self.standing().startswith("running")
         _said(["scancel", *(["--signal=USR1", "--batch"] if running and not now else []), self.id])
 
@@ -157,7 +157,7 @@ class SlurmJob:
 def job_of(folder: Path) -> SlurmJob | None:
     """The job to which a run was handed over last; None where it was to none, or no Slurm is here to ask."""
     try:
-        job = str(json_of((folder / "slurm" / "job.json").read_bytes())["id"])
+        job = str(parse_json((folder / "slurm" / "job.json").read_bytes())["id"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return SlurmJob(job, folder) if job.isdigit() and shutil.which("squeue") else None
@@ -168,7 +168,7 @@ def _said(words: Sequence[str]) -> str:
     try:
         ran = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     except OSError as error:
-        why = f"{said(error)}; a machine where jobs are submitted would do"
+        why = f"{error_message(error)}; a machine where jobs are submitted would do"
         raise Problems([f"{words[0]}: {why}"]) from error
     except subprocess.TimeoutExpired as error:
         raise Problems([f"{words[0]}: did not answer in {PATIENCE_S:g} s; slurm's controller, up, would do"]) from error

@@ -55,7 +55,7 @@ class Meter:
     def _of_machine(self) -> Usage:
         """What is the same for all ranks."""
         try:
-            free = machine.free_bytes(self._folder)
+            free = machine.free_disk_bytes(self._folder)
         except OSError:
             free = None
         return Usage(

@@ -9,8 +9,8 @@ from typing import Any
 from yaml import YAMLError
 
 from launcher.config import guard
-from launcher.core.bounded_parse import yaml_of
-from launcher.core.problems import Problems, nearest, shown
+from launcher.core.bounded_parse import parse_yaml
+from launcher.core.problems import Problems, short_repr, suggest
 
 FREE = ("hardware.", "engine.", "cluster.", "sampler.max_num_seqs", "sampler.n_gpus", "data.val_batch_size")
 FREE_OF_TRAINER = (
@@ -26,16 +26,16 @@ def amended(node: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
     for word in words:
         path, equals, text = word.partition("=")
         if not equals or "." not in path:
-            problems.append(f"--resume: {shown(word)} changes no setting; hardware.nproc_per_node=2 would do")
+            problems.append(f"--resume: {short_repr(word)} changes no setting; hardware.nproc_per_node=2 would do")
         elif not _free(path):
             problems.append(
                 f"{path}: a run goes on with what it learns by; leave it out, or change {', '.join(FREE[:3])}..."
             )
         else:
             try:
-                problems += put(made, path, yaml_of(text))
+                problems += put(made, path, parse_yaml(text))
             except (YAMLError, ValueError):
-                problems.append(f"{path}: got {shown(text)}; a number, a word or a [list] would do")
+                problems.append(f"{path}: got {short_repr(text)}; a number, a word or a [list] would do")
     if problems:
         raise Problems(problems)
     return made
@@ -55,6 +55,6 @@ def put(node: dict[str, Any], path: str, value: Any) -> list[str]:
         held = held.get(step) if isinstance(held, dict) else None
     if not isinstance(held, dict) or name not in held or name == "_target_":
         known = [key for key in held if key != "_target_"] if isinstance(held, dict) else []
-        return [f"{path}: no such setting; {nearest(name, known)}"]
+        return [f"{path}: no such setting; {suggest(name, known)}"]
     held[name] = value
     return []

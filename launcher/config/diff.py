@@ -18,8 +18,8 @@ from launcher.config.origins import Origin, origins_of
 from launcher.config.recipe import Asked, Given, options_apart
 from launcher.config.resolve import resolve
 from launcher.config.yaml_lines import Leaf, leaves
-from launcher.core.bounded_parse import yaml_of
-from launcher.core.problems import Problems, nearest, said, shown
+from launcher.core.bounded_parse import parse_yaml
+from launcher.core.problems import Problems, error_message, short_repr, suggest
 from launcher.runs import store
 from launcher.runs.folder import Folder
 from launcher.spec.run import RunSpec
@@ -120,8 +120,8 @@ def side(text: str, root: Path, config_dir: Path | None = None) -> Side:
     except Problems as problem:
         if scripted:
             return _of_recipe(text, config_dir)
-        near = nearest(text, recipe.known(), listed="a recipe may be")
-        raise Problems([*problem.lines, f"{shown(text)}: is no recipe either; {near}"]) from None
+        near = suggest(text, recipe.known(), listed="a recipe may be")
+        raise Problems([*problem.lines, f"{short_repr(text)}: is no recipe either; {near}"]) from None
     if scripted:
         raise Problems(
             [f"{text}: is a run and a recipe; {folder.name} or recipes/{plain.removesuffix('.sh')}.sh would do"]
@@ -134,7 +134,7 @@ def _of_words(text: str, config_dir: Path | None) -> Side:
         words = shlex.split(text)
     except ValueError as error:
         raise Problems(
-            [f"{shown(text)}: cannot be read ({said(error)}); words such as algorithm=grpo would do"]
+            [f"{short_repr(text)}: cannot be read ({error_message(error)}); words such as algorithm=grpo would do"]
         ) from error
     words = words[2:] if words[:2] == ["rlrun", "train"] else words
     given, own, others = options_apart([Given(word, f"command line: {word}") for word in words])
@@ -152,7 +152,7 @@ def _resolved(name: str, by: Asked) -> Side:
     try:
         run = resolve(by.texts, by.config_dir)
     except Problems as problem:
-        raise Problems([f"{line} (of {shown(name)})" for line in problem.lines] + list(by.notes)) from None
+        raise Problems([f"{line} (of {short_repr(name)})" for line in problem.lines] + list(by.notes)) from None
     classes, values = apart(flat(to_node(run)))
     return Side(name, values, origins_of(run, by), by.notes, classes)
 
@@ -183,5 +183,5 @@ def _says(text: str, leaf: Leaf) -> bool:
     with suppress(ValueError):
         return bool(float(text) == leaf.value)  # 1e-3 is a number of Hydra's, and none of YAML's
     with suppress(yaml.YAMLError, ValueError):
-        return bool(yaml_of(text) == leaf.value)
+        return bool(parse_yaml(text) == leaf.value)
     return False

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from launcher.core.classes import locate
-from launcher.core.problems import nearest, shown
+from launcher.core.problems import short_repr, suggest
 from launcher.spec.run import RunSpec
 
 
@@ -42,7 +42,7 @@ def _lines(place: str, problems: list[ErrorDetails], node: Mapping[str, Any]) ->
         yield f"{place}: {first['ctx']['error']}"
     else:
         wants = " or ".join(dict.fromkeys(_wanted(problem) for problem in problems))
-        yield f"{place}: got {shown(came)}; {wants} would do"
+        yield f"{place}: got {short_repr(came)}; {wants} would do"
 
 
 def _unknown(place: str, node: Mapping[str, Any]) -> str:
@@ -50,7 +50,7 @@ def _unknown(place: str, node: Mapping[str, Any]) -> str:
     owner = owner_of(parent, node)
     known = [field.name for field in fields(owner)] if owner and is_dataclass(owner) else []
     name = owner.__name__ if owner else parent
-    return f"{place}: {name} has no setting {key!r}; {nearest(key, known, listed='it has')}"
+    return f"{place}: {name} has no setting {key!r}; {suggest(key, known, listed='it has')}"
 
 
 def owner_of(path: str, node: Mapping[str, Any]) -> type | None:

@@ -15,7 +15,7 @@ from hydra.errors import HydraException
 
 from launcher.config.flatten import TARGET
 from launcher.config.resolve import names_target
-from launcher.core.problems import Problems, nearest, said, shown
+from launcher.core.problems import Problems, error_message, short_repr, suggest
 
 LIMIT = 1_000
 """Most points of a sweep: each is a run, and all are checked before one starts."""
@@ -57,7 +57,7 @@ def points(words: Sequence[str], known: Mapping[str, Sequence[str]]) -> list[Poi
             problems += found.lines
             continue
         except (HydraException, ValueError, DecimalException):  # a step of 0, or what is no number
-            problems.append(f"{shown(word)}: is no range; range(first,end,step) would do")
+            problems.append(f"{short_repr(word)}: is no range; range(first,end,step) would do")
             continue
         given[place] = override.key_or_group
         if values is not None:
@@ -82,7 +82,7 @@ def _point(words: list[str], swept: Mapping[int, str]) -> Point:
 
 def _values(override: Override, known: Mapping[str, Sequence[str]]) -> list[str]:
     """The words that a sweep stands for, one value each. Raises `Problems`, and what a bad range raises."""
-    key, sweep, line = override.key_or_group, override.value(), shown(override.input_line)
+    key, sweep, line = override.key_or_group, override.value(), short_repr(override.input_line)
     if override.is_interval_sweep():
         raise Problems([f"{key}: {line} has no end of values; a,b or range(a,b,step) would do"])
     if isinstance(sweep, Glob) and key not in known:
@@ -92,7 +92,7 @@ def _values(override: Override, known: Mapping[str, Sequence[str]]) -> list[str]
     found = sweep.filter(list(known[key])) if isinstance(sweep, Glob) else _texts(override)
     values = list(islice(found, LIMIT + 1))
     if not values:
-        would_do = nearest("", known[key]) if key in known else "a range that holds a value would do"
+        would_do = suggest("", known[key]) if key in known else "a range that holds a value would do"
         raise Problems([f"{key}: {line} is no value at all; {would_do}"])
     if len(values) > LIMIT:
         raise Problems([f"{key}: {line} is more than {LIMIT:,} values; fewer would do"])
@@ -111,11 +111,11 @@ def setting(word: str) -> tuple[str, Any]:
         word.encode()
         override = OverridesParser.create().parse_override(word)
     except (HydraException, UnicodeEncodeError) as error:
-        reason = said(error).partition("See https")[0].strip().rstrip(".")
-        raise Problems([f"{shown(word)}: cannot be read ({reason}); optim.lr=1e-6 would do"]) from error
+        reason = error_message(error).partition("See https")[0].strip().rstrip(".")
+        raise Problems([f"{short_repr(word)}: cannot be read ({reason}); optim.lr=1e-6 would do"]) from error
     key, plain = override.key_or_group, override.type != OverrideType.DEL and override.package is None
     if not plain or override.is_sweep_override() or "${" in word or "/" in key:
-        raise Problems([f"{shown(word)}: sets no value; key=value would do"])
+        raise Problems([f"{short_repr(word)}: sets no value; key=value would do"])
     value = override.value()
     if TARGET in key or names_target(value):
         raise Problems([f"{key}: {TARGET} is named by config files only; another setting would do"])

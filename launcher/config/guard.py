@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from launcher.core.bounded_parse import DEPTH, DIGITS
-from launcher.core.problems import Problems, shown
-from launcher.core.redaction import MARK, blotted, learn, of_url, setting
+from launcher.core.problems import Problems, short_repr
+from launcher.core.redaction import MARK, is_secret_setting, passwords_in_urls, redact, register_secret
 
 WORDS = 256
 LONGEST = 2**14  # characters of a word
@@ -29,7 +29,7 @@ def check(words: Sequence[str]) -> None:
     for word in words[:WORDS]:
         if len(word) <= LONGEST:
             _learn(word)
-        found += [f"{shown(word, 40)}: {why}" for why in beyond(word)]
+        found += [f"{short_repr(word, 40)}: {why}" for why in beyond(word)]
     if found:
         raise Problems(found)
 
@@ -68,15 +68,15 @@ def _depth(word: str) -> int:
 
 
 def _learn(word: str) -> None:
-    for password in of_url(word):
-        learn(password)
+    for password in passwords_in_urls(word):
+        register_secret(password)
     key, _, value = word.partition("=")
-    if setting(key.rpartition(".")[2]):  # also where nobody can read the value
+    if is_secret_setting(key.rpartition(".")[2]):  # also where nobody can read the value
         for text in [value, value.strip(), *_PIECE.findall(value)[:PIECES]]:
-            learn(text)
+            register_secret(text)
     for match in _PAIR.finditer(word):
-        if setting(match[1].rpartition(".")[2]):
-            learn(next(value for value in match.groups()[1:] if value is not None))
+        if is_secret_setting(match[1].rpartition(".")[2]):
+            register_secret(next(value for value in match.groups()[1:] if value is not None))
 
 
 def kept(node: Any, named: Sequence[str] = ()) -> list[str]:
@@ -87,7 +87,7 @@ def kept(node: Any, named: Sequence[str] = ()) -> list[str]:
     for place, name, value in _texts(node):
         if said & {*_above(place)} - {place.partition(".")[0]}:
             continue
-        if (setting(name) and value) or blotted(value) != value:
+        if (is_secret_setting(name) and value) or redact(value) != value:
             lines.append(
                 f"{place}: holds a secret, which would be kept with the run; an environment variable, read where it is"
                 " used, would do"
@@ -107,7 +107,7 @@ def _texts(node: Any, place: str = "", name: str = "") -> Iterator[tuple[str, st
     if isinstance(node, dict):
         for key, value in node.items():
             inner = f"{place}.{key}" if place else str(key)
-            if blotted(str(key)) != key:
+            if redact(str(key)) != key:
                 yield f"{place}.{MARK}", "", str(key)
             yield from _texts(value, inner, str(key))
     elif isinstance(node, list):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from launcher.config.docstrings import declaration, spelled
+from launcher.config.descriptions import declaration, spelled
 from launcher.config.flatten import TARGET, apart, flat, owner
 from launcher.config.recipe import Asked, asked
 from launcher.config.resolve import PARTS, conf_dir, merged, resolve

@@ -15,8 +15,8 @@ from typing import Literal
 from launcher.config.guard import LONGEST
 from launcher.config.resolve import conf_dir
 from launcher.config.shell import ARGUMENTS, Piece, Reader, Word
-from launcher.core.bounded_parse import SIZE, Unbounded, beginning
-from launcher.core.problems import Problems, nearest, said, shown
+from launcher.core.bounded_parse import SIZE, LimitExceeded, read_start
+from launcher.core.problems import Problems, error_message, short_repr, suggest
 
 _BRANCH, _END = {"if", "for", "while", "until", "case", "select"}, {"fi", "done", "esac"}
 _LEADS = {"then", "do", "else", "elif", "{", "!", "time", "exec", "command", "env", "export", "local", "readonly"}
@@ -78,7 +78,7 @@ def asked(words: Sequence[str], config_dir: Path | None = None, recipe: str | No
         return Asked(typed, config_dir)
     command = one(recipe)
     if words and not command.passes_on:
-        raise Problems([f'{command.name}: passes no words on, got {shown(words[0])}; "$@" at its end would do'])
+        raise Problems([f'{command.name}: passes no words on, got {short_repr(words[0])}; "$@" at its end would do'])
     return replace(
         command.asked, words=[*command.asked.words, *typed], config_dir=config_dir or command.asked.config_dir
     )
@@ -97,7 +97,7 @@ def one(name: str) -> Command:
     """The command that `name` means. Raises `Problems` where there is none, or are several."""
     plain, _, number = name.partition("#")
     if len(number) > 4:
-        raise Problems([f"{plain}: has no run #{shown(number, 20)}; a number of at most 4 digits would do"])
+        raise Problems([f"{plain}: has no run #{short_repr(number, 20)}; a number of at most 4 digits would do"])
     path = folder() / f"{plain}.sh" if plain in known() else Path(plain)
     found = commands(path)
     if not found:
@@ -115,19 +115,19 @@ def commands(path: Path, environment: Mapping[str, str] = os.environ) -> list[Co
     try:
         if path.exists() and not path.is_file():
             raise Problems([f"{path}: is no file; a shell script would do"])
-        data = beginning(path)
+        data = read_start(path)
         text = data.decode()
     except FileNotFoundError:
-        raise Problems([f"{path}: no such recipe; {nearest(path.stem, known())}"]) from None
+        raise Problems([f"{path}: no such recipe; {suggest(path.stem, known())}"]) from None
     except (OSError, ValueError) as error:
-        raise Problems([f"{path}: cannot be read ({said(error)}); a shell script would do"]) from error
+        raise Problems([f"{path}: cannot be read ({error_message(error)}); a shell script would do"]) from error
     if len(data) > SIZE:
         raise Problems([f"{path}: has more than {SIZE:,} bytes; a shorter script would do"])
     inside = path.resolve().parent == folder().resolve()
     script = _Script(f"recipes/{path.name}" if inside else str(path), environment)
     try:
         found = list(script.read(text))
-    except Unbounded as error:
+    except LimitExceeded as error:
         raise Problems([f"{script.name}:{error.line}: {error}"]) from error
     if len(found) == 1:
         return found
@@ -194,7 +194,7 @@ class _Script:
             values.append(self._of(piece, line))
             size += len(values[-1].text) + len(values[-1].unknown)  # `a=$b$b`, thirty times over, is a gigabyte
             if size > LONGEST:
-                raise Unbounded(f"a value has more than {LONGEST:,} characters; a shorter one would do", line)
+                raise LimitExceeded(f"a value has more than {LONGEST:,} characters; a shorter one would do", line)
         unknown = ", ".join(dict.fromkeys(value.unknown for value in values if value.unknown))
         names = dict.fromkeys(name for value in values for name in value.variables)
         return Value("".join(value.text for value in values), unknown, tuple(names))

@@ -25,7 +25,7 @@ from launcher.config import guard, sources
 from launcher.config.explain import explain
 from launcher.config.flatten import TARGET
 from launcher.core.classes import add_code_dir
-from launcher.core.problems import Problems, nearest, said, shown
+from launcher.core.problems import Problems, error_message, short_repr, suggest
 from launcher.core.settings import from_node
 from launcher.spec.run import RunSpec
 
@@ -83,7 +83,7 @@ def resolve(words: Iterable[str], config_dir: Path | None = None) -> RunSpec:
     """
     if config_dir and not config_dir.is_dir():
         raise Problems(
-            [f"--config-dir: no folder {shown(str(config_dir))}; one that holds <group>/<choice>.yaml would do"]
+            [f"--config-dir: no folder {short_repr(str(config_dir))}; one that holds <group>/<choice>.yaml would do"]
         )
     words = list(words)
     guard.check(words)
@@ -185,8 +185,8 @@ def _sort(words: Iterable[str], known: dict[str, list[str]]) -> Words:
             word.encode()
             override = parser.parse_override(word)
         except (HydraException, UnicodeEncodeError) as error:
-            reason = said(error).partition("See https")[0].strip().rstrip(".")
-            sorted_words.problems.append(f"{shown(word)}: cannot be read ({reason}); {_readable(word)} would do")
+            reason = error_message(error).partition("See https")[0].strip().rstrip(".")
+            sorted_words.problems.append(f"{short_repr(word)}: cannot be read ({reason}); {_readable(word)} would do")
             continue
         if problem := _refusal(override, known):
             sorted_words.problems.append(problem)
@@ -210,7 +210,7 @@ def _choose_parts(weights: dict[Any, Any], known: list[str], read: Words) -> Non
     """`reward.parts={gsm8k: 1.0}` becomes a choice of the group, put there, and its weight."""
     for name, weight in weights.items():
         if name not in known:
-            read.problems.append(f"{PARTS}: no choice {name!r}; {nearest(str(name), known)}")
+            read.problems.append(f"{PARTS}: no choice {name!r}; {suggest(str(name), known)}")
             read.doubtful.add("reward")
         else:
             read.choices[f"{PARTS}.{name}"] = f"+reward@{PARTS}.{name}={name}"
@@ -222,26 +222,26 @@ def _refusal(override: Override, known: dict[str, list[str]]) -> str:
     key = override.key_or_group
     top, _, rest = key.partition(".")
     if not top:
-        return f"{shown(override.input_line)}: names no setting; key=value would do"
+        return f"{short_repr(override.input_line)}: names no setting; key=value would do"
     if _RESOLVER.search(override.input_line or ""):
         return f"{key}: ${{...:...}} is for config files only; the value itself would do"
     if override.is_sweep_override():
-        return f"{key}: {shown(override.input_line)} is a sweep; -m would run it, or one value would do"
+        return f"{key}: {short_repr(override.input_line)} is a sweep; -m would run it, or one value would do"
     if override.package is not None:
-        return f"{shown(override.input_line)}: a choice has the name of its group; {top}=CHOICE would do"
+        return f"{short_repr(override.input_line)}: a choice has the name of its group; {top}=CHOICE would do"
     if top == "hydra" or key.startswith("hydra/"):
         return f"{key}: Hydra's own settings are not part of a run; leave it out"
     if TARGET in key or names_target(override.value()):
         return f"{key}: {TARGET} is named by config files only; {top}=CHOICE would do"
     settable = [*known, "optim", "critic", "trainer", "seed"]
     if top not in settable:
-        return f"{key}: no group or setting {top!r}; {nearest(top, settable)}"
+        return f"{key}: no group or setting {top!r}; {suggest(top, settable)}"
     if not rest and top in known and override.type != OverrideType.DEL:
         choice = override.value()
         if isinstance(choice, str) and choice not in known[top]:
-            return f"{top}: no choice {choice!r}; {nearest(choice, known[top])}"
+            return f"{top}: no choice {choice!r}; {suggest(choice, known[top])}"
         if not isinstance(choice, str):
-            return f"{top}: {shown(choice)} is no choice; {nearest('', known[top])}"
+            return f"{top}: {short_repr(choice)} is no choice; {suggest('', known[top])}"
     return ""
 
 
@@ -278,11 +278,11 @@ def _compose(base: list[str], words: list[str]) -> tuple[dict[str, Any], list[st
                 _composed([*base, word])
                 good.append(word)
             except _FAULTS as error:
-                problems.append(f"{word.lstrip('+')}: {said(error)}")
+                problems.append(f"{word.lstrip('+')}: {error_message(error)}")
         try:
             return _composed([*base, *good]), problems
         except _FAULTS as error:
-            raise Problems([*problems, said(error)]) from error
+            raise Problems([*problems, error_message(error)]) from error
 
 
 def _composed(words: list[str]) -> dict[str, Any]:
@@ -296,7 +296,7 @@ def _quoted(text: str) -> str:
 def _config_fault(error: Exception) -> str:
     if isinstance(error, MarkedYAMLError) and error.problem_mark:
         return f"{error.problem_mark.name}:{error.problem_mark.line + 1}: {error.problem}"
-    return f"--config-dir: {said(error)}"
+    return f"--config-dir: {error_message(error)}"
 
 
 def _readable(word: str) -> str:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from launcher.core.bounded_parse import DEPTH, Unbounded
+from launcher.core.bounded_parse import DEPTH, LimitExceeded
 
 _SPECIAL = re.compile(r"[@*#?$!0-9-]")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -35,7 +35,7 @@ class Word:
 
 
 class Reader:
-    """Cuts a script into commands of words. Raises `Unbounded` where `${a:-${b:-...}}` is nested too deep."""
+    """Cuts a script into commands of words. Raises `LimitExceeded` where `${a:-${b:-...}}` is nested too deep."""
 
     def __init__(self, text: str) -> None:
         self.text, self.place, self.line, self.depth = text, 0, 1, 0
@@ -132,7 +132,7 @@ class Reader:
             if rest[1]:
                 self.depth += 1
                 if self.depth > DEPTH:
-                    raise Unbounded(f"defaults stand more than {DEPTH} deep; fewer would do", self.line)
+                    raise LimitExceeded(f"defaults stand more than {DEPTH} deep; fewer would do", self.line)
                 default = self._until("}", quoted)
                 self._step()
                 self.depth -= 1

@@ -24,9 +24,9 @@ from yaml import YAMLError
 
 from launcher.config.guard import beyond
 from launcher.config.interpolation_defaults import defaults
-from launcher.core.bounded_parse import VALUES, Unbounded, beginning, check
-from launcher.core.problems import Problems, said
-from launcher.core.redaction import variable
+from launcher.core.bounded_parse import VALUES, LimitExceeded, check_limits, read_start
+from launcher.core.problems import Problems, error_message
+from launcher.core.redaction import is_secret_variable
 
 SCHEME = "own"
 READABLE = ("HOME", "USER", "LOGNAME", "HOSTNAME", "TMPDIR", "PWD", "CUDA_VISIBLE_DEVICES")
@@ -46,11 +46,11 @@ class Own(FileConfigSource):
         if not file.is_file():
             raise Problems([f"--config-dir: {file} is no file; one that holds settings would do"])
         try:
-            check(beginning(file))
-        except Unbounded as error:
+            check_limits(read_start(file))
+        except LimitExceeded as error:
             raise Problems([f"{file}:{error.line}: {error}"]) from error
         except OSError as error:
-            raise Problems([f"{file}: {said(error)}; a file that can be read would do"]) from error
+            raise Problems([f"{file}: {error_message(error)}; a file that can be read would do"]) from error
         except YAMLError:
             pass  # no YAML, as the next line says
         return super().load_config(config_path)
@@ -58,7 +58,7 @@ class Own(FileConfigSource):
 
 def environment(name: str, *default: Any) -> str | None:
     """`${oc.env:NAME}` and `${oc.env:NAME,default}`."""
-    if variable(name) or not (name in READABLE or name.startswith(BEGINNINGS)):
+    if is_secret_variable(name) or not (name in READABLE or name.startswith(BEGINNINGS)):
         known = ", ".join([*READABLE, *(f"{beginning}..." for beginning in BEGINNINGS)])
         raise Problems([f"${{oc.env:{name}}} is no variable that a config may read; {known} would do"])
     if name in os.environ:
@@ -72,9 +72,9 @@ def create(text: Any, _parent_: Container) -> Any:
     """`${oc.create:...}`; a text is YAML."""
     if isinstance(text, str):
         try:
-            check(text)
-        except (Unbounded, YAMLError) as error:
-            raise Problems([f"${{oc.create:...}}: {said(error)}; less, and YAML, would do"]) from error
+            check_limits(text)
+        except (LimitExceeded, YAMLError) as error:
+            raise Problems([f"${{oc.create:...}}: {error_message(error)}; less, and YAML, would do"]) from error
     return oc.create(text, _parent_)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from yaml import MappingNode, Node, ScalarNode, SequenceNode, YAMLError, compose
 
-from launcher.core.bounded_parse import LOADER, Unbounded, beginning, check
-from launcher.core.problems import Problems, said
+from launcher.core.bounded_parse import LOADER, LimitExceeded, check_limits, read_start
+from launcher.core.problems import Problems, error_message
 
 
 @dataclass(frozen=True)
@@ -30,17 +30,17 @@ def leaves(path: Path) -> dict[str, Leaf]:
         root = loader.get_single_node()
         return dict(_below(loader, root, "")) if isinstance(root, MappingNode) else {}
     except (YAMLError, ValueError) as error:  # ValueError: a date that there is not
-        raise Problems([f"{path}: cannot be read ({said(error)}); a YAML file would do"]) from error
+        raise Problems([f"{path}: cannot be read ({error_message(error)}); a YAML file would do"]) from error
 
 
 def _checked(path: Path) -> bytes:
     try:
-        text = beginning(path)
-        check(text)
-    except Unbounded as error:
+        text = read_start(path)
+        check_limits(text)
+    except LimitExceeded as error:
         raise Problems([f"{path}:{error.line}: {error}"]) from error
     except (OSError, YAMLError, ValueError) as error:
-        raise Problems([f"{path}: cannot be read ({said(error)}); a YAML file would do"]) from error
+        raise Problems([f"{path}: cannot be read ({error_message(error)}); a YAML file would do"]) from error
     return text
 
 

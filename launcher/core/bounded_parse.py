@@ -23,7 +23,7 @@ _NUMBERS = {"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"}
 _NUMBER = re.compile(r"[-+]?[0-9][0-9a-fA-FxXoO_:.]*")
 
 
-class Unbounded(ValueError):
+class LimitExceeded(ValueError):
     """It is larger, deeper or longer than anything that is read here; `line` counts from 1."""
 
     def __init__(self, text: str, line: int = 1) -> None:
@@ -31,10 +31,10 @@ class Unbounded(ValueError):
         self.line = line
 
 
-def check(text: str | bytes) -> None:
-    """Raises `Unbounded`, or `yaml.YAMLError` where it is no YAML."""
+def check_limits(text: str | bytes) -> None:
+    """Raises `LimitExceeded`, or `yaml.YAMLError` where it is no YAML."""
     if len(text) > SIZE:
-        raise Unbounded(f"has {len(text):,} bytes; at most {SIZE:,} would do")
+        raise LimitExceeded(f"has {len(text):,} bytes; at most {SIZE:,} would do")
     opened, anchors, values = list[tuple[str | None, int]](), dict[str, int](), 0
     for event in yaml.parse(text, Loader=LOADER):
         line = event.start_mark.line + 1 if event.start_mark else 1
@@ -45,18 +45,18 @@ def check(text: str | bytes) -> None:
             continue
         if isinstance(event, yaml.AliasEvent):
             if any(anchor == event.anchor for anchor, _ in opened):
-                raise Unbounded(f"*{event.anchor} stands within itself; a value would do", line)
+                raise LimitExceeded(f"*{event.anchor} stands within itself; a value would do", line)
             values += anchors.get(str(event.anchor), 0) + 1  # a scalar's counts as one
         elif isinstance(event, yaml.NodeEvent):
             values += 1
             if isinstance(event, yaml.CollectionStartEvent):
                 opened.append((event.anchor, values))
                 if len(opened) > DEPTH:
-                    raise Unbounded(f"lists and groups stand more than {DEPTH} deep; fewer would do", line)
+                    raise LimitExceeded(f"lists and groups stand more than {DEPTH} deep; fewer would do", line)
             elif isinstance(event, yaml.ScalarEvent) and _long_number(event):
-                raise Unbounded(f"a number has {len(event.value):,} digits; at most {DIGITS} would do", line)
+                raise LimitExceeded(f"a number has {len(event.value):,} digits; at most {DIGITS} would do", line)
         if values > VALUES:
-            raise Unbounded(f"stands for more than {VALUES:,} values; fewer would do", line)
+            raise LimitExceeded(f"stands for more than {VALUES:,} values; fewer would do", line)
 
 
 def _long_number(event: Any) -> bool:
@@ -66,21 +66,21 @@ def _long_number(event: Any) -> bool:
     return event.tag in _NUMBERS or bool(event.implicit[0] and _NUMBER.fullmatch(event.value))
 
 
-def beginning(file: Path) -> bytes:
+def read_start(file: Path) -> bytes:
     """All of a file, or enough to be seen as too long."""
     with file.open("rb") as opened:
         return opened.read(SIZE + 1)
 
 
-def yaml_of(text: str | bytes) -> Any:
+def parse_yaml(text: str | bytes) -> Any:
     """The value of a YAML text. Raises `ValueError`, or `yaml.YAMLError` where it is none."""
-    check(text)
+    check_limits(text)
     return yaml.load(text, Loader=LOADER)
 
 
-def json_of(text: str | bytes) -> Any:
+def parse_json(text: str | bytes) -> Any:
     """The value of a JSON text. Raises `ValueError`, also where it is too deep."""
     try:
         return json.loads(text)
     except RecursionError as error:
-        raise Unbounded("lists and objects stand too deep; fewer would do") from error
+        raise LimitExceeded("lists and objects stand too deep; fewer would do") from error

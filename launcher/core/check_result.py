@@ -1,4 +1,4 @@
-"""What a check says beforehand: OK, WARN or FAIL, the reason, and what would mend it."""
+"""The result of a check: OK, WARN or FAIL, the reason, and how to fix it."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ Level = Literal["OK", "WARN", "FAIL"]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CheckResult:
     """One line of a plan, or of the doctor."""
 
     level: Level
-    what: str
+    subject: str
     """The setting or the thing that was looked at: `data.train_batch_size`, `disk`, `port 29500`."""
-    says: str
-    mend: str = ""
-    """What would do; empty where nothing is to mend."""
+    message: str
+    fix: str = ""
+    """What to use instead; empty where nothing is wrong."""
 
     @property
     def line(self) -> str:
-        """`what: says; mend`, as all problems are written."""
-        return f"{self.what}: {self.says}" + (f"; {self.mend}" if self.mend else "")
+        """`subject: message; fix`, as all problems are written."""
+        return f"{self.subject}: {self.message}" + (f"; {self.fix}" if self.fix else "")
 
 
-def of_problem(problem: Problem | str, level: Level = "FAIL") -> Verdict:
-    """A problem as a verdict; of a text, its parts (`where: what came; what would do`)."""
+def from_problem(problem: Problem | str, level: Level = "FAIL") -> CheckResult:
+    """A problem as a result; a text is split into its parts."""
     if isinstance(problem, Problem):
         if problem.where:
-            return Verdict(level, problem.where, problem.got, problem.fix)
+            return CheckResult(level, problem.where, problem.got, problem.fix)
         problem = problem.got
     what, colon, rest = problem.partition(": ")
     if not colon:
         what, rest = "run", problem
-    says, _, mend = rest.rpartition("; ")
-    return Verdict(level, what, says or mend, mend if says else "")
+    message, _, fix = rest.rpartition("; ")
+    return CheckResult(level, what, message or fix, fix if message else "")
 
 
-def of_problems(problems: Iterable[Problem | str], level: Level = "FAIL") -> list[Verdict]:
-    return [of_problem(problem, level) for problem in problems]
+def from_problems(problems: Iterable[Problem | str], level: Level = "FAIL") -> list[CheckResult]:
+    return [from_problem(problem, level) for problem in problems]
 
 
-def failed(verdicts: Iterable[Verdict]) -> bool:
-    return any(verdict.level == "FAIL" for verdict in verdicts)
+def any_failed(results: Iterable[CheckResult]) -> bool:
+    return any(result.level == "FAIL" for result in results)

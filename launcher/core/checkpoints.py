@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
-from launcher.core.bounded_parse import json_of
-from launcher.core.files import sync_path
+from launcher.core.bounded_parse import parse_json
+from launcher.core.files import fsync_path
 
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"step_[0-9]{6,}")
@@ -46,7 +46,7 @@ def write(root: Path, step: int, fill: Callable[[Path], None]) -> Path:
         if final.exists():  # an older attempt's, found broken, or this step saved once more
             final.rename(root / f"{_REMOVED}{final.name}")
         draft.rename(final)
-        sync_path(root)
+        fsync_path(root)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
@@ -58,13 +58,13 @@ def _seal(folder: Path, step: int) -> None:
     files: dict[str, dict[str, int | str]] = {}
     for path in _files(folder):
         os.chmod(path, 0o600)
-        sync_path(path)
+        fsync_path(path)
         files[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "sha256": sha256(path)}
     manifest = folder / MANIFEST
     manifest.write_bytes(_manifest_text(step, files))
     for path in (manifest, *(path for path in folder.rglob("*") if path.is_dir()), folder):
         os.chmod(path, 0o700 if path.is_dir() else 0o600)
-        sync_path(path)
+        fsync_path(path)
 
 
 def _manifest_text(step: int, files: dict[str, dict[str, int | str]]) -> bytes:
@@ -91,7 +91,7 @@ def faults(folder: Path) -> list[str]:
     except OSError as error:
         return [f"{folder.name}/{MANIFEST}: {error.strerror or error}"]
     try:
-        node = json_of(text)
+        node = parse_json(text)
         whole = text == _manifest_text(node["step"], node["files"]) and node["step"] == step_of(folder)
     except (ValueError, KeyError, TypeError, AttributeError):
         whole = False
@@ -145,7 +145,7 @@ def validated(folder: Path) -> dict[str, float]:
     """What a validation measured of the weights in a checkpoint; nothing where there was none after its step, or its
     trainer.json cannot be read."""
     try:
-        node = json_of((folder / "trainer.json").read_text(encoding="utf-8"))["validated"]
+        node = parse_json((folder / "trainer.json").read_text(encoding="utf-8"))["validated"]
         return {name: float(x) for name, x in node["metrics"].items()} if node["step"] == step_of(folder) else {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}

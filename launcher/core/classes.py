@@ -16,7 +16,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import TypeVar
 
-from launcher.core.problems import said
+from launcher.core.problems import error_message
 
 T = TypeVar("T")
 MOST = 16  # classes between the one that is named and the one that is wanted
@@ -48,7 +48,9 @@ def locate(path: str, base: type[T]) -> type[T]:
     try:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise ValueError(f"cannot import {path!r}: {said(error)}; a module that can be imported would do") from error
+        raise ValueError(
+            f"cannot import {path!r}: {error_message(error)}; a module that can be imported would do"
+        ) from error
     if not (isinstance(found, type) and issubclass(found, base)):
         raise ValueError(f"{path} is not of class {base.__name__}; one that extends it would do")
     return found
@@ -92,7 +94,7 @@ class _Source:
                 raise ValueError(f"{file} has more than {LONGEST:,} bytes; a smaller module would do")
             return ast.parse(file.read_bytes())
         except (OSError, SyntaxError, RecursionError) as error:
-            raise ValueError(f"{file} cannot be read: {said(error)}; Python that compiles would do") from error
+            raise ValueError(f"{file} cannot be read: {error_message(error)}; Python that compiles would do") from error
 
     @property
     def _file(self) -> Path | None:

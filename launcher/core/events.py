@@ -1,4 +1,10 @@
-"""The event log: what a run says about itself, one JSON object a line. Written once, read by everybody.
+"""The event log: what a run reports about itself, one JSON object a line, only ever appended to.
+
+    {"seq":7,"attempt":1,"kind":"Step","at":1700000000.0,"step":3,"metrics":{"train/loss":1.2}}
+
+`seq` is the line's place in the file (0, 1, 2, ...), and `attempt` the attempt (1, 2, ...) during which it was written.
+Where an attempt goes back to a checkpoint, an event says so (`GOES_BACK`), and what was reported of training after that
+checkpoint's step is undone: the lines stay, and every view leaves them out (`stitched`).
 
 Console, reports and health rules are readers, and see a run through the state that `launcher.core.state` folds out of
 its events. Times are Unix seconds (UTC).
@@ -9,14 +15,18 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from bisect import bisect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from launcher.core.bounded_parse import json_of
+from launcher.core.bounded_parse import parse_json
 
 PhaseName = Literal["loading", "rollout", "update", "validating", "saving"]
+CrashCause = Literal["error", "configuration", "numbers"]
+"""An uncaught error; settings or data that do not work; numbers that are not finite, step after step."""
 How = Literal["finished", "failed", "stopped"]
 
 
@@ -98,10 +108,15 @@ class Alert(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Crashed(Event):
-    """Why a process cannot go on; `lines` are problems to mend or the error, the log has the rest."""
+    """Why a process cannot go on; `lines` are problems or the error, the log has the rest."""
 
     lines: tuple[str, ...]
-    mendable: bool
+    cause: CrashCause
+
+    @property
+    def user_error(self) -> bool:
+        """Whether `lines` are problems that a person can solve, and not an error of a program."""
+        return self.cause != "error"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +133,14 @@ class Restarted(Event):
     attempt: int
     cause: str
     why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resumed(Event):
+    """A person went on with the run, after `step`, as attempt number `attempt`."""
+
+    step: int
+    attempt: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,13 +193,16 @@ MARK = "@rlrun "
 KINDS: Mapping[str, type[Event]] = {
     cls.__name__: cls
     for cls in (
-        Started, Waiting, Phase, Loaded, Step, Sample, Saved, Alert, Crashed, Ended, Restarted, Stalled, WentOn, Usage,
+        Started, Waiting, Phase, Loaded, Step, Sample, Saved, Alert, Crashed, Ended, Restarted, Resumed, Stalled,
+        WentOn, Usage,
     )
 }  # fmt: skip
-KEPT = (Restarted, Stalled, WentOn, Usage)
-"""What became of the run's processes. It is no result of training, so it stays where training goes back a few steps."""
-OURS = (*KEPT, Waiting, Ended)
-"""What the launcher tells by itself while the processes run; all else it heard from rank 0."""
+GOES_BACK = (Restarted, Resumed)
+"""Undo what was reported of training after their `step`."""
+PROCESS_EVENTS = (*GOES_BACK, Stalled, WentOn, Usage)
+"""What became of the run's processes. It is no result of training, so it is never undone."""
+LAUNCHER_EVENTS = (*PROCESS_EVENTS, Waiting, Ended)
+"""What the launcher reports while the processes run; everything else comes from rank 0."""
 
 
 _NUMBERS: Mapping[str, Callable[[Any], float | None]] = {
@@ -187,9 +213,23 @@ _NUMBERS: Mapping[str, Callable[[Any], float | None]] = {
 }
 
 
-def to_line(event: Event) -> str:
-    """One line of JSON. Numbers that JSON has no word for are written as the texts NaN, Infinity, -Infinity."""
-    node = {"kind": type(event).__name__, **asdict(event)}
+@dataclass(frozen=True)
+class LoggedEvent:
+    """An event with its place in the log."""
+
+    seq: int
+    attempt: int
+    event: Event
+
+    @property
+    def line(self) -> str:
+        return to_line(self.event, seq=self.seq, attempt=self.attempt)
+
+
+def to_line(event: Event, **place: int) -> str:
+    """One line of JSON, with `seq` and `attempt` first where `place` gives them. Numbers that JSON cannot hold are
+    written as the texts NaN, Infinity, -Infinity."""
+    node = {**place, "kind": type(event).__name__, **asdict(event)}
     return json.dumps(writable(node), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
@@ -205,8 +245,11 @@ def writable(node: Any) -> Any:
 
 
 def from_line(line: str | bytes) -> Event | None:
-    """The event on a line; None where a newer writer speaks of a kind unknown here."""
-    node = json_of(line)
+    """The event on a line; None for a kind unknown here. Raises `INVALID` where the line holds no event."""
+    return _from_node(parse_json(line))
+
+
+def _from_node(node: Any) -> Event | None:
     kind = KINDS.get(node.pop("kind"))
     if kind is None:
         return None
@@ -218,6 +261,8 @@ def from_line(line: str | bytes) -> Event | None:
         raise ValueError(f"a run does not end {node['how']!r}")
     if kind is Step:
         node["metrics"] = {name: float(value) for name, value in node["metrics"].items()}
+    if kind is Crashed and node["cause"] not in get_args(CrashCause):
+        raise ValueError(f"a process does not crash by {node['cause']!r}")
     if kind is Crashed:
         node["lines"] = tuple(map(str, node["lines"]))
     if wrong := [name for name, of in known.items() if of.type == "str" and not isinstance(node.get(name, ""), str)]:
@@ -225,32 +270,101 @@ def from_line(line: str | bytes) -> Event | None:
     return kind(**{name: value for name, value in node.items() if name in known})
 
 
-def read(path: Path, offset: int = 0) -> Iterator[tuple[Event, int]]:
-    """Whole lines from byte `offset` on, each with the offset after it; a half-written line waits.
+INVALID = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
+"""What reading an event from a line raises where it holds none."""
 
-    A line that is damaged is told as an `Alert`: the rest of the log is still worth reading.
+
+class LogReader:
+    """Reads an event log as it grows: every event with a `seq` above `after`, undone ones too."""
+
+    def __init__(self, path: Path, after: int = -1) -> None:
+        self.path, self._after = path, after
+        self._seq, self._offset, self._attempt = 0, 0, 1
+
+    def new(self) -> Iterator[LoggedEvent]:
+        """Events on whole lines written since the last call; a half-written line waits.
+
+        A damaged line is reported as an `Alert`: the rest of the log is still worth reading.
+        """
+        if not self.path.is_file():  # not written yet; never a pipe, which would block
+            return
+        with self.path.open("rb") as log:
+            log.seek(self._offset)
+            for line in log:
+                if not line.endswith(b"\n"):
+                    return
+                seq, offset = self._seq, self._offset
+                self._seq, self._offset = seq + 1, offset + len(line)
+                event = self._read(line, offset) if seq > self._after else None
+                if event:
+                    yield LoggedEvent(seq, self._attempt, event)
+
+    def _read(self, line: bytes, offset: int) -> Event | None:
+        try:
+            node = parse_json(line)
+            event, self._attempt = _from_node(node), int(node.get("attempt", self._attempt))
+        except INVALID:
+            return Alert(at=0.0, step=0, text=f"{self.path.name}: the line at byte {offset} is damaged")
+        return event
+
+
+def stitched(events: Iterable[LoggedEvent]) -> Iterator[LoggedEvent]:
+    """The events of a log from its beginning that are not undone, as if the run had never gone back. Pure."""
+    every = list(events)
+    return _outside(undone(every), every)
+
+
+def undone(events: Iterable[LoggedEvent]) -> Sequence[range]:
+    """The places in a log, as `seq`, whose events are undone unless they are `PROCESS_EVENTS`; in order, apart."""
+    steps, found = list[tuple[int, int]](), list[range]()  # (step, seq) of the steps that stand
+    for logged in events:
+        event = logged.event
+        if isinstance(event, Step):
+            steps.append((event.step, logged.seq))
+        elif isinstance(event, GOES_BACK):
+            while steps and (event.step == 0 or steps[-1][0] > event.step):
+                steps.pop()
+            first = steps[-1][1] + 1 if steps else 0
+            while found and found[-1].start >= first:
+                found.pop()
+            found.append(range(first, logged.seq))
+    return found
+
+
+def _outside(ranges: Sequence[range], events: Iterable[LoggedEvent]) -> Iterator[LoggedEvent]:
+    for logged in events:
+        place = bisect(ranges, logged.seq, key=lambda each: each.start) - 1
+        if place < 0 or logged.seq not in ranges[place] or isinstance(logged.event, PROCESS_EVENTS):
+            yield logged
+
+
+def read_log(path: Path, last: int | None = None, more: Sequence[LoggedEvent] = ()) -> Iterator[LoggedEvent]:
+    """The events up to `seq` `last`, by default all there are now, and those that come after them (`more`), without
+    what is undone by one of them.
+
+    Like `stitched`, but holds no events of the file in memory; none where there is no log yet.
     """
-    with path.open("rb") as log:
-        log.seek(offset)
-        for line in log:
-            if not line.endswith(b"\n"):
-                return
-            event = readable(line, Alert(at=0.0, step=0, text=f"{path.name}: the line at byte {offset} is damaged"))
-            offset += len(line)
-            if event:
-                yield event, offset
+    lines, goes_back = scan(path)
+    last = lines - 1 if last is None else last
+
+    def read() -> Iterator[LoggedEvent]:
+        return chain(takewhile(lambda logged: logged.seq <= last, LogReader(path).new()), more)
+
+    yield from _outside(undone(read()) if goes_back or more else (), read())
 
 
-def readable(line: str | bytes, damaged: Event | None = None) -> Event | None:
-    """The event on a line, or `damaged` where the line is none."""
-    try:
-        return from_line(line)
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
-        return damaged
+def scan(path: Path) -> tuple[int, bool]:
+    """How many whole lines the log has, and whether one may be of `GOES_BACK`. Parses none."""
+    marks = [f'"kind":"{kind.__name__}"'.encode() for kind in GOES_BACK]
+    lines, goes_back = 0, False
+    if path.is_file():
+        with path.open("rb") as log:
+            for line in log:
+                lines += line.endswith(b"\n")
+                goes_back = goes_back or any(mark in line for mark in marks)
+    return lines, goes_back
 
 
-def events_of(path: Path) -> Iterator[Event]:
-    """Every event in the log; none where there is no log yet."""
-    if path.is_file():  # never a pipe, which would be waited for
-        for event, _ in read(path):
-            yield event
+def events_of(path: Path, last: int | None = None, more: Sequence[LoggedEvent] = ()) -> Iterator[Event]:
+    """The events of `read_log`, without their places."""
+    return (logged.event for logged in read_log(path, last, more))

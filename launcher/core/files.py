@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 from launcher.core.problems import Problems
-from launcher.core.redaction import blotted
+from launcher.core.redaction import redact
 
 
-def expanded(path: str | Path) -> Path:
+def expand_user(path: str | Path) -> Path:
     """With `~` written out. Raises `Problems` for the home of nobody."""
     try:
         return Path(path).expanduser()
@@ -17,7 +17,7 @@ def expanded(path: str | Path) -> Path:
         raise Problems([f"{path}: nobody here has such a home folder; a whole path would do"]) from error
 
 
-class Log:
+class AppendOnlyFile:
     """An append-only text file. While the disk refuses, lines wait in memory and none is lost or torn."""
 
     def __init__(self, descriptor: int) -> None:
@@ -27,11 +27,16 @@ class Log:
         """Why the disk took nothing at the last try; None when it took everything."""
 
     @classmethod
-    def open(cls, path: Path) -> Log:
-        return cls(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+    def open(cls, path: Path) -> AppendOnlyFile:
+        """Open at its end; a last line that a kill left half-written is ended first."""
+        log = cls(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600))
+        size = os.fstat(log._file).st_size
+        if size and os.pread(log._file, 1, size - 1) != b"\n":
+            log.append("")
+        return log
 
     def append(self, line: str) -> None:
-        self._waiting += blotted(line).encode("utf-8", "backslashreplace") + b"\n"
+        self._waiting += redact(line).encode("utf-8", "backslashreplace") + b"\n"
         self.flush()
 
     def flush(self) -> None:
@@ -57,12 +62,12 @@ class Log:
         os.close(self._file)
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_atomic(path: Path, text: str) -> None:
     """Replace `path` in one step: a reader finds the old text or the new one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(temporary, "w", encoding="utf-8", opener=_private) as file:
-            file.write(blotted(text))
+            file.write(redact(text))
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -76,7 +81,7 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def sync_path(path: Path) -> None:
+def fsync_path(path: Path) -> None:
     """Make a file's bytes, or a folder's names, durable."""
     handle = os.open(path, os.O_RDONLY)
     try:

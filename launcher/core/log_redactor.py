@@ -13,7 +13,7 @@ import selectors
 import signal
 import sys
 
-from launcher.core.redaction import blotted
+from launcher.core.redaction import redact
 
 LONGEST = 2**18  # bytes of a line; a longer one is cut where it has a space, so that no secret is
 _CHUNK = 2**16
@@ -47,7 +47,7 @@ class Line:
     def _write(self, said: bytes) -> None:
         """What a full disk refuses waits, up to LONGEST, and is written with what comes next."""
         text = said.decode("utf-8", "surrogateescape")
-        left = self._refused + "".join(map(blotted, text.splitlines(keepends=True))).encode("utf-8", "surrogateescape")
+        left = self._refused + "".join(map(redact, text.splitlines(keepends=True))).encode("utf-8", "surrogateescape")
         try:
             while left:
                 left = left[os.write(self._log, left) :]

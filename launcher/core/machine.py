@@ -54,12 +54,12 @@ class Gpus:
     """Why the driver could not be asked, where there is one."""
 
 
-def cores() -> int:
+def cpu_count() -> int:
     """Those that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def interfaces() -> dict[str, str]:
+def interface_of_addresses() -> dict[str, str]:
     """The network interface that has each address of this machine."""
     found = psutil.net_if_addrs().items()
     return {
@@ -79,13 +79,13 @@ def free_ports(count: int, host: str = "") -> list[int]:
             probe.close()
 
 
-def knock(address: str, seconds: float) -> None:
+def check_listening(address: str, seconds: float) -> None:
     """Whether somebody listens at HOST:PORT. Raises `OSError` where nobody does, `ValueError` where that is none."""
     host, _, port = address.rpartition(":")
     socket.create_connection((host.strip("[]"), int(port)), seconds).close()
 
 
-def is_here(host: str) -> bool:
+def is_this_machine(host: str) -> bool:
     """Whether that is this machine, by any of its names; nothing is sent."""
     try:
         family, kind, _, _, place = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
@@ -96,7 +96,7 @@ def is_here(host: str) -> bool:
         return False
 
 
-def lives(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     """Whether a process of this number runs here: one that has ended and is not buried does not."""
     try:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
@@ -106,12 +106,12 @@ def lives(pid: int) -> bool:
         return True
 
 
-def shell_code(code: int) -> int:
+def shell_exit_code(code: int) -> int:
     """The exit code that a shell tells of a process: 128 + the signal that killed it, which Python tells as -signal."""
     return 128 - code if code < 0 else code
 
 
-def own_folder(name: str, base: Path) -> Path:
+def process_folder(name: str, base: Path) -> Path:
     """A new folder that is of use for as long as this process lives, which holds a lock in it. Those whose process has
     ended are removed."""
     for left in base.glob(f"{name}-*"):
@@ -127,7 +127,7 @@ def own_folder(name: str, base: Path) -> Path:
     return made.rename(base / made.name.removeprefix("."))  # others see it once it is locked
 
 
-def wind_up() -> None:
+def run_exit_handlers() -> None:
     """Do what is registered for this process's end, and say what is not said yet, before it ends at once."""
     atexit._run_exitfuncs()
     logging.shutdown()
@@ -162,14 +162,14 @@ def used_memory_bytes() -> int:
     return int(whole.total - whole.available)
 
 
-def free_bytes(path: Path) -> int:
+def free_disk_bytes(path: Path) -> int:
     """Free on the disk that holds `path`, or will hold it. Raises `OSError`."""
     whole = path.absolute()
     standing = next(place for place in (whole, *whole.parents) if place.exists())
     return shutil.disk_usage(standing).free
 
 
-def gpus() -> Gpus:
+def query_gpus() -> Gpus:
     """NVIDIA's GPUs; none where no driver is."""
     try:
         pynvml.nvmlInit()
@@ -192,12 +192,12 @@ def _gpu(index: int) -> Gpu:
     return Gpu(index, pynvml.nvmlDeviceGetName(handle), int(memory.total), int(memory.free))
 
 
-def packages() -> dict[str, str | None]:
+def package_versions() -> dict[str, str | None]:
     """Version of each package that decides a result; None where it is not installed."""
-    return {name: version_of(name) for name in PACKAGES}
+    return {name: package_version(name) for name in PACKAGES}
 
 
-def version_of(package: str) -> str | None:
+def package_version(package: str) -> str | None:
     """None where it is not installed."""
     try:
         return version(package)
@@ -205,16 +205,16 @@ def version_of(package: str) -> str | None:
         return None
 
 
-def python() -> str:
+def python_version() -> str:
     return sys.version.split()[0]
 
 
-def system() -> str:
+def system_name() -> str:
     """As `Linux-6.8 x86_64`."""
     return f"{platform.system()}-{platform.release()} {platform.machine()}"
 
 
-def oom_kills() -> int:
+def oom_kill_count() -> int:
     """Processes that the kernel has killed for want of memory since this container, or this machine, began."""
     for name in _oom_counts():
         with suppress(OSError, ValueError, StopIteration):
@@ -241,5 +241,5 @@ def visible_gpus() -> tuple[str, ...]:
     """Those that this process may use, by the names that CUDA_VISIBLE_DEVICES takes."""
     told = os.environ.get("CUDA_VISIBLE_DEVICES")
     if told is None:
-        return tuple(str(gpu.index) for gpu in gpus().found)
+        return tuple(str(gpu.index) for gpu in query_gpus().found)
     return tuple(name.strip() for name in told.split(",") if name.strip() and name.strip() != "-1")

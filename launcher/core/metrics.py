@@ -1,80 +1,157 @@
-"""What each metric is called (verl's names are ours), its unit, and which direction is better."""
+"""The catalogue of metrics: name (verl's names are ours), unit, which direction is better, and what it measures.
+
+Every metric that the engine emits has an entry here; a test trains and fails where one is missing. A metric of a
+user's own code needs none: it is shown without a meaning.
+"""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import Literal
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One canonical name. `label` is short enough for a screen; `better` is None where neither direction is."""
+    """One name, or one pattern of names (`*` stands for a data source, a number, ...).
+
+    `label` is short enough for a screen; `better` is None where neither direction is; `formula` is how it is computed,
+    or the paper that defines it.
+    """
 
     label: str
     meaning: str
     unit: str = ""
     better: Literal["up", "down"] | None = None
+    formula: str = ""
 
 
+_KL = "r = log(reference / policy)"
 METRICS: Mapping[str, Metric] = {
+    "training/global_step": Metric("step", "number of the step"),
+    "training/epoch": Metric("epoch", "passes over the rows that are complete"),
     "critic/score/mean": Metric("score", "mean score of the step's answers", better="up"),
-    "critic/rewards/mean": Metric("reward", "mean reward, penalties taken off", better="up"),
-    "critic/frac_reward_zero_std": Metric("no signal", "share of groups whose answers all scored the same"),
-    "train/core/reward/rule_based": Metric("by rules", "mean of what rules gave of the score, weights counted"),
-    "train/core/reward/rm_based": Metric("by models", "mean of what reward models gave of it, weights counted"),
+    "critic/score/*/mean": Metric("part", "mean of one part of the score, named as in the reward"),
+    "critic/rewards/mean": Metric("reward", "mean reward: the score less penalties", better="up"),
+    "critic/advantages/mean": Metric("advantage", "mean advantage of the answers' tokens"),
+    "critic/frac_reward_zero_std": Metric("no signal", "share of groups whose answers all have the same score"),
+    "train/core/reward/rule_based": Metric("by rules", "weighted part of the mean score that comes from rules"),
+    "train/core/reward/rm_based": Metric("by models", "weighted part of the mean score that comes from reward models"),
     "reward/faults": Metric(
-        "no score", "answers of the step without a score; their groups are left out", better="down"
+        "no score", "answers of the step without a score; their groups are not trained on", better="down"
     ),
     "actor/pg_loss": Metric("pg loss", "policy-gradient loss; it need not fall"),
-    "actor/kl_loss": Metric("kl to ref", "estimated KL(policy || reference) per token", "nats"),
-    "actor/ppo_kl": Metric("ppo kl", "estimated KL(old || new) of this step's updates per token", "nats"),
-    "actor/pg_clipfrac": Metric("clipped", "share of tokens whose ratio was clipped"),
+    "actor/kl_loss": Metric(
+        "kl to ref", "estimated KL(policy || reference) per token", "nats", formula=f"k3: e^r - r - 1, {_KL}"
+    ),
+    "actor/ppo_kl": Metric(
+        "ppo kl", "estimated KL(old || new) of this step's updates per token", "nats", formula="mean of log(old / new)"
+    ),
+    "actor/pg_clipfrac": Metric(
+        "clipped", "share of tokens whose ratio was clipped", formula="arXiv:1707.06347, eq. 7"
+    ),
+    "actor/pg_clipfrac_lower": Metric(
+        "dual clip", "share of tokens limited by the dual clip", formula="arXiv:1912.09729, eq. 5"
+    ),
     "actor/entropy": Metric("entropy", "mean entropy of the policy per token", "nats"),
-    "actor/grad_norm": Metric("grad norm", "length of the gradient before it was clipped"),
+    "actor/grad_norm": Metric("grad norm", "norm of the gradient before clipping"),
     "actor/lr": Metric("lr", "learning rate"),
-    "actor/dpo_loss": Metric("dpo loss", "loss over the pairs", better="down"),
-    "actor/pg_clipfrac_lower": Metric("dual clip", "share of tokens that the dual clip bounded"),
-    "actor/reward_kl_penalty": Metric("kl in reward", "mean distance from the reference per token", "nats"),
-    "actor/reward_kl_penalty_coeff": Metric("kl price", "what a nat of that distance costs"),
-    "actor/skipped_nonfinite": Metric("skipped", "share of updates not taken, as something was not finite"),
+    "actor/dpo_loss": Metric("dpo loss", "loss over the pairs", better="down", formula="arXiv:2305.18290, eq. 7"),
+    "actor/reward_kl_penalty": Metric(
+        "kl in reward", "estimated KL(policy || reference) per token, subtracted from the reward", "nats"
+    ),
+    "actor/reward_kl_penalty_coeff": Metric(
+        "kl coef", "coefficient of that penalty", formula="arXiv:1909.08593, section 2.2"
+    ),
+    "actor/skipped_nonfinite": Metric(
+        "skipped", "share of updates skipped because a value was not finite", better="down"
+    ),
     "critic/vf_loss": Metric("vf loss", "half the squared error of the critic", better="down"),
     "critic/vf_clipfrac": Metric("vf clipped", "share of tokens whose value was clipped"),
-    "critic/values/mean": Metric("value", "mean of what the critic expects"),
-    "critic/returns/mean": Metric("return", "mean of what it should have expected"),
-    "rollout_corr/kl": Metric("kl to sampler", "estimated KL(sampler || trainer) per token, by k1", "nats"),
-    "rollout_corr/k3_kl": Metric("kl to sampler k3", "the same by k3, which is never negative", "nats", "down"),
-    "rollout_corr/rollout_is_mean": Metric("weight", "mean weight of a token that another program sampled"),
+    "critic/vpred_mean": Metric("value now", "mean value predicted during the update"),
+    "critic/values/mean": Metric("value", "mean value predicted before the update"),
+    "critic/returns/mean": Metric("return", "mean return, the critic's target", formula="GAE, arXiv:1506.02438"),
+    "critic/grad_norm": Metric("critic grad norm", "norm of the critic's gradient before clipping"),
+    "critic/lr": Metric("critic lr", "learning rate of the critic"),
+    "critic/skipped_nonfinite": Metric("critic skipped", "share of the critic's updates skipped", better="down"),
+    "rollout_corr/kl": Metric(
+        "kl to sampler",
+        "estimated KL(sampler || trainer) per token",
+        "nats",
+        formula="k1: mean of log(sampler / trainer)",
+    ),
+    "rollout_corr/k3_kl": Metric(
+        "kl to sampler k3", "the same, never negative", "nats", "down", "k3: e^r - r - 1, r = log(trainer / sampler)"
+    ),
+    "rollout_corr/rollout_is_mean": Metric(
+        "importance", "mean importance weight of the tokens", formula="min(trainer / sampler, cap)"
+    ),
     "rollout_corr/rollout_is_ratio_fraction_high": Metric(
-        "weights cut", "share of tokens whose weight was cut at sampler.importance_sampling"
+        "importance cut", "share of tokens whose weight was truncated at sampler.importance_sampling"
     ),
     "training/rollout_probs_diff_max": Metric(
-        "most apart", "largest difference of a token's probability between sampler and trainer", better="down"
+        "prob diff max", "largest difference of a token's probability between sampler and trainer", better="down"
     ),
-    "training/rollout_probs_diff_mean": Metric("apart", "mean of that difference", better="down"),
-    "training/rollout_probs_diff_std": Metric("apart, std", "standard deviation of that difference", better="down"),
+    "training/rollout_probs_diff_mean": Metric("prob diff", "mean of that difference", better="down"),
+    "training/rollout_probs_diff_std": Metric("prob diff std", "standard deviation of that difference", better="down"),
     "training/rollout_actor_probs_pearson_corr": Metric(
-        "correlation", "of a token's probability to the sampler and to the trainer", better="up"
+        "prob corr", "Pearson correlation of the tokens' probabilities under sampler and trainer", better="up"
     ),
-    "rewards/accuracies": Metric("accuracy", "share of pairs whose chosen answer gained more", better="up"),
-    "rewards/margins": Metric("margin", "mean difference of what the two answers gained", better="up"),
+    "rewards/accuracies": Metric(
+        "accuracy", "share of pairs whose chosen answer has the higher implicit reward", better="up"
+    ),
+    "rewards/margins": Metric("margin", "mean difference of the two implicit rewards", better="up"),
+    "rewards/chosen": Metric(
+        "chosen", "mean implicit reward of the chosen answers", formula="beta * log(policy / reference)"
+    ),
+    "rewards/rejected": Metric("rejected", "mean implicit reward of the rejected answers"),
     "train/num_gen_batches": Metric("rounds", "times the step sampled until it was full"),
-    "train/share_full": Metric("full", "share of the step's groups that teach", better="up"),
-    "train/groups_kept": Metric("kept", "groups that were learnt from"),
-    "train/groups_filtered": Metric("left out", "groups whose rewards spread too little"),
-    "train/trainable_token_share": Metric("learnt", "share of the answers' tokens that were learnt from"),
+    "train/share_full": Metric("full", "share of the step's places filled by groups that are trained on", better="up"),
+    "train/groups_kept": Metric("groups kept", "groups that are trained on"),
+    "train/groups_filtered": Metric("groups filtered", "groups left out because their rewards hardly differ"),
+    "train/trainable_token_share": Metric("token share", "share of the answers' tokens that are trained on"),
     "train/loss": Metric("loss", "negative log-likelihood of the answers per token", "nats", "down"),
-    "train/grad_norm": Metric("grad norm", "length of the gradient before it was clipped"),
+    "train/grad_norm": Metric("grad norm", "norm of the gradient before clipping"),
     "train/lr": Metric("lr", "learning rate"),
+    "train/skipped_nonfinite": Metric(
+        "skipped", "share of updates skipped because a value was not finite", better="down"
+    ),
     "val/loss": Metric("val loss", "negative log-likelihood of held-out answers per token", "nats", "down"),
+    "val-*/reward/mean@*": Metric(
+        "mean@n", "mean score over n answers to each held-out prompt of a source", better="up"
+    ),
+    "val-*/reward/best@*/mean": Metric(
+        "best@k",
+        "mean score of the best of k answers (pass@k for right or wrong)",
+        better="up",
+        formula="unbiased, from n answers",
+    ),
+    "val-*/reward/maj@*/mean": Metric("maj@n", "mean score of the most frequent of n answers", better="up"),
+    "val-aux/*/reward/std@*": Metric("std@n", "standard deviation of the scores of one prompt's answers"),
+    "val-aux/*/reward/scored@*": Metric("scored", "share of held-out prompts whose answers all have a score"),
+    "val-aux/*/reward/wilson95_low@*": Metric(
+        "95% low", "lower end of the 95% confidence interval of the mean", formula="Wilson, 1927"
+    ),
+    "val-aux/*/reward/wilson95_high@*": Metric("95% high", "upper end of that interval"),
+    "prompt_length/mean": Metric("prompt", "mean length of the prompts", "tokens"),
     "response_length/mean": Metric("length", "mean length of the answers", "tokens"),
     "response_length/clip_ratio": Metric("cut", "share of answers cut at data.max_response_length"),
     "perf/cpu_s": Metric("cpu s", "processor seconds of the step in one process", "s", "down"),
-    "perf/throughput": Metric("tokens/s", "tokens processed a second by each process", "tokens/s", "up"),
+    "perf/cpu_memory_used_gb": Metric("cpu memory", "peak resident memory of one process", "GiB", "down"),
+    "perf/max_memory_allocated_gb": Metric("gpu memory", "peak GPU memory held by tensors", "GiB", "down"),
+    "perf/max_memory_reserved_gb": Metric("gpu reserved", "peak GPU memory reserved by the allocator", "GiB", "down"),
+    "perf/throughput": Metric("tokens/s", "tokens processed per second by each process", "tokens/s", "up"),
+    "perf/time_per_step": Metric("step time", "duration of the step without validation and checkpoint", "s", "down"),
+    "perf/total_num_tokens": Metric("tokens", "tokens of the step, prompts included", "tokens"),
     "timing_s/step": Metric("s/step", "duration of the step", "s", "down"),
+    "timing_s/*": Metric(
+        "seconds", "duration of one part of the step, by verl's name: gen, reward, old_log_prob, ref, ...", "s", "down"
+    ),
 }
+
 
 TIMES = ("timing_s/", "timing_per_token_ms/", "perf/")
 """Names that begin so tell of the machine and the clock; all others are equal in equal runs."""
@@ -118,13 +195,31 @@ def validation(metrics: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if name.startswith(HELD_OUT)}
 
 
+def metric(name: str) -> Metric | None:
+    """The entry of an emitted name; None for a metric that only a user's own code knows."""
+    if name in METRICS:
+        return METRICS[name]
+    stem, _, ending = name.rpartition("/")
+    if ending in ("max", "min") and (mean := metric(f"{stem}/mean")):
+        word = {"max": "largest", "min": "smallest"}[ending]
+        return replace(mean, label=f"{mean.label} {ending}", meaning=f"{word} value; see {stem}/mean", better=None)
+    if name.startswith("val/"):  # a training metric, measured on held-out rows
+        bare = name.removeprefix("val/")
+        return METRICS.get(bare) or METRICS.get(f"actor/{bare}")
+    return next((found for pattern, found in METRICS.items() if "*" in pattern and fnmatchcase(name, pattern)), None)
+
+
+def matching(text: str = "") -> dict[str, Metric]:
+    """Entries whose name holds `text` or matches it as a glob pattern; the entry of an emitted name by that name."""
+    found = {name: entry for name, entry in METRICS.items() if text in name or fnmatchcase(name, text)}
+    entry = metric(text)
+    return found or ({text: entry} if entry else {})
+
+
 def better(name: str) -> Literal["up", "down"] | None:
     """Which direction of a metric is better; of held-out data it is that of the same metric in training."""
-    if name.startswith(("val-core/", "val-aux/")):
-        return "up" if re.search(r"/reward/(mean|best|maj)@", name) else None
-    bare = name.removeprefix("val/")
-    known = (METRICS[full] for full in (name, bare, f"actor/{bare}") if full in METRICS)
-    return next((metric.better for metric in known), None)
+    entry = metric(name)
+    return entry.better if entry else None
 
 
 def held_out_score(metrics: Mapping[str, float]) -> tuple[str, float] | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Literal
 
-from launcher.core.redaction import blotted
+from launcher.core.redaction import redact
 
 Code = Literal[
     "invalid-setting",
@@ -25,6 +25,7 @@ Code = Literal[
     "not-supported",
     "in-use",
     "changed",
+    "not-finite",
 ]
 """Kinds of problems, each explained in the troubleshooting page."""
 
@@ -68,7 +69,7 @@ class InvalidSettings(ValueError):
         super().__init__("\n".join(map(str, self.problems)))
 
 
-def nearest(word: str, known: Sequence[str], *, listed: str = "it may be") -> str:
+def suggest(word: str, known: Sequence[str], *, listed: str = "it may be") -> str:
     """`did you mean x?` when something known is near, otherwise everything that is known."""
     near = get_close_matches(word, known, n=1, cutoff=0.6)
     if near:
@@ -76,14 +77,14 @@ def nearest(word: str, known: Sequence[str], *, listed: str = "it may be") -> st
     return f"{listed} {', '.join(sorted(known))}" if known else "there is none yet"
 
 
-def said(error: Exception) -> str:
+def error_message(error: Exception) -> str:
     """What a library's error says, as one line of ours."""
     text = (error.strerror if isinstance(error, OSError) else None) or str(error).strip() or type(error).__name__
-    line = blotted(text).splitlines()[0].strip().rstrip(".")  # before any cut: a part of a secret is not known as one
+    line = redact(text).splitlines()[0].strip().rstrip(".")  # before any cut: a part of a secret is not known as one
     return line[:1].lower() + line[1:] if re.match(r"[A-Z][a-z]+\b", line) else line
 
 
-def shown(value: object, limit: int = 80) -> str:
+def short_repr(value: object, limit: int = 80) -> str:
     """`value` as Python writes it, cut so that one line stays one line."""
-    text = blotted(repr(value))  # before the cut: a part of a secret is not known as one
+    text = redact(repr(value))  # before the cut: a part of a secret is not known as one
     return text if len(text) <= limit else f"{text[: limit - 3]}..."

@@ -1,8 +1,8 @@
 """What is a secret, and how it is blotted out of every text that leaves a process: files, logs, screens.
 
-Three things are: the values of environment variables that are named like secrets, in any spelling (`forms`); texts
+Three things are: the values of environment variables that are named like secrets, in any spelling (`spellings`); texts
 that look like a token of a known service; and what stands beside a secret's name, in a URL or in a header. Innocent
-text stays as it is: hashes, ids, paths, numbers. `blotted` runs for every line of every log, so it looks for fixed
+text stays as it is: hashes, ids, paths, numbers. `redact` runs for every line of every log, so it looks for fixed
 words first, which costs microseconds, and only then for patterns, each of which is bounded.
 
 It loads little, and nothing of ours, as the processes that run foreign code begin with it.
@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 
 MARK = "[secret]"
-LEAST = 8  # characters of a value that is blotted wherever it stands; a shorter one would blot words, too
+MIN_LENGTH = 8  # characters of a value that is blotted wherever it stands; a shorter one would blot words, too
 _SHORTEST = 6  # ... of one that is learned
 
 _SURE = {"token", "secret", "auth", "authorization", "cookie", "password", "passwd", "passphrase", "apikey"}
@@ -26,17 +26,17 @@ _POINTS = {"env", "path", "file", "dir", "sock", "name", "id", "type", "url", "e
 """A name that ends so names where the secret is, or something about it."""
 
 
-def named(name: str, *, key: bool = False) -> bool:
+def is_secret_name(name: str, *, key: bool = False) -> bool:
     """Whether a value of this name is likely a secret; `key` where every key is."""
     words = [word.lower() for word in _WORD.findall(name)]
     return bool(_SURE.intersection(words)) or ("key" in words and (key or bool(_OF_KEY.intersection(words))))
 
 
-def setting(name: str) -> bool:
+def is_secret_setting(name: str) -> bool:
     """Whether a setting of this name holds a secret, and not only its place: `token_env` is a name, `eos_token` a word
     of a model."""
     words = [word.lower() for word in _WORD.findall(name)]
-    return named(name) and words[-1] not in _POINTS and not _OF_MODELS.intersection(words)
+    return is_secret_name(name) and words[-1] not in _POINTS and not _OF_MODELS.intersection(words)
 
 
 _OF_MODELS = {"eos", "bos", "pad", "unk", "sep", "cls", "mask", "image", "video", "audio", "special", "stop"}
@@ -61,7 +61,7 @@ _ASIDE = {"NAME", "FILE", "PATH", "DIR", "SOCK", "ENV", "TYPE", "ENDPOINT", "LIM
 _LOGIN = re.compile(r"://([^\s/?#]*)@")
 
 
-def variable(name: str) -> bool:
+def is_secret_variable(name: str) -> bool:
     """Whether an environment variable of this name holds a secret: HF_TOKEN, WANDB_API_KEY, AWS_SECRET_ACCESS_KEY."""
     parts = [part.rstrip("0123456789") for part in name.upper().split("_")]
     parts = [part for part in parts if part]
@@ -75,15 +75,15 @@ def variable(name: str) -> bool:
     return any(part.endswith(_ENDINGS) for part in parts) and not whole & _MODEL_PARTS
 
 
-def of_environment(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def secrets_of_environment(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """(name, value) of each secret: variables that are named so, and logins in the URLs of the others (proxies)."""
     for name, value in environment.items():
-        if variable(name):
+        if is_secret_variable(name):
             yield name, value.strip()
-        yield from ((name, word) for word in of_url(value))
+        yield from ((name, word) for word in passwords_in_urls(value))
 
 
-def of_url(text: str) -> Iterator[str]:
+def passwords_in_urls(text: str) -> Iterator[str]:
     """The password of each URL in a text, or the name where that stands alone."""
     for login in _LOGIN.finditer(text):
         user, colon, word = login[1].partition(":")
@@ -93,7 +93,7 @@ def of_url(text: str) -> Iterator[str]:
 def _guessable(value: str) -> bool:
     """Whether innocent text may well hold it: a short word or number, a path."""
     word = value.isalpha() and value in (value.lower(), value.title(), value.upper())
-    if len(value) < LEAST or value in MARK or (len(value) < 12 and (word or _number(value))):
+    if len(value) < MIN_LENGTH or value in MARK or (len(value) < 12 and (word or _number(value))):
         return True
     return value.startswith(("/", "~/", "./", "../")) and value.count("/") > 1 and _is_place(value)
 
@@ -114,7 +114,7 @@ def _is_place(value: str) -> bool:
         return False
 
 
-def forms(value: str) -> list[str]:
+def spellings(value: str) -> list[str]:
     """How a value may be written: as it is, in a URL, in JSON, as Python shows it, and within base64."""
     import base64  # noqa: PLC0415  # late: most processes have no secret to look for
     import json  # noqa: PLC0415  # late, as above
@@ -129,25 +129,25 @@ def forms(value: str) -> list[str]:
             bits = 8 * (before + len(data))
             text = base64.b64encode(bytes(before) + data).decode()[-(-8 * before // 6) : bits // 6]
             found += [text, text.replace("+", "-").replace("/", "_")]
-    lines = [line for line in value.splitlines() if len(line) >= 2 * LEAST]  # logs hold a key of several lines so
+    lines = [line for line in value.splitlines() if len(line) >= 2 * MIN_LENGTH]  # logs hold a key of several lines so
     return [form for form in dict.fromkeys([*found, *lines]) if len(form) >= _SHORTEST]
 
 
 _learned: set[str] = set()
 
 
-def learn(value: str) -> None:
+def register_secret(value: str) -> None:
     """Blot this value, too, from here on, in this process."""
     if len(value) >= _SHORTEST and value not in MARK:
         _learned.add(value)
-        known.cache_clear()
+        known_secrets.cache_clear()
 
 
 @cache
-def known() -> tuple[str, ...]:
+def known_secrets() -> tuple[str, ...]:
     """Every text that is a secret's, the longest first. The environment is read once."""
-    values = {value for _, value in of_environment(os.environ) if not _guessable(value)} | _learned
-    return tuple(sorted({form for value in values for form in forms(value)}, key=len, reverse=True))
+    values = {value for _, value in secrets_of_environment(os.environ) if not _guessable(value)} | _learned
+    return tuple(sorted({form for value in values for form in spellings(value)}, key=len, reverse=True))
 
 
 # ---- what tokens look like
@@ -209,9 +209,9 @@ _BY_WORD = [
 ]  # fmt: skip
 
 
-def blotted(text: str) -> str:
+def redact(text: str) -> str:
     """`text` with each secret replaced by MARK. Doing it twice changes nothing more, and JSON stays JSON."""
-    for value in known():
+    for value in known_secrets():
         if value in text:
             text = text.replace(value, MARK)
     for word, pattern in _PATTERNS:
@@ -235,7 +235,7 @@ def _without_login(match: re.Match[str]) -> str:
 
 def _without_value(match: re.Match[str]) -> str:
     name, value = match[2], match[4]
-    likely = named(name, key=True) or name.lower() in _SIGNED or name.lower() == "pwd"
+    likely = is_secret_name(name, key=True) or name.lower() in _SIGNED or name.lower() == "pwd"
     return f"{match[1]}{name}{match[3]}{MARK}" if likely and not _number(value) else match[0]
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from statistics import median
-from typing import Literal
+from typing import Literal, Protocol
 
 from launcher.core.events import (
     Alert,
@@ -14,8 +14,10 @@ from launcher.core.events import (
     Ended,
     Event,
     Loaded,
+    LoggedEvent,
     Phase,
     Restarted,
+    Resumed,
     Saved,
     Stalled,
     Started,
@@ -102,11 +104,23 @@ class RunState:
         return max(self.last_at - self.started_at, 0.0)
 
 
-Show = Callable[[RunState, list[Event], list[str]], None]
-"""Is given the state, the events that led to it and their console lines; also without any, to keep a clock going."""
+class Sink(Protocol):
+    """Wants to know what happens in a run: a log, a screen, a tracker."""
+
+    def write(self, state: RunState, events: Sequence[LoggedEvent], lines: Sequence[str]) -> None:
+        """The state, the events that led to it and their console lines; also without any, to keep a clock going."""
+
+    def close(self) -> None:
+        """Nothing comes any more."""
+
+
+def write_all(sinks: Iterable[Sink], state: RunState, events: Sequence[LoggedEvent], lines: Sequence[str]) -> None:
+    for sink in sinks:
+        sink.write(state, events, lines)
 
 
 def fold(events: Iterable[Event], state: RunState | None = None) -> RunState:
+    """The state that events make, of which none is undone by another (`events.stitched`)."""
     return reduce(after, events, state or RunState())
 
 
@@ -135,6 +149,8 @@ def after(state: RunState, event: Event) -> RunState:
             return replace(state, why="; ".join(lines))
         case Restarted():
             return replace(state, status="running", restarts=state.restarts + 1, stalled="", usage={})
+        case Resumed():
+            return replace(state, status="running", stalled="", usage={})
         case Stalled(why=why):
             return replace(state, stalled=why)
         case WentOn():

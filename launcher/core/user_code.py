@@ -12,14 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from launcher.core.redaction import blotted
+from launcher.core.redaction import redact
 
 T = TypeVar("T")
 LONGEST = 300  # characters of a reason
 
 
 @dataclass(frozen=True)
-class Fault:
+class CallFailure:
     """Why there is no value."""
 
     reason: str
@@ -27,16 +27,16 @@ class Fault:
     """The class of what was raised, where something was."""
 
 
-def attempt(call: Callable[[], T], file: str = "") -> T | Fault:
+def try_call(call: Callable[[], T], file: str = "") -> T | CallFailure:
     """What `call` returns, or what it raised; of the code in `file`, the line is named where it is part of it."""
     try:
         return call()
     except (Exception, SystemExit) as error:  # noqa: BLE001  a stranger's code may raise anything, and must not end us
-        text = attempt(partial(_one_line, error))  # a stranger's __str__ may raise, too
+        text = try_call(partial(_one_line, error))  # a stranger's __str__ may raise, too
         said = f": {text}" if isinstance(text, str) and text else ""
         kind = type(error).__name__
-        place = attempt(partial(_place, error, file))  # where memory has run out, there may be none to look it up
-        return Fault(shortened(f"{kind}{said}") + (place if isinstance(place, str) else ""), kind)
+        place = try_call(partial(_place, error, file))  # where memory has run out, there may be none to look it up
+        return CallFailure(shorten(f"{kind}{said}") + (place if isinstance(place, str) else ""), kind)
 
 
 def _one_line(error: BaseException) -> str:
@@ -49,6 +49,6 @@ def _place(error: BaseException, file: str) -> str:
     return f" ({Path(within[-1].filename).name}:{within[-1].lineno})" if within else ""
 
 
-def shortened(text: str) -> str:
-    text = blotted(text)  # before the cut: a part of a secret is not known as one
+def shorten(text: str) -> str:
+    text = redact(text)  # before the cut: a part of a secret is not known as one
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."

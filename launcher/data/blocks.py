@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from launcher.core.problems import said
+from launcher.core.problems import error_message
 from launcher.data.value_checks import MAX_ROW_BYTES
 
 MAX_KEPT_BYTES = 64 * 2**20
@@ -99,7 +99,7 @@ def _read(file: Bytes, begun: bytes) -> tuple[bytearray, int, str]:
         while filled < len(buffer) and (count := file.readinto1(view[filled:])):
             filled += count
     except (OSError, EOFError, zlib.error) as error:
-        return buffer, filled, f"the file breaks off in this line: {said(error)}"
+        return buffer, filled, f"the file breaks off in this line: {error_message(error)}"
     return buffer, filled, ""
 
 

@@ -21,7 +21,7 @@ from launcher.data.refused import RefusedLog
 from launcher.data.rows import Found, Opened, batches, opened, rows_of, unread
 from launcher.data.value_checks import Unfit
 from launcher.spec.algorithm import Kind
-from launcher.spec.data import Refused, Split
+from launcher.spec.data import RefusedRow, Split
 
 GROUP_ROWS = 65_536  # of parquet: what a reader holds at a time
 GROUP_BYTES = 64 * 2**20  # where rows are long
@@ -84,7 +84,7 @@ class Converter:
     def _pieces(self, names: Sequence[str]) -> Iterator[Piece]:
         for name in names:
             with opened(name) as source:
-                if isinstance(source, Refused):
+                if isinstance(source, RefusedRow):
                     self.log.keep(source)
                 else:
                     yield from self._batches(name, source) if source.parquet else self._blocks(name, source)
@@ -112,14 +112,14 @@ class Converter:
             self.read(here - before, self.rows)
             before = here
         if empty:
-            self.log.keep(Refused(name, "the file is empty", ""))
+            self.log.keep(RefusedRow(name, "the file is empty", ""))
 
     # ---- parquet
 
     def _batches(self, name: str, source: Opened) -> Iterator[Piece]:
         shape, first, before = None, True, 0
         for found in batches(name, source.file, _BATCH_ROWS):
-            if isinstance(found, Refused):
+            if isinstance(found, RefusedRow):
                 self.log.keep(found)
                 continue
             table = columns.plain(pa.Table.from_batches([found.columns]))
@@ -137,7 +137,7 @@ class Converter:
 
     # ---- both
 
-    def _merged(self, taken: Taken, found: Iterator[Found | Refused]) -> Iterator[Piece]:
+    def _merged(self, taken: Taken, found: Iterator[Found | RefusedRow]) -> Iterator[Piece]:
         """The rows taken in columns, and in their places those of the others (`found`) that are good."""
         if not len(taken.others):
             yield taken.columns, self._widened(taken.extras)
@@ -157,24 +157,24 @@ class Converter:
         whole = pa.concat_tables([taken.columns, table]).take(order)
         yield whole, pa.concat_arrays([self._widened(taken.extras), extras]).take(order)
 
-    def _one_by_one(self, found: Iterator[Found | Refused]) -> Iterator[Piece]:
+    def _one_by_one(self, found: Iterator[Found | RefusedRow]) -> Iterator[Piece]:
         sifted = (row for row in self._sifted(found) if row)
         while rows := list(islice(sifted, _BATCH_ROWS)):
             yield self._table([rows[place] for place in self._fitting(rows)])
 
-    def _sifted(self, found: Iterator[Found | Refused]) -> Iterator[_Row | None]:
+    def _sifted(self, found: Iterator[Found | RefusedRow]) -> Iterator[_Row | None]:
         """What is to be written of each row, None where it is refused."""
         for item in found:
-            made = item if isinstance(item, Refused) else self._made(item)
-            if isinstance(made, Refused):
+            made = item if isinstance(item, RefusedRow) else self._made(item)
+            if isinstance(made, RefusedRow):
                 self.log.keep(made)
                 yield None
             else:
                 yield made
 
-    def _made(self, found: Found) -> _Row | Refused:
+    def _made(self, found: Found) -> _Row | RefusedRow:
         row = self.files.row(found, self.kind)
-        if isinstance(row, Refused):
+        if isinstance(row, RefusedRow):
             return row
         try:
             return _Row(found, parquet_layout.values_of(row, self.kind), dict(row.extra_info))

@@ -12,14 +12,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Self
 
-from launcher.core.problems import Problems, nearest
+from launcher.core.problems import Problems, suggest
 from launcher.core.settings import Names, settings
 from launcher.data.formats import to_row
 from launcher.data.known_datasets import Format, shaped
 from launcher.data.rows import ENDINGS, Found, ending_problem, read_rows
 from launcher.data.value_checks import Unfit
 from launcher.spec.algorithm import Kind
-from launcher.spec.data import Dataset, Refused, Row, Split
+from launcher.spec.data import Dataset, RefusedRow, Row, Split
 
 
 @settings
@@ -43,20 +43,20 @@ class Files(Dataset):
     data_source: str | None = None
     """Name of the rows' source, by which rewards are chosen; by default what the row says, or the format."""
 
-    def read(self, split: Split, kind: Kind) -> Iterator[Row | Refused]:
+    def read(self, split: Split, kind: Kind) -> Iterator[Row | RefusedRow]:
         for pattern in self._patterns(split):
             names = expand(pattern)
             if not names:
-                yield Refused(pattern, "the pattern matches no file", "")
+                yield RefusedRow(pattern, "the pattern matches no file", "")
             for name in names:
                 for found in read_rows(name):
-                    yield found if isinstance(found, Refused) else self.row(found, kind)
+                    yield found if isinstance(found, RefusedRow) else self.row(found, kind)
 
     @property
     def held_out(self) -> int | None:
         return None if self.val_files else 0
 
-    def rooted(self) -> Self:
+    def with_absolute_paths(self) -> Self:
         def absolute(patterns: tuple[str, ...]) -> tuple[str, ...]:
             return tuple(os.path.abspath(os.path.expanduser(pattern)) for pattern in patterns)
 
@@ -99,7 +99,7 @@ class Files(Dataset):
     def _patterns(self, split: Split) -> tuple[str, ...]:
         return self.train_files if split == "train" else self.val_files
 
-    def row(self, found: Found, kind: Kind) -> Row | Refused:
+    def row(self, found: Found, kind: Kind) -> Row | RefusedRow:
         """What a row of a file comes to."""
         try:
             values = shaped(self.format, found.values, self.instruction, self.data_source, self.prompt_key)
@@ -137,4 +137,4 @@ def _near(name: str) -> str:
     except (OSError, ValueError):
         return f"neither is the folder {folder}"
     some = get_close_matches(word, known, n=8, cutoff=0.0)
-    return nearest(word, some, listed="its folder has") if some else "its folder has no JSONL or parquet file"
+    return suggest(word, some, listed="its folder has") if some else "its folder has no JSONL or parquet file"

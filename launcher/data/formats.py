@@ -22,7 +22,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
-from launcher.core.problems import nearest, shown
+from launcher.core.problems import short_repr, suggest
 from launcher.data.value_checks import Unfit, type_name
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import ROLES, Message, Row, Text
@@ -105,7 +105,9 @@ def _answered(path: str, value: Any) -> tuple[tuple[Message, ...], str]:
         raise Unfit(f"{path} is {type_name(value)}; it must be text or a list of messages")
     turns = _messages(path, value)
     if turns[-1].role != "assistant":
-        raise Unfit(f"{path}[{len(turns) - 1}].role is {shown(turns[-1].role)}; the last turn must be the assistant's")
+        raise Unfit(
+            f"{path}[{len(turns) - 1}].role is {short_repr(turns[-1].role)}; the last turn must be the assistant's"
+        )
     return turns[:-1], _text(f"{path}[{len(turns) - 1}].content", turns[-1].content)
 
 
@@ -151,9 +153,9 @@ def _held(values: Values, name: str) -> Any:
         raise Unfit(f"{name} is null; a value would do")
     keys = sorted(values)
     near = get_close_matches(name, keys, n=1)
-    listed = ", ".join(key if key.isidentifier() else shown(key, 40) for key in keys[:8]) or "no keys"
+    listed = ", ".join(key if key.isidentifier() else short_repr(key, 40) for key in keys[:8]) or "no keys"
     more = f" and {len(keys) - 8} more" if len(keys) > 8 else ""
-    raise Unfit(f"{name} is missing; it has {listed}{more}" + (f"; {nearest(near[0], [name])}" if near else ""))
+    raise Unfit(f"{name} is missing; it has {listed}{more}" + (f"; {suggest(near[0], [name])}" if near else ""))
 
 
 # ---- values
@@ -194,7 +196,7 @@ def _message(path: str, value: Any) -> Message:
             raise Unfit(f"{path}.{key} is missing")
     role, content = value["role"], value["content"]
     if role not in ROLES:
-        raise Unfit(f"{path}.role is {shown(role)}; it may be {', '.join(ROLES)}")
+        raise Unfit(f"{path}.role is {short_repr(role)}; it may be {', '.join(ROLES)}")
     if not isinstance(content, str):
         raise Unfit(f"{path}.content is {type_name(content)}; it must be text")
     if value.get("tool_calls"):  # without them the turn would say something else than it did

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
 
-from launcher.core.problems import Problems, nearest, shown
+from launcher.core.problems import Problems, short_repr, suggest
 from launcher.core.settings import settings
 from launcher.data import prepare
 from launcher.data.files import Files
@@ -19,7 +19,7 @@ from launcher.hubs.fetch import fetch, listing
 from launcher.hubs.progress import Progress as Fetched
 from launcher.hubs.repo import Listing, RemoteFile, is_id
 from launcher.spec.algorithm import Kind
-from launcher.spec.data import Dataset, Progress, Refused, Row, Split, Watch
+from launcher.spec.data import DataProgress, Dataset, OnDataProgress, RefusedRow, Row, Split
 
 _SHARD = re.compile(r"(?:.*/)?(?P<split>[a-z_]+)(?:-\d+-of-\d+(?:-[0-9a-f]+)?)?\.(?:parquet|jsonl?|ndjson)(?:\.gz)?")
 
@@ -42,28 +42,28 @@ class Hub(Files):
     def problems(self) -> list[str]:
         if is_id(self.repo):
             return []
-        return [f"data.repo: got {shown(self.repo)}; the id of a dataset, such as openai/gsm8k, would do"]
+        return [f"data.repo: got {short_repr(self.repo)}; the id of a dataset, such as openai/gsm8k, would do"]
 
-    def here(self, kind: Kind) -> Dataset | None:
+    def local(self, kind: Kind) -> Dataset | None:
         known = self._prepared_before(kind)
         return prepare.read_from(self, known) if known else None
 
-    def as_it_is(self, watch: Watch) -> Dataset:
+    def raw(self, watch: OnDataProgress) -> Dataset:
         return self._fetched(watch)[0]
 
-    def read(self, split: Split, kind: Kind) -> Iterator[Row | Refused]:
+    def read(self, split: Split, kind: Kind) -> Iterator[Row | RefusedRow]:
         raise Problems([f"data: {self.repo} is not prepared; rlrun data prepare {self.repo} would do"])
 
     def fingerprint(self) -> str:
         raise Problems([f"data: {self.repo} is not prepared; rlrun data prepare {self.repo} would do"])
 
-    def rooted(self) -> Hub:
+    def with_absolute_paths(self) -> Hub:
         return self
 
-    def prepared(self, kind: Kind, watch: Watch) -> Dataset:
+    def prepared(self, kind: Kind, watch: OnDataProgress) -> Dataset:
         return prepare.read_from(self, self.prepare(kind, watch))
 
-    def prepare(self, kind: Kind, watch: Watch, into: Path | None = None) -> Path:
+    def prepare(self, kind: Kind, watch: OnDataProgress, into: Path | None = None) -> Path:
         """The folder with the prepared rows. One that was prepared with the same words will do where no hub can be
         asked. Raises `Problems`."""
         try:
@@ -76,7 +76,7 @@ class Hub(Files):
         name = self.repo.replace("/", "--")
         return prepare.prepare(local, kind, name, watch, into=into, hashes=hashes, origin=origin)
 
-    def _fetched(self, watch: Watch) -> tuple[Files, dict[str, str], Listing]:
+    def _fetched(self, watch: OnDataProgress) -> tuple[Files, dict[str, str], Listing]:
         """The dataset's own files on this machine, their sha256 where it is known, and what the hub listed."""
         if found := self.problems():
             raise Problems(found)
@@ -90,7 +90,7 @@ class Hub(Files):
         begun = time.monotonic()
 
         def fetching(at: Fetched) -> None:
-            watch(Progress(f"fetching {self.repo}", at.there, at.size, 0, time.monotonic() - begun))
+            watch(DataProgress(f"fetching {self.repo}", at.there, at.size, 0, time.monotonic() - begun))
 
         fetch(listed, wanted, raw, fetching)
         here = {split: tuple(str(raw / file.path) for file in files) for split, files in chosen.items()}
@@ -139,4 +139,4 @@ class Hub(Files):
         if not rows:
             return f"data.repo: {self.repo} has no JSONL or parquet file; another dataset would do"
         wanted = ", ".join(self.train_files) or "data/train-*.parquet"
-        return f"data.train_files: {self.repo} has no {wanted}; {nearest(wanted, rows[:20], listed='it has')}"
+        return f"data.train_files: {self.repo} has no {wanted}; {suggest(wanted, rows[:20], listed='it has')}"

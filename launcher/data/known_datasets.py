@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from launcher.core.problems import shown
+from launcher.core.problems import short_repr
 from launcher.data.value_checks import Unfit, type_name
 
 Format = Literal["auto", "gsm8k", "math", "hh"]
@@ -61,7 +61,7 @@ def _gsm8k(values: Values, instruction: str) -> Values:
     _, mark, last = solution.rpartition(MARK)
     truth = number(last) if mark else None
     if truth is None:
-        came = f"what follows its last {MARK} is {shown(last.strip(), 40)}" if mark else f"it has no {MARK}"
+        came = f"what follows its last {MARK} is {short_repr(last.strip(), 40)}" if mark else f"it has no {MARK}"
         raise Unfit(f"answer ends in no number: {came}; {MARK} 72 would do")
     return _asked(question, instruction, solution, truth)
 

@@ -20,13 +20,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from launcher.core.bounded_parse import json_of
-from launcher.core.files import sync_path, write_whole
+from launcher.core.bounded_parse import parse_json
+from launcher.core.files import fsync_path, write_atomic
 from launcher.core.problems import Problems
 from launcher.data.files import Files, expand
 from launcher.data.refused import RefusedLog, kept_lines
 from launcher.spec.algorithm import Kind
-from launcher.spec.data import Progress, Split, Watch
+from launcher.spec.data import DataProgress, OnDataProgress, Split
 
 VERSION = 1
 """Of what preparing makes of a row: a new one lets everything be prepared again."""
@@ -63,7 +63,7 @@ def store() -> Path:
 def prepared(folder: Path) -> Prepared | None:
     """What the folder holds, where its preparation was finished and no file is missing or cut."""
     try:
-        node = json_of((folder / MANIFEST).read_text(encoding="utf-8"))
+        node = parse_json((folder / MANIFEST).read_text(encoding="utf-8"))
         found = Prepared(**node)
     except (OSError, ValueError, TypeError):
         return None
@@ -95,7 +95,7 @@ def prepare(
     files: Files,
     kind: Kind,
     name: str,
-    watch: Watch,
+    watch: OnDataProgress,
     *,
     into: Path | None = None,
     hashes: Mapping[str, str] | None = None,
@@ -153,14 +153,14 @@ def _draft(final: Path) -> Iterator[Path]:
     try:
         yield draft
         for file in draft.iterdir():
-            sync_path(file)
-        sync_path(draft)
+            fsync_path(file)
+        fsync_path(draft)
         if prepared(final):  # another process was faster, and somebody may be reading it
             return
         if final.exists():  # damaged
             shutil.rmtree(final)
         draft.rename(final)
-        sync_path(final.parent)
+        fsync_path(final.parent)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
@@ -174,7 +174,7 @@ def _tidy(root: Path) -> None:
 
 
 def _convert(
-    files: Files, names: Mapping[str, list[str]], draft: Path, known: Prepared, watch: Watch, final: Path
+    files: Files, names: Mapping[str, list[str]], draft: Path, known: Prepared, watch: OnDataProgress, final: Path
 ) -> None:
     """Fill the draft: its parquet files, what was refused, and the manifest."""
     from launcher.data.convert import Converter  # noqa: PLC0415  late: arrow takes half a second
@@ -203,13 +203,13 @@ def _convert(
         raise Problems(nothing)
     made = {file.name: _bytes(file) for file in sorted(draft.iterdir())}
     manifest = replace(known, rows=rows, refused=log.refused, files=made)
-    write_whole(draft / MANIFEST, json.dumps(asdict(manifest), indent=1) + "\n")
+    write_atomic(draft / MANIFEST, json.dumps(asdict(manifest), indent=1) + "\n")
 
 
 class _Meter:
     """Adds up what was read, and tells it at most ten times a second."""
 
-    def __init__(self, doing: str, size: int, watch: Watch) -> None:
+    def __init__(self, doing: str, size: int, watch: OnDataProgress) -> None:
         self.doing, self.size, self.watch, self.done = doing, size, watch, 0
         self.begun = self.told = time.monotonic()
 
@@ -218,7 +218,7 @@ class _Meter:
         now = time.monotonic()
         if now - self.told > 0.1:
             self.told = now
-            self.watch(Progress(self.doing, min(self.done, self.size), self.size, rows, now - self.begun))
+            self.watch(DataProgress(self.doing, min(self.done, self.size), self.size, rows, now - self.begun))
 
 
 def _sha256(name: str) -> str:

@@ -8,8 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-from launcher.core.files import Log
-from launcher.spec.data import Refused
+from launcher.core.files import AppendOnlyFile
+from launcher.spec.data import RefusedRow
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ class RefusedLog:
         """Those of the refused that a setting asks to leave out."""
         self.first: list[str] = []
         """The first few, as `where: reason`."""
-        self._log: Log | None = None
+        self._log: AppendOnlyFile | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -48,10 +48,10 @@ class RefusedLog:
         if self._log.refused and error is None:
             raise self._log.refused
 
-    def sift(self, found: Iterable[T | Refused]) -> Iterator[T]:
+    def sift(self, found: Iterable[T | RefusedRow]) -> Iterator[T]:
         """The good ones of `found`; the others are kept."""
         for item in found:
-            if isinstance(item, Refused):
+            if isinstance(item, RefusedRow):
                 self.keep(item)
             else:
                 self.passed(1)
@@ -62,7 +62,7 @@ class RefusedLog:
         self.rows += rows
         self.good += rows
 
-    def keep(self, refused: Refused) -> None:
+    def keep(self, refused: RefusedRow) -> None:
         """Count the row and append it to the file. Raises `OSError` when the file cannot be made."""
         self.rows += 1
         self.refused += 1
@@ -72,7 +72,7 @@ class RefusedLog:
         if self.path is None:
             return
         if self._log is None:
-            self._log = Log.open(self.path)
+            self._log = AppendOnlyFile.open(self.path)
         self._log.append(json.dumps({"where": refused.where, "reason": refused.reason, "raw": refused.raw}))
 
     @property

@@ -20,7 +20,7 @@ from pydantic import Field
 from launcher.core.problems import Problems
 from launcher.core.settings import AtLeastOne, Count, Share, settings
 from launcher.spec.algorithm import Kind
-from launcher.spec.data import Dataset, Refused, Row, Split
+from launcher.spec.data import Dataset, RefusedRow, Row, Split
 
 LETTERS = "abcdefghij"
 SHORTEST, LONGEST = 4, 8
@@ -46,7 +46,7 @@ class Reverse(Dataset):
     def held_out(self) -> int:
         return self.n_val
 
-    def read(self, split: Split, kind: Kind) -> Iterator[Row | Refused]:
+    def read(self, split: Split, kind: Kind) -> Iterator[Row | RefusedRow]:
         if lines := self.problems():
             raise Problems(lines)  # drawing more strings than there are would never end
         train, val = self._strings()

@@ -1,6 +1,6 @@
 """Files to raw rows, one at a time: JSON lines (plain or gzip) and parquet. Nothing here knows what a prompt is.
 
-Whatever a file holds, reading it raises nothing: a row that cannot be used comes out as `Refused`, with its place,
+Whatever a file holds, reading it raises nothing: a row that cannot be used comes out as `RefusedRow`, with its place,
 the reason and the whole of it.
 """
 
@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from launcher.core.problems import said, shown
+from launcher.core.problems import error_message, short_repr
 from launcher.data.blocks import BOM, Block, Unread, blocks
 from launcher.data.value_checks import MAX_DEPTH, TOO_DEEP, Unfit, check, type_name
-from launcher.spec.data import Refused
+from launcher.spec.data import RefusedRow
 
 ENDINGS = (".jsonl", ".json", ".ndjson", ".jsonl.gz", ".json.gz", ".ndjson.gz", ".parquet")
 
@@ -33,17 +33,17 @@ class Found(NamedTuple):
     values: dict[str, Any]
     line: bytes | None  # without its newline; parquet has no lines
 
-    def refused(self, reason: str) -> Refused:
+    def refused(self, reason: str) -> RefusedRow:
         """The row set aside. A parquet row is written as JSON: its own bytes lie spread over the columns."""
         raw = json.dumps(self.values, default=repr) if self.line is None else _raw(self.line)
-        return Refused(self.where, reason, raw)
+        return RefusedRow(self.where, reason, raw)
 
 
 def ending_problem(name: str) -> str | None:
     """Why a file of this name is not read, or None."""
     if name.lower().endswith(ENDINGS):
         return None
-    return f"the ending of {shown(name)} is not known; {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]} would do"
+    return f"the ending of {short_repr(name)} is not known; {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]} would do"
 
 
 class Opened(NamedTuple):
@@ -56,20 +56,20 @@ class Opened(NamedTuple):
 
 
 @contextmanager
-def opened(name: str) -> Iterator[Opened | Refused]:
+def opened(name: str) -> Iterator[Opened | RefusedRow]:
     """The file for reading, or why it cannot be read."""
     if reason := ending_problem(name):
-        yield Refused(name, reason, "")
+        yield RefusedRow(name, reason, "")
         return
     with ExitStack() as stack:
         try:
             file = stack.enter_context(Path(name).open("rb"))
             head = file.peek(4)
         except (OSError, ValueError) as error:  # ValueError: a NUL or a lone surrogate in the name
-            yield Refused(name, f"cannot be read: {said(error)}", "")
+            yield RefusedRow(name, f"cannot be read: {error_message(error)}", "")
             return
         if not head:
-            yield Refused(name, "the file is empty", "")
+            yield RefusedRow(name, "the file is empty", "")
         elif name.lower().endswith(".parquet") or head.startswith(b"PAR1"):
             yield Opened(file, file, True)
         elif head.startswith(b"\x1f\x8b"):
@@ -78,10 +78,10 @@ def opened(name: str) -> Iterator[Opened | Refused]:
             yield Opened(file, file, False)
 
 
-def read_rows(name: str) -> Iterator[Found | Refused]:
+def read_rows(name: str) -> Iterator[Found | RefusedRow]:
     """Every row of the file once, in its order, good or refused."""
     with opened(name) as source:
-        if isinstance(source, Refused):
+        if isinstance(source, RefusedRow):
             yield source
         elif source.parquet:
             yield from _parquet_rows(name, source.file)
@@ -97,7 +97,7 @@ def _raw(line: bytes) -> str:
 # ---- JSON lines
 
 
-def _json_rows(name: str, file: Any) -> Iterator[Found | Refused]:
+def _json_rows(name: str, file: Any) -> Iterator[Found | RefusedRow]:
     empty = True
     for found in blocks(file):
         empty = False
@@ -106,14 +106,14 @@ def _json_rows(name: str, file: Any) -> Iterator[Found | Refused]:
         else:
             yield from rows_of(name, found)
     if empty:
-        yield Refused(name, "the file is empty", "")
+        yield RefusedRow(name, "the file is empty", "")
 
 
-def unread(name: str, line: Unread) -> Refused:
-    return Refused(f"{name}:{line.number}", line.reason, _raw(line.line))
+def unread(name: str, line: Unread) -> RefusedRow:
+    return RefusedRow(f"{name}:{line.number}", line.reason, _raw(line.line))
 
 
-def rows_of(name: str, block: Block, places: Container[int] | None = None) -> Iterator[Found | Refused]:
+def rows_of(name: str, block: Block, places: Container[int] | None = None) -> Iterator[Found | RefusedRow]:
     """The block's lines as rows; with `places` only those of these places, counted from 0."""
     for place, (number, line) in enumerate(block.lines()):
         if places is not None and place not in places:
@@ -122,7 +122,7 @@ def rows_of(name: str, block: Block, places: Container[int] | None = None) -> It
         try:
             yield Found(where, _parse(line.removeprefix(BOM) if number == 1 else line), line)
         except Unfit as unfit:
-            yield Refused(where, str(unfit), _raw(line))
+            yield RefusedRow(where, str(unfit), _raw(line))
 
 
 def _parse(line: bytes) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def _parse(line: bytes) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise Unfit(f"not UTF-8: byte 0x{line[error.start]:02x} at byte offset {error.start}") from error
     except json.JSONDecodeError as error:
-        raise Unfit(f"invalid JSON at column {error.colno}: {said(ValueError(error.msg))}") from error
+        raise Unfit(f"invalid JSON at column {error.colno}: {error_message(ValueError(error.msg))}") from error
     except RecursionError as error:
         raise Unfit(TOO_DEEP) from error
     if not isinstance(values, dict):
@@ -151,21 +151,21 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(values) < len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise Unfit(f"key {shown(twice)} stands twice in one object")
+        raise Unfit(f"key {short_repr(twice)} stands twice in one object")
     return values
 
 
 def _int(text: str) -> int:
     """64 bits are what parquet, orjson and a database column hold; a longer number would come back changed."""
     if len(text) > 20 or not -(2**63) <= (number := int(text)) < 2**64:
-        raise Unfit(f"the whole number {shown(text, 30)} does not fit 64 bits; as text it would")
+        raise Unfit(f"the whole number {short_repr(text, 30)} does not fit 64 bits; as text it would")
     return number
 
 
 def _float(text: str) -> float:
     number = float(text)
     if math.isinf(number):
-        raise Unfit(f"the number {shown(text, 30)} is too large; as text it would do")
+        raise Unfit(f"the number {short_repr(text, 30)} is too large; as text it would do")
     return number
 
 
@@ -178,9 +178,9 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_int=_int, parse_flo
 # ---- parquet
 
 
-def _parquet_rows(name: str, file: Any) -> Iterator[Found | Refused]:
+def _parquet_rows(name: str, file: Any) -> Iterator[Found | RefusedRow]:
     for found in batches(name, file):
-        yield from (found,) if isinstance(found, Refused) else found.rows(name)
+        yield from (found,) if isinstance(found, RefusedRow) else found.rows(name)
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ class Batch:
     first: int  # number of its first row, from 1
     columns: Any
 
-    def rows(self, name: str, places: Collection[int] | None = None) -> Iterator[Found | Refused]:
+    def rows(self, name: str, places: Collection[int] | None = None) -> Iterator[Found | RefusedRow]:
         """All rows; with `places` only those of these places, counted from 0."""
         chosen = range(self.columns.num_rows) if places is None else sorted(places)
         columns = self.columns if places is None else self.columns.take(chosen)
@@ -198,7 +198,7 @@ class Batch:
             yield _checked(f"{name}:{self.first + place}", values)
 
 
-def batches(name: str, file: Any, size: int = _BATCH_ROWS) -> Iterator[Batch | Refused]:
+def batches(name: str, file: Any, size: int = _BATCH_ROWS) -> Iterator[Batch | RefusedRow]:
     """The file's rows in order, and at last why there are no more, where it is damaged."""
     import pyarrow as pa  # noqa: PLC0415  half a second that JSON does not need
     import pyarrow.parquet as pq  # noqa: PLC0415
@@ -208,7 +208,7 @@ def batches(name: str, file: Any, size: int = _BATCH_ROWS) -> Iterator[Batch | R
         source = pq.ParquetFile(file)
         promised, size = source.metadata.num_rows, _fitting(source.metadata, size)
         if problem := _table_problem(source.schema_arrow.names, promised):
-            yield Refused(name, problem, "")
+            yield RefusedRow(name, problem, "")
             return
         for group in range(source.num_row_groups):  # one at a time: a batch may not reach into a broken neighbour
             for batch in source.iter_batches(size, row_groups=[group], use_threads=False):
@@ -216,10 +216,12 @@ def batches(name: str, file: Any, size: int = _BATCH_ROWS) -> Iterator[Batch | R
                 row += batch.num_rows
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: a damaged column name
         where = f"{name}:{row + 1}" if row else name
-        yield Refused(where, f"the parquet file is cut short or damaged, no row from here on: {said(error)[:200]}", "")
+        yield RefusedRow(
+            where, f"the parquet file is cut short or damaged, no row from here on: {error_message(error)[:200]}", ""
+        )
         return
     if row < promised:
-        yield Refused(f"{name}:{row + 1}", f"the parquet file promises {promised:,} rows and holds {row:,}", "")
+        yield RefusedRow(f"{name}:{row + 1}", f"the parquet file promises {promised:,} rows and holds {row:,}", "")
 
 
 def _fitting(metadata: Any, size: int) -> int:
@@ -232,7 +234,7 @@ def _table_problem(columns: list[str], rows: int) -> str | None:
     if rows == 0:
         return "the file is empty"
     if twice := sorted({column for column in columns if columns.count(column) > 1}):
-        return f"column {shown(twice[0])} stands twice"
+        return f"column {short_repr(twice[0])} stands twice"
     return None
 
 
@@ -247,14 +249,14 @@ def _python_rows(batch: Any) -> Iterator[dict[str, Any] | str]:
             except UnicodeDecodeError as error:
                 yield f"not UTF-8: byte 0x{error.object[error.start]:02x} at byte offset {error.start} of a text"
             except (ValueError, OverflowError) as error:
-                yield f"cannot be turned into plain values: {said(error)[:200]}"
+                yield f"cannot be turned into plain values: {error_message(error)[:200]}"
             else:
                 yield rows[0]
 
 
-def _checked(where: str, values: dict[str, Any] | str) -> Found | Refused:
+def _checked(where: str, values: dict[str, Any] | str) -> Found | RefusedRow:
     if isinstance(values, str):
-        return Refused(where, values, "")
+        return RefusedRow(where, values, "")
     found = Found(where, values, None)
     try:
         check(values)

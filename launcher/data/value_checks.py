@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from launcher.core.problems import shown
+from launcher.core.problems import short_repr
 
 MAX_ROW_BYTES = 4 * 2**20
 """A longer row is refused without looking into it."""
@@ -66,6 +66,8 @@ def _path(trail: _Trail) -> str:
     steps: list[str] = []
     while trail:
         trail, step = trail
-        steps.append(f"[{step}]" if isinstance(step, int) else f".{step if step.isidentifier() else shown(step, 40)}")
+        steps.append(
+            f"[{step}]" if isinstance(step, int) else f".{step if step.isidentifier() else short_repr(step, 40)}"
+        )
     path = "".join(reversed(steps)).removeprefix(".")
     return path if len(path) <= 200 else f"{path[:197]}..."

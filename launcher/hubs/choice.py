@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from launcher.core.problems import nearest, said, shown
+from launcher.core.problems import error_message, short_repr, suggest
 from launcher.core.settings import listed, settings
 from launcher.hubs.repo import Source, is_id
 
@@ -44,16 +44,24 @@ class FromHub:
         try:
             return self._problems(Path(self.path).expanduser(), where, fits, lacks)
         except (OSError, RuntimeError) as error:  # a name that is too long, or the home of nobody
-            return [f"{where}: got {shown(self.path)}, {said(error)}; a model's folder or hub id would do"]
+            return [
+                f"{where}: got {short_repr(self.path)}, {error_message(error)}; a model's folder or hub id would do"
+            ]
 
     def _problems(self, folder: Path, where: str, fits: Callable[[Path], bool], lacks: str) -> list[str]:
         if folder.is_dir():
-            return [] if fits(folder) else [f"{where}: {shown(self.path)} holds no {lacks}; a model's folder would do"]
+            return (
+                []
+                if fits(folder)
+                else [f"{where}: {short_repr(self.path)} holds no {lacks}; a model's folder would do"]
+            )
         if folder.exists():
-            return [f"{where}: {shown(self.path)} is a file; the folder that holds config.json would do"]
+            return [f"{where}: {short_repr(self.path)} is a file; the folder that holds config.json would do"]
         if self.on_hub:
             return []
         if not folder.parent.is_dir():
-            return [f"{where}: no folder {shown(self.path)}; neither is the folder {shown(str(folder.parent))}"]
+            return [
+                f"{where}: no folder {short_repr(self.path)}; neither is the folder {short_repr(str(folder.parent))}"
+            ]
         beside = [path.name for path in folder.parent.iterdir()]
-        return [f"{where}: no folder {shown(self.path)}; {nearest(folder.name, beside, listed='beside it stand')}"]
+        return [f"{where}: no folder {short_repr(self.path)}; {suggest(folder.name, beside, listed='beside it stand')}"]

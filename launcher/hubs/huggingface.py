@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from launcher.core.problems import Problems, said, shown
+from launcher.core.problems import Problems, error_message, short_repr
 from launcher.hubs.repo import Address, Kind, Listing, NetworkFaults, Patience, RemoteFile
 
 ATTEMPTS = 3
@@ -97,10 +97,10 @@ def _info(kind: Kind, repo: str, revision: str | None, patience: Patience) -> An
                  f" {constants.ENDPOINT}/{repo} and HF_TOKEN (or hf auth login) would do"]
             ) from error  # fmt: skip
         except errors.HFValidationError as error:
-            raise Problems([f"{shown(repo)}: {said(error)}; owner/name would do"]) from error
+            raise Problems([f"{short_repr(repo)}: {error_message(error)}; owner/name would do"]) from error
         except errors.RevisionNotFoundError as error:
             raise Problems(
-                [f"{repo}: huggingface has no revision {shown(revision)} of it; a branch, tag or commit would do"]
+                [f"{repo}: huggingface has no revision {short_repr(revision)} of it; a branch, tag or commit would do"]
             ) from error
         except errors.RepositoryNotFoundError as error:
             raise Problems(
@@ -122,10 +122,11 @@ def _fault(repo: str, error: Any) -> Problems:
         status = error.response.status_code
         line = f"{repo}: huggingface answers {status} at {constants.ENDPOINT}"
         if status < 500 and status not in (408, 429):
-            why = f" ({shown(error.server_message)})" if error.server_message else ""
+            why = f" ({short_repr(error.server_message)})" if error.server_message else ""
             return Problems([f"{line}{why}; a token that may see it (HF_TOKEN) would do"])
         return NetworkFaults([f"{line}; trying again later would do"])
     return NetworkFaults(
-        [f"{repo}: huggingface cannot be reached at {constants.ENDPOINT}, {said(error)}; a network, HF_ENDPOINT"
+        [f"{repo}: huggingface cannot be reached at {constants.ENDPOINT}, {error_message(error)};"
+         " a network, HF_ENDPOINT"
          " (a mirror) or another source would do"]
     )  # fmt: skip

@@ -19,10 +19,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from launcher.core.bounded_parse import json_of
+from launcher.core.bounded_parse import parse_json
 from launcher.core.checkpoints import sha256
-from launcher.core.files import sync_path, write_whole
-from launcher.core.problems import Problems, said
+from launcher.core.files import fsync_path, write_atomic
+from launcher.core.problems import Problems, error_message
 from launcher.hubs import names
 from launcher.hubs.repo import RemoteFile
 
@@ -59,7 +59,7 @@ def partial(folder: Path, file: RemoteFile) -> Path:
 def read(folder: Path, name: str = "manifest.json") -> Manifest | None:
     """None where there is none, or where it is not one of ours."""
     try:
-        node = json_of((folder / names.OURS / name).read_bytes())
+        node = parse_json((folder / names.OURS / name).read_bytes())
         made = Manifest(**node)
         sizes = [of["bytes"] for of in made.files.values()]
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
@@ -70,9 +70,9 @@ def read(folder: Path, name: str = "manifest.json") -> Manifest | None:
 def write(folder: Path, manifest: Manifest) -> None:
     """From here on the folder is complete; what only an unfinished one needs is taken away."""
     path = folder / names.OURS / "manifest.json"
-    write_whole(path, json.dumps(asdict(manifest), indent=1) + "\n")
+    write_atomic(path, json.dumps(asdict(manifest), indent=1) + "\n")
     path.chmod(0o644)  # others may use a shared store
-    sync_path(path.parent)
+    fsync_path(path.parent)
     for name in ("before.json", "theirs.json"):
         (path.parent / name).unlink(missing_ok=True)
     shutil.rmtree(path.parent / "partial", ignore_errors=True)
@@ -85,11 +85,11 @@ def set_aside(folder: Path, wanted: Iterable[str]) -> frozenset[str]:
     first_time = not any((ours / name).exists() for name in ("manifest.json", "before.json", "theirs.json"))
     if first_time:
         there = [path for path in wanted if os.path.lexists(folder / path)]
-        write_whole(ours / "theirs.json", json.dumps(there) + "\n")
+        write_atomic(ours / "theirs.json", json.dumps(there) + "\n")
     with suppress(FileNotFoundError):
         (ours / "manifest.json").replace(ours / "before.json")
     try:
-        return frozenset(json_of((ours / "theirs.json").read_bytes()))
+        return frozenset(parse_json((ours / "theirs.json").read_bytes()))
     except FileNotFoundError:
         return frozenset()
 
@@ -119,7 +119,7 @@ def verify(folder: Path) -> list[str]:
             elif sha256(folder / path) != of["sha256"]:
                 found.append(f"{folder / path}: its bytes changed (sha256 differs); downloading again would do")
         except OSError as error:
-            found.append(f"{folder / path}: {said(error)}; downloading again would do")
+            found.append(f"{folder / path}: {error_message(error)}; downloading again would do")
     return found
 
 

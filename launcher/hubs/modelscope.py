@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 
-from launcher.core.problems import Problems, shown
+from launcher.core.problems import Problems, short_repr
 from launcher.hubs.repo import Address, Kind, Listing, NetworkFaults, Patience, RemoteFile
 
 DEFAULT_REVISION = "master"
@@ -24,12 +24,13 @@ def listing(kind: Kind, repo: str, revision: str | None, patience: Patience) -> 
         found = HubApi(endpoint=endpoint).list_repo_files(repo, kind, revision=asked)
     except (errors.AuthenticationError, errors.PermissionDeniedError) as error:
         raise Problems(
-            [f"{repo}: modelscope does not show it to this token ({shown(str(error))}); asking for access at its page"
+            [f"{repo}: modelscope does not show it to this token ({short_repr(str(error))});"
+             " asking for access at its page"
              " and MODELSCOPE_API_TOKEN would do"]
         ) from error  # fmt: skip
     except (errors.NotExistError, errors.InvalidParameter) as error:
         raise Problems(
-            [f"{repo}: modelscope has no such {kind}, or no revision {shown(asked)} of it; another name would do"]
+            [f"{repo}: modelscope has no such {kind}, or no revision {short_repr(asked)} of it; another name would do"]
         ) from error
     except (errors.HubError, OSError) as error:
         raise NetworkFaults(

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
 
-from launcher.core.problems import shown
+from launcher.core.problems import short_repr
 
 OURS = ".rlrun"
 """The folder inside a downloaded folder that holds what is ours: lock, manifest, unfinished files."""
@@ -21,12 +21,12 @@ def faults(paths: Iterable[str]) -> list[str]:
     found, folded = [], dict[str, str]()
     for path in paths:
         if fault := _fault(path):
-            found.append(f"{shown(path)}: {fault}; the repository would have to name the file otherwise")
+            found.append(f"{short_repr(path)}: {fault}; the repository would have to name the file otherwise")
             continue
         key = unicodedata.normalize("NFC", path).casefold()
         if key in folded:
             found.append(
-                f"{shown(path)}: is one file with {shown(folded[key])} where case does not count;"
+                f"{short_repr(path)}: is one file with {short_repr(folded[key])} where case does not count;"
                 " the repository would have to name them otherwise"
             )
         folded[key] = path

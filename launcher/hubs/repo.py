@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from launcher.core.problems import Problems, shown
+from launcher.core.problems import Problems, short_repr
 
 Kind = Literal["model", "dataset"]
 Source = Literal["huggingface", "modelscope"]
@@ -81,8 +81,8 @@ def check_asked(repo: str, revision: str | None) -> None:
     """Raises `Problems` for a name or revision that no hub could have."""
     found = []
     if not is_id(repo):
-        found.append(f"{shown(repo)}: is no repository's name; owner/name would do")
+        found.append(f"{short_repr(repo)}: is no repository's name; owner/name would do")
     if revision is not None and (not _REVISION.fullmatch(revision) or ".." in revision or "//" in revision):
-        found.append(f"revision: got {shown(revision)}; a branch, tag or commit would do")
+        found.append(f"revision: got {short_repr(revision)}; a branch, tag or commit would do")
     if found:
         raise Problems(found)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.core.files import sync_path
+from launcher.core.files import fsync_path
 from launcher.core.problems import Problems
 from launcher.hubs import manifest, names, web
 from launcher.hubs.progress import Board
@@ -105,7 +105,7 @@ class Partial:
         os.fsync(self._descriptor)
         target.parent.mkdir(parents=True, exist_ok=True)
         os.replace(self.path, target)
-        sync_path(target.parent)
+        fsync_path(target.parent)
 
     def close(self) -> None:
         os.close(self._descriptor)

@@ -21,7 +21,7 @@ from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
-from launcher.core.problems import said, shown
+from launcher.core.problems import error_message, short_repr
 from launcher.hubs.repo import Address, Patience
 
 MAX_HOPS = 8
@@ -111,7 +111,7 @@ class Opened:
         self.whole = response.status_code == 200
         encoding = response.headers.get("Content-Encoding", "identity").lower()
         if encoding != "identity":
-            raise Fault(f"{self.host} sends it as {shown(encoding)} though it was asked for plain bytes")
+            raise Fault(f"{self.host} sends it as {short_repr(encoding)} though it was asked for plain bytes")
 
     def begins_at(self) -> int:
         return 0 if self.whole else int(self._content_range()[1])
@@ -127,7 +127,7 @@ class Opened:
     def _content_range(self) -> re.Match[str]:
         value = self._response.headers.get("Content-Range", "")
         if not (match := _CONTENT_RANGE.fullmatch(value)):
-            raise Fault(f"{self.host} sends a part and names it {shown(value)}")
+            raise Fault(f"{self.host} sends a part and names it {short_repr(value)}")
         return match
 
     def read(self) -> bytes:
@@ -185,7 +185,7 @@ def _next(url: str, location: str, only_public: bool) -> str:
     target = urljoin(url, location)
     before, after = urlsplit(url), urlsplit(target)
     if after.scheme not in ("http", "https") or not after.hostname:
-        raise Refused(f"{host_of(before)} sends us to {shown(after.scheme)}, which is neither http nor https")
+        raise Refused(f"{host_of(before)} sends us to {short_repr(after.scheme)}, which is neither http nor https")
     if before.scheme == "https" and after.scheme == "http":
         raise Refused(f"{host_of(before)} sends us from https to http at {host_of(after)}")
     if only_public and not is_public(after.hostname):
@@ -205,7 +205,7 @@ def _check_status(response: requests.Response, hop: int, first: requests.Respons
     if hop and status in (400, 401, 403, 404, 410):  # a signed link that has run out: the hub makes a new one
         raise Fault(f"{host} refuses the link that the hub made ({status})")
     told = first.headers.get("X-Error-Message") or response.reason
-    raise Refused(f"{host} answers {status} ({shown(told)})")
+    raise Refused(f"{host} answers {status} ({short_repr(told)})")
 
 
 def _broken(error: Exception) -> str:
@@ -217,7 +217,7 @@ def _broken(error: Exception) -> str:
         inner = error.args[0] if error.args else error
         reason = inner.reason if isinstance(inner, urllib3.exceptions.MaxRetryError) else inner
         what = "cannot be trusted" if isinstance(error, requests.exceptions.SSLError) else "cannot be reached"
-        return f"{what}: {said(reason) if isinstance(reason, Exception) else reason}"
+        return f"{what}: {error_message(reason) if isinstance(reason, Exception) else reason}"
     return "cut the connection"
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from launcher.core.problems import Problems, said
+from launcher.core.problems import Problems, error_message
 from launcher.hubs import transfer, web
 from launcher.hubs.progress import Board, Watch
 from launcher.hubs.repo import NetworkFaults
@@ -41,7 +41,9 @@ class _Work:
 
 
 def _of_disk(job: Job, error: OSError) -> Problems:
-    return Problems([f"{job.folder / job.file.path}: {said(error)}; a folder that can be written, with room, would do"])
+    return Problems(
+        [f"{job.folder / job.file.path}: {error_message(error)}; a folder that can be written, with room, would do"]
+    )
 
 
 def run(jobs: Sequence[Job], workers: int, watch: Watch, board: Board) -> dict[str, str]:

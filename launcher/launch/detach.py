@@ -157,7 +157,7 @@ class _Heard:
             give_up = time.monotonic() + PATIENCE_S
             self.until(process, lambda: time.monotonic() > give_up)
             code = -signal.SIGINT
-        return None if code is None else machine.shell_code(code)
+        return None if code is None else machine.shell_exit_code(code)
 
     def until(self, process: subprocess.Popen[bytes], ready: Callable[[], bool]) -> int | None:
         """Say whole lines until `ready`, or until the process has ended: then all lines, and its exit code is told."""

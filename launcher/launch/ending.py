@@ -9,7 +9,7 @@ from pathlib import Path
 from launcher.core import checkpoints
 from launcher.core.events import Ended, How
 from launcher.launch.follow import Follower
-from launcher.monitor.failure import MEND, Verdict, judge, left_by
+from launcher.monitor.failure import CONFIGURATION, FailureDiagnosis, diagnose, left_by
 from launcher.runs.attempts import End
 from launcher.runs.folder import Folder
 from launcher.runs.stop_requests import SIGNALS, Asked
@@ -22,7 +22,7 @@ class Ending:
     how: How
     why: str
     exit_code: int
-    verdict: Verdict | None = None
+    diagnosis: FailureDiagnosis | None = None
     """Of a fault."""
 
     @property
@@ -31,7 +31,7 @@ class Ending:
 
     def end(self, step: int, at: float) -> End:
         """As the attempt's folder keeps it."""
-        cause, rank = (self.verdict.cause.name, self.verdict.rank) if self.verdict else (self.how, None)
+        cause, rank = (self.diagnosis.cause.name, self.diagnosis.rank) if self.diagnosis else (self.how, None)
         return End(cause, self.why, rank, step, at)
 
 
@@ -46,19 +46,19 @@ def stopped(number: int, told: str, folder: Folder) -> Ending:
     return Ending("stopped", f"{signal.Signals(number).name}{told}; {saved(folder)}", 128 + number)
 
 
-def failed(verdict: Verdict, logs: Path | None) -> Ending:
-    its_log = f"; its log is {logs / f'rank-{verdict.rank}.log'}" if logs and verdict.rank is not None else ""
-    mendable = verdict.crash is not None and verdict.crash.mendable
-    return Ending("failed", f"{verdict.why}{its_log}", 2 if mendable else 1, verdict)
+def failed(diagnosis: FailureDiagnosis, logs: Path | None) -> Ending:
+    its_log = f"; its log is {logs / f'rank-{diagnosis.rank}.log'}" if logs and diagnosis.rank is not None else ""
+    user_error = diagnosis.crash is not None and diagnosis.crash.user_error
+    return Ending("failed", f"{diagnosis.why}{its_log}", 2 if user_error else 1, diagnosis)
 
 
 def given_up(ending: Ending, restarts: int) -> Ending:
     """Of a fault after which the run does not go on by itself."""
-    cause = ending.verdict.cause if ending.verdict else None
+    cause = ending.diagnosis.cause if ending.diagnosis else None
     times = "once" if restarts == 1 else f"{restarts} times"
     tries = f"; restarted {times} without a new checkpoint" if restarts and cause and cause.most != 0 else ""
-    would_do = f"; {cause.would_do}" if cause and cause.would_do else ""
-    return replace(ending, why=f"{ending.why}{tries}{would_do}")
+    fix = f"; {cause.fix}" if cause and cause.fix else ""
+    return replace(ending, why=f"{ending.why}{tries}{fix}")
 
 
 def saved(folder: Folder) -> str:
@@ -79,7 +79,7 @@ def of_job(
     if number in SIGNALS:  # the process itself was asked to stop, or before it could heed that
         return stopped(number, f" to rank {rank}", folder)
     if rank is None and follower.crash and not job.lost():  # the cluster started nothing, and said why
-        return failed(Verdict(MEND, None, "; ".join(follower.crash.lines), follower.crash), logs)
+        return failed(FailureDiagnosis(CONFIGURATION, None, "; ".join(follower.crash.lines), follower.crash), logs)
     found = None if rank is None else left_by(rank, code, logs / f"rank-{rank}.log", run.engine.read)
     if found and rank == 0 and follower.crash:
         found = replace(found, crash=follower.crash)
@@ -88,4 +88,4 @@ def of_job(
         for other in range(run.taken.processes)
         if other != rank
     )
-    return failed(judge(found, others, job.lost(), oom_kills), logs)
+    return failed(diagnose(found, others, job.lost(), oom_kills), logs)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from launcher.core import checkpoints
-from launcher.core.problems import Problems, said
+from launcher.core.problems import Problems, error_message
 from launcher.hubs import manifest
 from launcher.models.pretrained import Pretrained
 from launcher.rewards.model import RewardModel
@@ -65,7 +65,7 @@ def of_folder(folder: Path) -> dict[str, str] | None:
         decide = sorted(path for path in folder.iterdir() if path.suffix in _DECIDE and path.is_file())
         found = {path.name: _told(path) for path in decide}
     except OSError as error:
-        raise Problems([f"{folder}: cannot be read, {said(error)}; a model's folder would do"]) from error
+        raise Problems([f"{folder}: cannot be read, {error_message(error)}; a model's folder would do"]) from error
     some = any("of it" in of for of in found.values())
     how = {"hashed": f"files over {WHOLE_BYTES >> 20} MiB by size and {PIECES} pieces of 1 MiB"} if some else {}
     return {"folder": str(folder), "files": _digest(found), **how}
@@ -98,7 +98,9 @@ def _of_file(path: Path) -> dict[str, str]:
     try:
         return {"file": str(path), "files": checkpoints.sha256(path)}
     except OSError as error:
-        raise Problems([f"reward.path: {path} cannot be read, {said(error)}; a Python file would do"]) from error
+        raise Problems(
+            [f"reward.path: {path} cannot be read, {error_message(error)}; a Python file would do"]
+        ) from error
 
 
 def _digest(node: object) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from launcher.core.events import Crashed, Event, WentOn, events_of, to_line
-from launcher.core.files import Log
-from launcher.core.state import RunState, Show, after, fold
+from launcher.core.events import GOES_BACK, Crashed, Event, LoggedEvent, WentOn, events_of, scan
+from launcher.core.files import AppendOnlyFile
+from launcher.core.state import RunState, Sink, after, fold, write_all
 from launcher.monitor.console import console_lines
 from launcher.monitor.stall import Watch, stalled
 from launcher.runs.folder import Folder
@@ -27,31 +29,71 @@ class Outcome:
     crash: Crashed | None = None
 
 
-class Follower:
-    """From events to events.jsonl, console.log and the screen."""
+class EventLog:
+    """Writes events.jsonl."""
 
-    def __init__(self, folder: Folder, show: Show) -> None:
-        self.show = show
-        self.state = fold(events_of(folder.events))
-        self._events, self._console = Log.open(folder.events), Log.open(folder.console)
-        self.crash: Crashed | None = None
+    def __init__(self, path: Path) -> None:
+        self._file = AppendOnlyFile.open(path)
 
-    def tell(self, events: list[Event]) -> None:
-        """Write events down, then show them."""
-        shown: list[str] = []
-        for event in events:
-            self._events.append(to_line(event))
-            self.state = after(self.state, event)
-            shown += console_lines(event, self.state)
-            if isinstance(event, Crashed):
-                self.crash = event
-        for line in shown:
-            self._console.append(line)
-        self.show(self.state, events, shown)
+    def write(self, state: RunState, events: Sequence[LoggedEvent], lines: Sequence[str]) -> None:
+        for logged in events:
+            self._file.append(logged.line)
 
     def close(self) -> None:
-        self._events.close()
-        self._console.close()
+        self._file.close()
+
+
+class ConsoleLog:
+    """Writes console.log."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = AppendOnlyFile.open(path)
+
+    def write(self, state: RunState, events: Sequence[LoggedEvent], lines: Sequence[str]) -> None:
+        for line in lines:
+            self._file.append(line)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class Follower:
+    """Hands events to all sinks: the run's logs first, then those of whoever started it.
+
+    Events get the number of the `attempt` that is set.
+    """
+
+    def __init__(self, folder: Folder, sinks: Sequence[Sink], attempt: int) -> None:
+        self.folder, self.attempt = folder, attempt
+        self.state = fold(events_of(folder.events))
+        self._logs: Sequence[Sink] = (EventLog(folder.events), ConsoleLog(folder.console))
+        self._sinks: Sequence[Sink] = (*self._logs, *sinks)
+        self.next_seq = scan(folder.events)[0]
+        self.crash: Crashed | None = None
+
+    def begin(self, attempt: int) -> None:
+        """From now on events are of another attempt, which has not crashed."""
+        self.attempt, self.crash = attempt, None
+
+    def tell(self, events: list[Event]) -> None:
+        """Hand on events. Where one goes back to a checkpoint, the state is made anew without what is undone."""
+        logged, lines = list[LoggedEvent](), list[str]()
+        for event in events:
+            logged.append(LoggedEvent(self.next_seq, self.attempt, event))
+            self.next_seq += 1
+            if isinstance(event, GOES_BACK):
+                self.state = fold(events_of(self.folder.events, more=logged))
+            else:
+                self.state = after(self.state, event)
+            lines += console_lines(event, self.state)
+            if isinstance(event, Crashed):
+                self.crash = event
+        write_all(self._sinks, self.state, logged, lines)
+
+    def close(self) -> None:
+        """Close the run's logs; the other sinks belong to who gave them."""
+        for sink in self._logs:
+            sink.close()
 
 
 def follow(job: Job, engine: Engine, follower: Follower, watch: Watch, asked: Asked) -> int:

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from launcher.core import machine
-from launcher.core.bounded_parse import json_of
-from launcher.core.files import write_whole
-from launcher.core.problems import Problems, said
+from launcher.core.bounded_parse import parse_json
+from launcher.core.files import write_atomic
+from launcher.core.problems import Problems, error_message
 from launcher.launch import fingerprints, source_version
 from launcher.runs.folder import Folder
 from launcher.spec.run import RunSpec
@@ -44,21 +44,21 @@ def path_of(folder: Folder) -> Path:
 
 def write(folder: Folder, run: RunSpec, spec: str, typed: str) -> None:
     """Write down what `run`, prepared and written as the text `spec`, will be decided by. Raises `Problems`."""
-    write_whole(path_of(folder), json.dumps(taken(run, spec, typed), indent=1) + "\n")
+    write_atomic(path_of(folder), json.dumps(taken(run, spec, typed), indent=1) + "\n")
 
 
 def amend(folder: Folder, spec: str) -> None:
     """The run goes on with settings that change where and how fast it runs, and `spec` is what it has now."""
-    write_whole(path_of(folder), json.dumps({**read(folder), "spec": _sha256(spec)}, indent=1) + "\n")
+    write_atomic(path_of(folder), json.dumps({**read(folder), "spec": _sha256(spec)}, indent=1) + "\n")
 
 
 def read(folder: Folder) -> dict[str, Any]:
     """What was written down; of an older version, fewer keys. Raises `Problems`."""
     path = path_of(folder)
     try:
-        recorded = json_of(path.read_bytes())
+        recorded = parse_json(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise Problems([f"{path}: cannot be read, {said(error)}; a new run would do"]) from error
+        raise Problems([f"{path}: cannot be read, {error_message(error)}; a new run would do"]) from error
     fits = isinstance(recorded, dict) and all(isinstance(recorded.get(key, of()), of) for key, of in _HOLDS.items())
     if not fits or not all(isinstance(line, str) for line in recorded.get("installed", [])):
         raise Problems([f"{path}: holds no lock; a new run would do"])
@@ -73,9 +73,9 @@ def taken(run: RunSpec, spec: str, typed: str) -> dict[str, Any]:
             "rlrun": source_version.own(),
             "folder": source_version.around(Path.cwd(), Path(run.trainer.run_root).expanduser()),
         },
-        "python": machine.python(),
-        "system": machine.system(),
-        "packages": machine.packages(),
+        "python": machine.python_version(),
+        "system": machine.system_name(),
+        "packages": machine.package_versions(),
         "installed": installed(),
         "hardware": hardware(),
         "data": run.data.fingerprint(),
@@ -96,10 +96,10 @@ def installed() -> list[str]:
 
 
 def hardware() -> dict[str, Any]:
-    seen = machine.gpus()
+    seen = machine.query_gpus()
     return {
         "processor": _processor(),
-        "cores": machine.cores(),
+        "cores": machine.cpu_count(),
         "memory_bytes": machine.memory_bytes(),
         "gpus": [{"name": gpu.name, "memory_bytes": gpu.memory_bytes} for gpu in seen.found],
         "driver": seen.driver,

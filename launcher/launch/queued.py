@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
-from launcher.core.events import Event
+from launcher.core.events import LoggedEvent
 from launcher.core.problems import Problems
-from launcher.core.state import RunState, Show
+from launcher.core.state import RunState, Sink, write_all
 from launcher.launch.follow import Outcome
 from launcher.monitor.console import console_lines
 from launcher.runs.folder import Folder
@@ -21,10 +22,10 @@ ASK_S = 5.0  # between two questions to the queue, which all its users ask
 CODES = {"finished": 0, "failed": 1, "stopped": 128 + signal.SIGTERM}
 
 
-def hand_over(run: RunSpec, folder: Folder, show: Show) -> Outcome:
+def hand_over(run: RunSpec, folder: Folder, sinks: Sequence[Sink]) -> Outcome:
     """Submit, and watch until it has left the queue. Ctrl-C ends the watching only."""
     queued = run.cluster.submit(folder.name, folder.path, run.taken)
-    watch = Watch(folder, queued, show)
+    watch = Watch(folder, queued, sinks)
     try:
         return watch.until_it_left()
     except KeyboardInterrupt:
@@ -35,8 +36,8 @@ def hand_over(run: RunSpec, folder: Folder, show: Show) -> Outcome:
 class Watch:
     """Reads what the run's writer, on whatever machine, writes down."""
 
-    def __init__(self, folder: Folder, queued: Queued, show: Show) -> None:
-        self.folder, self.queued, self.show = folder, queued, show
+    def __init__(self, folder: Folder, queued: Queued, sinks: Sequence[Sink]) -> None:
+        self.folder, self.queued, self.sinks = folder, queued, sinks
         self._reader = Reader(folder.events)
 
     def until_it_left(self) -> Outcome:
@@ -64,19 +65,19 @@ class Watch:
             return before or "asked again soon"
 
     def look(self) -> None:
-        """Show what is new. Events that were taken back, because a run went on from before them, begin anew."""
-        events, lines = list[Event](), list[str]()
-        for event in self._reader.news():
-            events.append(event)
-            lines += console_lines(event, self.state)
-        self.show(self.state, events, lines)
+        """Show what is new."""
+        events, lines = list[LoggedEvent](), list[str]()
+        for logged in self._reader.new():
+            events.append(logged)
+            lines += console_lines(logged.event, self.state)
+        write_all(self.sinks, self.state, events, lines)
 
     @property
     def state(self) -> RunState:
         return self._reader.state
 
     def say(self, line: str) -> None:
-        self.show(self.state, [], [line])
+        write_all(self.sinks, self.state, [], [line])
 
     def _outcome(self) -> Outcome:
         if self.state.status in CODES:

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from launcher.clusters.nodes.reach import ELSEWHERE, reach
 from launcher.core import machine
-from launcher.core.problems import Problems, said
+from launcher.core.problems import Problems, error_message
 
 MODULE = "launcher.clusters.ray.far"
 KNOCK_S = 3.0
@@ -24,9 +24,9 @@ def become(address: str, words: Sequence[str], columns: int) -> NoReturn:
     answers at `address`."""
     reached = reach(address)
     try:  # where nothing listens, Ray takes two minutes to say so
-        machine.knock(reached.address, KNOCK_S)
+        machine.check_listening(reached.address, KNOCK_S)
     except (OSError, ValueError) as error:
-        why = said(error) if isinstance(error, OSError) else "is no address"
+        why = error_message(error) if isinstance(error, OSError) else "is no address"
         raise Problems([f"--cluster: {reached.address}: {why}; HOST:PORT of a cluster's head would do"]) from error
     ours = {name: value for name, value in os.environ.items() if name not in ELSEWHERE}
     env = {**ours, **reached.asking, **QUIET, "COLUMNS": str(columns)}

@@ -13,7 +13,7 @@ from launcher.config.explain import explain
 from launcher.config.grammar import setting
 from launcher.core.problems import Problems
 from launcher.core.settings import from_node
-from launcher.core.state import Show
+from launcher.core.state import Sink
 from launcher.launch import fingerprints, provenance, start
 from launcher.launch.follow import Outcome
 from launcher.preflight.plan import ready
@@ -87,9 +87,9 @@ def _where_from(recorded: Mapping[str, Any], run: RunSpec) -> list[str]:
     return [f"model: was {model['repo']} at {model.get('commit')}; rlrun model download {model['repo']} would bring it"]
 
 
-def begin(made: Again, typed: Sequence[str], show: Show) -> Outcome:
+def begin(made: Again, typed: Sequence[str], sinks: Sequence[Sink]) -> Outcome:
     """Start it. `typed` are the words after `rlrun`."""
-    return start.start(ready(made.run), typed, show)[1]
+    return start.start(ready(made.run), typed, sinks)[1]
 
 
 def _changed(folder: Folder, old: RunSpec, words: Sequence[str]) -> RunSpec:

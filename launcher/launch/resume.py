@@ -9,8 +9,7 @@ from launcher.core.events import Alert, Event
 from launcher.core.problems import Problems
 from launcher.launch import fingerprints
 from launcher.launch import provenance as locks
-from launcher.runs.folder import Folder, rewind, told_by
-from launcher.spec.engine import Engine
+from launcher.runs.folder import Folder
 from launcher.spec.run import RunSpec
 
 
@@ -19,13 +18,13 @@ def unchanged(run: RunSpec, folder: Folder) -> None:
     recorded = locks.read(folder)
     if run.data.fingerprint() != recorded.get("data"):
         raise Problems(["data: is not what the run began with (its sha256 differs); the data as it was would do"])
-    if weights_elsewhere(run, folder) and not fingerprints.same(
+    if needs_initial_weights(run, folder) and not fingerprints.same(
         recorded.get("model"), fingerprints.of_model(run.model)
     ):
         raise Problems(["model: is not what the run began with (its files differ); the model as it was would do"])
 
 
-def weights_elsewhere(run: RunSpec, folder: Folder) -> bool:
+def needs_initial_weights(run: RunSpec, folder: Folder) -> bool:
     """Whether it needs the model that it began with, beside what is in its checkpoints."""
     return "reference" in run.algorithm.needs or not checkpoints.newest_first(folder.checkpoints)
 
@@ -44,10 +43,9 @@ def step_of(checkpoint: Path | None) -> int:
     return checkpoints.step_of(checkpoint) if checkpoint else 0
 
 
-def to(checkpoint: Path | None, faults: list[str], folder: Folder, engine: Engine) -> list[Event]:
-    """Bring the folder to where `checkpoint` was taken; what there is to tell of those that were newer."""
+def rollback_to(checkpoint: Path | None, faults: list[str], folder: Folder) -> list[Event]:
+    """Set aside the checkpoints that are newer than `checkpoint`, because of their `faults`; an alert for each."""
     step = step_of(checkpoint)
     checkpoints.set_aside_after(folder.checkpoints, step)
-    rewind(folder, told_by(folder, engine.read), checkpoint)
     went_on = f"went on from {checkpoints.name_of(step)}"
     return [Alert(step=step, text=f"checkpoints/{fault}; {went_on}") for fault in faults]

@@ -14,12 +14,12 @@ from yaml import YAMLError
 from launcher.config import guard
 from launcher.config.amend import amended
 from launcher.config.explain import explain
-from launcher.core.bounded_parse import yaml_of
+from launcher.core.bounded_parse import parse_yaml
 from launcher.core.classes import add_code_dir
-from launcher.core.files import write_whole
-from launcher.core.problems import Problems, said
+from launcher.core.files import write_atomic
+from launcher.core.problems import Problems, error_message
 from launcher.core.settings import from_node
-from launcher.core.state import RunState, Show
+from launcher.core.state import RunState, Sink, write_all
 from launcher.data.refused import RefusedLog
 from launcher.launch import provenance as locks
 from launcher.launch import resume as back
@@ -28,15 +28,14 @@ from launcher.launch.prepare import prepared
 from launcher.launch.queued import hand_over
 from launcher.launch.supervise import Supervisor
 from launcher.preflight.checks import place
-from launcher.preflight.checks.steps import largest_batch
 from launcher.preflight.plan import Ready, refuse_rows
 from launcher.runs import store
-from launcher.runs.folder import Folder, Lock, free_name, rewind, take, told_by
+from launcher.runs.folder import Folder, Lock, free_name, take
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_node, to_yaml
 
 
-def start(ready: Ready, words: Sequence[str], show: Show) -> tuple[Folder, Outcome]:
+def start(ready: Ready, words: Sequence[str], sinks: Sequence[Sink]) -> tuple[Folder, Outcome]:
     """Begin a new run and follow it to its end. `words` are what was typed after `rlrun`.
 
     Raises `Problems` before anything is started.
@@ -48,22 +47,27 @@ def start(ready: Ready, words: Sequence[str], show: Show) -> tuple[Folder, Outco
     folder, lock = take(root, trainer.project_name, name)
     with lock:
         typed = shlex.join(["rlrun", *words])
-        write_whole(folder.words, typed + "\n")
-        judged, run = run, prepared(run, show)
+        write_atomic(folder.words, typed + "\n")
+        judged, run = run, prepared(run, sinks)
         if run != judged:  # something has been fetched since
-            show(RunState(status="running"), [], [f"plan: {warning.line}" for warning in refuse_rows(run)])
-        run = replace(run, data=run.data.rooted(), model=run.model.rooted(), reward=run.reward.rooted())
+            lines = [f"plan: {warning.line}" for warning in refuse_rows(run)]
+            write_all(sinks, RunState(status="running"), [], lines)
+        run = replace(
+            run,
+            data=run.data.with_absolute_paths(),
+            model=run.model.with_absolute_paths(),
+            reward=run.reward.with_absolute_paths(),
+        )
         spec = to_yaml(run)
         locks.write(folder, run, spec, typed)
-        write_whole(folder.spec, spec)
+        write_atomic(folder.spec, spec)
         _check_data(run, folder)
-        rewind(folder, told_by(folder, run.engine.read), None)
         if not run.cluster.queues:
-            return folder, Supervisor(run, folder, lock, show).work(0, [])
-    return folder, hand_over(run, folder, show)  # who takes it up writes it
+            return folder, Supervisor(run, folder, lock, sinks).work(0, [])
+    return folder, hand_over(run, folder, sinks)  # who takes it up writes it
 
 
-def resume(folder: Folder, words: Sequence[str], show: Show) -> Outcome:
+def resume(folder: Folder, words: Sequence[str], sinks: Sequence[Sink]) -> Outcome:
     """Go on from the newest checkpoint that verifies; from the beginning where there is none yet.
 
     `words` may change where and how fast it runs, as `amend` says.
@@ -72,10 +76,10 @@ def resume(folder: Folder, words: Sequence[str], show: Show) -> Outcome:
         raise Problems([f"--resume: {folder.path} holds no spec.yaml; a run's folder would do"])
     folder.check()
     run = run_of(folder, words)
-    of_model = run.model.problems() if back.weights_elsewhere(run, folder) else []
+    of_model = run.model.problems() if back.needs_initial_weights(run, folder) else []
     there = [*place.hardware(run, not run.cluster.queues), *place.around(run, True)]
     found = [*run.data.problems(), *run.reward.problems(), *of_model]
-    found += [verdict.line for verdict in there if verdict.level == "FAIL"]
+    found += [result.line for result in there if result.level == "FAIL"]
     if found := [*found, *guard.kept(to_node(run), found)]:
         raise Problems(found)
     if run.cluster.queues and (waits := store.queued(folder)):
@@ -83,15 +87,15 @@ def resume(folder: Folder, words: Sequence[str], show: Show) -> Outcome:
     back.unchanged(run, folder)
     with Lock(folder) as lock:
         newest, faults = back.newest(folder)
-        alerts = back.to(newest, faults, folder, run.engine)
+        alerts = back.rollback_to(newest, faults, folder)
         if words:
-            write_whole(folder.spec, to_yaml(run))
+            write_atomic(folder.spec, to_yaml(run))
             locks.amend(folder, to_yaml(run))
             typed = shlex.join(["rlrun", "train", "--resume", folder.name, *words])
-            write_whole(folder.words, folder.words.read_text(encoding="utf-8") + typed + "\n")
+            write_atomic(folder.words, folder.words.read_text(encoding="utf-8") + typed + "\n")
         if not run.cluster.queues:
-            return Supervisor(run, folder, lock, show).work(back.step_of(newest), alerts)
-    return hand_over(run, folder, show)
+            return Supervisor(run, folder, lock, sinks).work(back.step_of(newest), alerts)
+    return hand_over(run, folder, sinks)
 
 
 def _check_data(run: RunSpec, folder: Folder) -> None:
@@ -105,7 +109,7 @@ def _check_data(run: RunSpec, folder: Folder) -> None:
             pass
     found = log.lines() if log.bad else []
     if rows < batch and not found:
-        fits = largest_batch(run, rows)
+        fits = run.largest_batch(rows)
         would_do = str(fits) if fits else "more data, or fewer processes,"
         found.append(f"data.train_batch_size: got {batch}, and the data has {rows} rows; {would_do} would do")
     if found:
@@ -115,7 +119,7 @@ def _check_data(run: RunSpec, folder: Folder) -> None:
 def run_of(folder: Folder, words: Sequence[str]) -> RunSpec:
     node: object = None
     try:
-        node = yaml_of(folder.spec.read_bytes())
+        node = parse_yaml(folder.spec.read_bytes())
         if isinstance(node, dict) and isinstance(node.get("code_dir"), str):
             add_code_dir(node["code_dir"])
         if not words or not isinstance(node, dict):
@@ -127,4 +131,4 @@ def run_of(folder: Folder, words: Sequence[str]) -> RunSpec:
         lines = explain(error, node) if isinstance(node, dict) else ["holds no run; the file of another run would do"]
         raise Problems([f"{folder.spec}: {line}" for line in lines]) from error
     except (YAMLError, ValueError) as error:
-        raise Problems([f"{folder.spec}: cannot be read, {said(error)}; a new run would do"]) from error
+        raise Problems([f"{folder.spec}: cannot be read, {error_message(error)}; a new run would do"]) from error

@@ -4,22 +4,22 @@ checkpoint that verifies."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
 from launcher.core import machine
-from launcher.core.events import Crashed, Event, Restarted, events_of
-from launcher.core.files import write_whole
+from launcher.core.events import Crashed, Event, Restarted, Resumed, events_of
+from launcher.core.files import write_atomic
 from launcher.core.problems import Problems
-from launcher.core.state import Show
+from launcher.core.state import Sink
 from launcher.launch import ending, resume
 from launcher.launch.ending import Ending
 from launcher.launch.follow import POLL_S, Follower, Outcome, follow
-from launcher.monitor.failure import MEND, NODE, Cause, Verdict
+from launcher.monitor.failure import CONFIGURATION, NODE, Cause, FailureDiagnosis
 from launcher.monitor.stall import Watch
 from launcher.runs import attempts
-from launcher.runs.folder import Folder, Lock, heard_of, written
+from launcher.runs.folder import FIRST_SEQ, Folder, Lock, unheard_events
 from launcher.runs.stop_requests import Asked, heeding
 from launcher.spec.cluster import Job
 from launcher.spec.run import RunSpec
@@ -44,31 +44,35 @@ def pause_s(restarts: int) -> float:
 class Supervisor:
     """Signals go to the processes of the moment; between two attempts they end the run."""
 
-    def __init__(self, run: RunSpec, folder: Folder, lock: Lock, show: Show) -> None:
-        self.run, self.folder, self.lock, self.show = run, folder, lock, show
+    def __init__(self, run: RunSpec, folder: Folder, lock: Lock, sinks: Sequence[Sink]) -> None:
+        self.run, self.folder, self.lock, self.sinks = run, folder, lock, sinks
         self._job: Job | None = None
         self._starting = False
 
-    def work(self, step: int, told: list[Event]) -> Outcome:
-        """Train on after `step` to the end, whatever that is. `told` are events to begin with.
+    def work(self, step: int, alerts: list[Event]) -> Outcome:
+        """Train on after `step` to the end, whatever that is. `alerts` are about where it goes on from.
 
         Raises `Problems` where the processes cannot be started at all.
         """
         row: list[Cause] = []
-        with heeding(self, self.folder) as asked:
+        unheard, attempt = unheard_events(self.folder, self.run.engine.read), self.folder.next_attempt
+        with heeding(self, self.folder) as asked, closing(Follower(self.folder, self.sinks, attempt - 1)) as follower:
+            follower.tell(unheard)
+            told = [*([Resumed(step=step, attempt=attempt)] if follower.next_seq else []), *alerts]
             while True:
-                with closing(Follower(self.folder, self.show)) as follower:
-                    follower.tell(told)
-                    end = self._attempt(step, follower, asked, len(row))
-                    try:
-                        again = self._again(step, end, row)
-                    except Problems as problems:
-                        end = ending.failed(_verdict(MEND, [end.why, *problems.lines]), None)
-                        again = None
-                    if again is None:
-                        end = ending.given_up(end, len(row)) if end.verdict else end
-                        follower.tell([end.event])
-                        return Outcome(end.exit_code, follower.state, end.verdict.crash if end.verdict else None)
+                follower.begin(self.folder.next_attempt)
+                follower.tell(told)
+                end = self._attempt(step, follower, asked, len(row))
+                try:
+                    again = self._again(step, end, row)
+                except Problems as problems:
+                    end = ending.failed(_diagnosis(CONFIGURATION, [end.why, *problems.lines]), None)
+                    again = None
+                if again is None:
+                    end = ending.given_up(end, len(row)) if end.diagnosis else end
+                    follower.tell([end.event])
+                    return Outcome(end.exit_code, follower.state, end.diagnosis.crash if end.diagnosis else None)
+                follower.tell(unheard_events(self.folder, self.run.engine.read))
                 step, told = again
 
     def stop(self, number: int) -> None:
@@ -87,7 +91,7 @@ class Supervisor:
         if not self._pause(pause_s(restarts), follower, asked):
             return ending.stopped(asked.first, "", self.folder)
         logs = self.folder.new_attempt()
-        write_whole(logs / "events_before", str(heard_of(written(self.folder))))
+        write_atomic(logs / FIRST_SEQ, str(follower.next_seq))
         try:
             end = self._run(step, logs, follower, asked)
         except Interrupted:
@@ -95,7 +99,7 @@ class Supervisor:
         except Problems as problems:
             if not restarts:
                 raise
-            end = ending.failed(_verdict(NODE, problems.lines), None)  # what the run had is not there now
+            end = ending.failed(_diagnosis(NODE, problems.lines), None)  # what the run had is not there now
         attempts.write(logs, end.end(follower.state.step, time.time()))
         return end
 
@@ -110,7 +114,7 @@ class Supervisor:
 
     def _run(self, step: int, logs: Path, follower: Follower, asked: Asked) -> Ending:
         """Start the processes and follow them to their end. Raises `Interrupted`, or `Problems` where none start."""
-        run, kills = self.run, machine.oom_kills()
+        run, kills = self.run, machine.oom_kill_count()
         plan, before = run.engine.plan(run, self.folder.path, step), events_of(self.folder.events)
         watch = Watch(run.cluster.stall_factor, run.cluster.stall_grace_s, before, time.monotonic())
         try:
@@ -119,7 +123,7 @@ class Supervisor:
                 raise Interrupted
             self._job = job = run.cluster.start(plan, logs, self.lock.descriptor)
             code = follow(job, run.engine, follower, watch, asked)
-            kills = machine.oom_kills() - kills
+            kills = machine.oom_kill_count() - kills
             return ending.of_job(code, job, run, self.folder, logs, follower, asked, kills)
         finally:
             self._starting = False  # before the job goes: a signal that comes now interrupts nothing
@@ -131,19 +135,19 @@ class Supervisor:
         """The step to go on after, and what there is to tell then; None where the run ends. `row` are the restarts
         since the last checkpoint. Raises `Problems` where there is nothing to go on from."""
         most = self.run.trainer.max_restarts
-        if end.verdict is None or not may_restart(end.verdict.cause, [], most):
+        if end.diagnosis is None or not may_restart(end.diagnosis.cause, [], most):
             return None
         newest, faults = resume.newest(self.folder)
         if resume.step_of(newest) > step:
             row.clear()
-        if not may_restart(end.verdict.cause, row, most):
+        if not may_restart(end.diagnosis.cause, row, most):
             return None
         resume.unchanged(self.run, self.folder)
-        row.append(end.verdict.cause)
-        alerts = resume.to(newest, faults, self.folder, self.run.engine)
-        step, cause = resume.step_of(newest), end.verdict.cause.name
+        row.append(end.diagnosis.cause)
+        alerts = resume.rollback_to(newest, faults, self.folder)
+        step, cause = resume.step_of(newest), end.diagnosis.cause.name
         return step, [Restarted(step=step, attempt=self.folder.next_attempt, cause=cause, why=end.why), *alerts]
 
 
-def _verdict(cause: Cause, lines: list[str]) -> Verdict:
-    return Verdict(cause, None, "; ".join(lines), Crashed(lines=tuple(lines), mendable=True))
+def _diagnosis(cause: Cause, lines: list[str]) -> FailureDiagnosis:
+    return FailureDiagnosis(cause, None, "; ".join(lines), Crashed(lines=tuple(lines), cause="configuration"))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.core.bounded_parse import beginning, yaml_of
-from launcher.core.files import expanded
-from launcher.core.problems import Problems, nearest, shown
+from launcher.core.bounded_parse import parse_yaml, read_start
+from launcher.core.files import expand_user
+from launcher.core.problems import Problems, short_repr, suggest
 from launcher.core.settings import from_node
 from launcher.hubs import manifest
 from launcher.hubs.manifest import Manifest
@@ -44,7 +44,7 @@ def choices(group: Path) -> dict[str, Pretrained]:
     """The models that files of the folder `group` name, those without a path left out."""
     found = {}
     for file in sorted(group.glob("*.yaml")):
-        node = yaml_of(beginning(file))
+        node = parse_yaml(read_start(file))
         if node.pop("_target_", None) == _PRETRAINED and node.get("path") not in (None, "???"):
             found[file.stem] = from_node(Pretrained, node)
     return dict(sorted(found.items(), key=lambda item: (_family(item[1]), _count(item[1]))))
@@ -71,19 +71,23 @@ def wanted(word: str, group: Path) -> Pretrained:
     asked = Pretrained(path=word)
     if asked.on_hub:
         return next((model for model in known.values() if model.path == word), asked)
-    raise Problems([f"{shown(word)}: is neither a model of the catalogue nor owner/name; {nearest(word, list(known))}"])
+    raise Problems(
+        [f"{short_repr(word)}: is neither a model of the catalogue nor owner/name; {suggest(word, list(known))}"]
+    )
 
 
 def known(word: str, group: Path) -> Known:
     """What is known of a choice, a hub id or a folder, without a network. Raises `Problems` where that is nothing."""
-    folder = expanded(word)
+    folder = expand_user(word)
     if word not in choices(group) and folder.is_dir():
         return _of_folder(folder)
     model = wanted(word, group)
     name = next((name for name, other in choices(group).items() if other == model), None)
     found = _of_hub(name, model)
     if found.architecture is None and found.folder is None:
-        raise Problems([f"{shown(word)}: is not here and not in the catalogue; rlrun model download {word} would do"])
+        raise Problems(
+            [f"{short_repr(word)}: is not here and not in the catalogue; rlrun model download {word} would do"]
+        )
     return found
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from launcher.core.bounded_parse import json_of
-from launcher.core.problems import said
+from launcher.core.bounded_parse import parse_json
+from launcher.core.problems import error_message
 from launcher.core.settings import from_node
 from launcher.spec.model import Architecture
 
@@ -30,7 +30,7 @@ LONGEST = 16 * 2**20  # bytes; the tokens that were added to a tokenizer are man
 def read(folder: Path) -> dict[str, Any] | None:
     """The folder's config.json; None where there is none that can be read."""
     try:
-        node = json_of((folder / "config.json").read_bytes())
+        node = parse_json((folder / "config.json").read_bytes())
     except (OSError, ValueError):
         return None
     return node if isinstance(node, dict) else None
@@ -43,10 +43,10 @@ def faults(folder: Path) -> list[str]:
         try:
             if path.is_file() and path.stat().st_size > LONGEST:
                 found.append(f"{path}: has more than {LONGEST:,} bytes; as the model's maker saved it would do")
-            elif path.is_file() and not isinstance(json_of(path.read_bytes()), dict):
+            elif path.is_file() and not isinstance(parse_json(path.read_bytes()), dict):
                 found.append(f"{path}: is no JSON object; as the model's maker saved it would do")
         except (OSError, ValueError) as error:
-            found.append(f"{path}: cannot be read, {said(error)}; as the model's maker saved it would do")
+            found.append(f"{path}: cannot be read, {error_message(error)}; as the model's maker saved it would do")
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from launcher.core.problems import Problems, shown
+from launcher.core.problems import Problems, short_repr
 from launcher.hubs.repo import Listing, RemoteFile
 from launcher.models.weights import ADAPTER, INDEX, PICKLES, SINGLE
 
@@ -35,7 +35,8 @@ def weights(listed: Listing) -> RemoteFile:
     pickles = [file.path for file in listed.files if file.path.endswith(PICKLES)]
     if pickles:
         raise Problems(
-            [f"{where}: has its weights as {shown(pickles[0])} only, a format that can run code when it is opened; a"
+            [f"{where}: has its weights as {short_repr(pickles[0])} only, a format that can run code when it is opened;"
+             " a"
              " revision with safetensors would do, or another repository of that model"]
         )  # fmt: skip
     raise Problems([f"{where}: has no {SINGLE} and no {INDEX}; a repository of a model would do"])

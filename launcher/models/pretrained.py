@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from launcher.core.checkpoints import newest_first, newest_verified
-from launcher.core.problems import Problems, shown
+from launcher.core.problems import Problems, short_repr
 from launcher.core.settings import settings
 from launcher.hubs.choice import FromHub
 from launcher.models import config, weights
@@ -50,7 +50,7 @@ class Pretrained(FromHub, Model):
             node = None
         return config.architecture(node) if node else self.architecture
 
-    def rooted(self) -> Self:
+    def with_absolute_paths(self) -> Self:
         return replace(self, path=weights_of(self.path))
 
     def problems(self) -> list[str]:
@@ -63,7 +63,7 @@ class Pretrained(FromHub, Model):
         code = "" if self.trust_remote_code else config.foreign_code(node)
         if code:
             return [
-                f"model.path: {shown(self.path)} needs Python code that comes with it ({shown(code)});"
+                f"model.path: {short_repr(self.path)} needs Python code that comes with it ({short_repr(code)});"
                 " model.trust_remote_code=true would run it, after you read it"
             ]
         if newest_first(Path(self.path).expanduser() / "checkpoints"):
@@ -89,5 +89,5 @@ def weights_of(path: str) -> str:
         return str(folder.resolve()) if folder.is_dir() else path
     newest, faults = newest_verified(folder / "checkpoints")
     if newest is None:
-        raise Problems([f"model.path: {shown(path)} has no checkpoint that verifies", *faults])
+        raise Problems([f"model.path: {short_repr(path)} has no checkpoint that verifies", *faults])
     return str((newest / "policy").resolve())

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from launcher.core.files import expanded
-from launcher.core.problems import Problems, shown
+from launcher.core.files import expand_user
+from launcher.core.problems import Problems, short_repr
 from launcher.hubs import huggingface, manifest
 from launcher.hubs.fetch import fetch, listing
 from launcher.hubs.progress import Watch
@@ -21,7 +21,7 @@ from launcher.models import config, files, weights
 
 
 def root() -> Path:
-    return expanded(os.environ.get("RLRUN_MODELS") or "~/.cache/rlrun/models")
+    return expand_user(os.environ.get("RLRUN_MODELS") or "~/.cache/rlrun/models")
 
 
 def folder_of(repo: str, revision: str | None = None) -> Path:
@@ -72,7 +72,8 @@ def _wanted(listed: Listing) -> list[RemoteFile]:
         fetch(listed, [*looked_at, *([weight] if sharded else [])], folder, lambda progress: None)
         if code := config.foreign_code(config.read(folder) or {}):
             raise Problems(
-                [f"{where}: needs Python code that comes with it ({shown(code)}), which is never fetched; a model that"
+                [f"{where}: needs Python code that comes with it ({short_repr(code)}), which is never fetched;"
+                 " a model that"
                  " transformers knows by itself would do, or model.trust_remote_code=true in a run"]
             )  # fmt: skip
         index = (folder / weights.INDEX).read_bytes() if sharded else b""

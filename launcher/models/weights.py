@@ -8,8 +8,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from launcher.core.bounded_parse import json_of
-from launcher.core.problems import said, shown
+from launcher.core.bounded_parse import parse_json
+from launcher.core.problems import error_message, short_repr
 from launcher.hubs import names
 
 SINGLE, INDEX, ADAPTER = "model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors"
@@ -24,7 +24,7 @@ _LONGEST_HEADER = 100_000_000  # bytes; safetensors' own bound
 def shards_of(text: bytes | str) -> tuple[list[str], list[str]]:
     """The files that an index names, and what is wrong with it: one line each, to follow the index's own name."""
     try:
-        node = json_of(text)
+        node = parse_json(text)
         named = node["weight_map"].values()
         shards = sorted({name for name in named if isinstance(name, str)})
         whole = len(shards) > 0 and all(isinstance(name, str) for name in named)
@@ -34,7 +34,7 @@ def shards_of(text: bytes | str) -> tuple[list[str], list[str]]:
         return [], ["names no files in its weight_map; an index that safetensors wrote would do"]
     found = names.faults(shards)
     found += [
-        f"{shown(name)}: is no safetensors file of the model's own folder; an index of such would do"
+        f"{short_repr(name)}: is no safetensors file of the model's own folder; an index of such would do"
         for name in shards
         if not names.faults([name]) and (not name.endswith(".safetensors") or "/" in name)
     ]
@@ -45,7 +45,9 @@ def index_faults(text: bytes | str, present: Collection[str]) -> list[str]:
     """What is wrong with an index among the files `present`."""
     shards, found = shards_of(text)
     missing = [name for name in shards if name not in present] if not found else []
-    return found + [f"{shown(name)}: is named by the index and is not there; all shards would do" for name in missing]
+    return found + [
+        f"{short_repr(name)}: is named by the index and is not there; all shards would do" for name in missing
+    ]
 
 
 def folder_faults(folder: Path) -> list[str]:
@@ -58,11 +60,12 @@ def folder_faults(folder: Path) -> list[str]:
             found = index_faults((folder / INDEX).read_bytes(), present)
             return [f"{folder / INDEX}: {line}" for line in found]
     except OSError as error:
-        return [f"{folder}: {said(error)}; a folder that can be read would do"]
+        return [f"{folder}: {error_message(error)}; a folder that can be read would do"]
     pickles = sorted(name for name in present if name.endswith(PICKLES))
     if pickles:
         return [
-            f"{folder}: holds weights as pickle only ({shown(pickles[0])}), which can run code; safetensors would do"
+            f"{folder}: holds weights as pickle only ({short_repr(pickles[0])}), which can run code;"
+            f" safetensors would do"
         ]
     return [f"{folder}: holds no weights; {SINGLE} or {INDEX} would do"]
 
@@ -131,7 +134,7 @@ def header(path: Path) -> Mapping[str, Any]:
         length = int.from_bytes(file.read(8), "little")
         if not 2 <= length <= min(_LONGEST_HEADER, os.fstat(file.fileno()).st_size - 8):
             raise ValueError(f"{path}: is no safetensors file")
-        node = json_of(file.read(length))
+        node = parse_json(file.read(length))
     if not isinstance(node, dict):
         raise ValueError(f"{path}: its header names no tensors")
     return node

@@ -4,8 +4,21 @@ from __future__ import annotations
 
 import time
 
-from launcher.core.events import Alert, Ended, Event, Loaded, Restarted, Saved, Stalled, Started, Step, Waiting, WentOn
-from launcher.core.problems import shown
+from launcher.core.events import (
+    Alert,
+    Ended,
+    Event,
+    Loaded,
+    Restarted,
+    Resumed,
+    Saved,
+    Stalled,
+    Started,
+    Step,
+    Waiting,
+    WentOn,
+)
+from launcher.core.problems import short_repr
 from launcher.core.state import RunState
 
 LINE_S = 5.0
@@ -52,8 +65,9 @@ def _lines(event: Event, state: RunState) -> list[str]:
         case Alert():
             return [f"alert at step {event.step}: {event.text}"]
         case Restarted():
-            begun = f"step {event.step}" if event.step else "the beginning"
-            return [f"restart {state.restarts}: {event.why}; attempt {event.attempt} goes on from {begun}"]
+            return [f"restart {state.restarts}: {event.why}; {_went_back(event)}"]
+        case Resumed():
+            return [f"resumed: {_went_back(event)}"]
         case Stalled():
             return [f"stands still after step {event.step}: {event.why}", *event.stack.splitlines()[:FRAMES]]
         case WentOn():
@@ -61,6 +75,10 @@ def _lines(event: Event, state: RunState) -> list[str]:
         case Ended():
             return [f"{event.how}{': ' + event.why if event.why else ''}"]
     return []
+
+
+def _went_back(event: Restarted | Resumed) -> str:
+    return f"attempt {event.attempt} went back to {f'step {event.step}' if event.step else 'the beginning'}"
 
 
 def step_line(event: Step) -> str:
@@ -95,4 +113,4 @@ def clock(seconds: float) -> str:
 
 def compact(value: float) -> str:
     """A number for a screen: four significant digits."""
-    return shown(value) if value != value else f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+    return short_repr(value) if value != value else f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"

@@ -11,7 +11,6 @@ from pathlib import Path
 from launcher.core.events import Crashed, Event
 
 TAIL_BYTES, TAIL_LINES = 2**18, 60  # of a process's log
-BAD_STEPS = re.compile(r"(is not finite|could be scored), \d+ steps in a row")
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,8 @@ class Cause:
     """Restarts for it in a row; None: as many as `trainer.max_restarts` says."""
     marks: str = ""
     """What a process says last that ends by it."""
-    would_do: str = ""
+    fix: str = ""
+    """What to do about it."""
 
 
 NODE = Cause("node")
@@ -35,16 +35,16 @@ CONNECTION = Cause(
 )
 MEMORY = Cause(
     "memory", 1, r"OutOfMemoryError|MemoryError|[Cc]an(no|')t allocate memory|not enough memory|bad_alloc",
-    "a smaller trainer.micro_batch_size_per_gpu, or fewer processes, would do",
+    "use a smaller trainer.micro_batch_size_per_gpu, or fewer processes",
 )  # fmt: skip
 GPU_MEMORY = Cause(
     "gpu memory", 1, r"(CUDA|HIP) out of memory|torch(\.cuda)?\.OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED",
-    "a smaller trainer.micro_batch_size_per_gpu would do",
+    "use a smaller trainer.micro_batch_size_per_gpu",
 )  # fmt: skip
 GPU = Cause("gpu", marks=r"uncorrectable ECC|unspecified launch failure|fallen off the bus|GPU is lost")
-DISK = Cause("disk", 0, r"No space left on device|Disk quota exceeded", "room on the disk would do")
-NUMBERS = Cause("numbers", 0)  # the same numbers would come again
-MEND = Cause("mend", 0)
+DISK = Cause("disk", 0, r"No space left on device|Disk quota exceeded", "free space on the disk")
+NUMBERS = Cause("numbers", 0)  # not retried: it would come again
+CONFIGURATION = Cause("configuration", 0)
 CODE = Cause("code", 0)
 MARKED = (GPU_MEMORY, MEMORY, DISK, GPU, CONNECTION)  # the first that fits is meant
 KILLS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
@@ -64,7 +64,7 @@ class Left:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class FailureDiagnosis:
     cause: Cause
     rank: int | None
     """The process that ended by it; of a lost node none."""
@@ -72,13 +72,15 @@ class Verdict:
     crash: Crashed | None = None
 
 
-def judge(failed: Left | None, others: Iterable[Left], lost: str, oom_kills: int) -> Verdict:
+def diagnose(failed: Left | None, others: Iterable[Left], lost: str, oom_kills: int) -> FailureDiagnosis:
     """The cause: of processes that lost a connection, the end of the one at its other side.
 
     `oom_kills` is how many processes the kernel has killed here since they began, for want of memory.
     """
     if lost or failed is None:
-        return Verdict(MEMORY if re.search(MEMORY.marks, lost) else NODE, None, lost or "its processes are gone")
+        return FailureDiagnosis(
+            MEMORY if re.search(MEMORY.marks, lost) else NODE, None, lost or "its processes are gone"
+        )
     cause = _cause_of(failed, oom_kills)
     if cause is CONNECTION:
         for other in others:
@@ -86,16 +88,16 @@ def judge(failed: Left | None, others: Iterable[Left], lost: str, oom_kills: int
             if found not in (CONNECTION, CODE) or (found is CODE and other.crash):
                 failed, cause = other, found
                 break
-    return Verdict(cause, failed.rank, f"rank {failed.rank}: {_said(failed, cause)}", failed.crash)
+    return FailureDiagnosis(cause, failed.rank, f"rank {failed.rank}: {_said(failed, cause)}", failed.crash)
 
 
 def _cause_of(left: Left, oom_kills: int) -> Cause:
-    if left.crash and left.crash.mendable:
-        return NUMBERS if any(map(BAD_STEPS.search, left.crash.lines)) else MEND
+    if left.crash and left.crash.user_error:
+        return NUMBERS if left.crash.cause == "numbers" else CONFIGURATION
     if left.crash is None and left.code is not None and -left.code in KILLS:
         return MEMORY if left.code == -signal.SIGKILL and oom_kills else KILLED
     text = "\n".join(left.crash.lines if left.crash else left.last)
-    unmarked = KILLED if left.code and left.code < 0 and not left.crash else MEND if left.code == 2 else CODE
+    unmarked = KILLED if left.code and left.code < 0 and not left.crash else CONFIGURATION if left.code == 2 else CODE
     return next((cause for cause in MARKED if re.search(cause.marks, text)), unmarked)
 
 

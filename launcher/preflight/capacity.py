@@ -49,7 +49,7 @@ class Room:
     """At most `parallel` runs; with None as many as have cores and memory. A GPU is never shared."""
 
     parallel: int | None
-    cores: int = field(default_factory=machine.cores)
+    cores: int = field(default_factory=machine.cpu_count)
     memory_bytes: int = field(default_factory=machine.free_memory_bytes)
     gpus: tuple[str, ...] = field(default_factory=lambda: machine.visible_gpus())
     taken: list[Place] = field(default_factory=list)

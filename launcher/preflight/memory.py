@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from launcher.core import machine
-from launcher.core.check_result import Verdict
+from launcher.core.check_result import CheckResult
 from launcher.spec.hardware import GIB, Hardware
 from launcher.spec.memory import Memory, PhaseName
 from launcher.spec.run import RunSpec
@@ -56,26 +56,26 @@ def limit(hardware: Hardware) -> int | None:
         return machine.memory_bytes() // hardware.processes_per_node
     whole = hardware.memory_bytes
     if whole is None:
-        whole = min((gpu.memory_bytes for gpu in machine.gpus().found), default=None)
+        whole = min((gpu.memory_bytes for gpu in machine.query_gpus().found), default=None)
     return whole and whole - CUDA_CONTEXT
 
 
-def verdicts(run: RunSpec, limit_bytes: int | None) -> list[Verdict]:
+def check(run: RunSpec, limit_bytes: int | None) -> list[CheckResult]:
     """One line: OK when the run fits by any error of the estimate, FAIL when it fits by none, WARN between."""
     memory = run.engine.memory(run)
     if memory is None:
-        return [Verdict("WARN", "memory", f"what {run.model.label} takes is known only when it is here")]
+        return [CheckResult("WARN", "memory", f"what {run.model.label} takes is known only when it is here")]
     taken = f"{memory.peak.name} takes {_gib(memory.peak_bytes)} (± {memory.band:.0%})"
     if limit_bytes is None:
-        mend = "hardware.memory_gb=<GiB of one GPU> would tell whether it fits"
-        return [Verdict("WARN", "memory", f"{taken}, and the memory of {run.hardware.device} is not known", mend)]
-    says = f"{taken} of {_gib(limit_bytes)} for each process"
+        fix = "hardware.memory_gb=<GiB of one GPU> would tell whether it fits"
+        return [CheckResult("WARN", "memory", f"{taken}, and the memory of {run.hardware.device} is not known", fix)]
+    message = f"{taken} of {_gib(limit_bytes)} for each process"
     if memory.at_most_bytes <= limit_bytes:
-        return [Verdict("OK", "memory", says)]
+        return [CheckResult("OK", "memory", message)]
     offers = advice(run, limit_bytes)
     helps = next((offer for offer in offers if offer.fits), offers[0] if offers else None)
-    mend = _mend(helps) if helps else "a smaller model or more memory would do"
-    return [Verdict("FAIL" if memory.at_least_bytes > limit_bytes else "WARN", "memory", says, mend)]
+    fix = _mend(helps) if helps else "a smaller model or more memory would do"
+    return [CheckResult("FAIL" if memory.at_least_bytes > limit_bytes else "WARN", "memory", message, fix)]
 
 
 def _mend(advice: Advice) -> str:
@@ -99,21 +99,14 @@ def largest_micro_batch(run: RunSpec, limit_bytes: int) -> Change | None:
 
     A larger one than an update has rows would change nothing.
     """
-    rows = _rows(run)
+    rows = run.sequences_per_update
     if run.trainer.max_tokens_per_gpu:
-        name, least = "trainer.max_tokens_per_gpu", run.data.max_prompt_length + run.data.max_response_length
+        name, least = "trainer.max_tokens_per_gpu", run.max_sequence_length
         most = max(rows * least, least)
     else:
         name, least, most = "trainer.micro_batch_size_per_gpu", 1, rows
     value = _largest(run, name, least, most, limit_bytes)
     return None if value is None else (name, value)
-
-
-def _rows(run: RunSpec) -> int:
-    """Sequences that one process learns from in an update."""
-    each = run.sampler.n if run.algorithm.sampled else 2 if run.algorithm.data == "pairs" else 1
-    prompts = run.trainer.ppo_mini_batch_size or run.data.train_batch_size
-    return max(prompts // run.hardware.processes, 1) * each
 
 
 def _largest(run: RunSpec, name: str, least: int, most: int, limit_bytes: int) -> int | None:
@@ -205,7 +198,7 @@ def _offers(run: RunSpec, limit_bytes: int) -> Iterator[_Offer]:
     micro = largest_micro_batch(run, limit_bytes) or (
         ("trainer.micro_batch_size_per_gpu", 1)
         if not run.trainer.max_tokens_per_gpu
-        else ("trainer.max_tokens_per_gpu", run.data.max_prompt_length + run.data.max_response_length)
+        else ("trainer.max_tokens_per_gpu", run.max_sequence_length)
     )
     yield _Offer((micro,), slower, ("log_prob", "update"))
     for name, least, most in (

@@ -12,7 +12,7 @@ from launcher.config.diff import Changed, differing
 from launcher.config.origins import Origin, origins_of
 from launcher.config.recipe import asked
 from launcher.config.resolve import merged, resolve
-from launcher.core.check_result import Verdict, failed, of_problems
+from launcher.core.check_result import CheckResult, any_failed, from_problems
 from launcher.core.problems import Problems
 from launcher.data.hub import Hub
 from launcher.hubs import huggingface
@@ -29,10 +29,10 @@ from launcher.spec.stored import to_node
 
 @dataclass(frozen=True)
 class Page:
-    """One run, judged. Without a run the words make none, and the verdicts say why."""
+    """One run, judged. Without a run the words make none, and the results say why."""
 
     run: RunSpec | None
-    verdicts: list[Verdict]
+    results: list[CheckResult]
     steps: Steps | None = None
     folder: Path | None = None
     processes: tuple[Process, ...] = ()
@@ -48,12 +48,12 @@ class Page:
 
     @property
     def ok(self) -> bool:
-        return not failed(self.verdicts)
+        return not any_failed(self.results)
 
 
 @dataclass
 class _Judged:
-    verdicts: list[Verdict] = field(default_factory=list)
+    results: list[CheckResult] = field(default_factory=list)
     steps: Steps | None = None
 
 
@@ -67,19 +67,19 @@ def plan(
         by = asked(words, config_dir, recipe)
         run = resolve(by.texts, by.config_dir)
     except Problems as problems:
-        return Page(None, of_problems(problems.problems))
+        return Page(None, from_problems(problems.problems))
     files = merged(by.texts, by.config_dir).files
     choices = {place: path.stem for path, place in files if place}
     return replace(page(run, here=here), choices=choices, origins=origins_of(run, by), notes=by.notes)
 
 
 def page(run: RunSpec, *, here: bool = False) -> Page:
-    """The run with every verdict on it."""
+    """The run with every result on it."""
     found = _judge(run, here=here or run.hardware.is_cpu)
     folder = place.folder_of(run)
     processes = run.engine.plan(run, folder).processes
     of_memory = memory.to_node(run, memory.limit(run.taken)) if not run.model.problems() else None
-    return Page(run, found.verdicts, found.steps, folder, processes, differs=differing(run), memory=of_memory)
+    return Page(run, found.results, found.steps, folder, processes, differs=differing(run), memory=of_memory)
 
 
 @dataclass(frozen=True)
@@ -87,32 +87,32 @@ class Ready:
     """A run that may start here: nothing that can be known speaks against it."""
 
     run: RunSpec
-    warnings: list[Verdict]
+    warnings: list[CheckResult]
 
 
 def ready(run: RunSpec) -> Ready:
     """Raises `Problems` with all that would fail here."""
-    return Ready(run, _or_raise(_judge(run, here=not run.cluster.queues).verdicts))
+    return Ready(run, _or_raise(_judge(run, here=not run.cluster.queues).results))
 
 
 def problems(run: RunSpec, *, here: bool = True) -> list[str]:
     """All that would fail, one line each; `here` as for a plan."""
-    return _failing(_judge(run, here=here or run.hardware.is_cpu).verdicts)
+    return _failing(_judge(run, here=here or run.hardware.is_cpu).results)
 
 
-def refuse_rows(run: RunSpec) -> list[Verdict]:
+def refuse_rows(run: RunSpec) -> list[CheckResult]:
     """The warnings on a run's rows alone, once models and data have been fetched. Raises `Problems`, too."""
     return _or_raise(_rows(run)[0])
 
 
-def _or_raise(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    if lines := _failing(verdicts):
+def _or_raise(results: Sequence[CheckResult]) -> list[CheckResult]:
+    if lines := _failing(results):
         raise Problems(lines)
-    return [verdict for verdict in verdicts if verdict.level == "WARN"]
+    return [result for result in results if result.level == "WARN"]
 
 
-def _failing(verdicts: Sequence[Verdict]) -> list[str]:
-    return list(dict.fromkeys(verdict.line for verdict in verdicts if verdict.level == "FAIL"))
+def _failing(results: Sequence[CheckResult]) -> list[str]:
+    return list(dict.fromkeys(result.line for result in results if result.level == "FAIL"))
 
 
 def _judge(run: RunSpec, here: bool) -> _Judged:
@@ -120,23 +120,23 @@ def _judge(run: RunSpec, here: bool) -> _Judged:
         run = _as_it_lies(run)
     of_model, of_reward, of_data = run.model.problems(), run.reward.problems(), run.data.problems()
     of_folder, said = place.folder(run), [*of_data, *of_model, *of_reward]
-    found = _Judged([*of_problems([*said, *guard.kept(to_node(run), said)]), *of_folder])
+    found = _Judged([*from_problems([*said, *guard.kept(to_node(run), said)]), *of_folder])
     if not of_model:
-        found.verdicts += model.verdicts(run, here)
+        found.results += model.check(run, here)
     for leaf in run.reward.leaves():
         if isinstance(leaf, RewardModel) and not of_reward:
-            found.verdicts += model.fetched(leaf, "reward.path")
+            found.results += model.fetched(leaf, "reward.path")
     if not (of_data or of_reward):
-        found.verdicts += _rows_where_they_lie(run, found, here, counted=not of_model)
+        found.results += _rows_where_they_lie(run, found, here, counted=not of_model)
     if found.steps is None:
         found.steps = steps.steps_of(run, None, None)
-        found.verdicts += steps.verdicts(run, found.steps)
+        found.results += steps.check(run, found.steps)
     if not of_model:
-        found.verdicts += memory.verdicts(run, memory.limit(run.taken))
-    found.verdicts += [*place.hardware(run, here), *(place.around(run, here) if not of_reward else [])]
-    if not failed(of_folder):
-        found.verdicts += [*disk.verdicts(run, found.steps, here), *_time(run, found.steps)]
-    found.verdicts += place.versions()
+        found.results += memory.check(run, memory.limit(run.taken))
+    found.results += [*place.hardware(run, here), *(place.around(run, here) if not of_reward else [])]
+    if not any_failed(of_folder):
+        found.results += [*disk.check(run, found.steps, here), *_time(run, found.steps)]
+    found.results += place.versions()
     return found
 
 
@@ -149,36 +149,36 @@ def _as_it_lies(run: RunSpec) -> RunSpec:
     return replace(run, model=replace(asked, path=str(folder))) if folder else run
 
 
-def _rows_where_they_lie(run: RunSpec, found: _Judged, here: bool, counted: bool) -> list[Verdict]:
-    lying = run.data.here(run.algorithm.data)
+def _rows_where_they_lie(run: RunSpec, found: _Judged, here: bool, counted: bool) -> list[CheckResult]:
+    lying = run.data.local(run.algorithm.data)
     if lying is None:
         return [_unprepared(run, here)]
-    verdicts, found.steps = _rows(replace(run, data=lying), counted)
-    return verdicts
+    results, found.steps = _rows(replace(run, data=lying), counted)
+    return results
 
 
-def _unprepared(run: RunSpec, here: bool) -> Verdict:
+def _unprepared(run: RunSpec, here: bool) -> CheckResult:
     """Data of a hub that does not lie here: its rows are not looked at."""
     what = f"rlrun data prepare {run.data.repo}" if isinstance(run.data, Hub) else "rlrun data prepare"
     if huggingface.offline():
-        says = "is not prepared yet, and HF_HUB_OFFLINE forbids to fetch it"
-        return Verdict(place.level_of(here), "data", says, f"{what} with a network would do")
-    return Verdict("WARN", "data", "is not looked at, as it is fetched and prepared first", f"{what} does it now")
+        message = "is not prepared yet, and HF_HUB_OFFLINE forbids to fetch it"
+        return CheckResult(place.level_of(here), "data", message, f"{what} with a network would do")
+    return CheckResult("WARN", "data", "is not looked at, as it is fetched and prepared first", f"{what} does it now")
 
 
-def _rows(run: RunSpec, counted: bool = True) -> tuple[list[Verdict], Steps]:
+def _rows(run: RunSpec, counted: bool = True) -> tuple[list[CheckResult], Steps]:
     """`counted`: the model can be asked for its tokens."""
     found = rows.found(run, counted)
     made = steps.steps_of(run, found.rows, found.val_rows)
-    return [*found.verdicts, *steps.verdicts(run, made)], made
+    return [*found.results, *steps.check(run, made)], made
 
 
-def _time(run: RunSpec, counted: Steps) -> Iterator[Verdict]:
+def _time(run: RunSpec, counted: Steps) -> Iterator[CheckResult]:
     known = history.earlier(run)
     if known is None or counted.steps is None:
         return
     seconds = known.seconds_per_step * counted.steps
-    yield Verdict(
+    yield CheckResult(
         "OK", "time", f"about {_duration(seconds)}, as {known.name} took {known.seconds_per_step:.3g} s a step"
     )
 

@@ -23,9 +23,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from launcher.core.problems import said, shown
+from launcher.core.problems import error_message, short_repr
 from launcher.core.settings import AtLeastOne, Positive, settings
-from launcher.core.user_code import Fault
+from launcher.core.user_code import CallFailure
 from launcher.rewards.pool import Pool, prompts
 from launcher.rewards.worker import sandbox
 from launcher.rewards.worker.tests import counted
@@ -80,7 +80,7 @@ class Code(Reward):
         """Code that hangs, breaks or kills its process has failed its tests; without a score are only answers that
         could not be tested.
         """
-        faults = [self.unfit(answer) for answer in answers]
+        faults = [self.unscorable_reason(answer) for answer in answers]
         total = [math.nan] * len(answers)
         programs: dict[int, Tests] = {}
         functions: dict[int, Tests] = {}
@@ -90,14 +90,14 @@ class Code(Reward):
                 (programs if tests.payload is None else functions)[place] = tests
         found = self._programs(answers, programs) | self._functions(answers, functions)
         for place, passed in found.items():
-            if isinstance(passed, Fault):
+            if isinstance(passed, CallFailure):
                 faults[place] = passed.reason
             else:
                 tests = programs.get(place) or functions[place]
                 total[place] = passed / tests.count if self.partial else float(passed == tests.count)
         return Scores(total, {}, faults)
 
-    def unfit(self, answer: Answer) -> str:
+    def unscorable_reason(self, answer: Answer) -> str:
         if not answer.ground_truth:
             return "has no ground truth, which for reward Code holds the tests"
         try:
@@ -106,16 +106,16 @@ class Code(Reward):
             return f"ground truth {error}"
         return ""
 
-    def gold(self, answer: Answer) -> str | None:
+    def reference_response(self, answer: Answer) -> str | None:
         """The row's own solution (extra_info.solution), where it has one."""
         found = (answer.extra_info.get(name) for name in _SOLUTIONS)
         code = next((code for code in found if isinstance(code, str) and code.strip()), None)
-        return None if code is None else self.dressed(code_of(code))
+        return None if code is None else self.format_response(code_of(code))
 
-    def dressed(self, text: str) -> str:
+    def format_response(self, text: str) -> str:
         return f"```python\n{text}\n```"
 
-    def said(self, response: str) -> str:
+    def extract_answer(self, response: str) -> str:
         return code_of(response).strip()
 
     @cached_property
@@ -128,9 +128,9 @@ class Code(Reward):
     def _tests(self, answer: Answer) -> Tests:
         return tests_of(answer.ground_truth or "", self.max_tests)
 
-    def _programs(self, answers: Sequence[Answer], wanted: Mapping[int, Tests]) -> dict[int, int | Fault]:
+    def _programs(self, answers: Sequence[Answer], wanted: Mapping[int, Tests]) -> dict[int, int | CallFailure]:
         """How many tests passed. Where all must, those that fail the first are asked for no more."""
-        found: dict[int, int | Fault] = dict.fromkeys(wanted, 0)
+        found: dict[int, int | CallFailure] = dict.fromkeys(wanted, 0)
         rounds = [(0, None)] if self.partial else [(0, 1), (1, None)]
         for start, end in rounds:
             open_ = [place for place in wanted if found[place] == start and wanted[place].inputs[start:end]]
@@ -139,7 +139,7 @@ class Code(Reward):
             most = max((len(wanted[place].inputs) for place in open_), default=0)
             keys = prompts(answers[place] for place in open_)
             for place, runs in zip(open_, self._pool.ask(requests, self._patience(most), keys), strict=True):
-                if isinstance(runs, Fault):
+                if isinstance(runs, CallFailure):
                     found[place] = runs
                     continue
                 expected = wanted[place].outputs[start:end]
@@ -148,7 +148,7 @@ class Code(Reward):
                 found[place] = start + sum(same)
         return found
 
-    def _functions(self, answers: Sequence[Answer], wanted: Mapping[int, Tests]) -> dict[int, int | Fault]:
+    def _functions(self, answers: Sequence[Answer], wanted: Mapping[int, Tests]) -> dict[int, int | CallFailure]:
         with tempfile.TemporaryDirectory(prefix="rlrun-tests-") as folder:
             requests = []
             for place, tests in wanted.items():
@@ -156,7 +156,7 @@ class Code(Reward):
                 file.write_text(json.dumps(tests.payload), encoding="utf-8")
                 requests.append({"code": code_of(answers[place].response), "tests": str(file)})
             found = self._pool.ask(requests, self._patience(1), prompts(answers[place] for place in wanted))
-        return {place: one if isinstance(one, Fault) else one["passed"].count("1")
+        return {place: one if isinstance(one, CallFailure) else one["passed"].count("1")
                 for place, one in zip(wanted, found, strict=True)}  # fmt: skip
 
     def _patience(self, runs: int) -> float:
@@ -214,7 +214,7 @@ def tests_of(truth: str, most: int | None = None) -> Tests:
         node = next((node[name] for name in _LISTS if name in node), None)
     if isinstance(node, list) and node and all(isinstance(line, str) for line in node):
         return _statements("\n".join(node[:most]), most)
-    raise ValueError(f"{shown(truth, 40)} holds no tests; inputs and outputs, or asserts would do")
+    raise ValueError(f"{short_repr(truth, 40)} holds no tests; inputs and outputs, or asserts would do")
 
 
 def _pairs(node: Mapping[str, Any], most: int | None) -> Tests:
@@ -240,17 +240,21 @@ def _call(given: Any, wanted: Any) -> list[Any]:
         args = [json.loads(line) for line in given.splitlines() if line.strip()]
         return [args, json.loads(wanted) if isinstance(wanted, str) else wanted]
     except ValueError as error:
-        raise ValueError(f"holds {shown(given, 30)} -> {shown(wanted, 30)}, which is no JSON; JSON would do") from error
+        raise ValueError(
+            f"holds {short_repr(given, 30)} -> {short_repr(wanted, 30)}, which is no JSON; JSON would do"
+        ) from error
 
 
 def _statements(text: str, most: int | None) -> Tests:
     try:
         tree = ast.parse(text)
     except (SyntaxError, RecursionError, MemoryError) as error:
-        raise ValueError(f"{shown(text, 40)} is neither JSON nor Python, {said(error)}; tests would do") from error
+        raise ValueError(
+            f"{short_repr(text, 40)} is neither JSON nor Python, {error_message(error)}; tests would do"
+        ) from error
     tests = [node for node in tree.body if counted(node)]
     if not tests:
-        raise ValueError(f"{shown(text, 40)} holds no tests; asserts would do")
+        raise ValueError(f"{short_repr(text, 40)} holds no tests; asserts would do")
     if most and len(tests) > most:
         after = {id(node) for node in tests[most:]}
         text = ast.unparse(ast.Module([node for node in tree.body if id(node) not in after], []))

@@ -10,9 +10,9 @@ from typing import Annotated, Self
 
 from pydantic import Field
 
-from launcher.core.problems import nearest, shown
+from launcher.core.problems import short_repr, suggest
 from launcher.core.settings import Chosen, settings
-from launcher.spec.reward import Answer, Reward, Scores, judged, part_name
+from launcher.spec.reward import Answer, Reward, Scores, is_metric_name, score_safely
 from launcher.spec.routes import ROUTES, route
 
 Parts = Annotated[dict[str, Chosen[Reward]], Field(min_length=1)]
@@ -37,8 +37,8 @@ class Combined(Reward):
         return all(part.cheap for part in self.parts.values())
 
     @property
-    def heeds(self) -> bool:  # type: ignore[override]
-        return any(part.heeds for part in self.parts.values())
+    def uses_ground_truth(self) -> bool:  # type: ignore[override]
+        return any(part.uses_ground_truth for part in self.parts.values())
 
     def leaves(self) -> Iterator[Reward]:
         for part in self.parts.values():
@@ -48,14 +48,14 @@ class Combined(Reward):
         return list(self.judge(answers).total)
 
     def problems(self) -> list[str]:
-        found = [f"reward.parts: {shown(name)} is no name for a metric; letters, digits and '_' would do"
-                 for name in self.parts if not part_name(name) or name in SUMS.values()]  # fmt: skip
+        found = [f"reward.parts: {short_repr(name)} is no name for a metric; letters, digits and '_' would do"
+                 for name in self.parts if not is_metric_name(name) or name in SUMS.values()]  # fmt: skip
         for name, part in self.parts.items():
             found += [f"reward.parts.{name}{line.removeprefix('reward')}" for line in part.problems()]
         return found
 
-    def rooted(self) -> Self:
-        return replace(self, parts={name: part.rooted() for name, part in self.parts.items()})
+    def with_absolute_paths(self) -> Self:
+        return replace(self, parts={name: part.with_absolute_paths() for name, part in self.parts.items()})
 
 
 @settings
@@ -67,7 +67,7 @@ class Weighted(Combined):
 
     def problems(self) -> list[str]:
         known = list(self.parts)
-        strange = [f"reward.weights: no part {name!r}; {nearest(name, known)}" for name in self.weights
+        strange = [f"reward.weights: no part {name!r}; {suggest(name, known)}" for name in self.weights
                    if name not in known]  # fmt: skip
         return [*strange, *super().problems()]
 
@@ -76,7 +76,7 @@ class Weighted(Combined):
         total, faults, told = [0.0] * len(answers), [""] * len(answers), dict[str, Sequence[float]]()
         sums = {name: [0.0] * len(answers) for name in SUMS.values()}
         for name, part in self.parts.items():
-            weight, found = self.weights.get(name, 1.0), judged(part, answers)
+            weight, found = self.weights.get(name, 1.0), score_safely(part, answers)
             told |= {name: found.total} | {f"{name}/{inner}": of for inner, of in found.parts.items()}
             for place, (value, fault) in enumerate(zip(found.total, found.faults, strict=True)):
                 if fault and weight:
@@ -90,29 +90,29 @@ class Weighted(Combined):
                 values[place] = math.nan
         return Scores(total, {**told, **sums}, faults)
 
-    def unfit(self, answer: Answer) -> str:
-        reasons = (part.unfit(answer) for name, part in self.parts.items() if self.weights.get(name, 1.0))
+    def unscorable_reason(self, answer: Answer) -> str:
+        reasons = (part.unscorable_reason(answer) for name, part in self.parts.items() if self.weights.get(name, 1.0))
         return next((reason for reason in reasons if reason), "")
 
-    def gold(self, answer: Answer) -> str | None:
+    def reference_response(self, answer: Answer) -> str | None:
         """The answer of the first part that knows it, in the form of each part after that."""
         for name, part in self.parts.items():
-            if (found := part.gold(answer)) is not None:
+            if (found := part.reference_response(answer)) is not None:
                 return self._dressed(found, [of for other, of in self.parts.items() if other != name])
         return None
 
-    def dressed(self, text: str) -> str:
+    def format_response(self, text: str) -> str:
         return self._dressed(text, list(self.parts.values()))
 
     def _dressed(self, text: str, parts: Sequence[Reward]) -> str:
         for part in parts:
-            text = part.dressed(text)
+            text = part.format_response(text)
         return text
 
-    def said(self, response: str) -> str:
+    def extract_answer(self, response: str) -> str:
         """As the part with the largest weight reads it."""
         chief = max(self.parts, key=lambda name: self.weights.get(name, 1.0))
-        return self.parts[chief].said(response)
+        return self.parts[chief].extract_answer(response)
 
 
 @settings
@@ -125,15 +125,15 @@ class Auto(Combined):
     def problems(self) -> list[str]:
         """A part that cannot work here is no problem until a row asks for it."""
         known = list(self.parts)
-        return [f"reward.routes: {source!r} leads to {part!r}, which is no part; {nearest(part, known)}"
+        return [f"reward.routes: {source!r} leads to {part!r}, which is no part; {suggest(part, known)}"
                 for source, part in self.routes.items() if part not in known]  # fmt: skip
 
     def judge(self, answers: Sequence[Answer]) -> Scores:
-        total, faults = [math.nan] * len(answers), [self.unfit(answer) for answer in answers]
+        total, faults = [math.nan] * len(answers), [self.unscorable_reason(answer) for answer in answers]
         told: dict[str, list[float]] = {}
         for name, part in self.parts.items():
             places = [place for place, answer in enumerate(answers) if self._rule(answer) == name and not faults[place]]
-            found = judged(part, [answers[place] for place in places])
+            found = score_safely(part, [answers[place] for place in places])
             parts = {name: found.total} if places else {}
             parts.update({f"{name}/{inner}": of for inner, of in found.parts.items()})
             for inner, values in parts.items():
@@ -144,23 +144,23 @@ class Auto(Combined):
                 total[place], faults[place] = value, fault
         return Scores(total, told, faults)
 
-    def unfit(self, answer: Answer) -> str:
+    def unscorable_reason(self, answer: Answer) -> str:
         name = self._rule(answer)
         if name is None or name not in self.parts:
-            source, known = shown(answer.data_source), [*self.routes, *ROUTES]
+            source, known = short_repr(answer.data_source), [*self.routes, *ROUTES]
             would = f"'reward.routes={{{answer.data_source}: {next(iter(self.parts))}}}' would do"
             near = get_close_matches(answer.data_source, known, n=1)
             return f"data_source {source} has no reward; {f'did you mean {near[0]}?' if near else would}"
         part = self.parts[name]
-        return next(iter(part.problems()), "") or part.unfit(answer)
+        return next(iter(part.problems()), "") or part.unscorable_reason(answer)
 
     def cheap_for(self, answer: Answer) -> bool:
         name = self._rule(answer)
         return name in self.parts and self.parts[name].cheap_for(answer)
 
-    def gold(self, answer: Answer) -> str | None:
+    def reference_response(self, answer: Answer) -> str | None:
         name = self._rule(answer)
-        return self.parts[name].gold(answer) if name in self.parts else None
+        return self.parts[name].reference_response(answer) if name in self.parts else None
 
     def _rule(self, answer: Answer) -> str | None:
         return route(answer.data_source, self.routes)

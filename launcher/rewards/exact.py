@@ -20,13 +20,13 @@ class Exact(Reward):
     def score(self, answers: Sequence[Answer]) -> list[float]:
         return [float(self._right(answer)) for answer in answers]
 
-    def unfit(self, answer: Answer) -> str:
+    def unscorable_reason(self, answer: Answer) -> str:
         return "has no ground truth, which reward Exact compares with" if answer.ground_truth is None else ""
 
-    def gold(self, answer: Answer) -> str | None:
+    def reference_response(self, answer: Answer) -> str | None:
         return answer.ground_truth
 
-    def said(self, response: str) -> str:
+    def extract_answer(self, response: str) -> str:
         return self._compared(response)
 
     def _right(self, answer: Answer) -> bool:

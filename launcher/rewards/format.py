@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from functools import cached_property
 
-from launcher.core.problems import said, shown
+from launcher.core.problems import error_message, short_repr
 from launcher.core.settings import AtLeastOne, Positive, settings
-from launcher.core.user_code import Fault
+from launcher.core.user_code import CallFailure
 from launcher.rewards.pool import Pool, prompts
 from launcher.spec.reward import Answer, Reward, Scores
 
@@ -21,7 +21,7 @@ THINK_ANSWER = rf"\s*+<think>{_SAID}</think>\s*+<answer>{_SAID}</answer>\s*+"
 class Format(Reward):
     """1.0 when the whole response matches, otherwise 0.0."""
 
-    heeds = False
+    uses_ground_truth = False
 
     pattern: str = THINK_ANSWER
     """Python's syntax; `.` matches line ends, too."""
@@ -35,17 +35,20 @@ class Format(Reward):
 
     def judge(self, answers: Sequence[Answer]) -> Scores:
         found = self._pool.ask([answer.response for answer in answers], self.timeout_s, prompts(answers))
-        faults = [f"reward.pattern {one.reason}" if isinstance(one, Fault) else "" for one in found]
-        return Scores([float("nan") if isinstance(one, Fault) else float(one) for one in found], {}, faults)
+        faults = [f"reward.pattern {one.reason}" if isinstance(one, CallFailure) else "" for one in found]
+        return Scores([float("nan") if isinstance(one, CallFailure) else float(one) for one in found], {}, faults)
 
-    def dressed(self, text: str) -> str:
+    def format_response(self, text: str) -> str:
         return f"<think>\n\n</think>\n<answer>{text}</answer>" if self.pattern == THINK_ANSWER else text
 
     def problems(self) -> list[str]:
         try:
             re.compile(self.pattern, re.DOTALL)
         except (re.error, RecursionError, OverflowError) as error:
-            return [f"reward.pattern: {shown(self.pattern)} is no regular expression, {said(error)}; one would do"]
+            return [
+                f"reward.pattern: {short_repr(self.pattern)} is no regular expression, {error_message(error)};"
+                f" one would do"
+            ]
         return []
 
     @cached_property

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Literal
 
-from launcher.core.problems import shown
+from launcher.core.problems import short_repr
 from launcher.core.settings import Share, settings
 from launcher.spec.reward import Answer, Reward
 
@@ -35,23 +35,23 @@ class GSM8K(Reward):
     def score(self, answers: Sequence[Answer]) -> list[float]:
         return [self._score(answer) for answer in answers]
 
-    def said(self, response: str) -> str:
+    def extract_answer(self, response: str) -> str:
         """The number, however it was come to."""
         given = (_marked if self.method == "strict" else _last)(response)
         return "" if given is None else str(given.normalize())
 
-    def unfit(self, answer: Answer) -> str:
+    def unscorable_reason(self, answer: Answer) -> str:
         if answer.ground_truth is None:
             return "has no ground truth, which reward GSM8K compares with"
         if _true_number(answer.ground_truth) is None:
-            return f"ground truth {shown(answer.ground_truth, 40)} is no number, which reward GSM8K compares with"
+            return f"ground truth {short_repr(answer.ground_truth, 40)} is no number, which reward GSM8K compares with"
         return ""
 
-    def gold(self, answer: Answer) -> str | None:
+    def reference_response(self, answer: Answer) -> str | None:
         truth = answer.ground_truth
-        return truth if truth is None or _MARK in truth else self.dressed(truth)
+        return truth if truth is None or _MARK in truth else self.format_response(truth)
 
-    def dressed(self, text: str) -> str:
+    def format_response(self, text: str) -> str:
         return f"{_MARK} {text}"
 
     def _score(self, answer: Answer) -> float:

@@ -23,7 +23,7 @@ def length(text: str, unit: Unit) -> int:
 class Length(Reward):
     """1.0 between `low` and `high`; outside it falls in a straight line to 0.0."""
 
-    heeds = False
+    uses_ground_truth = False
 
     low: Count = 0
     """The shortest response that earns everything."""
@@ -50,7 +50,7 @@ class Length(Reward):
 class Overlong(Reward):
     """DAPO's soft punishment (arXiv:2503.14476, eq. 13): 0.0, then down to -1.0 where a response is too long."""
 
-    heeds = False
+    uses_ground_truth = False
 
     longest: AtLeastOne
     """From this length on it is -1."""

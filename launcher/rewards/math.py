@@ -15,7 +15,7 @@ from typing import Annotated
 from pydantic import Field
 
 from launcher.core.settings import AtLeastOne, Positive, settings
-from launcher.core.user_code import Fault
+from launcher.core.user_code import CallFailure
 from launcher.rewards.pool import Died, Late, Pool, prompts
 from launcher.spec.reward import Answer, Reward, Scores
 
@@ -56,23 +56,23 @@ class Math(Reward):
         for place, equal in zip(asked, found, strict=True):
             if isinstance(equal, _OUT_OF_BOUNDS):
                 late[place] = 1.0
-            elif isinstance(equal, Fault):
+            elif isinstance(equal, CallFailure):
                 faults[place], total[place] = equal.reason, math.nan
             else:
                 total[place] = float(equal)
         return Scores(total, {"timed_out": late} if any(late) else {}, faults)
 
-    def unfit(self, answer: Answer) -> str:
+    def unscorable_reason(self, answer: Answer) -> str:
         return "" if (answer.ground_truth or "").strip() else "has no ground truth, which reward Math compares with"
 
-    def gold(self, answer: Answer) -> str | None:
+    def reference_response(self, answer: Answer) -> str | None:
         truth = _truth(answer.ground_truth)
-        return None if truth is None else self.dressed(truth)
+        return None if truth is None else self.format_response(truth)
 
-    def dressed(self, text: str) -> str:
+    def format_response(self, text: str) -> str:
         return _box(text)
 
-    def said(self, response: str) -> str:
+    def extract_answer(self, response: str) -> str:
         return "".join((self._given(response) or "").split())
 
     def _given(self, response: str) -> str | None:

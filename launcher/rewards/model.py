@@ -29,7 +29,7 @@ class RewardModel(FromHub, Reward):
     def problems(self) -> list[str]:
         return self.hub_problems("reward.path", lambda folder: (folder / "config.json").is_file())
 
-    def rooted(self) -> Self:
+    def with_absolute_paths(self) -> Self:
         folder = Path(self.path).expanduser()
         return replace(self, path=str(folder.resolve())) if folder.is_dir() else self
 

@@ -19,7 +19,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
-from launcher.core.user_code import Fault
+from launcher.core.user_code import CallFailure
 from launcher.rewards.worker.frames import receive, send
 from launcher.spec.reward import Answer
 
@@ -29,11 +29,11 @@ GIVE_UP = 8  # keys in a row that take too long, before the rest of a call is no
 TWICE = 2  # times that one key may take too long
 
 
-class Late(Fault):
+class Late(CallFailure):
     """The time was over, for it or for those before it."""
 
 
-class Died(Fault):
+class Died(CallFailure):
     """The process ended."""
 
 
@@ -53,7 +53,7 @@ class Pool:
 
     def ask(
         self, requests: Sequence[Any], timeout_s: float, keys: Sequence[Hashable] | None = None
-    ) -> list[Any | Fault]:
+    ) -> list[Any | CallFailure]:
         """The answer to each request, in order, or why there is none; each may take `timeout_s`.
 
         Requests of one key are late for one reason: after TWICE the others are not asked. Where GIVE_UP keys in a row
@@ -61,7 +61,7 @@ class Pool:
         """
         late, row = Counter[Hashable](), set[Hashable]()
 
-        def one(request: Any, key: Hashable) -> Any | Fault:
+        def one(request: Any, key: Hashable) -> Any | CallFailure:
             if len(row) >= GIVE_UP or late[key] >= TWICE:
                 times = GIVE_UP if len(row) >= GIVE_UP else TWICE
                 return Late(f"not asked: {times} before it took longer than {timeout_s:g} s")
@@ -96,19 +96,19 @@ class _Worker:
         self.process: subprocess.Popen[bytes] | None = None
         self.channel: socket.socket | None = None
         self.failed = 0  # starts in a row
-        self.broken: Fault | None = None
+        self.broken: CallFailure | None = None
 
-    def ask(self, request: Any, timeout_s: float) -> Any | Fault:
+    def ask(self, request: Any, timeout_s: float) -> Any | CallFailure:
         if self.process is None or self.process.poll() is not None:
             self.end()
             if fault := self.broken or self._start():
                 return fault
         answer = self._exchange(request, timeout_s)
-        if isinstance(answer, Fault):
+        if isinstance(answer, CallFailure):
             return answer
-        return Fault(answer["fault"]) if "fault" in answer else answer["value"]
+        return CallFailure(answer["fault"]) if "fault" in answer else answer["value"]
 
-    def _start(self) -> Fault | None:
+    def _start(self) -> CallFailure | None:
         """Why it did not start; one that says so itself, or dies again and again, is not started any more."""
         ours, theirs = socket.socketpair()
         with theirs:
@@ -119,18 +119,18 @@ class _Worker:
                 pass_fds=[theirs.fileno()], start_new_session=True, env=self.env,
             )  # fmt: skip
         answer = self._exchange(dict(self.settings), LOAD_S)
-        said = None if isinstance(answer, Fault) else answer.get("fault")
-        if not isinstance(answer, Fault) and said is None:
+        said = None if isinstance(answer, CallFailure) else answer.get("fault")
+        if not isinstance(answer, CallFailure) and said is None:
             self.failed = 0
             return None
         self.failed += 1
-        fault = Fault(f"cannot be loaded: {said or answer.reason}")
+        fault = CallFailure(f"cannot be loaded: {said or answer.reason}")
         if said or self.failed == STARTS:
             self.broken = fault
         self.end()
         return fault
 
-    def _exchange(self, value: Any, timeout_s: float) -> Any | Fault:
+    def _exchange(self, value: Any, timeout_s: float) -> Any | CallFailure:
         """What it answers; where it does not, its whole group of processes is ended."""
         assert self.channel
         until = time.monotonic() + timeout_s

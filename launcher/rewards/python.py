@@ -17,9 +17,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from launcher.core.problems import nearest, said, shown
+from launcher.core.problems import error_message, short_repr, suggest
 from launcher.core.settings import AtLeastOne, Positive, settings
-from launcher.core.user_code import Fault
+from launcher.core.user_code import CallFailure
 from launcher.rewards.pool import Pool, prompts
 from launcher.rewards.secret import in_mapping
 from launcher.rewards.worker.python import MANY, ONE
@@ -50,13 +50,13 @@ class Python(Reward):
     """Address space of each of them; libraries such as torch take much more of it than memory."""
 
     @property
-    def heeds(self) -> bool:  # type: ignore[override]  # the base class names a constant
+    def uses_ground_truth(self) -> bool:  # type: ignore[override]  # the base class names a constant
         return self.form != ""
 
-    def gold(self, answer: Answer) -> str | None:
-        return None if answer.ground_truth is None or not self.form else self.dressed(answer.ground_truth)
+    def reference_response(self, answer: Answer) -> str | None:
+        return None if answer.ground_truth is None or not self.form else self.format_response(answer.ground_truth)
 
-    def dressed(self, text: str) -> str:
+    def format_response(self, text: str) -> str:
         return self.form.replace("{}", text) if self.form else text
 
     def score(self, answers: Sequence[Answer]) -> list[float]:
@@ -72,7 +72,9 @@ class Python(Reward):
         kept = [f"reward.kwargs: {name} would be kept with the run; os.environ, read by the function, would do"
                 for name in in_mapping(self.kwargs)]  # fmt: skip
         strange = self.form and "{}" not in self.form
-        wrong = [f"reward.form: {shown(self.form)} has no {{}} for the ground truth; one would do"] if strange else []
+        wrong = (
+            [f"reward.form: {short_repr(self.form)} has no {{}} for the ground truth; one would do"] if strange else []
+        )
         return [*kept, *wrong, *self._unusable()]
 
     def _unusable(self) -> list[str]:
@@ -80,7 +82,9 @@ class Python(Reward):
         try:
             tree = ast.parse(Path(self.path).expanduser().read_bytes(), filename=self.path)
         except OSError as error:
-            return [f"reward.path: {shown(self.path)} cannot be read, {said(error)}; a Python file would do"]
+            return [
+                f"reward.path: {short_repr(self.path)} cannot be read, {error_message(error)}; a Python file would do"
+            ]
         except (SyntaxError, ValueError) as error:  # ValueError: a NUL
             line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
             text = error.msg if isinstance(error, SyntaxError) else str(error)
@@ -91,9 +95,9 @@ class Python(Reward):
         if "*" in names:
             return []
         known = [name for name, found in names.items() if found and not name.startswith("_")]
-        return [f"reward.name: {self.path} has no function {self.name!r}; {nearest(self.name, known)}"]
+        return [f"reward.name: {self.path} has no function {self.name!r}; {suggest(self.name, known)}"]
 
-    def rooted(self) -> Self:
+    def with_absolute_paths(self) -> Self:
         return replace(self, path=str(Path(self.path).expanduser().resolve()))
 
     @cached_property
@@ -112,10 +116,10 @@ class Python(Reward):
         """What the function gave for each answer."""
         if self._takes_lists and len(answers) > 1:
             (found,) = self._pool.ask([[asdict(answer) for answer in answers]], self.timeout_s)
-            if not isinstance(found, Fault):
+            if not isinstance(found, CallFailure):
                 return found if len(found) == len(answers) else [_miscounted(found, len(answers))] * len(answers)
         each = self._pool.ask([[asdict(answer)] for answer in answers], self.timeout_s, prompts(answers))
-        return [_faulty(found.reason) if isinstance(found, Fault)
+        return [_faulty(found.reason) if isinstance(found, CallFailure)
                 else found[0] if len(found) == 1 else _miscounted(found, 1) for found in each]  # fmt: skip
 
     def _misfit(self, function: Function | None) -> list[str]:
@@ -132,7 +136,7 @@ class Python(Reward):
             return [f"{place} wants {', '.join(wants)}; {right}"]
         if not anything and not {"solution_str", "solution_strs"} & set(known):
             return [f"{place} does not take the answer; {right}"]
-        return [f"reward.kwargs: {self.name} takes no {name!r}; {nearest(name, known)}" for name in unused]
+        return [f"reward.kwargs: {self.name} takes no {name!r}; {suggest(name, known)}" for name in unused]
 
 
 def _faulty(reason: str) -> Mapping[str, Any]:

@@ -25,8 +25,8 @@ from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPResponse
 from typing import IO, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from launcher.core.problems import said, shown
-from launcher.core.redaction import named
+from launcher.core.problems import error_message, short_repr
+from launcher.core.redaction import is_secret_name
 from launcher.core.settings import AtLeastOne, Count, Names, NonNegative, Positive, settings
 from launcher.rewards.secret import in_query
 from launcher.spec.reward import Answer, Reward, Scores
@@ -71,7 +71,7 @@ class Remote(Reward):
     def problems(self) -> list[str]:
         found, parts = [], urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            found.append(f"reward.url: got {shown(self.url)}; http://host:port/path would do")
+            found.append(f"reward.url: got {short_repr(self.url)}; http://host:port/path would do")
         if parts.username or parts.password:
             found.append("reward.url: holds a name or password, which would be kept with the run; token_env would do")
         found += [f"reward.url: {name} would be kept with the run; token_env would do" for name in in_query(self.url)]
@@ -85,19 +85,20 @@ class Remote(Reward):
         found += [f"reward.send: an answer has no {name!r}; it has {', '.join(known)}" for name in self.send
                   if name not in known]  # fmt: skip
         found += [f"reward.headers: {name} would be kept with the run; token_env would do" for name in self.headers
-                  if named(name, key=True)]  # fmt: skip
-        found += [f"reward.headers: {shown(name)} holds what no header can; letters, digits and signs would do"
+                  if is_secret_name(name, key=True)]  # fmt: skip
+        found += [f"reward.headers: {short_repr(name)} holds what no header can; letters, digits and signs would do"
                   for name, value in self.headers.items() if not _sendable(name + value)]  # fmt: skip
         return found
 
-    def lacks(self) -> list[str]:
+    def missing_requirements(self) -> list[str]:
         parts = urlsplit(self.url)
         address = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
         try:
             socket.create_connection(address, CONNECTS_S).close()
         except OSError as error:
             return [
-                f"reward.url: nobody answers at {address[0]}:{address[1]}, {said(error)}; a running server would do"
+                f"reward.url: nobody answers at {address[0]}:{address[1]}, {error_message(error)};"
+                f" a running server would do"
             ]
         return []
 
@@ -135,10 +136,10 @@ class Remote(Reward):
         try:
             node = json.loads(reply)
         except ValueError as error:
-            raise Unanswered(f"the server's reply is no JSON: {shown(reply[:1000], 80)}") from error
+            raise Unanswered(f"the server's reply is no JSON: {short_repr(reply[:1000], 80)}") from error
         scores = node.get("scores") if isinstance(node, dict) else node
         if not isinstance(scores, list):
-            raise Unanswered(f'the server\'s reply has no list "scores": {shown(reply[:1000], 80)}')
+            raise Unanswered(f'the server\'s reply has no list "scores": {short_repr(reply[:1000], 80)}')
         if len(scores) != len(batch):
             raise Unanswered(f"the server gave {len(scores)} scores for {len(batch)} answers; one for each would do")
         return scores
@@ -275,12 +276,12 @@ def _read(request: urllib.request.Request, timeout_s: float, deadline: _Deadline
     except TimeoutError as error:
         raise Unanswered(f"the server took longer than {timeout_s:g} s", passing=True) from error
     except urllib.error.URLError as error:
-        why = said(error.reason) if isinstance(error.reason, Exception) else str(error.reason)
+        why = error_message(error.reason) if isinstance(error.reason, Exception) else str(error.reason)
         raise Unanswered(f"the server cannot be reached: {why}", passing=True) from error
     except (InvalidURL, ValueError):  # whose text holds the token, or the header, that is at fault
         raise Unanswered("the request cannot be sent: its address or a header is no HTTP") from None
     except (OSError, HTTPException) as error:
-        raise Unanswered(f"the server broke off: {said(error)}", passing=True) from error
+        raise Unanswered(f"the server broke off: {error_message(error)}", passing=True) from error
 
 
 def _sendable(text: str) -> bool:

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from launcher.core.redaction import named
+from launcher.core.redaction import is_secret_name
 
 
 def in_query(url: str) -> list[str]:
     """Names in a URL's query."""
-    return [name for name, value in parse_qsl(urlsplit(url).query) if value and named(name, key=True)]
+    return [name for name, value in parse_qsl(urlsplit(url).query) if value and is_secret_name(name, key=True)]
 
 
 def in_mapping(values: Mapping[str, Any]) -> Iterator[str]:
@@ -19,5 +19,5 @@ def in_mapping(values: Mapping[str, Any]) -> Iterator[str]:
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from (f"{name}.{inner}" for inner in in_mapping(value))
-        elif isinstance(value, str) and value and named(str(name)):
+        elif isinstance(value, str) and value and is_secret_name(str(name)):
             yield str(name)

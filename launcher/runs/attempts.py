@@ -9,8 +9,8 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from launcher.core.bounded_parse import json_of
-from launcher.core.files import write_whole
+from launcher.core.bounded_parse import parse_json
+from launcher.core.files import write_atomic
 from launcher.runs.folder import Folder
 
 FILE = "ended.json"
@@ -40,7 +40,7 @@ class Attempt:
 
 
 def write(logs: Path, end: End) -> None:
-    write_whole(logs / FILE, json.dumps(asdict(end)) + "\n")
+    write_atomic(logs / FILE, json.dumps(asdict(end)) + "\n")
 
 
 def read(folder: Folder) -> list[Attempt]:
@@ -51,7 +51,7 @@ def read(folder: Folder) -> list[Attempt]:
 def _end(logs: Path) -> End | None:
     """Of a folder that somebody else wrote, what can be read."""
     try:
-        node = json_of((logs / FILE).read_bytes())
+        node = parse_json((logs / FILE).read_bytes())
         rank = None if node["rank"] is None else int(node["rank"])
         end = End(str(node["cause"]), str(node["why"]), rank, int(node["step"]), float(node["at"]))
         return end if 0 <= end.at < YEAR_9999 else None

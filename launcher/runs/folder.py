@@ -1,4 +1,4 @@
-"""A run's folder: where each thing lies, who may write it, and what its events have to be after a kill.
+"""A run's folder: where each thing lies, who may write it, and what its last process reported unheard.
 
 runs/<project>/<experiment>/  spec.yaml words.txt lock.json events.jsonl console.log checkpoints/ logs/attempt_N/
 """
@@ -17,15 +17,12 @@ from pathlib import Path
 from typing import Self
 
 from launcher.core import machine
-from launcher.core.bounded_parse import json_of
-from launcher.core.checkpoints import step_of
-from launcher.core.events import KEPT, OURS, Event, Step, events_of, readable, to_line
-from launcher.core.files import write_whole
+from launcher.core.bounded_parse import parse_json
+from launcher.core.events import LAUNCHER_EVENTS, Event, LogReader, Step, events_of
 from launcher.core.problems import Problems
-from launcher.core.state import RunState, after
-from launcher.monitor.console import console_lines
 
 _ATTEMPT = re.compile(r"attempt_[1-9][0-9]*")
+FIRST_SEQ = "first_seq"  # in an attempt's folder: the `seq` that its first event gets
 LOCK_WAIT_S = 10.0  # processes of a killed run end within moments; until then they hold the lock
 
 
@@ -151,7 +148,7 @@ def holder(folder: Folder) -> dict[str, int | str] | None:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         text = os.pread(descriptor, 4096, 0)
-        return json_of(text) if text else {}
+        return parse_json(text) if text else {}
     finally:
         os.close(descriptor)
     return None
@@ -160,7 +157,7 @@ def holder(folder: Folder) -> dict[str, int | str] | None:
 def writer_lives(folder: Folder) -> bool:
     """Whether the lock's holder itself runs here, not only processes that it left behind."""
     who = holder(folder)
-    return who is not None and who.get("host") == socket.gethostname() and machine.lives(int(who["pid"]))
+    return who is not None and who.get("host") == socket.gethostname() and machine.is_alive(int(who["pid"]))
 
 
 def holder_words(folder: Folder) -> str:
@@ -201,66 +198,24 @@ def free_name(root: Path, project: str, label: str) -> str:
     return f"{label}-{number}"
 
 
-def rewind(folder: Folder, told: list[str], checkpoint: Path | None) -> None:
-    """Bring events.jsonl and console.log to where `checkpoint` (None: the beginning) was taken.
+def unheard_events(folder: Folder, read: Callable[[str], Iterable[Event]]) -> list[Event]:
+    """What rank 0 of the last attempt reported after the launcher was gone, so that the event log lacks it.
 
-    `told` are all event lines of earlier attempts, in order. What followed the checkpoint is done again, so it is set
-    aside, and the log reads as if the run had never been broken but for what became of its processes (`KEPT`).
+    `read` turns a line of its log into events. The attempt's folder holds the `seq` that its first event got.
     """
-    cut = _cut(told, step_of(checkpoint)) if checkpoint else 0
-    kept, undone = list[str](), list[str]()
-    for line in told[cut:]:
-        (kept if isinstance(readable(line), KEPT) else undone).append(line)
-    if undone and folder.attempts():
-        write_whole(folder.attempts()[-1] / "undone.jsonl", "".join(line + "\n" for line in undone))
-    write_whole(folder.events, "".join(line + "\n" for line in [*told[:cut], *kept]))
-    state, shown = RunState(), list[str]()
-    for event in events_of(folder.events):
-        state = after(state, event)
-        shown += console_lines(event, state)
-    write_whole(folder.console, "".join(line + "\n" for line in shown))
-
-
-def _cut(told: list[str], last: int) -> int:
-    """How many lines were told until step `last` was done."""
-    done = 0
-    for place, line in enumerate(told, 1):
-        event = readable(line)
-        if isinstance(event, Step) and event.step > last:
-            break
-        if isinstance(event, Step):
-            done = place
-    return done
-
-
-def told_by(folder: Folder, read: Callable[[str], Iterable[Event]]) -> list[str]:
-    """All event lines of the run, also those that its last process told after nobody listened any more.
-
-    events.jsonl holds what was written down; `read` turns the lines of the last attempt's rank 0 into events.
-    """
-    lines = written(folder)
     attempts = folder.attempts()
     log = attempts[-1] / "rank-0.log" if attempts else None
-    start = attempts[-1] / "events_before" if attempts else None
-    if log is None or start is None or not log.exists() or not start.exists():
-        return lines
-    before = int(start.read_text().strip() or 0)
-    with log.open("rb") as said:
-        heard = [
-            to_line(event)
-            for line in said
+    begin = attempts[-1] / FIRST_SEQ if attempts else None
+    if log is None or begin is None or not log.exists() or not begin.exists():
+        return []
+    first = int(begin.read_text().strip() or 0)
+    since = LogReader(folder.events, after=first - 1).new()
+    heard = sum(not isinstance(logged.event, LAUNCHER_EVENTS) for logged in since)
+    with log.open("rb") as file:
+        reported = [
+            event
+            for line in file
             if line.endswith(b"\n")
             for event in read(line.decode("utf-8", "replace").rstrip("\n"))
         ]
-    return [*lines, *heard[max(heard_of(lines) - before, 0) :]]  # what was written down is never doubted
-
-
-def written(folder: Folder) -> list[str]:
-    """The whole lines of its log; a half-written one counts as never written."""
-    text = folder.events.read_text(encoding="utf-8", errors="replace") if folder.events.exists() else ""
-    return text.split("\n")[:-1]  # a text may hold what Python takes for the end of a line
-
-
-def heard_of(lines: Iterable[str]) -> int:
-    """How many event lines came from a process, and not from the launcher itself."""
-    return sum(not isinstance(readable(line), OURS) for line in lines)
+    return reported[heard:]

@@ -9,10 +9,10 @@ from pathlib import Path
 from yaml import YAMLError
 
 from launcher.core import checkpoints
-from launcher.core.bounded_parse import yaml_of
+from launcher.core.bounded_parse import parse_yaml
 from launcher.core.events import Saved, Step, events_of
 from launcher.core.metrics import grade, held_out_score, main_score, validation
-from launcher.core.problems import Problems, nearest, shown
+from launcher.core.problems import Problems, short_repr, suggest
 from launcher.runs.folder import Folder
 
 
@@ -47,7 +47,7 @@ def kept(folder: Folder, metric: str | None = None, *, verify: bool = True) -> l
     wanted = metric or own_metric(folder)
     measured = sorted({name for one in found for name in validation(one.metrics)})
     if metric and found and metric not in measured:
-        raise Problems([f"--metric: no checkpoint has {shown(metric)}; {nearest(metric, measured)}"])
+        raise Problems([f"--metric: no checkpoint has {short_repr(metric)}; {suggest(metric, measured)}"])
     found = [replace(one, judged=_judged(one, wanted)) for one in found]
     good = [one for one in found if not one.faults]
     grades = {one.step: grade(validation(one.metrics), wanted) for one in good}
@@ -91,7 +91,7 @@ def of_step(folder: Folder, step: int) -> Kept:
 def own_metric(folder: Folder) -> str | None:
     """What the run itself judges its checkpoints by (trainer.best_metric), read from any version's spec."""
     try:
-        node = yaml_of(folder.spec.read_bytes())
+        node = parse_yaml(folder.spec.read_bytes())
         found = node["trainer"]["best_metric"]
     except (OSError, ValueError, YAMLError, KeyError, TypeError):
         return None

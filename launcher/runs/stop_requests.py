@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Literal, Protocol, get_args
 
-from launcher.core.files import write_whole
+from launcher.core.files import write_atomic
 from launcher.runs.folder import Folder
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -80,7 +80,7 @@ def heeding(job: Stoppable, folder: Folder) -> Iterator[Asked]:
 
 def ask(folder: Folder, wish: Wish) -> None:
     """Ask whoever writes the folder."""
-    write_whole(_file(folder), wish)
+    write_atomic(_file(folder), wish)
 
 
 def withdraw(folder: Folder) -> None:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher.clusters import slurm
-from launcher.core.events import Event, events_of, read
-from launcher.core.problems import Problems, nearest, shown
-from launcher.core.state import RunState, Show, after, fold
+from launcher.core.events import GOES_BACK, LoggedEvent, LogReader, events_of
+from launcher.core.problems import Problems, short_repr, suggest
+from launcher.core.state import RunState, Sink, after, fold
 from launcher.runs import stop_requests
 from launcher.runs.folder import Folder, holder
 
@@ -56,39 +56,37 @@ def _judged(folder: Folder, state: RunState, lives: bool) -> RunState:
 
 
 class Reader:
-    """A run's events as they come. One that goes on has its log cut first, which makes that another file: it is read
-    from the beginning."""
+    """A run's events as they come, and the state that they make."""
 
     def __init__(self, events: Path) -> None:
-        self._events = events
-        self.state, self._offset, self._of = RunState(), 0, 0
+        self._log = LogReader(events)
+        self.state = RunState()
 
     def look(self) -> RunState:
         """The state that all events make by now."""
-        for _ in self.news():
+        for _ in self.new():
             pass
         return self.state
 
-    def news(self) -> Iterator[Event]:
-        """The events that came since, each once it is part of the state."""
-        try:
-            found = self._events.stat()
-            if found.st_ino != self._of or found.st_size < self._offset:
-                self.state, self._offset, self._of = RunState(), 0, found.st_ino
-            for event, offset in read(self._events, self._offset):
-                self.state, self._offset = after(self.state, event), offset
-                yield event
-        except FileNotFoundError:  # not begun yet
-            pass
+    def new(self) -> Iterator[LoggedEvent]:
+        """The events that came since, each once it is part of the state. Where one goes back to a checkpoint, the
+        state is made anew without what is undone."""
+        for logged in self._log.new():
+            event = logged.event
+            if isinstance(event, GOES_BACK):
+                self.state = fold(events_of(self._log.path, logged.seq))
+            else:
+                self.state = after(self.state, event)
+            yield logged
 
 
-def watch(folder: Folder, show: Show) -> None:
+def watch(folder: Folder, view: Sink) -> None:
     """Show a run again and again until nobody writes it any more, nor will."""
     reader = Reader(folder.events)
     while True:
         lives = holder(folder) is not None  # asked first, as in `see`
         state = _judged(folder, reader.look(), lives)
-        show(state, [], [])
+        view.write(state, [], [])
         if not lives and state.status != "waiting":
             return
         time.sleep(LOOK_S)
@@ -109,7 +107,7 @@ def find(name: str, root: Path) -> Folder:
     if found := named(name, root):
         return found
     known = sorted(f"{path.parent.parent.name}/{path.parent.name}" for path in root.glob("*/*/spec.yaml"))
-    raise Problems([f"{shown(name)}: no run of that name in {root}; {nearest(name, known)}"])
+    raise Problems([f"{short_repr(name)}: no run of that name in {root}; {suggest(name, known)}"])
 
 
 def named(name: str, root: Path, holds: str = "spec.yaml") -> Folder | None:
@@ -120,7 +118,7 @@ def named(name: str, root: Path, holds: str = "spec.yaml") -> Folder | None:
     known = {f"{path.parent.parent.name}/{path.parent.name}": path.parent for path in root.glob(f"*/*/{holds}")}
     same = [full for full in known if full.partition("/")[2] == name]
     if len(same) > 1:
-        raise Problems([f"{shown(name)}: is the name of {len(same)} runs; {' or '.join(sorted(same))} would do"])
+        raise Problems([f"{short_repr(name)}: is the name of {len(same)} runs; {' or '.join(sorted(same))} would do"])
     return Folder(known[same[0]]) if same else None
 
 

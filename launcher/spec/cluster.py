@@ -139,7 +139,7 @@ class Cluster(ABC):
         """What each node has to have free, as Ray counts it."""
         return {"GPU": float(hardware.n_gpus_per_node)}
 
-    def lacks(self, hardware: Hardware) -> list[str]:
+    def missing_requirements(self, hardware: Hardware) -> list[str]:
         """What is not there right now, such as a port that somebody has taken: one line each."""
         return []
 

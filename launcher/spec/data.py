@@ -43,13 +43,13 @@ class Row:
     extra_info: Mapping[str, Any] = field(default_factory=dict)
 
 
-def answer_to(row: Row, text: str = "") -> Answer:
+def make_answer(row: Row, text: str = "") -> Answer:
     """`text` as an answer to the row's prompt, with what a reward may know of it."""
     prompt = row.prompt if isinstance(row.prompt, str) else tuple((turn.role, turn.content) for turn in row.prompt)
     return Answer(text, row.ground_truth, row.data_source, row.extra_info, prompt)
 
 
-def asked(row: Row, split: Split, kind: Kind) -> bool:
+def needs_rollout(row: Row, split: Split, kind: Kind) -> bool:
     """Whether the policy answers its prompt and the reward scores that: held-out rows only where the truth is known."""
     if split == "val":
         return row.ground_truth is not None
@@ -57,7 +57,7 @@ def asked(row: Row, split: Split, kind: Kind) -> bool:
 
 
 @dataclass(frozen=True)
-class Refused:
+class RefusedRow:
     """A row that cannot be used: where it stands, why, and the whole of it."""
 
     where: str
@@ -67,7 +67,7 @@ class Refused:
 
 
 @dataclass(frozen=True)
-class Progress:
+class DataProgress:
     """How far rows are with being fetched and prepared."""
 
     doing: str
@@ -82,7 +82,7 @@ class Progress:
         return self.rows / self.elapsed_s if self.elapsed_s > 0 else 0.0
 
 
-Watch = Callable[[Progress], None]
+OnDataProgress = Callable[[DataProgress], None]
 
 
 @settings
@@ -108,7 +108,7 @@ class Dataset(ABC):
     """`error` starts nothing while a row is bad; `skip` sets bad rows aside in a file and goes on."""
 
     @abstractmethod
-    def read(self, split: Split, kind: Kind) -> Iterator[Row | Refused]:
+    def read(self, split: Split, kind: Kind) -> Iterator[Row | RefusedRow]:
         """Every row of the split once, as prompts or as demonstrations, good or refused, in a fixed order."""
 
     @property
@@ -120,19 +120,19 @@ class Dataset(ABC):
         """What can be seen to be wrong without reading rows: one line each."""
         return []
 
-    def rooted(self) -> Self:
+    def with_absolute_paths(self) -> Self:
         """The same data, found from any working folder."""
         return self
 
-    def here(self, kind: Kind) -> Dataset | None:
+    def local(self, kind: Kind) -> Dataset | None:
         """The same rows as they can be read now; None where they have to be `prepared` first. Asks no network."""
         return self
 
-    def as_it_is(self, watch: Watch) -> Dataset:
+    def raw(self, watch: OnDataProgress) -> Dataset:
         """The same rows where they come from, bad ones too. Raises `Problems`."""
         return self
 
-    def prepared(self, kind: Kind, watch: Watch) -> Dataset:
+    def prepared(self, kind: Kind, watch: OnDataProgress) -> Dataset:
         """The same rows, lying on this machine and ready to be read. Raises `Problems`."""
         return self
 

@@ -83,6 +83,6 @@ class Model(ABC):
         """What can be seen to be wrong before anything is loaded: one line each."""
         return []
 
-    def rooted(self) -> Self:
+    def with_absolute_paths(self) -> Self:
         """The same model, found from any working folder."""
         return self

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Self, SupportsFloat
 
-from launcher.core.problems import shown
-from launcher.core.user_code import Fault, attempt
+from launcher.core.problems import short_repr
+from launcher.core.user_code import CallFailure, try_call
 
-LIMIT = 1e6
+MAX_SCORE = 1e6
 """A score further from 0 is a mistake (a sentinel, an overflow): one such answer would drown its whole group."""
 
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./@-]{0,63}")
@@ -51,7 +51,7 @@ class Reward(ABC):
     cheap: ClassVar[bool] = True
     """It may be asked about a few answers before anything starts: it needs no network of either kind, and no minute."""
 
-    heeds: ClassVar[bool] = True
+    uses_ground_truth: ClassVar[bool] = True
     """It looks at the ground truth, so a right answer must score more than an empty one."""
 
     @abstractmethod
@@ -62,15 +62,15 @@ class Reward(ABC):
         """The scores with their parts and faults, where it has such to tell."""
         return Scores(self.score(answers))
 
-    def unfit(self, answer: Answer) -> str:
+    def unscorable_reason(self, answer: Answer) -> str:
         """Why no response to this prompt could ever be scored; "" where one could. The response does not matter."""
         return ""
 
-    def gold(self, answer: Answer) -> str | None:
+    def reference_response(self, answer: Answer) -> str | None:
         """A response to this prompt that should score best; None where the row does not say, or only in some form."""
         return None
 
-    def dressed(self, text: str) -> str:
+    def format_response(self, text: str) -> str:
         """`text` in the form that this reward reads an answer from."""
         return text
 
@@ -86,54 +86,54 @@ class Reward(ABC):
         """Whether this answer costs little to score."""
         return self.cheap
 
-    def lacks(self) -> list[str]:
+    def missing_requirements(self) -> list[str]:
         """What it needs that is not there right now, such as its server: one line each."""
         return []
 
-    def rooted(self) -> Self:
+    def with_absolute_paths(self) -> Self:
         """The same reward, found from any working folder."""
         return self
 
-    def said(self, response: str) -> str:
+    def extract_answer(self, response: str) -> str:
         """What a response comes to: answers that say the same are one when the majority is asked."""
         return response.strip()
 
 
-def judged(reward: Reward, answers: Sequence[Answer]) -> Scores:
+def score_safely(reward: Reward, answers: Sequence[Answer]) -> Scores:
     """What the reward says, whatever it does: each answer has a finite total, or NaN and the reason why.
 
     Where it raises, the answers are asked about one by one, so that only the one at fault is without a score.
     """
     if not answers:
         return Scores([], {}, [])
-    found = attempt(lambda: reward.judge(answers))
-    if isinstance(found, Fault):
+    found = try_call(lambda: reward.judge(answers))
+    if isinstance(found, CallFailure):
         if len(answers) > 1:
-            return _joined([judged(reward, [answer]) for answer in answers])
+            return _joined([score_safely(reward, [answer]) for answer in answers])
         return Scores([math.nan], {}, [found.reason])
-    read = attempt(partial(_read, found, len(answers)))
+    read = try_call(partial(_read, found, len(answers)))
     if isinstance(read, Scores):
         return read
-    problem = read.reason if isinstance(read, Fault) else read
+    problem = read.reason if isinstance(read, CallFailure) else read
     return Scores([math.nan] * len(answers), {}, [problem] * len(answers))
 
 
-def number(value: object) -> tuple[float, str]:
+def to_score(value: object) -> tuple[float, str]:
     """`value` as a finite float within LIMIT; otherwise NaN and what is wrong with it."""
     if isinstance(value, bool) or not isinstance(value, SupportsFloat):
         plain = value is None or isinstance(value, str | bool)
-        return math.nan, f"gave {shown(value, 40) if plain else f'a {type(value).__name__}'}; a number would do"
-    found = attempt(lambda: float(value))
-    if isinstance(found, Fault):
+        return math.nan, f"gave {short_repr(value, 40) if plain else f'a {type(value).__name__}'}; a number would do"
+    found = try_call(lambda: float(value))
+    if isinstance(found, CallFailure):
         return math.nan, f"gave a {type(value).__name__}; a number would do"
     if not math.isfinite(found):
         return math.nan, f"gave {found}; a finite number would do"
-    if abs(found) > LIMIT:
-        return math.nan, f"gave {found:g}; a number between {-LIMIT:g} and {LIMIT:g} would do"
+    if abs(found) > MAX_SCORE:
+        return math.nan, f"gave {found:g}; a number between {-MAX_SCORE:g} and {MAX_SCORE:g} would do"
     return found, ""
 
 
-def part_name(name: object) -> bool:
+def is_metric_name(name: object) -> bool:
     """Whether it can be part of a metric's name."""
     return isinstance(name, str) and _PART.fullmatch(name) is not None
 
@@ -149,11 +149,11 @@ def _read(found: object, count: int) -> Scores | str:
             return f"gave a {type(values).__name__} for {what}; one for each answer would do"
         if len(values) != count and not (what == "faults" and len(values) == 0):
             return f"gave {len(values)} {what} for {count} answers; one for each would do"
-    numbers = [number(value) for value in found.total]
+    numbers = [to_score(value) for value in found.total]
     faults = [str(fault) if fault else "" for fault in found.faults] or [""] * count
     reasons = [fault or reason for fault, (_, reason) in zip(faults, numbers, strict=True)]
     total = [math.nan if reason else value for reason, (value, _) in zip(reasons, numbers, strict=True)]
-    parts = {name: [number(value)[0] for value in values] for name, values in found.parts.items()}
+    parts = {name: [to_score(value)[0] for value in values] for name, values in found.parts.items()}
     return Scores(total, parts, reasons)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import lcm
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -176,7 +177,7 @@ class RunSpec:
         if self.trainer.critic_warmup and "critic" not in self.algorithm.needs:
             name = type(self.algorithm).__name__
             found.append(f"trainer.critic_warmup: {name} has no critic, got {self.trainer.critic_warmup}; 0 would do")
-        longest, known = self.data.max_prompt_length + self.data.max_response_length, self.model.positions
+        longest, known = self.max_sequence_length, self.model.positions
         if known and longest > known:
             found.append(
                 f"data.max_response_length: prompt and answer may take {longest} tokens, and the model knows {known}"
@@ -210,6 +211,60 @@ class RunSpec:
             for where, (value, unset) in given.items()
             if value != unset
         ]
+
+    @property
+    def sequences_per_prompt(self) -> int:
+        """Sequences that are trained on for each prompt (or row) of a step."""
+        return self.sampler.n if self.algorithm.sampled else 2 if self.algorithm.data == "pairs" else 1
+
+    @property
+    def max_sequence_length(self) -> int:
+        """Tokens of the longest prompt with the longest answer."""
+        return self.data.max_prompt_length + self.data.max_response_length
+
+    @property
+    def mini_batch_size(self) -> int:
+        """Prompts of one optimizer update, over all processes."""
+        return self.trainer.ppo_mini_batch_size or self.data.train_batch_size
+
+    @property
+    def mini_batches(self) -> int:
+        """Parts that a step is cut into; each is one optimizer update in each of `ppo_epochs`."""
+        return self.data.train_batch_size // self.mini_batch_size
+
+    @property
+    def on_policy(self) -> bool:
+        """Whether every update uses answers of exactly the weights that it changes: one update a step."""
+        return self.mini_batches * self.trainer.ppo_epochs == 1
+
+    @property
+    def sequences_per_update(self) -> int:
+        """Sequences of one optimizer update in one process."""
+        return self.mini_batch_size // self.hardware.processes * self.sequences_per_prompt
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches of one update, by rows; with `max_tokens_per_gpu` at most so many."""
+        size, group = self.trainer.micro_batch_size_per_gpu, self.sequences_per_prompt
+        if self.algorithm.whole_groups:  # groups are not cut
+            size = max(size // group, 1) * group
+        if tokens := self.trainer.max_tokens_per_gpu:
+            size = max(tokens // self.max_sequence_length, 1)
+        return max(-(-self.sequences_per_update // size), 1)
+
+    def steps_per_epoch(self, rows: int) -> int:
+        """Whole batches only."""
+        return rows // self.data.train_batch_size
+
+    def total_steps(self, rows: int) -> int:
+        """Steps of the run with so many training rows."""
+        return self.trainer.total_training_steps or self.steps_per_epoch(rows) * self.trainer.total_epochs
+
+    def largest_batch(self, rows: int) -> int:
+        """The largest data.train_batch_size that so many rows fill and that splits over processes and mini-batches; 0
+        where there is none."""
+        unit = lcm(self.hardware.processes, self.trainer.ppo_mini_batch_size or 1)
+        return rows // unit * unit
 
     @property
     def taken(self) -> Hardware:

@@ -53,7 +53,7 @@ class Sampler:
         """Why it cannot sample this run's answers: one line each."""
         return []
 
-    def lacks(self) -> list[str]:
+    def missing_requirements(self) -> list[str]:
         """What is not on this machine that it needs: one line each."""
         return []
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from launcher.core.bounded_parse import yaml_of
+from launcher.core.bounded_parse import parse_yaml
 from launcher.core.classes import add_code_dir
 from launcher.core.settings import adapter, from_node
 from launcher.spec.run import RunSpec
@@ -25,6 +25,6 @@ def to_yaml(run: RunSpec) -> str:
 def from_yaml(text: str) -> RunSpec:
     """The run, with its own code importable. Raises pydantic's `ValidationError` where the text is not a run of this
     version."""
-    node = yaml_of(text)
+    node = parse_yaml(text)
     add_code_dir(node.get("code_dir"))
     return from_node(RunSpec, node)

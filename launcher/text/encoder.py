@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerFast
 
-from launcher.core.problems import said
-from launcher.spec.data import Dataset, Message, Refused, Row, Text
+from launcher.core.problems import error_message
+from launcher.spec.data import Dataset, Message, RefusedRow, Row, Text
 
 NO_TEMPLATE = "is a conversation, and the tokenizer has no chat template; a text prompt would do"
 
@@ -42,7 +42,7 @@ class Encoder:
         self.tokenizer, self.data = tokenizer, data
         self.templated = data.chat_template == "auto" and tokenizer.chat_template is not None
 
-    def prompt(self, number: int, row: Row) -> Tokens | Refused:
+    def prompt(self, number: int, row: Row) -> Tokens | RefusedRow:
         """What the policy reads before it answers."""
         try:
             ids = self._opening(row.prompt)
@@ -53,7 +53,7 @@ class Encoder:
         cut = self._cut_prompt(ids)
         return self._refuse_long(row, "prompt", len(ids)) if cut is None else Tokens(number, cut, [])
 
-    def demonstration(self, number: int, row: Row) -> Tokens | Refused:
+    def demonstration(self, number: int, row: Row) -> Tokens | RefusedRow:
         """Prompt and answer, the answer's tokens and its end marked."""
         prompt, response = answered(row)
         try:
@@ -66,17 +66,17 @@ class Encoder:
             return self._refuse(row, str(error))
         return self._limited(row, Tokens(number, ids, mask))
 
-    def pair(self, number: int, row: Row) -> Pair | Refused:
+    def pair(self, number: int, row: Row) -> Pair | RefusedRow:
         """The chosen and the rejected answer, each as a demonstration."""
         chosen = self.demonstration(number, row)
-        if isinstance(chosen, Refused):
+        if isinstance(chosen, RefusedRow):
             return chosen
         rejected = self.demonstration(number, replace(row, response=row.rejected))
-        if isinstance(rejected, Refused):
+        if isinstance(rejected, RefusedRow):
             return replace(rejected, reason=f"rejected: {rejected.reason}", raw=repr(row))
         return Pair(number, chosen, rejected)
 
-    def _limited(self, row: Row, tokens: Tokens) -> Tokens | Refused:
+    def _limited(self, row: Row, tokens: Tokens) -> Tokens | RefusedRow:
         """The answer is what follows the first imitated token; where it is cut, it loses its end."""
         opening = tokens.mask.index(1) if 1 in tokens.mask else len(tokens.mask)
         answer = len(tokens.ids) - opening
@@ -151,19 +151,19 @@ class Encoder:
         try:
             return self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=open_answer)
         except TemplateError as error:  # some refuse roles, or their order
-            raise Unwritable(f"the chat template refuses it: {said(error)[:200]}") from error
+            raise Unwritable(f"the chat template refuses it: {error_message(error)[:200]}") from error
 
     def _ids(self, text: str) -> list[int]:
         return self.tokenizer(text, add_special_tokens=False).input_ids
 
-    def _refuse(self, row: Row, reason: str) -> Refused:
-        return Refused(row.where, reason, repr(row))
+    def _refuse(self, row: Row, reason: str) -> RefusedRow:
+        return RefusedRow(row.where, reason, repr(row))
 
-    def _refuse_long(self, row: Row, what: str, length: int) -> Refused:
+    def _refuse_long(self, row: Row, what: str, length: int) -> RefusedRow:
         setting = "max_prompt_length" if what == "prompt" else "max_response_length"
         limit = self.data.max_prompt_length if what == "prompt" else self.data.max_response_length
         reason = f"{what} has {length} tokens; data.{setting} is {limit}"
-        return Refused(row.where, reason, repr(row), wanted=self.data.truncation == "filter")
+        return RefusedRow(row.where, reason, repr(row), wanted=self.data.truncation == "filter")
 
 
 def alone(prompt: Text) -> str | None:

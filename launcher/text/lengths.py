@@ -16,7 +16,7 @@ from jinja2 import TemplateSyntaxError, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from launcher.spec.algorithm import Kind
-from launcher.spec.data import Refused, Row, Text
+from launcher.spec.data import RefusedRow, Row, Text
 from launcher.text.encoder import Encoder, Tokens, Unwritable, alone
 from launcher.text.word_cuts import Words
 
@@ -176,7 +176,7 @@ class Lengths:
     def _demonstrated(self, row: Row) -> Count:
         sides = [row] if row.rejected is None else [row, replace(row, response=row.rejected)]
         made = [self.encoder.demonstration(0, side) for side in sides]
-        if refused := next((side for side in made if isinstance(side, Refused)), None):
+        if refused := next((side for side in made if isinstance(side, RefusedRow)), None):
             return refused.reason
         openings = [side.mask.index(1) for side in made if isinstance(side, Tokens)]
         answers = [len(side.ids) - side.mask.index(1) for side in made if isinstance(side, Tokens)]

@@ -9,7 +9,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from launcher.core.checkpoints import MANIFEST
-from launcher.core.problems import Problems, said
+from launcher.core.problems import Problems, error_message
 from launcher.models.pretrained import Pretrained, weights_of
 from launcher.models.scratch import Scratch
 from launcher.spec.model import Model
@@ -49,7 +49,7 @@ def light(model: Model) -> PreTrainedTokenizerFast | None:
 
 
 def _fault(path: str, error: Exception) -> str:
-    return f"model.path: the tokenizer of {path!r} cannot be loaded: {said(error)}; another copy would do"
+    return f"model.path: the tokenizer of {path!r} cannot be loaded: {error_message(error)}; another copy would do"
 
 
 def tokenizer_class(folder: Path) -> Any:

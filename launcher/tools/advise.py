@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Literal, get_args
 
-from launcher.core.problems import Problems, shown
+from launcher.core.problems import Problems, short_repr
 from launcher.data.formats import to_row
 from launcher.data.rows import Found, read_rows
-from launcher.spec.data import Refused
+from launcher.spec.data import RefusedRow
 
 Have = Literal["answers", "pairs", "prompts", "mixed"]
 Compute = Literal["little", "much"]
@@ -32,7 +32,7 @@ def looked_at(file: str) -> Have:
     rows = list(islice(read_rows(file), LOOKED_AT))
     found = [row for row in rows if isinstance(row, Found)]
     if not found:
-        told = f": {rows[0].reason}" if rows and isinstance(rows[0], Refused) else ""
+        told = f": {rows[0].reason}" if rows and isinstance(rows[0], RefusedRow) else ""
         raise Problems([f"{file}: holds no row that can be read{told}; JSONL or parquet would do"])
     paired = sum(any(row.values.get(key) is not None for key in ("chosen", "rejected")) for row in found)
     if paired:
@@ -62,7 +62,7 @@ def advise(have: Have, compute: Compute, model: str, files: str, device: str = "
     """
     for name, value, known in (("have", have, get_args(Have)), ("compute", compute, get_args(Compute))):
         if value not in known:
-            raise Problems([f"{name}: got {shown(value)}; {', '.join(known)} would do"])
+            raise Problems([f"{name}: got {short_repr(value)}; {', '.join(known)} would do"])
     common = (f"model.path={model}", "data=files", f"data.train_files={files}", f"hardware={device}")
     if have == "answers":
         why = "answers to imitate: supervised fine-tuning comes first, whatever follows"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from launcher.clusters.nodes import processes
 from launcher.clusters.nodes.home import here
 from launcher.clusters.nodes.reach import reach
-from launcher.core.check_result import Verdict, of_problems
+from launcher.core.check_result import CheckResult, from_problems
 from launcher.core.problems import Problems
 from launcher.tools.doctor.bridge import Bridge, Node
 
@@ -16,11 +16,11 @@ from launcher.tools.doctor.bridge import Bridge, Node
 @dataclass(frozen=True)
 class Standing:
     address: str
-    own: Verdict | None
+    own: CheckResult | None
     """This machine's part; None where it has none in this cluster."""
     nodes: tuple[Node, ...]
     """The alive ones, and those that have gone and not come back."""
-    trouble: tuple[Verdict, ...] = ()
+    trouble: tuple[CheckResult, ...] = ()
     """Why the head tells nothing."""
 
 
@@ -31,7 +31,7 @@ def standing(address: str | None) -> Standing:
     try:
         bridge = Bridge(found.address, found.env)
     except Problems as problems:
-        return Standing(found.address, own, (), tuple(of_problems(problems.problems)))
+        return Standing(found.address, own, (), tuple(from_problems(problems.problems)))
     with closing(bridge):
         alive = [node for node in bridge.nodes if node.alive]
         there = {node.address for node in alive}
@@ -39,7 +39,7 @@ def standing(address: str | None) -> Standing:
         return Standing(found.address, own, (*alive, *gone.values()))
 
 
-def _own(address: str) -> Verdict | None:
+def _own(address: str) -> CheckResult | None:
     home = here()
     node, state = home.node(), home.state()
     if node is None or node.address != address:
@@ -48,9 +48,9 @@ def _own(address: str) -> Verdict | None:
     if not home.kept():
         left = len(processes.of(node))
         lost = f"its keeper has gone, and {left} processes are left" if left else "its keeper has gone"
-        return Verdict("FAIL", what, lost, "rlrun cluster down, then up or join again, would do")
+        return CheckResult("FAIL", what, lost, "rlrun cluster down, then up or join again, would do")
     if state is None or state.phase != "up":
-        says = f"{state.phase}: {state.why or 'Ray begins'}" if state else "starting"
-        return Verdict("WARN", what, says, f"{home.ray_log} tells more")
+        message = f"{state.phase}: {state.why or 'Ray begins'}" if state else "starting"
+        return CheckResult("WARN", what, message, f"{home.ray_log} tells more")
     again = f", started {state.starts} times" if state.starts > 1 else ""
-    return Verdict("OK", what, f"kept by process {state.pid}{again}")
+    return CheckResult("OK", what, f"kept by process {state.pid}{again}")

@@ -10,11 +10,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
 
-from launcher.core.files import Log, write_whole
+from launcher.core.files import AppendOnlyFile, write_atomic
 from launcher.data.quality import Histogram, Seen, histogram, in_both, repeated
 from launcher.data.refused import SHOWN, RefusedLog
 from launcher.spec.algorithm import Kind
-from launcher.spec.data import Dataset, Row, Split, Watch, answer_to, asked
+from launcher.spec.data import Dataset, OnDataProgress, Row, Split, make_answer, needs_rollout
 from launcher.spec.model import Model
 from launcher.spec.reward import Reward
 from launcher.spec.routes import route
@@ -49,12 +49,18 @@ class Report:
 
 
 def check(
-    name: str, data: Dataset, kind: Kind, model: Model | None, out: Path, watch: Watch, reward: Reward | None = None
+    name: str,
+    data: Dataset,
+    kind: Kind,
+    model: Model | None,
+    out: Path,
+    watch: OnDataProgress,
+    reward: Reward | None = None,
 ) -> Report:
     """Read every row and write report.json, refused.jsonl and findings.jsonl (each repeated, leaked or overlong row) to
     `out`. With `model` tokens are counted by its tokenizer and chat template, and what these cannot write is refused;
     with `reward`, what it could never score. Raises `Problems`."""
-    data = data.as_it_is(watch)
+    data = data.raw(watch)
     out.mkdir(parents=True, exist_ok=True)
     seen: dict[Split, Seen] = {split: Seen() for split in get_args(Split)}
     tokens = _Tokens(data, kind, model)
@@ -65,7 +71,11 @@ def check(
             while rows := list(islice(sifted, _CHUNK)):
                 for row in rows:
                     seen[split].add(row, kind)
-                    if reward and asked(row, split, kind) and (unfit := reward.unfit(answer_to(row))):
+                    if (
+                        reward
+                        and needs_rollout(row, split, kind)
+                        and (unfit := reward.unscorable_reason(make_answer(row)))
+                    ):
                         findings.add("unfit", row.where, unfit)
                 for where, reason, what in tokens.count(rows):
                     findings.add(what, where, reason)
@@ -75,7 +85,7 @@ def check(
         findings.add("in both", twice.where, f"its prompt is trained on, too: {twice.first}")
     findings.close()
     report = _report(name, data, kind, seen, log, tokens, findings)
-    write_whole(out / "report.json", json.dumps({**asdict(report), "passed": report.passed}, indent=1) + "\n")
+    write_atomic(out / "report.json", json.dumps({**asdict(report), "passed": report.passed}, indent=1) + "\n")
     return report
 
 
@@ -169,14 +179,14 @@ class _Findings:
 
     def __init__(self, path: Path) -> None:
         self.path, self.counts, self.first = path, Counter[str](), list[str]()
-        self._log: Log | None = None
+        self._log: AppendOnlyFile | None = None
         path.unlink(missing_ok=True)
 
     def add(self, kind: str, where: str, reason: str) -> None:
         self.counts[kind] += 1
         if self.counts[kind] <= 5:
             self.first.append(f"{where}: {reason}")
-        self._log = self._log or Log.open(self.path)
+        self._log = self._log or AppendOnlyFile.open(self.path)
         self._log.append(json.dumps({"kind": kind, "where": where, "reason": reason}))
 
     def close(self) -> None:

@@ -10,15 +10,15 @@ from pathlib import Path
 from yaml import YAMLError
 
 from launcher.config.resolve import conf_dir, groups, resolve
-from launcher.core.bounded_parse import yaml_of
-from launcher.core.problems import Problems, nearest, said, shown
+from launcher.core.bounded_parse import parse_yaml
+from launcher.core.problems import Problems, error_message, short_repr, suggest
 from launcher.data.files import Files, expand
 from launcher.data.hub import Hub
 from launcher.data.prepare import every, prepare
 from launcher.data.rows import ENDINGS
 from launcher.hubs.repo import is_id
 from launcher.spec.algorithm import Kind
-from launcher.spec.data import Dataset, Watch
+from launcher.spec.data import Dataset, OnDataProgress
 from launcher.spec.run import RunSpec
 from launcher.tools.advise import looked_at
 
@@ -65,7 +65,7 @@ def known() -> list[Known]:
     lying = list(every())
     found = []
     for name in _named():
-        node = yaml_of((conf_dir() / "data" / f"{name}.yaml").read_bytes())
+        node = parse_yaml((conf_dir() / "data" / f"{name}.yaml").read_bytes())
         repo = str(node.get("repo", ""))
         where = tuple(folder for folder, of in lying if repo and of.origin.get("repo") == repo)
         found.append(Known(name, repo, str(node.get("holds", "")), str(node.get("format", "")), where))
@@ -109,17 +109,17 @@ def _words(what: str, config_dir: Path | None) -> tuple[list[str], Kind | None]:
     if is_id(what) and not what.lower().endswith(ENDINGS):
         return ["data=hub", f"data.repo={what}"], None
     raise Problems(
-        [f"{shown(what)}: is no file, no hub id (owner/name), and no choice of data; {nearest(what, names)}"]
+        [f"{short_repr(what)}: is no file, no hub id (owner/name), and no choice of data; {suggest(what, names)}"]
     )
 
 
 def _holds(file: Path) -> Kind:
     """What a choice of data says that its rows are."""
     try:
-        node = yaml_of(file.read_bytes())
+        node = parse_yaml(file.read_bytes())
         found: Kind = node.get("holds", "prompts")
     except (OSError, ValueError, YAMLError, AttributeError) as error:
-        raise Problems([f"{file}: cannot be read, {said(error)}; a choice of data would do"]) from error
+        raise Problems([f"{file}: cannot be read, {error_message(error)}; a choice of data would do"]) from error
     return found
 
 
@@ -141,7 +141,7 @@ def _looked_at(what: str) -> Kind:
     raise Problems([f"--for: what the rows of {what} are is not known; answers, pairs, prompts or mixed would do"])
 
 
-def made_ready(found: Chosen, watch: Watch, into: Path | None = None) -> Path:
+def made_ready(found: Chosen, watch: OnDataProgress, into: Path | None = None) -> Path:
     """The folder with the dataset's prepared rows. Raises `Problems`."""
     data = found.data
     if isinstance(data, Hub):

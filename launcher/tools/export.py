@@ -11,7 +11,7 @@ from launcher import __version__
 from launcher.core import checkpoints
 from launcher.core.metrics import validation
 from launcher.core.problems import Problems
-from launcher.core.redaction import blotted
+from launcher.core.redaction import redact
 from launcher.runs.folder import Folder
 from launcher.runs.kept_checkpoints import Kept
 from launcher.tools.merge import folder as models
@@ -85,7 +85,7 @@ def _copied(run: Folder, one: Kept, policy: models.Folder, out: Path, show: Show
                 digests[(to / name).relative_to(draft).as_posix()] = digest
             shapes = [Shape(tensor.name, tensor.dtype, tensor.shape) for tensor in part.tensors.values()]
             output.read_back(to, shapes, found, told("reading back"))
-        (draft / README).write_text(blotted(_card(run, one, _base_of(policy))), encoding="utf-8")
+        (draft / README).write_text(redact(_card(run, one, _base_of(policy))), encoding="utf-8")
     tensors = sum(len(part.tensors) for part in parts)
     return Exported(out, one.step, size, tensors, policy.is_adapter, digests)
 

@@ -17,7 +17,7 @@ import yaml
 
 from launcher.clusters.slurm import Slurm
 from launcher.config.resolve import resolve
-from launcher.core.machine import version_of
+from launcher.core.machine import package_version
 from launcher.core.problems import Problems
 from launcher.spec.hardware import Hardware
 from launcher.spec.run import RunSpec
@@ -75,7 +75,7 @@ def _kuberay(run: RunSpec, begin: str, image: str) -> str:
     """https://ray-project.github.io/kuberay/reference/api/"""
     hardware, spec = run.taken, _pod(run.taken, image)
     cluster: dict[str, Any] = {
-        "rayVersion": version_of("ray") or "2.60.0",
+        "rayVersion": package_version("ray") or "2.60.0",
         "authOptions": {"mode": "token"},
         "headGroupSpec": {"rayStartParams": {"dashboard-host": "0.0.0.0"}, "template": {"spec": spec("ray-head")}},
     }

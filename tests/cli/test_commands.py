@@ -27,7 +27,7 @@ LINES = [f"step:{step} - train/loss:{5 - step}.0" for step in range(1, 5)]
 WRITER = """
 import sys, time
 from pathlib import Path
-from launcher.launch.folder import Folder, Lock
+from launcher.runs.folder import Folder, Lock
 folder = Folder(Path(sys.argv[1]))
 with Lock(folder):
     print("holds", flush=True)
@@ -255,7 +255,7 @@ def test_plan_says_what_would_run_and_starts_nothing(look: Look, tmp_path: Path)
     words = ["algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=4", "trainer.run_root='[/x]'"]
     page = strictly(look("plan", "--json", *words).stdout)
     node = page["run"]
-    assert page["ok"] and {verdict["level"] for verdict in page["verdicts"]} == {"OK"}
+    assert page["ok"] and {result["level"] for result in page["results"]} == {"OK"}
     assert page["arithmetic"]["steps"] == 375 and len(page["processes"]) == 1
     assert node["sampler"]["n"] == 4 and node["algorithm"]["_target_"] == "launcher.algorithms.grpo.GRPO"
     said = look("plan", *words).stdout

@@ -36,14 +36,14 @@ def test_this_machine(tmp_path: Path, commands: Any) -> None:
     assert "canary" not in (ran.stdout + ran.stderr).lower()
     told = json.loads(ran.stdout)
     assert told["ok"] is False
-    levels = {one["what"]: one["level"] for one in told["verdicts"]}
+    levels = {one["subject"]: one["level"] for one in told["results"]}
     assert {what for what, level in levels.items() if level == "FAIL"} == {"run root", "CUDA_VISIBLE_DEVICES"}, levels
     assert {levels[what] for what in ("python", "packages", "temporary", "loopback", "secrets", "torch")} == {"OK"}
     assert levels["all-reduce"] == "OK"
     assert levels["WANDB_API_KEY"] == levels["proxy"] == levels["huggingface"] == "WARN"
-    for one in told["verdicts"]:
-        assert one["node"] == "this machine" and one["says"]
-        assert bool(one["mend"]) == (one["level"] != "OK"), "what is not OK says what would mend it"
+    for one in told["results"]:
+        assert one["node"] == "this machine" and one["message"]
+        assert bool(one["fix"]) == (one["level"] != "OK"), "what is not OK says what would mend it"
 
 
 def test_an_address_without_nodes(tmp_path: Path, commands: Any) -> None:

@@ -193,8 +193,8 @@ def test_sparkline(values: tuple[float, ...], line: str) -> None:
 
 def test_where_there_is_no_terminal_lines_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     with watching(Console(file=io.StringIO())) as show:
-        show(RUNNING, [], ["step:1 - x:1.0", "step:2 \x1b[2J"])
-        show(RUNNING, [], [])
+        show.write(RUNNING, [], ["step:1 - x:1.0", "step:2 \x1b[2J"])
+        show.write(RUNNING, [], [])
     assert capsys.readouterr().out == "step:1 - x:1.0\nstep:2 \\x1b[2J\n"
 
 
@@ -212,10 +212,10 @@ def test_on_a_terminal_the_picture_is_drawn_seldom_and_the_end_always(monkeypatc
     step: list[Event] = [Step(step=1, metrics={})]
     with watching(Console(file=io.StringIO(), force_terminal=True)) as show:
         for _ in range(100):
-            show(RUNNING, step, [])
+            show.write(RUNNING, step, [])
             now[0] += 0.01
         assert 3 <= times <= 5  # a second of a busy run
-        show(replace(RUNNING, status="finished"), [Ended(how="finished")], [])
+        show.write(replace(RUNNING, status="finished"), [Ended(how="finished")], [])
         assert times in (4, 5, 6)
 
 
@@ -235,18 +235,18 @@ def test_a_terminal_that_is_closed_does_not_end_the_run(monkeypatch: pytest.Monk
     monkeypatch.setattr(live_view, "REDRAW_S", 0.0)
     with watching(Console(file=Gone(), force_terminal=True, width=80)) as show:
         for _ in range(5):
-            show(RUNNING, [], [])
-        show(replace(RUNNING, status="stopped"), [Ended(how="stopped")], [])
+            show.write(RUNNING, [], [])
+        show.write(replace(RUNNING, status="stopped"), [Ended(how="stopped")], [])
 
 
 LIMITED = """
 import resource, sys
-from launcher.cli.screen import watching
-from launcher.state import RunState
+from launcher.cli.live_view import watching
+from launcher.core.state import RunState
 resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
 with watching() as show:
     for number in range(50):
-        show(RunState(), [], [f"line {number} of thirty characters"])
+        show.write(RunState(), [], [f"line {number} of thirty characters"])
 print("still here", file=sys.stderr)
 """
 

@@ -22,7 +22,7 @@ from launcher.clusters.nodes.home import Home
 from launcher.clusters.nodes.ray_start import serves_jobs
 from launcher.clusters.ray import job_server, told
 from launcher.clusters.ray import outside as outside_node
-from launcher.core.user_code import Fault
+from launcher.core.user_code import CallFailure
 from launcher.runs.folder import Folder, holder
 
 ENDLESS = ["algorithm=sft", "trainer.total_training_steps=100000", "trainer.test_freq=-1"]
@@ -227,4 +227,4 @@ def test_a_head_that_says_127_0_0_1_to_all_is_not_taken_for_this_machine(monkeyp
     monkeypatch.setattr(job_server.machine, "knock", lambda *_: None)
     monkeypatch.setattr(job_server, "get_address_for_submission_client", lambda address: "http://127.0.0.1:8265")
     found = job_server.client("192.0.2.77:6379")
-    assert isinstance(found, Fault) and found.reason.startswith("its job server answers on its head alone")
+    assert isinstance(found, CallFailure) and found.reason.startswith("its job server answers on its head alone")

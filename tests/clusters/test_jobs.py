@@ -20,7 +20,7 @@ from launcher.clusters.nodes.processes import DETACHED
 from launcher.clusters.nodes.ray_start import MARK, serves_jobs
 from launcher.clusters.ray import handed
 from launcher.clusters.ray.handed import NO_JOBS
-from launcher.core.redaction import learn
+from launcher.core.redaction import register_secret
 from launcher.launch import detach
 from launcher.preflight.plan import Ready
 from launcher.runs.folder import Folder, holder
@@ -207,7 +207,7 @@ def test_a_word_that_is_a_secret_stays_here(
     monkeypatch.setenv("RLRUN_CLUSTER", str(tmp_path / "none"))
     ends(NO_JOBS)
     monkeypatch.setattr(detach, "hand_over", handed.hand_over)
-    learn("tmp-9f8e7d6c5b4a3210")
+    register_secret("tmp-9f8e7d6c5b4a3210")
     said: list[str] = []
     begin(small, tmp_path / "tmp-9f8e7d6c5b4a3210", said)
     assert said[:2] == [

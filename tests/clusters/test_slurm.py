@@ -157,7 +157,7 @@ def test_what_slurm_refuses_is_said(tmp_path: Path, fake_slurm: Path) -> None:
 def test_a_machine_without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("RLRUN_SLURM", raising=False)
-    (line,) = Slurm().lacks(CPU)
+    (line,) = Slurm().missing_requirements(CPU)
     assert line.startswith("cluster: slurm's sbatch, squeue, scancel, scontrol not found here; ")
     (tmp_path / "slurm").mkdir()
     (tmp_path / "slurm" / "job.json").write_text('{"id": "12"}')
@@ -168,7 +168,7 @@ def test_in_the_allocation_processes_are_started(tmp_path: Path, monkeypatch: py
     assert Slurm().queues
     monkeypatch.setenv("RLRUN_SLURM", "1")
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "1")
-    assert not Slurm().queues and Slurm().lacks(CPU) == []
+    assert not Slurm().queues and Slurm().missing_requirements(CPU) == []
     lock = os.open(tmp_path / ".lock", os.O_CREAT | os.O_RDWR)
     job = Slurm().start(Plan((Process(0, (sys.executable, "-c", "print('here')")),)), tmp_path, lock)
     said, give_up = list[str](), time.monotonic() + 20

@@ -78,7 +78,7 @@ def test_memory_is_what_the_process_holds(begin: Begin, tmp_path: Path) -> None:
     assert 200 * MB <= first.memory_bytes <= 260 * MB
     assert 0 < second.memory_bytes <= 60 * MB and second.cpu_percent < 50
     assert 0 < first.machine_memory_bytes < first.machine_memory_total_bytes == machine.memory_bytes()
-    assert first.disk_free_bytes == pytest.approx(machine.free_bytes(tmp_path), rel=0.05)
+    assert first.disk_free_bytes == pytest.approx(machine.free_disk_bytes(tmp_path), rel=0.05)
     assert (first.gpu_percent, first.gpu_memory_bytes, first.gpu_celsius) == (None, None, None)
 
 
@@ -94,7 +94,7 @@ def test_a_disk_that_does_not_answer_is_unknown(begin: Begin, tmp_path: Path, mo
     def gone(path: Path) -> int:
         raise OSError(116, "Stale file handle")
 
-    monkeypatch.setattr(machine, "free_bytes", gone)
+    monkeypatch.setattr(machine, "free_disk_bytes", gone)
     meter = Meter({0: begin("input()").pid}, {0: ""}, tmp_path, 0.05)
     assert looked(meter)[0].disk_free_bytes is None
     meter.close()

@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 
 from launcher.cli.commands import config
 from launcher.cli.main import app
-from launcher.config.descriptions import fields_of, settings_of, shape_of, written
-from launcher.config.docstrings import class_says, declaration
+from launcher.config.descriptions import class_says, declaration, fields_of, settings_of, shape_of, written
 from launcher.config.reference import groups as handbook
 from launcher.config.reference.markdown import of_sections
 from launcher.core.problems import Problems
@@ -169,8 +168,8 @@ def test_what_a_choices_file_sets():
                                       " did you mean clip_ratio_high?"),
         ("trainer=1", "'trainer=1': is no choice; GROUP=CHOICE would do"),
         ("sampler.n=8", "'sampler.n=8': is no choice; GROUP=CHOICE would do"),
-        ("", "'': no group or setting ''; it may be algorithm, cluster, critic, data, engine, hardware, model, optim,"
-             " reward, sampler, seed, trainer"),
+        ("", "'': no group or setting ''; it may be algorithm, cluster, code_dir, critic, data, engine, hardware,"
+             " model, optim, reward, sampler, seed, trainer"),
     ],
 )  # fmt: skip
 def test_a_target_that_there_is_not_is_named(target, line):

@@ -31,10 +31,10 @@ ENV = "is for config files only"
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
-    redaction.known.cache_clear()
+    redaction.known_secrets.cache_clear()
     yield tmp_path
     redaction._learned.clear()
-    redaction.known.cache_clear()
+    redaction.known_secrets.cache_clear()
 
 
 def refused(call: Callable[[], object]) -> list[str]:
@@ -185,7 +185,7 @@ def test_a_secret_that_a_reward_names_itself_is_named_once(here: Path) -> None:
 def test_what_a_word_sets_by_a_secrets_name_is_not_said_again(here: Path) -> None:
     word = "wandb.api_key=only-letters-of-mine"
     (line,) = refused(lambda: resolve([*BASE, word]))
-    assert redaction.blotted(f"{line} {word}").endswith("wandb.api_key=[secret]")
+    assert redaction.redact(f"{line} {word}").endswith("wandb.api_key=[secret]")
     redaction._learned.clear()
 
 
@@ -198,7 +198,7 @@ def test_what_a_word_sets_by_a_secrets_name_is_not_said_again(here: Path) -> Non
 )  # fmt: skip
 def test_a_secret_that_cannot_be_read_is_not_said_either(word: str, secret: str, here: Path) -> None:
     lines = refused(lambda: resolve([*BASE, word]))
-    assert lines and not [line for line in map(redaction.blotted, lines) if secret in line], lines
+    assert lines and not [line for line in map(redaction.redact, lines) if secret in line], lines
 
 
 def test_many_words_without_an_equals_sign_cost_little() -> None:

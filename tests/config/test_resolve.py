@@ -50,7 +50,7 @@ def problems(words: Iterable[str], config_dir: Path | None = None) -> list[str]:
         run = resolve([*base, *words], config_dir)
     except Problems as found:
         return found.lines
-    return [verdict.line for verdict in page(run).verdicts if verdict.level == "FAIL"]
+    return [result.line for result in page(run).results if result.level == "FAIL"]
 
 
 def choices(group: str) -> str:
@@ -417,6 +417,15 @@ def test_a_config_file_of_ones_own(here: Path) -> None:
     assert resolve([*words, "algorithm.kl_loss_coef=0.1"], config_dir).algorithm.kl_loss_coef == 0.1
     assert problems(["algorithm=mien"], config_dir) == ["algorithm: no choice 'mien'; did you mean mine?"]
     assert resolve(["algorithm=mine", *words[1:]], Path("conf")) == run  # also where the folder's path is relative
+
+
+def test_code_beside_the_config_groups_is_recorded_with_the_run(here: Path) -> None:
+    config_dir = own(here, CLASS)
+    words = ["algorithm=mine", "model=tiny", "data=reverse", "sampler.n=4"]
+    assert resolve(words, config_dir).code_dir is None, "there is no code"
+    (config_dir / "mine_own.py").write_text("")
+    assert resolve(words, Path("conf")).code_dir == str(config_dir.resolve())
+    assert problems(["code_dir=/tmp"])[0].startswith("code_dir: no group or setting"), "only --config-dir names it"
 
 
 OWN = [

@@ -18,8 +18,11 @@ from launcher.core.events import (
     Ended,
     Event,
     Loaded,
+    LoggedEvent,
+    LogReader,
     Phase,
     Restarted,
+    Resumed,
     Sample,
     Saved,
     Stalled,
@@ -29,7 +32,8 @@ from launcher.core.events import (
     WentOn,
     events_of,
     from_line,
-    read,
+    read_log,
+    stitched,
     to_line,
 )
 from launcher.core.state import HISTORY, POINTS, Curve, RunState, after, fold
@@ -55,7 +59,7 @@ LIFE: list[Event] = [
     Stalled(at=18.5, step=2, rank=1, why="nothing for 20 s", stack='  File "x", line 1\n'),
     Stalled(at=18.5, step=2, rank=None, why="", stack=""),
     WentOn(at=18.7, step=2, after_s=34.5),
-    Crashed(at=19.0, lines=("a", "b"), mendable=True),
+    Crashed(at=19.0, lines=("a", "b"), cause="configuration"),
     Restarted(at=19.5, step=1, attempt=2, cause="killed", why="rank 0: killed by SIGKILL"),
     Ended(at=20.0, how="failed", why="a; b"),
 ]
@@ -115,12 +119,20 @@ def test_a_newer_writer_is_understood_as_far_as_it_goes() -> None:
 # ---- the file
 
 
-def test_a_reader_may_stop_anywhere_and_goes_on_from_there(tmp_path: Path) -> None:
+def test_a_line_holds_its_place(tmp_path: Path) -> None:
+    logged = LoggedEvent(7, 2, Saved(at=1.0, step=2, path="p"))
+    assert logged.line == '{"seq":7,"attempt":2,"kind":"Saved","at":1.0,"step":2,"path":"p"}'
+    lines = [LoggedEvent(place, 1 + place // 2, event).line for place, event in enumerate(LIFE)]
+    (tmp_path / "events.jsonl").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    assert [logged.line for logged in LogReader(tmp_path / "events.jsonl").new()] == lines
+
+
+def test_a_reader_goes_on_after_any_event(tmp_path: Path) -> None:
     path = log(tmp_path / "events.jsonl", LIFE)
-    offsets = [0, *(offset for _, offset in read(path))]
-    assert offsets[-1] == path.stat().st_size
-    for place, offset in enumerate(offsets):
-        assert repr([event for event, _ in read(path, offset)]) == repr(LIFE[place:])
+    for after_seq in range(-1, len(LIFE) + 1):
+        found = list(LogReader(path, after_seq).new())
+        assert repr([logged.event for logged in found]) == repr(LIFE[after_seq + 1 :])
+        assert [logged.seq for logged in found] == list(range(after_seq + 1, len(LIFE)))
 
 
 def test_a_half_written_line_waits(tmp_path: Path) -> None:
@@ -129,17 +141,17 @@ def test_a_half_written_line_waits(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     for cut in range(len(whole) + 1):
         path.write_bytes(whole[:cut])
-        first = list(read(path))
+        reader = LogReader(path)
+        first = list(reader.new())
         assert len(first) == whole[:cut].count(b"\n")
         path.write_bytes(whole)
-        later = list(read(path, first[-1][1] if first else 0))
-        assert repr([event for event, _ in first + later]) == repr(LIFE[:6])
+        found = first + list(reader.new())
+        assert repr([logged.event for logged in found]) == repr(LIFE[:6])
+        assert [logged.seq for logged in found] == list(range(6))
 
 
-def test_a_reader_ahead_of_a_log_that_was_cut_reads_nothing(tmp_path: Path) -> None:
-    path = log(tmp_path / "events.jsonl", LIFE[:2])
-    assert list(read(path, 10_000)) == []
-    assert list(events_of(tmp_path / "none")) == []
+def test_a_log_that_is_not_written_yet_has_no_events(tmp_path: Path) -> None:
+    assert list(events_of(tmp_path / "none")) == [] == list(LogReader(tmp_path / "none").new())
 
 
 DAMAGE = [
@@ -154,7 +166,7 @@ DAMAGE = [
     b'{"kind":"Step","at":1.0}',  # fields are missing
     b'{"kind":"Step","at":1.0,"step":1,"metrics":[1]}',
     b'{"kind":"Step","at":1.0,"step":1,"metrics":{"a":"x"}}',
-    b'{"kind":"Crashed","at":1.0,"lines":5,"mendable":true}',
+    b'{"kind":"Crashed","at":1.0,"lines":5,"cause":"error"}',
     b'{"kind":"Usage","at":1.0,"rank":0,"host":"h","cpu_percent":"x"}',
     b'{"kind":"Alert","at":1.0,"step":1,"text":"\xff"}',  # no UTF-8
     b'{"kind":"Stalled","at":1.0,"step":1,"rank":"x","why":"","stack":""}',
@@ -170,6 +182,57 @@ def test_a_damaged_line_is_told_and_the_others_are_read(line: bytes, tmp_path: P
     (tmp_path / "events.jsonl").write_bytes(b"\n".join([first, line, last, b""]))
     where = f"events.jsonl: the line at byte {len(first) + 1} is damaged"
     assert list(events_of(tmp_path / "events.jsonl")) == [STARTED, Alert(at=0.0, step=0, text=where), LOADED]
+
+
+# ---- going back to a checkpoint
+
+
+def step(number: int) -> Step:
+    return Step(at=float(number), step=number, metrics={})
+
+
+def saved(number: int) -> Saved:
+    return Saved(at=0.0, step=number, path="p")
+
+
+def back(number: int) -> Restarted:
+    return Restarted(at=0.0, step=number, attempt=2, cause="killed", why="w")
+
+
+RESUMED = Resumed(at=0.0, step=2, attempt=2)
+WENT_ON = WentOn(at=0.0, step=1, after_s=1.0)
+END = Ended(at=0.0, how="stopped")
+TRAINED: list[Event] = [STARTED, LOADED, step(0), step(1), step(2), saved(2), step(3), step(4), saved(4), END]
+STITCHED: list[tuple[list[Event], list[Event]]] = [
+    # what was written, what stands
+    ([], []),
+    (TRAINED, TRAINED),
+    ([*TRAINED, back(4)], [*TRAINED[:8], back(4)]),  # that it is saved is reported again
+    ([*TRAINED, back(2)], [*TRAINED[:5], back(2)]),
+    ([*TRAINED, RESUMED], [*TRAINED[:5], RESUMED]),  # by hand
+    ([*TRAINED, back(0)], [back(0)]),  # also the validation before training
+    ([STARTED, step(1), back(2), step(3)], [STARTED, step(1), back(2), step(3)]),  # the log lost its end
+    ([STARTED, step(1), step(3), back(2)], [STARTED, step(1), back(2)]),  # and its middle
+    ([STARTED, step(1), step(2), Alert(step=2, text="t"), USAGE, WENT_ON, back(2), step(3)],
+     [STARTED, step(1), step(2), USAGE, WENT_ON, back(2), step(3)]),  # what became of the processes stands
+    ([STARTED, step(1), back(0), STARTED, step(1), step(2), back(1), step(2)],
+     [back(0), STARTED, step(1), back(1), step(2)]),
+    ([STARTED, step(2), back(2), saved(2), step(3), back(2), saved(2), step(3)],
+     [STARTED, step(2), back(2), back(2), saved(2), step(3)]),
+    ([STARTED, step(2), step(3), back(2), saved(2), step(3), step(4), back(3), step(4), back(0), STARTED],
+     [back(2), back(3), back(0), STARTED]),  # one undoes what an earlier one left
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("written", "stands"), STITCHED)
+def test_what_was_undone_is_left_out_of_every_view(written: list[Event], stands: list[Event], tmp_path: Path) -> None:
+    path = log(tmp_path / "events.jsonl", written)
+    assert list(events_of(path)) == stands
+    logged = [LoggedEvent(seq, 1, event) for seq, event in enumerate(written)]
+    assert [each.event for each in stitched(logged)] == stands
+    assert [each.seq for each in stitched(logged)] == [each.seq for each in read_log(path)]
+    for last in range(len(written)):  # whenever one looks
+        assert [each.seq for each in read_log(path, last)] == [each.seq for each in stitched(logged[: last + 1])]
 
 
 # ---- the state
@@ -189,8 +252,9 @@ TOLD = [
             "metrics": STEP.metrics, "marks": ((3, 5.0),), "curve": Curve((2.0,))}),
     (Saved(step=3, path="p"), {"checkpoint": "p"}),
     (Alert(step=3, text="t"), {"alert": "t", "alerts": 1}),
-    (Crashed(lines=("a", "b"), mendable=False), {"why": "a; b"}),
+    (Crashed(lines=("a", "b"), cause="error"), {"why": "a; b"}),
     (Restarted(step=1, attempt=2, cause="killed", why="w"), {"status": "running", "restarts": 1}),
+    (Resumed(step=1, attempt=2), {"status": "running"}),
     (Stalled(step=1, rank=1, why="w", stack="s"), {"stalled": "w"}),
     (WentOn(step=1, after_s=3.0), {}),
     (USAGE, {"usage": {1: USAGE}}),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from launcher.core.user_code import LONGEST, Fault, attempt
+from launcher.core.user_code import LONGEST, CallFailure, try_call
 
 
 def raises(error: BaseException) -> Callable[[], None]:
@@ -36,24 +36,24 @@ class Rude(Exception):
     ],
 )
 def test_what_is_raised_is_a_reason(error: BaseException, reason: str, kind: str) -> None:
-    found = attempt(raises(error))
-    assert isinstance(found, Fault)
+    found = try_call(raises(error))
+    assert isinstance(found, CallFailure)
     text, _, place = found.reason.rpartition(" (")
     assert (text, found.kind) == (reason, kind)
     assert place.startswith("test_foreign.py:")
 
 
 def test_a_long_text_is_cut_and_its_place_is_not() -> None:
-    found = attempt(raises(ValueError("x" * 10_000)))
-    assert isinstance(found, Fault) and len(found.reason) < LONGEST + 40 and "(test_foreign.py:" in found.reason
+    found = try_call(raises(ValueError("x" * 10_000)))
+    assert isinstance(found, CallFailure) and len(found.reason) < LONGEST + 40 and "(test_foreign.py:" in found.reason
 
 
 def test_the_line_of_the_named_file_is_told_where_another_file_raised() -> None:
-    found = attempt(lambda: compile("(", "other.py", "exec") and sys.exit, file=__file__)
-    assert isinstance(found, Fault) and "(test_foreign.py:" in found.reason
+    found = try_call(lambda: compile("(", "other.py", "exec") and sys.exit, file=__file__)
+    assert isinstance(found, CallFailure) and "(test_foreign.py:" in found.reason
 
 
 def test_a_value_comes_back_and_an_interrupt_goes_on() -> None:
-    assert attempt(lambda: 3) == 3
+    assert try_call(lambda: 3) == 3
     with pytest.raises(KeyboardInterrupt):
-        attempt(raises(KeyboardInterrupt()))
+        try_call(raises(KeyboardInterrupt()))

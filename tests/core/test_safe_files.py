@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from launcher.core import files
-from launcher.core.files import Log, write_whole
+from launcher.core.files import AppendOnlyFile, write_atomic
 
 
 def lines(count: int) -> list[str]:
@@ -27,7 +27,7 @@ def written(path: Path) -> list[str]:
 def test_a_log_is_appended_to_and_private(tmp_path: Path) -> None:
     path = tmp_path / "log"
     for text in ("one", "zwei é", "lone \ud800"):
-        log = Log.open(path)
+        log = AppendOnlyFile.open(path)
         log.append(text)
         log.close()
     assert path.read_bytes() == "one\nzwei é\nlone \\ud800\n".encode()
@@ -36,7 +36,7 @@ def test_a_log_is_appended_to_and_private(tmp_path: Path) -> None:
 
 def test_a_log_on_a_full_disk_waits_and_goes_on(tmp_path: Path, small_disk: Callable[[int, Path], Path]) -> None:
     disk = small_disk(64, tmp_path / "disk")
-    log, filler = Log.open(disk / "log"), disk / "filler"
+    log, filler = AppendOnlyFile.open(disk / "log"), disk / "filler"
     for line in lines(20):
         log.append(line)
     with filler.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
@@ -59,13 +59,13 @@ def test_a_log_on_a_full_disk_waits_and_goes_on(tmp_path: Path, small_disk: Call
 LIMITED = """
 import resource, sys
 from pathlib import Path
-from launcher.files import Log
+from launcher.core.files import AppendOnlyFile
 
 def limit(size):
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 limit(1000)
-log = Log.open(Path(sys.argv[1]))
+log = AppendOnlyFile.open(Path(sys.argv[1]))
 for number in range(50):
     log.append(f"{number:04d} " + "x" * 90)
 print(log.refused is not None, Path(sys.argv[1]).stat().st_size)
@@ -93,7 +93,7 @@ def test_a_log_takes_what_the_system_gives(tmp_path: Path, monkeypatch: pytest.M
             raise OSError(errno.ENOSPC, "full")
         return write(file, data[:1])
 
-    log = Log.open(tmp_path / "log")
+    log = AppendOnlyFile.open(tmp_path / "log")
     monkeypatch.setattr(files.os, "write", grudging)
     for line in lines(3):
         log.append(line)
@@ -105,7 +105,7 @@ def test_a_log_takes_what_the_system_gives(tmp_path: Path, monkeypatch: pytest.M
 
 def test_what_has_nothing_to_sync_says_so(tmp_path: Path) -> None:
     reader, writer = os.pipe()
-    log = Log(writer)
+    log = AppendOnlyFile(writer)
     log.append("line")
     log.sync()
     assert log.refused and log.refused.errno == errno.EINVAL
@@ -121,7 +121,7 @@ def test_a_text_is_replaced_and_private(tmp_path: Path) -> None:
     path = tmp_path / "spec.yaml"
     path.write_text("old")
     path.chmod(0o644)
-    write_whole(path, "new é")
+    write_atomic(path, "new é")
     assert path.read_text(encoding="utf-8") == "new é" and stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [file.name for file in tmp_path.iterdir()] == ["spec.yaml"]
 
@@ -137,21 +137,21 @@ def test_whatever_the_system_refuses_the_old_text_stays(
     path.write_text("old")
     monkeypatch.setattr(files.os, call, refuse)
     with pytest.raises(OSError, match="full"):
-        write_whole(path, "new")
+        write_atomic(path, "new")
     monkeypatch.undo()
     assert path.read_text() == "old" and len(list(tmp_path.iterdir())) == 1
 
 
 def test_a_full_disk_keeps_the_old_text(tmp_path: Path, small_disk: Callable[[int, Path], Path]) -> None:
     disk = small_disk(16, tmp_path / "disk")
-    write_whole(disk / "spec.yaml", "old")
+    write_atomic(disk / "spec.yaml", "old")
     with pytest.raises(OSError, match=r"No space.*spec\.yaml'"):
-        write_whole(disk / "spec.yaml", "new" * 10_000)
+        write_atomic(disk / "spec.yaml", "new" * 10_000)
     assert {file.name: file.read_text() for file in disk.iterdir()} == {"spec.yaml": "old"}
 
 
 def test_what_a_killed_process_of_the_same_number_left_is_no_obstacle(tmp_path: Path) -> None:
     """In a container the launcher has the same process id every time."""
     (tmp_path / f".spec.yaml.{os.getpid()}").write_text("half a te")
-    write_whole(tmp_path / "spec.yaml", "new")
+    write_atomic(tmp_path / "spec.yaml", "new")
     assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"spec.yaml": "new"}

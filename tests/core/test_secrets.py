@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from launcher.core import redaction
 from launcher.core.events import Sample, Step, from_line, to_line
-from launcher.core.files import Log, write_whole
-from launcher.core.problems import said, shown
-from launcher.core.redaction import MARK, blotted
-from launcher.core.user_code import Fault, attempt
+from launcher.core.files import AppendOnlyFile, write_atomic
+from launcher.core.problems import error_message, short_repr
+from launcher.core.redaction import MARK, redact
+from launcher.core.user_code import CallFailure, try_call
 
 VALUE = 'p4ss/w+rd "of=mine\\ é'
 
@@ -26,10 +26,10 @@ VALUE = 'p4ss/w+rd "of=mine\\ é'
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     """Each test reads an environment of its own, and leaves nothing learned behind."""
-    redaction.known.cache_clear()
+    redaction.known_secrets.cache_clear()
     yield
     redaction._learned.clear()
-    redaction.known.cache_clear()
+    redaction.known_secrets.cache_clear()
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> str:
     ],
 )
 def test_a_value_of_the_environment_is_found_in_every_spelling(written: str, planted: str) -> None:
-    told = blotted(f"before {written} after")
+    told = redact(f"before {written} after")
     assert MARK in told and told.startswith("before") and told.endswith("after")
     assert VALUE[:6] not in told and "w+rd" not in told and "dyZvcmQ" not in told
 
@@ -73,14 +73,14 @@ def test_a_value_of_the_environment_is_found_in_every_spelling(written: str, pla
     ],
 )  # fmt: skip
 def test_names_of_variables(name: str, secret: bool) -> None:
-    assert redaction.variable(name) is secret
+    assert redaction.is_secret_variable(name) is secret
 
 
 @pytest.mark.parametrize("value", ["false", "1234567", "training", "/usr/bin/env", "secret"])
 def test_a_value_that_innocent_text_may_hold_is_left(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A word, a small number or a path that is set as a token would be blotted out of every path and metric."""
     monkeypatch.setenv("SOME_TOKEN", value)
-    assert blotted(f"read {value}.jsonl") == f"read {value}.jsonl"
+    assert redact(f"read {value}.jsonl") == f"read {value}.jsonl"
 
 
 LEAKS = [
@@ -95,7 +95,7 @@ LEAKS = [
 @pytest.mark.parametrize("token", LEAKS)
 @pytest.mark.parametrize("around", ["{}", "a {} b", "x='{}'", '{{"t":"line\\n{}"}}', "({}),", "https://h/{}?a=1"])
 def test_tokens_of_known_services(token: str, around: str) -> None:
-    told = blotted(around.format(token))
+    told = redact(around.format(token))
     assert token not in told and token[10:] not in told and MARK in told
 
 
@@ -111,7 +111,7 @@ BESIDE = [
 
 @pytest.mark.parametrize(("text", "secret"), BESIDE)
 def test_what_stands_beside_a_name(text: str, secret: str) -> None:
-    assert secret not in blotted(text) and MARK in blotted(text)
+    assert secret not in redact(text) and MARK in redact(text)
 
 
 INNOCENT = [
@@ -128,7 +128,7 @@ INNOCENT = [
 
 @pytest.mark.parametrize("text", INNOCENT)
 def test_innocent_text_stays(text: str) -> None:
-    assert blotted(text) == text
+    assert redact(text) == text
 
 
 WORDS = st.text(string.ascii_lowercase, min_size=1, max_size=9)
@@ -141,14 +141,14 @@ PLAIN = st.one_of(
 
 @given(st.lists(PLAIN, max_size=12).map(" ".join))
 def test_numbers_words_hashes_ids_and_paths_stay(text: str) -> None:
-    assert blotted(text) == text
+    assert redact(text) == text
 
 
 @given(st.text(max_size=40), st.sampled_from([*LEAKS, *(text for text, _ in BESIDE)]), st.text(max_size=40))
 def test_twice_is_as_once_and_json_stays_json(before: str, secret: str, after: str) -> None:
     line = json.dumps({"a": before + secret + after, "n": 1.5}, ensure_ascii=False)
-    told = blotted(line)
-    assert blotted(told) == told
+    told = redact(line)
+    assert redact(told) == told
     assert json.loads(told)["n"] == 1.5
 
 
@@ -157,15 +157,15 @@ def test_twice_is_as_once_and_json_stays_json(before: str, secret: str, after: s
     st.text(max_size=30),
 )
 def test_a_learned_value_never_stays(value: str, around: str) -> None:
-    redaction.learn(value)
+    redaction.register_secret(value)
     for written in (value, repr(value)[1:-1], json.dumps(value)[1:-1]):
-        assert value not in blotted(around + written + around)
+        assert value not in redact(around + written + around)
 
 
 def test_every_way_out_is_one_of_these(tmp_path, planted: str) -> None:
     """What is cut is blotted before: a half of a secret is not known as one."""
-    write_whole(tmp_path / "whole", f"a {planted}\n")
-    log = Log.open(tmp_path / "log")
+    write_atomic(tmp_path / "whole", f"a {planted}\n")
+    log = AppendOnlyFile.open(tmp_path / "log")
     log.append(f"b {planted}")
     log.close()
     far = "." * 276
@@ -173,10 +173,10 @@ def test_every_way_out_is_one_of_these(tmp_path, planted: str) -> None:
     def fails() -> None:
         raise RuntimeError(f"{far}{planted}")
 
-    fault = attempt(fails)
-    assert isinstance(fault, Fault)
-    texts = [(tmp_path / "whole").read_text(), (tmp_path / "log").read_text(), fault.reason, said(ValueError(planted)),
-             shown(f"{'.' * 70}{planted}")]  # fmt: skip
+    fault = try_call(fails)
+    assert isinstance(fault, CallFailure)
+    texts = [(tmp_path / "whole").read_text(), (tmp_path / "log").read_text(), fault.reason,
+             error_message(ValueError(planted)), short_repr(f"{'.' * 70}{planted}")]  # fmt: skip
     assert not [text for text in texts if planted[:4] in text]
 
 
@@ -188,18 +188,18 @@ BODY = "MIIEpAIBAAKCAQEA7b0mZt4yJq3vWc9dLx2sHfKpRnUeTgBoXiYzCaQwSdEl1N5k"
 def test_a_key_that_was_cut_off_takes_nothing_else_along(body: str) -> None:
     """Whoever reads the events, or the settings of the run, still finds what came after it."""
     sample = Sample(step=1, data_source="s", prompt=f"a {PEM}{body}", response="hello", ground_truth="4", score=1.0)
-    told = from_line(blotted(to_line(sample)))
+    told = from_line(redact(to_line(sample)))
     assert isinstance(told, Sample) and told.prompt == f"a {MARK}"
     assert (told.response, told.ground_truth, told.score) == ("hello", "4", 1.0)
-    assert blotted(f"prompt: {PEM}{body}\nseed: 7\nmodel:\n  path: x\n").endswith("seed: 7\nmodel:\n  path: x\n")
-    assert BODY[:9] not in blotted(f"{PEM}{body}\n-----END RSA PRIVATE KEY-----")
+    assert redact(f"prompt: {PEM}{body}\nseed: 7\nmodel:\n  path: x\n").endswith("seed: 7\nmodel:\n  path: x\n")
+    assert BODY[:9] not in redact(f"{PEM}{body}\n-----END RSA PRIVATE KEY-----")
 
 
 @pytest.mark.parametrize("name", ["perf/time_per_token", "my_secret", "acc/cookie", "authorization", "password"])
 @pytest.mark.parametrize("number", [8.123456789e-05, -1.25e-17, 123456789012.5, 12345678901234567890])
 def test_a_number_is_no_secret_whatever_its_name(name: str, number: float) -> None:
     line = json.dumps({name: number})
-    assert blotted(line) == line
+    assert redact(line) == line
 
 
 HEAVY = [
@@ -214,13 +214,13 @@ HEAVY = [
 @pytest.mark.parametrize("part", HEAVY)
 def test_a_text_of_any_kind_costs_little(part: str) -> None:
     text = (part * 2**18)[: 2**18 - 64] + f"@ = ? {PEM}"  # each pattern has to look for its end
-    blotted("once")
+    redact("once")
     assert min(_seconds(text) for _ in range(3)) < 0.2  # the least of three, as others use the machine
 
 
 def _seconds(text: str) -> float:
     began = time.process_time()
-    blotted(text)
+    redact(text)
     return time.process_time() - began
 
 
@@ -228,7 +228,7 @@ def test_an_event_is_the_same_event_afterwards() -> None:
     step = Step(
         step=3, metrics={"actor/pg_loss": 0.125, "val-core/gsm8k/reward/mean@1": 0.5, "perf/total_num_tokens": 7.0}
     )
-    assert from_line(blotted(to_line(step))) == step
+    assert from_line(redact(to_line(step))) == step
     sample = Sample(step=1, data_source="s", prompt=LEAKS[0], response="\n" + LEAKS[2], ground_truth="", score=1.0)
-    told = from_line(blotted(to_line(sample)))
+    told = from_line(redact(to_line(sample)))
     assert isinstance(told, Sample) and (told.prompt, told.response) == (MARK, "\n" + MARK)

@@ -17,7 +17,7 @@ from launcher.core.problems import Problems
 from launcher.core.settings import from_node
 from launcher.data.files import Files
 from launcher.data.refused import SHOWN, RefusedLog
-from launcher.spec.data import Refused, Row
+from launcher.spec.data import RefusedRow, Row
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def read(*train: str, **more: Any) -> list[tuple[str, str]]:
     found = Files(train_files=train, **more).read("train", "answers")
-    return [(row.where, row.reason if isinstance(row, Refused) else str(row.prompt)) for row in found]
+    return [(row.where, row.reason if isinstance(row, RefusedRow) else str(row.prompt)) for row in found]
 
 
 def test_files_are_read_in_the_order_given_and_patterns_sorted(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
@@ -57,7 +57,7 @@ def test_what_is_not_there_is_refused_and_not_passed_over() -> None:
 def test_a_row_that_is_no_row_is_refused_with_the_line_as_it_stands() -> None:
     Path("data/a.jsonl").write_bytes(b'{"prompt" :  "p", "respnse": 1}\r\n')
     (found,) = Files(train_files=("data/a.jsonl",)).read("train", "answers")
-    assert found == Refused(
+    assert found == RefusedRow(
         "data/a.jsonl:1",
         "response is missing; it has prompt, respnse; did you mean response?",
         '{"prompt" :  "p", "respnse": 1}\r',
@@ -155,16 +155,16 @@ def test_a_disk_that_takes_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(os, "write", full)
     with pytest.raises(OSError, match="no space"), RefusedLog(Path("refused.jsonl")) as log:
-        log.keep(Refused("x:1", "bad", "raw"))
+        log.keep(RefusedRow("x:1", "bad", "raw"))
     with pytest.raises(KeyError), RefusedLog(Path("refused.jsonl")) as log:  # the first error is the one to hear of
-        log.keep(Refused("x:1", "bad", "raw"))
+        log.keep(RefusedRow("x:1", "bad", "raw"))
         raise KeyError
 
 
 def test_an_earlier_reading_is_replaced_and_nothing_but_a_file_ever_is() -> None:
     Path("refused.jsonl").write_text("old\n")
     with RefusedLog(Path("refused.jsonl")) as log:
-        log.keep(Refused("x:1", "bad", "raw"))
+        log.keep(RefusedRow("x:1", "bad", "raw"))
     assert [json.loads(line)["where"] for line in Path("refused.jsonl").read_text().splitlines()] == ["x:1"]
     os.mkfifo("pipe")
     RefusedLog(Path("pipe"))
@@ -173,14 +173,14 @@ def test_an_earlier_reading_is_replaced_and_nothing_but_a_file_ever_is() -> None
 
 def test_without_a_path_rows_are_counted_only() -> None:
     with RefusedLog(None) as log:
-        assert list(log.sift([Refused("x:1", "bad", ""), "good"])) == ["good"]
+        assert list(log.sift([RefusedRow("x:1", "bad", ""), "good"])) == ["good"]
     assert (log.rows, log.good, log.refused) == (2, 1, 1)
     assert log.lines() == ["x:1: bad", "data.on_bad_row: 1 of 2 rows are bad; skip would do"]
 
 
 def test_only_the_first_few_are_shown_and_all_are_kept() -> None:
     with RefusedLog(Path("refused.jsonl")) as log:
-        list(log.sift(Refused(f"x:{number}", "bad", "") for number in range(1, 101)))
+        list(log.sift(RefusedRow(f"x:{number}", "bad", "") for number in range(1, 101)))
     assert log.first == [f"x:{number}: bad" for number in range(1, SHOWN + 1)]
     assert log.lines()[SHOWN:] == [
         f"... and {100 - SHOWN} more",

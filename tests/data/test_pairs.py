@@ -10,7 +10,7 @@ import pytest
 
 from launcher.data.files import Files
 from launcher.data.formats import to_row
-from launcher.spec.data import Message, Refused, Row
+from launcher.spec.data import Message, RefusedRow, Row
 
 SYSTEM = {"role": "system", "content": "be brief"}
 USER = {"role": "user", "content": "1+1?"}
@@ -106,4 +106,4 @@ def test_mixed_rows_in_a_file(tmp_path: Path) -> None:
     first, second, third = Files(train_files=(str(path),)).read("train", "mixed")
     assert isinstance(first, Row) and (first.response, first.rejected, first.ground_truth) == (None, None, "2")
     assert isinstance(second, Row) and (second.response, second.rejected) == ("2", "3")
-    assert isinstance(third, Refused) and third.where == f"{path}:3" and "are equal" in third.reason
+    assert isinstance(third, RefusedRow) and third.where == f"{path}:3" and "are equal" in third.reason

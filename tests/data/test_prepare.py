@@ -18,7 +18,7 @@ import pytest
 from launcher.core.problems import Problems
 from launcher.data.files import Files
 from launcher.data.prepare import every, prepare, prepared, read_from, store
-from launcher.spec.data import Progress, Row
+from launcher.spec.data import DataProgress, Row
 
 GSM8K = {"question": "1+1?", "answer": "1+1=2\n#### 2"}
 
@@ -34,7 +34,7 @@ def rows(path: Path, count: int = 3, **more: Any) -> Files:
     return Files(train_files=(str(path),), format="gsm8k", **more)
 
 
-def nothing(_: Progress) -> None:
+def nothing(_: DataProgress) -> None:
     pass
 
 
@@ -138,7 +138,7 @@ def test_rows_that_hold_nothing_of_the_kind_are_a_problem(tmp_path: Path) -> Non
 def test_it_tells_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter(range(1_000))
     monkeypatch.setattr(time, "monotonic", lambda: float(next(ticks)))
-    told = list[Progress]()
+    told = list[DataProgress]()
     files = rows(tmp_path / "a.jsonl", 300_000)
     prepare(files, "prompts", "sums", told.append)
     size = Path(files.train_files[0]).stat().st_size

@@ -16,26 +16,26 @@ from hypothesis import strategies as st
 
 from launcher.data import blocks
 from launcher.data.rows import Found, read_rows
-from launcher.spec.data import Refused
+from launcher.spec.data import RefusedRow
 
 GOOD = b'{"prompt": "a"}'
 
 
-def read(path: Path, content: bytes | None = None) -> list[Found | Refused]:
+def read(path: Path, content: bytes | None = None) -> list[Found | RefusedRow]:
     if content is not None:
         path.write_bytes(content)
     return list(read_rows(str(path)))
 
 
-def refusals(found: list[Found | Refused], folder: Path) -> list[tuple[str, str]]:
-    return [(item.where.removeprefix(f"{folder}/"), item.reason) for item in found if isinstance(item, Refused)]
+def refusals(found: list[Found | RefusedRow], folder: Path) -> list[tuple[str, str]]:
+    return [(item.where.removeprefix(f"{folder}/"), item.reason) for item in found if isinstance(item, RefusedRow)]
 
 
-def good(found: list[Found | Refused]) -> list[dict[str, Any]]:
+def good(found: list[Found | RefusedRow]) -> list[dict[str, Any]]:
     return [item.values for item in found if isinstance(item, Found)]
 
 
-def back(refused: Refused) -> bytes:
+def back(refused: RefusedRow) -> bytes:
     return refused.raw.encode("utf-8", "surrogateescape")
 
 
@@ -85,7 +85,7 @@ def test_a_bad_line_is_refused_whole_and_its_neighbours_are_read(tmp_path: Path,
     found = read(tmp_path / "x.jsonl", b"\n".join([GOOD, line, GOOD]) + b"\n")
     assert refusals(found, tmp_path) == [("x.jsonl:2", reason)]
     assert good(found) == [{"prompt": "a"}, {"prompt": "a"}]
-    assert isinstance(found[1], Refused)
+    assert isinstance(found[1], RefusedRow)
     assert back(found[1]) == line
 
 
@@ -112,7 +112,7 @@ def test_a_10_mb_line_is_refused_unparsed_and_kept_whole(tmp_path: Path) -> None
     line = b'{"prompt": "' + b"x" * 10_000_000 + b'"}'
     found = read(tmp_path / "x.jsonl", GOOD + b"\n" + line + b"\n" + GOOD)
     assert refusals(found, tmp_path) == [("x.jsonl:2", "the line has 10,000,014 bytes; at most 4,194,304 would do")]
-    assert isinstance(found[1], Refused)
+    assert isinstance(found[1], RefusedRow)
     assert back(found[1]) == line
     assert len(good(found)) == 2
 
@@ -126,7 +126,7 @@ def test_the_longest_line_is_read_and_one_byte_more_is_not(tmp_path: Path, more:
 def test_a_line_beyond_what_memory_should_hold_stays_in_its_file(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(blocks, "MAX_KEPT_BYTES", 5_000_000)
     found = read(tmp_path / "x.jsonl", b"x" * 6_000_000 + b"\n" + GOOD)
-    assert isinstance(found[0], Refused)
+    assert isinstance(found[0], RefusedRow)
     assert found[0].reason.endswith("(too long to set aside: it stays in the file only)")
     assert found[0].raw == ""
     assert good(found) == [{"prompt": "a"}]
@@ -145,7 +145,9 @@ def test_a_line_beyond_what_memory_should_hold_stays_in_its_file(tmp_path: Path,
 def test_a_file_without_rows(tmp_path: Path, monkeypatch: Any, name: str, content: bytes, reason: str) -> None:
     monkeypatch.chdir(tmp_path)
     found = read(Path(name), content)
-    assert [(item.where, item.reason[: len(reason)]) for item in found if isinstance(item, Refused)] == [(name, reason)]
+    assert [(item.where, item.reason[: len(reason)]) for item in found if isinstance(item, RefusedRow)] == [
+        (name, reason)
+    ]
     assert len(found) == 1
 
 
@@ -183,7 +185,7 @@ def test_a_gzip_file_cut_anywhere_gives_the_lines_before_the_cut(tmp_path: Path)
     for cut in range(2, len(whole), 7):
         found = read(tmp_path / "x.jsonl.gz", whole[:cut])
         *before, last = found
-        assert isinstance(last, Refused)
+        assert isinstance(last, RefusedRow)
         assert last.where.endswith(f"x.jsonl.gz:{len(found)}")
         assert last.reason.startswith("the file breaks off in this line: compressed file ended before")
         assert good(before) == [json.loads(line) for line in lines[: len(before)]]
@@ -219,7 +221,7 @@ def test_a_cut_parquet_file_gives_no_row_and_says_so(tmp_path: Path) -> None:
     whole = write_parquet(path, {"prompt": ["a", "b"]})
     for cut in range(1, len(whole)):
         (found,) = read(path, whole[:cut])
-        assert isinstance(found, Refused)
+        assert isinstance(found, RefusedRow)
         assert (found.where, found.raw) == (str(path), "")
         assert found.reason.startswith("the parquet file is cut short or damaged, no row from here on: ")
 
@@ -239,7 +241,7 @@ def test_a_parquet_file_damaged_in_the_middle_gives_the_rows_before(tmp_path: Pa
     start = pq.ParquetFile(path).metadata.row_group(2).column(0).data_page_offset
     found = read(path, whole[:start] + b"\xff" * 40 + whole[start + 40 :])
     assert good(found) == [{"prompt": f"text {n}"} for n in range(20)]
-    assert [item.where for item in found if isinstance(item, Refused)] == [f"{path}:21"]
+    assert [item.where for item in found if isinstance(item, RefusedRow)] == [f"{path}:21"]
 
 
 @pytest.mark.parametrize(
@@ -288,9 +290,9 @@ def test_any_bytes_in_is_out_plus_refused(tmp_path_factory: pytest.TempPathFacto
     lines = content.removesuffix(b"\n").split(b"\n") if content else []
     found = read(path, content)
     if not content:
-        assert [item.reason for item in found if isinstance(item, Refused)] == ["the file is empty"]
+        assert [item.reason for item in found if isinstance(item, RefusedRow)] == ["the file is empty"]
         return
     assert len(found) == len(lines)
     for number, (item, line) in enumerate(zip(found, lines, strict=True), start=1):
         assert item.where == f"{path}:{number}"
-        assert (back(item) if isinstance(item, Refused) else item.line) == line
+        assert (back(item) if isinstance(item, RefusedRow) else item.line) == line

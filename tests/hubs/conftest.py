@@ -6,7 +6,7 @@ import hashlib
 import importlib.util
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 from huggingface_hub import constants
 from modelscope_hub.config import set_default_config
 
+from launcher.core.state import RunState
 from launcher.hubs.fetch import fetch, listing
 from launcher.hubs.progress import Progress
 from launcher.hubs.repo import Patience
@@ -123,3 +124,20 @@ def holds() -> Callable[[Path, dict[str, bytes]], bool]:
         )
 
     return check
+
+
+class Shown:
+    """What a run shows while it prepares."""
+
+    def __init__(self) -> None:
+        self.shown: list[tuple[str, Sequence[str]]] = []
+
+    def write(self, state: RunState, events: Sequence[Any], lines: Sequence[str]) -> None:
+        self.shown.append((state.phase, lines))
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def view() -> Shown:
+    return Shown()

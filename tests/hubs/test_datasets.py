@@ -181,17 +181,17 @@ def test_a_dataset_that_nobody_has(place: Any) -> None:
     assert "o/none" in ran.stderr
 
 
-def test_a_run_reads_what_was_prepared(place: Any, tmp_path: Path) -> None:
+def test_a_run_reads_what_was_prepared(place: Any, tmp_path: Path, view: Any) -> None:
     run = resolve(
         ["algorithm=grpo", "model=tiny", "data=gsm8k", "reward=gsm8k", "sampler.n=2", "data.train_batch_size=2"]
     )
     assert isinstance(run.data, Hub)
-    phases = list[str]()
-    ready = prepared(run, lambda state, *_: phases.append(state.phase))
+    ready = prepared(run, [view])
+    phases = [phase for phase, _ in view.shown]
     assert type(ready.data) is Files
     assert ready.data.train_batch_size == 2
     assert [row.ground_truth for row in ready.data.read("train", "prompts") if isinstance(row, Row)] == list("1234")
-    assert ready.data.fingerprint() == prepared(run, lambda *_: None).data.fingerprint()
+    assert ready.data.fingerprint() == prepared(run, []).data.fingerprint()
     assert any(phase.startswith("fetching openai/gsm8k") for phase in phases)
     with pytest.raises(Problems, match="is not prepared"):
         next(iter(run.data.read("train", "prompts")))

@@ -14,7 +14,6 @@ import yaml
 
 from launcher.config.resolve import resolve
 from launcher.core.problems import Problems
-from launcher.core.state import RunState
 from launcher.launch.prepare import prepared
 from launcher.models.pretrained import Pretrained
 from launcher.rewards.combined import Auto, Weighted
@@ -29,20 +28,16 @@ def run_of(*words: str) -> RunSpec:
     return resolve(["algorithm=grpo", "data=reverse", "sampler.n=2", "model=hf", *words])
 
 
-def silent(state: RunState, events: list[Any], lines: list[str]) -> None: ...
-
-
 def here(run: RunSpec) -> str:
     assert isinstance(run.model, Pretrained)
     return run.model.path
 
 
-def test_both_models_become_folders(hub: Any, tmp_path: Path) -> None:
+def test_both_models_become_folders(hub: Any, tmp_path: Path, view: Any) -> None:
     hub.add("o/policy", {"config.json": json.dumps(CONFIG).encode(), "model.safetensors": WEIGHTS})
     hub.add("o/judge", {"config.json": json.dumps(CONFIG).encode(), "model.safetensors": WEIGHTS})
     run = run_of("model.path=o/policy", "reward=model", "reward.path=o/judge", "reward.source=modelscope")
-    shown: list[tuple[str, list[str]]] = []
-    found = prepared(run, lambda state, events, lines: shown.append((state.phase, lines)))
+    found, shown = prepared(run, [view]), view.shown
     assert here(found) == str(tmp_path / "store/o/policy")
     assert isinstance(found.reward, RewardModel) and found.reward.path == str(tmp_path / "store/o/judge")
     assert any(phase.startswith("downloading o/judge") for phase, _ in shown)
@@ -50,7 +45,7 @@ def test_both_models_become_folders(hub: Any, tmp_path: Path) -> None:
         "/api/v1/models/o/judge/repo/files"
     }
     asked = len(hub.asked)
-    assert prepared(run, silent) == found
+    assert prepared(run, []) == found
     assert len(hub.asked) == asked  # what is here is not asked for again
 
 
@@ -60,23 +55,23 @@ def test_a_reward_model_deep_in_a_sum_becomes_a_folder(hub: Any, tmp_path: Path)
     run = resolve(["algorithm=grpo", "data=reverse", "sampler.n=2", "model=tiny"])
     judge = RewardModel(path="o/judge")
     deep = Auto(parts={"sum": Weighted(parts={"judge": judge, "given": run.reward})})
-    found = prepared(replace(run, reward=deep), silent).reward
+    found = prepared(replace(run, reward=deep), []).reward
     here = replace(judge, path=str(tmp_path / "store/o/judge"))
     assert found == Auto(parts={"sum": Weighted(parts={"judge": here, "given": run.reward})})
 
 
 def test_what_is_no_hubs_stays(tmp_path: Path) -> None:
     run = resolve(["algorithm=grpo", "data=reverse", "sampler.n=2", "model=tiny"])
-    assert prepared(run, silent) == run
+    assert prepared(run, []) == run
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes(WEIGHTS)
     local = run_of(f"model.path={tmp_path}")
-    assert prepared(local, silent) == local
+    assert prepared(local, []) == local
 
 
 def test_code_of_a_models_own_is_left_to_transformers(hub: Any) -> None:
     run = run_of("model.path=o/code", "model.trust_remote_code=true")
-    assert prepared(run, silent) == run and hub.asked == []
+    assert prepared(run, []) == run and hub.asked == []
 
 
 def test_a_plan_asks_nobody(hub: Any, commands: Any, tmp_path: Path) -> None:
@@ -97,7 +92,7 @@ def test_positions_are_known_before_it_is_here() -> None:
 def test_offline_says_what_is_missing(hub: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(Problems) as caught:
-        prepared(run_of("model.path=o/policy"), silent)
+        prepared(run_of("model.path=o/policy"), [])
     assert caught.value.lines == [
         "o/policy: is not here, and HF_HUB_OFFLINE forbids to fetch it; unsetting it once would do"
     ]
@@ -116,7 +111,7 @@ ORDERS = [
 @pytest.mark.parametrize(("words", "first"), ORDERS, ids=[" ".join(row[0]) for row in ORDERS])
 def test_hubs_are_asked_in_the_order_given(words: list[str], first: str, hub: Any) -> None:
     hub.add("o/policy", {"config.json": b"{}", "model.safetensors": WEIGHTS})
-    prepared(run_of("model.path=o/policy", *words), silent)
+    prepared(run_of("model.path=o/policy", *words), [])
     assert hub.asked[0].path.startswith(first)
 
 

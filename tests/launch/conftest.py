@@ -145,7 +145,7 @@ def supervised(run: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(supervise, "pause_s", at_once)
         limited = replace(run, trainer=replace(run.trainer, max_restarts=most))
         with Lock(folder) as lock:
-            return Ran(Supervisor(limited, folder, lock, lambda *_: None).work(0, []), folder, pauses)
+            return Ran(Supervisor(limited, folder, lock, []).work(0, []), folder, pauses)
 
     yield go
     assert SCRIPT == [], "every attempt was made"

@@ -45,7 +45,7 @@ def test_it_ends_with_two_and_a_line(algorithm: str, rlrun: Any, small: list[str
     if algorithm == "grpo":
         words.pop()
     ran = rlrun("train", *words, "--config-dir", "conf", f"trainer.experiment_name={algorithm}")
-    line = "step 5: no group of answers could be scored, 3 steps in a row; a reward that gives numbers would do"
+    line = "step 5: no group of answers could be scored, 3 steps in a row; use a reward that gives numbers"
     assert (ran.returncode, ran.stderr.splitlines()[0]) == (2, f"✗ {line}")
     assert re.search(r"^✗ reverse:train:\d+: gave nan; a finite number would do; 32 of 32 answers", ran.stderr, re.M)
     run: Path = rlrun.run(algorithm)

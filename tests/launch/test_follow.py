@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from launcher.core.events import Event, Stalled, Step, Usage, WentOn, events_of, to_line
+from launcher.core.events import Event, Stalled, Usage, WentOn, events_of
 from launcher.engines.torch import Torch
 from launcher.launch.follow import Follower, follow
 from launcher.monitor import stall
 from launcher.monitor.stall import Watch
-from launcher.runs.folder import Folder, rewind
+from launcher.runs.folder import Folder
 from launcher.runs.stop_requests import Asked
 from launcher.spec.cluster import Stack
 
@@ -63,7 +63,7 @@ def test_what_a_process_uses_is_no_sign_that_it_goes_on(tmp_path: Path, monkeypa
     """One that spins for ever in a deadlock is told of again and again, and is named all the same."""
     monkeypatch.setattr(stall, "UNKNOWN_S", 0.2)
     folder, job = Folder(tmp_path), Silent(0.8)
-    with closing(Follower(folder, lambda *_: None)) as follower:
+    with closing(Follower(folder, [], 1)) as follower:
         assert follow(job, Torch(), follower, Watch(2.0, 0.0, [], time.monotonic()), Asked(job, folder)) == 0
         state = follower.state
     told = list(events_of(folder.events))
@@ -71,11 +71,3 @@ def test_what_a_process_uses_is_no_sign_that_it_goes_on(tmp_path: Path, monkeypa
     assert not [event for event in told if isinstance(event, WentOn)]
     assert state.stalled and state.usage[0].cpu_percent == 100.0
     assert (tmp_path / "console.log").read_text().count("\n") == 1, "and what is used is no line for a person"
-
-
-def test_it_stays_where_training_goes_back(tmp_path: Path) -> None:
-    folder = Folder(tmp_path)
-    (tmp_path / "logs" / "attempt_1").mkdir(parents=True)
-    told = [to_line(event) for event in (Step(step=1, metrics={}), usage(0), Step(step=2, metrics={}), usage(1))]
-    rewind(folder, told, Path("step_000001"))
-    assert [type(event) for event in events_of(folder.events)] == [Step, Usage, Usage]

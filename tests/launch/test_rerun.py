@@ -30,7 +30,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: list[str]) -> Fo
     (tmp_path / "rows.jsonl").write_text(ROWS)
     words = [word for word in small if not word.startswith("data")]
     made = resolve(["algorithm=sft", *words, "data=files", "data.train_files=rows.jsonl", "data.train_batch_size=8"])
-    made = replace(made, data=made.data.rooted())
+    made = replace(made, data=made.data.with_absolute_paths())
     folder = Folder(tmp_path / "runs/rlrun/first")
     folder.path.mkdir(parents=True)
     folder.spec.write_text(to_yaml(made))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from launcher.core.events import Crashed, Restarted, events_of
+from launcher.core.events import Crashed, LogReader, Restarted, Step, events_of
 from launcher.launch.supervise import may_restart, pause_s
 from launcher.monitor.failure import CODE, KILLED, MEMORY, NODE, Cause
 from launcher.runs import attempts
@@ -28,24 +28,25 @@ def test_a_killed_process_is_started_again_and_nothing_is_told_twice(supervised:
     assert first.ended and (first.ended.cause, first.ended.rank, first.ended.step) == ("killed", 0, 3)
     assert first.ended.why == again.why and "killed by SIGKILL" in again.why and "attempt_1/rank-0.log" in again.why
     assert last.ended and (last.ended.cause, last.ended.why, last.ended.step) == ("finished", "", 6)
-    assert (ran.folder.path / "logs" / "attempt_1" / "undone.jsonl").read_text().count('"step":3') == 1
-    before = (ran.folder.path / "logs" / "attempt_2" / "events_before").read_text()
-    assert before == "3", "what the launcher told itself is not counted, and a name's odd letters end no line"
+    logged = list(LogReader(ran.folder.events).new())
+    assert [each.seq for each in logged] == list(range(10)), "and a name's odd letters end no line"
+    assert [each.attempt for each in logged] == [1] * 4 + [2] * 6
+    assert [each.event.step for each in logged if isinstance(each.event, Step)] == [1, 2, 3, 3, 4, 5, 6]
+    assert (ran.folder.path / "logs" / "attempt_2" / "first_seq").read_text() == "5"
     console = ran.folder.console.read_text().splitlines()
-    assert [line.split(" - ")[0] for line in console if line.startswith("step:")] == [f"step:{n}" for n in range(1, 7)]
-    assert f"restart 1: {again.why}; attempt 2 goes on from step 2" in console
+    assert f"restart 1: {again.why}; attempt 2 went back to step 2" in console
 
 
 def test_without_a_checkpoint_it_begins_again(supervised: Callable[..., Any]) -> None:
     ran = supervised([KILL, DONE])
     assert ran.outcome.exit_code == 0 and ran.steps == [1, 2, 3, 4, 5, 6]
     assert [type(event).__name__ for event in events_of(ran.folder.events)][:2] == ["Restarted", "Started"]
-    assert "attempt 2 goes on from the beginning" in ran.folder.console.read_text()
+    assert "attempt 2 went back to the beginning" in ran.folder.console.read_text()
 
 
 def test_what_rank_0_says_while_its_cluster_dies_is_not_why(supervised: Callable[..., Any]) -> None:
     """The others are gone with their nodes; that they do not answer is all that it knows."""
-    crash = Crashed(lines=("RuntimeError: Read error: Connection reset by peer",), mendable=False)
+    crash = Crashed(lines=("RuntimeError: Read error: Connection reset by peer",), cause="error")
     ran = supervised([{"steps": 2, "code": -9, "lost": "the cluster does not answer", "crash": crash}, DONE])
     assert ran.outcome.exit_code == 0 and ran.causes == ["node", "finished"]
 
@@ -78,21 +79,21 @@ def test_zero_restarts_end_it_at_the_first_fault(supervised: Callable[..., Any])
     ("crash", "exit_code", "cause", "why"),
     [
         (
-            Crashed(lines=("a: b; c would do", "d: e"), mendable=True),
+            Crashed(lines=("a: b; c would do", "d: e"), cause="configuration"),
             2,
-            "mend",
+            "configuration",
             "rank 0: a: b; c would do; d: e; its log",
         ),
-        (Crashed(lines=("ValueError: x",), mendable=False), 1, "code", "rank 0: ValueError: x; its log"),
+        (Crashed(lines=("ValueError: x",), cause="error"), 1, "code", "rank 0: ValueError: x; its log"),
         (
-            Crashed(lines=("step 9: loss is not finite, 5 steps in a row",), mendable=True),
+            Crashed(lines=("step 9: loss is not finite, 5 steps in a row",), cause="numbers"),
             2,
             "numbers",
             "rank 0: step 9",
         ),
-        (Crashed(lines=("OSError: No space left on device",), mendable=False), 1, "disk", "room on the disk would do"),
+        (Crashed(lines=("OSError: No space left on device",), cause="error"), 1, "disk", "free space on the disk"),
     ],
-    ids=["mend", "code", "numbers", "disk"],
+    ids=["configuration", "code", "numbers", "disk"],
 )
 def test_what_would_come_again_is_not_retried(
     supervised: Callable[..., Any], crash: Crashed, exit_code: int, cause: str, why: str
@@ -103,10 +104,10 @@ def test_what_would_come_again_is_not_retried(
 
 
 def test_memory_is_tried_once_more(supervised: Callable[..., Any]) -> None:
-    out = Crashed(lines=("OutOfMemoryError: CUDA out of memory.",), mendable=False)
+    out = Crashed(lines=("OutOfMemoryError: CUDA out of memory.",), cause="error")
     ran = supervised([KILL, {"code": 1, "crash": out}, {"code": 1, "crash": out}])
     assert ran.outcome.exit_code == 1 and ran.causes == ["killed", "gpu memory", "gpu memory"]
-    assert ran.outcome.state.why.endswith("; a smaller trainer.micro_batch_size_per_gpu would do")
+    assert ran.outcome.state.why.endswith("; use a smaller trainer.micro_batch_size_per_gpu")
 
 
 ROW: list[tuple[Cause, list[Cause], int, bool]] = [
@@ -132,6 +133,6 @@ def test_pauses_grow_to_a_minute() -> None:
 
 def test_a_fault_that_is_not_retried_says_nothing_of_restarts(supervised: Callable[..., Any]) -> None:
     """There may have been a checkpoint since."""
-    bug = Crashed(lines=("ValueError: x",), mendable=False)
+    bug = Crashed(lines=("ValueError: x",), cause="error")
     ran = supervised([KILL, {"steps": 2, "saves": (1,), "code": 1, "crash": bug}])
     assert ran.outcome.exit_code == 1 and "restarted" not in ran.outcome.state.why

@@ -124,8 +124,8 @@ def test_plan_says_each_point(rlrun: Any, small: list[str]) -> None:
     node = json.loads((ran := rlrun(*words, "--json")).stdout)
     assert (ran.returncode, node["ok"]) == (1, False)
     assert [point["ok"] for point in node["points"]] == [True, True, True, False]
-    (verdict,) = node["points"][3]["verdicts"]
-    assert (verdict["level"], verdict["what"]) == ("FAIL", "data.train_batch_size")
+    (result,) = node["points"][3]["results"]
+    assert (result["level"], result["subject"]) == ("FAIL", "data.train_batch_size")
     assert rlrun(*words[:-1]).stdout.splitlines()[-1] == "2 points, 0 would fail"
     assert not (rlrun.folder / "runs").exists()
 

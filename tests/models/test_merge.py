@@ -209,10 +209,10 @@ def test_a_run_stands_for_its_newest_checkpoint_that_verifies(model: Make, tmp_p
 VICTIM = """
 import os, signal, sys
 from pathlib import Path
-from launcher.models import tensors
-from launcher.checkpoints import write
-from launcher.models.merge import merge
-from launcher.models.merge_plan import Asked
+from launcher.tools.merge import tensors
+from launcher.core.checkpoints import write
+from launcher.tools.merge.merge import merge
+from launcher.tools.merge.plan import Asked
 
 left, write = [int(sys.argv[4])], tensors.Writer._write
 def maybe_die(self, data):

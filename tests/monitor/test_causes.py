@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.core.events import MARK, Crashed, Step, to_line
+from launcher.core.events import MARK, CrashCause, Crashed, Step, to_line
 from launcher.engines.torch import Torch
 from launcher.monitor import failure
-from launcher.monitor.failure import Cause, Left, judge, left_by
+from launcher.monitor.failure import Cause, Left, diagnose, left_by
 from launcher.spec.cluster import Failure, first_failure
 
 GLOO = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.2]:9"
@@ -22,12 +22,13 @@ TIMEOUT = (
     "[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4, OpType=BROADCAST) ran for 1800011 ms"
 )
 CUDA = "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB"
-BAD = "step 9: loss is not finite, 5 steps in a row; a smaller optim.lr would do"
-UNSCORED = "step 5: no group of answers could be scored, 3 steps in a row; a reward that gives numbers would do"
+INVALID: CrashCause = "configuration"
+BAD = "step 9: loss is not finite, 5 steps in a row; use a smaller optim.lr"
+UNSCORED = "step 5: no group of answers could be scored, 3 steps in a row; use a reward that gives numbers"
 
 
-def crash(*lines: str, mendable: bool = False) -> Crashed:
-    return Crashed(at=1.0, lines=lines, mendable=mendable)
+def crash(*lines: str, cause: CrashCause = "error") -> Crashed:
+    return Crashed(at=1.0, lines=lines, cause=cause)
 
 
 ALONE: list[tuple[str, int, Crashed | None, tuple[str, ...], int, Cause]] = [
@@ -55,14 +56,16 @@ ALONE: list[tuple[str, int, Crashed | None, tuple[str, ...], int, Cause]] = [
     ("NCCL", 1, crash("DistBackendError: NCCL error in: x.cpp:3763"), (), 0, failure.CONNECTION),
     ("nobody met", 1, crash("DistStoreError: Timed out after 601 seconds waiting for clients"), (), 0,
      failure.CONNECTION),
-    ("bad steps", 2, crash(BAD, mendable=True), (), 0, failure.NUMBERS),
-    ("no scores", 2, crash(UNSCORED, "reverse:train:3: gave nan", mendable=True), (), 0, failure.NUMBERS),
-    ("something to mend", 2, crash("model.path: no such folder; another would do", mendable=True), (), 0, failure.MEND),
-    ("mendable, whatever it says", 2, crash("disk: No space left on device", mendable=True), (), 0, failure.MEND),
+    ("bad steps", 2, crash(BAD, cause="numbers"), (), 0, failure.NUMBERS),
+    ("no scores", 2, crash(UNSCORED, "reverse:train:3: gave nan", cause="numbers"), (), 0, failure.NUMBERS),
+    ("invalid configuration", 2, crash("model.path: no such folder; another would do", cause=INVALID), (), 0,
+     failure.CONFIGURATION),
+    ("configuration, whatever it says", 2, crash("disk: No space left on device", cause=INVALID), (), 0,
+     failure.CONFIGURATION),
     ("somebody's code", 1, crash("ValueError: x"), (), 0, failure.CODE),
     ("code, whatever was said before", 1, crash("KeyError: 'x'"), (*NCCL, CUDA), 0, failure.CODE),
     ("an end without a word", 3, None, (), 0, failure.CODE),
-    ("another program refuses its words", 2, None, ("usage: main_ppo",), 0, failure.MEND),
+    ("another program refuses its words", 2, None, ("usage: main_ppo",), 0, failure.CONFIGURATION),
 ]  # fmt: skip
 
 
@@ -72,7 +75,7 @@ ALONE: list[tuple[str, int, Crashed | None, tuple[str, ...], int, Cause]] = [
 def test_the_cause_of_one_process(
     code: int, told: Crashed | None, last: tuple[str, ...], kills: int, cause: Cause
 ) -> None:
-    verdict = judge(Left(0, code, told, last), [], "", kills)
+    verdict = diagnose(Left(0, code, told, last), [], "", kills)
     assert verdict.cause is cause
     assert verdict.rank == 0 and verdict.why.startswith("rank 0: ") and not verdict.why.endswith(": ")
 
@@ -83,7 +86,7 @@ def test_what_is_retried() -> None:
     assert {cause.name: cause.most for cause in every} == {
         "node": None, "killed": None, "connection": None, "gpu": None,  # may pass
         "memory": 1, "gpu memory": 1,  # the same step will mostly fail again
-        "disk": 0, "numbers": 0, "mend": 0, "code": 0,  # need a person
+        "disk": 0, "numbers": 0, "configuration": 0, "code": 0,  # need a person
     }  # fmt: skip
 
 
@@ -92,7 +95,7 @@ SEVERAL: list[tuple[str, Left, list[Left], Cause, int]] = [
     ("its neighbour ran out of memory", LOST, [Left(1, None, crash(CUDA))], failure.GPU_MEMORY, 1),
     ("its neighbour's code failed", LOST, [Left(1, None, None, (GLOO,)), Left(2, None, crash("ValueError: x"))],
      failure.CODE, 2),
-    ("its neighbour has something to mend", LOST, [Left(1, None, crash("a: b", mendable=True))], failure.MEND, 1),
+    ("its neighbour has", LOST, [Left(1, None, crash("a: b", cause=INVALID))], failure.CONFIGURATION, 1),
     ("its neighbour aborted", LOST, [Left(1, None, None, ("std::bad_alloc",))], failure.MEMORY, 1),
     ("all lost a connection", LOST, [Left(1, None, crash(GLOO))], failure.CONNECTION, 0),
     ("its neighbour only talked", LOST, [Left(1, None, None, ("INFO: hello",))], failure.CONNECTION, 0),
@@ -105,17 +108,17 @@ SEVERAL: list[tuple[str, Left, list[Left], Cause, int]] = [
     ("failed", "others", "cause", "rank"), [row[1:] for row in SEVERAL], ids=[r[0] for r in SEVERAL]
 )
 def test_who_lost_a_connection_is_not_the_culprit(failed: Left, others: list[Left], cause: Cause, rank: int) -> None:
-    verdict = judge(failed, others, "", 0)
+    verdict = diagnose(failed, others, "", 0)
     assert (verdict.cause, verdict.rank) == (cause, rank)
     culprit = next(left for left in (failed, *others) if left.rank == rank)
     assert verdict.crash is culprit.crash
 
 
 def test_a_lost_node_goes_before_what_its_processes_left() -> None:
-    verdict = judge(LOST, [], "node 10.0.0.2 is gone", 0)
+    verdict = diagnose(LOST, [], "node 10.0.0.2 is gone", 0)
     assert (verdict.cause, verdict.rank, verdict.why) == (failure.NODE, None, "node 10.0.0.2 is gone")
-    assert judge(None, [], "", 0).cause is failure.NODE
-    assert judge(None, [], "ray.exceptions.OutOfMemoryError: Task was killed", 0).cause is failure.MEMORY
+    assert diagnose(None, [], "", 0).cause is failure.NODE
+    assert diagnose(None, [], "ray.exceptions.OutOfMemoryError: Task was killed", 0).cause is failure.MEMORY
 
 
 @pytest.mark.parametrize(
@@ -130,7 +133,7 @@ def test_a_lost_node_goes_before_what_its_processes_left() -> None:
     ],
 )  # fmt: skip
 def test_what_is_said_of_it(code: int, last: tuple[str, ...], kills: int, said: str) -> None:
-    assert judge(Left(0, code, None, last), [], "", kills).why == said
+    assert diagnose(Left(0, code, None, last), [], "", kills).why == said
 
 
 # ---- what a process left

@@ -132,10 +132,10 @@ LINES: list[tuple[Event, list[str]]] = [
     (Step(at=1.0, step=10, metrics={}), ["step:10", "Training Progress:  50%|█████     | 10/20 [00:01<?, ?s/it]"]),
     (Saved(step=10, path="checkpoints/step_000010"), ["saved checkpoints/step_000010"]),
     (Alert(step=10, text="checkpoint not written"), ["alert at step 10: checkpoint not written"]),
-    (Crashed(lines=("a", "b"), mendable=True), []),  # the end says why
+    (Crashed(lines=("a", "b"), cause="configuration"), []),  # the end says why
     (Restarted(step=4, attempt=3, cause="killed", why="rank 0: killed"),
-     ["restart 1: rank 0: killed; attempt 3 goes on from step 4"]),
-    (Restarted(step=0, attempt=2, cause="killed", why="w"), ["restart 1: w; attempt 2 goes on from the beginning"]),
+     ["restart 1: rank 0: killed; attempt 3 went back to step 4"]),
+    (Restarted(step=0, attempt=2, cause="killed", why="w"), ["restart 1: w; attempt 2 went back to the beginning"]),
     (Stalled(step=4, rank=1, why="w", stack=STACK), ["stands still after step 4: w", *STACK.splitlines()[:5]]),
     (Stalled(step=4, rank=None, why="w", stack=""), ["stands still after step 4: w"]),
     (WentOn(step=4, after_s=34.4), ["goes on after 34 s"]),

@@ -43,7 +43,7 @@ def refused(*words: str) -> list[str]:
 
 
 def said(run: RunSpec) -> list[str]:
-    return [verdict.line for verdict in page(run).verdicts if verdict.level == "FAIL"]
+    return [result.line for result in page(run).results if result.level == "FAIL"]
 
 
 @pytest.mark.parametrize(

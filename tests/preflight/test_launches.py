@@ -92,7 +92,7 @@ def disks() -> None:
 def test_what_fails_is_named_and_can_be_mended(case: Any, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if case.site.get("disks"):
         request.getfixturevalue("disks")
-    found = launches.judge(case, tmp_path / "here", asked(case.site, case.mended_site))
+    found = launches.judge(case, tmp_path / "here", asked(case.site, case.fixed_site))
     assert found.passed, found
 
 
@@ -112,13 +112,15 @@ def test_there_are_enough_cases_and_each_has_a_name_of_its_own() -> None:
 # ---- the judge
 
 
-def said(level: str = "FAIL", what: str = "optim.lr", says: str = "got 'fast'", mend: str = "a number would do") -> Any:
-    return {"level": level, "what": what, "says": says, "mend": mend}
+def said(
+    level: str = "FAIL", subject: str = "optim.lr", message: str = "got 'fast'", fix: str = "a number would do"
+) -> Any:
+    return {"level": level, "subject": subject, "message": message, "fix": fix}
 
 
 NAMED = said()
 FINE = launches.Answer((said("OK", "batch", "all is well", ""),), 0)
-ASKED = launches.Case("a case", "R1", "optim.lr=fast", r"^optim\.lr$", "fast", "a number", mended="optim.lr=1e-4")
+ASKED = launches.Case("a case", "R1", "optim.lr=fast", r"^optim\.lr$", "fast", "a number", fixed="optim.lr=1e-4")
 
 
 @pytest.mark.parametrize(
@@ -126,10 +128,10 @@ ASKED = launches.Case("a case", "R1", "optim.lr=fast", r"^optim\.lr$", "fast", "
     [
         (NAMED, FINE, (True, True, True)),
         (said("WARN"), FINE, (False, False, True)),  # a failure must FAIL
-        (said(what="optim"), FINE, (False, False, True)),  # another setting is named
-        (said(says="is wrong", mend=""), FINE, (False, False, True)),  # that it fails is not why
-        (said(mend="another would do"), FINE, (True, False, True)),  # the word is not shown
-        (NAMED, launches.Answer((said(what="disk"),), 1), (True, True, False)),  # mended, and something else fails
+        (said(subject="optim"), FINE, (False, False, True)),  # another setting is named
+        (said(message="is wrong", fix=""), FINE, (False, False, True)),  # that it fails is not why
+        (said(fix="another would do"), FINE, (True, False, True)),  # the word is not shown
+        (NAMED, launches.Answer((said(subject="disk"),), 1), (True, True, False)),  # mended, and something else fails
         (NAMED, launches.Answer((), 1, "Traceback"), (True, True, False)),  # mended, and it breaks
     ],
 )
@@ -144,7 +146,7 @@ def test_a_case_is_judged_by_what_is_said_of_it(
         return next(answers)
 
     found = launches.judge(ASKED, tmp_path / "here", plan)
-    assert (found.named, found.mending, found.fine_after) == marks
+    assert (found.named, found.fix_shown, found.fine_after) == marks
     assert found.passed == all(marks) and bool(found.saw) != found.passed
     assert words == [["optim.lr=fast"], ["optim.lr=1e-4"]]
 
@@ -166,16 +168,16 @@ def test_a_warning_that_stays_is_not_mended(level: Any, tmp_path: Path) -> None:
     ],
 )
 def test_words_take_the_place_of_words(words: list[str], instead: list[str], made: list[str]) -> None:
-    assert launches.mended(words, instead) == made
+    assert launches.with_arguments(words, instead) == made
 
 
 @pytest.mark.parametrize(
     ("stdout", "code", "trouble"),
     [
-        (json.dumps({"ok": False, "verdicts": [NAMED]}), 1, False),
-        (json.dumps({"ok": True, "verdicts": [NAMED]}), 0, True),  # a FAIL, and all is said to be well
-        (json.dumps({"ok": False, "verdicts": [NAMED]}), 0, True),  # the exit code says otherwise
-        (json.dumps({"ok": True, "verdicts": [{"level": "OK"}]}), 0, True),
+        (json.dumps({"ok": False, "results": [NAMED]}), 1, False),
+        (json.dumps({"ok": True, "results": [NAMED]}), 0, True),  # a FAIL, and all is said to be well
+        (json.dumps({"ok": False, "results": [NAMED]}), 0, True),  # the exit code says otherwise
+        (json.dumps({"ok": True, "results": [{"level": "OK"}]}), 0, True),
         ("Traceback", 1, True),
         ("", 2, True),
     ],

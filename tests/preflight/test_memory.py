@@ -1,4 +1,4 @@
-"""Verdicts and advice on memory: the limit decides, and every advice is a valid run that was estimated."""
+"""Results and advice on memory: the limit decides, and every advice is a valid run that was estimated."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def peak(run: RunSpec) -> int:
 )
 def test_the_limit_decides_the_level(share: float, level: str) -> None:
     run = run_of("algorithm=sft", *SMALL)
-    (verdict,) = memory.verdicts(run, int(share * peak(run)))
-    assert verdict.level == level
-    assert bool(verdict.mend) == (level != "OK")
+    (result,) = memory.check(run, int(share * peak(run)))
+    assert result.level == level
+    assert bool(result.fix) == (level != "OK")
 
 
 @pytest.mark.parametrize(
@@ -78,10 +78,10 @@ def test_a_7b_run_that_is_too_large_is_told_words_that_mend_it() -> None:
     words = ("algorithm=grpo", *BIG, "sampler.n=5", "engine.strategy=fsdp2")
     run = run_of(*words)
     limit = memory.limit(run.hardware)
-    (verdict,) = memory.verdicts(run, limit)
-    assert verdict.level == "FAIL"
-    told = verdict.mend.partition(" would do")[0].split()
-    (again,) = memory.verdicts(run_of(*words, *(word for word in told if word not in words)), limit)
+    (result,) = memory.check(run, limit)
+    assert result.level == "FAIL"
+    told = result.fix.partition(" would do")[0].split()
+    (again,) = memory.check(run_of(*words, *(word for word in told if word not in words)), limit)
     assert again.level == "OK"
 
 
@@ -128,14 +128,14 @@ def test_processes_on_one_machine_share_its_memory() -> None:
 
 
 def test_a_model_that_is_not_known_yet_is_a_warning() -> None:
-    (verdict,) = memory.verdicts(run_of("algorithm=sft", "model=hf", "model.path=some/where", "data=reverse"), GIB)
-    assert verdict.level == "WARN"
+    (result,) = memory.check(run_of("algorithm=sft", "model=hf", "model.path=some/where", "data=reverse"), GIB)
+    assert result.level == "WARN"
 
 
 LOOK = """
 import sys, time
-from launcher.launch import memory
-from launcher.launch.resolve import resolve
+from launcher.preflight import memory
+from launcher.config.resolve import resolve
 run = resolve(sys.argv[1:])
 began = time.process_time()
 memory.to_node(run, memory.limit(run.hardware))

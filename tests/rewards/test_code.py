@@ -17,7 +17,7 @@ import pytest
 from launcher.rewards.code import Code, code_of, equal_output
 from launcher.rewards.code import tests_of as read_tests  # another name: pytest collects what begins so
 from launcher.rewards.worker import sandbox
-from launcher.spec.reward import Answer, judged
+from launcher.spec.reward import Answer, score_safely
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux" or bool(sandbox.missing()), reason="needs Landlock and seccomp")
 
@@ -34,7 +34,7 @@ REWARD = Code(timeout_s=2.0, workers=2)
 
 
 def score(code: str, truth: str, reward: Code = REWARD) -> float:
-    found = judged(reward, [Answer(code, truth)])
+    found = score_safely(reward, [Answer(code, truth)])
     assert list(found.faults) == [""]  # what the code does is its own fault, and no reason to leave its group out
     return found.total[0]
 
@@ -207,7 +207,7 @@ def test_parts_of_the_tests() -> None:
 
 def test_many_answers_keep_their_order() -> None:
     codes = [f"print({n % 3} + sum(map(int, input().split())))" for n in range(12)]
-    found = judged(Code(workers=4), [Answer(code, PROGRAM) for code in codes])
+    found = score_safely(Code(workers=4), [Answer(code, PROGRAM) for code in codes])
     assert list(found.total) == [float(n % 3 == 0) for n in range(12)]
 
 
@@ -231,9 +231,9 @@ def test_many_answers_keep_their_order() -> None:
     ],
 )  # fmt: skip
 def test_a_truth_without_tests_is_named(truth: str | None, reason: str | None) -> None:
-    found = REWARD.unfit(Answer("", truth))
+    found = REWARD.unscorable_reason(Answer("", truth))
     assert found == reason or (reason is None and "is neither JSON nor Python" in found)
-    assert bool(judged(REWARD, [Answer("x", truth)]).faults[0]) == bool(found)
+    assert bool(score_safely(REWARD, [Answer("x", truth)]).faults[0]) == bool(found)
 
 
 def test_texts_of_json_as_arguments() -> None:
@@ -272,9 +272,9 @@ def test_the_last_block_is_the_code(response: str, code: Any) -> None:
 
 def test_a_rows_own_solution_is_gold() -> None:
     answer = Answer("", PROGRAM, extra_info={"solution": SUM})
-    gold = REWARD.gold(answer)
+    gold = REWARD.reference_response(answer)
     assert gold is not None and score(gold, PROGRAM) == 1.0
-    assert REWARD.gold(Answer("", PROGRAM)) is None
+    assert REWARD.reference_response(Answer("", PROGRAM)) is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")

@@ -17,7 +17,7 @@ from launcher.rewards.format import Format
 from launcher.rewards.gsm8k import GSM8K
 from launcher.rewards.length import Length
 from launcher.rewards.model import RewardModel
-from launcher.spec.reward import Answer, Reward, judged
+from launcher.spec.reward import Answer, Reward, score_safely
 
 WORDS = ["algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=2"]
 
@@ -35,7 +35,7 @@ class Opinion(Reward):
 def test_a_weighted_sum_and_its_parts_by_hand() -> None:
     reward = Weighted(parts={"right": Exact(), "opinion": Opinion(), "short": Length(high=1, margin=1)},
                       weights={"right": 2.0, "opinion": -0.5, "short": 0.0})  # fmt: skip
-    found = judged(reward, [Answer("4", "4"), Answer("6", "4"), Answer("44", "4")])
+    found = score_safely(reward, [Answer("4", "4"), Answer("6", "4"), Answer("44", "4")])
     assert list(found.total) == [2.0 - 2.0, -3.0, -22.0]
     assert found.parts == {
         "right": [1.0, 0.0, 0.0], "opinion": [4.0, 6.0, 44.0], "short": [1.0, 1.0, 0.0],
@@ -45,7 +45,7 @@ def test_a_weighted_sum_and_its_parts_by_hand() -> None:
 
 def test_an_answer_that_one_part_cannot_score_has_no_score() -> None:
     reward = Weighted(parts={"right": Exact(), "opinion": Opinion()})
-    found = judged(reward, [Answer("4", "4"), Answer("x", "x")])
+    found = score_safely(reward, [Answer("4", "4"), Answer("x", "x")])
     assert found.total[0] == 5.0 and math.isnan(found.total[1])
     assert found.faults[1].startswith("opinion: ValueError: could not convert") and found.faults[0] == ""
     assert found.parts["right"] == [1.0, 1.0]  # of the part itself all is known
@@ -54,17 +54,17 @@ def test_an_answer_that_one_part_cannot_score_has_no_score() -> None:
 
 def test_a_part_that_counts_for_nothing_costs_nothing() -> None:
     reward = Weighted(parts={"right": Exact(), "opinion": Opinion()}, weights={"opinion": 0.0})
-    found = judged(reward, [Answer("x", "x")])
+    found = score_safely(reward, [Answer("x", "x")])
     assert (list(found.total), list(found.faults)) == ([1.0], [""])
 
 
 def test_gold_has_the_form_that_every_part_asks_for() -> None:
     reward = resolve([*WORDS, "reward=gsm8k_format"]).reward
-    gold = reward.gold(Answer("", "18"))
+    gold = reward.reference_response(Answer("", "18"))
     assert gold == "<think>\n\n</think>\n<answer>#### 18</answer>"
-    assert judged(reward, [Answer(gold, "18")]).total == [pytest.approx(1.2)]
-    assert reward.said(gold) == "18"  # as the part with the largest weight reads it
-    assert reward.unfit(Answer("", None)) == "has no ground truth, which reward GSM8K compares with"
+    assert score_safely(reward, [Answer(gold, "18")]).total == [pytest.approx(1.2)]
+    assert reward.extract_answer(gold) == "18"  # as the part with the largest weight reads it
+    assert reward.unscorable_reason(Answer("", None)) == "has no ground truth, which reward GSM8K compares with"
 
 
 # ---- from words
@@ -122,10 +122,10 @@ def auto(**more: Any) -> Auto:
 
 def test_each_row_is_scored_as_its_source_asks() -> None:
     answers = [Answer("#### 2", "2", "openai/gsm8k"), Answer("2", "2", "openai/gsm8k"), Answer("ba", "ba", "reverse")]
-    found = judged(auto(), answers)
+    found = score_safely(auto(), answers)
     assert list(found.total) == [1.0, 0.0, 1.0]
     assert found.parts["gsm8k"][:2] == [1.0, 0.0] and math.isnan(found.parts["gsm8k"][2])
-    assert auto().gold(answers[0]) == "#### 2" and auto().gold(answers[2]) == "ba"
+    assert auto().reference_response(answers[0]) == "#### 2" and auto().reference_response(answers[2]) == "ba"
 
 
 @pytest.mark.parametrize(
@@ -139,9 +139,9 @@ def test_each_row_is_scored_as_its_source_asks() -> None:
     ],
 )
 def test_a_source_that_nobody_knows_is_named_before_it_is_asked(source: str, more: Any, reason: str) -> None:
-    found = auto(**more).unfit(Answer("", "2", source))
+    found = auto(**more).unscorable_reason(Answer("", "2", source))
     assert found == reason or (source == "lighteval/MATH" and "has no reward" in found)
-    scores = judged(auto(**more), [Answer("#### 2", "2", source)])
+    scores = score_safely(auto(**more), [Answer("#### 2", "2", source)])
     assert bool(scores.faults[0]) == bool(reason)
 
 

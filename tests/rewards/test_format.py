@@ -7,7 +7,7 @@ import time
 import pytest
 
 from launcher.rewards.format import Format
-from launcher.spec.reward import Answer, judged
+from launcher.spec.reward import Answer, score_safely
 
 
 @pytest.mark.parametrize(
@@ -34,14 +34,14 @@ def test_think_and_answer(response: str, score: float) -> None:
 
 @pytest.mark.parametrize("piece", ["<think>", "</think><answer>", "<think></think>", " ", "<", "</answer>", "x"])
 def test_it_takes_one_walk_over_a_megabyte(piece: str) -> None:
-    found = judged(Format(timeout_s=5.0), [Answer("<think>" + piece * (1_000_000 // len(piece)))])
+    found = score_safely(Format(timeout_s=5.0), [Answer("<think>" + piece * (1_000_000 // len(piece)))])
     assert list(found.faults) == [""]
 
 
 def test_your_own_pattern_is_ended_where_it_never_ends() -> None:
     reward = Format(pattern="(a+)+b", timeout_s=0.5)
     begin = time.monotonic()
-    found = judged(reward, [Answer("aab"), Answer("a" * 60), Answer("ab")])
+    found = score_safely(reward, [Answer("aab"), Answer("a" * 60), Answer("ab")])
     assert time.monotonic() - begin < 120
     assert list(found.faults) == ["", "reward.pattern took longer than 0.5 s", ""]
     assert [found.total[0], found.total[2]] == [1.0, 1.0]
@@ -56,5 +56,5 @@ def test_a_pattern_that_is_none_is_named() -> None:
 
 
 def test_an_answer_is_put_into_the_form() -> None:
-    assert Format().score([Answer(Format().dressed("#### 18"))]) == [1.0]
-    assert Format(pattern="x").dressed("y") == "y"
+    assert Format().score([Answer(Format().format_response("#### 18"))]) == [1.0]
+    assert Format(pattern="x").format_response("y") == "y"

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from launcher.rewards.math import Math, boxed
-from launcher.spec.reward import Answer, judged
+from launcher.spec.reward import Answer, score_safely
 
 REWARD = Math(workers=1)
 
@@ -40,7 +40,7 @@ REWARD = Math(workers=1)
     ],
 )
 def test_equal_expressions(given: str, truth: str, score: float) -> None:
-    found = judged(REWARD, [Answer(rf"I think \boxed{{{given}}}.", truth)])
+    found = score_safely(REWARD, [Answer(rf"I think \boxed{{{given}}}.", truth)])
     assert (list(found.total), list(found.faults)) == ([score], [""])
 
 
@@ -66,17 +66,17 @@ def test_the_last_box(response: str, expected: str | None) -> None:
 
 def test_without_a_box_nothing_counts_unless_that_is_wanted() -> None:
     answers = [Answer("The answer is $\\frac{1}{2}$.", "0.5"), Answer("it is 7", "7"), Answer("it is 7", "8")]
-    assert list(judged(REWARD, answers).total) == [0.0, 0.0, 0.0]
-    assert list(judged(Math(boxed=False, workers=1), answers).total) == [1.0, 1.0, 0.0]
+    assert list(score_safely(REWARD, answers).total) == [0.0, 0.0, 0.0]
+    assert list(score_safely(Math(boxed=False, workers=1), answers).total) == [1.0, 1.0, 0.0]
 
 
 @pytest.mark.parametrize("hard", ["9^{9^{9^{9^9}}}", "(x+y+z+w)^{5000}", r"\int_0^1 x^{x^{x^x}} dx"])
 def test_an_expression_without_end_is_wrong_in_time_and_told(hard: str) -> None:
     """It is the answer's doing: were its group left out, a policy could choose not to be judged."""
     reward = Math(timeout_s=1.0, workers=1)
-    judged(reward, [Answer(r"\boxed{1}", "2")])  # loaded
+    score_safely(reward, [Answer(r"\boxed{1}", "2")])  # loaded
     begin = time.monotonic()
-    found = judged(reward, [Answer(rf"\boxed{{{hard}}}", "2"), Answer(r"\boxed{4/2}", "2")])
+    found = score_safely(reward, [Answer(rf"\boxed{{{hard}}}", "2"), Answer(r"\boxed{4/2}", "2")])
     assert time.monotonic() - begin < 120
     assert (list(found.total), list(found.faults)) == ([0.0, 1.0], ["", ""])
     assert found.parts in ({}, {"timed_out": [1.0, 0.0]})
@@ -85,8 +85,8 @@ def test_an_expression_without_end_is_wrong_in_time_and_told(hard: str) -> None:
 def test_answers_that_are_not_asked_about_are_wrong_too() -> None:
     """Two answers without end to one prompt leave out the third, which must not leave out its group."""
     reward = Math(timeout_s=0.5, workers=1)
-    judged(reward, [Answer(r"\boxed{1}", "2")])  # loaded
-    found = judged(reward, [Answer(rf"\boxed{{(x+y+z+w)^{{500{n}}}}}", "2") for n in range(3)])
+    score_safely(reward, [Answer(r"\boxed{1}", "2")])  # loaded
+    found = score_safely(reward, [Answer(rf"\boxed{{(x+y+z+w)^{{500{n}}}}}", "2") for n in range(3)])
     assert (list(found.total), list(found.faults)) == ([0.0] * 3, [""] * 3)
     assert list(found.parts["timed_out"]) == [1.0] * 3
 
@@ -94,7 +94,7 @@ def test_answers_that_are_not_asked_about_are_wrong_too() -> None:
 def test_it_works_outside_the_main_thread() -> None:
     """math-verify's own time limits do not."""
     found: list[float] = []
-    thread = threading.Thread(target=lambda: found.extend(judged(REWARD, [Answer(r"\boxed{1/2}", "0.5")]).total))
+    thread = threading.Thread(target=lambda: found.extend(score_safely(REWARD, [Answer(r"\boxed{1/2}", "0.5")]).total))
     thread.start()
     thread.join()
     assert found == [1.0]
@@ -108,7 +108,7 @@ def test_a_megabyte_takes_one_walk(piece: str) -> None:
 
 
 def test_what_a_row_must_have_and_how_it_looks_when_right() -> None:
-    assert REWARD.unfit(Answer("", None)) == "has no ground truth, which reward Math compares with"
-    assert REWARD.unfit(Answer("", " ")) != "" and REWARD.unfit(Answer("", "7")) == ""
-    assert REWARD.gold(Answer("", r"thus \boxed{7}")) == r"\boxed{7}"
-    assert REWARD.said(r"so \boxed{ 1 / 2 }") == "1/2"
+    assert REWARD.unscorable_reason(Answer("", None)) == "has no ground truth, which reward Math compares with"
+    assert REWARD.unscorable_reason(Answer("", " ")) != "" and REWARD.unscorable_reason(Answer("", "7")) == ""
+    assert REWARD.reference_response(Answer("", r"thus \boxed{7}")) == r"\boxed{7}"
+    assert REWARD.extract_answer(r"so \boxed{ 1 / 2 }") == "1/2"

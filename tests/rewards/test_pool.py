@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from launcher.core.user_code import Fault
+from launcher.core.user_code import CallFailure
 from launcher.rewards.pool import GIVE_UP, STARTS, Died, Late, Pool
 
 HANGS = """
@@ -75,7 +75,7 @@ def test_a_process_that_dies_while_it_loads_is_tried_a_few_times(tmp_path: Path)
     mine.write_text("import os\nopen(__file__ + '.n', 'a').write('x')\nos._exit(7)")
     pool = Pool("python", {"path": str(mine), "name": "f", "kwargs": {}}, 1)
     found = pool.ask([[]] * 6, 9)
-    assert found == [Fault("cannot be loaded: its process ended with exit code 7")] * 6
+    assert found == [CallFailure("cannot be loaded: its process ended with exit code 7")] * 6
     assert Path(f"{mine}.n").read_text() == "x" * STARTS
 
 

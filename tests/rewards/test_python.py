@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from launcher.rewards.python import Python
-from launcher.spec.reward import Answer, judged
+from launcher.spec.reward import Answer, score_safely
 
 WILD = """
 import os, sys, time
@@ -65,31 +65,31 @@ def test_r12(written: Write) -> None:
     """In one call, so that what one answer does to the process shows in the next."""
     reward = written(WILD, name="wild", timeout_s=1.0)
     begin = time.monotonic()
-    found = judged(reward, [Answer(code, prompt=code) for code, _, _ in R12])
+    found = score_safely(reward, [Answer(code, prompt=code) for code, _, _ in R12])
     assert time.monotonic() - begin < 120  # two hangs of a second, and a new process for each that died
     for (code, score, reason), total, fault in zip(R12, found.total, found.faults, strict=True):
         assert fault == reason, code
         assert math.isnan(total) if score is None else total == score, code
-    again = judged(reward, [Answer("pass")])
+    again = score_safely(reward, [Answer("pass")])
     assert list(again.total) == [0.25]
 
 
 def test_it_ends_where_everything_hangs(written: Write) -> None:
     reward = written(WILD, name="wild", timeout_s=0.1)
-    found = judged(reward, [Answer("while True: pass", prompt=str(n)) for n in range(40)])
+    found = score_safely(reward, [Answer("while True: pass", prompt=str(n)) for n in range(40)])
     assert found.faults[7] == "took longer than 0.1 s"
     assert set(found.faults[8:]) == {"not asked: 8 before it took longer than 0.1 s"}
 
 
 def test_several_processes_keep_the_order(written: Write) -> None:
     reward = written("def compute_score(solution_str, **more): return float(solution_str)", workers=3)
-    assert list(judged(reward, [Answer(str(n)) for n in range(50)]).total) == [float(n) for n in range(50)]
+    assert list(score_safely(reward, [Answer(str(n)) for n in range(50)]).total) == [float(n) for n in range(50)]
 
 
 def test_it_may_be_asked_in_a_thread_that_ends(written: Write) -> None:
     reward, found = written("def compute_score(solution_str, **more): return 1.0"), list[float]()
     for _ in range(2):
-        thread = threading.Thread(target=lambda: found.extend(judged(reward, [Answer("")]).total))
+        thread = threading.Thread(target=lambda: found.extend(score_safely(reward, [Answer("")]).total))
         thread.start()
         thread.join()
     assert found == [1.0, 1.0]
@@ -111,7 +111,7 @@ def test_verls_signature(head: str, written: Write) -> None:
     body = "return {'score': 0.5, 'right': data_source + solution_str + ground_truth + extra_info['x'] == 'abcd'}"
     reward = written(f"{head}:\n    {body}")
     assert reward.problems() == []
-    found = judged(reward, [Answer("b", "c", "a", {"x": "d"})])
+    found = score_safely(reward, [Answer("b", "c", "a", {"x": "d"})])
     assert (list(found.total), found.parts) == ([0.5], {"right": [1.0]})
 
 
@@ -124,7 +124,7 @@ def test_verls_batch_signature_and_arguments_of_its_own(written: Write) -> None:
         kwargs={"price": 2},
     )
     assert reward.problems() == []
-    assert list(judged(reward, [Answer("a", "a"), Answer("b", "a"), Answer("c", "c")]).total) == [2.0, 0.0, 2.0]
+    assert list(score_safely(reward, [Answer("a", "a"), Answer("b", "a"), Answer("c", "c")]).total) == [2.0, 0.0, 2.0]
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_verls_batch_signature_and_arguments_of_its_own(written: Write) -> None:
 )
 def test_a_batch_that_fails(body: str, faults: list[str], written: Write) -> None:
     reward = written(f"def compute_score(solution_strs, **more):\n    {body}")
-    found = judged(reward, [Answer("1"), Answer("x"), Answer("2")])
+    found = score_safely(reward, [Answer("1"), Answer("x"), Answer("2")])
     assert [fault.startswith(expected) and bool(fault) == bool(expected)
             for fault, expected in zip(found.faults, faults, strict=True)] == [True] * 3  # fmt: skip
 
@@ -146,19 +146,19 @@ def test_a_batch_that_fails(body: str, faults: list[str], written: Write) -> Non
 def test_its_neighbours_can_be_imported_and_rows_hold_what_json_does_not(written: Write, tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("ONE = 1.0")
     reward = written("import beside\ndef compute_score(extra_info, solution_str): return beside.ONE")
-    assert list(judged(reward, [Answer("\ud800", extra_info={"p": tmp_path, "n": math.nan})]).total) == [1.0]
+    assert list(score_safely(reward, [Answer("\ud800", extra_info={"p": tmp_path, "n": math.nan})]).total) == [1.0]
 
 
 def test_a_file_that_cannot_be_imported_is_tried_once(written: Write, tmp_path: Path) -> None:
     reward = written(f"open({str(tmp_path / 'tries')!r}, 'a').write('x')\nimport nowhere\ndef compute_score(**k): pass")
-    found = judged(reward, [Answer("")] * 5)
+    found = score_safely(reward, [Answer("")] * 5)
     assert set(found.faults) == {"cannot be loaded: ModuleNotFoundError: No module named 'nowhere' (mine.py:2)"}
     assert (tmp_path / "tries").read_text() == "x"
 
 
 def test_memory_is_bounded_where_that_is_asked(written: Write) -> None:
     reward = written(WILD, name="wild", memory_gb=1.0)
-    (fault,) = judged(reward, [Answer("x = bytearray(4 << 30)")]).faults
+    (fault,) = score_safely(reward, [Answer("x = bytearray(4 << 30)")]).faults
     assert fault == "MemoryError (mine.py:5)"
 
 
@@ -205,6 +205,6 @@ def test_a_file_that_is_not_there() -> None:
 def test_it_is_found_from_any_folder(written: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written("def compute_score(solution_str): return 1.0")
     monkeypatch.chdir(tmp_path)
-    rooted = Python(path="mine.py").rooted()
+    rooted = Python(path="mine.py").with_absolute_paths()
     monkeypatch.chdir("/")
-    assert rooted.problems() == [] and list(judged(rooted, [Answer("")]).total) == [1.0]
+    assert rooted.problems() == [] and list(score_safely(rooted, [Answer("")]).total) == [1.0]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from launcher.rewards.remote import Remote
-from launcher.spec.reward import Answer, judged
+from launcher.spec.reward import Answer, score_safely
 
 Behave = Callable[[BaseHTTPRequestHandler, list[dict[str, Any]], int], None]
 
@@ -68,7 +68,7 @@ ANSWERS = [Answer("x" * n, "t", "s", {"i": n}, (("user", "q"),)) for n in range(
 def test_batches_come_back_in_order(server: Server) -> None:
     reward = Remote(url=server.url, batch_size=3)
     assert reward.problems() == [] and reward.learned
-    assert list(judged(reward, ANSWERS).total) == [float(n) for n in range(7)]
+    assert list(score_safely(reward, ANSWERS).total) == [float(n) for n in range(7)]
     assert sorted(server.sizes) == [1, 3, 3]
 
 
@@ -80,7 +80,7 @@ def test_the_token_comes_from_the_environment_and_is_no_part_of_the_run(
     assert reward.problems() == ["reward.token_env: the environment has no SCORE_TOKEN; one with the token would do"]
     monkeypatch.setenv("SCORE_TOKEN", "s3cret")
     assert reward.problems() == [] and "s3cret" not in repr(reward)
-    judged(reward, ANSWERS[:1])
+    score_safely(reward, ANSWERS[:1])
     assert server.seen[0]["Authorization"] == "Bearer s3cret"
 
 
@@ -98,14 +98,14 @@ def test_no_fault_tells_the_token(
     monkeypatch.setenv("SCORE_TOKEN", token)
     reward = Remote(url=server.url, token_env="SCORE_TOKEN", retries=0)
     assert len(reward.problems()) == problems and "cret" not in str(reward.problems())
-    assert list(judged(reward, ANSWERS[:1]).faults) == [fault]
+    assert list(score_safely(reward, ANSWERS[:1]).faults) == [fault]
     assert fault or server.seen[0]["Authorization"] == "Bearer s3cret"
 
 
 def test_only_what_is_asked_for_is_sent(server: Server) -> None:
     told: list[Any] = []
     server.behave = lambda to, answers, _: (told.extend(answers), say(to, [1.0]))[0]
-    judged(Remote(url=server.url, send=("response", "prompt")), ANSWERS[1:2])
+    score_safely(Remote(url=server.url, send=("response", "prompt")), ANSWERS[1:2])
     assert told == [{"response": "x", "prompt": [["user", "q"]]}]
 
 
@@ -129,7 +129,7 @@ NONE = "gave None; a number would do"
 )  # fmt: skip
 def test_what_is_no_score_leaves_the_answer_without_one(reply: Any, faults: list[str], server: Server) -> None:
     server.behave = lambda to, answers, _: say(to, reply)
-    found = judged(Remote(url=server.url), ANSWERS[:2])
+    found = score_safely(Remote(url=server.url), ANSWERS[:2])
     assert list(found.faults) == faults
     assert len(server.seen) == 1  # what it means will not change by asking again
 
@@ -150,7 +150,7 @@ def test_a_busy_server_is_asked_again_and_another_is_not(code: int, asked: int, 
         say(to, {}, code, Location=server.url) if number < 3 else scores(to, answers, number)
 
     server.behave = behave
-    found = judged(Remote(url=server.url, backoff_s=0.01), ANSWERS[:1])
+    found = score_safely(Remote(url=server.url, backoff_s=0.01), ANSWERS[:1])
     assert (list(found.faults), len(server.seen)) == ([fault], asked)
 
 
@@ -180,23 +180,23 @@ def drip_chunks(to: BaseHTTPRequestHandler, answers: list[dict[str, Any]], numbe
 def test_a_reply_that_drips_is_late(behave: Behave, server: Server) -> None:
     server.behave = behave
     begin = time.monotonic()
-    found = judged(Remote(url=server.url, timeout_s=0.4, retries=0), ANSWERS[:1])
+    found = score_safely(Remote(url=server.url, timeout_s=0.4, retries=0), ANSWERS[:1])
     assert list(found.faults) == ["the server took longer than 0.4 s"] and time.monotonic() - begin < 60
 
 
 def test_a_server_that_is_silent_or_gone(server: Server) -> None:
     server.behave = lambda *_: time.sleep(1.0)
-    assert list(judged(Remote(url=server.url, timeout_s=0.3, retries=0), ANSWERS[:1]).faults) == [
+    assert list(score_safely(Remote(url=server.url, timeout_s=0.3, retries=0), ANSWERS[:1]).faults) == [
         "the server took longer than 0.3 s"
     ]
-    (fault,) = judged(Remote(url="http://127.0.0.1:9", retries=1, backoff_s=0.01), ANSWERS[:1]).faults
+    (fault,) = score_safely(Remote(url="http://127.0.0.1:9", retries=1, backoff_s=0.01), ANSWERS[:1]).faults
     assert fault == "the server cannot be reached: connection refused"
 
 
 def test_where_it_stays_away_the_rest_is_not_sent(server: Server) -> None:
     server.behave = lambda to, *_: say(to, {}, 500)
     reward = Remote(url=server.url, batch_size=1, max_parallel=2, retries=0)
-    found = judged(reward, [Answer("")] * 50)
+    found = score_safely(reward, [Answer("")] * 50)
     assert len(server.seen) <= 4 and found.faults[-1] == "not asked: 2 requests before it failed"
 
 

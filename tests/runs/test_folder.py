@@ -48,7 +48,7 @@ def folder(tmp_path: Path) -> Folder:
 HOLD = """
 import subprocess, sys, time
 from pathlib import Path
-from launcher.launch.folder import Folder, Lock
+from launcher.runs.folder import Folder, Lock
 lock = Lock(Folder(Path(sys.argv[1])), wait_s=5)
 child = None
 if len(sys.argv) > 2:  # a training process, which holds the lock too

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from launcher.spec.reward import LIMIT, Answer, Reward, Scores, judged, number, part_name
+from launcher.spec.reward import MAX_SCORE, Answer, Reward, Scores, is_metric_name, score_safely, to_score
 
 
 class Gives(Reward):
@@ -46,9 +46,9 @@ NUMBER, FINITE = "a number would do", "a finite number would do"
         (np.int64(3), 3.0, ""),
         (np.array(2.0), 2.0, ""),
         (Decimal("0.25"), 0.25, ""),
-        (-LIMIT, -LIMIT, ""),
-        (1e30, None, f"gave 1e+30; a number between -1e+06 and {LIMIT:g} would do"),  # it would drown its group
-        (-1e30, None, f"gave -1e+30; a number between -1e+06 and {LIMIT:g} would do"),
+        (-MAX_SCORE, -MAX_SCORE, ""),
+        (1e30, None, f"gave 1e+30; a number between -1e+06 and {MAX_SCORE:g} would do"),  # it would drown its group
+        (-1e30, None, f"gave -1e+30; a number between -1e+06 and {MAX_SCORE:g} would do"),
         (math.nan, None, f"gave nan; {FINITE}"),
         (math.inf, None, f"gave inf; {FINITE}"),
         (-math.inf, None, f"gave -inf; {FINITE}"),
@@ -62,11 +62,11 @@ NUMBER, FINITE = "a number would do", "a finite number would do"
     ],
 )  # fmt: skip
 def test_each_value_is_a_number_or_a_fault(value: Any, score: float | None, reason: str) -> None:
-    found = judged(Gives([value, 0.25]), [Answer(""), Answer("")])
+    found = score_safely(Gives([value, 0.25]), [Answer(""), Answer("")])
     assert list(found.faults) == [reason, ""]
     assert found.total[1] == 0.25
     assert math.isnan(found.total[0]) if score is None else found.total[0] == score
-    assert number(value)[1] == reason
+    assert to_score(value)[1] == reason
 
 
 @pytest.mark.parametrize(
@@ -81,13 +81,13 @@ def test_each_value_is_a_number_or_a_fault(value: Any, score: float | None, reas
 )
 def test_a_wrong_count_leaves_every_answer_without_a_score(given: Any, reason: str) -> None:
     """Which score belongs to which answer cannot be known."""
-    found = judged(Gives(given), [Answer(""), Answer("")])
+    found = score_safely(Gives(given), [Answer(""), Answer("")])
     assert all(map(math.isnan, found.total)) and list(found.faults) == [reason] * 2
 
 
 def test_where_it_raises_only_the_answer_at_fault_is_without_a_score() -> None:
     reward = Each()
-    found = judged(reward, [Answer(text) for text in ("1", "1 / 0", "[][0]", "0.5")])
+    found = score_safely(reward, [Answer(text) for text in ("1", "1 / 0", "[][0]", "0.5")])
     assert [x for x in found.total if not math.isnan(x)] == [1.0, 0.5]
     assert [reason.partition(":")[0] for reason in found.faults] == ["", "ZeroDivisionError", "IndexError", ""]
     assert reward.asked == [4, 1, 1, 1, 1]  # each once more, and no more
@@ -95,7 +95,7 @@ def test_where_it_raises_only_the_answer_at_fault_is_without_a_score() -> None:
 
 def test_nothing_is_asked_about_nothing() -> None:
     reward = Each()
-    assert judged(reward, []) == Scores([], {}, [])
+    assert score_safely(reward, []) == Scores([], {}, [])
     assert reward.asked == []
 
 
@@ -113,10 +113,10 @@ class Parted(Reward):
 
 
 def test_parts_are_numbers_or_nan_and_as_many_as_answers() -> None:
-    found = judged(Parted({"right": [1, None]}), [Answer(""), Answer("")])
+    found = score_safely(Parted({"right": [1, None]}), [Answer(""), Answer("")])
     assert found.parts["right"][0] == 1.0 and math.isnan(found.parts["right"][1])
     assert list(found.faults) == ["", ""]
-    bad = judged(Parted({"right": [1]}), [Answer(""), Answer("")])
+    bad = score_safely(Parted({"right": [1]}), [Answer(""), Answer("")])
     assert list(bad.faults) == ["gave 1 values of right for 2 answers; one for each would do"] * 2
 
 
@@ -144,7 +144,7 @@ ONES = [1.0, 1.0]
     ],
 )
 def test_what_cannot_be_read_is_a_fault_and_nothing_else(given: Any, reason: str) -> None:
-    found = judged(Whole(given), [Answer(""), Answer("")])
+    found = score_safely(Whole(given), [Answer(""), Answer("")])
     assert [fault.partition(" (")[0] for fault in found.faults] == [reason] * 2
     assert found.total == ONES if not reason else all(map(math.isnan, found.total))
 
@@ -154,4 +154,4 @@ def test_what_cannot_be_read_is_a_fault_and_nothing_else(given: Any, reason: str
     [("acc", True), ("val@1/x.y-z", True), ("", False), ("a b", False), ("x" * 65, False), (3, False), ("/x", False)],
 )
 def test_a_part_is_named_as_a_metric_can_be(name: Any, fits: bool) -> None:
-    assert part_name(name) is fits
+    assert is_metric_name(name) is fits

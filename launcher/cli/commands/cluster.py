@@ -19,7 +19,7 @@ from launcher.cli.output import LEVELS, AsJson, err, out, printable, problems_na
 from launcher.clusters.nodes import begin
 from launcher.clusters.nodes.home import here
 from launcher.clusters.nodes.ssh import Shell, hosts_of
-from launcher.core.check_result import Verdict
+from launcher.core.check_result import CheckResult
 from launcher.core.problems import Problems
 from launcher.tools import cluster_status, manifests
 
@@ -116,8 +116,8 @@ def status(
         say_json(asdict(found))
     else:
         _say(f"cluster at {found.address}")
-        for verdict in filter(None, (found.own, *found.trouble)):
-            _say_verdict(verdict)
+        for result in filter(None, (found.own, *found.trouble)):
+            _say_verdict(result)
         if found.nodes:
             say_table(_table(found))
     raise typer.Exit(1 if amiss or not all(node.alive for node in found.nodes) else 0)
@@ -178,9 +178,9 @@ def _say(what: str, style: str = "") -> None:
     out.print(Text(printable(what), style), soft_wrap=True)
 
 
-def _say_verdict(verdict: Verdict) -> None:
-    says = f"{verdict.says}; {verdict.mend}" if verdict.mend else verdict.says
-    line = Text.assemble((f"{verdict.level:<5}", LEVELS[verdict.level]), (f"{verdict.what}  ", "bold"), printable(says))
+def _say_verdict(result: CheckResult) -> None:
+    says = f"{result.message}; {result.fix}" if result.fix else result.message
+    line = Text.assemble((f"{result.level:<5}", LEVELS[result.level]), (f"{result.subject}  ", "bold"), printable(says))
     out.print(line, soft_wrap=True, highlight=False)
 
 

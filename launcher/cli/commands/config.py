@@ -1,7 +1,8 @@
-"""`rlrun config show | diff`: what can be set, and in what two runs differ."""
+"""`rlrun config show | diff | metrics`: what can be set, in what two runs differ, and what is measured."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,8 +18,10 @@ from launcher.config import diff as differ
 from launcher.config.descriptions import Setting, written
 from launcher.config.reference import groups, markdown
 from launcher.config.reference.groups import Group, Section
+from launcher.core import metrics as catalogue
+from launcher.core.problems import Problem, Problems
 
-app = typer.Typer(no_args_is_help=True, help="What can be set, and in what two runs differ.")
+app = typer.Typer(no_args_is_help=True, help="What can be set, what is measured, and in what two runs differ.")
 
 Target = Annotated[
     str | None,
@@ -125,6 +128,28 @@ def _setting_node(one: Setting, section: Section) -> dict[str, Any]:
     node = {"setting": one.name, "type": one.shape.kind, "required": one.required, "default": one.default,
             "range": one.shape.range, "values": one.shape.values, "says": one.says, "declared": one.where}  # fmt: skip
     return node | ({"this_choice": section.sets[one.name]} if one.name in section.sets else {})
+
+
+@app.command("metrics")
+def metrics(
+    pattern: Annotated[
+        str, typer.Argument(metavar="[PATTERN]", help="Part of a name, or a glob: kl, 'val-*'; without it, all.")
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Print what each metric measures, its unit, and which direction is better."""
+    with problems_named():
+        found = catalogue.matching(pattern)
+        if not found:
+            raise Problems([Problem(pattern, "no metric of that name", "rlrun config metrics lists all", "not-found")])
+    if as_json:
+        return say_json([{"metric": name, **asdict(entry)} for name, entry in found.items()])
+    table = _table("metric", "unit", "better", "what it measures")
+    for name, entry in found.items():
+        says = f"{entry.meaning} ({entry.formula})" if entry.formula else entry.meaning
+        table.add_row(Text(name, "bold"), Text(entry.unit), entry.better or "", Text(says))
+    wide().print(table)
+    return None
 
 
 @app.command("diff")

@@ -21,7 +21,7 @@ from launcher.core.problems import Problems
 from launcher.data.prepare import prepared
 from launcher.data.quality import Histogram
 from launcher.spec.algorithm import Kind
-from launcher.spec.data import Progress, Refused, Row, Split, Watch
+from launcher.spec.data import DataProgress, OnDataProgress, RefusedRow, Row, Split
 from launcher.tools import data_check as checking
 from launcher.tools import datasets
 from launcher.tools.data_check import Report
@@ -122,8 +122,8 @@ def _say(report: Report, folder: Path) -> None:
         out.print(Text(f"· {printable(line)}", "yellow"), soft_wrap=True)
     for line in report.wrong:
         out.print(Text(f"✗ {printable(line)}", "red"), soft_wrap=True)
-    verdict = Text("✓ can be trained on", "bold green") if report.passed else Text("✗ should be mended", "bold red")
-    out.print(verdict)
+    result = Text("✓ can be trained on", "bold green") if report.passed else Text("✗ should be mended", "bold red")
+    out.print(result)
     out.print(Text(printable(f"  {folder}"), "dim"), soft_wrap=True)
 
 
@@ -162,9 +162,9 @@ def show(
     return None
 
 
-def _say_row(row: Row | Refused) -> None:
+def _say_row(row: Row | RefusedRow) -> None:
     out.print(Text(printable(row.where), "bold"), soft_wrap=True)
-    if isinstance(row, Refused):
+    if isinstance(row, RefusedRow):
         out.print(Text(f"  ✗ {printable(row.reason)}", "red"), soft_wrap=True)
         return
     turns = [("user", row.prompt)] if isinstance(row.prompt, str) else [(m.role, m.content) for m in row.prompt]
@@ -176,11 +176,11 @@ def _say_row(row: Row | Refused) -> None:
 
 
 @contextmanager
-def watched() -> Iterator[Watch]:
+def watched() -> Iterator[OnDataProgress]:
     """Shows how far rows are with being fetched and prepared."""
     with counted() as show:
         yield lambda at: show(at.doing, at.done_bytes, at.bytes, _rows(at))
 
 
-def _rows(at: Progress) -> str:
+def _rows(at: DataProgress) -> str:
     return f"{at.rows:,} rows, {at.rows_per_s:,.0f} rows/s" if at.rows else ""

@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from launcher.cli.output import LEVELS, AsJson, err, out, printable, problems_named, say_json
-from launcher.core.check_result import Verdict, failed
+from launcher.core.check_result import CheckResult, any_failed
 from launcher.core.problems import Problems
 from launcher.tools.doctor import cluster, here
 
@@ -32,29 +32,29 @@ def doctor(
     with problems_named():
         if address and not nodes:
             raise Problems([f"{address}: a cluster's address is of --nodes; rlrun doctor --nodes {address} would do"])
-    found: list[tuple[str, Verdict]] = []
+    found: list[tuple[str, CheckResult]] = []
     with _told() as tell:
         if nodes:
             lines = cluster.examined(address, root, patience, tell)
         else:
-            lines = (("this machine", verdict) for verdict in here.examined(root, tell))
-        for where, verdict in lines:
+            lines = (("this machine", result) for result in here.examined(root, tell))
+        for where, result in lines:
             if not as_json:
-                _say(where if not found or found[-1][0] != where else "", verdict)
-            found.append((where, verdict))
-    ok = not failed(verdict for _, verdict in found)
+                _say(where if not found or found[-1][0] != where else "", result)
+            found.append((where, result))
+    ok = not any_failed(result for _, result in found)
     if as_json:
-        say_json({"ok": ok, "verdicts": [{"node": where, **asdict(verdict)} for where, verdict in found]})
+        say_json({"ok": ok, "results": [{"node": where, **asdict(result)} for where, result in found]})
     raise typer.Exit(0 if ok else 1)
 
 
-def _say(where: str, verdict: Verdict) -> None:
+def _say(where: str, result: CheckResult) -> None:
     """A line, after the name of the machine where that is another."""
     if where:
         out.print(Text(printable(where), "bold"), soft_wrap=True)
-    said = f"{verdict.says}; {verdict.mend}" if verdict.mend else verdict.says
+    said = f"{result.message}; {result.fix}" if result.fix else result.message
     line = Text.assemble(
-        ("  ", ""), (f"{verdict.level:<5}", LEVELS[verdict.level]), (f"{printable(verdict.what)}  ", "bold"),
+        ("  ", ""), (f"{result.level:<5}", LEVELS[result.level]), (f"{printable(result.subject)}  ", "bold"),
         printable(said),
     )  # fmt: skip
     out.print(line, soft_wrap=True, highlight=False)

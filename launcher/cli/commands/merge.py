@@ -13,7 +13,7 @@ from rich.text import Text
 
 from launcher.cli.byte_progress import counted
 from launcher.cli.output import AsJson, err, out, printable, problems_named, say_json
-from launcher.core.problems import Problems, shown
+from launcher.core.problems import Problems, short_repr
 
 UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
@@ -69,12 +69,12 @@ def _numbers(text: str | None) -> tuple[float, ...] | None:
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
-        raise Problems([f"--weights: got {shown(text)}; numbers such as 0.7,0.3 would do"]) from None
+        raise Problems([f"--weights: got {short_repr(text)}; numbers such as 0.7,0.3 would do"]) from None
 
 
 def _bytes(text: str) -> int:
     """`5GB`"""
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([a-z]*)", text.strip().lower())
     if not found or found[2] not in UNITS:
-        raise Problems([f"--max-shard-size: got {shown(text)}; a size such as 5GB would do"])
+        raise Problems([f"--max-shard-size: got {short_repr(text)}; a size such as 5GB would do"])
     return int(float(found[1]) * UNITS[found[2]])

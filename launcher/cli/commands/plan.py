@@ -16,7 +16,7 @@ from launcher.cli.commands import sweep
 from launcher.cli.output import LEVELS, AsJson, out, printable, problems_named, say_json, say_problems, say_table
 from launcher.config.descriptions import written
 from launcher.config.diff import Changed
-from launcher.core.check_result import Verdict
+from launcher.core.check_result import CheckResult
 from launcher.preflight.plan import Page
 from launcher.preflight.plan import plan as planned
 from launcher.spec.engine import Process
@@ -59,7 +59,7 @@ def show(page: Page, *, as_json: bool = False, as_yaml: bool = False, source: bo
     if as_json:
         say_json(_node(page))
     elif as_yaml and page.run:
-        say_problems([verdict.line for verdict in page.verdicts if verdict.level == "FAIL"])
+        say_problems([result.line for result in page.results if result.level == "FAIL"])
         typer.echo(to_yaml(page.run), nl=False)
     else:
         _print(page, source)
@@ -70,7 +70,7 @@ def show(page: Page, *, as_json: bool = False, as_yaml: bool = False, source: bo
 def _node(page: Page) -> dict[str, Any]:
     return {
         "ok": page.ok,
-        "verdicts": [asdict(verdict) for verdict in page.verdicts],
+        "results": [asdict(result) for result in page.results],
         "run": to_node(page.run) if page.run else None,
         "choices": dict(page.choices),
         "differs": [{**asdict(value), "origin": str(page.origins.get(value.name, ""))} for value in page.differs],
@@ -87,25 +87,25 @@ def _print(page: Page, source: bool) -> None:
     if page.run:
         say_table(_sources(page) if source else _chosen(page))
         out.print()
-    say_table(verdict_table(page.verdicts))
+    say_table(verdict_table(page.results))
     if page.memory and _tight(page.memory):
         out.print()
         say_table(_memory(page.memory))
     if page.processes:
         out.print(_processes(page.processes), soft_wrap=True)
-    count = {level: sum(verdict.level == level for verdict in page.verdicts) for level in LEVELS}
+    count = {level: sum(result.level == level for result in page.results) for level in LEVELS}
     told = [Text(f"{number} {level}", LEVELS[level]) for level, number in count.items() if number]
     out.print(Text("\n").join([Text(), Text(", ").join(told)]))
 
 
-def verdict_table(verdicts: Sequence[Verdict]) -> Table:
+def verdict_table(results: Sequence[CheckResult]) -> Table:
     """A line for each: the level, what was looked at, the reason, and what would do."""
     table = _bare(1)
-    for verdict in verdicts:
-        reason = Text(printable(verdict.says))
-        if verdict.mend:
-            reason.append(f"; {printable(verdict.mend)}", "bold" if verdict.level != "OK" else "")
-        table.add_row(Text(verdict.level, LEVELS[verdict.level]), Text(printable(verdict.what)), reason)
+    for result in results:
+        reason = Text(printable(result.message))
+        if result.fix:
+            reason.append(f"; {printable(result.fix)}", "bold" if result.level != "OK" else "")
+        table.add_row(Text(result.level, LEVELS[result.level]), Text(printable(result.subject)), reason)
     return table
 
 

@@ -53,9 +53,9 @@ def rerun(
 
 def _begin(made: again.Again, typed: list[str], silent: bool) -> Outcome:
     if silent:
-        return again.begin(made, typed, lambda state, events, lines: None)
-    with watching() as show:
-        return again.begin(made, typed, show)
+        return again.begin(made, typed, [])
+    with watching() as view:
+        return again.begin(made, typed, [view])
 
 
 def _node(made: again.Again) -> dict[str, Any]:

@@ -146,14 +146,11 @@ def logs(
 
 
 def _tail(path: Path, alive: Callable[[], bool] | None, last: int | None) -> Iterator[str]:
-    """The `last` whole lines, or all; with `alive`, new ones until it says no. A file that was cut is read on from
-    where it now ends."""
+    """The `last` whole lines, or all; with `alive`, new ones until it says no."""
     half, offset = b"", 0
     while True:
         going = alive() if alive else False
         if path.is_file():
-            size = path.stat().st_size
-            offset = min(offset, size)
             with path.open("rb") as file:
                 file.seek(offset)
                 *whole, half = (half + file.read()).split(b"\n")

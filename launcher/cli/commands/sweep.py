@@ -19,11 +19,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from launcher.cli.live_view import COLOURS, REDRAW_S, line_printer
+from launcher.cli.live_view import COLOURS, REDRAW_S, LinePrinter
 from launcher.cli.output import err, out, printable, problems_named, say_json, wide
-from launcher.core.check_result import of_problems
+from launcher.core.check_result import from_problems
 from launcher.core.metrics import held_out_score, label
-from launcher.core.problems import Problems, shown
+from launcher.core.problems import Problems, short_repr
 from launcher.core.state import RunState
 from launcher.launch.sweeps import drive, points
 from launcher.monitor.console import Seldom, clock, compact
@@ -49,7 +49,7 @@ def asked(
     if resume is None:
         return _begun(words, config_dir, at_a_time)
     if path is None:
-        raise Problems([f"--resume: no sweep {shown(resume)} in {root}; -m alone would begin one"])
+        raise Problems([f"--resume: no sweep {short_repr(resume)} in {root}; -m alone would begin one"])
     found = points.read(path)
     if words and words != found.words:
         began = shlex.join(found.words)
@@ -63,7 +63,7 @@ def _number(parallel: str | None) -> int | None:
     if parallel in (None, "auto"):
         return None
     if not parallel.isascii() or not parallel.isdecimal() or len(parallel) > 4 or not int(parallel):
-        raise Problems([f"--parallel: got {shown(parallel)}; auto or a number >= 1 would do"])
+        raise Problems([f"--parallel: got {short_repr(parallel)}; auto or a number >= 1 would do"])
     return int(parallel)
 
 
@@ -116,7 +116,7 @@ def plan(words: list[str], config_dir: Path | None, as_json: bool, *, here: bool
         node = [
             {
                 "name": each.name, "differs": dict(each.point.differs), "words": list(each.point.words),
-                "ok": not each.problems, "verdicts": [vars(verdict) for verdict in of_problems(each.problems)],
+                "ok": not each.problems, "results": [vars(result) for result in from_problems(each.problems)],
             }
             for each in planned
         ]  # fmt: skip
@@ -149,9 +149,9 @@ def _watching(found: points.Sweep) -> Iterator[drive.Show]:
     """A table on a terminal; elsewhere the points' own lines, each after its point's name."""
     console = Console(file=sys.stdout)
     if not console.is_terminal:
-        printer = line_printer()
+        printer = LinePrinter()
         out.print(Text(printable(f"sweep {found.name}: {len(found.points)} points")), soft_wrap=True)
-        yield lambda views, lines: printer(RunState(), [], [f"[{name}] {line}" for name, line in lines])
+        yield lambda views, lines: printer.write(RunState(), [], [f"[{name}] {line}" for name, line in lines])
         return
     live = Live(console=console, auto_refresh=False, transient=True)
     drawn = [0.0]

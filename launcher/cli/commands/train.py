@@ -81,14 +81,14 @@ def _start(words: list[str], config_dir: ConfigDir) -> Outcome:
     judged = ready(resolve(words, config_dir))
     for warning in judged.warnings:
         err.print(Text.assemble(("! ", "bold yellow"), printable(warning.line)), soft_wrap=True, highlight=False)
-    with watching() as show:
-        return start.start(judged, ["train", *words], show)[1]
+    with watching() as view:
+        return start.start(judged, ["train", *words], [view])[1]
 
 
 def _resume(name: str, words: list[str], root: str) -> Outcome:
     folder = store.find(name, Path(root))
-    with watching() as show:
-        return start.resume(folder, words, show)
+    with watching() as view:
+        return start.resume(folder, words, [view])
 
 
 def _detach(
@@ -116,7 +116,7 @@ def _detach(
 
 
 def say_end(outcome: Outcome) -> None:
-    if outcome.crash and outcome.crash.mendable:
+    if outcome.crash and outcome.crash.user_error:
         say_problems(outcome.crash.lines)
     elif outcome.state.why and outcome.state.status != "stopped":
         err.print(Text.assemble(("✗ ", "bold red"), printable(outcome.state.why)), soft_wrap=True)

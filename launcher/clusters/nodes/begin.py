@@ -26,8 +26,8 @@ from launcher.clusters.nodes.home import Home, Node, State, here
 from launcher.clusters.nodes.ray_start import taken
 from launcher.clusters.nodes.ssh import Host, Shell
 from launcher.core import machine
-from launcher.core.problems import Problems, said
-from launcher.core.redaction import learn
+from launcher.core.problems import Problems, error_message
+from launcher.core.redaction import register_secret
 
 PORT = 6379
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -50,7 +50,7 @@ def up(port: int | None, address: str | None, token: str | None, words: Sequence
     home = _free_home("up")
     ip = address or own_address()
     if port is not None and (error := taken(port)):
-        raise Problems([f"--port: {port} cannot be taken, {said(error)}; {machine.free_ports(1)[0]} would do"])
+        raise Problems([f"--port: {port} cannot be taken, {error_message(error)}; {machine.free_ports(1)[0]} would do"])
     chosen = port or (PORT if taken(PORT) is None else machine.free_ports(1)[0])
     node = Node(_joined(ip, chosen), ip, True, secrets.token_hex(8), _temp(), tuple(words))
     return _begin(home, node, token or secrets.token_hex(32), tell)
@@ -81,9 +81,11 @@ def join(
     if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
         raise Problems([f"{address}: is no address; HOST:PORT, as rlrun cluster up prints it, would do"])
     try:
-        machine.knock(address, KNOCK_S)
+        machine.check_listening(address, KNOCK_S)
     except OSError as error:
-        raise Problems([f"{address}: {said(error)}; rlrun cluster up there, and its address, would do"]) from error
+        raise Problems(
+            [f"{address}: {error_message(error)}; rlrun cluster up there, and its address, would do"]
+        ) from error
     node = Node(address, ip or own_address(host), False, secrets.token_hex(8), _temp(), tuple(words), leave_after_s)
     return _begin(home, node, token, tell)
 
@@ -104,10 +106,12 @@ def token_of(file: str | None, stdin: TextIO) -> str:
     try:
         token = stdin.readline() if file == "-" else named.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise Problems([f"--token-file: {named}: {said(error)}; a copy of the head's token would do"]) from error
+        raise Problems(
+            [f"--token-file: {named}: {error_message(error)}; a copy of the head's token would do"]
+        ) from error
     if not token.strip():
         raise Problems(["--token-file: holds no token; a copy of the head's would do"])
-    learn(token.strip())
+    register_secret(token.strip())
     return token.strip()
 
 

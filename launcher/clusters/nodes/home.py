@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from launcher.core.bounded_parse import json_of
-from launcher.core.files import expanded, write_whole
+from launcher.core.bounded_parse import parse_json
+from launcher.core.files import expand_user, write_atomic
 from launcher.core.problems import Problems
 
 Phase = Literal["starting", "up", "waiting", "failed"]
@@ -78,7 +78,7 @@ class Home:
         """None where nothing has been brought up. Raises `Problems` where what stands there is no node."""
         file = self.path / "node.json"
         try:
-            node = json_of(file.read_bytes())
+            node = parse_json(file.read_bytes())
             return Node(**{**node, "words": tuple(node["words"]), "hosts": tuple(node["hosts"])})
         except FileNotFoundError:
             return None
@@ -86,16 +86,16 @@ class Home:
             raise Problems([f"{file}: is no node's; removing {self.path} would do"]) from error
 
     def keep(self, node: Node) -> None:
-        write_whole(self.path / "node.json", json.dumps(asdict(node)))
+        write_atomic(self.path / "node.json", json.dumps(asdict(node)))
 
     def state(self) -> State | None:
         try:
-            return State(**json_of((self.path / "state.json").read_bytes()))
+            return State(**parse_json((self.path / "state.json").read_bytes()))
         except (FileNotFoundError, ValueError, TypeError):
             return None
 
     def say(self, state: State) -> None:
-        write_whole(self.path / "state.json", json.dumps(asdict(state)))
+        write_atomic(self.path / "state.json", json.dumps(asdict(state)))
 
     def forget(self) -> None:
         for name in ("node.json", "state.json", "token"):
@@ -126,4 +126,4 @@ class Home:
 def here() -> Home:
     """This user's on this machine: home folders are often shared by all machines of a cluster."""
     named = os.environ.get("RLRUN_CLUSTER") or f"~/.cache/rlrun/cluster/{socket.gethostname()}"
-    return Home(expanded(named).absolute())
+    return Home(expand_user(named).absolute())

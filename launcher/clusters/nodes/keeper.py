@@ -25,7 +25,7 @@ from launcher.clusters.nodes import processes
 from launcher.clusters.nodes.home import Home, Node, Phase, State
 from launcher.clusters.nodes.ray_start import UP, argv, environment, taken
 from launcher.core import machine
-from launcher.core.problems import said
+from launcher.core.problems import error_message
 
 POLL_S, KNOCK_S, EVERY_S = 0.1, 2.0, 0.5
 START_S = 90.0  # Ray itself gives a node up after 30 s that it has not registered
@@ -89,7 +89,7 @@ class Keeper:
                     stderr=log, start_new_session=True,
                 )  # fmt: skip
         except OSError as error:  # a full disk, or more processes than there may be: it may pass
-            return said(error)
+            return error_message(error)
         try:
             return self._watch(ray, before)
         finally:
@@ -124,7 +124,7 @@ class Keeper:
     def _answers(self) -> bool:
         self.knocked_at = time.monotonic()
         try:
-            machine.knock(self.node.address, KNOCK_S)
+            machine.check_listening(self.node.address, KNOCK_S)
         except ConnectionRefusedError:
             self.refused += 1
         except OSError:

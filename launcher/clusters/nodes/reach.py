@@ -9,7 +9,7 @@ from pathlib import Path
 
 from launcher.clusters.nodes.home import here
 from launcher.clusters.nodes.ray_start import joined
-from launcher.core.problems import Problems, said
+from launcher.core.problems import Problems, error_message
 
 COPY = "a copy of the head's token"
 ELSEWHERE = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
@@ -63,6 +63,6 @@ def _check_token() -> None:
     try:
         why = "" if file.read_text(encoding="utf-8").strip() else "holds no token"
     except (OSError, ValueError) as error:
-        why = said(error)
+        why = error_message(error)
     if why:
         raise Problems([f"RAY_AUTH_TOKEN_PATH: {file}: {why}; {COPY} would do"])

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from launcher.core.problems import Problems, said, shown
+from launcher.core.problems import Problems, error_message, short_repr
 
 AT_ONCE = 32
 PATIENCE_S = 600.0
@@ -60,7 +60,7 @@ class Shell:
         except subprocess.TimeoutExpired:
             return f"did not answer in {PATIENCE_S:g} s"
         except OSError as error:
-            return f"{self.ssh[0]}: {said(error)}"
+            return f"{self.ssh[0]}: {error_message(error)}"
         lines = [line.strip() for line in ran.stderr.splitlines() if line.strip()]
         named = [line.removeprefix("✗ ") for line in lines if line.startswith("✗ ")]
         return "" if ran.returncode == 0 else "; ".join(named or lines[-1:]) or f"ended with {ran.returncode}"
@@ -71,21 +71,21 @@ def hosts_of(file: Path) -> list[Host]:
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise Problems([f"--nodes: {file}: {said(error)}; a file with one host a line would do"]) from error
+        raise Problems([f"--nodes: {file}: {error_message(error)}; a file with one host a line would do"]) from error
     found, wrong = dict[str, Host](), list[str]()
     for number, line in enumerate(lines, 1):
         try:
             words = shlex.split(line, comments=True)
         except ValueError as error:
-            wrong.append(f"{file}:{number}: {said(error)}; HOST, or HOST --num-gpus=4, would do")
+            wrong.append(f"{file}:{number}: {error_message(error)}; HOST, or HOST --num-gpus=4, would do")
             continue
         if not words:
             continue
         name, more = words[0], tuple(words[1:])
         if name.startswith("-"):  # ssh would take it for an option
-            wrong.append(f"{file}:{number}: {shown(name)} is no host; HOST, or HOST --num-gpus=4, would do")
+            wrong.append(f"{file}:{number}: {short_repr(name)} is no host; HOST, or HOST --num-gpus=4, would do")
         elif bad := [word for word in more if not word.startswith("--")]:
-            wrong.append(f"{file}:{number}: {shown(bad[0])} is no word for ray start; --num-gpus=4 would be one")
+            wrong.append(f"{file}:{number}: {short_repr(bad[0])} is no word for ray start; --num-gpus=4 would be one")
         elif name in found:
             wrong.append(f"{file}:{number}: {name} is there already; each host once would do")
         else:

@@ -44,7 +44,7 @@ class Ray(Cluster):
         cpus = {"CPU": self.cpus_per_process * hardware.processes_per_node}
         return cpus if hardware.is_cpu else cpus | {"GPU": float(hardware.n_gpus_per_node)}
 
-    def lacks(self, hardware: Hardware) -> list[str]:
+    def missing_requirements(self, hardware: Hardware) -> list[str]:
         return [] if find_spec("ray") else ["cluster: ray is not installed here; pip install ray would do"]
 
     def start(self, plan: Plan, logs: Path, lock: int) -> RayJob:

@@ -27,7 +27,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from launcher.clusters.nodes.home import here
 from launcher.clusters.nodes.processes import NO_NODE, has_raylet
-from launcher.core.user_code import Fault, attempt
+from launcher.core.user_code import CallFailure, try_call
 
 MOST = 1 << 20  # characters of an answer
 
@@ -40,8 +40,8 @@ def main(address: str) -> None:
     os.dup2(2, 1)  # what Ray prints is no answer of ours
     if not (has_raylet() or here().node()):  # a keeper brings its node back
         return _say(out, refused=NO_NODE)
-    joined = attempt(partial(ray.init, address=address, log_to_driver=False, logging_level="ERROR"))
-    if isinstance(joined, Fault):
+    joined = try_call(partial(ray.init, address=address, log_to_driver=False, logging_level="ERROR"))
+    if isinstance(joined, CallFailure):
         return _say(out, refused=joined.reason, kind=joined.kind)
     free = available_resources_per_node()
     _say(out, nodes=[_node(node, free.get(node["NodeID"], {})) for node in ray.nodes()])
@@ -96,14 +96,14 @@ def _round(ask: Any, asked: Mapping[str, Mapping[str, str]], seconds: float, out
     while waiting and (left := give_up - time.monotonic()) > 0:
         ready, _ = ray.wait(list(waiting), num_returns=1, timeout=left)
         for task in ready:
-            node, ran = waiting.pop(task), attempt(partial(ray.get, task))
-            if isinstance(ran, Fault):
+            node, ran = waiting.pop(task), try_call(partial(ray.get, task))
+            if isinstance(ran, CallFailure):
                 _say(out, node=node, lost=ran.reason)
             else:
                 code, said, wrong = ran
                 _say(out, node=node, code=code, out=said[-MOST:], err=wrong[-MOST:])
     for task, node in waiting.items():
-        attempt(partial(ray.cancel, task, force=True))
+        try_call(partial(ray.cancel, task, force=True))
         _say(out, node=node, lost=f"did not answer in {seconds:g} s")
 
 

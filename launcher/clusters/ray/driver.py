@@ -26,7 +26,7 @@ from launcher.clusters.ray.job import FAR_S, Asked
 from launcher.clusters.ray.joining import join
 from launcher.clusters.ray.rank import Rank
 from launcher.core import machine
-from launcher.core.user_code import Fault, attempt, shortened
+from launcher.core.user_code import CallFailure, shorten, try_call
 from launcher.spec.cluster import Stack
 
 LOOK_S = 1.0  # between two looks at what is still missing
@@ -111,7 +111,7 @@ class _Job:
     def _join(self) -> bool:
         """Whether it came about. One that does not answer is waited for: a head that was killed may come back."""
         give_up, said = time.monotonic() + self.asked.wait_s, ""
-        while isinstance(joined := join(self.asked), Fault):
+        while isinstance(joined := join(self.asked), CallFailure):
             why = f"{self.asked.address or 'a Ray of this machine alone'} cannot be joined: {joined.reason}"
             if not self.asked.address or time.monotonic() > give_up:
                 raise Refused(f"cluster.address: {why}; rlrun doctor --nodes tells more")
@@ -180,7 +180,7 @@ class _Job:
         try:
             return ray.get(task, timeout=START_S)
         except RayError as error:
-            why = f"the process of rank {rank} is not started: {shortened(' '.join(str(error).split()))}"
+            why = f"the process of rank {rank} is not started: {shorten(' '.join(str(error).split()))}"
             if isinstance(error, RayTaskError) or "No module named" in str(error):  # it would be so another time
                 raise Refused(f"cluster: {why}; rlrun doctor --nodes tells more") from error
             raise Lost(why) from error
@@ -221,8 +221,8 @@ class _Job:
         """Of all that answer."""
         tasks = [self.actors[rank].stacks.remote(wait_s) for rank in sorted(self.left)]
         answered, _ = ray.wait(tasks, num_returns=len(tasks), timeout=wait_s + FAR_S / 2) if tasks else ([], [])
-        told = [attempt(partial(ray.get, task)) for task in answered]
-        return [stack for stacks in told if not isinstance(stacks, Fault) for stack in stacks]
+        told = [try_call(partial(ray.get, task)) for task in answered]
+        return [stack for stacks in told if not isinstance(stacks, CallFailure) for stack in stacks]
 
     # ---- after
 
@@ -230,14 +230,14 @@ class _Job:
         """Kill what still runs, and give the resources back."""
         tasks = [self.actors[rank].end.remote() for rank in self.left]
         if tasks:
-            attempt(partial(ray.wait, tasks, num_returns=len(tasks), timeout=STOP_S))
+            try_call(partial(ray.wait, tasks, num_returns=len(tasks), timeout=STOP_S))
         for actor in self.actors.values():
-            attempt(partial(ray.kill, actor))
+            try_call(partial(ray.kill, actor))
         self._release()
 
     def _release(self) -> None:
         if self.group is not None:
-            attempt(partial(remove_placement_group, self.group))
+            try_call(partial(remove_placement_group, self.group))
             self.group = None
 
 

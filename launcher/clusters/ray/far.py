@@ -18,7 +18,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from launcher.clusters.nodes.processes import has_raylet
 from launcher.clusters.ray import outside, told
 from launcher.clusters.ray.told import Said, typed
-from launcher.core.user_code import Fault, attempt
+from launcher.core.user_code import CallFailure, try_call
 
 HEAD = "node:__internal_head__"  # a resource that Ray gives to that node alone
 LOOKS = ("watch", "logs")  # which end well whenever they are ended
@@ -27,23 +27,23 @@ LOOKS = ("watch", "logs")  # which end well whenever they are ended
 def main(address: str, words: Sequence[str]) -> int:
     columns, joined = os.environ.get("COLUMNS", ""), _joined(address)
     coming = (_from_node if joined is True else outside.said)(address, words, columns)
-    heard = attempt(partial(_pass_on, coming))
-    if isinstance(heard, Fault) and heard.kind == "BrokenPipeError":  # `| head` has read what it wanted
+    heard = try_call(partial(_pass_on, coming))
+    if isinstance(heard, CallFailure) and heard.kind == "BrokenPipeError":  # `| head` has read what it wanted
         return 0
-    if isinstance(heard, Fault):
+    if isinstance(heard, CallFailure):
         print(f"✗ {address}: {heard.reason}", file=sys.stderr)
         return 1
-    if heard and isinstance(joined, Fault):
+    if heard and isinstance(joined, CallFailure):
         print(f"Ray does not let this machine join as a node: {joined.reason}", file=sys.stderr)
     return heard
 
 
-def _joined(address: str) -> Fault | bool:
+def _joined(address: str) -> CallFailure | bool:
     """Whether this machine is a node."""
     if not has_raylet():
         return False
-    joined = attempt(partial(ray.init, address=address, log_to_driver=False, logging_level="ERROR"))
-    return joined if isinstance(joined, Fault) else True
+    joined = try_call(partial(ray.init, address=address, log_to_driver=False, logging_level="ERROR"))
+    return joined if isinstance(joined, CallFailure) else True
 
 
 def _from_node(address: str, words: Sequence[str], columns: str) -> Generator[Said]:

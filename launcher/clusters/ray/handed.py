@@ -25,8 +25,8 @@ from launcher.clusters.nodes.processes import DETACHED
 from launcher.clusters.nodes.ray_start import MARK, PYTHON
 from launcher.clusters.nodes.reach import ELSEWHERE, Reach
 from launcher.clusters.ray.job import CARRIED, PLACED
-from launcher.core.problems import said
-from launcher.core.redaction import blotted, variable
+from launcher.core.problems import error_message
+from launcher.core.redaction import is_secret_variable, redact
 
 NO_JOBS = 69  # exit code of the process of `hand_over` where there is no job
 OF_HEAD = ("RLRUN_CLUSTER", "PYTHONUNBUFFERED", *PLACED)
@@ -44,7 +44,7 @@ def hand_over(folder: Path, words: Sequence[str], reached: Reach, log: int) -> s
     `launcher.clusters.ray.jobs`) that ends as the job does, or with `NO_JOBS`; SIGTERM ends the job, and SIGKILL ends
     the process only. What it has to say goes to the open file `log`. None where a word is a secret.
     """
-    if any(blotted(word) != word for word in (*words, os.getcwd())):
+    if any(redact(word) != word for word in (*words, os.getcwd())):
         return None
     file = folder.absolute() / f".detached-{secrets.token_hex(4)}.json"
     node = {"words": list(words), "cwd": os.getcwd(), "env": _carried(os.environ), "umask": _umask()}
@@ -62,7 +62,7 @@ def _carried(shell: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in shell.items()
-        if name.startswith(CARRIED) and name not in OF_HEAD and not variable(name) and blotted(value) == value
+        if name.startswith(CARRIED) and name not in OF_HEAD and not is_secret_variable(name) and redact(value) == value
     }
 
 
@@ -100,7 +100,7 @@ def main(file: Path) -> int:
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
         )  # fmt: skip
     except OSError as error:
-        os.write(log, f"✗ {node['cwd']}, on the head: {said(error)}; a folder that it has would do\n".encode())
+        os.write(log, f"✗ {node['cwd']}, on the head: {error_message(error)}; a folder that it has would do\n".encode())
         return 2
     process.wait()  # its group, which bears its number, lives on
     signal.signal(signal.SIGTERM, lambda number, _: os.killpg(process.pid, number))

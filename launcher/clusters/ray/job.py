@@ -98,7 +98,7 @@ class Asked:
 def _temp() -> str:
     """A folder with a short name, as Ray's sockets lie in it."""
     base = Path(tempfile.gettempdir())
-    return str(machine.own_folder(NAME, base if len(str(base)) <= LONGEST else Path("/tmp")))
+    return str(machine.process_folder(NAME, base if len(str(base)) <= LONGEST else Path("/tmp")))
 
 
 class RayJob:
@@ -235,7 +235,7 @@ class RayJob:
                 self._news.append(Waiting(text=text))
             case {"refused": lines}:
                 self._refused = True
-                self._news.append(Crashed(lines=tuple(lines), mendable=True))
+                self._news.append(Crashed(lines=tuple(lines), cause="configuration"))
 
     def _over(self, rank: int, code: int) -> None:
         self._ended.add(rank)

@@ -20,8 +20,8 @@ from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 
 from launcher.clusters.nodes.ray_start import PYTHON
 from launcher.core import machine
-from launcher.core.problems import said
-from launcher.core.user_code import Fault, attempt
+from launcher.core.problems import error_message
+from launcher.core.user_code import CallFailure, try_call
 
 T = TypeVar("T")
 KNOCK_S, ANSWER_S, SUBMIT_S = 3.0, 20.0, 90.0
@@ -34,34 +34,34 @@ done
 exit {no_rlrun}"""
 
 
-def client(address: str) -> JobSubmissionClient | Fault:
+def client(address: str) -> JobSubmissionClient | CallFailure:
     host = address.rpartition(":")[0]
     for name in ("no_proxy", "NO_PROXY"):  # what goes there is the token, too
         os.environ[name] = ",".join(filter(None, [os.environ.get(name), host]))
     try:  # where nothing listens, Ray takes two minutes to say so
-        machine.knock(address, KNOCK_S)
+        machine.check_listening(address, KNOCK_S)
     except (OSError, ValueError) as error:
-        return Fault(said(error))
+        return CallFailure(error_message(error))
     found = answer(partial(_client, address, host))
-    return Fault(found) if isinstance(found, str) else found
+    return CallFailure(found) if isinstance(found, str) else found
 
 
 def _client(address: str, host: str) -> JobSubmissionClient | str:
     """Why not, where it would be another's: a head that was told no other host says `127.0.0.1` to all."""
     url: str = get_address_for_submission_client(address)
-    if machine.is_here(urlsplit(url).hostname or "") and not machine.is_here(host.strip("[]")):
+    if machine.is_this_machine(urlsplit(url).hostname or "") and not machine.is_this_machine(host.strip("[]")):
         return "its job server answers on its head alone; ray start --dashboard-host would open it"
     return JobSubmissionClient(url)
 
 
-def answer(ask: Callable[[], T], seconds: float = ANSWER_S) -> T | Fault:
+def answer(ask: Callable[[], T], seconds: float = ANSWER_S) -> T | CallFailure:
     """Ray's client waits for an answer without end, and may take the first alarm for an error of its own."""
     signal.signal(signal.SIGALRM, _too_long)
     try:
         signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
-        return attempt(ask)
+        return try_call(ask)
     except TimeoutError as error:
-        return Fault(str(error))
+        return CallFailure(str(error))
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
@@ -85,4 +85,4 @@ def ended(found: JobDetails) -> tuple[int, str]:
         why = "\n".join((found.message or "the job failed").splitlines()[-MOST:])
     if code is None:
         return 0 if found.status == JobStatus.SUCCEEDED else 1, why
-    return machine.shell_code(code), why
+    return machine.shell_exit_code(code), why

@@ -15,7 +15,7 @@ from ray.job_submission import JobDetails, JobSubmissionClient
 
 from launcher.clusters.ray.handed import NO_JOBS
 from launcher.clusters.ray.job_server import NO_RLRUN, SUBMIT_S, answer, client, ended, entrypoint
-from launcher.core.user_code import Fault
+from launcher.core.user_code import CallFailure
 
 LOOK_S, SILENT_S = 0.5, 60.0
 NO_FILE = 66  # exit code of a job whose command is not to be read
@@ -34,7 +34,7 @@ def main(address: str, file: Path) -> int:
 
 def _handed(address: str, file: Path) -> int:
     server = client(address)
-    if isinstance(server, Fault):
+    if isinstance(server, CallFailure):
         return _none(address, server.reason)
     if _asked:
         return 128 + _asked[0]
@@ -44,7 +44,7 @@ def _handed(address: str, file: Path) -> int:
     told = {"run": f"{folder.parent.name}/{folder.name}", "folder": str(folder)}
     submit = partial(server.submit_job, entrypoint=command, submission_id=job, metadata=told)
     submitted = answer(submit, SUBMIT_S)
-    if isinstance(submitted, Fault) and _taken_back(file):
+    if isinstance(submitted, CallFailure) and _taken_back(file):
         return _none(address, submitted.reason)
     print(f"handed over as Ray job {job}")
     code = _followed(server, job)
@@ -79,9 +79,9 @@ def _followed(server: JobSubmissionClient, job: str) -> int:
     heard, stopped = time.monotonic(), False
     while True:
         if _asked and not stopped:
-            stopped = not isinstance(answer(partial(server.stop_job, job)), Fault)
-        found: JobDetails | Fault = answer(partial(server.get_job_info, job))
-        if not isinstance(found, Fault):
+            stopped = not isinstance(answer(partial(server.stop_job, job)), CallFailure)
+        found: JobDetails | CallFailure = answer(partial(server.get_job_info, job))
+        if not isinstance(found, CallFailure):
             heard = time.monotonic()
             if found.status.is_terminal():
                 code, why = ended(found)

@@ -16,7 +16,7 @@ from launcher.clusters.nodes.processes import NO_NODE
 from launcher.clusters.nodes.reach import COPY
 from launcher.clusters.ray import told
 from launcher.clusters.ray.job_server import NO_RLRUN, SUBMIT_S, answer, client, ended, entrypoint
-from launcher.core.user_code import Fault, attempt
+from launcher.core.user_code import CallFailure, try_call
 
 NAME = "rlrun-asks-"
 """Begins the names of such jobs."""
@@ -35,7 +35,7 @@ def said(address: str, words: Sequence[str], columns: str) -> Generator[told.Sai
         yield _not(address, f"{NO_NODE}, and has no client for its job server")
         return
     server = client(address)
-    if isinstance(server, Fault):
+    if isinstance(server, CallFailure):
         refused = server.kind == "AuthenticationError"
         yield _not(address, *((REFUSED, TOKEN) if refused else (server.reason, ELSE)))
         return
@@ -45,7 +45,7 @@ def said(address: str, words: Sequence[str], columns: str) -> Generator[told.Sai
     over = False
     try:
         submitted = answer(partial(server.submit_job, entrypoint=command, submission_id=job), SUBMIT_S)
-        if isinstance(submitted, Fault):
+        if isinstance(submitted, CallFailure):
             yield _not(address, submitted.reason)
             return
         others = list[str]()
@@ -72,8 +72,8 @@ def _not(address: str, why: str, would_do: str = ELSE) -> told.Said:
 
 def _forget(server: JobSubmissionClient) -> None:
     """Have the head forget who asked before, and has been answered."""
-    jobs: list[JobDetails] | Fault = answer(server.list_jobs)
-    for one in [] if isinstance(jobs, Fault) else jobs:
+    jobs: list[JobDetails] | CallFailure = answer(server.list_jobs)
+    for one in [] if isinstance(jobs, CallFailure) else jobs:
         ended_s = (one.end_time or math.inf) / 1000
         if (one.submission_id or "").startswith(NAME) and time.time() - ended_s > ANSWERED_S:
             answer(partial(server.delete_job, one.submission_id))
@@ -86,11 +86,11 @@ def _lines(server: JobSubmissionClient, job: str) -> Iterator[str]:
     with asyncio.Runner() as runner:
         while True:
             coming = runner.get_loop().create_task(_next(chunks))
-            while not (chunk := attempt(partial(runner.run, _for_a_while(coming)))) and not coming.done():
+            while not (chunk := try_call(partial(runner.run, _for_a_while(coming)))) and not coming.done():
                 there = answer(partial(server.get_job_info, job))
-                if isinstance(there, Fault):
+                if isinstance(there, CallFailure):
                     raise ConnectionError(there.reason)
-            if isinstance(chunk, Fault):
+            if isinstance(chunk, CallFailure):
                 raise ConnectionError(chunk.reason)
             if not chunk:
                 return
@@ -111,8 +111,8 @@ async def _for_a_while(coming: asyncio.Task[str]) -> str:
 
 def _ended(server: JobSubmissionClient, job: str, others: Sequence[str]) -> tuple[bool, str, str]:
     """Whether the job has, why it said no more, and what would do."""
-    found: JobDetails | Fault = answer(partial(server.get_job_info, job))
-    if isinstance(found, Fault):
+    found: JobDetails | CallFailure = answer(partial(server.get_job_info, job))
+    if isinstance(found, CallFailure):
         return False, found.reason, "asking again once it answers would do"
     if not found.status.is_terminal():
         return False, "what is said there comes no more", "asking again would do"

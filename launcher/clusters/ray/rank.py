@@ -39,7 +39,7 @@ class Rank:
         address = ray.util.get_node_ip_address()
         return {
             "node": ray.get_runtime_context().get_node_id(), "address": address,
-            "interface": machine.interfaces().get(address, ""), "port": machine.free_ports(1, address)[0],
+            "interface": machine.interface_of_addresses().get(address, ""), "port": machine.free_ports(1, address)[0],
         }  # fmt: skip
 
     def start(
@@ -57,7 +57,7 @@ class Rank:
         folder = Path(logs)
         self.kept = (folder / f"rank-{rank}.log").exists()
         if not self.kept:  # no disk that the nodes share: the launcher keeps the log
-            folder = machine.own_folder("rlrun-rank", Path(tempfile.gettempdir()))
+            folder = machine.process_folder("rlrun-rank", Path(tempfile.gettempdir()))
         own = {name: value for name, value in os.environ.items() if not name.startswith(OF_RAY)}
         python = sys.executable if not os.path.exists(argv[0]) else argv[0]
         process = Process(rank, (python, *argv[1:]), env)

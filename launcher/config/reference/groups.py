@@ -8,16 +8,23 @@ from pathlib import Path
 
 from pydantic.dataclasses import is_pydantic_dataclass
 
-from launcher.config.descriptions import Setting, fields_of, own_fields, settings_of, written
-from launcher.config.docstrings import class_says, declaration
+from launcher.config.descriptions import (
+    Setting,
+    class_says,
+    declaration,
+    fields_of,
+    own_fields,
+    settings_of,
+    written,
+)  # fmt: skip
 from launcher.config.flatten import TARGET
 from launcher.config.resolve import conf_dir, groups
 from launcher.config.yaml_lines import defaults_choices, leaves
 from launcher.core.classes import add_code_dir, locate
-from launcher.core.problems import Problems, nearest, shown
+from launcher.core.problems import Problems, short_repr, suggest
 from launcher.spec.run import RunSpec
 
-PLAIN = ("optim", "critic", "trainer", "seed")
+PLAIN = ("optim", "critic", "trainer", "seed", "code_dir")
 """Settings of a run that are no config group."""
 
 
@@ -83,12 +90,12 @@ def sections(target: str, config_dir: Path | None = None) -> list[Section]:
     top, _, rest = top.partition(".")
     known = groups(config_dir)
     if top not in known and top not in PLAIN:
-        raise Problems([f"{shown(target)}: no group or setting {top!r}; {nearest(top, [*known, *PLAIN])}"])
+        raise Problems([f"{short_repr(target)}: no group or setting {top!r}; {suggest(top, [*known, *PLAIN])}"])
     if equals:
         if top not in known or rest:
-            raise Problems([f"{shown(target)}: is no choice; GROUP=CHOICE would do"])
+            raise Problems([f"{short_repr(target)}: is no choice; GROUP=CHOICE would do"])
         if choice not in known[top]:
-            raise Problems([f"{top}: no choice {choice!r}; {nearest(choice, known[top])}"])
+            raise Problems([f"{top}: no choice {choice!r}; {suggest(choice, known[top])}"])
         add_code_dir(config_dir)
         return [_whole(top, _choice(top, choice, config_dir))]
     found = list(_sections_of(top, choices(top, config_dir))) if top in known else [_plain(top)]
@@ -106,7 +113,7 @@ def _only(found: list[Section], target: str, rest: str) -> list[Section]:
     names = {setting.name for section in found for setting in section.settings}
     if not any(name == target or name.startswith(f"{target}.") for name in names):
         top = target.partition(".")[0]
-        near = nearest(rest, [name.removeprefix(f"{top}.") for name in names], listed="it has")
+        near = suggest(rest, [name.removeprefix(f"{top}.") for name in names], listed="it has")
         raise Problems([f"{target}: {top} has no setting {rest!r}; {near}"])
     kept = []
     for section in found:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator
 
 from launcher.core.events import MARK, Alert, Event, from_line
-from launcher.core.problems import shown
+from launcher.core.problems import short_repr
 from launcher.core.settings import Count, listed, settings
 from launcher.engines.torch.rollout.sampler import Colocated
 from launcher.rewards.model import RewardModel
@@ -109,7 +109,7 @@ class Torch(Engine):
         try:
             event = from_line(text)
         except (ValueError, KeyError, TypeError, AttributeError):
-            event = Alert(step=0, text=f"rank 0 told what cannot be read: {shown(text)}")
+            event = Alert(step=0, text=f"rank 0 told what cannot be read: {short_repr(text)}")
         if event:
             yield event
 

@@ -93,7 +93,7 @@ def build_parts(run: RunSpec, device: torch.device, checkpoint: Path | None, ref
     order = Order(len(train_rows.rows), run.data.train_batch_size, run.seed, run.data.shuffle)
     if order.rows < order.batch:
         raise Problems([f"data.train_batch_size: {order.batch} rows, and the data has {order.rows}; fewer would do"])
-    steps = run.trainer.total_training_steps or order.steps_per_epoch * run.trainer.total_epochs
+    steps = run.total_steps(order.rows)
     policy = _policy(run, model, parallel, steps, load_device, mixed, checkpoint)
     if checkpoint:
         _take_up(policy, checkpoint, order)
@@ -156,7 +156,7 @@ def _read(run: RunSpec, encoder: Encoder, refused: Path) -> tuple[Rows, Rows]:
 
 def _check_length(run: RunSpec, model: CausalLM) -> None:
     """A sequence must fit the positions that the model knows."""
-    longest = run.data.max_prompt_length + run.data.max_response_length
+    longest = run.max_sequence_length
     known = getattr(model.base.config.get_text_config(), "max_position_embeddings", None)
     if known and longest > known:
         raise Problems(

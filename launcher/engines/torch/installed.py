@@ -17,7 +17,7 @@ BEGAN = time.perf_counter()
 import torch  # noqa: E402  # what is timed
 import torch.distributed as dist  # noqa: E402
 
-from launcher.core.user_code import Fault, attempt  # noqa: E402
+from launcher.core.user_code import CallFailure, try_call  # noqa: E402
 
 COMPANIONS = ("safetensors.torch", "tokenizers", "transformers", "peft")
 
@@ -28,16 +28,16 @@ def main() -> None:
 
 def _torch() -> dict[str, Any]:
     cuda = torch.version.cuda
-    nccl = attempt(torch.cuda.nccl.version) if cuda else None
-    started = attempt(torch.cuda.init) if cuda else None
-    available = cuda is not None and not isinstance(started, Fault) and torch.cuda.is_available()
+    nccl = try_call(torch.cuda.nccl.version) if cuda else None
+    started = try_call(torch.cuda.init) if cuda else None
+    available = cuda is not None and not isinstance(started, CallFailure) and torch.cuda.is_available()
     return {
         "torch": torch.__version__,
         "cuda": cuda,
         "cudnn": torch.backends.cudnn.version() if cuda else None,
         "nccl": ".".join(map(str, nccl)) if isinstance(nccl, tuple) else None,
         "gloo": dist.is_available() and dist.is_gloo_available(),
-        "why": started.reason if isinstance(started, Fault) else "",
+        "why": started.reason if isinstance(started, CallFailure) else "",
         "gpus": [_gpu(index) for index in range(torch.cuda.device_count())] if available else [],
         "kernels": torch.cuda.get_arch_list() if available else [],
     }
@@ -45,10 +45,10 @@ def _torch() -> dict[str, Any]:
 
 def _gpu(index: int) -> dict[str, str]:
     """A product of matrices on it: a card that the build has no kernels for is found out by that."""
-    worked = attempt(partial(_product, index))
+    worked = try_call(partial(_product, index))
     capability = "{}.{}".format(*torch.cuda.get_device_capability(index))
     return {"name": torch.cuda.get_device_name(index), "capability": capability,
-            "fault": worked.reason if isinstance(worked, Fault) else ""}  # fmt: skip
+            "fault": worked.reason if isinstance(worked, CallFailure) else ""}  # fmt: skip
 
 
 def _product(index: int) -> None:
@@ -60,8 +60,8 @@ def _product(index: int) -> None:
 
 def _broken() -> dict[str, str]:
     """Companions that cannot be loaded, and why."""
-    tried = {name: attempt(partial(importlib.import_module, name)) for name in COMPANIONS}
-    return {name: found.reason for name, found in tried.items() if isinstance(found, Fault)}
+    tried = {name: try_call(partial(importlib.import_module, name)) for name in COMPANIONS}
+    return {name: found.reason for name, found in tried.items() if isinstance(found, CallFailure)}
 
 
 if __name__ == "__main__":

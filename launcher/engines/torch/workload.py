@@ -72,23 +72,21 @@ class Workload:
 
     @classmethod
     def from_run(cls, run: RunSpec) -> Workload:
-        data, trainer, algorithm = run.data, run.trainer, run.algorithm
+        data, algorithm = run.data, run.algorithm
         prompt, response = data.max_prompt_length, data.max_response_length
         batch = data.train_batch_size // run.hardware.processes  # prompts or demonstrations
-        mini = (trainer.ppo_mini_batch_size or data.train_batch_size) // run.hardware.processes
-        each = run.sampler.n if algorithm.sampled else 2 if algorithm.data == "pairs" else 1
-        rows, prompts = _micro(run, mini * each, each)
+        update, each = run.sequences_per_update, run.sequences_per_prompt
+        rows, prompts = _micro(run, update, each)
         asked = min(batch, max(run.sampler.max_num_seqs // run.sampler.n, 1)) if algorithm.sampled else 0
         # pairs are compared, not answered: hardly any dataset gives their prompts a ground truth
         held_out = 0 if algorithm.data == "pairs" else _held_out(run)
         judged = min(held_out, max(run.sampler.max_num_seqs // run.sampler.val_n, 1))
-        on_policy = mini == batch and trainer.ppo_epochs == 1
         return cls(
-            prompt=prompt, response=response, rows=rows, prompts=prompts, parts=-(-mini * each // rows),
+            prompt=prompt, response=response, rows=rows, prompts=prompts, parts=-(-update // rows),
             written=max(asked * run.sampler.n, judged * run.sampler.val_n), prefilled=max(asked, judged),
             batch_bytes=batch * each * (prompt + response) * SLOT[algorithm.data],
             file_bytes=_file_bytes(run.model), reward_bytes=_reward_bytes(run), sampled=algorithm.sampled,
-            scored_before=algorithm.sampled and (not on_policy or "old" in algorithm.needs),
+            scored_before=algorithm.sampled and (not run.on_policy or "old" in algorithm.needs),
         )  # fmt: skip
 
 

@@ -20,9 +20,9 @@ from typing import Literal, get_args
 
 from launcher.config.grammar import Point, points
 from launcher.config.resolve import groups, resolve
-from launcher.core.bounded_parse import json_of
-from launcher.core.files import write_whole
-from launcher.core.problems import Problems, said
+from launcher.core.bounded_parse import parse_json
+from launcher.core.files import write_atomic
+from launcher.core.problems import Problems, error_message
 from launcher.preflight.capacity import Needs, needs
 from launcher.preflight.plan import problems as refusals
 from launcher.runs import store
@@ -91,7 +91,7 @@ class Sweep:
 
     def write(self) -> None:
         node = {name: value for name, value in asdict(self).items() if name != "path"}
-        write_whole(self.path / FILE, json.dumps(node, indent=1) + "\n")
+        write_atomic(self.path / FILE, json.dumps(node, indent=1) + "\n")
 
 
 def plan(
@@ -215,7 +215,7 @@ def read(path: Path) -> Sweep:
     """Raises `Problems` where sweep.json is not as it was written."""
     file = path / FILE
     try:
-        node = json_of(file.read_bytes())
+        node = parse_json(file.read_bytes())
         entries = [Entry(**{**each, "needs": Needs(**each["needs"])}) for each in node.pop("points")]
         sweep = Sweep(path, points=entries, **node)
         strange = [entry.status for entry in entries if entry.status not in get_args(Status)]
@@ -224,7 +224,7 @@ def read(path: Path) -> Sweep:
         ):
             raise ValueError("a point is not as it was written")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Problems([f"{file}: cannot be read, {said(error)}; a new sweep would do"]) from error
+        raise Problems([f"{file}: cannot be read, {error_message(error)}; a new sweep would do"]) from error
     return sweep
 
 

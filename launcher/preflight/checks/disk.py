@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launcher.core import machine
-from launcher.core.check_result import Verdict
-from launcher.core.problems import said
+from launcher.core.check_result import CheckResult
+from launcher.core.problems import error_message
 from launcher.models import size, store
 from launcher.models.pretrained import Pretrained
 from launcher.preflight.checks import place
@@ -17,42 +17,48 @@ from launcher.spec.run import RunSpec
 SPARE = 1.02  # tokenizers, logs and names beside the tensors
 
 
-def verdicts(run: RunSpec, steps: Steps | None, here: bool) -> Iterator[Verdict]:
+def check(run: RunSpec, steps: Steps | None, here: bool) -> Iterator[CheckResult]:
     """`here`: the run is to start on this machine, so its disk counts."""
     each = checkpoint_bytes(run)
     try:
-        free = machine.free_bytes(place.root_of(run))
+        free = machine.free_disk_bytes(place.root_of(run))
     except (OSError, ValueError) as error:
-        yield Verdict("FAIL", "trainer.run_root", f"the disk does not tell what is free: {said(error)}",
+        yield CheckResult("FAIL", "trainer.run_root", f"the disk does not tell what is free: {error_message(error)}",
                       "another folder would do")  # fmt: skip
         return
     if each is None:
-        yield Verdict("OK", "disk", f"{_gb(free)} free; the model's size is not known yet")
+        yield CheckResult("OK", "disk", f"{_gb(free)} free; the model's size is not known yet")
         return
     made = steps.checkpoints if steps and steps.checkpoints else None
     kept = run.trainer.keep_last + run.trainer.keep_best
     kept = min(kept, made) if made else kept
     at_once = kept + (1 if made is None or made > kept else 0)  # a new one is written before an old one goes
     need = int(each * at_once * SPARE)
-    says = f"{at_once} checkpoint{'s' if at_once > 1 else ''} of {_gb(each)} at a time, {_gb(free)} free"
+    message = f"{at_once} checkpoint{'s' if at_once > 1 else ''} of {_gb(each)} at a time, {_gb(free)} free"
     if need > free:
         fits = max(int(free / (each * SPARE)) - 1 - run.trainer.keep_best, 0)
         fewer = f"trainer.keep_last={fits} or " if 0 < fits < run.trainer.keep_last else ""
         once = "trainer.save_freq=-1 or " if each * SPARE <= free and run.trainer.save_freq > 0 else ""
-        yield Verdict(place.level_of(here), "disk", says, f"{fewer}{once}a trainer.run_root on a larger disk would do")
+        yield CheckResult(
+            place.level_of(here), "disk", message, f"{fewer}{once}a trainer.run_root on a larger disk would do"
+        )
     else:
-        yield Verdict("OK", "disk", says)
+        yield CheckResult("OK", "disk", message)
     yield from _downloads(run, here)
 
 
-def _downloads(run: RunSpec, here: bool) -> Iterator[Verdict]:
+def _downloads(run: RunSpec, here: bool) -> Iterator[CheckResult]:
     model = run.model
     if not isinstance(model, Pretrained) or not model.on_hub or model.shape is None:
         return
     need, root = size.parameters(model.shape) * size.BFLOAT16, store.root()
-    if need > (free := machine.free_bytes(root)):
-        yield Verdict(place.level_of(here), "disk", f"{model.path} has {_gb(need)}, and {_gb(free)} are free in {root}",
-                      "RLRUN_MODELS on a larger disk would do")  # fmt: skip
+    if need > (free := machine.free_disk_bytes(root)):
+        yield CheckResult(
+            place.level_of(here),
+            "disk",
+            f"{model.path} has {_gb(need)}, and {_gb(free)} are free in {root}",
+            "set RLRUN_MODELS to a folder on a larger disk",
+        )
 
 
 def _gb(count: float) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from yaml import YAMLError
 
-from launcher.core.bounded_parse import yaml_of
+from launcher.core.bounded_parse import parse_yaml
 from launcher.core.events import events_of
 from launcher.core.state import fold
 from launcher.preflight.checks.place import root_of
@@ -38,7 +38,7 @@ def earlier(run: RunSpec) -> Earlier | None:
     for spec in _newest(root_of(run)):
         folder = Folder(spec.parent)
         try:
-            node = yaml_of(spec.read_bytes())
+            node = parse_yaml(spec.read_bytes())
             fits = isinstance(node, dict) and _key(node) == wanted and folder.events.stat().st_size < LARGEST
         except (OSError, YAMLError, ValueError):
             continue

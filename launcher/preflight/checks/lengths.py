@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from launcher.core.check_result import Level, Verdict, of_problem, of_problems
+from launcher.core.check_result import CheckResult, Level, from_problem, from_problems
 from launcher.core.problems import Problems
 from launcher.models.pretrained import Pretrained
 from launcher.spec.data import Row, Split
@@ -17,7 +17,7 @@ COUNTED = 2_000_000  # bytes of a split whose tokens are counted: the longest ro
 FIRST = 100  # rows that are counted in any case: they may be of a form that cannot be written
 
 
-def of_lengths(run: RunSpec, train: Sequence[Row], val: Sequence[Row]) -> tuple[list[Verdict], int]:
+def of_lengths(run: RunSpec, train: Sequence[Row], val: Sequence[Row]) -> tuple[list[CheckResult], int]:
     """What is said of lengths, and how many training rows are left out for theirs."""
     limits = run.data.max_prompt_length, run.data.max_response_length
     longest = [max(of) for of in zip(*(sizes(row) for row in [*train, *val]), strict=True)]
@@ -25,14 +25,14 @@ def of_lengths(run: RunSpec, train: Sequence[Row], val: Sequence[Row]) -> tuple[
     fits = all(most + (around or 0) <= limit for most, limit in zip(longest, limits, strict=True))
     if around is not None and fits and all(map(_single, [*train, *val])):
         said = f"all fit, as the longest prompt has {longest[0]} bytes"
-        return [*_bare(train), Verdict("OK", "lengths", said)], 0
+        return [*_bare(train), CheckResult("OK", "lengths", said)], 0
     try:
         encoder = _encoder(run)
     except Problems as problems:
-        return of_problems(problems.problems), 0
+        return from_problems(problems.problems), 0
     if encoder is None:
         said = "no tokens are counted, as the model's tokenizer is not here yet"
-        return [Verdict("WARN", "lengths", said, _fetching(run))], 0
+        return [CheckResult("WARN", "lengths", said, _fetching(run))], 0
     found = _Lengths(run, encoder)
     return [*found.of("train", train), *found.of("val", val)], found.left_out
 
@@ -42,11 +42,11 @@ def _single(row: Row) -> bool:
     return isinstance(row.prompt, str) or [turn.role for turn in row.prompt] in (["user"], ["user", "assistant"])
 
 
-def _bare(rows: Sequence[Row]) -> Iterator[Verdict]:
+def _bare(rows: Sequence[Row]) -> Iterator[CheckResult]:
     """Of a model without a chat template: turns that it reads as one text."""
     turns = sum(not isinstance(row.prompt, str) for row in rows)
     if turns:
-        yield Verdict(
+        yield CheckResult(
             "WARN", "model", f"has no chat template, so {turns:,} conversations are written as plain text",
             "an instruct model, or rows of prompt and response, would do",
         )  # fmt: skip
@@ -106,7 +106,7 @@ class _Lengths:
         self.left_out = 0
         """Training rows that data.truncation=filter leaves out."""
 
-    def of(self, split: Split, every: Sequence[Row]) -> list[Verdict]:
+    def of(self, split: Split, every: Sequence[Row]) -> list[CheckResult]:
         """Counts the longest rows of a split; says nothing where there are none."""
         data, rows = self.run.data, _longest(every)
         if not rows:
@@ -117,32 +117,32 @@ class _Lengths:
         if unwritable:
             row, why = unwritable[0]
             level: Level = "WARN" if data.on_bad_row == "skip" and len(unwritable) < len(rows) else "FAIL"
-            first, many = of_problem(f"{row.where}: {why}", level), f"{len(unwritable):,} rows cannot be written"
-            return [replace(first, says=f"{many} with the model's chat template, the first: {first.says}")]
+            first, many = from_problem(f"{row.where}: {why}", level), f"{len(unwritable):,} rows cannot be written"
+            return [replace(first, message=f"{many} with the model's chat template, the first: {first.message}")]
         of = f"{len(rows):,}" if len(rows) == len(every) else f"the {len(rows):,} longest"
         limits = {"prompt": data.max_prompt_length, "response": data.max_response_length}
-        verdicts, over, longest = [], set[int](), list[int]()
+        results, over, longest = [], set[int](), list[int]()
         for place, (what, limit) in enumerate(limits.items()):
             lengths = [count[place] for count in counts if not isinstance(count, str)]
             longest.append(max(lengths))
             long = [number for number, length in enumerate(lengths) if length > limit]
             over.update(long)
             if long:
-                verdicts.append(self._over(f"{of} {split}", rows[long[0]], what, limit, lengths, len(long)))
+                results.append(self._over(f"{of} {split}", rows[long[0]], what, limit, lengths, len(long)))
         if split == "train":
             self.left_out = len(over) if data.truncation == "filter" else 0
-        if not verdicts:
+        if not results:
             told = " and ".join(
                 f"{what}s of at most {most}" for what, most in zip(limits, longest, strict=True) if most
             )
-            verdicts.append(Verdict("OK", f"lengths {split}", f"{told} tokens"))
-        return verdicts
+            results.append(CheckResult("OK", f"lengths {split}", f"{told} tokens"))
+        return results
 
-    def _over(self, of: str, first: Row, what: str, limit: int, lengths: list[int], over: int) -> Verdict:
+    def _over(self, of: str, first: Row, what: str, limit: int, lengths: list[int], over: int) -> CheckResult:
         setting, truncation = f"data.max_{what}_length", self.run.data.truncation
-        says = f"{over:,} of {of} {what}s are longer than {limit} tokens ({first.where} is the first)"
+        message = f"{over:,} of {of} {what}s are longer than {limit} tokens ({first.where} is the first)"
         if truncation != "error":
             done = "left out" if truncation == "filter" else f"cut on the {truncation}"
             level: Level = "FAIL" if truncation == "filter" and over == len(lengths) else "WARN"
-            return Verdict(level, setting, f"{says}, and {done}", f"{max(lengths)} keeps all")
-        return Verdict("FAIL", setting, says, f"{max(lengths)} or data.truncation=filter would do")
+            return CheckResult(level, setting, f"{message}, and {done}", f"{max(lengths)} keeps all")
+        return CheckResult("FAIL", setting, message, f"{max(lengths)} or data.truncation=filter would do")

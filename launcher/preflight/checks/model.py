@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from launcher.core.check_result import Verdict, of_problems
-from launcher.core.problems import Problems, said
+from launcher.core.check_result import CheckResult, from_problems
+from launcher.core.problems import Problems, error_message
 from launcher.hubs import huggingface
 from launcher.hubs.choice import FromHub
 from launcher.models import config, size, store, weights
@@ -20,7 +20,7 @@ _MATRICES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "do
 """Those of a layer in every family that an architecture can name."""
 
 
-def verdicts(run: RunSpec, here: bool) -> Iterator[Verdict]:
+def check(run: RunSpec, here: bool) -> Iterator[CheckResult]:
     """Of a model without `problems`."""
     model, shape = run.model, run.model.shape
     told = f"{model.label}, {_count(size.parameters(shape))} weights" if shape else model.label
@@ -32,43 +32,47 @@ def verdicts(run: RunSpec, here: bool) -> Iterator[Verdict]:
         try:
             folder = Path(weights_of(model.path))
         except Problems as problems:
-            yield from of_problems(problems.problems)
+            yield from from_problems(problems.problems)
             return
         yield from _tokenizer(folder)
         yield from _targets(model, _named(folder))
     else:
         yield from _targets(model, _MATRICES if shape else None)
     context = f", {shape.max_position_embeddings:,} positions" if shape else ""
-    yield Verdict("OK", "model", f"{told}{context}")
+    yield CheckResult("OK", "model", f"{told}{context}")
 
 
-def fetched(asked: FromHub, what: str) -> Iterator[Verdict]:
+def fetched(asked: FromHub, what: str) -> Iterator[CheckResult]:
     """Of a reward's model that is on a hub."""
     if asked.on_hub and store.find(asked.path, asked.revision) is None:
-        yield Verdict("WARN", what, f"{asked.path} is not here, and is fetched first",
+        yield CheckResult("WARN", what, f"{asked.path} is not here, and is fetched first",
                       f"rlrun model download {asked.path} fetches it now")  # fmt: skip
 
 
-def _away(model: Pretrained, told: str, here: bool) -> Iterator[Verdict]:
+def _away(model: Pretrained, told: str, here: bool) -> Iterator[CheckResult]:
     if model.gated and "huggingface" in model.asked and not huggingface.has_token():
-        yield Verdict(level_of(here), "model.path", f"{model.path} is for those who accepted its licence, and no token"
-                      " is set", "HF_TOKEN of one who did would do")  # fmt: skip
+        yield CheckResult(
+            level_of(here),
+            "model.path",
+            f"{model.path} is gated, and no token is set",
+            "accept its licence on the hub and set HF_TOKEN",
+        )
     if huggingface.offline():
-        yield Verdict(level_of(here), "model", f"{told}: is not here, and HF_HUB_OFFLINE forbids to fetch it",
+        yield CheckResult(level_of(here), "model", f"{told}: is not here, and HF_HUB_OFFLINE forbids to fetch it",
                       f"rlrun model download {model.path} with a network would do")  # fmt: skip
         return
     takes = f" ({size.parameters(model.shape) * size.BFLOAT16 / 1e9:.1f} GB)" if model.shape else ""
-    yield Verdict("WARN", "model", f"{told}: is not here, and is fetched first{takes}",
+    yield CheckResult("WARN", "model", f"{told}: is not here, and is fetched first{takes}",
                   f"rlrun model download {model.path} fetches it now")  # fmt: skip
 
 
-def _tokenizer(folder: Path) -> Iterator[Verdict]:
+def _tokenizer(folder: Path) -> Iterator[CheckResult]:
     """Of a model's folder: a tokenizer that makes only ids which the model knows."""
     file = folder / "tokenizer.json"
     if not file.is_file():
         others = [name for name in ("tokenizer.model", "vocab.json", "vocab.txt") if (folder / name).is_file()]
         if not others and not (folder / "adapter_config.json").is_file():
-            yield Verdict("FAIL", "model.path", f"{folder} holds no tokenizer",
+            yield CheckResult("FAIL", "model.path", f"{folder} holds no tokenizer",
                           "tokenizer.json and tokenizer_config.json beside the weights would do")  # fmt: skip
         return
     try:
@@ -78,12 +82,18 @@ def _tokenizer(folder: Path) -> Iterator[Verdict]:
         ids += [len(vocabulary) - 1] if isinstance(vocabulary, list) else vocabulary.values()
         highest = max(ids)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        yield Verdict("FAIL", "model.path", f"{file} cannot be read: {said(error)}", "another copy would do")
+        yield CheckResult(
+            "FAIL", "model.path", f"{file} cannot be read: {error_message(error)}", "another copy would do"
+        )
         return
     known = (config.read(folder) or {}).get("vocab_size")
     if isinstance(known, int) and highest >= known:
-        yield Verdict("FAIL", "model.path", f"the tokenizer of {folder} makes ids up to {highest}, and the model knows"
-                      f" {known}", "the tokenizer that the model was trained with would do")  # fmt: skip
+        yield CheckResult(
+            "FAIL",
+            "model.path",
+            f"the tokenizer of {folder} makes ids up to {highest}, and the model knows {known}",
+            "use the tokenizer that the model was trained with",
+        )
 
 
 def _named(folder: Path) -> tuple[str, ...] | None:
@@ -94,13 +104,13 @@ def _named(folder: Path) -> tuple[str, ...] | None:
         return None
 
 
-def _targets(model: Model, known: tuple[str, ...] | None) -> Iterator[Verdict]:
+def _targets(model: Model, known: tuple[str, ...] | None) -> Iterator[CheckResult]:
     """Layers that adapters are asked for, and the model does not have."""
     if not model.lora_rank or model.target_modules == ("all-linear",) or known is None:
         return
     absent = [name for name in model.target_modules if name.rpartition(".")[2] not in known]
     if absent:
-        yield Verdict("FAIL", "model.target_modules", f"the model has no layer {', '.join(absent)}",
+        yield CheckResult("FAIL", "model.target_modules", f"the model has no layer {', '.join(absent)}",
                       f"all-linear would do, or some of {', '.join(known)}")  # fmt: skip
 
 

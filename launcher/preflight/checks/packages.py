@@ -11,8 +11,8 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from launcher.core.check_result import Verdict
-from launcher.core.machine import version_of
+from launcher.core.check_result import CheckResult
+from launcher.core.machine import package_version
 
 OURS = "rlrun"
 TOLD = ("torch", "transformers", "peft", "safetensors", "ray")
@@ -28,29 +28,29 @@ class Unmet:
     """The version that is installed; None where there is none."""
 
 
-def verdicts(distribution: str = OURS) -> list[Verdict]:
+def check(distribution: str = OURS) -> list[CheckResult]:
     """A line for Python, one for each of `distribution`'s own packages that is missing or has another version, one
     for each that theirs disagree about; a line for all where there is none of these."""
     try:
         promised = metadata(distribution)["Requires-Python"]
     except PackageNotFoundError:
-        says = "is found on the path but not installed, so what it needs is not known"
-        return [Verdict("WARN", distribution, says, "pip install --editable . would do")]
+        message = "is found on the path but not installed, so what it needs is not known"
+        return [CheckResult("WARN", distribution, message, "pip install --editable . would do")]
     seen, unmet = _walk(distribution)
     found = [_of(distribution, one) for one in unmet]
     if not found:
         shown = ", ".join(f"{name} {seen[name]}" for name in TOLD if name in seen)
-        found = [Verdict("OK", "packages", f"{len(seen)} are as {distribution} and they themselves want: {shown}")]
+        found = [CheckResult("OK", "packages", f"{len(seen)} are as {distribution} and they themselves want: {shown}")]
     return [_python(promised), *found]
 
 
-def _python(promised: str | None) -> Verdict:
+def _python(promised: str | None) -> CheckResult:
     came = platform.python_version()
     if promised and not SpecifierSet(promised).contains(came, prereleases=True):
-        return Verdict(
+        return CheckResult(
             "FAIL", "python", f"{came}, {promised} is promised", f"an environment of python {promised} would do"
         )
-    return Verdict("OK", "python", came)
+    return CheckResult("OK", "python", came)
 
 
 def _walk(distribution: str) -> tuple[dict[str, str], list[Unmet]]:
@@ -64,7 +64,7 @@ def _walk(distribution: str) -> tuple[dict[str, str], list[Unmet]]:
         done.add(by)
         for wants in _wants(*by):
             name = canonicalize_name(wants.name)
-            installed = version_of(name)
+            installed = package_version(name)
             if installed is None or not wants.specifier.contains(installed, prereleases=True):
                 unmet.append(Unmet(by[0], wants, installed))
             if installed is not None:
@@ -80,10 +80,10 @@ def _wants(distribution: str, extras: frozenset[str]) -> Iterator[Requirement]:
             yield wants
 
 
-def _of(distribution: str, unmet: Unmet) -> Verdict:
+def _of(distribution: str, unmet: Unmet) -> CheckResult:
     """What we need and is not there stops us; what others disagree about is found out by loading them."""
     wants = f"{unmet.wants.name}{unmet.wants.specifier}"
     came = f"{unmet.found} is installed" if unmet.found else "is not installed"
     direct = unmet.by == distribution
-    says = f"{came}, {unmet.by} wants {unmet.wants.specifier or 'any version'}"
-    return Verdict("FAIL" if direct else "WARN", unmet.wants.name, says, f"pip install '{wants}' would do")
+    message = f"{came}, {unmet.by} wants {unmet.wants.specifier or 'any version'}"
+    return CheckResult("FAIL" if direct else "WARN", unmet.wants.name, message, f"pip install '{wants}' would do")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from launcher.clusters.nodes.reach import reach
 from launcher.core import machine
-from launcher.core.check_result import Level, Verdict, of_problems
-from launcher.core.problems import Problems, said, shown
+from launcher.core.check_result import CheckResult, Level, from_problems
+from launcher.core.problems import Problems, error_message, short_repr
 from launcher.preflight.checks import packages
 from launcher.runs.folder import Folder
 from launcher.spec.hardware import Hardware
@@ -22,15 +22,17 @@ IDLE = 0.9  # of its memory is free on a GPU that nobody uses
 UNSEEN = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")  # control, right-to-left and the like, halves of a letter
 
 
-def folder(run: RunSpec) -> list[Verdict]:
+def folder(run: RunSpec) -> list[CheckResult]:
     """Whether the run's folder can be made."""
     try:
         lines = _folder(run.trainer)
     except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL, or the home of nobody
-        lines = [f"trainer.run_root: got {shown(run.trainer.run_root)}, {said(error)}; another folder would do"]
+        lines = [
+            f"trainer.run_root: got {short_repr(run.trainer.run_root)}, {error_message(error)}; another folder would do"
+        ]
     if lines:
-        return of_problems(lines)
-    return [Verdict("OK", "folder", str(folder_of(run)))]
+        return from_problems(lines)
+    return [CheckResult("OK", "folder", str(folder_of(run)))]
 
 
 def folder_of(run: RunSpec) -> Path:
@@ -68,22 +70,22 @@ def _folder(trainer: Trainer) -> list[str]:
     return []
 
 
-def hardware(run: RunSpec, here: bool) -> Iterator[Verdict]:
+def hardware(run: RunSpec, here: bool) -> Iterator[CheckResult]:
     """This machine against what the run asks for: it must fit where the run is to start `here`."""
-    asked, found, level = run.taken, machine.gpus(), level_of(here)
+    asked, found, level = run.taken, machine.query_gpus(), level_of(here)
     if address := run.cluster.elsewhere:
         yield from nodes(address, asked.nnodes, run.cluster.each_node(asked), level)
         return
     if asked.is_cpu:
-        yield Verdict("OK", "hardware", f"{_processes(asked)} on {machine.cores()} CPU cores")
+        yield CheckResult("OK", "hardware", f"{_processes(asked)} on {machine.cpu_count()} CPU cores")
         return
     gpus = found.found[: len(machine.visible_gpus())]
     if found.trouble:
-        yield Verdict(
+        yield CheckResult(
             level, "hardware", f"the GPUs' driver does not answer: {found.trouble}", "rlrun doctor tells more"
         )
     elif not gpus:
-        yield Verdict(
+        yield CheckResult(
             level, "hardware.device", f"{asked.device} needs CUDA, and this machine has no GPU",
             "a machine with GPUs, or hardware=cpu and no other word of hardware, would do",
         )  # fmt: skip
@@ -91,42 +93,44 @@ def hardware(run: RunSpec, here: bool) -> Iterator[Verdict]:
         yield _too_few(run, len(gpus), level)
     else:
         names = ", ".join(sorted({gpu.name for gpu in gpus}))
-        yield Verdict("OK", "hardware", f"{asked.n_gpus_per_node} of {len(gpus)} GPUs here ({names})")
+        yield CheckResult("OK", "hardware", f"{asked.n_gpus_per_node} of {len(gpus)} GPUs here ({names})")
         busy = [gpu for gpu in gpus if gpu.free_bytes < IDLE * gpu.memory_bytes]
         if len(gpus) - len(busy) < asked.n_gpus_per_node:
             told = ", ".join(f"{gpu.index} has {gpu.free_bytes / 2**30:.0f} GiB free" for gpu in busy)
-            yield Verdict(
+            yield CheckResult(
                 "WARN", "hardware", f"others hold memory of GPUs: {told}", "CUDA_VISIBLE_DEVICES of idle ones"
             )
 
 
-def _too_few(run: RunSpec, there: int, level: Level) -> Verdict:
+def _too_few(run: RunSpec, there: int, level: Level) -> CheckResult:
     got, own = run.hardware.n_gpus_per_node, run.taken.n_gpus_per_node - run.hardware.n_gpus_per_node
     if not own:
-        says = f"got {got}, and this machine has {there} GPUs"
-        return Verdict(level, "hardware.n_gpus_per_node", says, f"{there} would do")
-    says = f"got {got}, {own} more are sampler.n_gpus, and this machine has {there} GPUs"
+        message = f"got {got}, and this machine has {there} GPUs"
+        return CheckResult(level, "hardware.n_gpus_per_node", message, f"{there} would do")
+    message = f"got {got}, {own} more are sampler.n_gpus, and this machine has {there} GPUs"
     would_do = f"{there - own}, or sampler.n_gpus=0," if there > own else "sampler.n_gpus=0 and fewer"
-    return Verdict(level, "hardware.n_gpus_per_node", says, f"{would_do} would do")
+    return CheckResult(level, "hardware.n_gpus_per_node", message, f"{would_do} would do")
 
 
-def nodes(address: str, count: int, each: Mapping[str, float], level: Level) -> Iterator[Verdict]:
+def nodes(address: str, count: int, each: Mapping[str, float], level: Level) -> Iterator[CheckResult]:
     """The cluster at `address` against the nodes that a run asks for. What others hold of it is waited for."""
     try:
         found = reach(address)
         with closing(Bridge(found.address, found.env)) as bridge:
             there = [node for node in bridge.nodes if node.alive]
     except Problems as problems:
-        yield from of_problems(problems.problems, level)
+        yield from from_problems(problems.problems, level)
         return
     able = [node for node in there if node.cpus >= each.get("CPU", 0) and node.gpus >= each.get("GPU", 0)]
     asked = f"{count} {'node' if count == 1 else 'nodes'} with {_counts(each.get('CPU', 0), each.get('GPU', 0))}"
     if len(able) >= count:
-        yield Verdict("OK", "hardware", f"{asked} of {len(there)} at {address}")
+        yield CheckResult("OK", "hardware", f"{asked} of {len(there)} at {address}")
         return
     offers = "; ".join(f"{node.address} has {_counts(node.cpus, node.gpus)}" for node in there)
-    says = f"{asked} asked for, and the cluster at {address} has {len(able)}: {offers or 'no node'}"
-    yield Verdict("WARN", "hardware", says, "rlrun cluster join on more machines while the run waits for them would do")
+    message = f"{asked} asked for, and the cluster at {address} has {len(able)}: {offers or 'no node'}"
+    yield CheckResult(
+        "WARN", "hardware", message, "rlrun cluster join on more machines while the run waits for them would do"
+    )
 
 
 def _counts(cpus: float, gpus: float) -> str:
@@ -143,14 +147,14 @@ def level_of(here: bool) -> Level:
     return "FAIL" if here else "WARN"
 
 
-def around(run: RunSpec, here: bool) -> list[Verdict]:
+def around(run: RunSpec, here: bool) -> list[CheckResult]:
     """Ports, servers and programs that the run would meet."""
-    of_rewards = (line for leaf in run.reward.leaves() for line in leaf.lacks())
-    lines = [*run.cluster.lacks(run.taken), *run.sampler.lacks(), *of_rewards]
-    return of_problems(lines, level_of(here))
+    of_rewards = (line for leaf in run.reward.leaves() for line in leaf.missing_requirements())
+    lines = [*run.cluster.missing_requirements(run.taken), *run.sampler.missing_requirements(), *of_rewards]
+    return from_problems(lines, level_of(here))
 
 
-def versions() -> Iterator[Verdict]:
+def versions() -> Iterator[CheckResult]:
     """Python and the installed packages against what rlrun needs; where all is well, one line."""
-    found = packages.verdicts()
-    yield from (verdict for verdict in found if verdict.level != "OK" or verdict.what == "packages")
+    found = packages.check()
+    yield from (result for result in found if result.level != "OK" or result.subject == "packages")

@@ -14,8 +14,8 @@ from statistics import fmean, median
 from launcher.config.resolve import resolve
 from launcher.core.problems import Problems
 from launcher.spec.algorithm import Kind as Taken
-from launcher.spec.data import Row, Watch, answer_to, asked
-from launcher.spec.reward import Answer, Reward, judged
+from launcher.spec.data import OnDataProgress, Row, make_answer, needs_rollout
+from launcher.spec.reward import Answer, Reward, score_safely
 from launcher.spec.run import RunSpec
 
 KINDS = ("gold", "empty", "wrong", "overlong", "format", "injection")
@@ -80,7 +80,7 @@ def run_of(words: Sequence[str], config_dir: Path | None = None) -> RunSpec:
     return resolve([*more, *words], config_dir)
 
 
-def bench(run: RunSpec, count: int, watch: Watch) -> Report:
+def bench(run: RunSpec, count: int, watch: OnDataProgress) -> Report:
     """Score six kinds of answers to the first `count` rows. Raises `Problems` where there is nothing to score."""
     if lines := [*run.data.problems(), *run.reward.problems()]:
         raise Problems(lines)
@@ -89,17 +89,18 @@ def bench(run: RunSpec, count: int, watch: Watch) -> Report:
     if not rows:
         raise Problems(["data: no row can be answered; a prompt would do"])
     reward, name = run.engine.reward(run), type(run.reward).__name__
-    known = any(reward.gold(answer_to(row)) is not None for row in rows)
-    judged(reward, [answer_to(rows[0])])  # what is loaded at the first answer is no answer's time
+    known = any(reward.reference_response(make_answer(row)) is not None for row in rows)
+    score_safely(reward, [make_answer(rows[0])])  # what is loaded at the first answer is no answer's time
     answers = _answers(rows, reward, known)
     scores, faults, seconds = _timed(reward, answers)
-    again = judged(reward, [answer for _, _, answer in answers]).total
+    again = score_safely(reward, [answer for _, _, answer in answers]).total
     kinds = _kinds(answers, scores)
     same = all(a == b or (math.isnan(a) and math.isnan(b)) for a, b in zip(scores, again, strict=True))
     seconds.sort()
+    heeded = reward.uses_ground_truth and (known or reward.cheap)
     return Report(
         name, len(rows), kinds, known, same, median(seconds), seconds[math.ceil(len(seconds) * 0.95) - 1],
-        tuple(faults[:SHOWN]), tuple(_wrong(kinds, known, same, len(faults), reward.heeds and (known or reward.cheap))),
+        tuple(faults[:SHOWN]), tuple(_wrong(kinds, known, same, len(faults), heeded)),
     )  # fmt: skip
 
 
@@ -113,13 +114,13 @@ def _taken_as(run: RunSpec) -> Taken:
 def _rows(run: RunSpec) -> Iterator[Row]:
     kind = _taken_as(run)
     for row in run.data.read("train", kind):
-        if isinstance(row, Row) and asked(row, "train", kind):
+        if isinstance(row, Row) and needs_rollout(row, "train", kind):
             yield row
 
 
 def _answers(rows: Sequence[Row], reward: Reward, known: bool) -> list[Asked]:
     """Each kind's answer to each row, several where its form is not known."""
-    golds = [_golds(reward, answer_to(row), known) for row in rows]
+    golds = [_golds(reward, make_answer(row), known) for row in rows]
     found: list[Asked] = []
     for place, (row, gold) in enumerate(zip(rows, golds, strict=True)):
         others = (golds[(place + step) % len(rows)] for step in range(1, len(rows)))
@@ -127,21 +128,21 @@ def _answers(rows: Sequence[Row], reward: Reward, known: bool) -> list[Asked]:
         texts = {
             "gold": gold, "empty": [""], "wrong": wrong,
             "overlong": [(f"{text}\n" * (LONG // (len(text) + 1) + 1)) for text in gold[:1]],
-            "format": [reward.dressed("")], "injection": [INJECTION],
+            "format": [reward.format_response("")], "injection": [INJECTION],
         }  # fmt: skip
-        found += [(kind, row, answer_to(row, text)) for kind in KINDS for text in texts[kind]]
+        found += [(kind, row, make_answer(row, text)) for kind in KINDS for text in texts[kind]]
     return found
 
 
 def _golds(reward: Reward, answer: Answer, known: bool) -> list[str]:
     """The right answer; where the reward does not say how that looks, the ground truth in the usual forms."""
     if known:
-        gold = reward.gold(answer)
+        gold = reward.reference_response(answer)
         return [] if gold is None else [gold]
     truth = answer.ground_truth
     if truth is None:
         return []
-    forms = (reward.dressed(truth), truth, f"#### {truth}", f"\\boxed{{{truth}}}", f"<answer>{truth}</answer>")
+    forms = (reward.format_response(truth), truth, f"#### {truth}", f"\\boxed{{{truth}}}", f"<answer>{truth}</answer>")
     return list(dict.fromkeys(forms))
 
 
@@ -150,7 +151,7 @@ def _timed(reward: Reward, answers: Sequence[Asked]) -> tuple[list[float], list[
     scores, faults, seconds = [], [], []
     for kind, row, answer in answers:
         begin = time.perf_counter()
-        found = judged(reward, [answer])
+        found = score_safely(reward, [answer])
         seconds.append(time.perf_counter() - begin)
         scores.append(found.total[0])
         if found.faults[0]:
@@ -200,22 +201,26 @@ def worthless(run: RunSpec, rows: Sequence[Row]) -> list[str]:
     """
     reward = deepcopy(run.reward)  # what it starts to judge ends with the copy
     kind = run.algorithm.data
-    able = (row for row in rows if asked(row, "train", kind) and reward.cheap_for(answer_to(row)))
-    good = list(islice((row for row in able if not reward.unfit(answer_to(row))), ASKED))
+    able = (row for row in rows if needs_rollout(row, "train", kind) and reward.cheap_for(make_answer(row)))
+    good = list(islice((row for row in able if not reward.unscorable_reason(make_answer(row))), ASKED))
     return _worthless(reward, good) if good else []
 
 
 def _worthless(reward: Reward, rows: Sequence[Row]) -> list[str]:
     """Why nothing can be learnt: right answers, each in the form that scores best, score no higher than empty ones."""
-    name, given = type(reward).__name__, [answer_to(row) for row in rows]
-    known = any(reward.gold(answer) is not None for answer in given)
+    name, given = type(reward).__name__, [make_answer(row) for row in rows]
+    known = any(reward.reference_response(answer) is not None for answer in given)
     given = given if known else given[:GUESSED]
-    golds = [(answer, forms) for answer in given if (forms := _golds(reward, answer, known))] if reward.heeds else []
+    golds = (
+        [(answer, forms) for answer in given if (forms := _golds(reward, answer, known))]
+        if reward.uses_ground_truth
+        else []
+    )
     if not golds:  # nothing to compare, but whether it can score at all is known
-        told = judged(reward, [replace(answer, response=answer.ground_truth or "") for answer in given[:2]])
+        told = score_safely(reward, [replace(answer, response=answer.ground_truth or "") for answer in given[:2]])
         return [f"reward: {name} scores nothing, {told.faults[0]}"] if all(told.faults) else []
-    right = judged(reward, [replace(answer, response=text) for answer, forms in golds for text in forms])
-    empty = judged(reward, [replace(answer, response="") for answer, _ in golds])
+    right = score_safely(reward, [replace(answer, response=text) for answer, forms in golds for text in forms])
+    empty = score_safely(reward, [replace(answer, response="") for answer, _ in golds])
     scores = iter(right.total)
     best = [max((x for x in islice(scores, len(forms)) if x == x), default=math.nan) for _, forms in golds]
     pairs = [(a, b) for a, b in zip(best, empty.total, strict=True) if not math.isnan(a + b)]

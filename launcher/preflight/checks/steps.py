@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from launcher.core.check_result import Verdict
+from launcher.core.check_result import CheckResult
 from launcher.spec.run import RunSpec
 
 
@@ -39,28 +38,15 @@ class Steps:
 
 def steps_of(run: RunSpec, rows: int | None, val_rows: int | None) -> Steps:
     """`rows` that can be learnt from and `val_rows` to validate with; None where that is not known yet."""
-    trainer, batch, processes = run.trainer, run.data.train_batch_size, run.hardware.processes
-    per_prompt = run.sampler.n if run.algorithm.sampled else 2 if run.algorithm.data == "pairs" else 1
-    minis = batch // (trainer.ppo_mini_batch_size or batch)
-    sequences = batch * per_prompt // minis // processes
-    per_epoch = rows // batch if rows is not None else None
-    steps = trainer.total_training_steps or (per_epoch * trainer.total_epochs if per_epoch is not None else None)
+    trainer, batch = run.trainer, run.data.train_batch_size
+    steps = trainer.total_training_steps if rows is None else run.total_steps(rows)
     return Steps(
-        rows=rows, val_rows=val_rows, processes=processes, prompts=batch, answers=batch * per_prompt,
-        mini_batches=minis * trainer.ppo_epochs,
-        micro_batches=_micro_batches(run, sequences, per_prompt),
-        steps_per_epoch=per_epoch, steps=steps, left_over=rows % batch if rows is not None else None,
+        rows=rows, val_rows=val_rows, processes=run.hardware.processes, prompts=batch,
+        answers=batch * run.sequences_per_prompt, mini_batches=run.mini_batches * trainer.ppo_epochs,
+        micro_batches=run.micro_batches, steps_per_epoch=None if rows is None else run.steps_per_epoch(rows),
+        steps=steps, left_over=None if rows is None else rows % batch,
         validations=_validations(run, steps, val_rows), checkpoints=_times(trainer.save_freq, steps),
     )  # fmt: skip
-
-
-def _micro_batches(run: RunSpec, sequences: int, per_prompt: int) -> int:
-    size = run.trainer.micro_batch_size_per_gpu
-    if run.algorithm.whole_groups:  # groups are not cut
-        size = max(size // per_prompt, 1) * per_prompt
-    if room := run.trainer.max_tokens_per_gpu:
-        size = max(room // (run.data.max_prompt_length + run.data.max_response_length), 1)
-    return max(math.ceil(sequences / size), 1)
 
 
 def _times(frequency: int, steps: int | None) -> int | None:
@@ -79,38 +65,32 @@ def _validations(run: RunSpec, steps: int | None, val_rows: int | None) -> int |
     return None if times is None else times + run.trainer.val_before_train
 
 
-def largest_batch(run: RunSpec, rows: int) -> int:
-    """The largest data.train_batch_size that so many rows fill, and that splits over processes and mini-batches."""
-    unit = math.lcm(run.hardware.processes, run.trainer.ppo_mini_batch_size or 1)
-    return rows // unit * unit
-
-
-def verdicts(run: RunSpec, found: Steps) -> Iterator[Verdict]:
+def check(run: RunSpec, found: Steps) -> Iterator[CheckResult]:
     """What does not come out even, and what never happens."""
     trainer, batch = run.trainer, run.data.train_batch_size
     if found.rows is not None and found.rows < batch:
-        fits = largest_batch(run, found.rows)
-        mend = f"{fits} would do" if fits else "more data, or fewer processes, would do"
-        yield Verdict("FAIL", "data.train_batch_size", f"got {batch}, and the data has {found.rows} rows", mend)
+        fits = run.largest_batch(found.rows)
+        fix = f"{fits} would do" if fits else "more data, or fewer processes, would do"
+        yield CheckResult("FAIL", "data.train_batch_size", f"got {batch}, and the data has {found.rows} rows", fix)
         return
-    yield Verdict("OK", "batch", _batch(run, found))
+    yield CheckResult("OK", "batch", _batch(run, found))
     if found.left_over and not run.data.shuffle and (found.epochs or 0) >= 1:
-        yield Verdict(
+        yield CheckResult(
             "WARN", "data.train_batch_size", f"the last {found.left_over} of {found.rows} rows are never learnt from",
             "data.shuffle=true would do",
         )  # fmt: skip
     if found.steps is None:
         return
-    yield Verdict("OK", "steps", _steps(found))
+    yield CheckResult("OK", "steps", _steps(found))
     for where, optim in (("optim", run.optim), ("critic.optim", run.critic.optim)):
         if optim.lr_warmup_steps >= found.steps and (where == "optim" or "critic" in run.algorithm.needs):
-            yield Verdict(
+            yield CheckResult(
                 "WARN", f"{where}.lr_warmup_steps",
                 f"rises over {optim.lr_warmup_steps} steps, and the run has {found.steps}",
                 f"{max(found.steps // 10, 0)} would do",
             )  # fmt: skip
     if trainer.critic_warmup >= found.steps:
-        yield Verdict(
+        yield CheckResult(
             "FAIL", "trainer.critic_warmup",
             f"only the critic learns for {trainer.critic_warmup} steps, and the run has {found.steps}",
             f"at most {found.steps - 1} would do",
@@ -118,7 +98,7 @@ def verdicts(run: RunSpec, found: Steps) -> Iterator[Verdict]:
     yield from _saving(run, found)
 
 
-def _saving(run: RunSpec, found: Steps) -> Iterator[Verdict]:
+def _saving(run: RunSpec, found: Steps) -> Iterator[CheckResult]:
     """Frequencies that the run is too short for, or that miss each other."""
     trainer, steps = run.trainer, found.steps or 0
     for name, frequency, what in (
@@ -126,7 +106,7 @@ def _saving(run: RunSpec, found: Steps) -> Iterator[Verdict]:
         ("test_freq", trainer.test_freq, "validated"),
     ):
         if frequency > steps:
-            yield Verdict(
+            yield CheckResult(
                 "WARN", f"trainer.{name}", f"every {frequency} steps, and the run has {steps}: {what} at the end only",
                 f"{max(steps // 4, 1)} would do",
             )  # fmt: skip
@@ -138,18 +118,18 @@ def _saving(run: RunSpec, found: Steps) -> Iterator[Verdict]:
         and trainer.test_freq > 0
         and trainer.save_freq % trainer.test_freq
     ):
-        yield Verdict(
+        yield CheckResult(
             "WARN", "trainer.test_freq",
             f"every {trainer.test_freq} steps, and every {trainer.save_freq} are saved: only what was validated can be"
             " the best checkpoint", f"{trainer.save_freq} would do",
         )  # fmt: skip
     if found.val_rows == 0 and trainer.test_freq > 0:
-        yield Verdict(
+        yield CheckResult(
             "WARN", "trainer.test_freq", "nothing is held out, so nothing is validated",
             "data.val_files=FILE would do, or -1",
         )  # fmt: skip
     if found.val_rows == 0 and trainer.best_metric:
-        yield Verdict(
+        yield CheckResult(
             "WARN", "trainer.best_metric", f"{trainer.best_metric} is never measured, as there are no held-out rows",
             "data.val_files would do",
         )  # fmt: skip

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from launcher.core.user_code import Fault, attempt
+from launcher.core.user_code import CallFailure, try_call
 from launcher.rewards.worker.frames import receive, send
 
 Pack = Callable[[Any], Any]
@@ -81,8 +81,8 @@ def serve(channel: socket.socket, names: dict[str, Any]) -> None:
             asked = receive(channel)
         except EOFError:
             return
-        found = attempt(partial(answer, asked))
-        send(channel, {"raised": [found.kind, found.reason]} if isinstance(found, Fault) else {"gave": found})
+        found = try_call(partial(answer, asked))
+        send(channel, {"raised": [found.kind, found.reason]} if isinstance(found, CallFailure) else {"gave": found})
 
 
 class Remote:

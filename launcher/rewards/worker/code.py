@@ -22,7 +22,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from launcher.core.user_code import Fault, attempt
+from launcher.core.user_code import CallFailure, try_call
 from launcher.rewards.worker import sandbox
 from launcher.rewards.worker.calls import serve
 from launcher.rewards.worker.tests import run
@@ -176,8 +176,8 @@ def _forked(child: Child) -> int:
     code = 1
     try:
         sys.set_int_max_str_digits(0)
-        found = attempt(child)
-        code = int(isinstance(found, Fault) and found.kind != "SystemExit")
+        found = try_call(child)
+        code = int(isinstance(found, CallFailure) and found.kind != "SystemExit")
     finally:
         os._exit(code)
 

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from launcher.core.classes import CODE_DIR, add_code_dir
-from launcher.core.user_code import Fault, attempt
+from launcher.core.user_code import CallFailure, try_call
 from launcher.rewards.worker.frames import receive, send
 
 
@@ -32,9 +32,9 @@ def main() -> None:
     if settings.get("memory_bytes"):
         resource.setrlimit(resource.RLIMIT_AS, (settings["memory_bytes"],) * 2)
     file = settings.get("path", "")
-    made = attempt(lambda: load(kind, settings), file)
-    send(channel, {"fault": made.reason} if isinstance(made, Fault) else {})
-    if not isinstance(made, Fault):
+    made = try_call(lambda: load(kind, settings), file)
+    send(channel, {"fault": made.reason} if isinstance(made, CallFailure) else {})
+    if not isinstance(made, CallFailure):
         serve(channel, made, file)
 
 
@@ -50,10 +50,10 @@ def serve(channel: socket.socket, work: Callable[[Any], Any], file: str) -> None
             request = receive(channel)
         except EOFError:
             return
-        found = attempt(partial(work, request), file)
+        found = try_call(partial(work, request), file)
         if os.getpid() != me:  # what was called has forked, and its child comes back here, too
             os._exit(0)
-        send(channel, {"fault": found.reason} if isinstance(found, Fault) else {"value": found})
+        send(channel, {"fault": found.reason} if isinstance(found, CallFailure) else {"value": found})
 
 
 def die_with_parent() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, SupportsFloat
 
-from launcher.spec.reward import number, part_name
+from launcher.spec.reward import is_metric_name, to_score
 
 MOST_PARTS = 32
 ONE = {"data_source": "data_source", "solution_str": "response", "ground_truth": "ground_truth",
@@ -71,7 +71,7 @@ def _plain(value: Any) -> dict[str, Any]:
     if "score" not in value:
         return {"score": None, "wrong": "gave a dict without score; one with it would do", "parts": {}}
     score, wrong = _number(value["score"])
-    numbers = {name: _number(x)[0] for name, x in value.items() if name != "score" and part_name(name)}
+    numbers = {name: _number(x)[0] for name, x in value.items() if name != "score" and is_metric_name(name)}
     parts = {name: x for name, x in numbers.items() if x == x}
     return {"score": score, "wrong": wrong, "parts": dict(list(parts.items())[:MOST_PARTS])}
 
@@ -79,4 +79,4 @@ def _plain(value: Any) -> dict[str, Any]:
 def _number(value: Any) -> tuple[float, str]:
     """True and False count as 1 and 0, as they do in verl; so do numpy's, which are no bool."""
     truth = isinstance(value, bool) or type(value).__name__ in ("bool_", "bool")
-    return number(float(value) if truth and isinstance(value, SupportsFloat) else value)
+    return to_score(float(value) if truth and isinstance(value, SupportsFloat) else value)

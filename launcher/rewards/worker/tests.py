@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from launcher.core.user_code import Fault, attempt
+from launcher.core.user_code import CallFailure, try_call
 from launcher.rewards.worker.calls import Ask, asking
 
 
@@ -28,15 +28,15 @@ def run(tests: dict[str, Any], channel: socket.socket, report: int) -> None:
 
 def _calls(tests: dict[str, Any], ask: Ask) -> Iterator[bool]:
     for args, expected in tests["calls"]:
-        found = attempt(partial(_called, tests["name"], ask, args))
+        found = try_call(partial(_called, tests["name"], ask, args))
         alone = isinstance(expected, list) and len(expected) == 1  # some data sets wrap each result in a list
-        yield not isinstance(found, Fault) and (_equal(found, expected) or (alone and _equal(found, expected[0])))
+        yield not isinstance(found, CallFailure) and (_equal(found, expected) or (alone and _equal(found, expected[0])))
 
 
 def _called(name: str, ask: Ask, args: list[Any]) -> Any:
     """What the function gives, or the method of a new object of the class Solution."""
-    found = attempt(partial(ask, [name, (), None]))
-    function = getattr(ask(["Solution", (), None])[0](), name) if isinstance(found, Fault) else found[0]
+    found = try_call(partial(ask, [name, (), None]))
+    function = getattr(ask(["Solution", (), None])[0](), name) if isinstance(found, CallFailure) else found[0]
     return function(*args)
 
 
@@ -65,13 +65,13 @@ def _statements(text: str, ask: Ask) -> Iterator[bool]:
                    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)}  # fmt: skip
     for name in sorted(_free(tree)):
         library = name in sys.stdlib_module_names and name in looked_into
-        found = attempt(partial(importlib.import_module, name) if library else partial(_found, name, ask))
-        if not isinstance(found, Fault):
+        found = try_call(partial(importlib.import_module, name) if library else partial(_found, name, ask))
+        if not isinstance(found, CallFailure):
             names[name] = found
     for node in tree.body:
-        done = attempt(partial(_do, node, names))
+        done = try_call(partial(_do, node, names))
         if counted(node):
-            yield not isinstance(done, Fault)
+            yield not isinstance(done, CallFailure)
 
 
 def _do(node: ast.stmt, names: dict[str, Any]) -> None:

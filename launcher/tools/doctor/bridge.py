@@ -17,7 +17,7 @@ from typing import Any
 
 from launcher.clusters.nodes.processes import NO_NODE
 from launcher.core import machine
-from launcher.core.problems import Problems, said
+from launcher.core.problems import Problems, error_message
 from launcher.tools.doctor.loading import reason, tail
 
 MODULE = "launcher.clusters.ray.ask"
@@ -149,9 +149,9 @@ def _knock(address: str) -> None:
     if "/" in address or not port.isdigit() or not 0 < int(port) < 1 << 16:
         raise Problems([f"{WHERE}: {address} is no address; HOST:PORT, as ray start prints it, would do"])
     try:
-        machine.knock(address, KNOCK_S)
+        machine.check_listening(address, KNOCK_S)
     except OSError as error:
-        raise Problems([f"{WHERE}: {address}: {said(error)}; {START} would do"]) from error
+        raise Problems([f"{WHERE}: {address}: {error_message(error)}; {START} would do"]) from error
 
 
 def _cure(why: str) -> str:

@@ -8,14 +8,14 @@ import time
 from datetime import datetime
 from pathlib import Path
 
-from launcher.core.check_result import Verdict
+from launcher.core.check_result import CheckResult
 
 SYNC = "timedatectl set-ntp true, or chronyd, would do"
 WATCH_S, MOST_DRIFT = 0.2, 0.02
 _UNSYNCED, _ERROR = 0x40, 5
 
 
-def verdicts() -> list[Verdict]:
+def check() -> list[CheckResult]:
     wall, steady = time.time(), time.monotonic()
     time.sleep(WATCH_S)
     return [
@@ -23,17 +23,17 @@ def verdicts() -> list[Verdict]:
     ]
 
 
-def judged(now: float, wall_s: float, steady_s: float, installed: float, synced: bool | None) -> Verdict:
+def judged(now: float, wall_s: float, steady_s: float, installed: float, synced: bool | None) -> CheckResult:
     """`now` is the clock, `installed` when rlrun's file was written by it; over the same span `wall_s` went by on it
     and `steady_s` on a clock that nobody sets; `synced` None: the system does not tell."""
     shown = datetime.fromtimestamp(now).astimezone().isoformat(timespec="seconds")
     if now < installed - 60:
-        return Verdict("FAIL", "clock", f"says {shown}, before rlrun was installed: it is wrong", SYNC)
+        return CheckResult("FAIL", "clock", f"says {shown}, before rlrun was installed: it is wrong", SYNC)
     if abs(wall_s - steady_s) > MOST_DRIFT:
-        return Verdict("WARN", "clock", f"was set by {wall_s - steady_s:+.2f} s while it was looked at", SYNC)
+        return CheckResult("WARN", "clock", f"was set by {wall_s - steady_s:+.2f} s while it was looked at", SYNC)
     if synced is False:
-        return Verdict("WARN", "clock", f"{shown}; the system does not keep it by a time server", SYNC)
-    return Verdict("OK", "clock", shown + (", kept by a time server" if synced else ""))
+        return CheckResult("WARN", "clock", f"{shown}; the system does not keep it by a time server", SYNC)
+    return CheckResult("OK", "clock", shown + (", kept by a time server" if synced else ""))
 
 
 def _synced() -> bool | None:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from launcher.core.check_result import Verdict, of_problems
+from launcher.core.check_result import CheckResult, from_problems
 from launcher.core.problems import Problems
 from launcher.tools.doctor import facts, reduce, rendezvous
 from launcher.tools.doctor.bridge import WHERE, Bridge, Node, Reply
@@ -21,8 +21,8 @@ from launcher.tools.doctor.loading import reason
 from launcher.tools.doctor.node import FORMAT, Looked
 
 T = TypeVar("T")
-Line = tuple[str, Verdict]
-"""A node's name, or `BETWEEN`, and one verdict."""
+Line = tuple[str, CheckResult]
+"""A node's name, or `BETWEEN`, and one result."""
 
 MODULE = "launcher.tools.doctor.node"
 PATIENCE_S, SHORT_S = 60.0, 30.0
@@ -36,15 +36,18 @@ def examined(address: str | None, root: Path, patience_s: float, tell: Tell) -> 
     try:
         bridge = Bridge(address)
     except Problems as problems:
-        yield from ((WHERE, verdict) for verdict in of_problems(problems.problems))
+        yield from ((WHERE, result) for result in from_problems(problems.problems))
         return
     with closing(bridge):
         names = named([node for node in bridge.nodes if node.alive])
         yield WHERE, _listed(bridge.nodes, bridge.address)
         gone = [node.address for node in bridge.nodes if not node.alive]
         if gone:
-            says = f"{', '.join(gone)} died while the cluster was up"
-            yield WHERE, Verdict("WARN", "nodes", says, "ray start --address there, if it is to come back, would do")
+            message = f"{', '.join(gone)} died while the cluster was up"
+            yield (
+                WHERE,
+                CheckResult("WARN", "nodes", message, "ray start --address there, if it is to come back, would do"),
+            )
         yield from _Round(bridge, names, patience_s, tell).lines(root.absolute())
 
 
@@ -58,11 +61,11 @@ def named(nodes: Sequence[Node]) -> dict[str, Node]:
     }
 
 
-def _listed(nodes: Sequence[Node], address: str) -> Verdict:
+def _listed(nodes: Sequence[Node], address: str) -> CheckResult:
     alive = [node for node in nodes if node.alive]
     cpus, gpus = sum(node.cpus for node in alive), sum(node.gpus for node in alive)
     count = f"{len(alive)} node{'' if len(alive) == 1 else 's'}"
-    return Verdict("OK", "nodes", f"{count} at {address}, {cpus:g} CPUs and {gpus:g} GPUs as Ray counts them")
+    return CheckResult("OK", "nodes", f"{count} at {address}, {cpus:g} CPUs and {gpus:g} GPUs as Ray counts them")
 
 
 class _Round:
@@ -78,15 +81,15 @@ class _Round:
         for name, looked in self._asked(
             "look", {name: {"root": str(root)} for name in self.nodes}, Looked, self.patience_s
         ):
-            if isinstance(looked, Verdict):
+            if isinstance(looked, CheckResult):
                 yield name, looked
                 continue
             self.facts[name] = looked.facts
-            yield from ((name, verdict) for verdict in looked.verdicts)
-            yield from ((name, verdict) for verdict in _counts(self.nodes[name], looked.facts))
+            yield from ((name, result) for result in looked.results)
+            yield from ((name, result) for result in _counts(self.nodes[name], looked.facts))
         try:
             if len(self.facts) > 1:
-                yield from ((BETWEEN, verdict) for verdict in facts.compared(self.facts, facts.code()))
+                yield from ((BETWEEN, result) for result in facts.compared(self.facts, facts.code()))
                 yield from self._shared()
                 yield from self._met()
         finally:
@@ -96,8 +99,8 @@ class _Round:
 
     def _asked(
         self, ask: str, of: Mapping[str, Mapping[str, Any]], answer: type[T], seconds: float
-    ) -> Iterator[tuple[str, T | Verdict]]:
-        """What each node answers, as it comes; a verdict for one that does not, or not so that it can be read."""
+    ) -> Iterator[tuple[str, T | CheckResult]]:
+        """What each node answers, as it comes; a result for one that does not, or not so that it can be read."""
         ids = {self.nodes[name].id: name for name in of}
         texts = {
             self.nodes[name].id: json.dumps({"format": FORMAT, "ask": ask, "of": words}) for name, words in of.items()
@@ -111,7 +114,7 @@ class _Round:
         paths = sorted({path for one in self.facts.values() for path in one.tokens.values()})
         seen: dict[str, set[str]] = {}
         for name, answer in self._asked("see", {name: {"paths": paths} for name in self.facts}, list[bool], SHORT_S):
-            if isinstance(answer, Verdict):
+            if isinstance(answer, CheckResult):
                 yield name, answer
             else:
                 seen[name] = {path for path, there in zip(paths, answer, strict=True) if there}
@@ -128,12 +131,12 @@ class _Round:
         }
         met: dict[str, dict[str, rendezvous.Met]] = {}
         for name, answer in self._asked("meet", asked, dict[str, rendezvous.Met], rendezvous.SECONDS + SHORT_S):
-            if isinstance(answer, Verdict):
+            if isinstance(answer, CheckResult):
                 yield name, answer
             else:
                 met[name] = answer
         if met:
-            yield from ((BETWEEN, verdict) for verdict in rendezvous.judged({name: met[name] for name in sorted(met)}))
+            yield from ((BETWEEN, result) for result in rendezvous.judged({name: met[name] for name in sorted(met)}))
 
     def _forget(self) -> None:
         """Each node removes what it put."""
@@ -150,8 +153,8 @@ class _Round:
         for name, answer in self._asked("reduce", asked, list[reduce.Heard], reduce.PATIENCE_S + SHORT_S):
             mine = range(starts[name].first, starts[name].first + starts[name].count)
             whose |= dict.fromkeys(mine, name)
-            if isinstance(answer, Verdict):
-                heard += [reduce.Heard(rank, code=1, why=answer.says) for rank in mine]
+            if isinstance(answer, CheckResult):
+                heard += [reduce.Heard(rank, code=1, why=answer.message) for rank in mine]
             else:
                 heard += answer
         backend = next(iter(starts.values())).backend
@@ -178,36 +181,38 @@ def ranks(nodes: Mapping[str, Node], known: Mapping[str, facts.Facts]) -> dict[s
     return found
 
 
-def shared(what: str, put: Mapping[str, str], seen: Mapping[str, set[str]]) -> Verdict:
+def shared(what: str, put: Mapping[str, str], seen: Mapping[str, set[str]]) -> CheckResult:
     """`put`: the file that each node has put; `seen`: the files that each node finds."""
     folders = sorted({str(Path(path).parent) for path in put.values()})
     where = ", ".join(folders)
     blind = [name for name in sorted(seen) if any(path not in seen[name] for path in put.values())]
     if not blind:
-        return Verdict("OK", what, f"{where} is one folder on {len(seen)} nodes")
-    says = f"{where} is not one folder: what others put there is not seen by {', '.join(blind)}"
+        return CheckResult("OK", what, f"{where} is one folder on {len(seen)} nodes")
+    message = f"{where} is not one folder: what others put there is not seen by {', '.join(blind)}"
     if what == "run root":
-        return Verdict("WARN", what, says, "a folder that all nodes share (--root, trainer.run_root) would do")
-    return Verdict("OK", what, f"{says}; each fetches its own")
+        return CheckResult("WARN", what, message, "a folder that all nodes share (--root, trainer.run_root) would do")
+    return CheckResult("OK", what, f"{message}; each fetches its own")
 
 
-def _counts(node: Node, one: facts.Facts) -> list[Verdict]:
+def _counts(node: Node, one: facts.Facts) -> list[CheckResult]:
     """Ray gives out as many GPUs as it was told of when the node was started."""
     if node.gpus == len(one.gpus):
         return []
-    says = f"Ray counts {node.gpus:g}, the driver {len(one.gpus)}"
-    return [Verdict("WARN", "GPUs of Ray", says, f"ray start --num-gpus={len(one.gpus)} there would do")]
+    message = f"Ray counts {node.gpus:g}, the driver {len(one.gpus)}"
+    return [CheckResult("WARN", "GPUs of Ray", message, f"ray start --num-gpus={len(one.gpus)} there would do")]
 
 
-def _answer(reply: Reply, answer: type[T]) -> T | Verdict:
+def _answer(reply: Reply, answer: type[T]) -> T | CheckResult:
     if reply.lost:
-        mend = "a look at its raylet (ray status, its logs), or a longer --timeout, would do"
-        return Verdict("FAIL", "node", reply.lost, mend)
+        fix = "a look at its raylet (ray status, its logs), or a longer --timeout, would do"
+        return CheckResult("FAIL", "node", reply.lost, fix)
     if reply.code:
         why = reason(reply.err, reply.code)
         if "No module named" in why or "Error while finding module" in why:
-            return Verdict("FAIL", "rlrun", f"is not on this node, or is another version: {why}", f"{SAME} would do")
-        return Verdict("FAIL", "node", why, f"{SAME} would do" if "format" in why else "")
+            return CheckResult(
+                "FAIL", "rlrun", f"is not on this node, or is another version: {why}", f"{SAME} would do"
+            )
+        return CheckResult("FAIL", "node", why, f"{SAME} would do" if "format" in why else "")
     try:
         *_, last = reply.out.splitlines() or [""]
         node = json.loads(last)
@@ -216,4 +221,4 @@ def _answer(reply: Reply, answer: type[T]) -> T | Verdict:
         found: T = TypeAdapter(answer).validate_python(node["answer"])
         return found
     except (ValueError, KeyError, TypeError, ValidationError) as error:
-        return Verdict("FAIL", "rlrun", f"answers what cannot be read ({type(error).__name__})", f"{SAME} would do")
+        return CheckResult("FAIL", "rlrun", f"answers what cannot be read ({type(error).__name__})", f"{SAME} would do")

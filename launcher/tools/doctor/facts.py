@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 
 import launcher
 from launcher.core import machine
-from launcher.core.check_result import Verdict
+from launcher.core.check_result import CheckResult
 from launcher.tools.doctor.loading import Loaded
 
 
@@ -41,10 +41,10 @@ class Facts:
 
 def gathered(loaded: Loaded | None, ports: tuple[int, int], tokens: dict[str, str]) -> Facts:
     """Of this machine; `loaded` None where torch does not load."""
-    gpus = machine.gpus()
+    gpus = machine.query_gpus()
     return Facts(
         python=platform.python_version(),
-        packages=machine.packages(),
+        packages=machine.package_versions(),
         code=code(),
         driver=gpus.driver,
         driver_cuda=gpus.cuda,
@@ -52,7 +52,7 @@ def gathered(loaded: Loaded | None, ports: tuple[int, int], tokens: dict[str, st
         usable_gpus=len(loaded.gpus) if loaded else 0,
         torch_cuda=(loaded.cuda or "none") if loaded else "not loaded",
         nccl=(loaded.nccl or "none") if loaded else "not loaded",
-        interfaces=machine.interfaces(),
+        interfaces=machine.interface_of_addresses(),
         ports=ports,
         tokens=tokens,
     )
@@ -67,7 +67,7 @@ def code() -> str:
     return found.hexdigest()[:12]
 
 
-def compared(nodes: Mapping[str, Facts], code_here: str) -> list[Verdict]:
+def compared(nodes: Mapping[str, Facts], code_here: str) -> list[CheckResult]:
     """What differs between nodes, by name; one line where nothing does. `code_here` is of the machine that asks."""
     found = [
         *_differ("python", {name: facts.python for name, facts in nodes.items()}, "one version on all nodes"),
@@ -90,24 +90,24 @@ def compared(nodes: Mapping[str, Facts], code_here: str) -> list[Verdict]:
         found += _differ(what, of, "nodes of one kind", "WARN")
     if not found:
         one = next(iter(nodes.values()))
-        says = f"equal on {len(nodes)} nodes: python {one.python}, torch {one.packages.get('torch')}"
-        return [Verdict("OK", "versions", f"{says}, {len(packages)} packages, rlrun's code, driver and GPUs")]
+        message = f"equal on {len(nodes)} nodes: python {one.python}, torch {one.packages.get('torch')}"
+        return [CheckResult("OK", "versions", f"{message}, {len(packages)} packages, rlrun's code, driver and GPUs")]
     return found
 
 
-def _differ(what: str, of: Mapping[str, str], cure: str, level: str = "FAIL") -> list[Verdict]:
+def _differ(what: str, of: Mapping[str, str], cure: str, level: str = "FAIL") -> list[CheckResult]:
     if len(set(of.values())) < 2:
         return []
-    says = "; ".join(f"{value} on {', '.join(names)}" for value, names in _by_value(of).items())
-    return [Verdict("WARN" if level == "WARN" else "FAIL", what, says, f"{cure} would do")]
+    message = "; ".join(f"{value} on {', '.join(names)}" for value, names in _by_value(of).items())
+    return [CheckResult("WARN" if level == "WARN" else "FAIL", what, message, f"{cure} would do")]
 
 
-def _codes(of: Mapping[str, str]) -> list[Verdict]:
+def _codes(of: Mapping[str, str]) -> list[CheckResult]:
     groups = list(_by_value(of).values())
     if len(groups) < 2:
         return []
-    says = f"other code on {', '.join(groups[1])} than on {', '.join(groups[0])}"
-    return [Verdict("FAIL", "rlrun", says, "one version, or one commit, on all nodes would do")]
+    message = f"other code on {', '.join(groups[1])} than on {', '.join(groups[0])}"
+    return [CheckResult("FAIL", "rlrun", message, "one version, or one commit, on all nodes would do")]
 
 
 def _by_value(of: Mapping[str, str]) -> dict[str, list[str]]:

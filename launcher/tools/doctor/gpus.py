@@ -11,7 +11,7 @@ import psutil
 import pynvml
 
 from launcher.core import machine
-from launcher.core.check_result import Verdict
+from launcher.core.check_result import CheckResult
 
 GB = 1 << 30
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -39,32 +39,36 @@ class Card:
     """The driver keeps its state while nobody uses the card; otherwise each start waits for it."""
 
 
-def verdicts() -> list[Verdict]:
-    found = machine.gpus()
+def check() -> list[CheckResult]:
+    found = machine.query_gpus()
     told = [_driver(found), *hidden(os.environ.get(VISIBLE), found, [])]
     if not found.found:
-        return [verdict for verdict in told if verdict]
+        return [result for result in told if result]
     try:
         cards = _cards(len(found.found))
     except pynvml.NVMLError as error:
         return [
-            Verdict("FAIL", "gpus", f"the driver does not answer: {error}", "nvidia-smi tells more; a restart would do")
+            CheckResult(
+                "FAIL", "gpus", f"the driver does not answer: {error}", "nvidia-smi tells more; a restart would do"
+            )
         ]
     told = [_driver(found), *hidden(os.environ.get(VISIBLE), found, [card.uuid for card in cards])]
     for gpu, card in zip(found.found, cards, strict=True):
         told += judged(gpu, card)
-    return [verdict for verdict in told if verdict]
+    return [result for result in told if result]
 
 
-def _driver(found: machine.Gpus) -> Verdict | None:
+def _driver(found: machine.Gpus) -> CheckResult | None:
     if found.trouble:
-        mend = "driver and kernel module of one version (a restart after an update) would do"
-        return Verdict("FAIL", "gpus", f"the driver cannot be asked: {found.trouble}", mend)
+        fix = "driver and kernel module of one version (a restart after an update) would do"
+        return CheckResult("FAIL", "gpus", f"the driver cannot be asked: {found.trouble}", fix)
     if found.found:
-        return Verdict("OK", "driver", f"{found.driver}, which runs CUDA up to {found.cuda}")
+        return CheckResult("OK", "driver", f"{found.driver}, which runs CUDA up to {found.cuda}")
     if _on_the_bus():
-        return Verdict("FAIL", "gpus", "an NVIDIA card is in this machine, and no driver", "NVIDIA's driver would do")
-    return Verdict("OK", "gpus", "none: hardware=cpu is what runs here")
+        return CheckResult(
+            "FAIL", "gpus", "an NVIDIA card is in this machine, and no driver", "NVIDIA's driver would do"
+        )
+    return CheckResult("OK", "gpus", "none: hardware=cpu is what runs here")
 
 
 def _on_the_bus() -> bool:
@@ -78,20 +82,20 @@ def _on_the_bus() -> bool:
     return False
 
 
-def hidden(value: str | None, found: machine.Gpus, uuids: list[str]) -> list[Verdict]:
+def hidden(value: str | None, found: machine.Gpus, uuids: list[str]) -> list[CheckResult]:
     """What CUDA_VISIBLE_DEVICES hides: CUDA sees those before the first word that it does not know, and no more."""
     if value is None:
         return []
     here = len(found.found)
     if value.strip() in ("", "-1"):
-        says = f"hides {'all ' if here > 1 else ''}{here} GPU{'' if here == 1 else 's'}"
-        return [Verdict("WARN", VISIBLE, says, f"unset {VISIBLE} would do")] if here else []
+        message = f"hides {'all ' if here > 1 else ''}{here} GPU{'' if here == 1 else 's'}"
+        return [CheckResult("WARN", VISIBLE, message, f"unset {VISIBLE} would do")] if here else []
     absent = [word for word in (part.strip() for part in value.split(",")) if not _known(word, here, uuids)]
     if not absent:
-        return [Verdict("OK", VISIBLE, value)]
+        return [CheckResult("OK", VISIBLE, value)]
     have = f"this machine has {here}, numbered from 0" if here else "this machine has none"
-    mend = f"{VISIBLE}={','.join(map(str, range(here)))}" if here else f"unset {VISIBLE}"
-    return [Verdict("FAIL", VISIBLE, f"names {', '.join(absent)}; {have}", f"{mend} would do")]
+    fix = f"{VISIBLE}={','.join(map(str, range(here)))}" if here else f"unset {VISIBLE}"
+    return [CheckResult("FAIL", VISIBLE, f"names {', '.join(absent)}; {have}", f"{fix} would do")]
 
 
 def _known(word: str, here: int, uuids: list[str]) -> bool:
@@ -102,27 +106,27 @@ def _known(word: str, here: int, uuids: list[str]) -> bool:
     return word.startswith("GPU-") and any(uuid.startswith(word) for uuid in uuids)
 
 
-def judged(gpu: machine.Gpu, card: Card) -> list[Verdict]:
+def judged(gpu: machine.Gpu, card: Card) -> list[CheckResult]:
     """One line of the card's memory, and one for each thing that is wrong with it."""
     what = f"gpu {gpu.index}"
-    says = f"{gpu.name}, {gpu.free_bytes / GB:.1f} GB free of {gpu.memory_bytes / GB:.1f} GB"
+    message = f"{gpu.name}, {gpu.free_bytes / GB:.1f} GB free of {gpu.memory_bytes / GB:.1f} GB"
     found = []
     if card.users:
         held = ", ".join(f"{name} (pid {pid}) {held / GB:.1f} GB" for pid, name, held in card.users)
-        found.append(Verdict("WARN", what, f"{says}; held by {held}", "ending them, or another GPU, would do"))
+        found.append(CheckResult("WARN", what, f"{message}; held by {held}", "ending them, or another GPU, would do"))
     else:
-        found.append(Verdict("OK", what, says))
+        found.append(CheckResult("OK", what, message))
     if card.uncorrected:
-        says = f"{card.uncorrected} errors of its memory could not be corrected since the driver was loaded"
-        found.append(Verdict("FAIL", what, says, "a reset of the card by its owner, or another, would do"))
+        message = f"{card.uncorrected} errors of its memory could not be corrected since the driver was loaded"
+        found.append(CheckResult("FAIL", what, message, "a reset of the card by its owner, or another, would do"))
     if card.remap:
-        says = "broken rows of its memory wait to be replaced"
-        found.append(Verdict("WARN", what, says, "a reset of the card by its owner would do"))
+        message = "broken rows of its memory wait to be replaced"
+        found.append(CheckResult("WARN", what, message, "a reset of the card by its owner would do"))
     if card.slowed:
-        found.append(Verdict("WARN", what, f"is slowed down {card.slowed}", "cooling, or its power limit, may do"))
+        found.append(CheckResult("WARN", what, f"is slowed down {card.slowed}", "cooling, or its power limit, may do"))
     if not card.persistent:
-        says = "the driver forgets it when nobody uses it, and each start waits for that"
-        found.append(Verdict("WARN", what, says, "nvidia-smi -pm 1 by root would do"))
+        message = "the driver forgets it when nobody uses it, and each start waits for that"
+        found.append(CheckResult("WARN", what, message, "nvidia-smi -pm 1 by root would do"))
     return found
 
 

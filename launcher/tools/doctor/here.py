@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from launcher.core import machine
-from launcher.core.check_result import Verdict
+from launcher.core.check_result import CheckResult
 from launcher.preflight.checks import packages
 from launcher.tools.doctor import clock, gpus, loading, network, places, reduce, system, tokens
 
@@ -15,7 +15,7 @@ Tell = Callable[[str], None]
 """Takes what is under way."""
 
 
-def examined(root: Path, tell: Tell) -> Iterator[Verdict]:
+def examined(root: Path, tell: Tell) -> Iterator[CheckResult]:
     """Every line about this machine, as soon as it is known. `root` is the folder that holds runs."""
     started = loading.Loading()
     try:
@@ -25,30 +25,30 @@ def examined(root: Path, tell: Tell) -> Iterator[Verdict]:
         loaded = started.ended()
     finally:
         started.end()
-    if isinstance(loaded, Verdict):
+    if isinstance(loaded, CheckResult):
         yield loaded
         return
-    yield from loading.verdicts(loaded, machine.gpus())
+    yield from loading.check(loaded, machine.query_gpus())
     tell("adding numbers by several processes")
     yield all_reduced(loaded)
 
 
-def looked(root: Path, *, for_ray: bool = False) -> Iterator[Verdict]:
+def looked(root: Path, *, for_ray: bool = False) -> Iterator[CheckResult]:
     """All but torch: what costs less than loading it."""
-    yield from packages.verdicts()
-    yield from gpus.verdicts()
-    yield from system.verdicts(for_ray=for_ray)
-    yield from places.verdicts(root)
-    yield from clock.verdicts()
-    yield from network.verdicts()
-    yield from tokens.verdicts()
+    yield from packages.check()
+    yield from gpus.check()
+    yield from system.check(for_ray=for_ray)
+    yield from places.check(root)
+    yield from clock.check()
+    yield from network.check()
+    yield from tokens.check()
 
 
-def all_reduced(loaded: loading.Loaded) -> Verdict:
+def all_reduced(loaded: loading.Loaded) -> CheckResult:
     """By NCCL on all GPUs where there are several, otherwise by gloo between two processes."""
     on_gpus = len(loaded.gpus) > 1 and loaded.nccl is not None
     if not on_gpus and not loaded.gloo:
-        return Verdict("WARN", reduce.WHAT, "this build of torch has no gloo", "another build of torch would do")
+        return CheckResult("WARN", reduce.WHAT, "this build of torch has no gloo", "another build of torch would do")
     count = len(loaded.gpus) if on_gpus else 2
     lo = "lo" if os.path.exists("/sys/class/net/lo") else ""
     ranks = reduce.Ranks(

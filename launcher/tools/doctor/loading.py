@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from launcher.core import machine
-from launcher.core.check_result import Verdict
+from launcher.core.check_result import CheckResult
 from launcher.tools.doctor.gpus import VISIBLE
 
 MODULE = "launcher.engines.torch.installed"
@@ -59,20 +59,22 @@ class Loading:
         words = [sys.executable, "-m", MODULE]
         self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=self._out, stderr=self._err)
 
-    def ended(self, patience_s: float = PATIENCE_S) -> Loaded | Verdict:
+    def ended(self, patience_s: float = PATIENCE_S) -> Loaded | CheckResult:
         """What was found, or why nothing was. Waits at most `patience_s`, and leaves no process behind."""
         try:
             code = self._process.wait(patience_s)
         except subprocess.TimeoutExpired:
-            says = f"did not load in {patience_s:g} s"
-            return Verdict("FAIL", "torch", says, "a faster disk, or a driver that answers (nvidia-smi), would do")
+            message = f"did not load in {patience_s:g} s"
+            return CheckResult(
+                "FAIL", "torch", message, "a faster disk, or a driver that answers (nvidia-smi), would do"
+            )
         finally:
             self.end()
         try:
             *_, last = tail(self._out).splitlines() or [""]
             return TypeAdapter(Loaded).validate_python(json.loads(last))
         except (ValueError, ValidationError):
-            return Verdict(
+            return CheckResult(
                 "FAIL", "torch", f"does not load: {reason(tail(self._err), code)}", "pip install torch would do"
             )
 
@@ -95,45 +97,51 @@ def reason(said: str, code: int) -> str:
     return f"it was ended by signal {-code}" if code < 0 else f"it ended with {code} and said nothing"
 
 
-def verdicts(loaded: Loaded, found: machine.Gpus) -> list[Verdict]:
+def check(loaded: Loaded, found: machine.Gpus) -> list[CheckResult]:
     """Of torch, its GPUs, and of each companion that is broken."""
     return [_torch(loaded, found), *_cards(loaded.gpus, loaded.kernels), *map(_broken, loaded.broken.items())]
 
 
-def _broken(companion: tuple[str, str]) -> Verdict:
+def _broken(companion: tuple[str, str]) -> CheckResult:
     module, why = companion
     package = module.partition(".")[0]
-    return Verdict("FAIL", package, f"does not load: {why}", f"pip install --force-reinstall {package} would do")
+    return CheckResult("FAIL", package, f"does not load: {why}", f"pip install --force-reinstall {package} would do")
 
 
-def _torch(loaded: Loaded, found: machine.Gpus) -> Verdict:
+def _torch(loaded: Loaded, found: machine.Gpus) -> CheckResult:
     build = f"CUDA {loaded.cuda}" if loaded.cuda else "CPU only"
-    says = f"{loaded.torch} ({build}) loads in {loaded.torch_s:.1f} s"
+    message = f"{loaded.torch} ({build}) loads in {loaded.torch_s:.1f} s"
     if not found.found:
-        return Verdict("OK", "torch", says)
+        return CheckResult("OK", "torch", message)
     here = f"{len(found.found)} GPU{'s' if len(found.found) > 1 else ''}"
     if not loaded.cuda:
-        mend = f"a build of torch for CUDA {found.cuda} or older would do (pytorch.org tells where)"
-        return Verdict("FAIL", "torch", f"{loaded.torch} is a build for the CPU only, beside {here}", mend)
+        fix = f"a build of torch for CUDA {found.cuda} or older would do (pytorch.org tells where)"
+        return CheckResult("FAIL", "torch", f"{loaded.torch} is a build for the CPU only, beside {here}", fix)
     if loaded.gpus:
         libraries = f"cuDNN {loaded.cudnn}, NCCL {loaded.nccl or 'missing'}"
         if not loaded.nccl:
-            return Verdict("WARN", "torch", f"{says}; {libraries}", "a build with NCCL would do for several GPUs")
-        return Verdict("OK", "torch", f"{says}, uses {len(loaded.gpus)} of {here}; {libraries}")
+            return CheckResult(
+                "WARN", "torch", f"{message}; {libraries}", "a build with NCCL would do for several GPUs"
+            )
+        return CheckResult("OK", "torch", f"{message}, uses {len(loaded.gpus)} of {here}; {libraries}")
     if _major(loaded.cuda) > _major(found.cuda):
-        says = f"is built for CUDA {loaded.cuda}; driver {found.driver} runs CUDA up to {found.cuda}"
-        return Verdict("FAIL", "torch", says, f"a newer driver, or a build of torch for CUDA {found.cuda}, would do")
+        message = f"is built for CUDA {loaded.cuda}; driver {found.driver} runs CUDA up to {found.cuda}"
+        return CheckResult(
+            "FAIL", "torch", message, f"a newer driver, or a build of torch for CUDA {found.cuda}, would do"
+        )
     if os.environ.get(VISIBLE, "0").strip() in ("", "-1"):
-        return Verdict("WARN", "torch", f"{says}, and sees no GPU: {VISIBLE} hides them", f"unset {VISIBLE} would do")
+        return CheckResult(
+            "WARN", "torch", f"{message}, and sees no GPU: {VISIBLE} hides them", f"unset {VISIBLE} would do"
+        )
     why = loaded.why or "torch sees none, and does not say why"
-    return Verdict(
+    return CheckResult(
         "FAIL", "torch", f"cannot use the {here}: {why}", "nvidia-smi, and a restart after an update, would do"
     )
 
 
-def _cards(gpus: Sequence[Card], kernels: Sequence[str]) -> list[Verdict]:
+def _cards(gpus: Sequence[Card], kernels: Sequence[str]) -> list[CheckResult]:
     return [
-        Verdict("FAIL", f"cuda:{index}", f"{gpu.name} ({gpu.capability}): {gpu.fault}",
+        CheckResult("FAIL", f"cuda:{index}", f"{gpu.name} ({gpu.capability}): {gpu.fault}",
                 f"a build of torch with kernels for it would do; this one has {', '.join(kernels) or 'none'}")
         for index, gpu in enumerate(gpus) if gpu.fault
     ]  # fmt: skip

@@ -14,9 +14,9 @@ from urllib.request import Request, getproxies, proxy_bypass, urlopen
 
 import psutil
 
-from launcher.core.check_result import Verdict
+from launcher.core.check_result import CheckResult
 from launcher.core.machine import LOOPBACK
-from launcher.core.problems import said
+from launcher.core.problems import error_message
 from launcher.hubs import huggingface
 from launcher.tools.doctor.timeouts import within
 
@@ -24,14 +24,14 @@ PATIENCE_S = 3.0
 RAY_PORTS = {6379: "its head", 8265: "its dashboard", 10001: "its clients"}
 
 
-def verdicts() -> list[Verdict]:
+def check() -> list[CheckResult]:
     with ThreadPoolExecutor(2) as pool:
         hubs = pool.map(lambda named: hub(*named), _hubs().items())
         found = [loopback(), hostname(socket.gethostname()), proxies(os.environ), ports()]
-        return [*(verdict for verdict in found if verdict), *hubs]
+        return [*(result for result in found if result), *hubs]
 
 
-def loopback() -> Verdict:
+def loopback() -> CheckResult:
     """The processes of one run meet by a port that the system gives them there."""
     try:
         with socket.create_server((LOOPBACK, 0)) as server:
@@ -42,23 +42,23 @@ def loopback() -> Verdict:
                 if other.recv(1) != b"x":
                     raise ConnectionError("what was sent did not come")
     except OSError as error:
-        says = f"two sockets of this machine do not meet: {said(error)}"
-        return Verdict("FAIL", "loopback", says, "ip link set lo up, or a firewall that lets it pass, would do")
-    return Verdict("OK", "loopback", f"two sockets meet at {LOOPBACK}")
+        message = f"two sockets of this machine do not meet: {error_message(error)}"
+        return CheckResult("FAIL", "loopback", message, "ip link set lo up, or a firewall that lets it pass, would do")
+    return CheckResult("OK", "loopback", f"two sockets meet at {LOOPBACK}")
 
 
-def hostname(name: str) -> Verdict:
+def hostname(name: str) -> CheckResult:
     """gloo and NCCL take the address that the machine's own name stands for, where they are not told another."""
     try:
         found = within(PATIENCE_S, lambda: socket.getaddrinfo(name, None, type=socket.SOCK_STREAM))
     except (OSError, UnicodeError) as error:
-        mend = f"a line `{LOOPBACK} {name}` in /etc/hosts, or GLOO_SOCKET_IFNAME=lo, would do"
-        return Verdict("WARN", "hostname", f"{name} cannot be resolved: {said(error)}", mend)
+        fix = f"a line `{LOOPBACK} {name}` in /etc/hosts, or GLOO_SOCKET_IFNAME=lo, would do"
+        return CheckResult("WARN", "hostname", f"{name} cannot be resolved: {error_message(error)}", fix)
     addresses = sorted({str(address[0]) for *_, address in found})
-    return Verdict("OK", "hostname", f"{name} is {', '.join(addresses)}")
+    return CheckResult("OK", "hostname", f"{name} is {', '.join(addresses)}")
 
 
-def proxies(environment: Mapping[str, str]) -> Verdict | None:
+def proxies(environment: Mapping[str, str]) -> CheckResult | None:
     """Rewards by HTTP and Ray talk to this machine itself; a proxy cannot reach it."""
     named = [name for name in ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
              if environment.get(name) or environment.get(name.upper())]  # fmt: skip
@@ -67,18 +67,18 @@ def proxies(environment: Mapping[str, str]) -> Verdict | None:
     known = {"no": environment.get("no_proxy") or environment.get("NO_PROXY") or ""}
     caught = [host for host in ("localhost", LOOPBACK) if not proxy_bypass(host, known)]
     if caught:
-        says = f"{', '.join(named)} would catch {' and '.join(caught)}, which no proxy reaches"
-        return Verdict("WARN", "proxy", says, f"no_proxy=localhost,{LOOPBACK} would do")
-    return Verdict("OK", "proxy", f"{', '.join(named)}; not for this machine")
+        message = f"{', '.join(named)} would catch {' and '.join(caught)}, which no proxy reaches"
+        return CheckResult("WARN", "proxy", message, f"no_proxy=localhost,{LOOPBACK} would do")
+    return CheckResult("OK", "proxy", f"{', '.join(named)}; not for this machine")
 
 
-def ports(wanted: Mapping[int, str] = RAY_PORTS) -> Verdict:
+def ports(wanted: Mapping[int, str] = RAY_PORTS) -> CheckResult:
     """Ray's usual ports: one that is taken by something else keeps a head from starting."""
     taken = [f"{port} ({use}) by {holder(port)}" for port, use in wanted.items() if not free(port)]
     if taken:
-        says = f"taken: {', '.join(taken)}"
-        return Verdict("WARN", "ports", says, "where that is not Ray, ray start with other ports would do")
-    return Verdict("OK", "ports", f"Ray's {', '.join(map(str, wanted))} are free")
+        message = f"taken: {', '.join(taken)}"
+        return CheckResult("WARN", "ports", message, "where that is not Ray, ray start with other ports would do")
+    return CheckResult("OK", "ports", f"Ray's {', '.join(map(str, wanted))} are free")
 
 
 def free(port: int) -> bool:
@@ -104,11 +104,11 @@ def _hubs() -> dict[str, str]:
     return {"huggingface": huggingface.endpoint(), "modelscope": own}
 
 
-def hub(name: str, endpoint: str) -> Verdict:
+def hub(name: str, endpoint: str) -> CheckResult:
     """Any answer counts. Offline is fine where what a run needs is here, so it is never more than a warning. The
     address may hold a password, and is told by its host only."""
     if huggingface.offline():
-        return Verdict("OK", name, "HF_HUB_OFFLINE is set: not asked, here or by a run")
+        return CheckResult("OK", name, "HF_HUB_OFFLINE is set: not asked, here or by a run")
     variable = "HF_ENDPOINT" if name == "huggingface" else "MODELSCOPE_ENDPOINT"
     try:
         whole = urlsplit(endpoint)
@@ -116,22 +116,24 @@ def hub(name: str, endpoint: str) -> Verdict:
         if whole.scheme not in ("http", "https") or not host:
             raise ValueError("no host, or no scheme")
     except ValueError:
-        return Verdict("WARN", name, f"{variable} is no address of a server", f"{variable}=https://HOST would do")
+        return CheckResult("WARN", name, f"{variable} is no address of a server", f"{variable}=https://HOST would do")
     place = f"[{host}]" if ":" in host else host
     try:
         within(PATIENCE_S, lambda: _knock(f"{whole.scheme}://{place}" + (f":{port}" if port else "")))
     except UnicodeError:  # no name that the internet has
-        return Verdict("WARN", name, f"{variable} is no address of a server", f"{variable}=https://HOST would do")
+        return CheckResult("WARN", name, f"{variable} is no address of a server", f"{variable}=https://HOST would do")
     except OSError as error:
         why = error.reason if isinstance(error, URLError) else error
         if isinstance(why, ssl.SSLCertVerificationError):
-            says = f"{host} shows a certificate that this machine does not trust ({why.verify_message})"
-            return Verdict("WARN", name, says, "SSL_CERT_FILE with your network's own authority would do")
-        reason = said(why) if isinstance(why, OSError) else str(why)
+            message = f"{host} shows a certificate that this machine does not trust ({why.verify_message})"
+            return CheckResult("WARN", name, message, "SSL_CERT_FILE with your network's own authority would do")
+        reason = error_message(why) if isinstance(why, OSError) else str(why)
         way = ", by a proxy," if getproxies() else ""
-        says = f"{host}{way} cannot be reached: {reason}"
-        return Verdict("WARN", name, says, f"a network, or {variable} of a mirror, would do; what is here runs without")
-    return Verdict("OK", name, f"{host} answers")
+        message = f"{host}{way} cannot be reached: {reason}"
+        return CheckResult(
+            "WARN", name, message, f"a network, or {variable} of a mirror, would do; what is here runs without"
+        )
+    return CheckResult("OK", name, f"{host} answers")
 
 
 def _knock(address: str) -> None:

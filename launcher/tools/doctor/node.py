@@ -14,8 +14,8 @@ from pydantic.dataclasses import dataclass
 
 from launcher import __version__
 from launcher.core import machine
-from launcher.core.check_result import Verdict
-from launcher.core.problems import said
+from launcher.core.check_result import CheckResult
+from launcher.core.problems import error_message
 from launcher.tools.doctor import facts, here, loading, places, reduce, rendezvous
 
 FORMAT = 1
@@ -26,7 +26,7 @@ FORMAT = 1
 class Looked:
     """A node's own lines, and what is to be compared with the others."""
 
-    verdicts: tuple[Verdict, ...]
+    results: tuple[CheckResult, ...]
     facts: facts.Facts
 
 
@@ -37,27 +37,27 @@ def main() -> None:
     try:
         answer = ASKED[request["ask"]](**request["of"])
     except OSError as error:
-        sys.exit(said(error))
+        sys.exit(error_message(error))
     print(json.dumps({"format": FORMAT, "answer": answer}))
 
 
 def _look(root: str) -> Any:
     started = loading.Loading()
     try:
-        verdicts = list(here.looked(Path(root), for_ray=True))
+        results = list(here.looked(Path(root), for_ray=True))
         loaded = started.ended()
     finally:
         started.end()
-    verdicts += [loaded] if isinstance(loaded, Verdict) else loading.verdicts(loaded, machine.gpus())
+    results += [loaded] if isinstance(loaded, CheckResult) else loading.check(loaded, machine.query_gpus())
     named, _ = places.places(Path(root))
     tokens = {}
     for place in named:
         if place.what != "temporary":
-            with suppress(OSError):  # which the verdict of that place says
+            with suppress(OSError):  # which the result of that place says
                 tokens[place.what] = str(places.put_token(place.path))
     one, two = machine.free_ports(2)
-    found = facts.gathered(None if isinstance(loaded, Verdict) else loaded, (one, two), tokens)
-    return TypeAdapter(Looked).dump_python(Looked(tuple(verdicts), found), mode="json")
+    found = facts.gathered(None if isinstance(loaded, CheckResult) else loaded, (one, two), tokens)
+    return TypeAdapter(Looked).dump_python(Looked(tuple(results), found), mode="json")
 
 
 def _see(paths: list[str]) -> list[bool]:

@@ -12,9 +12,9 @@ from pathlib import Path
 from uuid import uuid4
 
 from launcher.core import machine
-from launcher.core.check_result import Verdict, of_problems
-from launcher.core.files import sync_path
-from launcher.core.problems import Problems, said
+from launcher.core.check_result import CheckResult, from_problems
+from launcher.core.files import fsync_path
+from launcher.core.problems import Problems, error_message
 from launcher.data import prepare
 from launcher.hubs import huggingface
 from launcher.models import store
@@ -38,7 +38,7 @@ class Place:
     """Bytes below which a warning is due."""
 
 
-def places(root: Path) -> tuple[list[Place], list[Verdict]]:
+def places(root: Path) -> tuple[list[Place], list[CheckResult]]:
     """Where a run in `root` writes, and what is wrong with how these places are named."""
     named: list[tuple[str, Callable[[], Path], str]] = [
         ("run root", root.absolute, "--root DIR (trainer.run_root)"),
@@ -46,45 +46,49 @@ def places(root: Path) -> tuple[list[Place], list[Verdict]]:
         ("model store", store.root, "RLRUN_MODELS=DIR"),
         ("hub cache", huggingface.cache, "HF_HOME=DIR"),
     ]
-    found, wrong = list[Place](), list[Verdict]()
+    found, wrong = list[Place](), list[CheckResult]()
     for what, where, by in named:
         try:
             found.append(Place(what, where().absolute(), by))
         except Problems as problems:
-            wrong += of_problems(problems.problems)
+            wrong += from_problems(problems.problems)
         except RuntimeError as error:
-            wrong.append(Verdict("FAIL", what, said(error), f"{by} would do"))
+            wrong.append(CheckResult("FAIL", what, error_message(error), f"{by} would do"))
     try:
         found.append(Place("temporary", Path(tempfile.gettempdir()), "TMPDIR=DIR", little=int(GB)))
     except OSError as error:  # it tried each folder that there is
-        wrong.append(Verdict("FAIL", "temporary", said(error), "TMPDIR=DIR would do"))
+        wrong.append(CheckResult("FAIL", "temporary", error_message(error), "TMPDIR=DIR would do"))
     return found, wrong
 
 
-def verdicts(root: Path) -> list[Verdict]:
+def check(root: Path) -> list[CheckResult]:
     found, wrong = places(root)
     return [*wrong, *(judged(place) for place in found)]
 
 
-def judged(place: Place, patience_s: float = PATIENCE_S) -> Verdict:
+def judged(place: Place, patience_s: float = PATIENCE_S) -> CheckResult:
     """A disk that does not answer in `patience_s` is named, not waited for."""
     try:
-        says, trouble = within(patience_s, lambda: _tried(place.path))
-        free = machine.free_bytes(place.path)
+        message, trouble = within(patience_s, lambda: _tried(place.path))
+        free = machine.free_disk_bytes(place.path)
     except TimeoutError as error:
-        return Verdict(
-            "FAIL", place.what, f"{place.path}: {said(error)}", f"a disk that answers, by {place.by}, would do"
+        return CheckResult(
+            "FAIL", place.what, f"{place.path}: {error_message(error)}", f"a disk that answers, by {place.by}, would do"
         )
     except OSError as error:
-        return Verdict("FAIL", place.what, f"{place.path}: {said(error)}", f"{_cure(error)}, by {place.by}, would do")
-    says = f"{place.path}: {free / GB:.1f} GB free{says}"
+        return CheckResult(
+            "FAIL", place.what, f"{place.path}: {error_message(error)}", f"{_cure(error)}, by {place.by}, would do"
+        )
+    message = f"{place.path}: {free / GB:.1f} GB free{message}"
     if free < FULL_BYTES:
-        return Verdict("FAIL", place.what, says, f"room, or another disk by {place.by}, would do")
+        return CheckResult("FAIL", place.what, message, f"room, or another disk by {place.by}, would do")
     if trouble:
-        return Verdict("WARN", place.what, f"{says}; {trouble}", f"a local disk, by {place.by}, would do")
+        return CheckResult("WARN", place.what, f"{message}; {trouble}", f"a local disk, by {place.by}, would do")
     if free < place.little:
-        return Verdict("WARN", place.what, f"{says}, which is little", f"room, or another disk by {place.by}, would do")
-    return Verdict("OK", place.what, says)
+        return CheckResult(
+            "WARN", place.what, f"{message}, which is little", f"room, or another disk by {place.by}, would do"
+        )
+    return CheckResult("OK", place.what, message)
 
 
 def _tried(path: Path) -> tuple[str, str]:
@@ -114,7 +118,7 @@ def _trial(folder: Path) -> str:
             os.fsync(file.fileno())
             locked = _locks(file.fileno(), first)
         first.rename(second)
-        sync_path(folder)
+        fsync_path(folder)
         return locked
     finally:
         first.unlink(missing_ok=True)
@@ -130,7 +134,7 @@ def _locks(held: int, path: Path) -> str:
     except BlockingIOError:
         return ""
     except OSError as error:
-        return f"locks do not work there ({said(error)})"
+        return f"locks do not work there ({error_message(error)})"
     return "locks hold nobody off there"
 
 

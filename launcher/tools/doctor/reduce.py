@@ -13,7 +13,7 @@ from tempfile import TemporaryFile
 
 from pydantic.dataclasses import dataclass
 
-from launcher.core.check_result import Verdict
+from launcher.core.check_result import CheckResult
 from launcher.tools.doctor.loading import reason, tail
 
 MODULE = "launcher.engines.torch.allreduce"
@@ -115,26 +115,26 @@ def _heard(rank: int, code: int | None, out: str, err: str) -> Heard:
     return Heard(rank, at, tuple(sums), code, reason(err, code) if code else "")
 
 
-def judged(heard: Sequence[Heard], whose: Mapping[int, str], over: str) -> Verdict:
+def judged(heard: Sequence[Heard], whose: Mapping[int, str], over: str) -> CheckResult:
     """One line of all ranks; `whose` says where each runs, `over` what they met by."""
     where = {one.rank: f"rank {one.rank}" + (f" ({whose[one.rank]})" if one.rank in whose else "") for one in heard}
     wrong = [where[one.rank] for one in heard if not all(sum_.right for sum_ in one.sums)]
     if wrong:
-        says = f"{', '.join(wrong)} got a wrong sum by {over}"
-        return Verdict("FAIL", WHAT, says, "another card or cable, or NCCL_P2P_DISABLE=1, may do")
+        message = f"{', '.join(wrong)} got a wrong sum by {over}"
+        return CheckResult("FAIL", WHAT, message, "another card or cable, or NCCL_P2P_DISABLE=1, may do")
     if any(one.at != "done" or one.code for one in heard):
         return _stuck(heard, where, over)
     count, last, first = len(heard), [one.sums[-1] for one in heard], [one.sums[0] for one in heard]
     seconds = max(sum_.seconds for sum_ in last)
     bus = 2 * (count - 1) / count * last[0].bytes / seconds / 1e9
-    says = (
+    message = (
         f"{count} processes by {over}, right at {_size(first[0].bytes)} to {_size(last[0].bytes)};"
         f" bus {bus:.2f} GB/s, {max(sum_.seconds for sum_ in first) * 1e3:.1f} ms for {_size(first[0].bytes)}"
     )
-    return Verdict("OK", WHAT, says)
+    return CheckResult("OK", WHAT, message)
 
 
-def _stuck(heard: Sequence[Heard], where: Mapping[int, str], over: str) -> Verdict:
+def _stuck(heard: Sequence[Heard], where: Mapping[int, str], over: str) -> CheckResult:
     """Names those that got least far: the others only waited for them. Of equals, one that never spoke again waited
     for nobody, and one that ended with an error did."""
 
@@ -145,14 +145,14 @@ def _stuck(heard: Sequence[Heard], where: Mapping[int, str], over: str) -> Verdi
     least = min(map(far, unfinished))
     late = [one for one in unfinished if far(one) == least]
     if len(late) == len(heard) and len(heard) > 1:
-        says = f"none of {len(heard)} processes arrived by {over}: each {STUCK[late[0].at]}"
+        message = f"none of {len(heard)} processes arrived by {over}: each {STUCK[late[0].at]}"
     else:
-        says = f"{', '.join(where[one.rank] for one in late)} did not arrive by {over}: {STUCK[late[0].at]}"
+        message = f"{', '.join(where[one.rank] for one in late)} did not arrive by {over}: {STUCK[late[0].at]}"
     why = next((one.why for one in late if one.why), "")
-    mend = "GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME of the network between them, and its ports open, would do"
+    fix = "GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME of the network between them, and its ports open, would do"
     if not late[0].at:
-        mend = "that process's torch, or less load there, is what to look at"
-    return Verdict("FAIL", WHAT, says + (f" ({why})" if why else ""), mend)
+        fix = "that process's torch, or less load there, is what to look at"
+    return CheckResult("FAIL", WHAT, message + (f" ({why})" if why else ""), fix)
 
 
 def _size(count: int) -> str:

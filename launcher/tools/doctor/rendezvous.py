@@ -10,8 +10,8 @@ from threading import Event, Thread
 
 from pydantic.dataclasses import dataclass
 
-from launcher.core.check_result import Verdict
-from launcher.core.problems import said
+from launcher.core.check_result import CheckResult
+from launcher.core.problems import error_message
 
 SECONDS, AGAIN_S, TRIES = 20.0, 0.2, 3
 APART_S = 1.0
@@ -73,7 +73,7 @@ def _reach(where: tuple[str, int], give_up: float) -> Met:
                 peer.settimeout(left)
                 return min((_ask(peer) for _ in range(TRIES)), key=lambda met: met.trip_s)
         except OSError as error:
-            why = said(error)
+            why = error_message(error)
             time.sleep(min(AGAIN_S, left))
     return Met(why=why)
 
@@ -89,25 +89,25 @@ def _ask(peer: socket.socket) -> Met:
     return Met(trip, _TIME.unpack(told)[0] - (asked + trip / 2))
 
 
-def judged(met: Mapping[str, Mapping[str, Met]]) -> list[Verdict]:
+def judged(met: Mapping[str, Mapping[str, Met]]) -> list[CheckResult]:
     """`met`: of each node, how it found each other."""
     apart = [f"{one} cannot reach {other} ({found.why})" for one, others in met.items()
              for other, found in others.items() if found.why]  # fmt: skip
     pairs = sum(map(len, met.values()))
     if apart:
         more = f" and {len(apart) - 3} more" if len(apart) > 3 else ""
-        mend = "a firewall that lets all ports pass between the nodes would do"
-        ports = Verdict("FAIL", "ports between nodes", "; ".join(apart[:3]) + more, mend)
+        fix = "a firewall that lets all ports pass between the nodes would do"
+        ports = CheckResult("FAIL", "ports between nodes", "; ".join(apart[:3]) + more, fix)
     else:
         slowest = max(found.trip_s for others in met.values() for found in others.values())
-        says = (
+        message = (
             f"each of {len(met)} reaches every other ({pairs} ways, there and back in {slowest * 1e3:.2f} ms at most)"
         )
-        ports = Verdict("OK", "ports between nodes", says)
+        ports = CheckResult("OK", "ports between nodes", message)
     return [ports, *_clocks(met)]
 
 
-def _clocks(met: Mapping[str, Mapping[str, Met]]) -> list[Verdict]:
+def _clocks(met: Mapping[str, Mapping[str, Met]]) -> list[CheckResult]:
     """By the clock of the first node that reached any."""
     for first, others in met.items():
         ahead = {other: found.ahead_s for other, found in others.items() if not found.why}
@@ -119,7 +119,7 @@ def _clocks(met: Mapping[str, Mapping[str, Met]]) -> list[Verdict]:
             if abs(by) > APART_S
         ]
         if wrong:
-            mend = "one time server for all (timedatectl set-ntp true) would do"
-            return [Verdict("WARN", "clocks", "; ".join(wrong), mend)]
-        return [Verdict("OK", "clocks", f"at most {max(map(abs, ahead.values())) * 1e3:.1f} ms apart")]
+            fix = "one time server for all (timedatectl set-ntp true) would do"
+            return [CheckResult("WARN", "clocks", "; ".join(wrong), fix)]
+        return [CheckResult("OK", "clocks", f"at most {max(map(abs, ahead.values())) * 1e3:.1f} ms apart")]
     return []

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from launcher.core.check_result import Verdict
+from launcher.core.check_result import CheckResult
 
 NAMES = (
     "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "MODELSCOPE_API_TOKEN", "WANDB_API_KEY", "SWANLAB_API_KEY",
@@ -22,10 +22,10 @@ FILES = (
 """The variable that names a file, where there is one, and where the file lies otherwise."""
 
 
-def verdicts(environment: Mapping[str, str] = os.environ) -> list[Verdict]:
+def check(environment: Mapping[str, str] = os.environ) -> list[CheckResult]:
     present = [name for name in NAMES if environment.get(name)]
     wrong = [_misshapen(name, environment[name]) for name in NAMES if name in environment]
-    open_to_others = list[Verdict]()
+    open_to_others = list[CheckResult]()
     for path in _files(environment):
         try:
             mode = path.stat().st_mode
@@ -33,18 +33,20 @@ def verdicts(environment: Mapping[str, str] = os.environ) -> list[Verdict]:
             continue  # none, or none that we may look at
         present.append(str(path))
         if mode & 0o077:
-            says = f"{path} can be opened by other people of this machine"
-            open_to_others.append(Verdict("WARN", "secrets", says, f"chmod 600 {path} would do"))
-    told = Verdict("OK", "secrets", ", ".join(present) if present else "none: only what is open to all can be fetched")
-    return [told, *(verdict for verdict in wrong if verdict), *open_to_others]
+            message = f"{path} can be opened by other people of this machine"
+            open_to_others.append(CheckResult("WARN", "secrets", message, f"chmod 600 {path} would do"))
+    told = CheckResult(
+        "OK", "secrets", ", ".join(present) if present else "none: only what is open to all can be fetched"
+    )
+    return [told, *(result for result in wrong if result), *open_to_others]
 
 
-def _misshapen(name: str, value: str) -> Verdict | None:
+def _misshapen(name: str, value: str) -> CheckResult | None:
     if not value:
-        return Verdict("WARN", name, "is set, and empty", f"unset {name}, or the token, would do")
+        return CheckResult("WARN", name, "is set, and empty", f"unset {name}, or the token, would do")
     if value != value.strip() or value.strip("'\"") != value:
-        says = "has spaces, a line end or quotes around the token, which go along to the server"
-        return Verdict("WARN", name, says, "the bare token would do")
+        message = "has spaces, a line end or quotes around the token, which go along to the server"
+        return CheckResult("WARN", name, message, "the bare token would do")
     return None
 
 

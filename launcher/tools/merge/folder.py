@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from launcher.core import checkpoints
-from launcher.core.bounded_parse import json_of
-from launcher.core.files import expanded
-from launcher.core.problems import Problems, said, shown
+from launcher.core.bounded_parse import parse_json
+from launcher.core.files import expand_user
+from launcher.core.problems import Problems, error_message, short_repr
 from launcher.models.pretrained import weights_of
 from launcher.tools.merge.tensors import Stored, stored
 
@@ -59,7 +59,7 @@ def opened(given: str) -> Folder:
         try:
             for tensor in stored(file):
                 if tensor.name in tensors:
-                    problems.append(f"{given}: {shown(tensor.name)} stands in two files; in one would do")
+                    problems.append(f"{given}: {short_repr(tensor.name)} stands in two files; in one would do")
                 tensors[tensor.name] = tensor
         except Problems as found:
             problems += found.lines
@@ -71,7 +71,7 @@ def opened(given: str) -> Folder:
 
 
 def _found(given: str) -> Path:
-    path = expanded(given)
+    path = expand_user(given)
     if not path.is_dir():
         raise Problems([f"{given}: no such folder; a model's, a checkpoint's or a run's would do"])
     if (path / checkpoints.MANIFEST).is_file():
@@ -83,11 +83,13 @@ def _found(given: str) -> Path:
 
 def _json(path: Path, given: str) -> dict[str, Any]:
     try:
-        node = json_of(path.read_bytes())
+        node = parse_json(path.read_bytes())
     except FileNotFoundError:
         raise Problems([f"{given}: holds no {path.name}; a model's folder would do"]) from None
     except (OSError, ValueError) as error:
-        raise Problems([f"{given}/{path.name}: cannot be read, {said(error)}; as it was saved would do"]) from error
+        raise Problems(
+            [f"{given}/{path.name}: cannot be read, {error_message(error)}; as it was saved would do"]
+        ) from error
     if not isinstance(node, dict):
         raise Problems([f"{given}/{path.name}: is no JSON object; as it was saved would do"])
     return node
@@ -118,7 +120,7 @@ def _weight_map(path: Path, given: str) -> dict[str, str]:
     if bad:
         raise Problems(
             [
-                f"{given}/{INDEX}: names the file {shown(name)}; a .safetensors in the same folder would do"
+                f"{given}/{INDEX}: names the file {short_repr(name)}; a .safetensors in the same folder would do"
                 for name in bad
             ]
         )
@@ -145,7 +147,7 @@ def few(names: Iterable[str], most: int = 3) -> str:
     """The first names, and how many there are more."""
     every = list(names)
     more = f" and {len(every) - most} more" if len(every) > most else ""
-    return ", ".join(shown(name) for name in every[:most]) + more
+    return ", ".join(short_repr(name) for name in every[:most]) + more
 
 
 # ---- what must be alike
@@ -163,7 +165,8 @@ NEIGHBOURS = ("rope_theta", "rope_scaling", "rope_parameters", "rms_norm_eps", "
 def unlike(one: Folder, other: Folder) -> tuple[list[str], list[str]]:
     """Why `other` is not the same kind of model as `one`: what is wrong, and what is worth knowing."""
     wrong = [
-        f"{other.given}: {key} is {shown(other.config.get(key))} where {one.given} has {shown(one.config.get(key))};"
+        f"{other.given}: {key} is {short_repr(other.config.get(key))}"
+        f" where {one.given} has {short_repr(one.config.get(key))};"
         " models of one kind would do"
         for key in MEANING
         if other.config.get(key) != one.config.get(key)
@@ -172,8 +175,8 @@ def unlike(one: Folder, other: Folder) -> tuple[list[str], list[str]]:
     if not _same_words(one.path, other.path):
         wrong.append(f"{other.given}: its tokenizer knows other tokens than {one.given}'s; models of one kind would do")
     notes = [
-        f"{other.given}: {key} is {shown(other.config.get(key))}; the result has {one.given}'s,"
-        f" {shown(one.config.get(key))}"
+        f"{other.given}: {key} is {short_repr(other.config.get(key))}; the result has {one.given}'s,"
+        f" {short_repr(one.config.get(key))}"
         for key in NEIGHBOURS
         if other.config.get(key) != one.config.get(key)
     ]
@@ -205,9 +208,9 @@ def _words(path: Path) -> str:
     text = path.read_bytes()
     if path.suffix == ".json":
         try:
-            node = json_of(text)
+            node = parse_json(text)
             known = {key: node[key] for key in ("model", "added_tokens", "normalizer", "pre_tokenizer") if key in node}
             text = json.dumps(known or node, sort_keys=True).encode()
         except (ValueError, TypeError, AttributeError) as error:
-            raise Problems([f"{path}: cannot be read, {said(error)}; as it was saved would do"]) from error
+            raise Problems([f"{path}: cannot be read, {error_message(error)}; as it was saved would do"]) from error
     return hashlib.sha256(text).hexdigest()

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.core.problems import shown
+from launcher.core.problems import short_repr
 from launcher.tools.merge.folder import Folder, few
 from launcher.tools.merge.tensors import BLOCK, FLOATS, Block, Reader, Stored
 
@@ -131,14 +131,16 @@ def _of_layer(pattern: dict[str, float], layer: str, otherwise: float) -> float:
 def _config_problems(adapter: Folder) -> list[str]:
     given, config = adapter.given, adapter.config
     if config.get("peft_type") != "LORA":
-        return [f"{given}: is a {shown(config.get('peft_type'))} adapter; a LORA would do"]
+        return [f"{given}: is a {short_repr(config.get('peft_type'))} adapter; a LORA would do"]
     strange = sorted(key for key, value in config.items() if value and key not in _HARMLESS)
     found = [
-        f"{given}: {key} is {shown(config[key])}, which W + s B A does not say; a plain LoRA would do"
+        f"{given}: {key} is {short_repr(config[key])}, which W + s B A does not say; a plain LoRA would do"
         for key in strange
     ]
     if (start := config.get("init_lora_weights")) not in _STARTS:
-        found.append(f"{given}: init_lora_weights is {shown(start)}, which changes the base too; a plain LoRA would do")
+        found.append(
+            f"{given}: init_lora_weights is {short_repr(start)}, which changes the base too; a plain LoRA would do"
+        )
     return found
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from launcher import __version__
 from launcher.core.problems import Problems
-from launcher.core.redaction import blotted
+from launcher.core.redaction import redact
 from launcher.tools.merge import output
 from launcher.tools.merge.folder import CONFIG, Folder, few
 from launcher.tools.merge.plan import SAME, Asked, Plan, planned
@@ -54,7 +54,7 @@ def merge(asked: Asked, show: Show) -> Merged:
                 output.copy_beside(plan.words.path, tokens, draft)
             _write_config(plan.like, asked.dtype, draft)
             for name, text in asked.texts.items():
-                (draft / name).write_text(blotted(text), encoding="utf-8")
+                (draft / name).write_text(redact(text), encoding="utf-8")
             output.write_json(draft / RECORD, _record(asked, plan, digests, files))
             output.read_back(draft, shapes, files, told.doing("reading back"))
     finally:

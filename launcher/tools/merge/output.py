@@ -15,9 +15,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from launcher.core.files import expanded, sync_path
+from launcher.core.files import expand_user, fsync_path
 from launcher.core.problems import Problems
-from launcher.core.redaction import blotted
+from launcher.core.redaction import redact
 from launcher.tools.merge.folder import INDEX, WEIGHTS, opened
 from launcher.tools.merge.tensors import CHUNK, Shape, Told, Writer, examined, laid_out
 
@@ -38,7 +38,7 @@ class Piece:
 
 def out_problems(out: Path, inputs: Sequence[Path], needed: int) -> list[str]:
     """Why a folder of so many bytes cannot be made at `out`."""
-    final = expanded(out).resolve()
+    final = expand_user(out).resolve()
     for path in inputs:
         source = path.resolve()
         if final == source or source in final.parents or final in source.parents:
@@ -65,7 +65,7 @@ def _mb(count: int) -> str:
 def drafted(out: Path) -> Iterator[Path]:
     """A folder to fill, which becomes `out` when all went well. After an error nothing of it remains; what a kill
     leaves has another name, and goes when `out` is made again."""
-    final = expanded(out).resolve()
+    final = expand_user(out).resolve()
     final.parent.mkdir(parents=True, exist_ok=True)
     draft = final.with_name(f".{final.name}.unfinished")
     draft.mkdir(mode=0o700, exist_ok=True)
@@ -76,13 +76,13 @@ def drafted(out: Path) -> Iterator[Path]:
                 shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink()
             yield draft
             for path in sorted(draft.rglob("*"), reverse=True):
-                sync_path(path)
-            sync_path(draft)
+                fsync_path(path)
+            fsync_path(draft)
             draft.rename(final)
         except BaseException:
             shutil.rmtree(draft, ignore_errors=True)
             raise
-        sync_path(final.parent)
+        fsync_path(final.parent)
     finally:
         os.close(handle)
 
@@ -190,4 +190,4 @@ def copied(source: Path, target: Path, told: Told) -> str:
 
 
 def write_json(path: Path, node: Mapping[str, Any]) -> None:
-    path.write_text(blotted(json.dumps(node, indent=2, ensure_ascii=False)) + "\n", encoding="utf-8")
+    path.write_text(redact(json.dumps(node, indent=2, ensure_ascii=False)) + "\n", encoding="utf-8")

@@ -10,8 +10,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from launcher.core.files import expanded
-from launcher.core.problems import Problems, nearest, shown
+from launcher.core.files import expand_user
+from launcher.core.problems import Problems, short_repr, suggest
 from launcher.tools.merge import lora
 from launcher.tools.merge.folder import Folder, few, opened, unlike
 from launcher.tools.merge.mixing import METHODS, Method
@@ -118,16 +118,16 @@ def _base_of(adapter: Folder) -> str:
     if (adapter.path / "base").is_dir():
         return str(adapter.path / "base")
     named = adapter.config.get("base_model_name_or_path")
-    if not isinstance(named, str) or not expanded(named).is_dir():
+    if not isinstance(named, str) or not expand_user(named).is_dir():
         raise Problems(
-            [f"--base: {adapter.given} belongs to {shown(named)}, which is no folder here; its folder would do"]
+            [f"--base: {adapter.given} belongs to {short_repr(named)}, which is no folder here; its folder would do"]
         )
     return named
 
 
 def _method(asked: Asked) -> tuple[Method | None, list[str]]:
     if asked.method not in METHODS:
-        return None, [f"--method: no method {shown(asked.method)}; {nearest(asked.method, [*METHODS, LORA])}"]
+        return None, [f"--method: no method {short_repr(asked.method)}; {suggest(asked.method, [*METHODS, LORA])}"]
     kind = METHODS[asked.method]
     known = {one.name for one in fields(kind)}
     problems = [
@@ -147,7 +147,7 @@ def _method(asked: Asked) -> tuple[Method | None, list[str]]:
 def _asked_problems(asked: Asked) -> list[str]:
     found = []
     if asked.dtype not in (SAME, *DTYPES):
-        found.append(f"--dtype: got {shown(asked.dtype)}; {nearest(asked.dtype, [SAME, *DTYPES])}")
+        found.append(f"--dtype: got {short_repr(asked.dtype)}; {suggest(asked.dtype, [SAME, *DTYPES])}")
     if asked.shard_bytes < 1:
         found.append(f"--max-shard-size: got {asked.shard_bytes} bytes; more would do")
     return found

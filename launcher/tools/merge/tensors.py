@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from launcher.core.files import sync_path
-from launcher.core.problems import Problems, said, shown
+from launcher.core.files import fsync_path
+from launcher.core.problems import Problems, error_message, short_repr
 
 BLOCK = 1 << 17  # numbers: 1 MiB as float64, which stays in the processor's cache
 CHUNK = 1 << 22  # bytes that are looked through at a time
@@ -72,11 +72,13 @@ def stored(file: Path) -> list[Stored]:
                 part = opened.get_slice(name)
                 dtype, shape = str(part.get_dtype()), tuple(part.get_shape())
                 if dtype not in BYTES:
-                    raise Problems([f"{file}: {shown(name)} is {dtype}; one of {', '.join(BYTES)} would do"])
+                    raise Problems([f"{file}: {short_repr(name)} is {dtype}; one of {', '.join(BYTES)} would do"])
                 found.append(Stored(name, dtype, shape, file, begin))
                 begin += found[-1].bytes
     except (OSError, SafetensorError) as error:
-        raise Problems([f"{file}: cannot be read as safetensors, {said(error)}; a whole file would do"]) from error
+        raise Problems(
+            [f"{file}: cannot be read as safetensors, {error_message(error)}; a whole file would do"]
+        ) from error
     return found
 
 
@@ -239,7 +241,7 @@ class Writer:
         os.fsync(self._file.fileno())
         os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         self._file.close()
-        sync_path(self.path.parent)
+        fsync_path(self.path.parent)
         return self._sha256.hexdigest()
 
     def __enter__(self) -> Self:

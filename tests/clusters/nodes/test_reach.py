@@ -69,5 +69,5 @@ def test_a_token_that_is_not_to_be_read_is_named(
     [("127.0.0.1", True), ("localhost", True), (own_address(), True), ("192.0.2.77", False), ("", False)],
 )
 def test_this_machine_is_known_by_its_addresses(host: str, here: bool) -> None:
-    assert machine.is_here(host) == here
-    assert not machine.is_here("no-such-host.invalid")
+    assert machine.is_this_machine(host) == here
+    assert not machine.is_this_machine("no-such-host.invalid")

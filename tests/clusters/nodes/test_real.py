@@ -103,7 +103,7 @@ def test_a_killed_head_comes_back_with_its_node() -> None:
         assert cluster.whole(gone=gone) < 60
         found = json.loads(cluster.rlrun(1, "cluster", "status", "--json"))
         assert [node["alive"] for node in found["nodes"]] == [True, True]
-        assert "started 2 times" in found["own"]["says"], "a node does not go on in a cluster that forgot it"
+        assert "started 2 times" in found["own"]["message"], "a node does not go on in a cluster that forgot it"
         spaces = [line.split()[0] for line in subprocess.check_output(["ip", "netns"], text=True).splitlines()]
         mine = [space for space in spaces if space.startswith(f"rl{os.getpid()}-")]
     left = subprocess.check_output(["ip", "netns"], text=True)

@@ -109,7 +109,7 @@ def test_a_step_without_a_scored_group_is_skipped_and_told_before_it(value: floa
 def test_the_run_ends_after_so_many_bad_steps_in_a_row(gone: Callable[..., Gone]) -> None:
     bad = bad_reward(math.nan)
     events, held, _, why = gone({2: bad, 3: bad, 5: bad, 6: bad, 7: bad, 8: bad}, "trainer.max_bad_steps=3", steps=9)
-    line = "step 7: no group of answers could be scored, 3 steps in a row; a reward that gives numbers would do"
+    line = "step 7: no group of answers could be scored, 3 steps in a row; use a reward that gives numbers"
     assert why == f"{line}\n{WHY}"
     assert [event.step for event in events if isinstance(event, Alert)] == [2, 2, 3, 3, 5, 5, 6, 6, 7, 7]
     assert isinstance(events[-1], Step) and events[-1].step == 7  # what happened is told before it ends
@@ -127,7 +127,7 @@ def test_the_remedy_for_all_else_is_a_smaller_step(
         return batch
 
     events, _, _, why = gone({2: break_reference}, "trainer.max_bad_steps=2")
-    assert why == "step 3: reference is not finite, 2 steps in a row; a smaller optim.lr would do"
+    assert why == "step 3: reference is not finite, 2 steps in a row; use a smaller optim.lr"
     alert, step = told_of(events, 2)
     assert isinstance(alert, Alert) and "reference is not finite" in alert.text and isinstance(step, Step)
 

@@ -12,7 +12,7 @@ from launcher.engines.torch import Torch
 
 HANGS = """
 import threading, time
-from launcher.engines.torch import process
+from launcher.engines.torch.parallel import process
 def main():
     threading.Thread(target=time.sleep, args=(60,)).start()  # the interpreter would wait for it
     {body}
@@ -24,7 +24,7 @@ process.live(main)
     ("body", "code", "crash"),
     [
         ("return 3", 3, None),
-        ("raise ValueError('why')", 1, Crashed(lines=("ValueError: why",), mendable=False)),
+        ("raise ValueError('why')", 1, Crashed(lines=("ValueError: why",), cause="error")),
     ],
 )
 def test_it_waits_for_no_thread(body: str, code: int, crash: Crashed | None) -> None:

@@ -22,7 +22,7 @@ from launcher.models.scratch import Scratch
 from launcher.rewards.combined import Weighted
 from launcher.rewards.exact import Exact
 from launcher.rewards.model import RewardModel
-from launcher.spec.reward import Answer, judged
+from launcher.spec.reward import Answer, score_safely
 from launcher.text.tokenizer import characters
 
 CPU = torch.device("cpu")
@@ -174,7 +174,7 @@ def test_a_model_among_other_rewards_is_loaded_and_told_apart(reward_model: Call
     parts = {"right": Exact(), "judge": RewardModel(path=str(folder))}
     reward = load_reward_models(Weighted(parts=parts, weights={"right": 2.0}), CPU)
     answer = Answer("42", "42", prompt="6*7=")
-    found, opinion = judged(reward, [answer]), alone(folder, "6*7=42", None)
+    found, opinion = score_safely(reward, [answer]), alone(folder, "6*7=42", None)
     assert found.total == [pytest.approx(2.0 + opinion)]
     assert found.parts["rule_based"] == [2.0] and found.parts["rm_based"] == [pytest.approx(opinion)]
     assert load_reward_models(Exact(), CPU) == Exact()

@@ -13,7 +13,7 @@ from launcher.rewards.exact import Exact
 from launcher.rewards.gsm8k import GSM8K
 from launcher.rewards.length import Length
 from launcher.spec.algorithm import Kind
-from launcher.spec.data import Dataset, Message, Refused, Row, Split
+from launcher.spec.data import Dataset, Message, RefusedRow, Row, Split
 from launcher.spec.reward import Answer
 from launcher.text.encoder import Encoder
 from launcher.text.tokenizer import characters
@@ -21,12 +21,12 @@ from launcher.text.tokenizer import characters
 FOUND = {
     "train": [
         Row("f:1", "ab", "b", ground_truth="b", data_source="s", extra_info={"level": 3}),
-        Refused("f:2", "prompt is missing", '{"promt": "a"}'),
+        RefusedRow("f:2", "prompt is missing", '{"promt": "a"}'),
         Row("f:3", "aaaaaa", "b"),  # too long: found out only here
         Row("f:4", (Message("system", "a"), Message("user", "a")), "b"),  # a conversation, and there is no template
         Row("f:5", "b", "aa", ground_truth="aa"),
     ],
-    "val": [Row("v:1", "a", "b"), Refused("v:2", "response is empty", "{}")],
+    "val": [Row("v:1", "a", "b"), RefusedRow("v:2", "response is empty", "{}")],
 }
 
 
@@ -34,7 +34,7 @@ FOUND = {
 class Listed(Dataset):
     """Fake: the rows above."""
 
-    def read(self, split: Split, kind: Kind) -> Iterator[Row | Refused]:
+    def read(self, split: Split, kind: Kind) -> Iterator[Row | RefusedRow]:
         yield from FOUND[split]
 
     def has(self, split: Split) -> bool:

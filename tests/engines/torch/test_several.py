@@ -34,7 +34,7 @@ class Listed(Reward):
         found, self.scores = self.scores[: len(answers)], self.scores[len(answers) :]
         return found
 
-    def said(self, response: str) -> str:
+    def extract_answer(self, response: str) -> str:
         return next(self.said_next)
 
 

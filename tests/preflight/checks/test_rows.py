@@ -32,7 +32,7 @@ def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lines:
         named = {word.partition("=")[0] for word in words}
         base = [word for word in ("model=tiny", "sampler.n=2") if word.partition("=")[0] not in named]
         run = resolve([f"algorithm={algorithm}", "data=files", "data.train_files=train.jsonl", *base, *more, *words])
-        return [f"{verdict.level} {verdict.line}" for verdict in rows.found(run).verdicts]
+        return [f"{result.level} {result.line}" for result in rows.found(run).results]
 
     return lines
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launcher.config.resolve import resolve
-from launcher.preflight.checks.steps import steps_of, verdicts
+from launcher.preflight.checks.steps import check, steps_of
 from launcher.spec.run import RunSpec
 
 GRPO = ["algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=4", "data.train_batch_size=8"]
@@ -70,7 +70,7 @@ def test_what_depends_on_rows_is_not_known_without_them() -> None:
 def test_what_does_not_come_out_even(words: list[str], rows: int, line: str) -> None:
     base = [word for word in GRPO if word.partition("=")[0] not in {more.partition("=")[0] for more in words}]
     run = resolve([*base, *words])
-    found = [f"{verdict.level} {verdict.line}" for verdict in verdicts(run, steps_of(run, rows, 20))]
+    found = [f"{result.level} {result.line}" for result in check(run, steps_of(run, rows, 20))]
     assert line in found
 
 
@@ -83,12 +83,12 @@ def test_what_does_not_come_out_even(words: list[str], rows: int, line: str) -> 
 )  # fmt: skip
 def test_what_is_well_is_not_warned_of(words: list[str]) -> None:
     run = run_of(*words)
-    assert {verdict.level for verdict in verdicts(run, steps_of(run, 100, 20))} == {"OK"}
+    assert {result.level for result in check(run, steps_of(run, 100, 20))} == {"OK"}
 
 
 def test_what_is_never_measured_cannot_be_best() -> None:
     run = run_of("trainer.best_metric=val/loss")
-    lines = [verdict.line for verdict in verdicts(run, steps_of(run, 100, 0))]
+    lines = [result.line for result in check(run, steps_of(run, 100, 0))]
     assert (
         "trainer.best_metric: val/loss is never measured, as there are no held-out rows; data.val_files would do"
         in lines

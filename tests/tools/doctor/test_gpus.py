@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 
-from launcher.core.check_result import Verdict
+from launcher.core.check_result import CheckResult
 from launcher.core.machine import Gpu, Gpus
 from launcher.tools.doctor import gpus, loading
 from launcher.tools.doctor.gpus import Card, hidden, judged
@@ -38,12 +38,12 @@ NONE = Gpus()
 def test_hidden_gpus(value: str | None, found: Gpus, level: str | None, word: str) -> None:
     told = hidden(value, found, ["GPU-abcdef", "GPU-123456"])
     assert [one.level for one in told] == ([level] if level else [])
-    assert not told or word in told[0].says
+    assert not told or word in told[0].message
 
 
 def test_the_real_check_of_this_machine_names_absent_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "97")
-    assert any(one.what == "CUDA_VISIBLE_DEVICES" and one.level == "FAIL" for one in gpus.verdicts())
+    assert any(one.subject == "CUDA_VISIBLE_DEVICES" and one.level == "FAIL" for one in gpus.check())
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_the_real_check_of_this_machine_names_absent_gpus(monkeypatch: pytest.Mo
 def test_a_card(card: Card, levels: list[str], word: str) -> None:
     found = judged(ONE, card)
     assert [one.level for one in found] == levels
-    assert word in found[-1].says
+    assert word in found[-1].message
 
 
 def test_what_a_card_does_not_tell_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,15 +103,15 @@ def loaded(**more: object) -> Loaded:
     ],
 )
 def test_torch_beside_its_driver(came: Loaded, found: Gpus, level: str, word: str) -> None:
-    told = loading.verdicts(came, found)[0]
-    assert told.level == level and word in told.says, told
+    told = loading.check(came, found)[0]
+    assert told.level == level and word in told.message, told
 
 
 def test_cards_and_companions_that_do_not_work() -> None:
     new = loading.Card("NVIDIA B300", "10.3", "RuntimeError: no kernel image is available")
-    _, card, peft = loading.verdicts(loaded(gpus=(new,), broken={"peft": "ImportError: no x"}), TWO)
-    assert card.what == "cuda:0" and "this one has sm_90" in card.mend
-    assert (peft.level, peft.what) == ("FAIL", "peft") and "ImportError: no x" in peft.says
+    _, card, peft = loading.check(loaded(gpus=(new,), broken={"peft": "ImportError: no x"}), TWO)
+    assert card.subject == "cuda:0" and "this one has sm_90" in card.fix
+    assert (peft.level, peft.subject) == ("FAIL", "peft") and "ImportError: no x" in peft.message
 
 
 @pytest.mark.parametrize(
@@ -126,4 +126,4 @@ def test_a_torch_that_does_not_load(code: str, word: str, tmp_path: Path, monkey
     (tmp_path / "torch.py").write_text(code)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(gpus.__file__).parents[3]}")
     found = Loading().ended(1.5 if "time" in code else 60)
-    assert isinstance(found, Verdict) and found.level == "FAIL" and word in found.says, (found, sys.path)
+    assert isinstance(found, CheckResult) and found.level == "FAIL" and word in found.message, (found, sys.path)

@@ -46,13 +46,13 @@ def test_a_taken_port_is_told_with_its_holder() -> None:
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = held.getsockname()[1]
         found = network.ports({port: "its head"})
-    assert found.level == "WARN" and f"{port} (its head) by " in found.says and f"pid {os.getpid()}" in found.says
+    assert found.level == "WARN" and f"{port} (its head) by " in found.message and f"pid {os.getpid()}" in found.message
     assert network.ports({port: "its head"}).level == "OK"
 
 
 def test_a_name_that_nobody_knows() -> None:
     found = network.hostname("no-such-machine.invalid")
-    assert found.level == "WARN" and found.mend.startswith("a line `127.0.0.1 no-such-machine.invalid` in /etc/hosts")
+    assert found.level == "WARN" and found.fix.startswith("a line `127.0.0.1 no-such-machine.invalid` in /etc/hosts")
     assert network.hostname("localhost").level == "OK"
 
 
@@ -90,7 +90,7 @@ def test_any_answer_of_a_hub_counts(server: str) -> None:
 )
 def test_a_hub_that_cannot_be_reached_is_a_warning_without_its_password(endpoint: str, word: str) -> None:
     found = network.hub("huggingface", endpoint)
-    assert found.level == "WARN" and word in found.says, found
+    assert found.level == "WARN" and word in found.message, found
     assert "canary" not in found.line
 
 
@@ -98,7 +98,7 @@ def test_a_hub_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(network, "PATIENCE_S", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         found = network.hub("modelscope", f"http://127.0.0.1:{silent.getsockname()[1]}")
-    assert found.level == "WARN" and "MODELSCOPE_ENDPOINT" in found.mend
+    assert found.level == "WARN" and "MODELSCOPE_ENDPOINT" in found.fix
 
 
 def test_offline_by_choice_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,4 +108,4 @@ def test_offline_by_choice_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_address_that_no_name_server_takes() -> None:
     found = network.hub("huggingface", f"http://{'a' * 70}.com")
-    assert (found.level, found.says) == ("WARN", "HF_ENDPOINT is no address of a server")
+    assert (found.level, found.message) == ("WARN", "HF_ENDPOINT is no address of a server")

@@ -14,7 +14,7 @@ from threading import Thread
 
 import pytest
 
-from launcher.core.check_result import Verdict
+from launcher.core.check_result import CheckResult
 from launcher.core.machine import free_ports
 from launcher.core.problems import Problems
 from launcher.tools.doctor import bridge, cluster, facts, rendezvous
@@ -71,7 +71,7 @@ def test_the_code_hash_sees_every_file(tmp_path: Path, monkeypatch: pytest.Monke
 )
 def test_shared_folders(what: str, seen: dict[str, set[str]], level: str, word: str) -> None:
     found = cluster.shared(what, {"a": "/s/1", "b": "/s/2"}, seen)
-    assert found.level == level and found.says.endswith(word), found
+    assert found.level == level and found.message.endswith(word), found
 
 
 def test_ranks_count_on_through_the_nodes() -> None:
@@ -105,7 +105,7 @@ def test_nodes_of_one_address_have_their_ids_in_their_names() -> None:
 )  # fmt: skip
 def test_answers_that_are_none(reply: Reply, word: str) -> None:
     found = cluster._answer(reply, list[bool])
-    assert isinstance(found, Verdict) and found.level == "FAIL" and word in found.says, found
+    assert isinstance(found, CheckResult) and found.level == "FAIL" and word in found.message, found
 
 
 def test_an_answer_after_noise() -> None:
@@ -121,7 +121,7 @@ def test_two_nodes_meet_and_their_clocks_agree() -> None:
         b = pool.submit(rendezvous.meet, two, {"a": ("127.0.0.1", one)}, 20)
         met = {"a": a.result(), "b": b.result()}
     ports, clocks = rendezvous.judged(met)
-    assert ports.level == "OK" and "each of 2 reaches every other (2 ways" in ports.says
+    assert ports.level == "OK" and "each of 2 reaches every other (2 ways" in ports.message
     assert clocks.level == "OK", clocks
 
 
@@ -131,7 +131,7 @@ def test_one_that_cannot_be_reached_is_named() -> None:
         "b": {"a": Met(0.001, 0.0)},
     }
     ports, _ = rendezvous.judged(met)
-    assert ports.level == "FAIL" and ports.says == "a cannot reach b (connection refused)"
+    assert ports.level == "FAIL" and ports.message == "a cannot reach b (connection refused)"
 
 
 def test_a_port_that_was_taken_meanwhile() -> None:
@@ -157,7 +157,7 @@ def test_a_clock_that_is_off(ahead_s: float, level: str, word: str) -> None:
         found = rendezvous._reach(server.getsockname(), time.monotonic() + 5)
     assert abs(found.ahead_s - ahead_s) < 0.5
     _, clocks = rendezvous.judged({"a": {"b": found}})
-    assert clocks.level == level and word in clocks.says, clocks
+    assert clocks.level == level and word in clocks.message, clocks
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_a_wrong_address_is_named_before_ray_is_asked(address: str, word: str) -
 def test_ray_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     ((where, found),) = cluster.examined(None, Path("runs"), 5, lambda _: None)
-    assert where == "cluster" and found.mend == "pip install ray would do"
+    assert where == "cluster" and found.fix == "pip install ray would do"
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 
 
 def lines(distribution: str) -> list[tuple[str, str]]:
-    return [(found.level, found.line) for found in packages.verdicts(distribution)]
+    return [(found.level, found.line) for found in packages.check(distribution)]
 
 
 @pytest.mark.parametrize(

@@ -20,21 +20,21 @@ MB = 1 << 20
 
 def test_a_healthy_folder_is_left_as_it_was(tmp_path: Path) -> None:
     found = judged(Place("run root", tmp_path, "--root DIR", little=0))
-    assert (found.level, found.mend) == ("OK", "")
+    assert (found.level, found.fix) == ("OK", "")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_one_that_is_not_there_is_judged_by_where_it_would_be_made(tmp_path: Path) -> None:
     found = judged(Place("run root", tmp_path / "a" / "b", "--root DIR", little=0))
-    assert found.level == "OK" and found.says.endswith("(not made yet)")
+    assert found.level == "OK" and found.message.endswith("(not made yet)")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_below_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     found = judged(Place("data store", tmp_path / "file" / "data", "RLRUN_DATA=DIR"))
-    assert found.level == "FAIL" and f"{tmp_path}/file is a file" in found.says
-    assert found.mend == "a folder's path, by RLRUN_DATA=DIR, would do"
+    assert found.level == "FAIL" and f"{tmp_path}/file is a file" in found.message
+    assert found.fix == "a folder's path, by RLRUN_DATA=DIR, would do"
 
 
 def test_a_system_that_takes_no_files() -> None:
@@ -45,23 +45,23 @@ def test_a_full_disk(tmp_path: Path, small_disk: Mount) -> None:
     disk = small_disk(64, tmp_path / "disk")
     (disk / "much").write_bytes(bytes(48 << 10))
     found = judged(Place("run root", disk, "--root DIR"))
-    assert found.level == "FAIL" and "no space left" in found.says
-    assert found.mend == "room there, or another disk, by --root DIR, would do"
+    assert found.level == "FAIL" and "no space left" in found.message
+    assert found.fix == "room there, or another disk, by --root DIR, would do"
     assert [path.name for path in disk.iterdir()] == ["much"]
 
 
 def test_a_disk_with_no_room_for_a_run(tmp_path: Path, small_disk: Mount) -> None:
     """A small file fits, a checkpoint would not."""
     found = judged(Place("run root", small_disk(4096, tmp_path / "disk"), "--root DIR"))
-    assert found.level == "FAIL" and "0.0 GB free on tmpfs" in found.says
+    assert found.level == "FAIL" and "0.0 GB free on tmpfs" in found.message
 
 
 def test_a_disk_that_is_read_only(tmp_path: Path, small_disk: Mount) -> None:
     disk = small_disk(4096, tmp_path / "disk")
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
     found = judged(Place("model store", disk, "RLRUN_MODELS=DIR"))
-    assert found.level == "FAIL" and "read-only" in found.says
-    assert found.mend == "a folder that can be written, by RLRUN_MODELS=DIR, would do"
+    assert found.level == "FAIL" and "read-only" in found.message
+    assert found.fix == "a folder that can be written, by RLRUN_MODELS=DIR, would do"
 
 
 def test_little_room_is_a_warning(tmp_path: Path) -> None:
@@ -72,14 +72,14 @@ def test_locks_that_hold_nobody_off(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """As on some network disks; here the system's own call is the edge."""
     monkeypatch.setattr("fcntl.flock", lambda *_: None)
     found = judged(Place("run root", tmp_path, "--root DIR", little=0))
-    assert found.level == "WARN" and found.says.endswith("locks hold nobody off there")
+    assert found.level == "WARN" and found.message.endswith("locks hold nobody off there")
 
 
 def test_a_disk_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.fsync", lambda _: time.sleep(100))
     began = time.monotonic()
     found = judged(Place("run root", tmp_path, "--root DIR"), patience_s=0.2)
-    assert found.level == "FAIL" and "no answer in 0.2 s" in found.says
+    assert found.level == "FAIL" and "no answer in 0.2 s" in found.message
     assert time.monotonic() - began < 60
 
 
@@ -87,7 +87,7 @@ def test_the_home_of_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("RLRUN_DATA", "~nobody-here/data")
     monkeypatch.setenv("RLRUN_MODELS", "~nobody-here/models")
     found, wrong = places.places(tmp_path)
-    assert [verdict.level for verdict in wrong] == ["FAIL", "FAIL"]
+    assert [result.level for result in wrong] == ["FAIL", "FAIL"]
     assert {place.what for place in found} == {"run root", "hub cache", "temporary"}
 
 

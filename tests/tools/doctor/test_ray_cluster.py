@@ -41,13 +41,13 @@ class Cluster:
     """Whether the second node's data store is a disk of its own."""
 
     def doctor(self, *words: str, token: str = TOKEN) -> tuple[int, list[dict[str, Any]], float]:
-        """Exit code, verdicts, and seconds."""
+        """Exit code, results, and seconds."""
         began = time.monotonic()
         asked = [sys.executable, "-m", "launcher", "doctor", "--nodes", self.address, "--json", *words]
         env = environment(self.folder) | {"RAY_AUTH_TOKEN": token}
         ran = subprocess.run(asked, env=env, cwd=self.folder, capture_output=True, text=True, timeout=240)
         assert ran.stdout, ran.stderr
-        return ran.returncode, json.loads(ran.stdout)["verdicts"], time.monotonic() - began
+        return ran.returncode, json.loads(ran.stdout)["results"], time.monotonic() - began
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -128,37 +128,37 @@ def _address(folder: Path) -> str:
     return str(found)
 
 
-def of(verdicts: list[dict[str, Any]], where: str, what: str) -> dict[str, Any]:
-    (found,) = [one for one in verdicts if one["node"] == where and one["what"] == what]
+def of(results: list[dict[str, Any]], where: str, what: str) -> dict[str, Any]:
+    (found,) = [one for one in results if one["node"] == where and one["subject"] == what]
     return found
 
 
 def test_two_nodes_beside_each_other(cluster: Cluster) -> None:
-    code, verdicts, _ = cluster.doctor("--root", str(cluster.folder / "runs"), "--timeout", "120")
-    nodes = {one["node"] for one in verdicts} - {"cluster", "between nodes"}
-    assert len(nodes) == 2 and all(of(verdicts, node, "torch")["level"] == "OK" for node in nodes)
+    code, results, _ = cluster.doctor("--root", str(cluster.folder / "runs"), "--timeout", "120")
+    nodes = {one["node"] for one in results} - {"cluster", "between nodes"}
+    assert len(nodes) == 2 and all(of(results, node, "torch")["level"] == "OK" for node in nodes)
     # what is wrong: one version, and by that what this node promises; nothing else
-    differs = of(verdicts, "between nodes", "transformers")
-    assert differs["level"] == "FAIL" and "4.0 on " in differs["says"]
-    failed = {(one["node"] == "between nodes", one["what"]) for one in verdicts if one["level"] == "FAIL"}
+    differs = of(results, "between nodes", "transformers")
+    assert differs["level"] == "FAIL" and "4.0 on " in differs["message"]
+    failed = {(one["node"] == "between nodes", one["subject"]) for one in results if one["level"] == "FAIL"}
     room = {(False, what) for what in ("data store",)}  # the small disk that stands for another machine's
     assert failed - room == {(True, "transformers"), (False, "transformers")}, failed
     assert code == 1
     # what is right between them
-    assert "is one folder on 2 nodes" in of(verdicts, "between nodes", "run root")["says"]
-    data = of(verdicts, "between nodes", "data store")["says"]
+    assert "is one folder on 2 nodes" in of(results, "between nodes", "run root")["message"]
+    data = of(results, "between nodes", "data store")["message"]
     assert ("is not one folder" in data) == cluster.apart, data
-    assert of(verdicts, "between nodes", "ports between nodes")["level"] == "OK"
-    assert of(verdicts, "between nodes", "clocks")["level"] == "OK"
-    added = of(verdicts, "between nodes", "all-reduce")
-    assert added["level"] == "OK" and "2 processes by gloo over 2 nodes" in added["says"], added
+    assert of(results, "between nodes", "ports between nodes")["level"] == "OK"
+    assert of(results, "between nodes", "clocks")["level"] == "OK"
+    added = of(results, "between nodes", "all-reduce")
+    assert added["level"] == "OK" and "2 processes by gloo over 2 nodes" in added["message"], added
     left = list(cluster.folder.rglob(".rlrun-doctor-*"))
     assert not left, "files that the nodes put for each other"
 
 
 def test_another_token_is_named_in_seconds(cluster: Cluster) -> None:
     code, (found,), seconds = cluster.doctor(token="b" * 40)
-    assert code == 1 and found["level"] == "FAIL" and "RAY_AUTH_TOKEN" in found["mend"], found
+    assert code == 1 and found["level"] == "FAIL" and "RAY_AUTH_TOKEN" in found["fix"], found
     assert "b" * 40 not in json.dumps(found)
     assert seconds < 20  # Ray itself: 20 s, and says only that it failed
 
@@ -167,11 +167,11 @@ def test_a_node_that_stopped_is_named_and_the_rest_go_on(cluster: Cluster) -> No
     (raylet,) = [one for one in psutil.Process(cluster.second.pid).children(recursive=True) if one.name() == "raylet"]
     raylet.send_signal(signal.SIGSTOP)
     try:
-        code, verdicts, seconds = cluster.doctor("--timeout", "25")
+        code, results, seconds = cluster.doctor("--timeout", "25")
     finally:
         raylet.send_signal(signal.SIGCONT)
-    silent = [one for one in verdicts if "did not answer" in one["says"]]
-    assert code == 1 and len(silent) == 1 and silent[0]["what"] == "node", verdicts
-    healthy = {one["node"] for one in verdicts} - {"cluster", "between nodes", silent[0]["node"]}
-    assert len(healthy) == 1 and of(verdicts, healthy.pop(), "torch")["level"] == "OK"
+    silent = [one for one in results if "did not answer" in one["message"]]
+    assert code == 1 and len(silent) == 1 and silent[0]["subject"] == "node", results
+    healthy = {one["node"] for one in results} - {"cluster", "between nodes", silent[0]["node"]}
+    assert len(healthy) == 1 and of(results, healthy.pop(), "torch")["level"] == "OK"
     assert seconds < 25 + 60

@@ -40,7 +40,7 @@ WRONG = (Sum(1 << 16, 0.001, True), Sum(1 << 26, 0.1, False))
 )  # fmt: skip
 def test_whom_it_is_laid_to(heard: list[Heard], level: str, word: str) -> None:
     found = judged(heard, {0: "a", 1: "b"}, "gloo")
-    assert found.level == level and word in found.says, found
+    assert found.level == level and word in found.message, found
 
 
 def pair(patience_s: float) -> list[Heard]:
@@ -57,7 +57,7 @@ def mine() -> list[psutil.Process]:
 def test_two_processes_add_and_a_stopped_one_is_named() -> None:
     heard = pair(60)
     found = judged(heard, {}, "gloo")
-    assert found.level == "OK" and "2 processes by gloo, right at 64 KB to 64 MB" in found.says, (found, heard)
+    assert found.level == "OK" and "2 processes by gloo, right at 64 KB to 64 MB" in found.message, (found, heard)
 
     def stop() -> None:
         while not (stopped := [one for one in mine() if one.environ().get("RANK") == "1"]):
@@ -68,5 +68,5 @@ def test_two_processes_add_and_a_stopped_one_is_named() -> None:
     began = time.monotonic()
     found = judged(pair(8), {}, "gloo")
     assert time.monotonic() - began < 12
-    assert found.level == "FAIL" and "rank 1 did not arrive" in found.says, found
+    assert found.level == "FAIL" and "rank 1 did not arrive" in found.message, found
     assert not mine(), "a stopped process was left behind"

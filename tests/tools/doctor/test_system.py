@@ -15,9 +15,9 @@ from launcher.tools.doctor import clock, system, tokens
 
 ASK = """
 import json, resource, sys
-from launcher.launch.doctor import system
+from launcher.tools.doctor import system
 resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), int(sys.argv[2])))
-found = {one.what: [one.level, one.mend] for one in system.verdicts(for_ray=bool(int(sys.argv[3])))}
+found = {one.subject: [one.level, one.fix] for one in system.check(for_ray=bool(int(sys.argv[3])))}
 print(json.dumps(found["open files"]))
 """
 
@@ -44,14 +44,14 @@ def test_open_files(soft: int, hard: int, for_ray: int, expected: list[str]) -> 
 def test_a_small_shared_memory(tmp_path: Path, small_disk) -> None:
     """64 MB is what a container gets when nobody asks for more."""
     found = system._shared(small_disk(64 << 10, tmp_path / "shm"))
-    assert found and found.level == "WARN" and found.mend == "--shm-size=8g would do"
+    assert found and found.level == "WARN" and found.fix == "--shm-size=8g would do"
 
 
 def test_more_threads_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
-    monkeypatch.setenv("OMP_NUM_THREADS", str(machine.cores() + 1))
+    monkeypatch.setenv("OMP_NUM_THREADS", str(machine.cpu_count() + 1))
     assert system._cores().level == "WARN"
-    monkeypatch.setenv("OMP_NUM_THREADS", str(machine.cores()))
+    monkeypatch.setenv("OMP_NUM_THREADS", str(machine.cpu_count()))
     assert system._cores().level == "OK"
 
 
@@ -68,12 +68,12 @@ def test_more_threads_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_clock(now: float, wall_s: float, steady_s: float, synced: bool | None, level: str, word: str) -> None:
     found = clock.judged(now, wall_s, steady_s, 1000.0, synced)
-    assert (found.level, word in found.says) == (level, True), found
+    assert (found.level, word in found.message) == (level, True), found
 
 
 def test_this_kernel_tells_of_its_clock_without_being_changed() -> None:
     assert clock._synced() in (True, False, None)
-    assert len(clock.verdicts()) == 1
+    assert len(clock.check()) == 1
 
 
 CANARY = "hf_canaryDontTell"
@@ -90,8 +90,8 @@ CANARY = "hf_canaryDontTell"
     ],
 )
 def test_secrets_are_told_by_name_only(tmp_path: Path, value: str, level: str | None) -> None:
-    told, *wrong = tokens.verdicts({"HOME": str(tmp_path), "HF_TOKEN": value})
-    assert told.says == ("HF_TOKEN" if value else "none: only what is open to all can be fetched")
+    told, *wrong = tokens.check({"HOME": str(tmp_path), "HF_TOKEN": value})
+    assert told.message == ("HF_TOKEN" if value else "none: only what is open to all can be fetched")
     assert [one.level for one in wrong] == ([level] if level else [])
     text = " ".join(one.line for one in (told, *wrong))
     assert "canary" not in text and str(len(value)) not in text
@@ -102,9 +102,9 @@ def test_a_token_that_others_may_read(tmp_path: Path) -> None:
     path.parent.mkdir(parents=True)
     path.write_text(CANARY)
     path.chmod(0o644)
-    told, warning = tokens.verdicts({"HOME": str(tmp_path)})
-    assert told.says == str(path)
-    assert warning.level == "WARN" and warning.mend == f"chmod 600 {path} would do"
+    told, warning = tokens.check({"HOME": str(tmp_path)})
+    assert told.message == str(path)
+    assert warning.level == "WARN" and warning.fix == f"chmod 600 {path} would do"
     path.chmod(0o600)
-    assert len(tokens.verdicts({"HOME": str(tmp_path)})) == 1
+    assert len(tokens.check({"HOME": str(tmp_path)})) == 1
     assert "canary" not in told.line + warning.line

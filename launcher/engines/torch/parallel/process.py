@@ -19,21 +19,21 @@ from typing import NoReturn
 from launcher.clusters.local import LIFELINE, TOLD
 from launcher.clusters.standing import STACK
 from launcher.core import machine
-from launcher.core.events import MARK, Crashed, Event, to_line
-from launcher.core.files import Log
+from launcher.core.events import MARK, CrashCause, Crashed, Event, to_line
+from launcher.core.files import AppendOnlyFile
 from launcher.core.problems import Problems
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import from_yaml
 
 
 @cache
-def event_log() -> Log:
+def event_log() -> AppendOnlyFile:
     """What tells events: a log of this process's own, where there is one. What we start has no business there."""
     if TOLD not in os.environ:
-        return Log(1)
+        return AppendOnlyFile(1)
     descriptor = int(os.environ.pop(TOLD))
     os.set_inheritable(descriptor, False)
-    return Log(descriptor)
+    return AppendOnlyFile(descriptor)
 
 
 def emit(event: Event) -> None:
@@ -59,8 +59,14 @@ def emit_crash(kind: type[BaseException], error: BaseException, trace: Traceback
     """An uncaught error as an event for people, and as a traceback for the log."""
     said = f"{kind.__name__}: {error}" if str(error) else kind.__name__
     lines = tuple(error.lines) if isinstance(error, Problems) else (said,)
-    emit(Crashed(lines=lines, mendable=isinstance(error, Problems)))
+    emit(Crashed(lines=lines, cause=_cause_of(error)))
     traceback.print_exception(kind, error, trace)
+
+
+def _cause_of(error: BaseException) -> CrashCause:
+    if not isinstance(error, Problems):
+        return "error"
+    return "numbers" if any(problem.code == "not-finite" for problem in error.problems) else "configuration"
 
 
 def run_main(main: Callable[[], int]) -> NoReturn:
@@ -79,7 +85,7 @@ def run_main(main: Callable[[], int]) -> NoReturn:
 def exit_process(code: int) -> NoReturn:
     """End this process without taking the interpreter apart: what torch's threads do meanwhile has aborted processes
     that had finished."""
-    machine.wind_up()
+    machine.run_exit_handlers()
     os._exit(code)
 
 

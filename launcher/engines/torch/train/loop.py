@@ -12,7 +12,7 @@ import torch
 from launcher.core import checkpoints
 from launcher.core.events import Alert, Event, Phase, PhaseName, Saved, Step
 from launcher.core.metrics import better
-from launcher.core.problems import Problems, nearest
+from launcher.core.problems import Problem, Problems, suggest
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout import random_streams
 from launcher.engines.torch.train import measure, tally
@@ -123,17 +123,15 @@ class Training:
     def learn(self, batch: Batch, step: int) -> tuple[Batch, dict[str, float], str]:
         """The batch with its advantages, what its updates measured, and what was not finite."""
         trainer, algorithm = self.run.trainer, self.policy.algorithm
-        parts = self.run.data.train_batch_size // (trainer.ppo_mini_batch_size or self.run.data.train_batch_size)
         if self.policy.sampled and not world.all_reduce_sum((~tally.unscored_rows(batch)).sum().double()).item():
             return batch, {f"{self.policy.prefix}/skipped_nonfinite": 1.0}, "reward"
         batch = tally.mask_unscored(batch)
-        on_policy = parts * trainer.ppo_epochs == 1
-        batch = self.policy.annotate(batch, self.clock, on_policy=on_policy)  # + log-probabilities, values
+        batch = self.policy.annotate(batch, self.clock, on_policy=self.run.on_policy)  # + log-probabilities, values
         with self.clock("adv"):
             batch, told = algorithm.prepare(batch, self.told, world.all_reduce_sum)  # + advantages
         self.start_phase("update")
         with self.clock("update_actor"):
-            batches = mini_batches(batch, parts)
+            batches = mini_batches(batch, self.run.mini_batches)
             updates = [self.policy.update(mini, step) for _ in range(trainer.ppo_epochs) for mini in batches]
         bad = [update.nonfinite_source for update in updates if update.nonfinite_source]
         mismatch_metrics = self.policy.mismatch.metrics(batch.mask.device) if self.policy.mismatch else {}
@@ -146,10 +144,10 @@ class Training:
         """End the run when nothing but bad steps comes."""
         self.bad_steps = self.bad_steps + 1 if nonfinite_source else 0
         if self.bad_steps >= self.run.trainer.max_bad_steps:
-            why = f"step {step}: {nonfinite_reason(nonfinite_source)}, {self.bad_steps} steps in a row"
-            if nonfinite_source == "reward":
-                raise Problems([f"{why}; a reward that gives numbers would do", *self.source.alerts])
-            raise Problems([f"{why}; a smaller optim.lr would do"])
+            got = f"{nonfinite_reason(nonfinite_source)}, {self.bad_steps} steps in a row"
+            fix = "use a reward that gives numbers" if nonfinite_source == "reward" else "use a smaller optim.lr"
+            alerts = self.source.alerts if nonfinite_source == "reward" else ()
+            raise Problems([Problem(f"step {step}", got, fix, "not-finite"), *alerts])
 
     def validate(self, step: int) -> dict[str, float]:
         assert self.validation
@@ -170,7 +168,7 @@ class Training:
         if self.run.trainer.keep_best and wanted and (wanted not in metrics or better(wanted) is None):
             known = [name for name in metrics if better(name)]
             problem = "has no better direction" if wanted in metrics else "is not measured"
-            text = f"trainer.best_metric: {wanted} {problem}, so no checkpoint is best; {nearest(wanted, known)}"
+            text = f"trainer.best_metric: {wanted} {problem}, so no checkpoint is best; {suggest(wanted, known)}"
             self.emit(Alert(step=step, text=text))
 
     def alert(self, step: int, lines: Sequence[str]) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from launcher.data.refused import RefusedLog
 from launcher.spec.algorithm import Kind
-from launcher.spec.data import Refused, Row, Split, answer_to, asked
+from launcher.spec.data import RefusedRow, Row, Split, make_answer, needs_rollout
 from launcher.spec.reward import Answer, Reward
 from launcher.text.encoder import Encoder, Pair, Tokens
 
@@ -20,7 +20,7 @@ class Rows:
     refused: int = 0
 
     def answer(self, place: int, text: str) -> Answer:
-        return answer_to(self.rows[place], text)
+        return make_answer(self.rows[place], text)
 
 
 def read_rows(encoder: Encoder, split: Split, kind: Kind, log: RefusedLog, reward: Reward) -> Rows:
@@ -28,9 +28,9 @@ def read_rows(encoder: Encoder, split: Split, kind: Kind, log: RefusedLog, rewar
     found, before = Rows(), log.refused
     for row in log.sift(encoder.data.read(split, kind)):
         encode = encoder.pair if row.rejected else encoder.demonstration if kind == "answers" else encoder.prompt
-        reason = reward.unfit(answer_to(row)) if asked(row, split, kind) else ""
-        made = Refused(row.where, reason, repr(row)) if reason else encode(len(found.rows), row)
-        if isinstance(made, Refused):
+        reason = reward.unscorable_reason(make_answer(row)) if needs_rollout(row, split, kind) else ""
+        made = RefusedRow(row.where, reason, repr(row)) if reason else encode(len(found.rows), row)
+        if isinstance(made, RefusedRow):
             log.good, log.rows = log.good - 1, log.rows - 1  # it was a good row until its tokens were counted
             log.keep(made)
         else:

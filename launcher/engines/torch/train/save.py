@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 
 from launcher.core import checkpoints, metrics
 from launcher.core.events import writable
-from launcher.core.redaction import blotted
+from launcher.core.redaction import redact
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.train import state
 from launcher.engines.torch.train.policy import Policy
@@ -105,7 +105,7 @@ class Saver:
 
     def _fill(self, folder: Path, position: TrainingPosition, held: state.CheckpointTensors) -> None:
         state.write_tensors(self.policy, held, folder)
-        (folder / "trainer.json").write_text(blotted(json.dumps(writable(asdict(position)), indent=1)) + "\n")
+        (folder / "trainer.json").write_text(redact(json.dumps(writable(asdict(position)), indent=1)) + "\n")
 
 
 def read_position(folder: Path) -> TrainingPosition:

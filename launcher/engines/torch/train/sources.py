@@ -18,7 +18,7 @@ from launcher.engines.torch.train.measure import Clock
 from launcher.engines.torch.train.rows import Rows
 from launcher.engines.torch.train.tally import Tally, unscored_rows
 from launcher.spec.algorithm import Algorithm, Batch
-from launcher.spec.reward import Reward, judged
+from launcher.spec.reward import Reward, score_safely
 from launcher.text.encoder import Pair, Tokens
 
 EXACT = torch.float64  # of masks, rewards and advantages: they are small, and their sums nearly cancel
@@ -164,7 +164,7 @@ class Rollouts:
         asked = [prompt for prompt in prompts for _ in range(n)]
         with clock("reward"):
             texts = self.generator.texts(answers)
-            scores = judged(
+            scores = score_safely(
                 self.reward, [self.rows.answer(prompt.row, text) for prompt, text in zip(asked, texts, strict=True)]
             )
         batch = collate(

@@ -15,7 +15,7 @@ from launcher.engines.torch.train.rows import Rows
 from launcher.engines.torch.train.sources import collate_rows
 from launcher.engines.torch.train.tally import Tally
 from launcher.monitor.statistics import best_of, majority, powers, wilson
-from launcher.spec.reward import Answer, Reward, judged
+from launcher.spec.reward import Answer, Reward, score_safely
 from launcher.text.encoder import Pair, Tokens
 
 
@@ -84,7 +84,7 @@ class Validation:
         found = {"prompts": 1.0, f"mean@{n}": mean, "unlike": float(sum(score not in (0.0, 1.0) for score in scores))}
         if n > 1:
             found |= {f"best@{k}/mean": best_of(scores, k) for k in powers(n)[1:]}
-            said = [self.reward.said(answer.response) for answer in asked.answers]
+            said = [self.reward.extract_answer(answer.response) for answer in asked.answers]
             found[f"maj@{n}/mean"] = majority(scores, said)
             found[f"std@{n}"] = math.sqrt(math.fsum((score - mean) ** 2 for score in scores) / (n - 1))
         return found
@@ -128,7 +128,7 @@ class Validation:
             return
         texts = self.generator.texts(sampled)
         answers = [self.rows.answer(places[number // n], text) for number, text in enumerate(texts)]
-        found = judged(self.reward, answers)
+        found = score_safely(self.reward, answers)
         rows = [self.rows.rows[place].where for place in places for _ in range(n)]
         self.tally.note([place for place in places for _ in range(n)], rows, found)
         scores = found.total

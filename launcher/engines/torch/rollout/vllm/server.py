@@ -141,7 +141,7 @@ def _own_device(run: RunSpec) -> torch.device:
 
     if not run.hardware.is_cpu:
         return torch.device("cuda", 0)
-    each = machine.cores() // (run.sampler.n_gpus // run.hardware.nnodes)
+    each = machine.cpu_count() // (run.sampler.n_gpus // run.hardware.nnodes)
     torch.set_num_threads((run.engine.num_threads if isinstance(run.engine, Torch) else 0) or max(each, 1))
     return torch.device("cpu")
 
