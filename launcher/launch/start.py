@@ -27,8 +27,9 @@ from launcher.launch.follow import Outcome
 from launcher.launch.prepare import prepared
 from launcher.launch.queued import hand_over
 from launcher.launch.supervise import Supervisor
-from launcher.preflight.checks import place
-from launcher.preflight.plan import Ready, refuse_rows
+from launcher.preflight.checks import hardware
+from launcher.preflight.checks.context import Context
+from launcher.preflight.plan import Ready, check_rows
 from launcher.runs import store
 from launcher.runs.folder import Folder, Lock, free_name, take
 from launcher.spec.run import RunSpec
@@ -50,7 +51,7 @@ def start(ready: Ready, words: Sequence[str], sinks: Sequence[Sink]) -> tuple[Fo
         write_atomic(folder.words, typed + "\n")
         judged, run = run, prepared(run, sinks)
         if run != judged:  # something has been fetched since
-            lines = [f"plan: {warning.line}" for warning in refuse_rows(run)]
+            lines = [f"plan: {warning.line}" for warning in check_rows(run)]
             write_all(sinks, RunState(status="running"), [], lines)
         run = replace(
             run,
@@ -77,7 +78,7 @@ def resume(folder: Folder, words: Sequence[str], sinks: Sequence[Sink]) -> Outco
     folder.check()
     run = run_of(folder, words)
     of_model = run.model.problems() if back.needs_initial_weights(run, folder) else []
-    there = [*place.hardware(run, not run.cluster.queues), *place.around(run, True)]
+    there = hardware.check(Context(run, here=not run.cluster.queues))
     found = [*run.data.problems(), *run.reward.problems(), *of_model]
     found += [result.line for result in there if result.level == "FAIL"]
     if found := [*found, *guard.kept(to_node(run), found)]:

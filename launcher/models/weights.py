@@ -32,11 +32,11 @@ def shards_of(text: bytes | str) -> tuple[list[str], list[str]]:
         whole, shards = False, []
     if not whole:
         return [], ["names no files in its weight_map; an index that safetensors wrote would do"]
-    found = names.faults(shards)
+    found = [str(problem) for problem in names.check_names(shards)]
     found += [
         f"{short_repr(name)}: is no safetensors file of the model's own folder; an index of such would do"
         for name in shards
-        if not names.faults([name]) and (not name.endswith(".safetensors") or "/" in name)
+        if not names.check_names([name]) and (not name.endswith(".safetensors") or "/" in name)
     ]
     return shards, found
 
@@ -109,7 +109,7 @@ def counted(folder: Path) -> dict[str, int]:
     """
     found: dict[str, int] = {}
     for name in _read_by_a_loader(folder):
-        for tensor, of in header(names.inside(folder, name)).items():
+        for tensor, of in header(names.path_inside(folder, name)).items():
             if tensor != "__metadata__":
                 found[of["dtype"]] = found.get(of["dtype"], 0) + prod(of["shape"])
     return found
@@ -122,7 +122,7 @@ def matrices(folder: Path) -> set[str]:
     """
     found = set()
     for name in _read_by_a_loader(folder):
-        for tensor, of in header(names.inside(folder, name)).items():
+        for tensor, of in header(names.path_inside(folder, name)).items():
             if tensor.endswith(".weight") and len(of["shape"]) == 2:
                 found.add(tensor.split(".")[-2])
     return found

@@ -27,7 +27,8 @@ class RewardModel(FromHub, Reward):
     """Tokens of prompt and answer; of a longer one the beginning is cut. By default the model's positions."""
 
     def problems(self) -> list[str]:
-        return self.hub_problems("reward.path", lambda folder: (folder / "config.json").is_file())
+        found = self.path_problems("reward.path", lambda folder: (folder / "config.json").is_file())
+        return list(map(str, found))
 
     def with_absolute_paths(self) -> Self:
         folder = Path(self.path).expanduser()

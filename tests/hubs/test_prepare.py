@@ -94,7 +94,7 @@ def test_offline_says_what_is_missing(hub: Any, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(Problems) as caught:
         prepared(run_of("model.path=o/policy"), [])
     assert caught.value.lines == [
-        "o/policy: is not here, and HF_HUB_OFFLINE forbids to fetch it; unsetting it once would do"
+        "o/policy: not here, and HF_HUB_OFFLINE forbids to download it; unset HF_HUB_OFFLINE once"
     ]
     assert hub.asked == []
 

@@ -10,9 +10,11 @@ from typing import Any
 from yaml import YAMLError
 
 from launcher.core.bounded_parse import parse_yaml
+from launcher.core.check_result import CheckResult
 from launcher.core.events import events_of
 from launcher.core.state import fold
-from launcher.preflight.checks.place import root_of
+from launcher.preflight.checks.context import Context
+from launcher.preflight.checks.run_folder import root_of
 from launcher.runs.folder import Folder
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_node
@@ -30,6 +32,21 @@ class Earlier:
 
     name: str
     seconds_per_step: float
+
+
+def check(context: Context) -> Iterator[CheckResult]:
+    """Nothing without such a run, or where the number of steps is not known."""
+    known = None if context.folder_problems else earlier(context.run)
+    if known and context.steps.steps is not None:
+        duration = _duration(known.seconds_per_step * context.steps.steps)
+        yield CheckResult("OK", "time", f"about {duration}: {known.name} took {known.seconds_per_step:.3g} s a step")
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02} min"
 
 
 def earlier(run: RunSpec) -> Earlier | None:

@@ -49,7 +49,10 @@ def check() -> list[CheckResult]:
     except pynvml.NVMLError as error:
         return [
             CheckResult(
-                "FAIL", "gpus", f"the driver does not answer: {error}", "nvidia-smi tells more; a restart would do"
+                "FAIL",
+                "gpus",
+                f"the driver does not answer: {error}",
+                "run nvidia-smi for details; restart the machine",
             )
         ]
     told = [_driver(found), *hidden(os.environ.get(VISIBLE), found, [card.uuid for card in cards])]
@@ -60,14 +63,12 @@ def check() -> list[CheckResult]:
 
 def _driver(found: machine.Gpus) -> CheckResult | None:
     if found.trouble:
-        fix = "driver and kernel module of one version (a restart after an update) would do"
+        fix = "use a driver and kernel module of one version: restart after an update"
         return CheckResult("FAIL", "gpus", f"the driver cannot be asked: {found.trouble}", fix)
     if found.found:
         return CheckResult("OK", "driver", f"{found.driver}, which runs CUDA up to {found.cuda}")
     if _on_the_bus():
-        return CheckResult(
-            "FAIL", "gpus", "an NVIDIA card is in this machine, and no driver", "NVIDIA's driver would do"
-        )
+        return CheckResult("FAIL", "gpus", "this machine has an NVIDIA card and no driver", "install NVIDIA's driver")
     return CheckResult("OK", "gpus", "none: hardware=cpu is what runs here")
 
 
@@ -89,13 +90,13 @@ def hidden(value: str | None, found: machine.Gpus, uuids: list[str]) -> list[Che
     here = len(found.found)
     if value.strip() in ("", "-1"):
         message = f"hides {'all ' if here > 1 else ''}{here} GPU{'' if here == 1 else 's'}"
-        return [CheckResult("WARN", VISIBLE, message, f"unset {VISIBLE} would do")] if here else []
+        return [CheckResult("WARN", VISIBLE, message, f"unset {VISIBLE}")] if here else []
     absent = [word for word in (part.strip() for part in value.split(",")) if not _known(word, here, uuids)]
     if not absent:
         return [CheckResult("OK", VISIBLE, value)]
     have = f"this machine has {here}, numbered from 0" if here else "this machine has none"
     fix = f"{VISIBLE}={','.join(map(str, range(here)))}" if here else f"unset {VISIBLE}"
-    return [CheckResult("FAIL", VISIBLE, f"names {', '.join(absent)}; {have}", f"{fix} would do")]
+    return [CheckResult("FAIL", VISIBLE, f"names {', '.join(absent)}; {have}", f"use {fix}")]
 
 
 def _known(word: str, here: int, uuids: list[str]) -> bool:
@@ -113,20 +114,20 @@ def judged(gpu: machine.Gpu, card: Card) -> list[CheckResult]:
     found = []
     if card.users:
         held = ", ".join(f"{name} (pid {pid}) {held / GB:.1f} GB" for pid, name, held in card.users)
-        found.append(CheckResult("WARN", what, f"{message}; held by {held}", "ending them, or another GPU, would do"))
+        found.append(CheckResult("WARN", what, f"{message}; held by {held}", "end them, or use another GPU"))
     else:
         found.append(CheckResult("OK", what, message))
     if card.uncorrected:
         message = f"{card.uncorrected} errors of its memory could not be corrected since the driver was loaded"
-        found.append(CheckResult("FAIL", what, message, "a reset of the card by its owner, or another, would do"))
+        found.append(CheckResult("FAIL", what, message, "have the card reset, or use another"))
     if card.remap:
         message = "broken rows of its memory wait to be replaced"
-        found.append(CheckResult("WARN", what, message, "a reset of the card by its owner would do"))
+        found.append(CheckResult("WARN", what, message, "have the card reset"))
     if card.slowed:
         found.append(CheckResult("WARN", what, f"is slowed down {card.slowed}", "cooling, or its power limit, may do"))
     if not card.persistent:
         message = "the driver forgets it when nobody uses it, and each start waits for that"
-        found.append(CheckResult("WARN", what, message, "nvidia-smi -pm 1 by root would do"))
+        found.append(CheckResult("WARN", what, message, "run nvidia-smi -pm 1 as root"))
     return found
 
 

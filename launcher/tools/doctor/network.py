@@ -43,7 +43,7 @@ def loopback() -> CheckResult:
                     raise ConnectionError("what was sent did not come")
     except OSError as error:
         message = f"two sockets of this machine do not meet: {error_message(error)}"
-        return CheckResult("FAIL", "loopback", message, "ip link set lo up, or a firewall that lets it pass, would do")
+        return CheckResult("FAIL", "loopback", message, "run ip link set lo up, or open the firewall for it")
     return CheckResult("OK", "loopback", f"two sockets meet at {LOOPBACK}")
 
 
@@ -52,7 +52,7 @@ def hostname(name: str) -> CheckResult:
     try:
         found = within(PATIENCE_S, lambda: socket.getaddrinfo(name, None, type=socket.SOCK_STREAM))
     except (OSError, UnicodeError) as error:
-        fix = f"a line `{LOOPBACK} {name}` in /etc/hosts, or GLOO_SOCKET_IFNAME=lo, would do"
+        fix = f"add the line `{LOOPBACK} {name}` to /etc/hosts, or set GLOO_SOCKET_IFNAME=lo"
         return CheckResult("WARN", "hostname", f"{name} cannot be resolved: {error_message(error)}", fix)
     addresses = sorted({str(address[0]) for *_, address in found})
     return CheckResult("OK", "hostname", f"{name} is {', '.join(addresses)}")
@@ -68,7 +68,7 @@ def proxies(environment: Mapping[str, str]) -> CheckResult | None:
     caught = [host for host in ("localhost", LOOPBACK) if not proxy_bypass(host, known)]
     if caught:
         message = f"{', '.join(named)} would catch {' and '.join(caught)}, which no proxy reaches"
-        return CheckResult("WARN", "proxy", message, f"no_proxy=localhost,{LOOPBACK} would do")
+        return CheckResult("WARN", "proxy", message, f"set no_proxy=localhost,{LOOPBACK}")
     return CheckResult("OK", "proxy", f"{', '.join(named)}; not for this machine")
 
 
@@ -77,7 +77,7 @@ def ports(wanted: Mapping[int, str] = RAY_PORTS) -> CheckResult:
     taken = [f"{port} ({use}) by {holder(port)}" for port, use in wanted.items() if not free(port)]
     if taken:
         message = f"taken: {', '.join(taken)}"
-        return CheckResult("WARN", "ports", message, "where that is not Ray, ray start with other ports would do")
+        return CheckResult("WARN", "ports", message, "if that is not Ray, give ray start other ports")
     return CheckResult("OK", "ports", f"Ray's {', '.join(map(str, wanted))} are free")
 
 
@@ -116,22 +116,22 @@ def hub(name: str, endpoint: str) -> CheckResult:
         if whole.scheme not in ("http", "https") or not host:
             raise ValueError("no host, or no scheme")
     except ValueError:
-        return CheckResult("WARN", name, f"{variable} is no address of a server", f"{variable}=https://HOST would do")
+        return CheckResult("WARN", name, f"{variable} is not a server address", f"set {variable}=https://HOST")
     place = f"[{host}]" if ":" in host else host
     try:
         within(PATIENCE_S, lambda: _knock(f"{whole.scheme}://{place}" + (f":{port}" if port else "")))
     except UnicodeError:  # no name that the internet has
-        return CheckResult("WARN", name, f"{variable} is no address of a server", f"{variable}=https://HOST would do")
+        return CheckResult("WARN", name, f"{variable} is not a server address", f"set {variable}=https://HOST")
     except OSError as error:
         why = error.reason if isinstance(error, URLError) else error
         if isinstance(why, ssl.SSLCertVerificationError):
             message = f"{host} shows a certificate that this machine does not trust ({why.verify_message})"
-            return CheckResult("WARN", name, message, "SSL_CERT_FILE with your network's own authority would do")
+            return CheckResult("WARN", name, message, "set SSL_CERT_FILE to your network's own certificate authority")
         reason = error_message(why) if isinstance(why, OSError) else str(why)
         way = ", by a proxy," if getproxies() else ""
         message = f"{host}{way} cannot be reached: {reason}"
         return CheckResult(
-            "WARN", name, message, f"a network, or {variable} of a mirror, would do; what is here runs without"
+            "WARN", name, message, f"use a network, or set {variable} to a mirror; what is on this machine runs without"
         )
     return CheckResult("OK", name, f"{host} answers")
 

@@ -53,11 +53,11 @@ def places(root: Path) -> tuple[list[Place], list[CheckResult]]:
         except Problems as problems:
             wrong += from_problems(problems.problems)
         except RuntimeError as error:
-            wrong.append(CheckResult("FAIL", what, error_message(error), f"{by} would do"))
+            wrong.append(CheckResult("FAIL", what, error_message(error), f"set {by}"))
     try:
         found.append(Place("temporary", Path(tempfile.gettempdir()), "TMPDIR=DIR", little=int(GB)))
     except OSError as error:  # it tried each folder that there is
-        wrong.append(CheckResult("FAIL", "temporary", error_message(error), "TMPDIR=DIR would do"))
+        wrong.append(CheckResult("FAIL", "temporary", error_message(error), "set TMPDIR=DIR"))
     return found, wrong
 
 
@@ -73,20 +73,20 @@ def judged(place: Place, patience_s: float = PATIENCE_S) -> CheckResult:
         free = machine.free_disk_bytes(place.path)
     except TimeoutError as error:
         return CheckResult(
-            "FAIL", place.what, f"{place.path}: {error_message(error)}", f"a disk that answers, by {place.by}, would do"
+            "FAIL", place.what, f"{place.path}: {error_message(error)}", f"use a disk that answers ({place.by})"
         )
     except OSError as error:
         return CheckResult(
-            "FAIL", place.what, f"{place.path}: {error_message(error)}", f"{_cure(error)}, by {place.by}, would do"
+            "FAIL", place.what, f"{place.path}: {error_message(error)}", f"use {_cure(error)} ({place.by})"
         )
     message = f"{place.path}: {free / GB:.1f} GB free{message}"
     if free < FULL_BYTES:
-        return CheckResult("FAIL", place.what, message, f"room, or another disk by {place.by}, would do")
+        return CheckResult("FAIL", place.what, message, f"free some space, or use another disk ({place.by})")
     if trouble:
-        return CheckResult("WARN", place.what, f"{message}; {trouble}", f"a local disk, by {place.by}, would do")
+        return CheckResult("WARN", place.what, f"{message}; {trouble}", f"use a local disk ({place.by})")
     if free < place.little:
         return CheckResult(
-            "WARN", place.what, f"{message}, which is little", f"room, or another disk by {place.by}, would do"
+            "WARN", place.what, f"{message}, which is little", f"free some space, or use another disk ({place.by})"
         )
     return CheckResult("OK", place.what, message)
 

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from launcher.core import machine
 from launcher.core.check_result import CheckResult
+from launcher.preflight.checks.context import Context
 from launcher.spec.hardware import GIB, Hardware
 from launcher.spec.memory import Memory, PhaseName
 from launcher.spec.run import RunSpec
@@ -60,29 +61,34 @@ def limit(hardware: Hardware) -> int | None:
     return whole and whole - CUDA_CONTEXT
 
 
-def check(run: RunSpec, limit_bytes: int | None) -> list[CheckResult]:
-    """One line: OK when the run fits by any error of the estimate, FAIL when it fits by none, WARN between."""
+def check(context: Context) -> list[CheckResult]:
+    """Nothing where the model has problems of its own."""
+    return [] if context.model_problems else check_memory(context.run, limit(context.run.taken))
+
+
+def check_memory(run: RunSpec, limit_bytes: int | None) -> list[CheckResult]:
+    """One result: OK when the run fits by any error of the estimate, FAIL when it fits by none, WARN between."""
     memory = run.engine.memory(run)
     if memory is None:
         return [CheckResult("WARN", "memory", f"what {run.model.label} takes is known only when it is here")]
     taken = f"{memory.peak.name} takes {_gib(memory.peak_bytes)} (± {memory.band:.0%})"
     if limit_bytes is None:
-        fix = "hardware.memory_gb=<GiB of one GPU> would tell whether it fits"
+        fix = "set hardware.memory_gb to the GiB of one GPU"
         return [CheckResult("WARN", "memory", f"{taken}, and the memory of {run.hardware.device} is not known", fix)]
     message = f"{taken} of {_gib(limit_bytes)} for each process"
     if memory.at_most_bytes <= limit_bytes:
         return [CheckResult("OK", "memory", message)]
     offers = advice(run, limit_bytes)
     helps = next((offer for offer in offers if offer.fits), offers[0] if offers else None)
-    fix = _mend(helps) if helps else "a smaller model or more memory would do"
+    fix = _mend(helps) if helps else "use a smaller model or more memory"
     return [CheckResult("FAIL" if memory.at_least_bytes > limit_bytes else "WARN", "memory", message, fix)]
 
 
 def _mend(advice: Advice) -> str:
     words = " ".join(advice.words)
     if advice.fits:
-        return f"{words} would do: {_gib(advice.peak_bytes)}, {advice.price}"
-    return f"{words} would help most: {_gib(advice.peak_bytes)}, {advice.price}; more GPUs or a smaller model would do"
+        return f"use {words}: {_gib(advice.peak_bytes)}, {advice.price}"
+    return f"{words} helps most: {_gib(advice.peak_bytes)}, {advice.price}; use more GPUs or a smaller model"
 
 
 def _gib(count: int) -> str:
