@@ -56,8 +56,6 @@ ROOMS = {  # where each heavy library may be imported when the file runs
     "huggingface_hub": ("hubs/",),
     "modelscope": ("hubs/",),
     "modelscope_hub": ("hubs/",),
-    "requests": ("hubs/",),
-    "urllib3": ("hubs/",),
     "math_verify": ("rewards/",),
     "ray": ("clusters/ray/",),
     "vllm": ("engines/torch/rollout/vllm/engine.py",),

@@ -27,7 +27,7 @@ Code = Literal[
     "changed",
     "not-finite",
 ]
-"""Kinds of problems, each explained in the troubleshooting page."""
+"""Kinds of problems, each explained in docs/troubleshooting.md."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from launcher.data import prepare
 from launcher.data.files import Files
 from launcher.data.rows import ENDINGS
 from launcher.hubs.choice import HubOrder
-from launcher.hubs.fetch import fetch, listing
+from launcher.hubs.fetch import fetch, list_files
 from launcher.hubs.progress import Progress as Fetched
 from launcher.hubs.repo import Listing, RemoteFile, is_id
 from launcher.spec.algorithm import Kind
@@ -87,7 +87,7 @@ class Hub(Files):
         if found := self.problems():
             raise Problems(found)
         sources = self.sources if self.source == "auto" else (self.source,)
-        listed = listing("dataset", self.repo, sources=sources, revision=self.revision)
+        listed = list_files("dataset", self.repo, sources=sources, revision=self.revision)
         chosen = {split: self._chosen(listed, split) for split in ("train", "val")}
         if not chosen["train"]:
             raise Problems([self._none(listed)])
@@ -96,7 +96,7 @@ class Hub(Files):
         begun = time.monotonic()
 
         def fetching(at: Fetched) -> None:
-            watch(DataProgress(f"fetching {self.repo}", at.there, at.size, 0, time.monotonic() - begun))
+            watch(DataProgress(f"fetching {self.repo}", at.done_bytes, at.total_bytes, 0, time.monotonic() - begun))
 
         fetch(listed, wanted, raw, fetching)
         here = {split: tuple(str(raw / file.path) for file in files) for split, files in chosen.items()}

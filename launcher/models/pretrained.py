@@ -54,7 +54,7 @@ class Pretrained(FromHub, Model):
         return replace(self, path=weights_of(self.path))
 
     def problems(self) -> list[Problem]:
-        found = self.hub_problems("model.path", _is_model, "config.json and no checkpoint")
+        found = self.path_problems("model.path", _is_model, "config.json and no checkpoint")
         return found or ([] if self.on_hub else self._unsafe(_files(Path(self.path).expanduser())))
 
     def _unsafe(self, folder: Path) -> list[Problem]:

@@ -32,11 +32,11 @@ def shards_of(text: bytes | str) -> tuple[list[str], list[Problem]]:
         whole, shards = False, []
     if not whole:
         return [], [Problem("", "names no files in its weight_map", "use an index that safetensors wrote", "bad-file")]
-    found = [Problem("", line) for line in names.faults(shards)]
+    found = names.check_names(shards)
     found += [
         Problem(short_repr(name), "is not a safetensors file of the model's own folder", "use an index of such files")
         for name in shards
-        if not names.faults([name]) and (not name.endswith(".safetensors") or "/" in name)
+        if not names.check_names([name]) and (not name.endswith(".safetensors") or "/" in name)
     ]
     return shards, found
 
@@ -114,7 +114,7 @@ def counted(folder: Path) -> dict[str, int]:
     """
     found: dict[str, int] = {}
     for name in _read_by_a_loader(folder):
-        for tensor, of in header(names.inside(folder, name)).items():
+        for tensor, of in header(names.path_inside(folder, name)).items():
             if tensor != "__metadata__":
                 found[of["dtype"]] = found.get(of["dtype"], 0) + prod(of["shape"])
     return found
@@ -127,7 +127,7 @@ def matrices(folder: Path) -> set[str]:
     """
     found = set()
     for name in _read_by_a_loader(folder):
-        for tensor, of in header(names.inside(folder, name)).items():
+        for tensor, of in header(names.path_inside(folder, name)).items():
             if tensor.endswith(".weight") and len(of["shape"]) == 2:
                 found.add(tensor.split(".")[-2])
     return found

@@ -28,7 +28,7 @@ class RewardModel(FromHub, Reward):
     """Tokens of prompt and answer; of a longer one the beginning is cut. By default the model's positions."""
 
     def problems(self) -> list[Problem]:
-        return self.hub_problems("reward.path", lambda folder: (folder / "config.json").is_file())
+        return self.path_problems("reward.path", lambda folder: (folder / "config.json").is_file())
 
     def with_absolute_paths(self) -> Self:
         folder = Path(self.path).expanduser()

@@ -13,12 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher.cli.commands.merge import merge
-from launcher.cli.download_progress import showing
+from launcher.cli.download_progress import show_download
 from launcher.cli.output import AsJson, out, printable, problems_named, say_json, say_problems, wide
 from launcher.config.resolve import conf_dir
+from launcher.core.problems import Problems
 from launcher.core.settings import adapter
 from launcher.hubs import manifest
-from launcher.hubs.repo import NetworkFaults
 from launcher.models import catalogue, size, store
 from launcher.models.catalogue import Known
 from launcher.spec.model import Architecture
@@ -39,7 +39,9 @@ def _faults_named() -> Iterator[None]:
         with problems_named():
             try:
                 yield
-            except NetworkFaults as found:
+            except Problems as found:
+                if not any(problem.code == "not-reachable" for problem in found.problems):
+                    raise
                 say_problems(found.lines)
                 raise typer.Exit(1) from None
     except KeyboardInterrupt:
@@ -75,7 +77,7 @@ def show(word: Word, verify: Annotated[bool, typer.Option("--verify", help="Hash
     """Show a model's architecture, size and folder."""
     with problems_named():
         known = catalogue.known(word, _group())
-        faults = manifest.verify(known.folder) if verify and known.folder else []
+        faults = [str(each) for each in manifest.verify(known.folder)] if verify and known.folder else []
     if as_json:
         say_json({**_node(known), **({"faults": faults} if verify else {})})
     else:
@@ -122,9 +124,9 @@ def download(
     with _faults_named():
         asked = catalogue.wanted(word, _group())
         asked = replace(asked, source=source) if source else asked
-        with showing() as watch:
+        with show_download() as watch:
             folder = store.download(
-                asked.path, watch, sources=asked.asked, revision=revision or asked.revision, to=to, workers=workers
+                asked.path, watch, sources=asked.hub_order, revision=revision or asked.revision, to=to, workers=workers
             )  # fmt: skip
         known = catalogue.known(str(folder), _group())
     if as_json:

@@ -44,7 +44,7 @@ def check(context: Context) -> Iterator[CheckResult]:
 
 
 def _not_downloaded(model: Pretrained, told: str, level: Level) -> Iterator[CheckResult]:
-    if model.gated and "huggingface" in model.asked and not huggingface.has_token():
+    if model.gated and "huggingface" in model.hub_order and not huggingface.has_token():
         yield CheckResult(
             level,
             "model.path",

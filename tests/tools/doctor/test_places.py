@@ -34,7 +34,7 @@ def test_below_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     found = judged(Place("data store", tmp_path / "file" / "data", "RLRUN_DATA=DIR"))
     assert found.level == "FAIL" and f"{tmp_path}/file is a file" in found.message
-    assert found.fix == "a folder's path, by RLRUN_DATA=DIR, would do"
+    assert found.fix == "use a folder's path (RLRUN_DATA=DIR)"
 
 
 def test_a_system_that_takes_no_files() -> None:
@@ -46,7 +46,7 @@ def test_a_full_disk(tmp_path: Path, small_disk: Mount) -> None:
     (disk / "much").write_bytes(bytes(48 << 10))
     found = judged(Place("run root", disk, "--root DIR"))
     assert found.level == "FAIL" and "no space left" in found.message
-    assert found.fix == "room there, or another disk, by --root DIR, would do"
+    assert found.fix == "use room there, or another disk (--root DIR)"
     assert [path.name for path in disk.iterdir()] == ["much"]
 
 
@@ -61,7 +61,7 @@ def test_a_disk_that_is_read_only(tmp_path: Path, small_disk: Mount) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
     found = judged(Place("model store", disk, "RLRUN_MODELS=DIR"))
     assert found.level == "FAIL" and "read-only" in found.message
-    assert found.fix == "a folder that can be written, by RLRUN_MODELS=DIR, would do"
+    assert found.fix == "use a folder that can be written (RLRUN_MODELS=DIR)"
 
 
 def test_little_room_is_a_warning(tmp_path: Path) -> None:
