@@ -39,8 +39,8 @@ class GSPOSelfPlay(GSPO):
     def pairs(self) -> DPO:
         return DPO(beta=self.beta, label_smoothing=self.label_smoothing)
 
-    def kept(self, batch: Batch) -> Tensor:
-        return super().kept(batch) | (batch.preference != 0)
+    def group_filter(self, batch: Batch) -> Tensor:
+        return super().group_filter(batch) | (batch.preference != 0)
 
     def loss(self, new: Output, batch: Batch) -> Loss:
         sampled, paired = batch.preference == 0, batch.preference != 0

@@ -73,11 +73,11 @@ class Mean(NamedTuple):
 
 
 Loss = tuple["Tensor", Mapping[str, Mean]]
-Told = Mapping[str, float]
-Total = Callable[["Tensor"], "Tensor"]
+AlgorithmState = Mapping[str, float]
+AllReduce = Callable[["Tensor"], "Tensor"]
 
 
-def alone(x: Tensor) -> Tensor:
+def no_reduce(x: Tensor) -> Tensor:
     """The sum over all processes, where there is one."""
     return x
 
@@ -99,11 +99,11 @@ class Algorithm(ABC):
         """Whether it learns from answers that the policy itself gives."""
         return self.data in ("prompts", "mixed")
 
-    def kept(self, batch: Batch) -> Tensor:
+    def group_filter(self, batch: Batch) -> Tensor:
         """[B] bool: rows of groups that it wants to learn from, judged by their rewards."""
         return batch.group >= 0
 
-    def prepare(self, batch: Batch, told: Told, total: Total = alone) -> tuple[Batch, Told]:
+    def prepare(self, batch: Batch, told: AlgorithmState, total: AllReduce = no_reduce) -> tuple[Batch, AlgorithmState]:
         """Fill in advantages. Runs once per step over whole groups, without gradient.
 
         `told` is what it returned a step ago; it is reported, and kept in checkpoints. `total` adds up a tensor
