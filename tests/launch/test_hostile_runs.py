@@ -101,7 +101,7 @@ def test_a_pipe_in_a_run_is_not_waited_for(name: str, here: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [".lock", "spec.yaml", "events.jsonl", "console.log", "words.txt", "lock.json", "logs"]
+    "name", [".lock", "spec.yaml", "prepared.json", "events.jsonl", "console.log", "words.txt", "lock.json", "logs"]
 )
 def test_links_of_a_run_lead_nowhere(name: str, here: Path) -> None:
     run = a_run(here)

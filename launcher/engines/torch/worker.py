@@ -19,6 +19,7 @@ from launcher.core.problems import Problems
 from launcher.engines.torch import Torch
 from launcher.engines.torch.parallel import process
 from launcher.spec.run import RunSpec
+from launcher.spec.stored import read_run
 
 _signals: list[int] = []
 
@@ -33,7 +34,7 @@ def request_stop(number: int, _: object) -> None:
 def main() -> int:
     folder, start = Path(sys.argv[1]), int(sys.argv[2])
     process.set_up(request_stop)
-    run = process.read_run(folder)
+    run = read_run(folder)
     try:
         finished = train(run, folder, start)
     except Problems as problems:

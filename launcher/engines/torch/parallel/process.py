@@ -12,7 +12,6 @@ import threading
 import traceback
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
@@ -22,8 +21,6 @@ from launcher.core import machine
 from launcher.core.events import MARK, CrashCause, Crashed, Event, to_line
 from launcher.core.files import AppendOnlyFile
 from launcher.core.problems import Problems
-from launcher.spec.run import RunSpec
-from launcher.spec.stored import from_yaml
 
 
 @cache
@@ -49,10 +46,6 @@ def set_up(ask: Callable[[int, object], None]) -> None:
     _watch_parent()
     sys.excepthook = emit_crash
     logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-
-
-def read_run(folder: Path) -> RunSpec:
-    return from_yaml((folder / "spec.yaml").read_text(encoding="utf-8"))
 
 
 def emit_crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -19,6 +19,7 @@ from launcher.core.problems import Problems
 from launcher.engines.torch import Torch
 from launcher.engines.torch.parallel import process
 from launcher.spec.run import RunSpec
+from launcher.spec.stored import read_run
 
 if TYPE_CHECKING:
     import torch
@@ -49,7 +50,7 @@ class StartModel(Protocol):
 
 def main() -> int:
     process.set_up(_ignore_signal)
-    run = process.read_run(Path(sys.argv[1]))
+    run = read_run(Path(sys.argv[1]))
     try:
         sample(run)
     except Problems as problems:
