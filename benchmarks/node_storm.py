@@ -1,6 +1,6 @@
-"""How much of its time a run trains while parts of it are killed: `python benchmarks/node_storm.py [SECONDS] [SEED]`.
+"""How much of its time a run trains while parts of it are killed: `node_storm.py [SECONDS] [SEED] [EVERY]`.
 
-GRPO over two nodes of this machine (`nodes`) for ten minutes; every 30 s one part, drawn as often as `SHARE` says, gets
+GRPO over two nodes of this machine (`nodes`); every EVERY seconds (120) one part, drawn as often as `SHARE` says, gets
 SIGKILL. What counts is the time of steps that are part of the run in the end, with their checkpoints; loading anew,
 waiting, and steps that were done again do not. The time begins with the first step. Ends with 1 where that is less than
 LEAST of it, or where the run did not go on by itself.
@@ -31,7 +31,6 @@ from launcher.core.events import Event, Loaded, Restarted, Step, events_of
 from launcher.runs.store import Reader
 
 LEAST = 0.8
-EVERY_S = 30.0
 SHARE = {"driver": 2, "worker": 2, "raylet": 1, "head": 1}
 STEPS = ["trainer.total_training_steps=100000", "trainer.save_freq=5", "data.train_batch_size=16"]
 RUN = ["algorithm=grpo", "sampler.n=4", "optim.lr=1e-4", *BEGIN, *STEPS, *DATA, *PROJECT, *THERE]
@@ -64,15 +63,17 @@ def counts_s(events: Sequence[Event]) -> float:
 Killed = list[tuple[str, float]]
 
 
-def weather(cluster: Nodes, process: subprocess.Popen[str], seconds: float, rng: random.Random) -> Killed:
+def kill_parts(
+    cluster: Nodes, process: subprocess.Popen[str], seconds: float, every_s: float, rng: random.Random
+) -> Killed:
     """Kill until the time is over: what was killed, and how long until the run, begun again, told a step."""
     began, found, news = time.time(), Killed(), Reader(FOLDER / "events.jsonl")
-    for number, victim in enumerate(drawn(rng, int(seconds / EVERY_S) - 1), 1):
-        time.sleep(max(began + number * EVERY_S - time.time(), 0))
+    for number, victim in enumerate(drawn(rng, int(seconds / every_s) - 1), 1):
+        time.sleep(max(began + number * every_s - time.time(), 0))
         news.look()
         killed = time.time()
         VICTIMS[victim][1](cluster, launcher_of(process))
-        _until_again(process, news, killed)
+        _until_again(process, news, killed, killed + every_s - 1)
         if process.poll() is not None:
             break
         found.append((victim, time.time() - killed))
@@ -81,18 +82,19 @@ def weather(cluster: Nodes, process: subprocess.Popen[str], seconds: float, rng:
     return found
 
 
-def _until_again(process: subprocess.Popen[str], news: Reader, killed: float) -> None:
+def _until_again(process: subprocess.Popen[str], news: Reader, killed: float, give_up: float) -> None:
     """Until a step is told by an attempt that began after `killed`, or it is time for the next kill."""
     begun = False
-    while process.poll() is None and time.time() < killed + EVERY_S - 1:
-        for event in (logged.event for logged in news.new()):
+    while process.poll() is None and time.time() < give_up:
+        for logged in news.new():
+            event = logged.event
             begun = begun or (isinstance(event, Restarted) and event.at > killed)
             if begun and isinstance(event, Step) and event.at > killed:
                 return
         time.sleep(0.1)
 
 
-def main(seconds: float, seed: int) -> int:
+def main(seconds: float, seed: int, every_s: float) -> int:
     random.seed(seed)  # which node is hit
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
@@ -101,12 +103,12 @@ def main(seconds: float, seed: int) -> int:
             check=True, stdout=subprocess.DEVNULL,
         )  # fmt: skip
         with nodes(2) as cluster, Path("storm.log").open("w") as log:
-            words = [*RLRUN, "train", *RUN, "cluster.spare=true", f"trainer.experiment_name={NAME}"]
+            words = [*RLRUN, "train", *RUN, f"trainer.experiment_name={NAME}"]
             process = cluster.begin(0, words, stdout=log, stderr=log)
             while process.poll() is None and not (FOLDER.is_dir() and steps_told(FOLDER)):
                 time.sleep(0.1)
             began = time.time()
-            found = weather(cluster, process, seconds, random.Random(seed))
+            found = kill_parts(cluster, process, seconds, every_s, random.Random(seed))
             events, took, alive = list(events_of(FOLDER / "events.jsonl")), time.time() - began, process.poll() is None
             if alive:
                 launcher_of(process).send_signal(signal.SIGTERM)
@@ -116,7 +118,7 @@ def main(seconds: float, seed: int) -> int:
         os.chdir("/")
     share = counts_s([event for event in events if event.at >= began]) / took
     table = Table(
-        "killed", "times", "until a step", title=f"something killed every {EVERY_S:g} s, {took / 60:.1f} minutes"
+        "killed", "times", "until a step", title=f"something killed every {every_s:g} s, {took / 60:.1f} minutes"
     )
     for victim, times in Counter(victim for victim, _ in found).items():
         table.add_row(victim, str(times), f"{median(s for name, s in found if name == victim):.1f} s")
@@ -128,4 +130,4 @@ def main(seconds: float, seed: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*map(int, [*sys.argv[1:], *("600", "0")[len(sys.argv) - 1 :]])))
+    sys.exit(main(*map(int, [*sys.argv[1:], *("1800", "0", "120")[len(sys.argv) - 1 :]])))

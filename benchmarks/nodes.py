@@ -31,7 +31,7 @@ from rich.table import Table
 
 from launcher.clusters.nodes import processes
 from launcher.clusters.nodes.home import Home, Node
-from launcher.clusters.nodes.ray_start import joined
+from launcher.clusters.nodes.ray_start import auth_env
 
 RLRUN = [sys.executable, "-m", "launcher"]
 NETWORK, INTERFACE = "10.77.0", "eth0"
@@ -75,7 +75,7 @@ class Nodes:
     def environment(self, number: int) -> dict[str, str]:
         """For what runs on the node: `cluster.address=auto` finds the cluster, and Ray's own tools are let in."""
         dropped = {name: value for name, value in os.environ.items() if name not in ("RAY_ADDRESS", "RAY_AUTH_TOKEN")}
-        return {**dropped, **joined(self.home(number).token), "RLRUN_CLUSTER": str(self.home(number).path)}
+        return {**dropped, **auth_env(self.home(number).token), "RLRUN_CLUSTER": str(self.home(number).path)}
 
     def inside(self, number: int, argv: Sequence[str]) -> list[str]:
         """The words that run `argv` on a node."""
@@ -98,7 +98,7 @@ class Nodes:
         return ran.stdout
 
     def processes(self, number: int, name: str) -> list[psutil.Process]:
-        return [one for one in processes.of(self.node(number)) if one.is_running() and one.name() == name]
+        return [one for one in processes.find(self.node(number)) if one.is_running() and one.name() == name]
 
     def kill_raylet(self, number: int) -> None:
         self._kill(number, "raylet")
@@ -180,7 +180,7 @@ class Nodes:
         for name in [f"{self._name}-{number}" for number in range(self.count)] + [f"{self._name}-sw"]:
             left = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=False).stdout
             for pid in left.split():
-                processes.ask(int(pid), signal.SIGKILL)
+                processes.send(int(pid), signal.SIGKILL)
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
             shutil.rmtree(Path("/etc/netns") / name, ignore_errors=True)
 

@@ -49,12 +49,15 @@ def driver() -> Iterator[Callable[[str], GpuUse]]:
 
 def _use(name: str) -> GpuUse:
     find = pynvml.nvmlDeviceGetHandleByIndex if name.isdecimal() else pynvml.nvmlDeviceGetHandleByUUID
-    gpu = _told(find, int(name) if name.isdecimal() else name)
+    gpu = _ask_driver(find, int(name) if name.isdecimal() else name)
     if gpu is None:
         return GpuUse()
-    rates, memory = _told(pynvml.nvmlDeviceGetUtilizationRates, gpu), _told(pynvml.nvmlDeviceGetMemoryInfo, gpu)
-    heat = _told(pynvml.nvmlDeviceGetTemperature, gpu, pynvml.NVML_TEMPERATURE_GPU)
-    milliwatts = _told(pynvml.nvmlDeviceGetPowerUsage, gpu)
+    rates, memory = (
+        _ask_driver(pynvml.nvmlDeviceGetUtilizationRates, gpu),
+        _ask_driver(pynvml.nvmlDeviceGetMemoryInfo, gpu),
+    )
+    heat = _ask_driver(pynvml.nvmlDeviceGetTemperature, gpu, pynvml.NVML_TEMPERATURE_GPU)
+    milliwatts = _ask_driver(pynvml.nvmlDeviceGetPowerUsage, gpu)
     return GpuUse(
         None if rates is None else float(rates.gpu),
         None if memory is None else int(memory.used),
@@ -64,7 +67,7 @@ def _use(name: str) -> GpuUse:
     )
 
 
-def _told(ask: Callable[..., Any], *words: Any) -> Any:
+def _ask_driver(ask: Callable[..., Any], *words: Any) -> Any:
     """None where the driver does not tell."""
     try:
         return ask(*words)

@@ -25,7 +25,7 @@ from launcher.clusters.ray import Ray
 from launcher.clusters.slurm_script import Script
 from launcher.core.bounded_parse import parse_json
 from launcher.core.files import write_atomic
-from launcher.core.problems import Problems, error_message
+from launcher.core.problems import Problem, Problems, error_message
 from launcher.core.settings import AtLeastOne, Names, settings
 from launcher.spec.cluster import Cluster, Job
 from launcher.spec.engine import Plan
@@ -33,6 +33,7 @@ from launcher.spec.hardware import Hardware
 
 INSIDE = "RLRUN_SLURM"  # set by the script: this process runs in the allocation
 COMMANDS = ("sbatch", "squeue", "scancel", "scontrol")
+SUBMIT_HOST = "use a machine where jobs are submitted"
 PATIENCE_S = 60.0  # for a controller that is busy
 
 
@@ -72,17 +73,17 @@ class Slurm(Cluster):
     def queues(self) -> bool:
         return INSIDE not in os.environ
 
-    def missing_requirements(self, hardware: Hardware) -> list[str]:
+    def missing_requirements(self, hardware: Hardware) -> list[Problem]:
         missing = [name for name in COMMANDS if self.queues and not shutil.which(name)]
         if not missing:
             return []
-        return [f"cluster: slurm's {', '.join(missing)} not found here; a machine where jobs are submitted would do"]
+        return [Problem("cluster", f"slurm's {', '.join(missing)} not found here", SUBMIT_HOST, "not-installed")]
 
     def start(self, plan: Plan, logs: Path, lock: int) -> Job:
         """In the allocation, whose nodes the script has made one cluster where there are several."""
         if int(os.environ.get("SLURM_JOB_NUM_NODES", "1")) == 1:
-            return Local(usage_s=self.usage_s, spare=self.spare).start(plan, logs, lock)
-        return Ray(address="auto", usage_s=self.usage_s, spare=self.spare).start(plan, logs, lock)
+            return Local(usage_s=self.usage_s).start(plan, logs, lock)
+        return Ray(address="auto", usage_s=self.usage_s).start(plan, logs, lock)
 
     def submit(self, name: str, folder: Path, hardware: Hardware) -> SlurmJob:
         """Raises `Problems` where Slurm refuses."""
@@ -93,7 +94,7 @@ class Slurm(Cluster):
         begin = f"{rlrun} train --resume {shlex.quote(whole)}"
         script = self.script(name, whole, log, hardware, begin=begin, rlrun=rlrun, cwd=shlex.quote(os.getcwd()))
         write_atomic(folder / "slurm" / "job.sh", script)
-        job = _said(["sbatch", "--parsable", str(folder / "slurm" / "job.sh")]).partition(";")[0]
+        job = _run_command(["sbatch", "--parsable", str(folder / "slurm" / "job.sh")]).partition(";")[0]
         write_atomic(folder / "slurm" / "job.json", json.dumps({"id": job}))
         return SlurmJob(job, folder)
 
@@ -127,15 +128,15 @@ class SlurmJob:
     def log(self) -> Path:
         return self.folder / "slurm" / "job.log"
 
-    def standing(self) -> str:
+    def queue_status(self) -> str:
         """`pending (Resources)`, `running on node-[1-2]`; empty once it has left the queue. Raises `Problems`."""
         try:
-            said_ = _said(["squeue", "--noheader", f"--jobs={self.id}", "--format=%T|%r|%N"])
+            answer = _run_command(["squeue", "--noheader", f"--jobs={self.id}", "--format=%T|%r|%N"])
         except Problems as problems:
             if "Invalid job id" in problems.lines[0] or "invalid job id" in problems.lines[0]:
                 return ""  # Slurm forgets a job minutes after its end
             raise
-        state, _, rest = said_.partition("|")
+        state, _, rest = answer.partition("|")
         why, _, where = rest.partition("|")
         return f"{state.lower()} on {where}" if where else f"{state.lower()} ({why})" if state else ""
 
@@ -150,8 +151,8 @@ class SlurmJob:
     def stop(self, now: bool) -> None:
         """Ask it to save and end, for good; `now`: not to save. One that still waits just leaves."""
         write_atomic(self._stop, "")  # the script looks for it
-        running = self.standing().startswith("running")
-        _said(["scancel", *(["--signal=USR1", "--batch"] if running and not now else []), self.id])
+        running = self.queue_status().startswith("running")
+        _run_command(["scancel", *(["--signal=USR1", "--batch"] if running and not now else []), self.id])
 
 
 def job_of(folder: Path) -> SlurmJob | None:
@@ -163,17 +164,17 @@ def job_of(folder: Path) -> SlurmJob | None:
     return SlurmJob(job, folder) if job.isdigit() and shutil.which("squeue") else None
 
 
-def _said(words: Sequence[str]) -> str:
+def _run_command(words: Sequence[str]) -> str:
     """What a command of Slurm prints. Raises `Problems` where it fails."""
     try:
         ran = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     except OSError as error:
-        why = f"{error_message(error)}; a machine where jobs are submitted would do"
-        raise Problems([f"{words[0]}: {why}"]) from error
+        raise Problems([Problem(words[0], error_message(error), SUBMIT_HOST, "not-installed")]) from error
     except subprocess.TimeoutExpired as error:
-        raise Problems([f"{words[0]}: did not answer in {PATIENCE_S:g} s; slurm's controller, up, would do"]) from error
+        why = f"did not answer in {PATIENCE_S:g} s"
+        raise Problems([Problem(words[0], why, "see whether slurm's controller is up", "not-reachable")]) from error
     if ran.returncode:
         lines = [line.removeprefix(f"{words[0]}: ").removeprefix("error: ") for line in ran.stderr.splitlines() if line]
         why = lines[-1] if lines else f"ended with {ran.returncode}"
-        raise Problems([f"{shlex.join(words[:1])}: {why}; what slurm takes, in cluster.*, would do"])
+        raise Problems([Problem(words[0], why, "use settings of cluster.* that slurm takes")])
     return ran.stdout.strip()

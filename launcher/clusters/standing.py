@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from launcher.clusters.spare import Process
 from launcher.spec.cluster import Stack
 
 STACK = "RLRUN_STACK"  # names the descriptor of that file
@@ -21,7 +21,7 @@ STILL = "TtZX"  # states in which nothing answers
 SETTLED_S = 0.03  # in which an answer grows no more
 
 
-def stacks(processes: Mapping[int, Process], files: Mapping[int, Path], wait_s: float) -> list[Stack]:
+def stacks(processes: Mapping[int, subprocess.Popen[bytes]], files: Mapping[int, Path], wait_s: float) -> list[Stack]:
     """Of each rank's process; blocks until all that can answer have, for at most `wait_s`."""
     give_up = time.monotonic() + wait_s
     asked = [rank for rank, process in processes.items() if _ask(process, files[rank])]
@@ -37,7 +37,7 @@ def stacks(processes: Mapping[int, Process], files: Mapping[int, Path], wait_s: 
     return [Stack(rank, host, process.pid, _state(process), texts.get(rank, "")) for rank, process in processes.items()]
 
 
-def _ask(process: Process, file: Path) -> bool:
+def _ask(process: subprocess.Popen[bytes], file: Path) -> bool:
     """Whether it was asked: a process that does not catch the signal would end by it."""
     if _state(process) in (*STILL, "") or not _catches(process.pid, signal.SIGUSR1):
         return False
@@ -46,7 +46,7 @@ def _ask(process: Process, file: Path) -> bool:
     return True
 
 
-def _state(process: Process) -> str:
+def _state(process: subprocess.Popen[bytes]) -> str:
     """As `Stack` has it; the number of one that has ended may be another's by now, so that is asked first."""
     if process.poll() is not None:
         return "X"

@@ -1,8 +1,8 @@
-"""Between the processes of a run and their logs: `python -m launcher.core.log_redactor DESCRIPTOR LOG ...`.
+"""Redacts the logs of a run's processes: `python -m launcher.core.log_redactor DESCRIPTOR LOG [DESCRIPTOR LOG ...]`.
 
-It copies what each descriptor (the reading end of a pipe) brings to its log, line by line, with secrets blotted out. As
-a process of its own it also sees what libraries, C code and whatever they start say, and has it all on the disk when
-the others are killed. It ends when nobody holds a pipe any more.
+It copies each descriptor (the reading end of a pipe) to its log, line by line, with secrets redacted. As a process of
+its own it also redacts the output of libraries, C code and subprocesses, and has written all of it when the others are
+killed. It ends when nobody holds a pipe any more.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _CHUNK = 2**16
 _END = re.compile(rb"[\r\n]")
 
 
-class Line:
-    """What one process says, until its line ends."""
+class LogRedactor:
+    """Copies one pipe to one log, by whole lines."""
 
     def __init__(self, source: int, log: int) -> None:
         self.source, self._log = source, log
@@ -29,7 +29,7 @@ class Line:
         self._refused = b""
 
     def read(self) -> bool:
-        """Take what is there; False at the end."""
+        """Read once; False at the end."""
         data = os.read(self.source, _CHUNK)
         if not data:
             self._write(bytes(self._half))
@@ -44,9 +44,9 @@ class Line:
             del self._half[:end]
         return True
 
-    def _write(self, said: bytes) -> None:
+    def _write(self, data: bytes) -> None:
         """What a full disk refuses waits, up to LONGEST, and is written with what comes next."""
-        text = said.decode("utf-8", "surrogateescape")
+        text = data.decode("utf-8", "surrogateescape")
         left = self._refused + "".join(map(redact, text.splitlines(keepends=True))).encode("utf-8", "surrogateescape")
         try:
             while left:
@@ -58,12 +58,12 @@ class Line:
 
 def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the last words of the others are still to come
+        signal.signal(number, signal.SIG_IGN)  # the others still write while they end
     given = sys.argv[1:]
     with selectors.DefaultSelector() as ready:
         for source, log in zip(given[::2], given[1::2], strict=True):
             descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-            ready.register(int(source), selectors.EVENT_READ, Line(int(source), descriptor))
+            ready.register(int(source), selectors.EVENT_READ, LogRedactor(int(source), descriptor))
         while ready.get_map():
             for key, _ in ready.select():
                 if not key.data.read():

@@ -67,6 +67,11 @@ def interface_of_addresses() -> dict[str, str]:
     }
 
 
+def loopback() -> str:
+    """The network interface of `LOOPBACK`; empty where it has another name."""
+    return "lo" if os.path.exists("/sys/class/net/lo") else ""
+
+
 def free_ports(count: int, host: str = "") -> list[int]:
     """Different ones, each free a moment ago on the address `host`; empty: on every address of this machine."""
     probes = [socket.socket() for _ in range(count)]

@@ -1,7 +1,9 @@
-"""A run without the terminal that it was typed in: `rlrun train` again, as a job of the Ray cluster that it trains on,
-and otherwise as a process of this machine in a session of its own.
+"""A run that goes on without its terminal: `rlrun train` again, as a process in a session of its own.
 
-runs/<project>/<experiment>/detached.log     what it says there
+It is started on this machine, or by a job of the Ray cluster that it trains on, on the head: the job ends once the run
+has begun, and is `python -m launcher.launch.detach FOLDER WORDS` there.
+
+runs/<project>/<experiment>/detached.log     the output of the process
 """
 
 from __future__ import annotations
@@ -14,12 +16,13 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO
 
 from launcher.clusters import slurm
+from launcher.clusters.nodes.ray_start import serves_jobs
 from launcher.clusters.nodes.reach import reach
-from launcher.clusters.ray.handed import NO_JOBS, hand_over
+from launcher.clusters.ray import remote
 from launcher.config.resolve import resolve
 from launcher.core import machine
 from launcher.core.problems import Problems
@@ -34,8 +37,8 @@ TRAIN = ("launcher", "train")
 Say = Callable[[str], None]
 """Is told each line of the new process until the run is taken up."""
 
-Taken = Callable[[bool], bool]
-"""Whether it has been, by whether the new process holds the folder."""
+HasBegun = Callable[[bool], bool]
+"""Whether the run has, given whether the new process holds the folder's lock."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Detached:
     exit_code: int | None
     """Of a run that has ended already, or was refused; None of one that goes on."""
     cluster: str | None = None
-    """Address of the Ray cluster of which it is a job."""
+    """Address of the Ray cluster on whose head it runs."""
 
 
 def begin(words: Sequence[str], config_dir: Path | None, say: Say) -> Detached:
@@ -53,7 +56,7 @@ def begin(words: Sequence[str], config_dir: Path | None, say: Say) -> Detached:
     folder = _made(run)
     name = [] if run.trainer.experiment_name else [f"trainer.experiment_name={folder.path.name}"]
     config = ["--config-dir", str(config_dir)] if config_dir else []
-    return _run(folder, [*config, *words, *name], run.cluster.elsewhere, say)
+    return _run(folder, [*config, *words, *name], run.cluster.remote_address, say)
 
 
 def resume(folder: Folder, words: Sequence[str], say: Say) -> Detached:
@@ -61,25 +64,25 @@ def resume(folder: Folder, words: Sequence[str], say: Say) -> Detached:
     against it is said by the new process, whose exit code tells it."""
     folder.check()
     cluster = run_of(folder, words).cluster
-    return _run(folder, ["--resume", str(folder.path), *words], cluster.elsewhere, say)
+    return _run(folder, ["--resume", str(folder.path), *words], cluster.remote_address, say)
 
 
 def sweep(path: Path, parallel: str | None, say: Say) -> Detached:
     """A sweep with a folder: it goes on with its points."""
     at_a_time = ["--parallel", parallel] if parallel else []
-    return _here(Folder(path), ["--resume", str(path), *at_a_time], say, lambda held: held)
+    return _start_here(Folder(path), ["--resume", str(path), *at_a_time], say, lambda held: held)
 
 
 def _run(folder: Folder, typed: Sequence[str], cluster: str | None, say: Say) -> Detached:
-    """It is taken up once its first processes are to be started, or once it waits in a queue for its time."""
+    if cluster and (begun := _start_on_head(folder, typed, cluster, say)):
+        return begun
+    return _start_here(folder, typed, say, _run_begins(folder))
+
+
+def _run_begins(folder: Folder) -> HasBegun:
+    """Once its first processes are to be started, or once it waits in a queue."""
     before, job = folder.next_attempt, slurm.job_of(folder.path)
-
-    def taken(held: bool) -> bool:
-        return (held and folder.next_attempt > before) or slurm.job_of(folder.path) != job
-
-    if cluster and (handed := _there(folder, typed, cluster, say, taken)):
-        return handed
-    return _here(folder, typed, say, taken)
+    return lambda held: (held and folder.next_attempt > before) or slurm.job_of(folder.path) != job
 
 
 def _made(run: RunSpec) -> Folder:
@@ -99,47 +102,56 @@ def _made(run: RunSpec) -> Folder:
             return folder
 
 
-def _here(folder: Folder, typed: Sequence[str], say: Say, taken: Taken) -> Detached:
-    """As a process of this machine."""
-    with _log(folder) as log:
-        end = log.tell()
+def _start_here(folder: Folder, typed: Sequence[str], say: Say, has_begun: HasBegun) -> Detached:
+    """As a process of this machine. Raises `Problems` where somebody writes to the folder."""
+    _check_free(folder)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+    with os.fdopen(os.open(folder.detached, flags, 0o600), "wb") as log:
+        end = log.seek(0, os.SEEK_END)
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", *TRAIN, *typed], env={**os.environ, "PYTHONUNBUFFERED": "1"},
             stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
     its = {"pid": process.pid, "host": socket.gethostname()}
-    return Detached(folder, _Heard(folder.detached, end, say).taken_up(process, lambda: taken(holder(folder) == its)))
+    heard = _Heard(folder.detached, end, say)
+    return Detached(folder, heard.until_begun(process, lambda: has_begun(holder(folder) == its)))
 
 
-def _there(folder: Folder, typed: Sequence[str], cluster: str, say: Say, taken: Taken) -> Detached | None:
-    """As a job of the cluster; None where it takes none. Raises `Problems` where there is no such cluster."""
+def _start_on_head(folder: Folder, typed: Sequence[str], cluster: str, say: Say) -> Detached | None:
+    """By a job of the cluster; None where it takes none. Raises `Problems` where there is no such cluster, or somebody
+    writes to the folder."""
     reached = reach(cluster)
-    with _log(folder) as log:
-        end = log.tell()
-        process = hand_over(folder.path, [*TRAIN, *typed], reached, log.fileno())
-    if process is None:
-        say("one of the words is a secret, which no file may hold")
+    _check_free(folder)
+    command = remote.detached_command(folder.path, [__name__, str(folder.path.absolute()), *typed])
+    if command is None:
+        say("an argument is a secret, which no job may hold")
+    elif not serves_jobs():
+        say(f"ray[default] is not installed, so no job can be submitted: {remote.INSTALL}")
     else:
-        try:
-            code = _Heard(folder.detached, end, say).taken_up(process, lambda: taken(True))
-        finally:
-            process.kill()  # the job does without
-            process.wait()
-        if code != NO_JOBS:
-            return Detached(folder, code, reached.address)
+        code = _until_job_ends(remote.start(reached, command), say)
+        if code != remote.NOT_RUN:
+            return Detached(folder, code or None, reached.address)
     say("so it becomes a process of this machine")
     return None
 
 
-def _log(folder: Folder) -> BinaryIO:
-    """Open at its end. Raises `Problems` where somebody is at the folder."""
+def _until_job_ends(client: subprocess.Popen[str], say: Say) -> int:
+    """Its exit code. Ctrl-C until then stops the job."""
+    assert client.stdout
+    try:
+        for line in client.stdout:
+            say(line.rstrip("\n"))
+        return client.wait()
+    except KeyboardInterrupt:
+        client.terminate()
+        client.wait()
+        return machine.shell_exit_code(-signal.SIGINT)
+
+
+def _check_free(folder: Folder) -> None:
     folder.check()
     if writer_lives(folder):
         raise Problems([held(folder)])
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
-    log = os.fdopen(os.open(folder.detached, flags, 0o600), "wb")
-    log.seek(0, os.SEEK_END)
-    return log
 
 
 class _Heard:
@@ -148,11 +160,11 @@ class _Heard:
     def __init__(self, log: Path, offset: int, say: Say) -> None:
         self._log, self._offset, self._say = log, offset, say
 
-    def taken_up(self, process: subprocess.Popen[bytes], taken: Callable[[], bool]) -> int | None:
-        """None once it is `taken`; the exit code of one that ended before. Ctrl-C until then ends it."""
+    def until_begun(self, process: subprocess.Popen[bytes], has_begun: Callable[[], bool]) -> int | None:
+        """None once it has; the exit code of one that ended before. Ctrl-C until then ends it."""
         try:
-            code = self.until(process, taken)
-        except KeyboardInterrupt:  # it was not handed over yet
+            code = self.until(process, has_begun)
+        except KeyboardInterrupt:
             process.terminate()
             give_up = time.monotonic() + PATIENCE_S
             self.until(process, lambda: time.monotonic() > give_up)
@@ -175,3 +187,22 @@ class _Heard:
             if over:
                 return code
             time.sleep(POLL_S)
+
+
+def main(folder: str, typed: Sequence[str]) -> int:
+    """On the head: 0 once the run has begun there, else its exit code."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    run = Folder(Path(folder))
+    try:
+        return _start_here(run, typed, partial(print, flush=True), _run_begins(run)).exit_code or 0
+    except Problems as problems:
+        print("\n".join(problems.lines))
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2:]))

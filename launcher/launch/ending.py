@@ -78,7 +78,7 @@ def of_job(
     number = code - 128 if code >= 128 else -code
     if number in SIGNALS:  # the process itself was asked to stop, or before it could heed that
         return stopped(number, f" to rank {rank}", folder)
-    if rank is None and follower.crash and not job.lost():  # the cluster started nothing, and said why
+    if rank is None and follower.crash and not job.lost_resources():  # the cluster started nothing, and said why
         return failed(FailureDiagnosis(CONFIGURATION, None, "; ".join(follower.crash.lines), follower.crash), logs)
     found = None if rank is None else left_by(rank, code, logs / f"rank-{rank}.log", run.engine.read)
     if found and rank == 0 and follower.crash:
@@ -88,4 +88,4 @@ def of_job(
         for other in range(run.taken.processes)
         if other != rank
     )
-    return failed(diagnose(found, others, job.lost(), oom_kills), logs)
+    return failed(diagnose(found, others, job.lost_resources(), oom_kills), logs)

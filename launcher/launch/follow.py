@@ -122,5 +122,5 @@ def follow(job: Job, engine: Engine, follower: Follower, watch: Watch, asked: As
 
 def hear(job: Job, engine: Engine) -> list[Event]:
     """What the cluster and rank 0 told since the last call."""
-    told = job.news()
+    told = job.poll_events()
     return [*told, *(event for line in job.lines() for event in engine.read(line))]

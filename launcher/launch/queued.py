@@ -59,7 +59,7 @@ class Watch:
     def _ask(self, before: str) -> str:
         """A queue that does not answer now has not lost the run."""
         try:
-            return self.queued.standing()
+            return self.queued.queue_status()
         except Problems as problems:
             self.say("; ".join(problems.lines))
             return before or "asked again soon"

@@ -96,7 +96,7 @@ def queued(folder: Folder) -> str:
     """Of a run that was handed over to a queue, how it stands there; empty where it has left it."""
     job = slurm.job_of(folder.path)
     try:
-        standing = job.standing() if job else ""
+        standing = job.queue_status() if job else ""
     except Problems:  # the queue does not answer now
         standing = "in a queue that does not answer"
     return f"{job.name}, {standing}" if job and standing else ""
@@ -134,7 +134,7 @@ def _at(path: Path, holds: str) -> Folder | None:
 
 def stop(folder: Folder, *, now: bool, wait_s: float = 60.0) -> str:
     """Ask the run to save and end (`now`: not to wait for that); what became of it. From another host, too."""
-    if (job := slurm.job_of(folder.path)) and job.standing():
+    if (job := slurm.job_of(folder.path)) and job.queue_status():
         return _stop_queued(job, now, wait_s)
     who = holder(folder)
     if who is None:
@@ -164,7 +164,7 @@ def _signal(pid: int, folder: Folder, now: bool) -> None:
 def _stop_queued(job: slurm.SlurmJob, now: bool, wait_s: float) -> str:
     job.stop(now)
     give_up = time.monotonic() + wait_s
-    while standing := job.standing():
+    while standing := job.queue_status():
         if time.monotonic() > give_up:
             return f"was asked to stop and is still {standing} as {job.name}; rlrun stop --now does not wait"
         time.sleep(1)

@@ -11,6 +11,7 @@ from typing import Annotated, Protocol
 from pydantic import Field
 
 from launcher.core.events import Event, Usage
+from launcher.core.problems import Problem
 from launcher.core.settings import NonNegative, settings
 from launcher.spec.engine import Plan
 from launcher.spec.hardware import Hardware
@@ -64,10 +65,10 @@ class Job(Protocol):
     def failed_rank(self) -> int | None:
         """Which process failed first, as `first_failure` says."""
 
-    def news(self) -> list[Event]:
+    def poll_events(self) -> list[Event]:
         """What the cluster itself tells since the last call: that it waits for nodes, or why it starts nothing."""
 
-    def lost(self) -> str:
+    def lost_resources(self) -> str:
         """What of the cluster is gone, such as "node 10.0.0.2 is gone"; empty while all is there."""
 
     def stacks(self, wait_s: float) -> list[Stack]:
@@ -94,7 +95,7 @@ class Queued(Protocol):
     def log(self) -> Path:
         """What it says beside the run's own logs."""
 
-    def standing(self) -> str:
+    def queue_status(self) -> str:
         """`pending (Resources)`, `running on node-1`; empty once it has left. Raises `Problems`, which may pass."""
 
     @property
@@ -118,10 +119,6 @@ class Cluster(ABC):
     """Seconds between two looks at what each process uses of its GPU, processor and memory; 0 never looks. They grow
     with the number of processes beyond 8, so that the events of a large run do not drown in it."""
 
-    spare: bool = False
-    """Keep a process ready on each node that has loaded its libraries, so that a run goes on seconds sooner after a
-    fault. It takes about half a GB of a node's memory, and stays for a minute after the run."""
-
     def usage_pause_s(self, plan: Plan) -> float:
         """What `usage_s` is for as many processes."""
         return self.usage_s * max(1.0, len(plan.processes) / FEW)
@@ -131,7 +128,7 @@ class Cluster(ABC):
         return []
 
     @property
-    def elsewhere(self) -> str | None:
+    def remote_address(self) -> str | None:
         """Address of a cluster whose machines may be others than this one; None where the run is on this one."""
         return None
 
@@ -139,8 +136,8 @@ class Cluster(ABC):
         """What each node has to have free, as Ray counts it."""
         return {"GPU": float(hardware.n_gpus_per_node)}
 
-    def missing_requirements(self, hardware: Hardware) -> list[str]:
-        """What is not there right now, such as a port that somebody has taken: one line each."""
+    def missing_requirements(self, hardware: Hardware) -> list[Problem]:
+        """What is missing right now, such as a port that is in use."""
         return []
 
     @property

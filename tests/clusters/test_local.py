@@ -68,7 +68,7 @@ def test_every_process_says_where_it_stands(begun: Callable[..., LocalJob], tmp_
         for stack in (first, second):
             assert stack.text.count(" in here") == 1 and stack.text.rstrip().endswith("in <module>")
     assert (tmp_path / "rank-1.stack").stat().st_mode & 0o777 == 0o600
-    assert job.exit_code() is None and job.lost() == "", "and they go on"
+    assert job.exit_code() is None and job.lost_resources() == "", "and they go on"
 
 
 def test_it_answers_out_of_code_that_never_comes_back(begun: Callable[..., LocalJob]) -> None:

@@ -118,13 +118,13 @@ def test_handing_over(tmp_path: Path, fake_slurm: Path) -> None:
     text = (tmp_path / "slurm" / "job.sh").read_text()
     assert f"-m launcher train --resume {tmp_path} " in text, "the same at every start"
     assert job == SlurmJob("12", tmp_path) == job_of(tmp_path) and job.name == "slurm job 12"
-    assert job.standing() == "pending (Resources)"
+    assert job.queue_status() == "pending (Resources)"
     (fake_slurm / "standing").write_text("RUNNING|None|node-[1-4]\n")
-    assert job.standing() == "running on node-[1-4]"
+    assert job.queue_status() == "running on node-[1-4]"
     (fake_slurm / "standing").write_text("")
-    assert job.standing() == "", "it has left the queue"
+    assert job.queue_status() == "", "it has left the queue"
     (fake_slurm / "standing").unlink()
-    assert job.standing() == "", "Slurm has forgotten it"
+    assert job.queue_status() == "", "Slurm has forgotten it"
 
 
 @pytest.mark.parametrize(
@@ -157,8 +157,8 @@ def test_what_slurm_refuses_is_said(tmp_path: Path, fake_slurm: Path) -> None:
 def test_a_machine_without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("RLRUN_SLURM", raising=False)
-    (line,) = Slurm().missing_requirements(CPU)
-    assert line.startswith("cluster: slurm's sbatch, squeue, scancel, scontrol not found here; ")
+    (problem,) = Slurm().missing_requirements(CPU)
+    assert str(problem).startswith("cluster: slurm's sbatch, squeue, scancel, scontrol not found here; ")
     (tmp_path / "slurm").mkdir()
     (tmp_path / "slurm" / "job.json").write_text('{"id": "12"}')
     assert job_of(tmp_path) is None, "a run's folder that was copied here can be looked at"

@@ -68,15 +68,15 @@ def test_what_it_learns_by_is_not(word: str, line: str) -> None:
 
 
 def test_a_run_of_before_takes_settings_that_are_newer(tmp_path: Path) -> None:
-    older = {**RUN, "cluster": {name: value for name, value in RUN["cluster"].items() if name != "spare"}}
+    older = {**RUN, "cluster": {name: value for name, value in RUN["cluster"].items() if name != "stall_grace_s"}}
     folder = Folder(tmp_path)
     folder.spec.write_text(yaml.safe_dump(older))
-    assert run_of(folder, ["cluster.spare=true"]).cluster.spare
+    assert run_of(folder, ["cluster.stall_grace_s=3"]).cluster.stall_grace_s == 3
     folder.spec.write_text(yaml.safe_dump({**older, "cluster": {**older["cluster"], "usage_s": -1}}))
     assert run_of(folder, ["cluster.usage_s=1"]).cluster.usage_s == 1, "words may mend what is not allowed any more"
     folder.spec.write_text(yaml.safe_dump(older))
-    with pytest.raises(Problems, match=r"cluster\.spar: no such setting; did you mean"):
-        run_of(folder, ["cluster.spar=true"])
+    with pytest.raises(Problems, match=r"cluster\.stall_grace: no such setting; did you mean"):
+        run_of(folder, ["cluster.stall_grace=3"])
 
 
 def test_all_that_is_wrong_is_told_at_once() -> None:

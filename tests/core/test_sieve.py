@@ -94,8 +94,8 @@ def test_an_event_is_in_the_log_though_the_sieve_is_gone(tmp_path: Path) -> None
     tells = f"import os; os.write(int(os.environ['{TOLD}']), b'event\\n')"
     with (tmp_path / "lock").open("w") as lock:
         job = Local().start(Plan((Process(0, (sys.executable, "-c", f"input(); {tells}")),)), logs, lock.fileno())
-        job._sieve.kill()
-        job._sieve.wait()
+        job._redactor.kill()
+        job._redactor.wait()
         (process,) = job._processes
         assert process.stdin
         process.stdin.write(b"go\n")

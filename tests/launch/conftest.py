@@ -68,13 +68,13 @@ class Scripted:
     def failed_rank(self) -> int | None:
         return 0 if self.attempt.code and not self.attempt.lost else None
 
-    def news(self) -> list[Event]:
+    def poll_events(self) -> list[Event]:
         return []
 
     def usage(self) -> list[Usage]:
         return []
 
-    def lost(self) -> str:
+    def lost_resources(self) -> str:
         return self.attempt.lost
 
     def stacks(self, wait_s: float) -> list[Stack]:

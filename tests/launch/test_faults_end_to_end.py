@@ -13,17 +13,14 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
-from launcher.clusters.spare import NURSERY
 from launcher.core.checkpoints import faults
-from launcher.core.events import Event, LogReader, Restarted, Stalled, Step, WentOn, events_of
-from launcher.core.metrics import TIMES
+from launcher.core.events import Restarted, Stalled, Step, WentOn, events_of
 from launcher.core.state import RunState, fold
 from launcher.runs import stop_requests
 from launcher.runs.folder import Folder, holder
@@ -134,45 +131,6 @@ def test_of_two_processes_the_one_that_was_killed_is_named(
     assert again.cause == "killed" and again.why.startswith("rank 1: killed by SIGKILL")
     assert [event.step for event in events(run, Step)] == list(range(FEW + 1))
     assert attempts(rlrun, "two") == [("killed", 1), ("finished", None)]
-
-
-def test_processes_that_were_loaded_before_take_over(rlrun: Any, small: list[str], until: Callable[..., None]) -> None:
-    """Forks of one nursery know which of them they are: the steps that they do again are those that were done."""
-    before, run = nurseries(), rlrun.run("spared")
-    words = [*ENDLESS, "trainer.save_freq=50", "hardware.nproc_per_node=2", "cluster.spare=true"]
-    process = rlrun.begin("train", *small, *words, "trainer.experiment_name=spared")
-    until(lambda: len(nurseries()) > len(before))
-    [nursery] = [one for one in nurseries() if one not in before]
-    until(lambda: 10 < steps_told(run) % 50 < 40)
-    os.kill(workers(process.pid)[1], signal.SIGKILL)
-    until(lambda: len(nursery.children()) == 2)
-    until(lambda: events(run, Restarted) and state_of(run).step > events(run, Restarted)[0].step + 50)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=60) == 128 + signal.SIGTERM
-    nursery.kill()
-    every = list(LogReader(run / "events.jsonl").new())
-    [again] = [place for place, logged in enumerate(every) if isinstance(logged.event, Restarted)]
-    undone = steps_of(logged.event for logged in every[:again])
-    done_again = steps_of(logged.event for logged in every[again:])
-    assert undone.keys() & done_again.keys()
-    assert all(undone[step] == done_again[step] for step in undone.keys() & done_again.keys())
-
-
-def steps_of(events: Iterable[Event]) -> dict[int, str]:
-    """What each step measured, times aside."""
-    told = [event for event in events if isinstance(event, Step)]
-    kept = {event.step: {k: v for k, v in event.metrics.items() if not k.startswith(TIMES)} for event in told}
-    return {step: json.dumps(metrics) for step, metrics in kept.items()}
-
-
-def nurseries() -> list[psutil.Process]:
-    """Those that are ready."""
-    found = []
-    for one in psutil.process_iter(["cmdline"]):
-        words = one.info["cmdline"] or []
-        if NURSERY in words and Path(words[4]).is_socket():
-            found.append(one)
-    return found
 
 
 def test_where_restarts_are_spent_the_run_fails(rlrun: Any, small: list[str], until: Callable[..., None]) -> None:

@@ -40,10 +40,10 @@ class Silent:
     def failed_rank(self) -> int | None:
         return None
 
-    def news(self) -> list[Event]:
+    def poll_events(self) -> list[Event]:
         return []
 
-    def lost(self) -> str:
+    def lost_resources(self) -> str:
         return ""
 
     def stacks(self, wait_s: float) -> list[Stack]:

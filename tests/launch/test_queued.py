@@ -33,7 +33,7 @@ class Queue:
     name: str = "slurm job 12"
     log: Path = Path("job.log")
 
-    def standing(self) -> str:
+    def queue_status(self) -> str:
         self.asked += 1
         if not self.says:
             return ""

@@ -18,9 +18,9 @@ from launcher.cli.arguments import ConfigDir
 from launcher.cli.output import LEVELS, AsJson, err, out, printable, problems_named, say_json, say_table
 from launcher.clusters.nodes import begin
 from launcher.clusters.nodes.home import here
-from launcher.clusters.nodes.ssh import Shell, hosts_of
+from launcher.clusters.nodes.ssh import Shell, read_hosts
 from launcher.core.check_result import CheckResult
-from launcher.core.problems import Problems
+from launcher.core.problems import Problem, Problems
 from launcher.tools import cluster_status, manifests
 
 app = typer.Typer(no_args_is_help=True, help="Start, inspect and stop a Ray cluster of your machines.")
@@ -59,17 +59,17 @@ def up(
 
     With --nodes also where it is that already: machines that are not in yet are brought in.
     """
-    with begin.held(block), problems_named(), _told() as tell:
-        asked = hosts_of(hosts) if hosts else []
+    with begin.hold(block), problems_named(), _progress() as tell:
+        asked = read_hosts(hosts) if hosts else []
         node = here().node()
-        if not (asked and node and node.head and here().kept()):
-            token = begin.token_of(token_file, sys.stdin) if token_file else None
+        if not (asked and node and node.head and here().has_keeper()):
+            token = begin.read_token(token_file, sys.stdin) if token_file else None
             node = begin.up(port, address, token, words or [], tell)
         _say(f"the cluster is up at {node.address}")
-        shell, left = _shell(ssh, rlrun), list[str]()
-        for host, why in begin.bring(asked, shell, tell) if asked else ():
+        shell, left = _shell(ssh, rlrun), list[Problem]()
+        for host, why in begin.join_hosts(asked, shell, tell) if asked else ():
             if why:
-                left.append(f"{host.name}: has not joined, {why if '; ' in why else f'{why}; mending that would do'}")
+                left.append(Problem(host.name, f"has not joined: {why}"))
             else:
                 _say(f"{host.name} has joined")
         if left:
@@ -95,8 +95,8 @@ def join(
     block: Block = False,
 ) -> None:
     """Add this machine to a cluster, and keep it there: it comes back when it or the head has died."""
-    with begin.held(block), problems_named(), _told() as tell:
-        at, token = begin.head_of(head, token_file, sys.stdin)
+    with begin.hold(block), problems_named(), _progress() as tell:
+        at, token = begin.read_head(head, token_file, sys.stdin)
         node = begin.join(at, token, address, words or [], tell, leave_after)
         _say(f"{node.ip} is in the cluster at {node.address}")
 
@@ -110,7 +110,7 @@ def status(
 ) -> None:
     """List a cluster's nodes, with what each has and what of that is free. Exit code 1 where anything is amiss."""
     with problems_named():
-        found = cluster_status.standing(address)
+        found = cluster_status.cluster_status(address)
     amiss = [each for each in (found.own, *found.trouble) if each and each.level == "FAIL"]
     if as_json:
         say_json(asdict(found))
@@ -129,7 +129,7 @@ def down(ssh: Ssh = "ssh", rlrun: Rlrun = None, as_json: AsJson = False) -> None
 
     Nothing else that runs here is touched.
     """
-    with problems_named(), _told() as tell:
+    with problems_named(), _progress() as tell:
         became = begin.down(_shell(ssh, rlrun), tell)
         if as_json:
             say_json(asdict(became))
@@ -137,7 +137,8 @@ def down(ssh: Ssh = "ssh", rlrun: Rlrun = None, as_json: AsJson = False) -> None
             _say(became.says)
         if became.left:
             raise Problems(
-                f"{host}: has not left, {why}; rlrun cluster down there would do" for host, why in became.left.items()
+                Problem(host, f"has not left: {why}", "use rlrun cluster down there")
+                for host, why in became.left.items()
             )
 
 
@@ -161,7 +162,7 @@ def _shell(ssh: str, rlrun: str | None) -> Shell:
     return Shell(tuple(shlex.split(ssh)), tuple(there))
 
 
-def _table(found: cluster_status.Standing) -> Table:
+def _table(found: cluster_status.ClusterStatus) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for column in ("node", "host", "state", "CPUs", "free", "GPUs", "free"):
         table.add_column(column, no_wrap=True)
@@ -185,7 +186,7 @@ def _say_verdict(result: CheckResult) -> None:
 
 
 @contextmanager
-def _told() -> Iterator[Callable[[str], None]]:
+def _progress() -> Iterator[Callable[[str], None]]:
     """What is under way: a line that changes on a terminal, one for each change elsewhere."""
     if not err.is_terminal:
         yield lambda what: err.print(Text(printable(what), "dim"), soft_wrap=True)

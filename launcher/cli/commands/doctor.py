@@ -12,9 +12,11 @@ import typer
 from rich.text import Text
 
 from launcher.cli.output import LEVELS, AsJson, err, out, printable, problems_named, say_json
+from launcher.clusters.nodes.processes import is_node
+from launcher.clusters.ray import remote
 from launcher.core.check_result import CheckResult, any_failed
-from launcher.core.problems import Problems
-from launcher.tools.doctor import cluster, here
+from launcher.core.problems import Problem, Problems
+from launcher.tools.doctor import here, remote_probe
 
 Address = Annotated[str | None, typer.Argument(help="Of --nodes: the cluster's HOST:PORT.", show_default="RAY_ADDRESS")]
 
@@ -23,19 +25,23 @@ def doctor(
     address: Address = None,
     nodes: Annotated[bool, typer.Option("--nodes", help="Look at every node of a running Ray cluster.")] = False,
     root: Annotated[Path, typer.Option("--root", help="The folder that will hold runs.")] = Path("runs"),
-    patience: Annotated[
+    wait_s: Annotated[
         float, typer.Option("--timeout", min=1, help="Seconds that a node may take to answer.")
-    ] = cluster.PATIENCE_S,
+    ] = remote_probe.WAIT_S,
     as_json: AsJson = False,
 ) -> None:
     """Check this machine, or with --nodes a Ray cluster. Exit code 1 where anything FAILs."""
     with problems_named():
         if address and not nodes:
-            raise Problems([f"{address}: a cluster's address is of --nodes; rlrun doctor --nodes {address} would do"])
+            fix = f"use rlrun doctor --nodes {address}"
+            raise Problems([Problem(address, "an address belongs to --nodes", fix, "conflicting-settings")])
+        if nodes and not is_node():
+            words = ["doctor", "--nodes", f"--root={root}", f"--timeout={wait_s:g}", *(["--json"] if as_json else [])]
+            remote.become(address, words, out.width)
     found: list[tuple[str, CheckResult]] = []
-    with _told() as tell:
+    with _progress() as tell:
         if nodes:
-            lines = cluster.examined(address, root, patience, tell)
+            lines = remote_probe.examined(address, root, wait_s, tell)
         else:
             lines = (("this machine", result) for result in here.examined(root, tell))
         for where, result in lines:
@@ -61,7 +67,7 @@ def _say(where: str, result: CheckResult) -> None:
 
 
 @contextmanager
-def _told() -> Iterator[Callable[[str], None]]:
+def _progress() -> Iterator[Callable[[str], None]]:
     """What is under way, on a terminal; nothing elsewhere."""
     if not err.is_terminal:
         yield lambda _: None

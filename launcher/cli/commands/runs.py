@@ -18,9 +18,9 @@ from launcher.cli.arguments import complete_run
 from launcher.cli.commands.sweep import say_sweep
 from launcher.cli.live_view import COLOURS, picture, watching
 from launcher.cli.output import AsJson, out, printable, problems_named, say_json, wide
+from launcher.clusters.ray import remote
 from launcher.core.metrics import label
 from launcher.core.problems import Problems
-from launcher.launch import remote
 from launcher.launch.sweeps import points
 from launcher.monitor.console import compact
 from launcher.runs import attempts, store
@@ -73,7 +73,7 @@ def list_runs(root: Root = Path("runs"), as_json: AsJson = False) -> None:
 def show(name: Name, root: Root = Path("runs"), cluster: Cluster = None, as_json: AsJson = False) -> None:
     """Show the state of a run, or of each point of a sweep."""
     if cluster is not None:
-        _far(cluster, "status", name, root, *(["--json"] if as_json else []))
+        _on_head(cluster, "status", name, root, *(["--json"] if as_json else []))
     with problems_named():
         if found := points.find(name, root):
             return say_sweep(found, as_json)
@@ -111,7 +111,7 @@ def watch(name: Name, root: Root = Path("runs"), cluster: Cluster = None) -> Non
     Ends with 0 however the run does. Where there is no terminal, or with --cluster, it prints what logs -f prints.
     """
     if cluster is not None:
-        _far(cluster, "watch", name, root)
+        _on_head(cluster, "watch", name, root)
     with problems_named():
         if found := points.find(name, root):
             raise Problems([f"{found}: is a sweep; rlrun status, or watch with one of its runs, would do"])
@@ -134,7 +134,7 @@ def logs(
     """Print a run's console log; with --json its events."""
     if cluster is not None:
         more = [*(["-f"] if follow else []), *([] if last is None else [f"-n{last}"]), *(["--json"] if as_json else [])]
-        _far(cluster, "logs", name, root, *more)
+        _on_head(cluster, "logs", name, root, *more)
     with problems_named():
         folder = store.find(name, root)
     path = folder.events if as_json else folder.console
@@ -172,7 +172,7 @@ def stop(
 ) -> None:
     """Save and stop a run, or all running points of a sweep."""
     if cluster is not None:
-        _far(cluster, "stop", name, root, *(["--now"] if now else []), *(["--json"] if as_json else []))
+        _on_head(cluster, "stop", name, root, *(["--now"] if now else []), *(["--json"] if as_json else []))
     with problems_named():
         folder = store.named(name, root, points.FILE) or store.find(name, root)
         became = store.stop(folder, now=now)
@@ -182,7 +182,7 @@ def stop(
     return None
 
 
-def _far(address: str, command: str, name: str, root: Path, *more: str) -> NoReturn:
+def _on_head(address: str, command: str, name: str, root: Path, *more: str) -> NoReturn:
     """The command as it would be typed on the cluster's head."""
     with problems_named():
         remote.become(address, [command, f"--root={root}", *more, "--", name], out.width)

@@ -23,16 +23,19 @@ import psutil
 
 from launcher.clusters.nodes import processes
 from launcher.clusters.nodes.home import Home, Node, State, here
-from launcher.clusters.nodes.ray_start import taken
+from launcher.clusters.nodes.ray_start import port_error
+from launcher.clusters.nodes.reach import COPY
 from launcher.clusters.nodes.ssh import Host, Shell
 from launcher.core import machine
-from launcher.core.problems import Problems, error_message
+from launcher.core.problems import Problem, Problems, error_message
 from launcher.core.redaction import register_secret
 
 PORT = 6379
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 UP_S, DOWN_S, KNOCK_S, POLL_S = 400.0, 30.0, 5.0, 0.1
 SHORT = 40  # characters of the folder of Ray's sockets, whose own part takes 60 of the 107 that a socket may have
+
+PRINTED = "expected HOST:PORT, as rlrun cluster up prints it"
 
 Tell = Callable[[str], None]
 """Is told what is under way."""
@@ -49,24 +52,26 @@ def up(port: int | None, address: str | None, token: str | None, words: Sequence
     """Make this machine the head of a cluster, and wait until it is. `token` is by default a new one."""
     home = _free_home("up")
     ip = address or own_address()
-    if port is not None and (error := taken(port)):
-        raise Problems([f"--port: {port} cannot be taken, {error_message(error)}; {machine.free_ports(1)[0]} would do"])
-    chosen = port or (PORT if taken(PORT) is None else machine.free_ports(1)[0])
+    if port is not None and (error := port_error(port)):
+        raise Problems(
+            [Problem("--port", f"{port}: {error_message(error)}", f"use {machine.free_ports(1)[0]}", "in-use")]
+        )
+    chosen = port or (PORT if port_error(PORT) is None else machine.free_ports(1)[0])
     node = Node(_joined(ip, chosen), ip, True, secrets.token_hex(8), _temp(), tuple(words))
     return _begin(home, node, token or secrets.token_hex(32), tell)
 
 
-def bring(hosts: Sequence[Host], shell: Shell, tell: Tell) -> Iterator[tuple[Host, str]]:
+def join_hosts(hosts: Sequence[Host], shell: Shell, tell: Tell) -> Iterator[tuple[Host, str]]:
     """Let other machines join the cluster whose head is here: each with the reason where it did not."""
     home = here()
     node = home.node()
-    if node is None or not node.head or not home.kept():
-        raise Problems(["--nodes: this machine is the head of no cluster; rlrun cluster up would do"])
+    if node is None or not node.head or not home.has_keeper():
+        raise Problems([Problem("--nodes", "this machine is not the head of a cluster", "use rlrun cluster up")])
     tell(f"{len(hosts)} machines join")
     for host, why in shell.join(hosts, node.address, home.token.read_text(encoding="utf-8")):
         if not why and host.name not in node.hosts:
             node = replace(node, hosts=(*node.hosts, host.name))
-            home.keep(node)
+            home.write_node(node)
         yield host, why
 
 
@@ -74,49 +79,48 @@ def join(
     address: str, token: str, ip: str | None, words: Sequence[str], tell: Tell, leave_after_s: float | None = None
 ) -> Node:
     """Add this machine to the cluster whose head is at `address`. One that is in it already stays as it is."""
-    if (found := here().node()) and found.address == address and here().kept():
+    if (found := here().node()) and found.address == address and here().has_keeper():
         return found
     home = _free_home("join")
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
-        raise Problems([f"{address}: is no address; HOST:PORT, as rlrun cluster up prints it, would do"])
+        raise Problems([Problem(address, "is not an address", PRINTED)])
     try:
         machine.check_listening(address, KNOCK_S)
     except OSError as error:
-        raise Problems(
-            [f"{address}: {error_message(error)}; rlrun cluster up there, and its address, would do"]
-        ) from error
+        fix = "use rlrun cluster up there, and its address"
+        raise Problems([Problem(address, error_message(error), fix, "not-reachable")]) from error
     node = Node(address, ip or own_address(host), False, secrets.token_hex(8), _temp(), tuple(words), leave_after_s)
     return _begin(home, node, token, tell)
 
 
-def head_of(told: str, file: str | None, stdin: TextIO) -> tuple[str, str]:
+def read_head(told: str, file: str | None, stdin: TextIO) -> tuple[str, str]:
     """Address and token of the head that is `told` as HOST:PORT or, on a disk that both see, by the head's folder."""
     if not Path(told).is_dir():
-        return told, token_of(file, stdin)
+        return told, read_token(file, stdin)
     home = Home(Path(told))
     if (node := home.node()) is None or not node.head:
-        raise Problems([f"{told}: holds no head of a cluster; HOST:PORT, as rlrun cluster up prints it, would do"])
-    return node.address, token_of(str(home.token), stdin)
+        raise Problems([Problem(told, "is not the folder of a cluster's head", PRINTED, "not-found")])
+    return node.address, read_token(str(home.token), stdin)
 
 
-def token_of(file: str | None, stdin: TextIO) -> str:
+def read_token(file: str | None, stdin: TextIO) -> str:
     """The cluster's secret, from `file`, from `stdin` for `-`, or from where an earlier cluster left it."""
     named = Path(file or here().token)
     try:
         token = stdin.readline() if file == "-" else named.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise Problems(
-            [f"--token-file: {named}: {error_message(error)}; a copy of the head's token would do"]
+            [Problem("--token-file", f"{named}: {error_message(error)}", f"use {COPY}", "bad-file")]
         ) from error
     if not token.strip():
-        raise Problems(["--token-file: holds no token; a copy of the head's would do"])
+        raise Problems([Problem("--token-file", "holds no token", f"use {COPY}", "bad-file")])
     register_secret(token.strip())
     return token.strip()
 
 
 @contextmanager
-def held(block: bool) -> Iterator[None]:
+def hold(block: bool) -> Iterator[None]:
     """With `block` a node that is begun within lives as long as this process, which stays as long as the node: where it
     is all that a container or a step of Slurm runs. A signal ends both."""
     asked: list[int] = []
@@ -135,7 +139,7 @@ def held(block: bool) -> Iterator[None]:
             signal.signal(each, end)
     try:
         yield
-        while here().kept():
+        while here().has_keeper():
             time.sleep(POLL_S)
         raise SystemExit(1)
     finally:
@@ -157,14 +161,14 @@ def down(shell: Shell | None, tell: Tell) -> Down:
         tell(f"{len(node.hosts)} machines leave")
         left = {host.name: why for host, why in shell.down([Host(name) for name in node.hosts]) if why}
     tell("ending Ray")
-    if home.kept() and state:
-        processes.ask(state.pid, signal.SIGTERM)
-        if not _until(lambda: not home.kept(), DOWN_S):
-            processes.ask(state.pid, signal.SIGKILL)
-            _until(lambda: not home.kept(), DOWN_S)
+    if home.has_keeper() and state:
+        processes.send(state.pid, signal.SIGTERM)
+        if not _until(lambda: not home.has_keeper(), DOWN_S):
+            processes.send(state.pid, signal.SIGKILL)
+            _until(lambda: not home.has_keeper(), DOWN_S)
     processes.end(node, None, 0)
     shutil.rmtree(node.temp, ignore_errors=True)
-    home.forget()
+    home.clear()
     became = f"the cluster at {node.address} has ended" if node.head else f"left the cluster at {node.address}"
     return Down(became, left)
 
@@ -172,21 +176,25 @@ def down(shell: Shell | None, tell: Tell) -> Down:
 def _free_home(doing: str) -> Home:
     """Raises `Problems` where this machine cannot begin."""
     if find_spec("ray") is None:
-        raise Problems(["ray: is not installed here; pip install ray would do"])
+        raise Problems([Problem("ray", "is not installed", "pip install ray", "not-installed")])
     home = here()
     node = home.node()
-    if node and home.kept():
+    if node and home.has_keeper():
         is_what = "is the head of" if node.head else "is in"
         where = f"this machine {is_what} the cluster at {node.address}"
-        raise Problems([f"{doing}: {where}; rlrun cluster down would end it"])
-    if node and (left := processes.of(node)):
+        raise Problems([Problem(doing, where, "end it by rlrun cluster down", "in-use")])
+    if node and (left := processes.find(node)):
         raise Problems(
-            [f"{doing}: {len(left)} processes of the cluster at {node.address} have lost their keeper;"
-             " rlrun cluster down would end them"]
+            [
+                Problem(
+                    doing, f"{len(left)} processes of the cluster at {node.address} have lost their keeper",
+                    "end them by rlrun cluster down", "in-use",
+                )
+            ]
         )  # fmt: skip
     if node:  # the machine was switched off, or its keeper gave up
         shutil.rmtree(node.temp, ignore_errors=True)
-        home.forget()
+        home.clear()
     return home
 
 
@@ -194,12 +202,12 @@ def _begin(home: Home, node: Node, token: str, tell: Tell) -> Node:
     lock = home.lock()
     if lock is None:
         shutil.rmtree(node.temp)
-        raise Problems([f"{home.path}: another rlrun cluster command is at work there; waiting for it would do"])
+        raise Problems([Problem(str(home.path), "another rlrun cluster command runs there", "wait for it", "in-use")])
     try:
         try:
             _write_secret(home.token, token)
-            home.keep(node)
-            home.say(State("starting"))
+            home.write_node(node)
+            home.write_state(State("starting"))
             keeper = _keeper(home, lock)
         finally:
             os.close(lock)
@@ -234,9 +242,9 @@ def _wait_up(home: Home, keeper: subprocess.Popen[bytes], tell: Tell) -> None:
             why = state.why or f"its keeper ended with {keeper.returncode}"
             log = home.ray_log if state.why else home.keeper_log
             kept = log.rename(log.with_suffix(".failed.log"))
-            raise Problems([f"ray start: {why if '; ' in why else f'{why}; what {kept} says would do'}"])
+            raise Problems([Problem("ray start", why, "" if "; " in why else f"see {kept}", "not-reachable")])
         time.sleep(POLL_S)
-    raise Problems([f"ray start: was not up after {UP_S:g} s; what {home.ray_log} says would do"])
+    raise Problems([Problem("ray start", f"was not up after {UP_S:g} s", f"see {home.ray_log}", "not-reachable")])
 
 
 def _write_secret(file: Path, token: str) -> None:

@@ -20,7 +20,7 @@ from typing import Literal
 
 from launcher.core.bounded_parse import parse_json
 from launcher.core.files import expand_user, write_atomic
-from launcher.core.problems import Problems
+from launcher.core.problems import Problem, Problems
 
 Phase = Literal["starting", "up", "waiting", "failed"]
 
@@ -83,9 +83,9 @@ class Home:
         except FileNotFoundError:
             return None
         except (ValueError, TypeError, KeyError) as error:
-            raise Problems([f"{file}: is no node's; removing {self.path} would do"]) from error
+            raise Problems([Problem(str(file), "is not a node's", f"remove {self.path}", "bad-file")]) from error
 
-    def keep(self, node: Node) -> None:
+    def write_node(self, node: Node) -> None:
         write_atomic(self.path / "node.json", json.dumps(asdict(node)))
 
     def state(self) -> State | None:
@@ -94,10 +94,10 @@ class Home:
         except (FileNotFoundError, ValueError, TypeError):
             return None
 
-    def say(self, state: State) -> None:
+    def write_state(self, state: State) -> None:
         write_atomic(self.path / "state.json", json.dumps(asdict(state)))
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         for name in ("node.json", "state.json", "token"):
             (self.path / name).unlink(missing_ok=True)
 
@@ -112,7 +112,7 @@ class Home:
             return None
         return descriptor
 
-    def kept(self) -> bool:
+    def has_keeper(self) -> bool:
         """Whether a keeper lives; what it wrote is of use only then."""
         if not (self.path / ".lock").exists():
             return False

@@ -19,27 +19,24 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-import psutil
-
 from launcher.clusters.nodes import processes
 from launcher.clusters.nodes.home import Home, Node, Phase, State
-from launcher.clusters.nodes.ray_start import UP, argv, environment, taken
+from launcher.clusters.nodes.ray_start import UP, port_error, start_argv, start_env
 from launcher.core import machine
 from launcher.core.problems import error_message
 
 POLL_S, KNOCK_S, EVERY_S = 0.1, 2.0, 0.5
 START_S = 90.0  # Ray itself gives a node up after 30 s that it has not registered
 TRIES = 4  # at the first start, as a busy machine is too slow for Ray now and then; once it was up there is no end
-GONE = 1  # times that the head's port is refused: a new head may listen there soon, and has forgotten this node
 LEAST_S, MOST_S = 0.5, 10.0  # between two starts; it grows with each that does not come up
 GRACE_S = 8.0
 LOG_BYTES = 4 * 2**20
 ADOPT = 36  # PR_SET_CHILD_SUBREAPER
 FINAL = {
-    "Unauthenticated": "the token is not the cluster's; the head's, by --token-file, would do",
-    "InvalidAuthToken": "the token is not the cluster's; the head's, by --token-file, would do",
-    "Version mismatch": "Ray or Python is of another version than the head's; the same would do",
-    "No such option": "ray start does not know one of the words that are passed to it; others after -- would do",
+    "Unauthenticated": "the token is not the cluster's; use the head's, by --token-file",
+    "InvalidAuthToken": "the token is not the cluster's; use the head's, by --token-file",
+    "Version mismatch": "Ray or Python is of another version than the head's; use the same",
+    "No such option": "ray start does not know one of the options that are passed to it; use others after --",
 }
 """What Ray says where a second try would end as the first."""
 
@@ -50,20 +47,19 @@ class Keeper:
         self.asked = False
         self.starts, self.up, self.was_up = 0, False, False
         self.said = State("starting")
-        self.refused = 0
         self.knocked_at, self.answered_at = 0.0, time.monotonic()
 
     def run(self) -> int:
         """Until it is asked to end, or the first start has failed for good."""
         pause, why = LEAST_S, ""
         while not self.asked:
-            if not self.node.head and not self._answers():
+            if not self.node.head and not self._head_answers():
                 gone = f"the head at {self.node.address} does not answer"
                 if time.monotonic() - self.answered_at > (self.node.leave_after_s or math.inf):
                     self._say("failed", gone)
                     return 0
                 self._say("waiting", gone)
-                self._rest(EVERY_S)
+                self._sleep(EVERY_S)
                 continue
             self._say("starting", why)
             why = self._once()
@@ -74,7 +70,7 @@ class Keeper:
                 return 1
             pause = LEAST_S if self.up else min(pause * 2, MOST_S)
             self._say("waiting", why)
-            self._rest(pause)
+            self._sleep(pause)
         return 0
 
     def _once(self) -> str:
@@ -85,8 +81,8 @@ class Keeper:
             with self.home.ray_log.open("ab") as log:
                 before = log.tell()
                 ray = subprocess.Popen(
-                    argv(self.node), env=environment(self.node, self.home.token), stdin=subprocess.DEVNULL, stdout=log,
-                    stderr=log, start_new_session=True,
+                    start_argv(self.node), env=start_env(self.node, self.home.token), stdin=subprocess.DEVNULL,
+                    stdout=log, stderr=log, start_new_session=True,
                 )  # fmt: skip
         except OSError as error:  # a full disk, or more processes than there may be: it may pass
             return error_message(error)
@@ -95,11 +91,11 @@ class Keeper:
         finally:
             # a head is told of a node that leaves; where it has died there is nobody to tell
             first = ray.pid if self.asked and ray.poll() is None else None
-            processes.end(self.node, first, GRACE_S, psutil.Process())
+            processes.end(self.node, first, GRACE_S, os.getpid())
             ray.wait()
 
     def _watch(self, ray: subprocess.Popen[bytes], before: int) -> str:
-        began, self.refused = time.monotonic(), 0
+        began = time.monotonic()
         while not self.asked:
             if (code := ray.poll()) is not None:
                 return self._reason(before, code)
@@ -108,45 +104,44 @@ class Keeper:
                 self._say("up")
             if not self.up and time.monotonic() - began > START_S:
                 return f"it was not up after {START_S:g} s"
-            _bury(ray.pid)
-            if self._head_gone():
+            _reap(ray.pid)
+            if self._head_died():
                 return f"the head at {self.node.address} has died"
             time.sleep(POLL_S)
         return ""
 
-    def _head_gone(self) -> bool:
-        """Nobody listens there, though the machine answers. One that does not answer at all is for Ray to judge."""
+    def _head_died(self) -> bool:
+        """Nobody listens there, though the machine answers: a new head may listen there soon, and has forgotten this
+        node. A machine that does not answer at all is for Ray to judge."""
         if self.node.head or time.monotonic() - self.knocked_at < EVERY_S:
             return False
-        self._answers()
-        return self.refused >= GONE
+        return self._head_answers() is False
 
-    def _answers(self) -> bool:
+    def _head_answers(self) -> bool | None:
+        """None where its machine does not answer."""
         self.knocked_at = time.monotonic()
         try:
             machine.check_listening(self.node.address, KNOCK_S)
         except ConnectionRefusedError:
-            self.refused += 1
+            return False
         except OSError:
-            self.refused = 0
-        else:
-            self.refused, self.answered_at = 0, time.monotonic()
-            return True
-        return False
+            return None
+        self.answered_at = time.monotonic()
+        return True
 
     def _reason(self, before: int, code: int) -> str:
-        """From what it has said since `before`."""
+        """From what it has printed since `before`."""
         with self.home.ray_log.open("rb") as log:
             log.seek(before)
             text = log.read().decode("utf-8", "replace")
         port = int(self.node.address.rpartition(":")[2])
-        if self.node.head and not self.was_up and (error := taken(port)):
-            return f"port {port}: {error.strerror}; another, by --port, would do"
+        if self.node.head and not self.was_up and (error := port_error(port)):
+            return f"port {port}: {error.strerror}; use another --port"
         for mark, reason in FINAL.items():
             if mark in text:
                 return reason
         lines = [line.strip() for line in text.splitlines() if line.strip()]
-        return f"ray ended with {code}: {lines[-1][:200] if lines else 'it said nothing'}"
+        return f"ray ended with {code}: {lines[-1][:200] if lines else 'it printed nothing'}"
 
     def _clear(self) -> None:
         """What earlier starts left: the sign that one is up, logs of all but the last, and too long a log of ours."""
@@ -165,9 +160,9 @@ class Keeper:
         self.said = State(phase, why, self.starts, os.getpid())
         with suppress(OSError):  # a full disk is no reason to end a node
             print(time.strftime("%Y-%m-%d %H:%M:%S"), phase, why, flush=True)
-            self.home.say(self.said)
+            self.home.write_state(self.said)
 
-    def _rest(self, seconds: float) -> None:
+    def _sleep(self, seconds: float) -> None:
         end = time.monotonic() + seconds
         while not self.asked and time.monotonic() < end:
             time.sleep(POLL_S)
@@ -176,14 +171,14 @@ class Keeper:
         self.asked = True
 
 
-def _adopt() -> None:
+def _become_subreaper() -> None:
     """What loses its parent becomes a child of this process, so that nothing which Ray started is lost sight of."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(ADOPT, 1, 0, 0, 0)
 
 
-def _bury(but: int) -> None:
-    """Take note of adopted children that have ended; `but` is waited for elsewhere."""
+def _reap(but: int) -> None:
+    """Wait for adopted children that have ended, but not for `but`."""
     with suppress(ChildProcessError):
         while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             if ended.si_pid == but:
@@ -196,7 +191,7 @@ def main(folder: str) -> int:
     node = home.node()
     if node is None:
         return 2
-    _adopt()
+    _become_subreaper()
     os.umask(0o077)  # also of what Ray writes
     keeper = Keeper(home, node)
     signal.signal(signal.SIGTERM, keeper.stop)

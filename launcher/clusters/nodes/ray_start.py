@@ -17,7 +17,7 @@ PYTHON = "RLRUN_PYTHON"
 """Names the Python of a node's rlrun to what Ray begins there."""
 UP = "ray_current_cluster"
 """A file that `ray start` writes to its folder once the node is registered, and not before."""
-UNKEPT = ("RAY_ADDRESS", "RAY_AUTH_TOKEN", "RAY_NAMESPACE", "OMP_NUM_THREADS")
+DROPPED = ("RAY_ADDRESS", "RAY_AUTH_TOKEN", "RAY_NAMESPACE", "OMP_NUM_THREADS")
 """Of a shell in which another cluster was used."""
 TUNED = {
     # the head asks every node each second and gives it up after 3 that stay silent; Ray's own take a minute
@@ -31,7 +31,7 @@ TUNED = {
 """Unless the shell says otherwise."""
 
 
-def argv(node: Node) -> list[str]:
+def start_argv(node: Node) -> list[str]:
     """Ports that Ray would fix are given free ones, so that no two nodes of a machine meet."""
     words = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
     words += ["--include-log-monitor=false"]  # what our processes say goes another way
@@ -56,18 +56,18 @@ def serves_jobs() -> bool:
     )
 
 
-def environment(node: Node, token: Path, shell: Mapping[str, str] = os.environ) -> dict[str, str]:
-    kept = {name: value for name, value in shell.items() if name not in UNKEPT}
+def start_env(node: Node, token: Path, shell: Mapping[str, str] = os.environ) -> dict[str, str]:
+    kept = {name: value for name, value in shell.items() if name not in DROPPED}
     ours = {MARK: node.mark, PYTHON: sys.executable, "RAY_TMPDIR": node.temp, "PYTHONUNBUFFERED": "1"}
-    return {**TUNED, **kept, **joined(token), **ours}
+    return {**TUNED, **kept, **auth_env(token), **ours}
 
 
-def joined(token: Path) -> dict[str, str]:
-    """What a process needs to be let in."""
+def auth_env(token: Path) -> dict[str, str]:
+    """Variables by which the cluster lets a process in."""
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "RAY_USAGE_STATS_ENABLED": "0"}
 
 
-def taken(port: int) -> OSError | None:
+def port_error(port: int) -> OSError | None:
     """Why nothing can listen at `port`; None where it can. A connection that has just been closed is no hindrance."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

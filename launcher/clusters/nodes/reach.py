@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from launcher.clusters.nodes.home import here
-from launcher.clusters.nodes.ray_start import joined
-from launcher.core.problems import Problems, error_message
+from launcher.clusters.nodes.ray_start import auth_env
+from launcher.core.problems import Problem, Problems, error_message
 
 COPY = "a copy of the head's token"
-ELSEWHERE = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
+OTHER_CLUSTER = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
 """Variables of a shell that lead Ray's job client to another cluster than the one that was asked for."""
 
 
@@ -23,8 +23,8 @@ class Reach:
     """To be added to the environment of whoever joins."""
 
     @property
-    def asking(self) -> dict[str, str]:
-        """To be added to that of whoever asks without joining: a token that the shell names is meant for it."""
+    def client_env(self) -> dict[str, str]:
+        """To be added to that of a client which does not join: a token that the shell names is meant for it."""
         return {**({"RAY_AUTH_MODE": "token"} if _names_token() else {}), **self.env}
 
 
@@ -40,10 +40,16 @@ def reach(address: str | None) -> Reach:
         if asked and _names_token():
             _check_token()
             return Reach(node.address)
-        return Reach(node.address, joined(home.token))
+        return Reach(node.address, auth_env(home.token))
     if asked is None:
         raise Problems(
-            ["cluster: this machine is in no cluster; rlrun cluster up, rlrun cluster join, or an address would do"]
+            [
+                Problem(
+                    "cluster",
+                    "this machine is in no cluster",
+                    "use rlrun cluster up or join, or an address",
+                )
+            ]
         )
     _check_token()
     return Reach(asked)
@@ -65,4 +71,4 @@ def _check_token() -> None:
     except (OSError, ValueError) as error:
         why = error_message(error)
     if why:
-        raise Problems([f"RAY_AUTH_TOKEN_PATH: {file}: {why}; {COPY} would do"])
+        raise Problems([Problem("RAY_AUTH_TOKEN_PATH", f"{file}: {why}", f"use {COPY}", "bad-file")])

@@ -1,19 +1,19 @@
-"""Other machines, by ssh: each is told to join, or to leave, with a command of its own `rlrun`.
+"""Other machines, by ssh: each joins, or leaves, by a command of its own `rlrun`.
 
-A file of hosts has one a line: `HOST [WORDS FOR ray start]`, such as `10.0.0.2 --num-gpus=4`; # begins a remark.
+A file of hosts has one a line: `HOST [WORDS FOR ray start]`, such as `10.0.0.2 --num-gpus=4`; # begins a comment.
 """
 
 from __future__ import annotations
 
 import shlex
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from launcher.core.problems import Problems, error_message, short_repr
+from launcher.core.problems import Problem, Problems, error_message, short_repr
 
 AT_ONCE = 32
 PATIENCE_S = 600.0
@@ -66,32 +66,41 @@ class Shell:
         return "" if ran.returncode == 0 else "; ".join(named or lines[-1:]) or f"ended with {ran.returncode}"
 
 
-def hosts_of(file: Path) -> list[Host]:
+def read_hosts(file: Path) -> list[Host]:
     """Raises `Problems` that name file and line."""
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise Problems([f"--nodes: {file}: {error_message(error)}; a file with one host a line would do"]) from error
-    found, wrong = dict[str, Host](), list[str]()
+        why = f"{file}: {error_message(error)}"
+        raise Problems([Problem("--nodes", why, "use a file with one host a line", "bad-file")]) from error
+    found, wrong = dict[str, Host](), list[Problem]()
     for number, line in enumerate(lines, 1):
-        try:
-            words = shlex.split(line, comments=True)
-        except ValueError as error:
-            wrong.append(f"{file}:{number}: {error_message(error)}; HOST, or HOST --num-gpus=4, would do")
-            continue
-        if not words:
-            continue
-        name, more = words[0], tuple(words[1:])
-        if name.startswith("-"):  # ssh would take it for an option
-            wrong.append(f"{file}:{number}: {short_repr(name)} is no host; HOST, or HOST --num-gpus=4, would do")
-        elif bad := [word for word in more if not word.startswith("--")]:
-            wrong.append(f"{file}:{number}: {short_repr(bad[0])} is no word for ray start; --num-gpus=4 would be one")
-        elif name in found:
-            wrong.append(f"{file}:{number}: {name} is there already; each host once would do")
-        else:
-            found[name] = Host(name, more)
+        host = _host(line, found)
+        if isinstance(host, Host):
+            found[host.name] = host
+        elif host:
+            wrong.append(replace(host, where=f"{file}:{number}"))
     if not found and not wrong:
-        wrong.append(f"--nodes: {file} names no host; one a line would do")
+        wrong.append(Problem("--nodes", f"{file} names no host", "write one a line", "bad-file"))
     if wrong:
         raise Problems(wrong)
     return list(found.values())
+
+
+def _host(line: str, known: Collection[str]) -> Host | Problem | None:
+    """None for an empty line; a problem whose place is to be named."""
+    expected = "expected HOST, or HOST --num-gpus=4"
+    try:
+        words = shlex.split(line, comments=True)
+    except ValueError as error:
+        return Problem("", error_message(error), expected, "bad-file")
+    if not words:
+        return None
+    name, more = words[0], tuple(words[1:])
+    if name.startswith("-"):  # ssh would take it for an option
+        return Problem("", f"{short_repr(name)} is not a host", expected, "bad-file")
+    if bad := [word for word in more if not word.startswith("--")]:
+        return Problem("", f"{short_repr(bad[0])} is not an option of ray start", expected, "bad-file")
+    if name in known:
+        return Problem("", f"{name} is there already", "name each host once", "bad-file")
+    return Host(name, more)

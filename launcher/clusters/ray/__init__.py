@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
-from launcher.clusters.ray.job import Asked, RayJob
+from launcher.clusters.ray.job import RayJob, StartRequest
+from launcher.core.problems import Problem
 from launcher.core.settings import Positive, settings
 from launcher.spec.cluster import Cluster
 from launcher.spec.engine import Plan
@@ -32,24 +33,31 @@ class Ray(Cluster):
         if hardware.nnodes == 1 or self.address:
             return []
         return [
-            f"hardware.nnodes: got {hardware.nnodes}, and this machine is one; 1 would do, or after rlrun cluster up"
+            f"hardware.nnodes: got {hardware.nnodes}, and this machine is one; use 1, or after rlrun cluster up"
             " and join cluster.address=auto"
         ]
 
     @property
-    def elsewhere(self) -> str | None:
+    def remote_address(self) -> str | None:
         return self.address
 
     def each_node(self, hardware: Hardware) -> Mapping[str, float]:
         cpus = {"CPU": self.cpus_per_process * hardware.processes_per_node}
         return cpus if hardware.is_cpu else cpus | {"GPU": float(hardware.n_gpus_per_node)}
 
-    def missing_requirements(self, hardware: Hardware) -> list[str]:
-        return [] if find_spec("ray") else ["cluster: ray is not installed here; pip install ray would do"]
+    def missing_requirements(self, hardware: Hardware) -> list[Problem]:
+        if find_spec("ray"):
+            return []
+        return [Problem("cluster", "ray is not installed", "pip install ray", "not-installed")]
 
     def start(self, plan: Plan, logs: Path, lock: int) -> RayJob:
-        asked = Asked.of(
+        return self.start_on((), plan, logs, lock)
+
+    def start_on(self, node_ids: Sequence[str], plan: Plan, logs: Path, lock: int) -> RayJob:
+        """`start` on these nodes of a running cluster, one for each of the plan's: nothing is reserved there, and a
+        process that fails or is not started in `wait_s` ends no other."""
+        asked = StartRequest.from_plan(
             plan, logs, self.address, wait_s=self.wait_s, cpus=self.cpus_per_process,
-            usage_s=self.usage_pause_s(plan), spare=self.spare,
+            usage_s=self.usage_pause_s(plan), node_ids=node_ids,
         )  # fmt: skip
         return RayJob(asked, logs, lock)

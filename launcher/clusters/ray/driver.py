@@ -17,13 +17,12 @@ from functools import partial
 from typing import Any
 
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from launcher.clusters.ray import offers
-from launcher.clusters.ray.job import FAR_S, Asked
-from launcher.clusters.ray.joining import join
+from launcher.clusters.ray import resources
+from launcher.clusters.ray.job import ROUND_TRIP_S, StartRequest
 from launcher.clusters.ray.rank import Rank
 from launcher.core import machine
 from launcher.core.user_code import CallFailure, shorten, try_call
@@ -34,47 +33,43 @@ START_S = 120.0  # for a node to start an actor and look at itself
 STOP_S = 5.0  # for killed processes to be gone
 
 
-class Refused(Exception):
+class NotStarted(Exception):
     """Why nothing was started, and would not be another time."""
 
 
-class Lost(Exception):
+class ClusterLost(Exception):
     """What was there and is no more."""
-
-
-def preload() -> None:
-    """All that is needed is loaded with this file."""
 
 
 def main() -> int:
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what Ray prints is for the log
-    tell = partial(_tell, out)
-    asked = Asked(**json.loads(sys.stdin.readline())["asked"])
-    told: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(told,), daemon=True).start()
-    job = _Job(asked, told, tell)
+    send = partial(_send, out)
+    request = StartRequest(**json.loads(sys.stdin.readline())["request"])
+    requests: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(requests,), daemon=True).start()
+    job = _RayRun(request, requests, send)
     try:
         job.run()
-    except Refused as refused:
-        tell(refused=[str(refused)])
-    except Lost as lost:
-        tell(lost=str(lost))
+    except NotStarted as refused:
+        send(refused=[str(refused)])
+    except ClusterLost as lost:
+        send(lost=str(lost))
     except RayError as error:  # the cluster itself is gone
-        tell(lost=f"the Ray cluster does not answer any more: {type(error).__name__}")
+        send(lost=f"the Ray cluster does not answer any more: {type(error).__name__}")
     job.end()
-    if not asked.address:
+    if not request.address:
         ray.shutdown()
     os._exit(0)  # what Ray's threads wait for may never come
 
 
-def _listen(told: queue.SimpleQueue[dict[str, Any] | None]) -> None:
+def _listen(requests: queue.SimpleQueue[dict[str, Any] | None]) -> None:
     for line in sys.stdin:
-        told.put(json.loads(line))
-    told.put(None)
+        requests.put(json.loads(line))
+    requests.put(None)
 
 
-def _tell(out: Any, **node: Any) -> None:
+def _send(out: Any, **node: Any) -> None:
     try:
         out.write(json.dumps(node) + "\n")
         out.flush()
@@ -82,9 +77,9 @@ def _tell(out: Any, **node: Any) -> None:
         pass
 
 
-class _Job:
-    def __init__(self, asked: Asked, told: queue.SimpleQueue[dict[str, Any] | None], tell: Any) -> None:
-        self.asked, self.told, self.tell = asked, told, tell
+class _RayRun:
+    def __init__(self, request: StartRequest, requests: queue.SimpleQueue[dict[str, Any] | None], send: Any) -> None:
+        self.request, self.requests, self.send = request, requests, send
         self.group: PlacementGroup | None = None
         self.actors: dict[int, Any] = {}
         self.places: dict[int, dict[str, Any]] = {}
@@ -96,133 +91,155 @@ class _Job:
         if not (self._join() and self._place()):
             return
         self._start()
-        hearing = {actor.hear.remote(): rank for rank, actor in self.actors.items()}
-        while hearing:
-            ready, _ = ray.wait(list(hearing), num_returns=1, timeout=0.2)
+        polls = {self.actors[rank].poll.remote(): rank for rank in self.left}
+        while polls:
+            ready, _ = ray.wait(list(polls), num_returns=1, timeout=0.2)
             for task in ready:
-                rank = hearing.pop(task)
-                if self._heard(rank, task):
-                    hearing[self.actors[rank].hear.remote()] = rank
-            if not self._obey():
+                rank = polls.pop(task)
+                if self._forward(rank, task):
+                    polls[self.actors[rank].poll.remote()] = rank
+            if not self._handle_requests():
                 return
 
     # ---- before
 
     def _join(self) -> bool:
         """Whether it came about. One that does not answer is waited for: a head that was killed may come back."""
-        give_up, said = time.monotonic() + self.asked.wait_s, ""
-        while isinstance(joined := join(self.asked), CallFailure):
-            why = f"{self.asked.address or 'a Ray of this machine alone'} cannot be joined: {joined.reason}"
-            if not self.asked.address or time.monotonic() > give_up:
-                raise Refused(f"cluster.address: {why}; rlrun doctor --nodes tells more")
+        give_up, said = time.monotonic() + self.request.wait_s, ""
+        while isinstance(joined := resources.join(self.request), CallFailure):
+            why = f"{self.request.address or 'a Ray of this machine alone'} cannot be joined: {joined.reason}"
+            if not self.request.address or time.monotonic() > give_up:
+                raise NotStarted(f"cluster.address: {why}; rlrun doctor --nodes tells more")
             said = self._wait(f"the cluster {why}", said)
             time.sleep(LOOK_S)
-            if not self._obey():
+            if not self._handle_requests():
                 return False
         return True
 
     def _place(self) -> bool:
-        """Wait for the resources; whether they came."""
-        count = len(self.asked.processes) // self.asked.nnodes
-        bundle = {"CPU": self.asked.cpus * count} | ({"GPU": float(self.asked.gpus * count)} if self.asked.gpus else {})
-        strategy = "STRICT_PACK" if self.asked.nnodes == 1 else "STRICT_SPREAD"
-        group = placement_group([bundle] * self.asked.nnodes, strategy=strategy)
+        """Wait for the resources; whether they came. Nothing is reserved where the nodes are named."""
+        if self.request.node_ids:
+            return True
+        count = len(self.request.processes) // self.request.nnodes
+        bundle = {"CPU": self.request.cpus * count}
+        if self.request.gpus:
+            bundle["GPU"] = float(self.request.gpus * count)
+        strategy = "STRICT_PACK" if self.request.nnodes == 1 else "STRICT_SPREAD"
+        group = placement_group([bundle] * self.request.nnodes, strategy=strategy)
         self.group = group
-        give_up, said = time.monotonic() + self.asked.wait_s, ""
+        give_up, said = time.monotonic() + self.request.wait_s, ""
         while not group.wait(LOOK_S):
-            missing = offers.missing(bundle, self.asked.nnodes)
+            missing = resources.missing_resources(bundle, self.request.nnodes)
             if time.monotonic() > give_up:
                 why = missing or "nothing was given"
-                raise Refused(
-                    f"cluster: after {self.asked.wait_s:g} s {why}; less hardware, or a longer cluster.wait_s, would do"
+                raise NotStarted(
+                    f"cluster: after {self.request.wait_s:g} s {why}; use less hardware, or a longer cluster.wait_s"
                 )
             said = self._wait(missing, said)
-            if not self._obey():
+            if not self._handle_requests():
                 return False
         return True
 
     def _wait(self, missing: str, said: str) -> str:
         """Say what is missing where it is not what was `said` last."""
         if missing and missing != said:
-            self.tell(waiting=missing)
+            self.send(waiting=missing)
         return missing
 
     def _start(self) -> None:
         """All actors first, then where they meet, then their processes."""
-        assert self.group
-        remote, bundles = ray.remote(Rank), offers.order(self.group)
-        for process in self.asked.processes:
-            rank = process["rank"]
-            where = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=bundles[process["node"]])
-            options = {"num_cpus": self.asked.cpus, "num_gpus": self.asked.gpus, "max_concurrency": 4}
-            self.actors[rank] = remote.options(scheduling_strategy=where, **options).remote()
-        places = self.places = {rank: self._answer(rank, "look") for rank in self.actors}
-        self.left = set(self.actors)
-        first = places[0]
-        alone = len({place["address"] for place in places.values()}) == 1
+        remote, options = ray.remote(Rank), self._actor_options()
+        for process in self.request.processes:
+            more = {"num_gpus": self.request.gpus, "max_concurrency": 4, **options[process["node"]]}
+            self.actors[process["rank"]] = remote.options(**more).remote()
+        self.places = self._answers({rank: actor.describe.remote() for rank, actor in self.actors.items()})
+        alone = len({place["address"] for place in self.places.values()}) == 1
         shared: dict[str, str] = {}
-        if len(places) > 1:
+        if len(self.places) > 1:
+            first = self.places[min(self.places)]
             shared = {
                 "MASTER_ADDR": machine.LOOPBACK if alone else first["address"],
                 "MASTER_PORT": str(first["port"]),
             }
-        for process in self.asked.processes:
-            rank = process["rank"]
-            own = {"LOCAL_RANK": "0"} if self.asked.gpus else {}  # Ray shows each its own GPU only
-            if len(places) > 1:
-                own |= _interface("lo" if alone else places[rank]["interface"])
-            env = {**self.asked.env, **process["env"], **shared, **own}
-            words = (rank, process["argv"], env, self.asked.logs, self.asked.cwd, self.asked.gpus)
-            self._answer(rank, "start", *words, self.asked.usage_s, self.asked.spare)
+        begun, self.left = {}, set(self.places)
+        for process in self.request.processes:
+            if (rank := process["rank"]) not in self.places:
+                continue
+            own = {"LOCAL_RANK": "0"} if self.request.gpus else {}  # Ray shows each its own GPU only
+            if shared:
+                own |= _interface("lo" if alone else self.places[rank]["interface"])
+            env = {**self.request.env, **process["env"], **shared, **own}
+            where = self.request.logs, self.request.cwd
+            begun[rank] = self.actors[rank].start.remote(
+                rank, process["argv"], env, *where, self.request.gpus, self.request.usage_s
+            )
+        self.left = set(self._answers(begun))  # all, where they are together
 
-    def _answer(self, rank: int, method: str, *words: Any) -> Any:
-        task = getattr(self.actors[rank], method).remote(*words)
-        try:
-            return ray.get(task, timeout=START_S)
-        except RayError as error:
-            why = f"the process of rank {rank} is not started: {shorten(' '.join(str(error).split()))}"
-            if isinstance(error, RayTaskError) or "No module named" in str(error):  # it would be so another time
-                raise Refused(f"cluster: {why}; rlrun doctor --nodes tells more") from error
-            raise Lost(why) from error
+    def _actor_options(self) -> list[dict[str, Any]]:
+        """For each of the plan's nodes."""
+        if self.request.node_ids:
+            pinned = [NodeAffinitySchedulingStrategy(node, soft=False) for node in self.request.node_ids]
+            return [{"num_cpus": 0, "scheduling_strategy": each} for each in pinned]
+        assert self.group
+        reserved = [
+            PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=bundle)
+            for bundle in resources.bundle_order(self.group)
+        ]
+        return [{"num_cpus": self.request.cpus, "scheduling_strategy": each} for each in reserved]
+
+    def _answers(self, tasks: dict[int, Any]) -> dict[int, Any]:
+        """What each rank's actor answers. Raises `NotStarted` or `ClusterLost`; where the nodes are named, one that
+        fails is reported as lost, and left out."""
+        found, seconds = dict[int, Any](), self.request.wait_s if self.request.node_ids else START_S
+        give_up = time.monotonic() + seconds
+        for rank, task in tasks.items():
+            try:
+                found[rank] = _answer(rank, task, max(give_up - time.monotonic(), 0.1))
+            except (NotStarted, ClusterLost) as error:
+                if not self.request.node_ids:
+                    raise
+                self.send(rank=rank, lost=str(error))
+                try_call(partial(ray.kill, self.actors.pop(rank)))
+        return found
 
     # ---- meanwhile
 
-    def _heard(self, rank: int, task: Any) -> bool:
+    def _forward(self, rank: int, task: Any) -> bool:
         """Pass on what a process said; False where it has ended."""
         try:
             said, kept, code, used = ray.get(task)
         except RayError:
-            self.tell(rank=rank, lost=offers.gone(rank, self.places[rank]))
+            self.send(rank=rank, lost=resources.describe_loss(rank, self.places[rank]))
             self.left.discard(rank)
             return False
         if said:
-            self.tell(rank=rank, said=said, kept=kept)
+            self.send(rank=rank, said=said, kept=kept)
         if used:
-            self.tell(usage=[asdict(usage) for usage in used])
+            self.send(usage=[asdict(usage) for usage in used])
         if code is not None:
-            self.tell(rank=rank, code=code)
+            self.send(rank=rank, code=code)
             self.left.discard(rank)
         return code is None
 
-    def _obey(self) -> bool:
-        """Do what was asked since; False where nobody listens any more."""
-        while not self.told.empty():
-            asked = self.told.get()
-            if asked is None:
+    def _handle_requests(self) -> bool:
+        """Do what was request since; False where nobody listens any more."""
+        while not self.requests.empty():
+            request = self.requests.get()
+            if request is None:
                 return False
-            if "signal" in asked:
+            if "signal" in request:
                 for rank in self.left:
-                    self.actors[rank].signal.remote(asked["signal"])
-            elif "stacks" in asked:
-                self.tell(stacks=[asdict(stack) for stack in self._stacks(asked["stacks"])])
+                    self.actors[rank].signal.remote(request["signal"])
+            elif "stacks" in request:
+                self.send(stacks=[asdict(stack) for stack in self._stacks(request["stacks"])])
         return True
 
     def _stacks(self, wait_s: float) -> list[Stack]:
         """Of all that answer."""
         tasks = [self.actors[rank].stacks.remote(wait_s) for rank in sorted(self.left)]
-        answered, _ = ray.wait(tasks, num_returns=len(tasks), timeout=wait_s + FAR_S / 2) if tasks else ([], [])
-        told = [try_call(partial(ray.get, task)) for task in answered]
-        return [stack for stacks in told if not isinstance(stacks, CallFailure) for stack in stacks]
+        answered, _ = ray.wait(tasks, num_returns=len(tasks), timeout=wait_s + ROUND_TRIP_S / 2) if tasks else ([], [])
+        requests = [try_call(partial(ray.get, task)) for task in answered]
+        return [stack for stacks in requests if not isinstance(stacks, CallFailure) for stack in stacks]
 
     # ---- after
 
@@ -239,6 +256,18 @@ class _Job:
         if self.group is not None:
             try_call(partial(remove_placement_group, self.group))
             self.group = None
+
+
+def _answer(rank: int, task: Any, seconds: float) -> Any:
+    try:
+        return ray.get(task, timeout=seconds)
+    except GetTimeoutError as error:
+        raise ClusterLost(f"the process of rank {rank} is not started: Ray does not answer there") from error
+    except RayError as error:
+        why = f"the process of rank {rank} is not started: {shorten(' '.join(str(error).split()))}"
+        if isinstance(error, RayTaskError) or "No module named" in str(error):  # it would be so another time
+            raise NotStarted(f"cluster: {why}; rlrun doctor --nodes tells more") from error
+        raise ClusterLost(why) from error
 
 
 def _interface(name: str) -> dict[str, str]:

@@ -3,7 +3,7 @@
 `python -m launcher.clusters.ray.driver` is a process of its own: the only one of a run that loads Ray. So this side
 starts at once, never hangs where Ray does, and outlives whatever becomes of the cluster. Both speak lines of JSON:
 
-    > {"asked": {...}}                                  what to start: `Asked`
+    > {"request": {...}}                                what to start: `StartRequest`
     > {"signal": 15}                                    to every process
     > {"stacks": 1.0}                                   of every process, within so many seconds
     < {"stacks": [{...}]}                               `Stack`s
@@ -26,23 +26,23 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher.clusters.local import sieve
+from launcher.clusters.local import start_log_redactor
 from launcher.clusters.nodes.processes import DETACHED
 from launcher.clusters.nodes.ray_start import TUNED
 from launcher.clusters.nodes.reach import reach
-from launcher.clusters.spare import MODULE, Spare, begin
 from launcher.core import machine
 from launcher.core.events import Crashed, Event, Usage, Waiting
 from launcher.spec.cluster import Failure, Stack, first_failure
 from launcher.spec.engine import Plan
 
 GRACE_S = 5.0  # for the others to end by themselves once one has failed
-POLL_S, FAR_S = 0.02, 2.0  # while something is waited for; what a way to the nodes and back may take
+POLL_S, ROUND_TRIP_S = 0.02, 2.0  # while something is waited for; what a way to the nodes and back may take
 LEAVE_S = 10.0  # for the driver to end what it started
 NAME = "rlrun-ray"  # of the folder of a cluster of our own
 LONGEST = 24  # characters of what that lies in: the path of a socket may have 107
@@ -56,7 +56,7 @@ PLACED = ("CUDA_VISIBLE_DEVICES", "RLRUN_LIFELINE", "RLRUN_TOLD", DETACHED)
 
 
 @dataclass(frozen=True)
-class Asked:
+class StartRequest:
     """What the driver is to start."""
 
     processes: list[dict[str, Any]]
@@ -67,21 +67,30 @@ class Asked:
     cpus: float
     """Of each process."""
     usage_s: float
-    spare: bool
     logs: str
     address: str | None
     wait_s: float
+    node_ids: list[str]
+    """Nodes that were named: each process is on its own there, nothing is reserved. Empty: the cluster chooses."""
     env: dict[str, str]
     cwd: str
     temp: str
     """Folder of a cluster of our own."""
-    let_in: dict[str, str]
+    auth_env: dict[str, str]
     """Environment by which a running cluster lets the driver in."""
 
     @classmethod
-    def of(
-        cls, plan: Plan, logs: Path, address: str | None, *, wait_s: float, cpus: float, usage_s: float, spare: bool
-    ) -> Asked:
+    def from_plan(
+        cls,
+        plan: Plan,
+        logs: Path,
+        address: str | None,
+        *,
+        wait_s: float,
+        cpus: float,
+        usage_s: float,
+        node_ids: Sequence[str] = (),
+    ) -> StartRequest:
         env = {name: value for name, value in os.environ.items() if name.startswith(CARRIED) and name not in PLACED}
         reached = reach(address) if address else None
         return cls(
@@ -89,9 +98,9 @@ class Asked:
                 {"rank": one.rank, "node": one.node, "argv": list(one.argv), "env": dict(one.env)}
                 for one in plan.processes
             ],
-            nnodes=plan.nnodes, gpus=plan.gpus, cpus=cpus, usage_s=usage_s, spare=spare, logs=str(logs),
+            nnodes=plan.nnodes, gpus=plan.gpus, cpus=cpus, usage_s=usage_s, node_ids=list(node_ids), logs=str(logs),
             address=reached.address if reached else None, wait_s=wait_s, env=env, cwd=os.getcwd(),
-            temp="" if reached else _temp(), let_in=dict(reached.env) if reached else {},
+            temp="" if reached else _temp(), auth_env=dict(reached.env) if reached else {},
         )  # fmt: skip
 
 
@@ -104,44 +113,43 @@ def _temp() -> str:
 class RayJob:
     """The driver and what it tells. Raises nothing: a cluster that cannot be reached is a job that failed."""
 
-    def __init__(self, asked: Asked, logs: Path, lock: int) -> None:
-        self._logs, self._temp = logs, asked.temp
-        self._count, self._ended = len(asked.processes), set[int]()
+    def __init__(self, request: StartRequest, logs: Path, lock: int) -> None:
+        self._logs, self._temp = logs, request.temp
+        self._count, self._together = len(request.processes), not request.node_ids
+        self._ended: dict[int, tuple[int, str]] = {}
         self._failures: list[Failure] = []
         self._stacks: list[Stack] | None = None
         self._lost = ""
         self._refused = self._killed = False
-        self._news: list[Event] = []
+        self._events: list[Event] = []
         self._usage: list[Usage] = []
         self._lines: list[str] = []
         self._half = b""
-        for process in asked.processes:
+        for process in request.processes:
             (logs / f"rank-{process['rank']}.log").touch(mode=0o600)
-        environment = _environment(asked)
+        environment = _environment(request)
         source, mouth = os.pipe()
-        sieve([(source, mouth)], [logs / "driver.log"], environment)  # Ray may say anything
-        words = (sys.executable, *MODULE, "launcher.clusters.ray.driver")
-        spare = asked.spare and asked.address is not None  # nobody else is let into a cluster of our own
-        self._driver = begin(words, environment, subprocess.PIPE, mouth, (lock,), spare=spare)
-        self._spare = Spare(words, environment) if spare else None
+        start_log_redactor([(source, mouth)], [logs / "driver.log"], environment)  # Ray may say anything
+        self._driver = subprocess.Popen(
+            [sys.executable, "-P", "-m", "launcher.clusters.ray.driver"], env=environment, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=mouth, pass_fds=(lock,), start_new_session=True,
+        )  # fmt: skip
         os.close(mouth)
         assert self._driver.stdout
         os.set_blocking(self._driver.stdout.fileno(), False)
-        self._tell({"asked": asdict(asked)})
+        self._send({"request": asdict(request)})
 
     def lines(self) -> list[str]:
-        self._hear()
+        self._receive()
         lines, self._lines = self._lines, []
         return lines
 
     def exit_code(self) -> int | None:
         over = self._driver.poll() is not None
-        if self._spare:
-            self._spare.look()
-        self._hear()
+        self._receive()
         failed = self._failed()
-        if failed and not over and not self._killed and time.monotonic() - failed.at > GRACE_S:
-            self._tell({"signal": signal.SIGKILL})  # the others wait for the one that failed
+        if self._together and failed and not over and not self._killed and time.monotonic() - failed.at > GRACE_S:
+            self._send({"signal": signal.SIGKILL})  # the others wait for the one that failed
             self._killed = True
         if not over:
             return None
@@ -159,27 +167,31 @@ class RayJob:
         failed = self._failed()
         return failed.rank if failed else None
 
-    def lost(self) -> str:
+    def lost_resources(self) -> str:
         return self._lost
 
+    def ended(self) -> Mapping[int, tuple[int, str]]:
+        """Exit code of each process that has ended, and why it was lost; empty where it ended by itself."""
+        return self._ended
+
     def stacks(self, wait_s: float) -> list[Stack]:
-        self._stacks, give_up = None, time.monotonic() + wait_s + FAR_S
-        self._tell({"stacks": wait_s})
+        self._stacks, give_up = None, time.monotonic() + wait_s + ROUND_TRIP_S
+        self._send({"stacks": wait_s})
         while self._stacks is None and time.monotonic() < give_up and self._driver.poll() is None:
             time.sleep(POLL_S)
-            self._hear()
+            self._receive()
         return self._stacks or []
 
     def usage(self) -> list[Usage]:
         usage, self._usage = self._usage, []
         return usage
 
-    def news(self) -> list[Event]:
-        news, self._news = self._news, []
-        return news
+    def poll_events(self) -> list[Event]:
+        events, self._events = self._events, []
+        return events
 
     def stop(self, number: int) -> None:
-        self._tell({"signal": number})
+        self._send({"signal": number})
 
     def kill(self) -> None:
         """The driver kills what runs and ends; it is not waited for longer than LEAVE_S."""
@@ -194,26 +206,24 @@ class RayJob:
         self._forget()
 
     def _forget(self) -> None:
-        if self._spare:
-            self._spare.close()
         if self._temp:
             shutil.rmtree(self._temp, ignore_errors=True)
 
-    def _tell(self, node: dict[str, Any]) -> None:
+    def _send(self, node: dict[str, Any]) -> None:
         if self._driver.stdin and not self._driver.stdin.closed:
             with suppress(OSError):  # it has ended, which exit_code finds out
                 self._driver.stdin.write(json.dumps(node).encode() + b"\n")
                 self._driver.stdin.flush()
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         assert self._driver.stdout
         came = self._driver.stdout.read() or b""
         *whole, self._half = (self._half + came).split(b"\n")
         for line in whole:
-            self._heard(json.loads(line))
+            self._handle(json.loads(line))
 
-    def _heard(self, told: dict[str, Any]) -> None:
-        match told:
+    def _handle(self, message: dict[str, Any]) -> None:
+        match message:
             case {"rank": rank, "said": text, "kept": kept}:
                 if rank == 0:
                     self._lines += text.split("\n")[:-1]  # what an event holds may look like the end of a line
@@ -221,10 +231,10 @@ class RayJob:
                     with (self._logs / f"rank-{rank}.log").open("a", encoding="utf-8") as log:
                         log.write(text)
             case {"rank": rank, "code": code}:
-                self._over(rank, code)
+                self._end_rank(rank, code, "")
             case {"rank": rank, "lost": why}:
                 self._lost = self._lost or why
-                self._over(rank, -signal.SIGKILL)
+                self._end_rank(rank, -signal.SIGKILL, why)
             case {"stacks": stacks}:
                 self._stacks = [Stack(**stack) for stack in stacks]
             case {"usage": found}:
@@ -232,27 +242,27 @@ class RayJob:
             case {"lost": why}:
                 self._lost = self._lost or why
             case {"waiting": text}:
-                self._news.append(Waiting(text=text))
+                self._events.append(Waiting(text=text))
             case {"refused": lines}:
                 self._refused = True
-                self._news.append(Crashed(lines=tuple(lines), cause="configuration"))
+                self._events.append(Crashed(lines=tuple(lines), cause="configuration"))
 
-    def _over(self, rank: int, code: int) -> None:
-        self._ended.add(rank)
+    def _end_rank(self, rank: int, code: int, why: str) -> None:
+        self._ended[rank] = code, why
         if code:
             self._failures.append(Failure(rank, code, time.monotonic()))
 
 
-def _environment(asked: Asked) -> dict[str, str]:
+def _environment(request: StartRequest) -> dict[str, str]:
     """Of the driver. A cluster of our own is behind a token that is made for it; nobody else's is joined by chance."""
     env = {
         **TUNED,
         **os.environ,
-        **asked.let_in,
+        **request.auth_env,
         "RAY_USAGE_STATS_ENABLED": "0",
         "PYTHONUNBUFFERED": "1",
     }
-    if not asked.address:
+    if not request.address:
         env = {name: value for name, value in env.items() if name != "RAY_ADDRESS"}
-        env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": os.urandom(32).hex(), "RAY_TMPDIR": asked.temp}
+        env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": os.urandom(32).hex(), "RAY_TMPDIR": request.temp}
     return env

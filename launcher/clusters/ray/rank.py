@@ -19,8 +19,8 @@ from launcher.core.events import Usage
 from launcher.spec.cluster import Stack
 from launcher.spec.engine import Plan, Process
 
-HEAR_S = 1.0  # longest wait for something to be said
-CALM_S = 0.05  # between two answers: what is said meanwhile comes together
+POLL_S = 1.0  # longest wait for something to be said
+PAUSE_S = 0.05  # between two answers: what is said meanwhile comes together
 EARLIER_S = 60.0  # for a process of an attempt before, which may still be saving, to be gone
 OF_RAY = ("RAY_", "OMP_NUM_THREADS")
 """Variables that Ray gives its actors, and that are no business of a process of ours."""
@@ -31,10 +31,10 @@ class Rank:
 
     def __init__(self) -> None:
         self.job: LocalJob | None = None
-        self.kept = True
-        self.spoke = 0.0
+        self.on_disk = True
+        self.polled_at = 0.0
 
-    def look(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """Where this is, and a port that is free here."""
         address = ray.util.get_node_ip_address()
         return {
@@ -51,34 +51,33 @@ class Rank:
         cwd: str,
         gpus: int,
         usage_s: float,
-        spare: bool,
     ) -> None:
         """Raises `OSError` where it cannot be started."""
         folder = Path(logs)
-        self.kept = (folder / f"rank-{rank}.log").exists()
-        if not self.kept:  # no disk that the nodes share: the launcher keeps the log
+        self.on_disk = (folder / f"rank-{rank}.log").exists()
+        if not self.on_disk:  # no disk that the nodes share: the launcher keeps the log
             folder = machine.process_folder("rlrun-rank", Path(tempfile.gettempdir()))
         own = {name: value for name, value in os.environ.items() if not name.startswith(OF_RAY)}
         python = sys.executable if not os.path.exists(argv[0]) else argv[0]
         process = Process(rank, (python, *argv[1:]), env)
         lock = _earlier_gone(Path(logs), rank)
         where = cwd if os.path.isdir(cwd) else None
-        self.job = LocalJob(Plan((process,), gpus=gpus), folder, lock, own, where, usage_s, spare)
+        self.job = LocalJob(Plan((process,), gpus=gpus), folder, lock, own, where, usage_s)
         os.close(lock)
 
-    def hear(self) -> tuple[str, bool, int | None, list[Usage]]:
+    def poll(self) -> tuple[str, bool, int | None, list[Usage]]:
         """Whole lines that were said since, whether a file that the launcher sees holds them, the exit code, and what
         was found to be in use."""
         assert self.job
-        time.sleep(max(self.spoke + CALM_S - time.monotonic(), 0))
-        give_up = time.monotonic() + HEAR_S
+        time.sleep(max(self.polled_at + PAUSE_S - time.monotonic(), 0))
+        give_up = time.monotonic() + POLL_S
         while True:
             code = self.job.exit_code()
             lines = self.job.lines()
             if lines or code is not None or time.monotonic() > give_up:
-                self.spoke = time.monotonic()
-                return "".join(line + "\n" for line in lines), self.kept, code, self.job.usage()
-            time.sleep(CALM_S)
+                self.polled_at = time.monotonic()
+                return "".join(line + "\n" for line in lines), self.on_disk, code, self.job.usage()
+            time.sleep(PAUSE_S)
 
     def signal(self, number: int) -> None:
         if self.job:
@@ -92,7 +91,7 @@ class Rank:
         if self.job:
             self.job.kill()
             while self.job.exit_code() is None:
-                time.sleep(CALM_S)
+                time.sleep(PAUSE_S)
 
 
 def _earlier_gone(logs: Path, rank: int) -> int:

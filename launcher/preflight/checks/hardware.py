@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import closing
 
+from launcher.clusters.nodes.processes import is_node
 from launcher.clusters.nodes.reach import reach
+from launcher.clusters.ray.listing import list_nodes
 from launcher.core import machine
 from launcher.core.check_result import CheckResult, Level, from_problems
 from launcher.core.problems import Problem, Problems
 from launcher.preflight.checks.context import Context
 from launcher.spec.hardware import Hardware
 from launcher.spec.run import RunSpec
-from launcher.tools.doctor.bridge import Bridge
 
 IDLE = 0.9  # of its memory is free on an idle GPU
 
@@ -20,7 +20,7 @@ IDLE = 0.9  # of its memory is free on an idle GPU
 def check(context: Context) -> Iterator[CheckResult]:
     """The GPUs, then what cluster, sampler and reward need that is not there."""
     run = context.run
-    if address := run.cluster.elsewhere:
+    if address := run.cluster.remote_address:
         yield from _nodes(address, run.taken.nnodes, run.cluster.each_node(run.taken), context.missing_level)
     else:
         yield from _this_machine(run, context.missing_level)
@@ -79,10 +79,12 @@ def _nodes(address: str, count: int, each: Mapping[str, float], level: Level) ->
     """The cluster at `address` against the nodes that a run asks for; resources that others use now count as there."""
     try:
         found = reach(address)
-        with closing(Bridge(found.address, found.env)) as bridge:
-            there = [node for node in bridge.nodes if node.alive]
+        there = [node for node in list_nodes(found.address, found.env) if node.alive]
     except Problems as problems:
         yield from from_problems(problems.problems, level)
+        return
+    if not is_node():
+        yield CheckResult(level, "cluster", f"{address}: this machine is not a node of it", "use rlrun cluster join")
         return
     able = [node for node in there if node.cpus >= each.get("CPU", 0) and node.gpus >= each.get("GPU", 0)]
     asked = f"{count} {'node' if count == 1 else 'nodes'} with {_counts(each.get('CPU', 0), each.get('GPU', 0))}"

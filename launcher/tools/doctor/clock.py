@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import time
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from launcher.core.check_result import CheckResult
 
 SYNC = "run timedatectl set-ntp true, or chronyd"
 WATCH_S, MOST_DRIFT = 0.2, 0.02
+MOST_APART_S = 1.0
 _UNSYNCED, _ERROR = 0x40, 5
 
 
@@ -36,6 +38,24 @@ def check_clock(now: float, wall_s: float, steady_s: float, installed: float, sy
     if synced is False:
         return CheckResult("WARN", "clock", f"{shown}; no time server keeps it", SYNC)
     return CheckResult("OK", "clock", shown + (", kept by a time server" if synced else ""))
+
+
+def compare_clocks(moment: Mapping[int, float], whose: Mapping[int, str]) -> list[CheckResult]:
+    """`moment`: what the clock of each rank's node said at one moment, to some milliseconds. By that of the first."""
+    if len(set(whose.values())) < 2 or len(moment) < 2:
+        return []
+    first = min(moment)
+    ahead = {whose[rank]: at - moment[first] for rank, at in moment.items()}
+    wrong = [
+        f"{node} is {abs(by):.1f} s {'ahead of' if by > 0 else 'behind'} {whose[first]}"
+        for node, by in ahead.items()
+        if abs(by) > MOST_APART_S
+    ]
+    if wrong:
+        return [
+            CheckResult("WARN", "clocks", "; ".join(wrong), "use one time server for all (timedatectl set-ntp true)")
+        ]
+    return [CheckResult("OK", "clocks", f"at most {max(map(abs, ahead.values())) * 1e3:.0f} ms apart")]
 
 
 def _synced() -> bool | None:

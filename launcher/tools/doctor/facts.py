@@ -24,22 +24,13 @@ class Facts:
     code: str
     """Hash of rlrun's own files: two clones may have one version and other code."""
     driver: str
-    driver_cuda: str
     gpus: tuple[str, ...]
     """Their names, as the driver tells."""
-    usable_gpus: int
-    """Those that torch can use."""
     torch_cuda: str
     nccl: str
-    interfaces: dict[str, str]
-    """Which network interface has an address."""
-    ports: tuple[int, int]
-    """Two that were free a moment ago."""
-    tokens: dict[str, str]
-    """What a folder is for, and the file in it that the others look for."""
 
 
-def gathered(loaded: Loaded | None, ports: tuple[int, int], tokens: dict[str, str]) -> Facts:
+def gathered(loaded: Loaded | None) -> Facts:
     """Of this machine; `loaded` None where torch does not load."""
     gpus = machine.query_gpus()
     return Facts(
@@ -47,14 +38,9 @@ def gathered(loaded: Loaded | None, ports: tuple[int, int], tokens: dict[str, st
         packages=machine.package_versions(),
         code=code(),
         driver=gpus.driver,
-        driver_cuda=gpus.cuda,
         gpus=tuple(gpu.name for gpu in gpus.found),
-        usable_gpus=len(loaded.gpus) if loaded else 0,
         torch_cuda=(loaded.cuda or "none") if loaded else "not loaded",
         nccl=(loaded.nccl or "none") if loaded else "not loaded",
-        interfaces=machine.interface_of_addresses(),
-        ports=ports,
-        tokens=tokens,
     )
 
 
@@ -70,24 +56,24 @@ def code() -> str:
 def compared(nodes: Mapping[str, Facts], code_here: str) -> list[CheckResult]:
     """What differs between nodes, by name; one line where nothing does. `code_here` is of the machine that asks."""
     found = [
-        *_differ("python", {name: facts.python for name, facts in nodes.items()}, "one version on all nodes"),
+        *_differ("python", {name: facts.python for name, facts in nodes.items()}, "use one version on all nodes"),
         *_codes({name: facts.code for name, facts in nodes.items()} | {"the machine that asks": code_here}),
     ]
     packages = sorted({package for facts in nodes.values() for package in facts.packages})
     for package in packages:
         if package != "rlrun":
             came = {name: facts.packages.get(package) or "not installed" for name, facts in nodes.items()}
-            found += _differ(package, came, "one version on all nodes")
+            found += _differ(package, came, "use one version on all nodes")
     for what, of in (
         ("torch's CUDA", {name: facts.torch_cuda for name, facts in nodes.items()}),
         ("NCCL", {name: facts.nccl for name, facts in nodes.items()}),
     ):
-        found += _differ(what, of, "one build of torch on all nodes")
+        found += _differ(what, of, "use one build of torch on all nodes")
     for what, of in (
         ("driver", {name: facts.driver or "none" for name, facts in nodes.items()}),
         ("GPUs", {name: _counted(facts.gpus) for name, facts in nodes.items()}),
     ):
-        found += _differ(what, of, "nodes of one kind", "WARN")
+        found += _differ(what, of, "use nodes of one kind", "WARN")
     if not found:
         one = next(iter(nodes.values()))
         message = f"equal on {len(nodes)} nodes: python {one.python}, torch {one.packages.get('torch')}"
@@ -98,16 +84,16 @@ def compared(nodes: Mapping[str, Facts], code_here: str) -> list[CheckResult]:
 def _differ(what: str, of: Mapping[str, str], cure: str, level: str = "FAIL") -> list[CheckResult]:
     if len(set(of.values())) < 2:
         return []
-    message = "; ".join(f"{value} on {', '.join(names)}" for value, names in _by_value(of).items())
-    return [CheckResult("WARN" if level == "WARN" else "FAIL", what, message, f"{cure} would do")]
+    says = "; ".join(f"{value} on {', '.join(names)}" for value, names in _by_value(of).items())
+    return [CheckResult("WARN" if level == "WARN" else "FAIL", what, says, cure)]
 
 
 def _codes(of: Mapping[str, str]) -> list[CheckResult]:
     groups = list(_by_value(of).values())
     if len(groups) < 2:
         return []
-    message = f"other code on {', '.join(groups[1])} than on {', '.join(groups[0])}"
-    return [CheckResult("FAIL", "rlrun", message, "one version, or one commit, on all nodes would do")]
+    says = f"other code on {', '.join(groups[1])} than on {', '.join(groups[0])}"
+    return [CheckResult("FAIL", "rlrun", says, "use one version, or one commit, on all nodes")]
 
 
 def _by_value(of: Mapping[str, str]) -> dict[str, list[str]]:

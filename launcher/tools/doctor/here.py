@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from launcher.core import machine
 from launcher.core.check_result import CheckResult
 from launcher.preflight.checks import packages
-from launcher.tools.doctor import clock, gpus, loading, network, places, reduce, system, tokens
+from launcher.tools.doctor import allreduce, clock, gpus, loading, network, places, system, tokens
 
 Tell = Callable[[str], None]
 """Takes what is under way."""
@@ -48,11 +47,10 @@ def all_reduced(loaded: loading.Loaded) -> CheckResult:
     """By NCCL on all GPUs where there are several, otherwise by gloo between two processes."""
     on_gpus = len(loaded.gpus) > 1 and loaded.nccl is not None
     if not on_gpus and not loaded.gloo:
-        return CheckResult("WARN", reduce.WHAT, "this build of torch has no gloo", "use another build of torch")
+        return CheckResult("WARN", allreduce.SUBJECT, "this build of torch has no gloo", "use another build of torch")
     count = len(loaded.gpus) if on_gpus else 2
-    lo = "lo" if os.path.exists("/sys/class/net/lo") else ""
-    ranks = reduce.Ranks(
+    ranks = allreduce.Ranks(
         first=0, count=count, world=count, backend="nccl" if on_gpus else "gloo", address=machine.LOOPBACK,
-        port=machine.free_ports(1)[0], interface=lo,
+        port=machine.free_ports(1)[0], interface=machine.loopback(),
     )  # fmt: skip
-    return reduce.judged(reduce.run(ranks), {}, "NCCL between GPUs" if on_gpus else "gloo on this CPU")
+    return allreduce.judged(allreduce.run(ranks), {}, "NCCL between GPUs" if on_gpus else "gloo on this CPU")

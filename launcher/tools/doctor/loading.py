@@ -65,18 +65,14 @@ class Loading:
             code = self._process.wait(patience_s)
         except subprocess.TimeoutExpired:
             message = f"did not load in {patience_s:g} s"
-            return CheckResult(
-                "FAIL", "torch", message, "a faster disk, or a driver that answers (nvidia-smi), would do"
-            )
+            return CheckResult("FAIL", "torch", message, "use a faster disk, or a driver that answers (nvidia-smi)")
         finally:
             self.end()
         try:
             *_, last = tail(self._out).splitlines() or [""]
             return TypeAdapter(Loaded).validate_python(json.loads(last))
         except (ValueError, ValidationError):
-            return CheckResult(
-                "FAIL", "torch", f"does not load: {reason(tail(self._err), code)}", "pip install torch would do"
-            )
+            return CheckResult("FAIL", "torch", f"does not load: {reason(tail(self._err), code)}", "pip install torch")
 
     def end(self) -> None:
         if self._process.poll() is None:
@@ -105,7 +101,7 @@ def check(loaded: Loaded, found: machine.Gpus) -> list[CheckResult]:
 def _broken(companion: tuple[str, str]) -> CheckResult:
     module, why = companion
     package = module.partition(".")[0]
-    return CheckResult("FAIL", package, f"does not load: {why}", f"pip install --force-reinstall {package} would do")
+    return CheckResult("FAIL", package, f"does not load: {why}", f"pip install --force-reinstall {package}")
 
 
 def _torch(loaded: Loaded, found: machine.Gpus) -> CheckResult:
@@ -115,34 +111,26 @@ def _torch(loaded: Loaded, found: machine.Gpus) -> CheckResult:
         return CheckResult("OK", "torch", message)
     here = f"{len(found.found)} GPU{'s' if len(found.found) > 1 else ''}"
     if not loaded.cuda:
-        fix = f"a build of torch for CUDA {found.cuda} or older would do (pytorch.org tells where)"
+        fix = f"use a build of torch for CUDA {found.cuda} or older (pytorch.org tells where)"
         return CheckResult("FAIL", "torch", f"{loaded.torch} is a build for the CPU only, beside {here}", fix)
     if loaded.gpus:
         libraries = f"cuDNN {loaded.cudnn}, NCCL {loaded.nccl or 'missing'}"
         if not loaded.nccl:
-            return CheckResult(
-                "WARN", "torch", f"{message}; {libraries}", "a build with NCCL would do for several GPUs"
-            )
+            return CheckResult("WARN", "torch", f"{message}; {libraries}", "for several GPUs, use a build with NCCL")
         return CheckResult("OK", "torch", f"{message}, uses {len(loaded.gpus)} of {here}; {libraries}")
     if _major(loaded.cuda) > _major(found.cuda):
         message = f"is built for CUDA {loaded.cuda}; driver {found.driver} runs CUDA up to {found.cuda}"
-        return CheckResult(
-            "FAIL", "torch", message, f"a newer driver, or a build of torch for CUDA {found.cuda}, would do"
-        )
+        return CheckResult("FAIL", "torch", message, f"use a newer driver, or a build of torch for CUDA {found.cuda}")
     if os.environ.get(VISIBLE, "0").strip() in ("", "-1"):
-        return CheckResult(
-            "WARN", "torch", f"{message}, and sees no GPU: {VISIBLE} hides them", f"unset {VISIBLE} would do"
-        )
+        return CheckResult("WARN", "torch", f"{message}, and sees no GPU: {VISIBLE} hides them", f"unset {VISIBLE}")
     why = loaded.why or "torch sees none, and does not say why"
-    return CheckResult(
-        "FAIL", "torch", f"cannot use the {here}: {why}", "nvidia-smi, and a restart after an update, would do"
-    )
+    return CheckResult("FAIL", "torch", f"cannot use the {here}: {why}", "see nvidia-smi, and restart after an update")
 
 
 def _cards(gpus: Sequence[Card], kernels: Sequence[str]) -> list[CheckResult]:
     return [
         CheckResult("FAIL", f"cuda:{index}", f"{gpu.name} ({gpu.capability}): {gpu.fault}",
-                f"a build of torch with kernels for it would do; this one has {', '.join(kernels) or 'none'}")
+                f"use a build of torch with kernels for it; this one has {', '.join(kernels) or 'none'}")
         for index, gpu in enumerate(gpus) if gpu.fault
     ]  # fmt: skip
 

@@ -92,7 +92,7 @@ def check_place(place: Place, patience_s: float = PATIENCE_S) -> CheckResult:
 
 
 def _tried(path: Path) -> tuple[str, str]:
-    """What is to be said of the disk, and what does not work on it. Raises `OSError` where a file cannot be written."""
+    """What the disk is like, and what does not work on it. Raises `OSError` where no file can be written."""
     folder = standing(path)
     trouble = _trial(folder)
     kind = _kind_of_disk(folder)

@@ -17,6 +17,7 @@ import pytest
 
 from launcher.clusters.nodes import begin, processes
 from launcher.clusters.nodes.home import Home, Node
+from launcher.core import machine
 from launcher.core.machine import free_ports
 from launcher.core.problems import Problems
 
@@ -39,28 +40,28 @@ def up(**more: Any) -> Node:
 def test_a_head_is_up_until_it_is_taken_down(home: Home, fake_ray: Path) -> None:
     node = up(port=(port := free_ports(1)[0]), words=["--num-cpus=2"])
     (started,) = starts(fake_ray)
-    assert home.kept() and home.node() == node and node.address == f"127.0.0.1:{port}"
+    assert home.has_keeper() and home.node() == node and node.address == f"127.0.0.1:{port}"
     assert {"--head", f"--port={port}", "--num-cpus=2"} <= set(started["words"])
     assert started["env"]["RAY_AUTH_MODE"] == "token"
     # nobody else may read the token, or enter what Ray writes
     assert stat.S_IMODE(home.token.stat().st_mode) == 0o600 and len(home.token.read_text()) == 64
     assert stat.S_IMODE(Path(node.temp).stat().st_mode) == 0o700 and len(node.temp) <= begin.SHORT
     assert home.token.read_text() not in json.dumps(starts(fake_ray))
-    everything = processes.of(node)
+    everything = processes.find(node)
     assert len(everything) >= 2  # `ray start` and what it started, though that one's environment has no mark
     said = begin.down(None, silent).says
     assert said == f"the cluster at {node.address} has ended"
-    assert not home.kept() and home.node() is None and not home.token.exists() and not Path(node.temp).exists()
-    assert not any(processes.lives(process) for process in everything)
+    assert not home.has_keeper() and home.node() is None and not home.token.exists() and not Path(node.temp).exists()
+    assert not any(machine.lives(process.pid) for process in everything)
 
 
 def test_a_second_cluster_of_the_same_user_is_refused(home: Home) -> None:
     node = up()
     with pytest.raises(
-        Problems, match=f"this machine is the head of the cluster at {node.address}; rlrun cluster down"
+        Problems, match=f"this machine is the head of the cluster at {node.address}; end it by rlrun cluster down"
     ):
         up()
-    assert home.kept(), "the refusal must not harm the first"
+    assert home.has_keeper(), "the refusal must not harm the first"
     begin.down(None, silent)
 
 
@@ -71,7 +72,7 @@ def test_two_homes_do_not_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     two = up()
     assert one.address != two.address and one.temp != two.temp
     begin.down(None, silent)
-    assert len(processes.of(one)) >= 2 and not processes.of(two)
+    assert len(processes.find(one)) >= 2 and not processes.find(two)
     monkeypatch.setenv("RLRUN_CLUSTER", str(tmp_path / "one"))
     begin.down(None, silent)
 
@@ -85,7 +86,7 @@ def test_ray_that_dies_is_started_again_at_the_same_port(home: Home, fake_ray: P
     assert ports == {f"--port={node.address.rpartition(':')[2]}"}
     assert home.state().starts == 3
     left = [start["child"] for start in starts(fake_ray)[:-1] if psutil.pid_exists(start["child"])]
-    assert not left and processes.of(node), "what a killed start has left is ended before the next"
+    assert not left and processes.find(node), "what a killed start has left is ended before the next"
     begin.down(None, silent)
 
 
@@ -110,7 +111,7 @@ def test_a_node_starts_again_when_its_head_does(tmp_path: Path, monkeypatch: pyt
         assert f"--address={address}" in starts(tmp_path)[0]["words"]
         home = Home(tmp_path / "node")
     until(lambda: home.state().phase == "waiting", 10)
-    assert "the head" in home.state().why and not processes.of(node), "nothing of the old cluster is left"
+    assert "the head" in home.state().why and not processes.find(node), "nothing of the old cluster is left"
     with socket.socket() as head:
         head.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         head.bind(("127.0.0.1", int(address.rpartition(":")[2])))
@@ -122,9 +123,9 @@ def test_a_node_starts_again_when_its_head_does(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("said", "why", "least"),
     [  # the last: how often it is tried
-        ("Unauthenticated: WrongAuthToken", "the token is not the cluster's; the head's, by --token-file, would do", 1),
-        ("Error: No such option: --gpus", "ray start does not know one of the words that are passed to it; ", 1),
-        ("a thing nobody knows", "ray ended with 1: a thing nobody knows; what ", 4),  # a busy machine gets more tries
+        ("Unauthenticated: WrongAuthToken", "the token is not the cluster's; use the head's, by --token-file", 1),
+        ("Error: No such option: --gpus", "ray start does not know one of the options that are passed to it; ", 1),
+        ("a thing nobody knows", "ray ended with 1: a thing nobody knows; see ", 4),  # a busy machine gets more tries
     ],
 )
 def test_what_cannot_start_is_told_and_leaves_nothing(
@@ -135,7 +136,7 @@ def test_what_cannot_start_is_told_and_leaves_nothing(
         up()
     assert caught.value.lines[0].startswith(f"ray start: {why}"), caught.value.lines
     assert len(starts(fake_ray)) == least
-    assert not home.kept() and home.node() is None and not home.token.exists()
+    assert not home.has_keeper() and home.node() is None and not home.token.exists()
 
 
 def test_a_port_that_is_taken_is_refused(home: Home) -> None:
@@ -143,7 +144,7 @@ def test_a_port_that_is_taken_is_refused(home: Home) -> None:
         other.bind(("", 0))
         other.listen(1)
         port = other.getsockname()[1]
-        with pytest.raises(Problems, match=f"--port: {port} cannot be taken, address already in use; [0-9]+ would do"):
+        with pytest.raises(Problems, match=f"--port: {port}: address already in use; use [0-9]+"):
             up(port=port)
     assert home.node() is None
 
@@ -151,8 +152,8 @@ def test_a_port_that_is_taken_is_refused(home: Home) -> None:
 @pytest.mark.parametrize(
     ("address", "line"),
     [
-        ("10.0.0.1", "10.0.0.1: is no address; HOST:PORT, as rlrun cluster up prints it, would do"),
-        ("127.0.0.1:1", "127.0.0.1:1: connection refused; rlrun cluster up there, and its address, would do"),
+        ("10.0.0.1", "10.0.0.1: is not an address; expected HOST:PORT, as rlrun cluster up prints it"),
+        ("127.0.0.1:1", "127.0.0.1:1: connection refused; use rlrun cluster up there, and its address"),
     ],
 )
 def test_a_head_that_cannot_be_is_refused(home: Home, address: str, line: str) -> None:
@@ -163,13 +164,13 @@ def test_a_head_that_cannot_be_is_refused(home: Home, address: str, line: str) -
 
 def test_a_keeper_that_was_killed_leaves_what_down_ends(home: Home, until: Until) -> None:
     node = up()
-    left = processes.of(node)
+    left = processes.find(node)
     psutil.Process(home.state().pid).kill()
-    until(lambda: not home.kept(), 5)
+    until(lambda: not home.has_keeper(), 5)
     with pytest.raises(Problems, match=r"[0-9] processes of the cluster at .* have lost their keeper; "):
         up()
     begin.down(None, silent)
-    assert not any(processes.lives(process) for process in left)
+    assert not any(machine.lives(process.pid) for process in left)
     assert begin.down(None, silent).says == "nothing of a cluster was up"
 
 
@@ -187,4 +188,4 @@ def test_block_ends_the_node_with_itself(home: Home, rlrun: list[str], until: Un
     assert blocked.stdout is not None and "the cluster is up" in blocked.stdout.readline()
     blocked.send_signal(signal.SIGTERM)
     assert blocked.wait(20) == 128 + signal.SIGTERM
-    assert not home.kept() and home.node() is None
+    assert not home.has_keeper() and home.node() is None

@@ -7,13 +7,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-import psutil
 import pytest
 
 from launcher.clusters.nodes import processes
 from launcher.clusters.nodes.home import Node
 from launcher.clusters.nodes.ray_start import MARK
-from launcher.clusters.spare import NURSERY
 
 SLEEP = [sys.executable, "-c", "import time; print('ready', flush=True); time.sleep(60)"]
 
@@ -27,13 +25,13 @@ def begun() -> Iterator[list[subprocess.Popen[bytes]]]:
         process.communicate()
 
 
-def test_marked_ones_and_the_keepers_own_but_no_nursery(begun: list[subprocess.Popen[bytes]]) -> None:
+def test_processes_with_the_mark_and_the_keepers_own_children(begun: list[subprocess.Popen[bytes]]) -> None:
     node = Node(address="127.0.0.1:1", ip="127.0.0.1", head=True, mark="of-this-test", temp="")
-    for words, mark in ((SLEEP, node.mark), (SLEEP, "of-another"), ([*SLEEP, NURSERY], node.mark)):
+    for words, mark in ((SLEEP, node.mark), (SLEEP, "of-another")):
         begun.append(subprocess.Popen(words, env={**os.environ, MARK: mark}, stdout=subprocess.PIPE))
     for process in begun:
         assert process.stdout and process.stdout.readline() == b"ready\n"
-    marked, other, nursery = (process.pid for process in begun)
-    assert {one.pid for one in processes.of(node)} == {marked}
-    found = {one.pid for one in processes.of(node, psutil.Process())}  # as if this process kept the node
-    assert {marked, other} <= found and nursery not in found
+    marked, other = (process.pid for process in begun)
+    assert {one.pid for one in processes.find(node)} == {marked}
+    found = {one.pid for one in processes.find(node, os.getpid())}  # as if this process kept the node
+    assert {marked, other} <= found

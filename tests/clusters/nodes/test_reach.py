@@ -25,9 +25,9 @@ def shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_a_token_of_the_shell_is_shown_to_whom_is_asked_and_changes_nothing_for_who_joins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert reach("h:1") == Reach("h:1") and reach("h:1").asking == {}
+    assert reach("h:1") == Reach("h:1") and reach("h:1").client_env == {}
     monkeypatch.setenv("RAY_AUTH_TOKEN", "x")
-    assert reach("h:1") == Reach("h:1") and reach("h:1").asking == {"RAY_AUTH_MODE": "token"}
+    assert reach("h:1") == Reach("h:1") and reach("h:1").client_env == {"RAY_AUTH_MODE": "token"}
     monkeypatch.setenv("RAY_ADDRESS", "other:2")
     assert reach("auto").address == "other:2" and reach(None).address == "other:2" and reach("h:1").address == "h:1"
 
@@ -40,7 +40,7 @@ def test_nobody_is_meant() -> None:
 @pytest.mark.parametrize(
     ("variables", "file", "told"),
     [
-        ({"RAY_AUTH_TOKEN_PATH": "~/mine"}, None, "mine: no such file or directory; a copy of the head's token"),
+        ({"RAY_AUTH_TOKEN_PATH": "~/mine"}, None, "mine: no such file or directory; use a copy of the head's token"),
         ({"RAY_AUTH_TOKEN_PATH": "~/mine"}, " \n", "mine: holds no token"),
         ({"RAY_AUTH_MODE": "TOKEN"}, None, ".ray/auth_token: no such file"),
         ({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": ""}, None, ".ray/auth_token: no such file"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.clusters.nodes.ssh import Host, Shell, hosts_of
+from launcher.clusters.nodes.ssh import Host, Shell, read_hosts
 from launcher.core.problems import Problems
 
 
@@ -21,14 +21,14 @@ from launcher.core.problems import Problems
 )
 def test_hosts(tmp_path: Path, text: str, hosts: list[Host]) -> None:
     (tmp_path / "hosts").write_text(text)
-    assert hosts_of(tmp_path / "hosts") == hosts
+    assert read_hosts(tmp_path / "hosts") == hosts
 
 
 @pytest.mark.parametrize(
     ("text", "wrong"),
     [
-        ("a\n-oProxyCommand=x\n", ":2: '-oProxyCommand=x' is no host; "),  # ssh would run it
-        ("a slots=8", ":1: 'slots=8' is no word for ray start; "),
+        ("a\n-oProxyCommand=x\n", ":2: '-oProxyCommand=x' is not a host; "),  # ssh would run it
+        ("a slots=8", ":1: 'slots=8' is not an option of ray start; "),
         ("a\na", ":2: a is there already; "),
         ("a 'b", ":1: no closing quotation; "),
         ("# none\n", " names no host; "),
@@ -38,7 +38,7 @@ def test_lines_that_are_none_are_named(tmp_path: Path, text: str, wrong: str) ->
     file = tmp_path / "hosts"
     file.write_text(text)
     with pytest.raises(Problems) as caught:
-        hosts_of(file)
+        read_hosts(file)
     assert f"{file}{wrong}" in caught.value.lines[0], caught.value.lines
 
 

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import distribution, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -106,13 +107,12 @@ def cluster() -> Iterator[Cluster]:
     try:
         processes.append(start(folder, "head", head, env))
         address = f"{_address(folder)}:{port}"
-        other = folder / "other" / "transformers-4.0.dist-info"  # what a node that was forgotten has
-        other.mkdir(parents=True)
-        (other / "METADATA").write_text("Metadata-Version: 2.1\nName: transformers\nVersion: 4.0\n")
-        differs = env | {"PYTHONPATH": f"{other.parent}:{ROOT}"}
+        other = folder / "METADATA"  # what a node that was forgotten has
+        other.write_text("Metadata-Version: 2.1\nName: transformers\nVersion: 4.0\n")
+        installed = distribution("transformers").locate_file(f"transformers-{version('transformers')}.dist-info")
         apart = os.geteuid() == 0 and shutil.which("unshare") is not None
-        mount = f"mount -t tmpfs -o size=64m tmpfs {folder}/data" if apart else ""
-        second = start(folder, "second", [f"--address={address}"], differs, mount)
+        mount = f"mount -t tmpfs -o size=64m tmpfs {folder}/data && mount --bind {other} {installed}/METADATA"
+        second = start(folder, "second", [f"--address={address}"], env, mount if apart else "")
         processes.append(second)
         yield Cluster(address, folder, second, apart)
     finally:
@@ -133,6 +133,7 @@ def of(results: list[dict[str, Any]], where: str, what: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a node another disk and another package")
 def test_two_nodes_beside_each_other(cluster: Cluster) -> None:
     code, results, _ = cluster.doctor("--root", str(cluster.folder / "runs"), "--timeout", "120")
     nodes = {one["node"] for one in results} - {"cluster", "between nodes"}
@@ -148,7 +149,6 @@ def test_two_nodes_beside_each_other(cluster: Cluster) -> None:
     assert "is one folder on 2 nodes" in of(results, "between nodes", "run root")["message"]
     data = of(results, "between nodes", "data store")["message"]
     assert ("is not one folder" in data) == cluster.apart, data
-    assert of(results, "between nodes", "ports between nodes")["level"] == "OK"
     assert of(results, "between nodes", "clocks")["level"] == "OK"
     added = of(results, "between nodes", "all-reduce")
     assert added["level"] == "OK" and "2 processes by gloo over 2 nodes" in added["message"], added
@@ -167,11 +167,11 @@ def test_a_node_that_stopped_is_named_and_the_rest_go_on(cluster: Cluster) -> No
     (raylet,) = [one for one in psutil.Process(cluster.second.pid).children(recursive=True) if one.name() == "raylet"]
     raylet.send_signal(signal.SIGSTOP)
     try:
-        code, results, seconds = cluster.doctor("--timeout", "25")
+        code, results, seconds = cluster.doctor("--timeout", "40")
     finally:
         raylet.send_signal(signal.SIGCONT)
-    silent = [one for one in results if "did not answer" in one["message"]]
+    silent = [one for one in results if "does not answer" in one["message"]]
     assert code == 1 and len(silent) == 1 and silent[0]["subject"] == "node", results
     healthy = {one["node"] for one in results} - {"cluster", "between nodes", silent[0]["node"]}
     assert len(healthy) == 1 and of(results, healthy.pop(), "torch")["level"] == "OK"
-    assert seconds < 25 + 60
+    assert seconds < 40 + 80

@@ -63,11 +63,6 @@ def _ignore_signal(number: int, _: object) -> None:
     """The trainers are asked as well, and may still want answers."""
 
 
-def preload() -> None:
-    """Load what every sampler needs, and touch no device. vLLM reads the process's environment as it is loaded."""
-    from launcher.engines.torch.rollout.vllm import remote  # noqa: F401, PLC0415  # late: torch takes seconds
-
-
 def sample(run: RunSpec) -> None:
     """Load vLLM while the trainers load their model, meet them, and serve them."""
     device = _own_device(run)

@@ -1,16 +1,51 @@
-"""What a cluster's nodes offer, against what was asked; and which of them are gone."""
+"""A Ray cluster as the driver sees it: joining it, what its nodes offer against what was asked, which are gone."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import ray
 from ray._private.state import available_resources_per_node  # nothing public tells it for each node
 from ray.util.placement_group import PlacementGroup, placement_group_table
 
+from launcher.clusters.ray.job import StartRequest
+from launcher.core import machine
+from launcher.core.user_code import CallFailure, try_call
 
-def missing(bundle: Mapping[str, float], count: int) -> str:
+KNOCK_S = 2.0
+STORE = 100 * 2**20  # bytes of Ray's object store where it is ours: nothing goes through it
+
+
+def join(request: StartRequest) -> Any | CallFailure:
+    """One try."""
+    quiet = partial(ray.init, log_to_driver=False, logging_level="ERROR")
+    if not request.address:
+        cpus = max(machine.cpu_count(), round(request.cpus * len(request.processes) + 0.5))
+        alone = {"include_dashboard": False, "object_store_memory": STORE, "_temp_dir": request.temp}
+        return try_call(partial(quiet, "local", num_cpus=cpus, **alone))
+    if not _answers(request.address):
+        return CallFailure("nothing answers there")
+    joined = try_call(partial(quiet, address=request.address))
+    if isinstance(joined, CallFailure):
+        try_call(ray.shutdown)
+    return joined
+
+
+def _answers(address: str) -> bool:
+    """Whether somebody listens there: where nobody does, Ray takes minutes to say so."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        return True
+    try:
+        machine.check_listening(address, KNOCK_S)
+    except OSError:
+        return False
+    return True
+
+
+def missing_resources(bundle: Mapping[str, float], count: int) -> str:
     """Why `count` nodes that have `bundle` free are not to be had; empty where they are."""
     free = available_resources_per_node()
     nodes = [node for node in ray.nodes() if node["Alive"]]
@@ -39,14 +74,14 @@ def _words(resources: Mapping[str, float], like: Mapping[str, float] | None = No
     )
 
 
-def order(group: PlacementGroup) -> list[int]:
+def bundle_order(group: PlacementGroup) -> list[int]:
     """The bundles as ranks fill them: this node's first, as the run's folder is surely here and rank 0 writes it."""
     nodes: dict[int, str] = placement_group_table(group)["bundles_to_node_id"]
     here = ray.get_runtime_context().get_node_id()
     return sorted(nodes, key=lambda bundle: (nodes[bundle] != here, bundle))
 
 
-def gone(rank: int, place: Mapping[str, Any]) -> str:
+def describe_loss(rank: int, place: Mapping[str, Any]) -> str:
     """What became of an actor that does not answer any more; `place` is what it said of itself."""
     alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
     if place["node"] in alive:

@@ -27,7 +27,7 @@ STUCK = {
     "done": "did not end",
 }
 POLL_S = 0.05
-WHAT = "all-reduce"
+SUBJECT = "all-reduce"
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,8 @@ class Heard:
     code: int | None = None
     """None: it did not end by itself."""
     why: str = ""
+    joined_at: float = 0.0
+    """Its clock when all had joined; 0 where they did not."""
 
 
 def run(ranks: Ranks, patience_s: float = PATIENCE_S) -> list[Heard]:
@@ -103,16 +105,16 @@ def _ended(processes: Sequence[subprocess.Popen[bytes]], give_up: float) -> list
 
 
 def _heard(rank: int, code: int | None, out: str, err: str) -> Heard:
-    at, sums = "", list[Sum]()
+    at, sums, joined_at = "", list[Sum](), 0.0
     for line in out.splitlines():
         try:
             node = json.loads(line) if line.startswith('{"') else {}
         except ValueError:  # cut off, or a library's
             continue
-        at = node.get("at", at)
+        at, joined_at = node.get("at", at), node.get("time", joined_at)
         if "bytes" in node:
             sums.append(Sum(**node))
-    return Heard(rank, at, tuple(sums), code, reason(err, code) if code else "")
+    return Heard(rank, at, tuple(sums), code, reason(err, code) if code else "", joined_at)
 
 
 def judged(heard: Sequence[Heard], whose: Mapping[int, str], over: str) -> CheckResult:
@@ -121,7 +123,7 @@ def judged(heard: Sequence[Heard], whose: Mapping[int, str], over: str) -> Check
     wrong = [where[one.rank] for one in heard if not all(sum_.right for sum_ in one.sums)]
     if wrong:
         message = f"{', '.join(wrong)} got a wrong sum by {over}"
-        return CheckResult("FAIL", WHAT, message, "another card or cable, or NCCL_P2P_DISABLE=1, may do")
+        return CheckResult("FAIL", SUBJECT, message, "try another card or cable, or NCCL_P2P_DISABLE=1")
     if any(one.at != "done" or one.code for one in heard):
         return _stuck(heard, where, over)
     count, last, first = len(heard), [one.sums[-1] for one in heard], [one.sums[0] for one in heard]
@@ -131,7 +133,7 @@ def judged(heard: Sequence[Heard], whose: Mapping[int, str], over: str) -> Check
         f"{count} processes by {over}, right at {_size(first[0].bytes)} to {_size(last[0].bytes)};"
         f" bus {bus:.2f} GB/s, {max(sum_.seconds for sum_ in first) * 1e3:.1f} ms for {_size(first[0].bytes)}"
     )
-    return CheckResult("OK", WHAT, message)
+    return CheckResult("OK", SUBJECT, message)
 
 
 def _stuck(heard: Sequence[Heard], where: Mapping[int, str], over: str) -> CheckResult:
@@ -149,10 +151,10 @@ def _stuck(heard: Sequence[Heard], where: Mapping[int, str], over: str) -> Check
     else:
         message = f"{', '.join(where[one.rank] for one in late)} did not arrive by {over}: {STUCK[late[0].at]}"
     why = next((one.why for one in late if one.why), "")
-    fix = "GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME of the network between them, and its ports open, would do"
+    fix = "set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to the network between them, and open its ports"
     if not late[0].at:
-        fix = "that process's torch, or less load there, is what to look at"
-    return CheckResult("FAIL", WHAT, message + (f" ({why})" if why else ""), fix)
+        fix = "look at that process's torch, and at the load there"
+    return CheckResult("FAIL", SUBJECT, message + (f" ({why})" if why else ""), fix)
 
 
 def _size(count: int) -> str:

@@ -19,12 +19,13 @@ import psutil
 import pytest
 
 from launcher.clusters.nodes.home import Home
-from launcher.clusters.nodes.ray_start import serves_jobs
-from launcher.clusters.ray import job_server, told
-from launcher.clusters.ray import outside as outside_node
-from launcher.core.user_code import CallFailure
+from launcher.clusters.nodes.processes import DETACHED
+from launcher.clusters.nodes.ray_start import MARK, serves_jobs
+from launcher.clusters.ray import job_client, remote
+from launcher.core.redaction import known
 from launcher.runs.folder import Folder, holder
 
+ROOT = Path(__file__).parents[2]
 ENDLESS = ["algorithm=sft", "trainer.total_training_steps=100000", "trainer.test_freq=-1"]
 OUTSIDE = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
 """Where no process of this machine is seen, so no node of Ray's either."""
@@ -81,15 +82,16 @@ def at_head(command: str, run: Path) -> list[psutil.Process]:
 
 
 @pytest.mark.slow
+@takes_jobs
 def test_what_the_head_refuses_comes_here(head: Any) -> None:
-    """Without job server, too."""
     gone = head("status", "nobody", "--cluster", "auto", cwd="/")
     assert gone.returncode == 2 and "'nobody': no run of that name in runs" in gone.stderr
-    assert head("stop", "nobody", "--cluster", "127.0.0.1:9").stderr.startswith("✗ --cluster: 127.0.0.1:9: connection")
-    assert "is no address" in head("stop", "nobody", "--cluster", "nowhere").stderr
+    assert head("stop", "nobody", "--cluster", "127.0.0.1:9").stderr.startswith("✗ cluster: 127.0.0.1:9: connection")
+    assert "is not an address" in head("stop", "nobody", "--cluster", "nowhere").stderr
 
 
 @pytest.mark.slow
+@takes_jobs
 def test_who_only_looks_may_leave(head: Any, run: Path, until: Callable[..., None]) -> None:
     """Nothing of the command is left on the head, and the run goes on."""
     said = head.folder / "said"
@@ -145,10 +147,10 @@ def test_nothing_is_left_of_who_looked_from_outside(
     [
         pytest.param(
             {"RAY_AUTH_TOKEN": "not-this-one-0123456789abcdef"},
-            "nobody in without its token; RAY_AUTH_TOKEN_PATH, of",
+            "refuses this token, or none; set RAY_AUTH_TOKEN_PATH to",
             marks=takes_jobs,
         ),
-        pytest.param({"RAY_AUTH_MODE": "disabled"}, "it lets nobody in without its token", marks=takes_jobs),
+        pytest.param({"RAY_AUTH_MODE": "disabled"}, "the cluster refuses this token, or none", marks=takes_jobs),
         ({"RAY_AUTH_MODE": "token"}, "/.ray/auth_token: no such file or directory; a copy of the head's token would"),
         ({"RAY_AUTH_TOKEN_PATH": "/no/such"}, "RAY_AUTH_TOKEN_PATH: /no/such: no such file or directory"),
     ],
@@ -167,29 +169,88 @@ def test_a_run_of_a_machine_that_is_no_node_is_told_at_once(outside: Outside, sm
     began = time.monotonic()
     let_in = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(outside.home.token)}
     code, out, wrong = outside.ran("train", *small, "algorithm=sft", *there, *named, **let_in)
-    assert code == 2 and "this machine is no node of it; rlrun cluster join would do" in wrong, wrong + out
+    assert code == 2 and "this machine is not a node of it; use rlrun cluster join" in wrong, wrong + out
     assert time.monotonic() - began < 30, "Ray looks for a node for a minute"
 
 
 @pytest.mark.slow
 @from_outside
 @pytest.mark.skipif(serves_jobs(), reason="this cluster has a job server")
-def test_without_a_job_server_nobody_outside_is_served(outside: Outside) -> None:
+def test_without_a_job_server_nobody_is_served(outside: Outside) -> None:
     code, _, wrong = outside("status", "nobody")
-    assert code == 1 and "no client for its job server; a machine that is one of its nodes would do" in wrong, wrong
+    assert code == 2 and "the client of a job server is not installed; pip install 'rlrun[jobs]'" in wrong, wrong
 
 
-def test_lines_of_others_are_none_of_ours() -> None:
-    module = [sys.executable, "-m", "launcher.clusters.ray.told"]
-    ran = subprocess.run([*module, "stop", "nobody", "--root", "/no/such"], capture_output=True, text=True, check=True)
-    (said,) = map(told.read, ran.stdout.splitlines())
-    assert said and said[0] == 2 and "nobody" in said[1]
-    assert told.read("INFO job_manager.py: setting up\n") is None
-    assert told.read("half a line of another's" + told.MARK + '"text\\n"') == "text\n"
+# ---- without Ray: the shell command of a job, and how its output is read
+
+
+def ran(asked: remote.JobCommand, **job: str) -> tuple[int, str]:
+    """Exit code and output of a job's command, with the variables that Ray gives to `job`."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    run = subprocess.run(["sh", "-c", asked.entrypoint], env={**env, **job}, stdout=subprocess.PIPE, text=True)
+    return run.returncode, run.stdout
+
+
+def heard(output: str, job: str, capsys: pytest.CaptureFixture[str]) -> tuple[int | None, str, str]:
+    code = job_client._passed_on(iter(output.split("\n")), job)
+    return code, *capsys.readouterr()
+
+
+def test_only_what_the_command_writes_is_passed_on(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = remote.command(["launcher", "stop", "nobody", "--root", "/no/such"], {"COLUMNS": "99"})
+    code, output = ran(asked)
+    noise = f"INFO job_manager.py: setting up\n{output}INFO: over"
+    told, out, wrong = heard(noise, asked.job, capsys)
+    assert (code, told, out) == (2, 2, "") and wrong.startswith("✗ 'nobody': no run of that name"), wrong
+    asked = remote.command(["launcher", "--help"], {})
+    direct = subprocess.run([sys.executable, "-m", "launcher", "--help"], capture_output=True, text=True)
+    assert heard(ran(asked)[1], asked.job, capsys) == (0, direct.stdout, "")
+
+
+def test_empty_lines_are_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    output = "j output\n\na\n\n\nb\n\nj errors\n\nj exit 3\n"
+    assert heard(output, "j", capsys) == (3, "\na\n\n\nb\n", "")
+    assert heard("j output\nhalf", "j", capsys)[0] is None
+
+
+def show_variables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: dict[str, str], **job: str
+) -> dict[str, str]:
+    """The variables of a detached command that is submitted in `shell`."""
+    (tmp_path / "show.py").write_text("import json, os; print(json.dumps(dict(os.environ)))")
+    for name, value in {"PYTHONPATH": f"{tmp_path}:{ROOT}", **shell}.items():
+        monkeypatch.setenv(name, value)
+    known.cache_clear()
+    asked = remote.detached_command(tmp_path, ["show"])
+    assert asked and asked.claim and not any(value in asked.entrypoint for value in SECRET.values())
+    asked.claim.touch()
+    code, output = ran(asked, **job)
+    assert code == 0 and not asked.claim.exists()
+    (line,) = [line for line in output.splitlines() if line.startswith("{")]
+    return dict(json.loads(line))
+
+
+SECRET = {"HF_TOKEN": "hf_0123456789abcdefABCDEF", "HF_ENDPOINT": "https://me:pass-0123456@hub"}
+
+
+def test_what_a_job_is_given_and_what_it_keeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell = {"HF_HOME": "/h's", "RLRUN_CLUSTER": "/c", "CUDA_VISIBLE_DEVICES": "0", **SECRET}
+    job = {"OMP_NUM_THREADS": "1", MARK: "m", "RAY_ADDRESS": "a", "RAY_CLIENT_MODE": "0", "CUDA_VISIBLE_DEVICES": ""}
+    found = show_variables(tmp_path, monkeypatch, shell, **job, HF_HOME="/head", HF_TOKEN="", HF_ENDPOINT="")
+    assert found["HF_HOME"] == "/h's" and found["RAY_ADDRESS"] == "a" and found[DETACHED] == "1"
+    assert not {"OMP_NUM_THREADS", MARK, "RAY_CLIENT_MODE", "CUDA_VISIBLE_DEVICES"} & found.keys()
+    assert found["HF_TOKEN"] == found["HF_ENDPOINT"] == "", "secrets stay here: the head has its own"
+    kept = show_variables(tmp_path, monkeypatch, shell, CUDA_VISIBLE_DEVICES="1")
+    assert kept["CUDA_VISIBLE_DEVICES"] == "1"
+
+
+def test_a_job_whose_folder_the_head_does_not_see_is_not_begun(tmp_path: Path) -> None:
+    asked = remote.detached_command(tmp_path, ["json.tool", "--help"])
+    assert asked and ran(asked)[0] == remote.NO_FOLDER
 
 
 class Silent:
-    """A job server that says one line and no more; asked whether it is there, it says so `times`."""
+    """A job server that sends one line and no more; asked whether it is there, it says so `times`."""
 
     def __init__(self, times: int) -> None:
         self.left, self.stopped = times, False
@@ -199,8 +260,8 @@ class Silent:
     def list_jobs(self) -> list[Any]:
         return []
 
-    async def tail_job_logs(self, _: str) -> AsyncIterator[str]:
-        yield told.MARK + '"first\\n"\nhalf'
+    async def tail_job_logs(self, job: str) -> AsyncIterator[str]:
+        yield f"{job} output\nfirst\nhalf"
         await asyncio.sleep(60)
 
     def get_job_info(self, _: str) -> None:
@@ -212,19 +273,20 @@ class Silent:
         self.stopped = True
 
 
-def test_a_head_that_went_silent_is_asked_whether_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_head_is_asked_whether_it_is_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     server = Silent(2)
-    monkeypatch.setattr(outside_node, "find_spec", lambda name: True)
-    monkeypatch.setattr(outside_node, "client", lambda address: server)
-    monkeypatch.setattr(outside_node, "SILENT_S", 0.05)
-    first, (code, wrong) = outside_node.said("h:1", ["watch", "r"], "")
-    assert first == "first\n" and code == 1 and "ConnectionRefusedError: gone" in wrong
+    monkeypatch.setattr(job_client, "_client", lambda address: server)
+    monkeypatch.setattr(job_client, "SILENT_S", 0.05)
+    assert job_client.main("h:1", "j", "true", None) == 1
+    out, wrong = capsys.readouterr()
+    assert out == "first\n" and "ConnectionRefusedError: gone" in wrong
     assert server.left == -1 and server.stopped
 
 
 def test_a_head_that_says_127_0_0_1_to_all_is_not_taken_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """As one that `ray start --head` began does: what stands there is another cluster's, or nobody's."""
-    monkeypatch.setattr(job_server.machine, "knock", lambda *_: None)
-    monkeypatch.setattr(job_server, "get_address_for_submission_client", lambda address: "http://127.0.0.1:8265")
-    found = job_server.client("192.0.2.77:6379")
-    assert isinstance(found, CallFailure) and found.reason.startswith("its job server answers on its head alone")
+    monkeypatch.setattr(job_client, "get_address_for_submission_client", lambda address: "http://127.0.0.1:8265")
+    with pytest.raises(job_client.NotRun, match="its job server answers on its head alone"):
+        job_client._client("192.0.2.77:6379")

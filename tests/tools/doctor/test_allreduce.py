@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from threading import Thread
@@ -12,7 +11,7 @@ import pytest
 
 from launcher.core import machine
 from launcher.core.machine import free_ports
-from launcher.tools.doctor.reduce import Heard, Ranks, Sum, judged, run
+from launcher.tools.doctor.allreduce import Heard, Ranks, Sum, judged, run
 
 RIGHT = (Sum(1 << 16, 0.001, True), Sum(1 << 26, 0.1, True))
 WRONG = (Sum(1 << 16, 0.001, True), Sum(1 << 26, 0.1, False))
@@ -44,8 +43,7 @@ def test_whom_it_is_laid_to(heard: list[Heard], level: str, word: str) -> None:
 
 
 def pair(patience_s: float) -> list[Heard]:
-    lo = "lo" if os.path.exists("/sys/class/net/lo") else ""
-    return run(Ranks(0, 2, 2, "gloo", machine.LOOPBACK, free_ports(1)[0], lo), patience_s)
+    return run(Ranks(0, 2, 2, "gloo", machine.LOOPBACK, free_ports(1)[0], machine.loopback()), patience_s)
 
 
 def mine() -> list[psutil.Process]:

@@ -1,0 +1,108 @@
+"""The nodes of a Ray cluster, as its head lists them: `python -m launcher.clusters.ray.listing HOST:PORT`.
+
+The head is asked by a subprocess, which loads Ray and may hang or abort. This machine need not be a node of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from importlib.util import find_spec
+from types import MappingProxyType
+from typing import Any
+
+from launcher.core import machine
+from launcher.core.problems import Problem, Problems, error_message
+from launcher.core.user_code import CallFailure, shorten, try_call
+
+CONNECT_S, ANSWER_S = 3.0, 20.0
+START = "use rlrun cluster up (or ray start --head) on one machine, and its address"
+TOKEN = "set RAY_AUTH_MODE=token and the cluster's RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH)"
+ALIVE = 0  # GcsNodeInfo.state
+
+
+@dataclass(frozen=True)
+class RayNode:
+    """A node as Ray lists it."""
+
+    id: str
+    alive: bool
+    address: str
+    hostname: str
+    cpus: float
+    gpus: float
+    free_cpus: float = 0.0
+    free_gpus: float = 0.0
+
+
+def check_address(address: str) -> None:
+    """Where nothing listens, Ray takes two minutes to say so. Raises `Problems`."""
+    port = address.rpartition(":")[2]
+    if "/" in address or not port.isdigit() or not 0 < int(port) < 1 << 16:
+        raise Problems([Problem("cluster", f"{address} is not an address", "expected HOST:PORT")])
+    try:
+        machine.check_listening(address, CONNECT_S)
+    except OSError as error:
+        raise Problems([Problem("cluster", f"{address}: {error_message(error)}", START, "not-reachable")]) from error
+
+
+def list_nodes(address: str, env: Mapping[str, str] = MappingProxyType({})) -> list[RayNode]:
+    """`env` is added to this process's, such as where the token is. Raises `Problems` where the head does not answer
+    in `ANSWER_S`."""
+    if find_spec("ray") is None:
+        raise Problems([Problem("cluster", "ray is not installed", "pip install ray", "not-installed")])
+    check_address(address)
+    try:
+        ran = subprocess.run(
+            [sys.executable, "-P", "-m", __name__, address], env={**os.environ, **env}, capture_output=True, text=True,
+            timeout=ANSWER_S, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        why = f"{address}: no Ray head answered within {ANSWER_S:g} s"
+        raise Problems([Problem("cluster", why, START, "not-reachable")]) from error
+    if ran.returncode:
+        why = (ran.stderr.strip().splitlines() or [f"the listing ended with {ran.returncode}"])[-1]
+        raise Problems([Problem("cluster", f"{address}: {shorten(why)}", START, "not-reachable")])
+    answer = json.loads(ran.stdout.splitlines()[-1])
+    if "nodes" in answer:
+        return [RayNode(**node) for node in answer["nodes"]]
+    if answer["kind"] == "AuthenticationError":
+        why = f"{address}: this token, or none, is not the cluster's"
+        raise Problems([Problem("cluster", why, TOKEN, "not-permitted")])
+    raise Problems([Problem("cluster", f"{address}: {answer['reason']}", START, "not-reachable")])
+
+
+def main(address: str) -> None:
+    found = try_call(partial(_nodes, address))
+    print(json.dumps(asdict(found) if isinstance(found, CallFailure) else {"nodes": found}))
+
+
+def _nodes(address: str) -> list[dict[str, Any]]:
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]  # noqa: PLC0415  # late: the other side of the pipe does not load Ray
+    from ray.autoscaler.v2.sdk import get_cluster_status  # noqa: PLC0415  # as above
+
+    status = get_cluster_status(address, timeout=ANSWER_S)
+    free = {
+        node.node_id: {one.resource_name: one.total - one.used for one in node.resource_usage.usage}
+        for node in (*status.active_nodes, *status.idle_nodes)
+        if node.resource_usage
+    }
+    found = GcsClient(address=address).get_all_node_info(timeout=ANSWER_S).values()
+    return [asdict(_node(one, free.get(one.node_id.hex(), {}))) for one in found]
+
+
+def _node(one: Any, free: Mapping[str, float]) -> RayNode:
+    total = one.resources_total
+    return RayNode(
+        one.node_id.hex(), one.state == ALIVE, one.node_manager_address, one.node_manager_hostname,
+        total.get("CPU", 0.0), total.get("GPU", 0.0), free.get("CPU", 0.0), free.get("GPU", 0.0),
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,142 @@
+"""`rlrun` commands on the head of a Ray cluster, submitted to its job server (ray[default]).
+
+    remote.py, here       says which shell command to submit, and how to start `job_client`; loads no Ray
+    job_client.py, here   a subprocess: submits it, prints its output as it comes, ends with its exit code
+
+Whoever the cluster lets in can read the commands of all jobs, so nothing that is a secret goes into one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from launcher.clusters.nodes.processes import DETACHED
+from launcher.clusters.nodes.ray_start import MARK, PYTHON, serves_jobs
+from launcher.clusters.nodes.reach import OTHER_CLUSTER, Reach, reach
+from launcher.clusters.ray.job import CARRIED, PLACED
+from launcher.clusters.ray.listing import check_address
+from launcher.core.problems import Problem, Problems
+from launcher.core.redaction import is_secret_variable, redact
+
+INSTALL = "pip install 'rlrun[jobs]' here and on its head"
+NO_FOLDER, NO_RLRUN, NOT_RUN = 66, 67, 69
+"""Exit codes of a job on a head that does not see the run's folder, or has no rlrun; and of a `job_client` of a
+detached command that was not begun."""
+ASKED = "rlrun-asks-"
+"""Begins the ids of jobs that only answer: the head forgets them."""
+OUTPUT, ERRORS, EXIT = "output", "errors", "exit"
+OF_HEAD = ("RLRUN_CLUSTER", "PYTHONUNBUFFERED", *PLACED)
+"""Variables of our own that the head has its own values of."""
+ENTRYPOINT = """\
+chmod 600 /proc/self/fd/1
+here=${python_name}
+for name in $(env | sed -n 's/^\\(RAY_[A-Za-z0-9_]*\\)=.*/\\1/p'); do
+    case $name in RAY_ADDRESS | RAY_AUTH_*) ;; *) unset "$name" ;; esac
+done
+unset OMP_NUM_THREADS PYTHONBREAKPOINT {mark} {python_name}
+[ "$CUDA_VISIBLE_DEVICES" ] || unset CUDA_VISIBLE_DEVICES
+export {variables}
+for python in {python} "$here" python3; do
+    "$python" -P -c "import launcher" 2> /dev/null || continue
+    {before}file=$(mktemp) && exec 4> "$file" 5< "$file" && rm "$file"
+    printf '\\n%s {output}\\n' {job}
+    "$python" -P -m {words} 2>&4 4>&- 5<&-; code=$?
+    printf '\\n%s {errors}\\n' {job}; cat <&5
+    printf '\\n%s {exit} %s\\n' {job} $code
+    exit $code
+done
+exit {no_rlrun}"""
+"""What Ray gives to its jobs is taken out of the environment; what the command writes is marked, as Ray writes to the
+same log."""
+
+
+@dataclass(frozen=True)
+class JobCommand:
+    job: str
+    """Its id."""
+    entrypoint: str
+    """As `sh` takes it."""
+    detached: bool = False
+    """Whether the job goes on when nobody listens any more."""
+    claim: Path | None = None
+    """The job begins by removing this file, and does not begin where it is gone."""
+
+
+def command(words: Sequence[str], variables: Mapping[str, str]) -> JobCommand:
+    """`python -m words`, such as `launcher status NAME`, which only asks."""
+    return _command(f"{ASKED}{words[1]}-{secrets.token_hex(4)}", words, variables, "")
+
+
+def detached_command(folder: Path, words: Sequence[str]) -> JobCommand | None:
+    """`python -m words` in this working directory and with this shell's variables, for a run in `folder`. None where
+    one of them is a secret."""
+    if any(redact(word) != word for word in (*words, os.getcwd())):
+        return None
+    folder, key = folder.absolute(), secrets.token_hex(4)
+    job = "-".join(re.findall("[A-Za-z0-9_]+", f"rlrun/{folder.parent.name}/{folder.name}/{key}"))
+    claim = folder / f".detached-{key}"
+    begin = f"cd {shlex.quote(os.getcwd())} && rm {shlex.quote(str(claim))} || exit {NO_FOLDER}"
+    variables = {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(CARRIED) and name not in OF_HEAD and not is_secret_variable(name) and redact(value) == value
+    }
+    made = _command(job, words, {**variables, DETACHED: "1"}, f"{begin}; umask {_umask():03o}; ")
+    return JobCommand(job, made.entrypoint, detached=True, claim=claim)
+
+
+def _command(job: str, words: Sequence[str], variables: Mapping[str, str], before: str) -> JobCommand:
+    given = {**variables, "PYTHONUNBUFFERED": "1"}
+    exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in given.items() if name.isidentifier())
+    entrypoint = ENTRYPOINT.format(
+        job=job, before=before, variables=exports, python=shlex.quote(sys.executable), python_name=PYTHON, mark=MARK,
+        words=shlex.join(words), output=OUTPUT, errors=ERRORS, exit=EXIT, no_rlrun=NO_RLRUN,
+    )  # fmt: skip
+    return JobCommand(job, entrypoint)
+
+
+def _umask() -> int:
+    """It can only be read by setting it."""
+    os.umask(mask := os.umask(0o077))
+    return mask
+
+
+def become(address: str | None, words: Sequence[str], columns: int) -> NoReturn:
+    """This process ends as `rlrun words` on the head does. Raises `Problems` where no job can be submitted."""
+    reached = reach(address)
+    check_address(reached.address)
+    if not serves_jobs():
+        raise Problems([Problem("cluster", "the client of a job server is not installed", INSTALL, "not-installed")])
+    asked = command(["launcher", *words], {"COLUMNS": str(columns)})
+    sys.stdout.flush()
+    os.execve(sys.executable, _argv(reached, asked), _environment(reached))
+
+
+def start(reached: Reach, asked: JobCommand) -> subprocess.Popen[str]:
+    """The client of a detached command: its output is that of the command, its exit code, too, or `NOT_RUN`. SIGTERM
+    stops the job; SIGKILL, or nobody reading, ends the client only."""
+    if asked.claim:
+        asked.claim.touch(mode=0o600, exist_ok=False)
+    return subprocess.Popen(
+        _argv(reached, asked), env=_environment(reached), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
+    )  # fmt: skip
+
+
+def _argv(reached: Reach, asked: JobCommand) -> list[str]:
+    client = [sys.executable, "-P", "-m", "launcher.clusters.ray.job_client", reached.address]
+    return [*client, asked.job, asked.entrypoint, *([str(asked.claim)] if asked.claim else [])]
+
+
+def _environment(reached: Reach) -> dict[str, str]:
+    ours = {name: value for name, value in os.environ.items() if name not in OTHER_CLUSTER}
+    return {**ours, **reached.client_env, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"}
