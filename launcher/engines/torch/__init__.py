@@ -46,7 +46,7 @@ class Torch(Engine):
 
     def problems(self, run: RunSpec) -> list[str]:
         found = super().problems(run)
-        found += [f"engine.offload: {why}; leaving it out would do" for why in self._unused_offloads(run)]
+        found += [f"engine.offload: {why}; leave it out" for why in self._unused_offloads(run)]
         if self.mixed_precision and run.model.dtype != "float32":
             found.append(
                 f"engine.mixed_precision: needs model.dtype=float32 to compute in bfloat16 over, got {run.model.dtype}"
