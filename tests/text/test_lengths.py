@@ -174,4 +174,4 @@ def test_the_longer_answer_of_a_pair_counts() -> None:
     assert Lengths(made).of([pair], "pairs") == [(2, len(both.rejected.ids) - 2)]
     assert Lengths(made).of([Row("f:1", "ab", "a")], "answers") == [(2, 2)]
     [refused] = Lengths(made).of([Row("f:1", (Message("system", "a"), Message("user", "b")), "a")], "answers")
-    assert refused == "is a conversation, and the tokenizer has no chat template; a text prompt would do"
+    assert refused == "is a conversation, and the tokenizer has no chat template; use a text prompt"

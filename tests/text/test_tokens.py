@@ -181,7 +181,7 @@ def test_a_template_that_rewrites_earlier_turns_is_refused() -> None:
     chat = encoder(chat_tokenizer(REWRITES))
     found = chat.demonstration(0, row(talk("user: a", "assistant: one", "user: b", "assistant: two")))
     assert isinstance(found, RefusedRow)
-    assert found.reason == "the chat template rewrites earlier turns; one row for each answer would do"
+    assert found.reason == "the chat template rewrites earlier turns; use one row for each answer"
 
 
 def test_a_template_that_drops_the_thoughts_of_earlier_turns_can_show_the_last_answer() -> None:
@@ -228,19 +228,19 @@ def reason(found: Tokens | RefusedRow) -> str:
         (lambda plain: plain.demonstration(0, row("a", "aa")), "answer has 3 tokens; data.max_response_length is 2"),
         (
             lambda plain: plain.prompt(0, row(talk("system: b", "user: a"))),
-            "is a conversation, and the tokenizer has no chat template; a text prompt would do",
+            "is a conversation, and the tokenizer has no chat template; use a text prompt",
         ),
         (
             lambda plain: plain.demonstration(0, row(talk("system: b", "user: a"), "b")),
-            "is a conversation, and the tokenizer has no chat template; a text prompt would do",
+            "is a conversation, and the tokenizer has no chat template; use a text prompt",
         ),
         (
             lambda plain: plain.demonstration(0, row(talk("system: b", "user: a", "assistant: b"))),
-            "is a conversation, and the tokenizer has no chat template; a text prompt would do",
+            "is a conversation, and the tokenizer has no chat template; use a text prompt",
         ),
         (
             lambda plain: plain.demonstration(0, row(talk("user: a", "assistant: b", "user: a", "assistant: b"))),
-            "is a conversation, and the tokenizer has no chat template; prompt and response would do",
+            "is a conversation, and the tokenizer has no chat template; use prompt and response",
         ),
     ],
 )
