@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 from launcher.core.problems import error_message
 from launcher.spec.data import Dataset, Message, RefusedRow, Row, Text
 
-NO_TEMPLATE = "is a conversation, and the tokenizer has no chat template; a text prompt would do"
+NO_TEMPLATE = "is a conversation, and the tokenizer has no chat template; use a text prompt"
 
 
 class Unwritable(ValueError):
@@ -55,7 +55,7 @@ class Encoder:
 
     def demonstration(self, number: int, row: Row) -> Tokens | RefusedRow:
         """Prompt and answer, the answer's tokens and its end marked."""
-        prompt, response = answered(row)
+        prompt, response = prompt_and_response(row)
         try:
             if response is None:
                 ids, mask = self._conversation(_turns(row.prompt))
@@ -104,7 +104,7 @@ class Encoder:
         """The text that the policy reads before it answers. Raises `Unwritable`."""
         if self.templated:
             return self._render(_turns(prompt), open_answer=True)
-        text = alone(prompt)
+        text = single_user_text(prompt)
         if text is None:
             raise Unwritable(NO_TEMPLATE)
         return text
@@ -132,14 +132,14 @@ class Encoder:
     def _conversation(self, turns: list[dict[str, str]]) -> tuple[list[int], list[int]]:
         """Ids and mask of a conversation whose assistant turns are imitated. Raises `Unwritable`."""
         if not self.templated:
-            raise Unwritable("is a conversation, and the tokenizer has no chat template; prompt and response would do")
+            raise Unwritable("is a conversation, and the tokenizer has no chat template; use prompt and response")
         whole = self._render(turns)
         spans = []
         for place, turn in enumerate(turns):
             if turn["role"] == "assistant":
                 start, end = self._render(turns[:place], open_answer=True), self._render(turns[: place + 1]).rstrip()
                 if not (whole.startswith(start) and whole.startswith(end)):
-                    raise Unwritable("the chat template rewrites earlier turns; one row for each answer would do")
+                    raise Unwritable("the chat template rewrites earlier turns; use one row for each answer")
                 spans.append((len(start), len(end)))
         encoded = self.tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
         mask = [int(any(a <= first and last <= b for a, b in spans)) for first, last in encoded["offset_mapping"]]
@@ -147,7 +147,7 @@ class Encoder:
 
     def _render(self, turns: list[dict[str, str]], open_answer: bool = False) -> str:
         if not turns:
-            raise Unwritable("begins with an answer; a turn before it would do")
+            raise Unwritable("begins with an answer; add a turn before it")
         try:
             return self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=open_answer)
         except TemplateError as error:  # some refuse roles, or their order
@@ -166,14 +166,14 @@ class Encoder:
         return RefusedRow(row.where, reason, repr(row), wanted=self.data.truncation == "filter")
 
 
-def alone(prompt: Text) -> str | None:
+def single_user_text(prompt: Text) -> str | None:
     """The text of a prompt that is one user's turn and nothing else: it needs no template."""
     if isinstance(prompt, str):
         return prompt
     return prompt[0].content if len(prompt) == 1 and prompt[0].role == "user" else None
 
 
-def answered(row: Row) -> tuple[Text, str | None]:
+def prompt_and_response(row: Row) -> tuple[Text, str | None]:
     """Prompt and answer; of a conversation with one answer, which is its end, too."""
     if row.response is not None or isinstance(row.prompt, str):
         return row.prompt, row.response
