@@ -55,5 +55,5 @@ class DAPO(GRPO):
         over = ((batch.mask.sum(-1) - free) / self.overlong_buffer_len).clamp(0, 1)  # [B]
         return batch.reward - self.overlong_penalty_factor * over
 
-    def filter_metrics(self, batch: Batch, made: Batch, kept: Tensor, total: AllReduce) -> AlgorithmState:
-        return ops.group_filter_metrics(batch, made, kept, total)
+    def filter_metrics(self, batch: Batch, made: Batch, kept: Tensor, all_reduce: AllReduce) -> AlgorithmState:
+        return ops.group_filter_metrics(batch, made, kept, all_reduce)

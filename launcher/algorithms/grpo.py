@@ -64,36 +64,38 @@ class GRPO(Algorithm):
         """[B] the reward that is compared."""
         return batch.reward
 
-    def prepare(self, batch: Batch, told: AlgorithmState, total: AllReduce = no_reduce) -> tuple[Batch, AlgorithmState]:
+    def prepare(
+        self, batch: Batch, state: AlgorithmState, all_reduce: AllReduce = no_reduce
+    ) -> tuple[Batch, AlgorithmState]:
         """Eq. 4's advantage, equal for all tokens of an answer."""
         kept = self.group_filter(batch)
         reward, mask = self.shape_reward(batch), batch.mask * kept[:, None]
         advantage = ops.group_advantage(reward, ops.group_index(batch.group), self.norm_adv_by_std_in_grpo)  # [B]
         made = replace(batch, mask=mask, reward=reward, advantage=advantage[:, None] * mask)
-        return made, self.filter_metrics(batch, made, kept, total)
+        return made, self.filter_metrics(batch, made, kept, all_reduce)
 
-    def filter_metrics(self, batch: Batch, made: Batch, kept: Tensor, total: AllReduce) -> AlgorithmState:
-        """How much of the step's answers is learnt from; nothing is told where nothing is ever left out."""
+    def filter_metrics(self, batch: Batch, made: Batch, kept: Tensor, all_reduce: AllReduce) -> AlgorithmState:
+        """How many groups and tokens of the step are trained on; empty where no group is ever filtered."""
         if not self.min_group_std:
             return {}
-        return ops.group_filter_metrics(batch, made, kept, total)
+        return ops.group_filter_metrics(batch, made, kept, all_reduce)
 
     def loss(self, new: Output, batch: Batch) -> Loss:
         """Eq. 3."""
         weight, units = ops.token_weights(self.loss_agg_mode, batch.mask, self.loss_scale_factor or 1.0)
-        surrogate, seen = ops.surrogate_loss(
+        surrogate, metrics = ops.surrogate_loss(
             self.ratio(new, batch), new.logp - batch.old, batch,
             self.clip_ratio_low, self.clip_ratio_high, self.clip_ratio_c,
         )  # fmt: skip
         loss = (surrogate * weight).sum()
-        seen = {**seen, "actor/pg_loss": Mean(loss.detach(), units)}
+        metrics = {**metrics, "actor/pg_loss": Mean(loss.detach(), units)}
         if self.kl_loss_coef:
             kl = (ops.KL[self.kl_loss_type](new.logp, batch.reference) * weight).sum()
             loss = loss + self.kl_loss_coef * kl
-            seen["actor/kl_loss"] = Mean(kl.detach(), units)
+            metrics["actor/kl_loss"] = Mean(kl.detach(), units)
         if self.entropy_coeff:
             loss = loss - self.entropy_coeff * (new.entropy * weight).sum()
-        return loss, seen
+        return loss, metrics
 
     def ratio(self, new: Output, batch: Batch) -> Tensor:
         """[B, T] probability of each token now, over its probability when sampled."""

@@ -90,12 +90,12 @@ def group_advantage(reward: Tensor, index: Tensor, scale: bool) -> Tensor:
     return centred / (group_std(reward, index) + EPSILON) if scale else centred
 
 
-def group_filter_metrics(batch: Batch, made: Batch, kept: Tensor, total: AllReduce) -> AlgorithmState:
+def group_filter_metrics(batch: Batch, made: Batch, kept: Tensor, all_reduce: AllReduce) -> AlgorithmState:
     """How many groups of `batch` are `kept` [B], and the share of its tokens that `made` still learns from."""
     index = group_index(batch.group)
     share = 1 / group_sum(batch.mask.new_ones(len(batch)), index)[index]  # [B] of a group, so that a group adds up to 1
     sums = [(share * kept).sum(), (share * ~kept).sum(), made.mask.sum(), batch.mask.sum()]
-    groups, filtered, learnt, tokens = (total(x).item() for x in sums)
+    groups, filtered, learnt, tokens = (all_reduce(x).item() for x in sums)
     return {
         "train/groups_kept": float(round(groups)),
         "train/groups_filtered": float(round(filtered)),
@@ -127,14 +127,14 @@ def surrogate_loss(
     plain = -ratio * batch.advantage
     loss = clipped_surrogate(ratio, batch.advantage, low, high)
     tokens = batch.mask.sum()
-    seen = {
+    metrics = {
         "actor/pg_clipfrac": Mean(((loss > plain) * batch.mask).sum(), tokens),
         "actor/ppo_kl": Mean(-(log_ratio.detach() * batch.mask).sum(), tokens),
     }
     if most is not None:
         before, loss = loss, dual_clip(loss, batch.advantage, most)
-        seen["actor/pg_clipfrac_lower"] = Mean(((loss < before) * batch.mask).sum(), tokens)
-    return (loss if batch.importance is None else loss * batch.importance), seen
+        metrics["actor/pg_clipfrac_lower"] = Mean(((loss < before) * batch.mask).sum(), tokens)
+    return (loss if batch.importance is None else loss * batch.importance), metrics
 
 
 # ---- distance from the reference: Schulman 2020 (joschu.net/blog/kl-approx.html), r = log(reference / policy)
@@ -180,11 +180,11 @@ def gae(reward: Tensor, value: Tensor, mask: Tensor, gamma: float, lam: float) -
     return advantage * mask, (advantage + value) * mask
 
 
-def whiten(x: Tensor, mask: Tensor, total: AllReduce = no_reduce) -> Tensor:
+def whiten(x: Tensor, mask: Tensor, all_reduce: AllReduce = no_reduce) -> Tensor:
     """[B, T] with mean 0 and unbiased variance 1 over the mask of all processes; 0 off the mask."""
-    count, summed = total(mask.sum()), total((x * mask).sum())
+    count, summed = all_reduce(mask.sum()), all_reduce((x * mask).sum())
     centred = (x - summed / count.clamp(min=1)) * mask
-    variance = total(centred.square().sum()) / (count - 1).clamp(min=1)
+    variance = all_reduce(centred.square().sum()) / (count - 1).clamp(min=1)
     return centred / (variance + 1e-8).sqrt()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from launcher.core.bounded_parse import DEPTH, DIGITS
-from launcher.core.problems import Problems, short_repr
+from launcher.core.problems import Problem, Problems, short_repr
 from launcher.core.redaction import MARK, is_secret_setting, passwords_in_urls, redact, register_secret
 
 WORDS = 256
@@ -79,20 +79,18 @@ def _learn(word: str) -> None:
             register_secret(next(value for value in match.groups()[1:] if value is not None))
 
 
-def kept(node: Any, named: Sequence[str] = ()) -> list[str]:
-    """One line for each secret among the settings of a run (`to_node`), which are written down with it; those that
-    lines of `named` speak of already are left out."""
-    said = {place for line in named for place in _above(line.partition(": ")[0])}
-    lines = []
+def kept(node: Any, named: Sequence[Problem] = ()) -> list[Problem]:
+    """A problem for each secret among the settings of a run (`to_node`), which are written down with it; those that
+    `named` speaks of already are left out."""
+    said = {place for problem in named for place in _above(problem.where)}
+    problems = []
     for place, name, value in _texts(node):
         if said & {*_above(place)} - {place.partition(".")[0]}:
             continue
         if (is_secret_setting(name) and value) or redact(value) != value:
-            lines.append(
-                f"{place}: holds a secret, which would be kept with the run; an environment variable, read where it is"
-                " used, would do"
-            )
-    return lines
+            found = "holds a secret, which would be kept with the run"
+            problems.append(Problem(place, found, "use an environment variable, read where it is used"))
+    return problems
 
 
 def _above(place: str) -> Iterator[str]:

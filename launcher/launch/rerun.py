@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from launcher.config.amend import put
 from launcher.config.explain import explain
 from launcher.config.grammar import setting
-from launcher.core.problems import Problems
+from launcher.core.problems import Problem, Problems
 from launcher.core.settings import from_node
 from launcher.core.state import Sink
 from launcher.launch import fingerprints, provenance, start
@@ -75,7 +75,7 @@ def again(folder: Folder, words: Sequence[str]) -> Again:
     return Again(run, [*differences, *_surroundings(recorded, now)])
 
 
-def _missing(run: RunSpec) -> list[str]:
+def _missing(run: RunSpec) -> list[Problem]:
     return [*run.data.problems(), *run.model.problems(), *run.reward.problems()]
 
 

@@ -92,7 +92,7 @@ def _wanted(listed: Listing) -> list[RemoteFile]:
     if not sharded:
         return [*texts, weight]
     if found := weights.index_faults(index, {file.path for file in listed.files}):
-        raise Problems(Problem(f"{where}: {weights.INDEX}", line, code="bad-file") for line in found)
+        raise Problems(problem.within(f"{where}: {weights.INDEX}") for problem in found)
     shards = set(weights.shards_of(index)[0])
     return [*texts, weight, *(file for file in listed.files if file.path in shards)]
 

@@ -66,8 +66,8 @@ def test_for_programs(look: Look) -> None:
     [
         (["x", "z", "--method", "liner", "--out", "x", "--t", "1"],
          ["✗ --method: no method 'liner'; did you mean linear?",
-          "✗ z: no such folder; a model's, a checkpoint's or a run's would do",
-          "✗ --out: x is one with {}/x; another folder would do"]),
+          "✗ z: no such folder; use a model's, a checkpoint's or a run's",
+          "✗ --out: x is one with {}/x; use another folder"]),
         (["x", "y", "--method", "linear", "--out", "o", "--weights", "1;2"],
          ["✗ --weights: got '1;2'; use numbers such as 0.7,0.3"]),
         (["x", "y", "--method", "linear", "--out", "o", "--max-shard-size", "5 potatoes"],

@@ -74,7 +74,7 @@ def said(run: RunSpec) -> list[str]:
             "reward: 2 of 2 rows cannot be scored; use another reward or other rows",
         ]),
         (("x = 1",), ["reward=code", "reward.sandbox=limits"], [
-            "rows.jsonl:1: ground truth 'x = 1' holds no tests; asserts would do",
+            "rows.jsonl:1: ground truth 'x = 1' holds no tests; expected asserts",
             "reward: 1 of 1 rows cannot be scored; use another reward or other rows",
         ]),
     ],
@@ -139,11 +139,11 @@ def test_a_function_that_gives_right_answers_nothing_is_refused(
 def test_a_file_that_does_not_compile_is_named_before_its_rows_are_read(lines: Lines, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def compute_score(:\n")
     (line,) = refused(lines("18"), "reward=python", "reward.path=mine.py")
-    assert line == "reward.path: mine.py:1: invalid syntax; a Python file that compiles would do"
+    assert line == "reward.path: mine.py:1: invalid syntax; use a Python file that compiles"
 
 
 def test_a_server_that_is_not_there_is_named(lines: Lines) -> None:
-    why = "reward.url: nobody answers at 127.0.0.1:9, connection refused; a running server would do"
+    why = "reward.url: nobody answers at 127.0.0.1:9, connection refused; use a running server"
     assert refused(lines("18"), "reward=remote", "reward.url=http://127.0.0.1:9/") == [why]
 
 

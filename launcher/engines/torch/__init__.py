@@ -41,7 +41,8 @@ class Torch(Engine):
     num_threads: Count = 0
     """CPU threads of each process; 0 shares the machine's cores. One is fastest for very small models."""
 
-    runs = frozenset({"Algorithm"})
+    computes = frozenset({"reference", "critic", "old"})
+    reads = frozenset({"answers", "pairs", "prompts", "mixed"})
 
     def problems(self, run: RunSpec) -> list[str]:
         found = super().problems(run)

@@ -200,12 +200,12 @@ def build_training(
         else TrainingPosition(0, run.seed, 0, order.rows)
     )
 
-    def save(step: int, told: AlgorithmState, validated: LastValidation) -> SaveResult:
-        sync()  # what was told of the steps must outlive them
-        return saver.save(TrainingPosition(step, run.seed, order.epoch(step), order.rows, dict(told), validated))
+    def save(step: int, state: AlgorithmState, validated: LastValidation) -> SaveResult:
+        sync()  # the events of these steps must be on disk before the checkpoint
+        return saver.save(TrainingPosition(step, run.seed, order.epoch(step), order.rows, dict(state), validated))
 
     schedule = Schedule(parts.steps, start, trainer.test_freq, trainer.save_freq)
     return Training(
-        run, parts.policy, parts.source, parts.validation, schedule, emit, save, asked_to_stop, before.told,
+        run, parts.policy, parts.source, parts.validation, schedule, emit, save, asked_to_stop, before.algorithm_state,
         before.validated,
     )  # fmt: skip

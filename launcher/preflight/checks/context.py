@@ -68,15 +68,15 @@ class Context:
         return "FAIL" if self.here else "WARN"
 
     @cached_property
-    def model_problems(self) -> Sequence[Problem | str]:
+    def model_problems(self) -> Sequence[Problem]:
         return self.asked.model.problems()
 
     @cached_property
-    def reward_problems(self) -> Sequence[Problem | str]:
+    def reward_problems(self) -> Sequence[Problem]:
         return self.asked.reward.problems()
 
     @cached_property
-    def data_problems(self) -> Sequence[Problem | str]:
+    def data_problems(self) -> Sequence[Problem]:
         return self.asked.data.problems()
 
     @cached_property

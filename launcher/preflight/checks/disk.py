@@ -1,4 +1,4 @@
-"""Disk: what checkpoints and downloads take, against what is free."""
+"""Free disk space against the size of checkpoints and downloads."""
 
 from __future__ import annotations
 

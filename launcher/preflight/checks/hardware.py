@@ -8,7 +8,7 @@ from contextlib import closing
 from launcher.clusters.nodes.reach import reach
 from launcher.core import machine
 from launcher.core.check_result import CheckResult, Level, from_problems
-from launcher.core.problems import Problems
+from launcher.core.problems import Problem, Problems
 from launcher.preflight.checks.context import Context
 from launcher.spec.hardware import Hardware
 from launcher.spec.run import RunSpec
@@ -26,7 +26,11 @@ def check(context: Context) -> Iterator[CheckResult]:
         yield from _this_machine(run, context.missing_level)
     if not context.reward_problems:
         rewards = (problem for leaf in run.reward.leaves() for problem in leaf.missing_requirements())
-        missing = [*run.cluster.missing_requirements(run.taken), *run.sampler.missing_requirements(), *rewards]
+        missing: list[Problem | str] = [
+            *run.cluster.missing_requirements(run.taken),
+            *run.sampler.missing_requirements(),
+            *rewards,
+        ]
         yield from from_problems(missing, context.missing_level)
 
 

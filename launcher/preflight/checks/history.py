@@ -1,4 +1,4 @@
-"""How long a run takes, by an earlier one of its kind that has finished."""
+"""How long a run takes, from an earlier finished run of the same kind."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOOKED_AT = 30  # newest runs
 LARGEST = 4_000_000  # bytes of an event log that is read for it
 _SAME = ("algorithm._target_", "model", "hardware", "engine", "sampler", "data.train_batch_size",
          "data.max_response_length", "data.max_prompt_length", "trainer.ppo_epochs")  # fmt: skip
-"""What decides how long a step takes."""
+"""Settings that decide how long a step takes."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def earlier(run: RunSpec) -> Earlier | None:
 
 
 def _finished(events: Path) -> bool:
-    """By its last line, so that the others' logs are not read whole."""
+    """By its last line, so that unfinished logs are not read."""
     with events.open("rb") as file:
         file.seek(max(events.stat().st_size - 4096, 0))
         return b'"how":"finished"' in file.read().replace(b'": "', b'":"')

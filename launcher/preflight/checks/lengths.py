@@ -1,4 +1,4 @@
-"""How many tokens rows have, against the limits: those of few bytes fit without being counted."""
+"""Lengths of prompts and responses against their limits: short texts fit by their bytes and are not tokenized."""
 
 from __future__ import annotations
 

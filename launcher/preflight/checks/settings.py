@@ -14,7 +14,7 @@ from launcher.spec.stored import to_node
 def check(context: Context) -> Iterator[CheckResult]:
     """Problems of data, model and reward, secrets among the settings, and the run's folder."""
     found = [*context.data_problems, *context.model_problems, *context.reward_problems]
-    yield from from_problems([*found, *guard.kept(to_node(context.run), [str(problem) for problem in found])])
+    yield from from_problems([*found, *guard.kept(to_node(context.run), found)])
     if context.folder_problems:
         yield from from_problems(context.folder_problems)
     else:

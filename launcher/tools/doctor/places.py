@@ -1,4 +1,4 @@
-"""The folders that runs write to: a real file is written, synced, locked and renamed in each."""
+"""The folders that runs write to: in each a real file is written, synced, locked and renamed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from launcher.core.problems import Problems, error_message
 from launcher.data import prepare
 from launcher.hubs import huggingface
 from launcher.models import store
-from launcher.tools.doctor.timeouts import within
+from launcher.tools.doctor.timeouts import call_with_timeout
 
 GB = 1e9
 PATIENCE_S = 10.0
@@ -29,7 +29,7 @@ PREFIX = ".rlrun-doctor-"
 
 @dataclass(frozen=True)
 class Place:
-    """A folder by what it is for, and the word that puts it elsewhere."""
+    """A folder, its purpose, and the argument that changes it."""
 
     what: str
     path: Path
@@ -39,7 +39,7 @@ class Place:
 
 
 def places(root: Path) -> tuple[list[Place], list[CheckResult]]:
-    """Where a run in `root` writes, and what is wrong with how these places are named."""
+    """The folders that a run in `root` writes to, and problems of their names."""
     named: list[tuple[str, Callable[[], Path], str]] = [
         ("run root", root.absolute, "--root DIR (trainer.run_root)"),
         ("data store", prepare.store, "RLRUN_DATA=DIR"),
@@ -63,13 +63,13 @@ def places(root: Path) -> tuple[list[Place], list[CheckResult]]:
 
 def check(root: Path) -> list[CheckResult]:
     found, wrong = places(root)
-    return [*wrong, *(judged(place) for place in found)]
+    return [*wrong, *(check_place(place) for place in found)]
 
 
-def judged(place: Place, patience_s: float = PATIENCE_S) -> CheckResult:
-    """A disk that does not answer in `patience_s` is named, not waited for."""
+def check_place(place: Place, patience_s: float = PATIENCE_S) -> CheckResult:
+    """A disk that does not answer in `patience_s` is reported, not waited for."""
     try:
-        message, trouble = within(patience_s, lambda: _tried(place.path))
+        message, trouble = call_with_timeout(patience_s, lambda: _tried(place.path))
         free = machine.free_disk_bytes(place.path)
     except TimeoutError as error:
         return CheckResult(

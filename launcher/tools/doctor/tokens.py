@@ -1,4 +1,4 @@
-"""Which secrets are there, by name only: never a value, its length or a part of it."""
+"""Which secrets are set, by name only: never a value, its length or a part of it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def check(environment: Mapping[str, str] = os.environ) -> list[CheckResult]:
         try:
             mode = path.stat().st_mode
         except OSError:
-            continue  # none, or none that we may look at
+            continue  # none, or not readable
         present.append(str(path))
         if mode & 0o077:
             message = f"{path} can be read by other users of this machine"

@@ -58,7 +58,7 @@ def train(jobs: ModuleType) -> Callable[[Policy, int, int], list[dict[str, float
 
 def saved(policy: Policy, root: Path, step: int = 3, keep: int = 3) -> Path:
     written = Saver(root, policy, keep).save(TrainingPosition(step, 0, 0, 24))
-    assert (written.done, written.told) == (True, "")
+    assert (written.done, written.message) == (True, "")
     return root / checkpoints.name_of(step)
 
 
@@ -109,7 +109,9 @@ def test_saving_changes_nothing(tmp_path: Path, policy_of: PolicyOf, train: Trai
 
 def test_the_position_comes_back(tmp_path: Path, policy_of: PolicyOf, train: Train) -> None:
     policy = policy_of(load_model(LLAMA, 0, CPU))
-    position = TrainingPosition(step=1000000, seed=2**62, epoch=3, rows=77, told={"actor/reward_kl_penalty": 0.1 + 0.2})
+    position = TrainingPosition(
+        step=1000000, seed=2**62, epoch=3, rows=77, algorithm_state={"actor/reward_kl_penalty": 0.1 + 0.2}
+    )
     assert Saver(tmp_path, policy, 3).save(position).done  # before any update: there is no optimizer state yet
     assert read_position(tmp_path / "step_1000000") == position
 

@@ -47,7 +47,7 @@ def train(jobs: ModuleType) -> Train:
 
 def saved(policy: Policy, root: Path, step: int = 3, keep: int = 3) -> Path:
     written = Saver(root, policy, keep).save(TrainingPosition(step, 0, 0, 24))
-    assert (written.done, written.told) == (True, "")
+    assert (written.done, written.message) == (True, "")
     return root / checkpoints.name_of(step)
 
 
@@ -73,8 +73,8 @@ def test_a_file_in_the_way_is_the_reason_and_training_goes_on(
     (tmp_path / "checkpoints").write_text("in the way")
     written = Saver(tmp_path / "checkpoints", policy, 3).save(TrainingPosition(3, 0, 0, 24))
     assert not written.done
-    assert written.told.startswith("step_000003 not written: ") and "File exists" in written.told
-    assert "\n" not in written.told
+    assert written.message.startswith("step_000003 not written: ") and "File exists" in written.message
+    assert "\n" not in written.message
     assert (tmp_path / "checkpoints").read_text() == "in the way"
     train(policy, 4, 4)
 
@@ -90,7 +90,7 @@ def test_a_disk_that_takes_no_more_is_the_reason_and_earlier_checkpoints_stay(
     with full_disk(size):
         written = Saver(tmp_path, policy, 1).save(TrainingPosition(2, 0, 0, 24))
     assert not written.done
-    assert written.told.startswith("step_000002 not written: ")
+    assert written.message.startswith("step_000002 not written: ")
     assert [path.name for path in tmp_path.iterdir()] == ["step_000001"]  # nothing half-written beside it
     assert checkpoints.faults(earlier) == []
     saved(policy, tmp_path, step=2)  # there is room again
@@ -119,8 +119,8 @@ def test_on_a_full_disk_older_checkpoints_make_room_for_a_newer(
     small_disk(3)
     written = Saver(tmp_path, policy, 3).save(TrainingPosition(4, 0, 0, 24))
     assert written.done
-    assert written.told.startswith("step_000004 written only after removing step_000002, step_000001: ")
-    assert "No space left" in written.told
+    assert written.message.startswith("step_000004 written only after removing step_000002, step_000001: ")
+    assert "No space left" in written.message
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step_000003", "step_000004"]
     assert checkpoints.faults(tmp_path / "step_000004") == []
 
@@ -135,7 +135,7 @@ def test_the_newest_good_checkpoint_is_never_given_up_for_room(
     small_disk(1)
     written = Saver(tmp_path, policy, 3).save(TrainingPosition(4, 0, 0, 24))
     assert not written.done
-    assert "step_000004 not written" in written.told
+    assert "step_000004 not written" in written.message
     newest, _ = checkpoints.newest_verified(tmp_path)
     assert newest == tmp_path / "step_000002"
 

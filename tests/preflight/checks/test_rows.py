@@ -114,7 +114,7 @@ def test_a_conversation_needs_a_template(tmp_path: Path, said: Lines) -> None:
     found = said(talk, "model=hf", f"model.path={bare}")
     assert found[1] == (
         "FAIL train.jsonl:1: 1 rows cannot be written with the model's chat template, the first: is a conversation, and"
-        " the tokenizer has no chat template; prompt and response would do"
+        " the tokenizer has no chat template; use prompt and response"
     )
     dressed = folder(tmp_path / "dressed", TEMPLATE)
     found = said(talk, "model=hf", f"model.path={dressed}", "data.max_prompt_length=3", "data.max_response_length=9")

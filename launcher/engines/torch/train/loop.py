@@ -67,13 +67,13 @@ class Training:
         emit: Callable[[Event], None],
         save: Callable[[int, AlgorithmState, LastValidation], SaveResult],
         asked_to_stop: Callable[[], bool],
-        told: AlgorithmState,
+        algorithm_state: AlgorithmState,
         validated: LastValidation,
     ) -> None:
         self.run, self.policy, self.source, self.validation = run, policy, source, validation
         self.schedule, self.emit, self.save, self.asked_to_stop = schedule, emit, save, asked_to_stop
         self.clock = measure.Clock()
-        self.told = told  # by the algorithm, a step ago
+        self.algorithm_state = algorithm_state  # as `prepare` returned it a step ago
         self.validated = validated  # lately
         self.bad_steps = 0  # in a row
         self.phase = self._phase_before()
@@ -83,14 +83,16 @@ class Training:
         schedule = self.schedule
         if schedule.start == 0 and self.run.trainer.val_before_train and self.validation:
             self.emit(Step(step=0, metrics=self.validate(0) | self.clock.pop_timings()))
-        elif schedule.start and schedule.saves(schedule.start):  # said again: the log was cut just before it
+        elif schedule.start and schedule.saves(schedule.start):  # emitted again: the log was cut just before it
             self.start_phase("saving")
             self.emit(Saved(step=schedule.start, path=saved_path(schedule.start)))
         for step in range(schedule.start + 1, schedule.steps + 1):
             if self.should_stop():
                 return self.save_before_stop(step - 1)
             metrics, nonfinite_source = self.step(step)
-            if nonfinite_source:  # before the step: what is told after it, a resume from it would not tell again
+            if (
+                nonfinite_source
+            ):  # before the step's event: a resume from this step would not repeat what comes after it
                 share = metrics[f"{self.policy.prefix}/skipped_nonfinite"]
                 why = nonfinite_reason(nonfinite_source)
                 text = f"{share:.0%} of the updates skipped, weights and optimizer kept: {why}"
@@ -107,11 +109,11 @@ class Training:
         cpu = time.process_time()
         with self.clock("step"):
             self.start_phase("rollout" if self.policy.sampled else "update")
-            raw, told = self.source.batch(step, self.clock)  # tokens, mask, reward
+            raw, source_metrics = self.source.batch(step, self.clock)  # tokens, mask, reward
             self.alert(step, self.source.alerts)
             prepared, metrics, nonfinite_source = self.learn(raw, step)
         begun = {"training/global_step": float(step), "training/epoch": float(self.source.order.epoch(step))}
-        metrics = begun | metrics | told
+        metrics = begun | metrics | source_metrics
         metrics |= measure.batch_metrics(raw, prepared, self.policy.sampled, self.run.data.max_response_length)
         tokens = int(world.all_reduce_sum(raw.length.sum()).item())
         seconds, cpu = self.clock.seconds["step"], time.process_time() - cpu
@@ -128,7 +130,7 @@ class Training:
         batch = tally.mask_unscored(batch)
         batch = self.policy.annotate(batch, self.clock, on_policy=self.run.on_policy)  # + log-probabilities, values
         with self.clock("adv"):
-            batch, told = algorithm.prepare(batch, self.told, world.all_reduce_sum)  # + advantages
+            batch, state = algorithm.prepare(batch, self.algorithm_state, world.all_reduce_sum)  # + advantages
         self.start_phase("update")
         with self.clock("update_actor"):
             batches = mini_batches(batch, self.run.mini_batches)
@@ -136,9 +138,9 @@ class Training:
         bad = [update.nonfinite_source for update in updates if update.nonfinite_source]
         mismatch_metrics = self.policy.mismatch.metrics(batch.mask.device) if self.policy.mismatch else {}
         if not bad:  # a number that is not finite would stay in it for ever
-            self.told = told
+            self.algorithm_state = state
         metrics = measure.mean_metrics([update.metrics for update in updates])
-        return batch, {**metrics, **mismatch_metrics, **told}, bad[0] if bad else ""
+        return batch, {**metrics, **mismatch_metrics, **state}, bad[0] if bad else ""
 
     def check_finite(self, step: int, nonfinite_source: str) -> None:
         """End the run when nothing but bad steps comes."""
@@ -178,9 +180,9 @@ class Training:
     def checkpoint(self, step: int) -> None:
         self.start_phase("saving")
         with self.clock("save_checkpoint"):
-            written = self.save(step, self.told, self.validated)
-        if written.told:
-            self.emit(Alert(step=step, text=f"checkpoint {written.told}; training goes on"))
+            written = self.save(step, self.algorithm_state, self.validated)
+        if written.message:
+            self.emit(Alert(step=step, text=f"checkpoint {written.message}; training goes on"))
         if written.done:
             self.emit(Saved(step=step, path=saved_path(step)))
 

@@ -35,8 +35,8 @@ class TrainingPosition:
     epoch: int
     rows: int
     """Rows of the training data: a step takes other rows when this changes."""
-    told: Mapping[str, float] = field(default_factory=dict)
-    """What the algorithm told last, which it is given again."""
+    algorithm_state: Mapping[str, float] = field(default_factory=dict)
+    """What `Algorithm.prepare` returned last."""
     validated: LastValidation = field(default_factory=LastValidation)
     """How good the weights are, where that was measured after this very step."""
 
@@ -46,7 +46,7 @@ class SaveResult:
     """Whether a checkpoint is complete on disk, and what a person should know of it."""
 
     done: bool
-    told: str = ""
+    message: str = ""
 
 
 _FULL = re.compile(r"(Errno|os error) (28|122)\b")  # ENOSPC, EDQUOT; safetensors tells them in text only
