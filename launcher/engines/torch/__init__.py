@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator
 
-from launcher.core.events import MARK, Alert, Event, from_line
+from launcher.core.events import INVALID, MARK, Alert, Event, from_line
 from launcher.core.problems import short_repr
 from launcher.core.settings import Count, listed, settings
 from launcher.engines.torch.rollout.sampler import Colocated
@@ -103,16 +103,26 @@ class Torch(Engine):
             made += [process(trainers + number, *place, samples) for number, place in enumerate(places)]
         return Plan(tuple(made), nnodes=hardware.nnodes, gpus=0 if hardware.is_cpu else 1)
 
-    def read(self, line: str) -> Iterator[Event]:
+    def reader(self) -> MarkedLines:
+        return MarkedLines()
+
+
+class MarkedLines:
+    """Events on lines of rank 0, each after a `MARK`; other lines are talk."""
+
+    def feed(self, line: str) -> Iterator[Event]:
         _, mark, text = line.partition(MARK)  # talk may stand before it: what a reward prints need not end its line
         if not mark:
             return
         try:
             event = from_line(text)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            event = Alert(step=0, text=f"rank 0 told what cannot be read: {short_repr(text)}")
+        except INVALID:
+            event = Alert(step=0, text=f"rank 0 reported what cannot be read: {short_repr(text)}")
         if event:
             yield event
+
+    def files(self) -> tuple[Path, ...]:
+        return ()
 
 
 def _has_network(reward: Reward) -> bool:
