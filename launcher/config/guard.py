@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from launcher.core.bounded_parse import DEPTH, DIGITS
-from launcher.core.problems import Problems, short_repr
+from launcher.core.problems import Problem, Problems, short_repr
 from launcher.core.redaction import MARK, is_secret_setting, passwords_in_urls, redact, register_secret
 
 WORDS = 256
@@ -23,13 +23,14 @@ _OPEN, _CLOSE, _QUOTES = "([{", ")]}", "'\""
 def check(words: Sequence[str]) -> None:
     """Raises `Problems` for words that would take minutes to read. From here on what they set by the name of a secret
     is blotted out of everything that is said: it must not be shown even where it is refused."""
-    found = []
+    found = list[Problem]()
     if len(words) > WORDS:
-        found.append(f"{len(words):,} words came; at most {WORDS}, and a file in --config-dir for more, would do")
+        fix = f"use at most {WORDS}, and a file in --config-dir for more"
+        found.append(Problem("", f"got {len(words):,} arguments", fix))
     for word in words[:WORDS]:
         if len(word) <= LONGEST:
             _learn(word)
-        found += [f"{short_repr(word, 40)}: {why}" for why in beyond(word)]
+        found += [Problem(short_repr(word, 40), why) for why in beyond(word)]
     if found:
         raise Problems(found)
 
@@ -37,13 +38,13 @@ def check(words: Sequence[str]) -> None:
 def beyond(word: str) -> Iterator[str]:
     """Why a word, or another text of Hydra's grammar, would take minutes to read."""
     if len(word) > LONGEST:
-        yield f"has {len(word):,} characters; at most {LONGEST:,}, and a file in --config-dir for more, would do"
+        yield f"has {len(word):,} characters; use at most {LONGEST:,}, and a file in --config-dir for more"
     elif (commas := word.count(",")) > COMMAS:
-        yield f"has {commas:,} commas; at most {COMMAS}, and a file in --config-dir for more, would do"
+        yield f"has {commas:,} commas; use at most {COMMAS}, and a file in --config-dir for more"
     elif _depth(word) > DEPTH:
-        yield f"its brackets stand more than {DEPTH} deep; fewer would do"
+        yield f"its brackets stand more than {DEPTH} deep; use fewer"
     elif _DIGITS.search(word):
-        yield f"holds a number of more than {DIGITS} digits; a smaller one would do"
+        yield f"holds a number of more than {DIGITS} digits; use a smaller one"
 
 
 def _depth(word: str) -> int:
@@ -79,20 +80,18 @@ def _learn(word: str) -> None:
             register_secret(next(value for value in match.groups()[1:] if value is not None))
 
 
-def kept(node: Any, named: Sequence[str] = ()) -> list[str]:
-    """One line for each secret among the settings of a run (`to_node`), which are written down with it; those that
-    lines of `named` speak of already are left out."""
-    said = {place for line in named for place in _above(line.partition(": ")[0])}
-    lines = []
+def kept(node: Any, known: Iterable[Problem | str] = ()) -> list[Problem]:
+    """A problem for each secret among the settings of a run (`to_node`), which are written to its folder; not for
+    settings that problems of `known` are about."""
+    named = tuple(map(str, known))
+    found = []
     for place, name, value in _texts(node):
-        if said & {*_above(place)} - {place.partition(".")[0]}:
+        if any(line.startswith(f"{above}:") for above in _above(place) if "." in above for line in named):
             continue
         if (is_secret_setting(name) and value) or redact(value) != value:
-            lines.append(
-                f"{place}: holds a secret, which would be kept with the run; an environment variable, read where it is"
-                " used, would do"
-            )
-    return lines
+            fix = "use an environment variable, read where it is used"
+            found.append(Problem(place, "holds a secret, which would be kept with the run", fix, "not-permitted"))
+    return found
 
 
 def _above(place: str) -> Iterator[str]:

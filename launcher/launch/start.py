@@ -17,7 +17,7 @@ from launcher.config.explain import explain
 from launcher.core.bounded_parse import parse_yaml
 from launcher.core.classes import add_code_dir
 from launcher.core.files import write_atomic
-from launcher.core.problems import Problems, error_message
+from launcher.core.problems import Problem, Problems, error_message
 from launcher.core.settings import from_node
 from launcher.core.state import RunState, Sink, write_all
 from launcher.data.refused import RefusedLog
@@ -78,7 +78,7 @@ def resume(folder: Folder, words: Sequence[str], sinks: Sequence[Sink]) -> Outco
     run = run_of(folder, words)
     of_model = run.model.problems() if back.needs_initial_weights(run, folder) else []
     there = [*place.hardware(run, not run.cluster.queues), *place.around(run, True)]
-    found = [*run.data.problems(), *run.reward.problems(), *of_model]
+    found: list[Problem | str] = [*run.data.problems(), *run.reward.problems(), *of_model]
     found += [result.line for result in there if result.level == "FAIL"]
     if found := [*found, *guard.kept(to_node(run), found)]:
         raise Problems(found)

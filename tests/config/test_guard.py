@@ -89,7 +89,7 @@ WORDS = [
 @pytest.mark.parametrize(("words", "line"), WORDS, ids=[ascii(words[0])[1:50] for words, _ in WORDS])
 def test_hostile_words(words: list[str], line: str, here: Path) -> None:
     lines = refused(lambda: _planned([*BASE, *words]))
-    assert [found for found in lines if line in found and found.endswith(("would do", "leave it out"))], lines
+    assert [found for found in lines if line in found and "; " in found], lines
     assert all(len(found) < 700 for found in lines) and not list(here.iterdir())
 
 
@@ -170,7 +170,7 @@ def test_a_secret_among_the_settings_is_named_and_not_shown(monkeypatch: pytest.
     words = [*BASE, "trainer.run_root=a/only-letters-of-mine/b",
              "trainer.experiment_name=hf_AbCdEfGhIjKlMnOpQrStUvWxYz"]  # fmt: skip
     lines = kept(to_node(resolve(words)))
-    wants = "holds a secret, which would be kept with the run; an environment variable, read where it is used, would do"
+    wants = "holds a secret, which would be kept with the run; use an environment variable, read where it is used"
     names = ("experiment_name", "run_root")
     assert lines == [f"trainer.{name}: {wants}" for name in names]
     assert plan.problems(resolve(words)) == lines
