@@ -20,6 +20,7 @@ from http.server import ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from local_xet import BLOCK, reconstruction, token_headers, xorb
 from misbehaving import PIECE, Act, Answering
 
 LFS = (".safetensors", ".bin", ".parquet", ".gz")
@@ -32,6 +33,8 @@ class Repo:
     files: dict[str, bytes]
     commit: str = "c" * 40
     gated: bool = False
+    xet: bool = False
+    """Large files lie in Xet's storage, too."""
     listed: dict[str, bytes] = field(default_factory=dict)
     """Content that the listing describes where it is not what is served."""
 
@@ -63,7 +66,7 @@ class LocalHub:
         self.hub, self.cdn = _Server("127.0.0.1", self), _Server("127.0.0.1", self)
         self.endpoint = f"http://127.0.0.1:{self.hub.server_port}"
         self.cdn_url = f"http://localhost:{self.cdn.server_port}"
-        self.closing = threading.Event()
+        self.closing, self.resume = threading.Event(), threading.Event()
 
     def add(self, repo: str, files: dict[str, bytes], kind: str = "model", **more: Any) -> Repo:
         made = self.repos[kind, repo] = Repo(files, **more)
@@ -96,6 +99,7 @@ def serving() -> Iterator[LocalHub]:
         yield hub
     finally:
         hub.closing.set()
+        hub.resume.set()
         for server, thread in zip((hub.hub, hub.cdn), threads, strict=True):
             server.shutdown()
             thread.join()
@@ -187,15 +191,33 @@ class _Handler(Answering):
             self._json({"error": "Entry not found"}, 404, {"X-Error-Code": "EntryNotFound"})
             return
         data = found.listed.get(path, found.files[path])
-        lfs, acts = path.endswith(LFS), self.hub.acts[path]
+        lfs = path.endswith(LFS)
         etag = hashlib.sha256(data).hexdigest() if lfs else git_sha1(data)
-        if acts and acts[0].what == "etag":
-            acts.popleft()
-            etag = "e" * len(etag)
         more = {"X-Repo-Commit": found.commit, "ETag": f'"{etag}"'}
         if lfs:
             more |= {"X-Linked-Etag": f'"{etag}"', "X-Linked-Size": str(len(data))}
+            if found.xet:
+                route = f"{self.hub.endpoint}/api/{kind or 'models'}/{repo}/xet-read-token/{found.commit}"
+                more |= {"X-Xet-Hash": etag, "X-Xet-Refresh-Route": route}
         self._bytes(kind or "models", repo, path, more, lfs)
+
+    def xet_token(self, kind: str, repo: str) -> None:
+        if self._open(kind, repo):
+            self._json({}, headers=token_headers(self.hub.cdn_url))
+
+    def xet_terms(self, name: str) -> None:
+        for (kind, repo), found in self.hub.repos.items():
+            for path, data in found.files.items():
+                if hashlib.sha256(found.listed.get(path, data)).hexdigest() == name:
+                    url = f"{self.hub.cdn_url}/xorbs/{kind}/{repo}/{path}"
+                    node = reconstruction(data, self.headers.get("Range", ""), url)
+                    self._json(node, 200 if node else 416)
+                    return
+        self._json({}, 404)
+
+    def xet_bytes(self, kind: str, repo: str, path: str, number: str) -> None:
+        place = int(number) * BLOCK
+        self.send_bytes(self.hub, path, xorb(self.hub.repos[kind, repo].files[path][place : place + BLOCK]), {})
 
     # ModelScope
 
@@ -263,5 +285,8 @@ _ROUTES = (
     (rf"/(?P<kind>datasets/)?(?P<repo>{_ID})/resolve/(?P<revision>[^/]+)/(?P<path>.+)", "hf_file"),
     (rf"/api/v1/(?P<kind>models|datasets)/(?P<repo>{_ID})/repo/(files|tree)", "ms_list"),
     (rf"/api/v1/(?P<kind>models|datasets)/(?P<repo>{_ID})/repo", "ms_file"),
+    (rf"/api/(?P<kind>models|datasets)/(?P<repo>{_ID})/xet-read-token/.+", "xet_token"),
+    (r"/v1/reconstructions/(?P<name>[0-9a-f]+)", "xet_terms"),
+    (rf"/xorbs/(?P<kind>model|dataset)/(?P<repo>{_ID})/(?P<path>.+)/(?P<number>\d+)", "xet_bytes"),
     (rf"/cdn/(?P<kind>models|datasets)/(?P<repo>{_ID})/(?P<path>.+)", "cdn_file"),
 )

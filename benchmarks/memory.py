@@ -27,7 +27,7 @@ from watching import QUIET, tree
 
 from launcher.config.resolve import resolve
 from launcher.core.events import Step, events_of
-from launcher.preflight.memory import check
+from launcher.preflight.checks.memory import check_memory
 from launcher.spec.run import RunSpec
 
 RLRUN = (sys.executable, "-m", "launcher")
@@ -96,7 +96,7 @@ def measure(setting: Setting, root: Path, device: str) -> Measured:
     run = resolve(words)
     with tempfile.TemporaryDirectory(dir=root) as folder:
         peak = peak_of(words, Path(folder), device)
-    called = check(run, peak - 1)
+    called = check_memory(run, peak - 1)
     fits = all(result.level == "OK" for result in called)
     return Measured(setting.name, estimate_of(run), peak, setting in HELD_OUT, fits)
 

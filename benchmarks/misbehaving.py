@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 PIECE = 16 << 10  # bytes handed to the system at a time
 
 What = Literal[
-    "cut", "stall", "drip", "garble", "416", "403", "500", "429", "etag", "size", "no-range", "shift", "gzip", "more",
+    "cut", "stall", "drip", "garble", "416", "403", "500", "429", "size", "no-range", "shift", "gzip", "more",
     "redirect",
 ]  # fmt: skip
 
@@ -35,6 +35,8 @@ class Misbehaving(Protocol):
     sent: dict[str, int]
     bytes_per_s: float | None
     closing: threading.Event
+    resume: threading.Event
+    """Set: answers that stalled end."""
 
 
 class Answering(BaseHTTPRequestHandler):
@@ -51,8 +53,8 @@ class Answering(BaseHTTPRequestHandler):
             self.answer(int(str(what)), {"Retry-After": "0"} if what == "429" else {})
             return
         start, size = 0, len(data)
-        if (asked := re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))) and what != "no-range":
-            start = int(asked[1])
+        if (asked := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))) and what != "no-range":
+            start, data = int(asked[1]), data[: int(asked[2]) + 1] if asked[2] else data
             if start >= size:
                 self.answer(416, {"Content-Range": f"bytes */{size}"})
                 return
@@ -63,12 +65,12 @@ class Answering(BaseHTTPRequestHandler):
         if what == "size":
             body, headers = body[:-1], {name: of for name, of in headers.items() if name != "Content-Range"}
         if what == "more":  # told by no length, more than there is
-            self.answer(206 if start else 200, {**headers, "Connection": "close"}, length=None)
+            self.answer(206 if asked else 200, {**headers, "Connection": "close"}, length=None)
             self._write(hub, path, body + b"more", act)
             self.close_connection = True
             return
         more = {"Content-Encoding": "gzip"} if what == "gzip" else {}
-        self.answer(206 if start and what != "size" else 200, {**headers, **more}, length=len(body))
+        self.answer(206 if asked and what not in ("size", "no-range") else 200, {**headers, **more}, length=len(body))
         self._write(hub, path, body, act)
 
     def _write(self, hub: Misbehaving, path: str, body: bytes, act: Act | None) -> None:
@@ -87,7 +89,7 @@ class Answering(BaseHTTPRequestHandler):
             if hub.closing.is_set():
                 break
         if act and act.what == "stall":
-            hub.closing.wait(60)
+            hub.resume.wait(60)
         if stop < len(body):
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)

@@ -38,33 +38,33 @@ LARGE += ["model.num_attention_heads=16", "model.num_key_value_heads=8"]
 PROMPTS, REPEATS, NEAR = 200, 15, 1e-4
 
 
-def beside(words: Iterable[str], *, loud: bool) -> tuple[RunSpec, Any, Any]:
+def make_generator(words: Iterable[str], *, loud: bool) -> tuple[RunSpec, Any, Any]:
     """A run's policy and vLLM; `loud` weights make next tokens far from equally likely."""
     run = resolve([*WORDS, *words])
     os.environ.update({**run.sampler.environment(run.hardware), "RANK": "0", "LOCAL_RANK": "0"})  # as a plan does
     import torch  # noqa: PLC0415  # after the environment that it reads
 
     from launcher.engines.torch import assemble  # noqa: PLC0415  # as above
-    from launcher.engines.torch.model.load import load  # noqa: PLC0415  # as above
+    from launcher.engines.torch.model.load import load_model  # noqa: PLC0415  # as above
     from launcher.engines.torch.parallel.strategy import Parallel  # noqa: PLC0415  # as above
     from launcher.engines.torch.rollout.sampler import Colocated  # noqa: PLC0415  # as above
     from launcher.engines.torch.train.batching import Limits  # noqa: PLC0415  # as above
-    from launcher.engines.torch.train.optimizer import Trained  # noqa: PLC0415  # as above
+    from launcher.engines.torch.train.optimizer import TrainedNetwork  # noqa: PLC0415  # as above
     from launcher.engines.torch.train.policy import Policy  # noqa: PLC0415  # as above
 
-    device = assemble.device(run, 0)
-    model = load(run.model, 0, device)
+    device = assemble.select_device(run, 0)
+    model = load_model(run.model, 0, device)
     generator = torch.Generator().manual_seed(0)
     for weight in model.module.parameters() if loud else ():
         if weight.dim() > 1:
             weight.data.copy_(0.3 * torch.randn(weight.shape, generator=generator))
-    policy = Policy(run.algorithm, Trained(model, run.optim, 1, Parallel()), Limits(64), Parallel())
+    policy = Policy(run.algorithm, TrainedNetwork(model, run.optim, 1, Parallel()), Limits(64), Parallel())
     assert isinstance(run.sampler, Colocated)
-    return run, policy, run.sampler.writer(run, policy)
+    return run, policy, run.sampler.generator(run, policy)
 
 
 def answers(words: list[str], table: Table) -> bool:
-    run, policy, writer = beside([*SHARP, *words], loud=True)
+    run, policy, generator = make_generator([*SHARP, *words], loud=True)
     import numpy as np  # noqa: PLC0415  # torch loads it, after its environment
 
     from launcher.engines.torch.rollout.decode import Decoder  # noqa: PLC0415  # as above
@@ -75,9 +75,9 @@ def answers(words: list[str], table: Table) -> bool:
     prompts = [[draw.randrange(3, 48) for _ in range(draw.randrange(1, 60))] for _ in range(PROMPTS)]
     keys = np.zeros(PROMPTS, np.uint64)
     own = Decoder(policy.model, TorchSampler(), run.data.max_response_length).sample(prompts, 1, keys, 0.0)
-    with writer.awake():
-        found = writer.sample(prompts, 1, keys, 0.0)
-    writer.close()
+    with generator.current_weights():
+        found = generator.sample(prompts, 1, keys, 0.0)
+    generator.close()
     equal = sum(mine.tokens == other.tokens for mine, other in zip(own, found, strict=True))
     rows = [
         (prompt + answer.tokens, [0] * len(prompt) + [1] * len(answer.tokens))
@@ -92,10 +92,10 @@ def answers(words: list[str], table: Table) -> bool:
 
 
 def weights(words: list[str], table: Table) -> bool:
-    _, policy, writer = beside([*LARGE, *words], loud=False)
+    _, policy, generator = make_generator([*LARGE, *words], loud=False)
     import torch  # noqa: PLC0415  # as above
 
-    tensors = [value for _, value in writer.outgoing]
+    tensors = [value for _, value in generator.exported]
     gigabytes = sum(value.numel() * value.element_size() for value in tensors) / 1e9
     copies = [torch.empty_like(value) for value in tensors]
 
@@ -104,7 +104,7 @@ def weights(words: list[str], table: Table) -> bool:
             copy.copy_(value)
 
     def woken() -> None:
-        with writer.awake():
+        with generator.current_weights():
             pass
 
     def sent() -> None:
@@ -115,11 +115,11 @@ def weights(words: list[str], table: Table) -> bool:
 
         def sent_away() -> None:
             policy.actor.steps_taken += 1
-            with other.awake():
+            with other.current_weights():
                 pass
 
         spent = _milliseconds({"copy": copied, "away": sent_away, "sync": sent, "none": woken})
-    writer.close()
+    generator.close()
     table.add_row(f"bringing {gigabytes:.2f} GB of weights over", f"{spent['sync'] / gigabytes:.0f} ms a GB", "")
     table.add_row("to a process of its own", f"{spent['away'] / gigabytes:.0f} ms a GB", "")
     table.add_row("a plain copy of the same tensors", f"{spent['copy'] / gigabytes:.0f} ms a GB", "")
@@ -137,9 +137,9 @@ def apart(words: Iterable[str], policy: Any) -> Iterator[Any]:
         _, sampler = run.engine.plan(run, Path(folder)).processes
         began = subprocess.Popen(sampler.argv, env={**os.environ, **sampler.env, **meet})
         os.environ.update(meet)
-        writer = run.sampler.writer(run, policy)  # type: ignore[attr-defined]
-        yield writer
-        writer.close()
+        generator = run.sampler.generator(run, policy)  # type: ignore[attr-defined]
+        yield generator
+        generator.close()
         assert began.wait() == 0
 
 

@@ -33,16 +33,16 @@ BELOW = {
     "config": "core spec runs",
     "config.reference": "core spec config",
     "preflight.checks": "core spec hubs data models rewards text clusters.nodes runs config tools.doctor",
-    "preflight": "core spec hubs data models rewards config preflight.checks",
+    "preflight": "core spec models config preflight.checks",
     "launch": "core spec hubs data models rewards monitor clusters clusters.nodes clusters.ray runs config"
     " preflight preflight.checks",
     "launch.sweeps": "core spec runs config preflight launch",
     "tools.merge": "core models",
     "tools.doctor": "core hubs data models rewards.worker clusters.nodes preflight.checks",
-    "tools": "core spec hubs data text clusters clusters.nodes runs config tools.doctor tools.merge",
+    "tools": "core spec hubs data text clusters clusters.nodes runs config preflight.checks tools.doctor tools.merge",
     "cli": "core hubs monitor config.reference",
     "cli.commands": "core spec hubs data models monitor clusters.nodes runs config config.reference"
-    " preflight preflight.checks launch launch.sweeps tools tools.doctor tools.merge cli",
+    " preflight launch launch.sweeps tools tools.doctor tools.merge cli",
 }
 """Of each package, those that it may import; whatever is not named here imports nothing of ours."""
 ROOMS = {  # where each heavy library may be imported when the file runs
@@ -56,8 +56,6 @@ ROOMS = {  # where each heavy library may be imported when the file runs
     "huggingface_hub": ("hubs/",),
     "modelscope": ("hubs/",),
     "modelscope_hub": ("hubs/",),
-    "requests": ("hubs/",),
-    "urllib3": ("hubs/",),
     "math_verify": ("rewards/",),
     "ray": ("clusters/ray/",),
     "vllm": ("engines/torch/rollout/vllm/engine.py",),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from launcher.algorithms import ops
 from launcher.algorithms.grpo import GRPO
 from launcher.core.settings import AtLeastOne, Count, NonNegative, Positive, settings
-from launcher.spec.algorithm import Batch, Told, Total
+from launcher.spec.algorithm import AlgorithmState, AllReduce, Batch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,11 +43,11 @@ class DAPO(GRPO):
                 f"overlong_buffer_len is {self.overlong_buffer_len} of {longest} tokens; at most {longest} would do"
             )
 
-    def kept(self, batch: Batch) -> Tensor:
+    def group_filter(self, batch: Batch) -> Tensor:
         """Eq. 11: neither all right nor all wrong, by the score without the price of length."""
-        return super().kept(batch) & ~ops.same_in_group(batch.reward, ops.indexed(batch.group))
+        return super().group_filter(batch) & ~ops.same_in_group(batch.reward, ops.group_index(batch.group))
 
-    def shaped(self, batch: Batch) -> Tensor:
+    def shape_reward(self, batch: Batch) -> Tensor:
         """Eq. 13."""
         if not (self.overlong_buffer_len and self.max_response_length):
             return batch.reward
@@ -55,5 +55,5 @@ class DAPO(GRPO):
         over = ((batch.mask.sum(-1) - free) / self.overlong_buffer_len).clamp(0, 1)  # [B]
         return batch.reward - self.overlong_penalty_factor * over
 
-    def left_out(self, batch: Batch, made: Batch, kept: Tensor, total: Total) -> Told:
-        return ops.kept_of(batch, made, kept, total)
+    def filter_metrics(self, batch: Batch, made: Batch, kept: Tensor, all_reduce: AllReduce) -> AlgorithmState:
+        return ops.group_filter_metrics(batch, made, kept, all_reduce)

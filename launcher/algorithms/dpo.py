@@ -67,9 +67,9 @@ class DPO(Algorithm):
             raise ValueError(f"length_normalised belongs to loss_type=ipo, and it is {self.loss_type}; false would do")
 
     def loss(self, new: Output, batch: Batch) -> Loss:
-        weight = ops.per_sequence(batch.mask) if self.length_normalised else batch.mask
+        weight = ops.per_sequence_weights(batch.mask) if self.length_normalised else batch.mask
         gained = ((new.logp - batch.reference) * weight).sum(-1)  # [B] log-ratio of whole answers
-        index = ops.indexed(batch.group)
+        index = ops.group_index(batch.group)
         margin = ops.group_sum(gained * batch.preference, index)  # [P]
         loss = LOSSES[self.loss_type](margin, self.beta, self.label_smoothing).sum()
         reward, pairs = self.beta * gained.detach(), self.units(batch)

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from launcher.algorithms import ops
 from launcher.core.settings import Fraction, NonNegative, Positive, settings
-from launcher.spec.algorithm import Algorithm, Batch, Loss, Mean, Output, Told, Total, alone
+from launcher.spec.algorithm import Algorithm, AlgorithmState, AllReduce, Batch, Loss, Mean, Output, no_reduce
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,47 +57,49 @@ class GRPO(Algorithm):
     def needs(self) -> frozenset[Need]:  # type: ignore[override]  # the base class names a constant
         return frozenset({"reference"} if self.kl_loss_coef else ())
 
-    def kept(self, batch: Batch) -> Tensor:
-        return ops.group_std(batch.reward, ops.indexed(batch.group)) >= self.min_group_std
+    def group_filter(self, batch: Batch) -> Tensor:
+        return ops.group_std(batch.reward, ops.group_index(batch.group)) >= self.min_group_std
 
-    def shaped(self, batch: Batch) -> Tensor:
+    def shape_reward(self, batch: Batch) -> Tensor:
         """[B] the reward that is compared."""
         return batch.reward
 
-    def prepare(self, batch: Batch, told: Told, total: Total = alone) -> tuple[Batch, Told]:
+    def prepare(
+        self, batch: Batch, state: AlgorithmState, all_reduce: AllReduce = no_reduce
+    ) -> tuple[Batch, AlgorithmState]:
         """Eq. 4's advantage, equal for all tokens of an answer."""
-        kept = self.kept(batch)
-        reward, mask = self.shaped(batch), batch.mask * kept[:, None]
-        advantage = ops.group_advantage(reward, ops.indexed(batch.group), self.norm_adv_by_std_in_grpo)  # [B]
+        kept = self.group_filter(batch)
+        reward, mask = self.shape_reward(batch), batch.mask * kept[:, None]
+        advantage = ops.group_advantage(reward, ops.group_index(batch.group), self.norm_adv_by_std_in_grpo)  # [B]
         made = replace(batch, mask=mask, reward=reward, advantage=advantage[:, None] * mask)
-        return made, self.left_out(batch, made, kept, total)
+        return made, self.filter_metrics(batch, made, kept, all_reduce)
 
-    def left_out(self, batch: Batch, made: Batch, kept: Tensor, total: Total) -> Told:
-        """How much of the step's answers is learnt from; nothing is told where nothing is ever left out."""
+    def filter_metrics(self, batch: Batch, made: Batch, kept: Tensor, all_reduce: AllReduce) -> AlgorithmState:
+        """How many groups and tokens of the step are trained on; empty where no group is ever filtered."""
         if not self.min_group_std:
             return {}
-        return ops.kept_of(batch, made, kept, total)
+        return ops.group_filter_metrics(batch, made, kept, all_reduce)
 
     def loss(self, new: Output, batch: Batch) -> Loss:
         """Eq. 3."""
-        weight, units = ops.weighed(self.loss_agg_mode, batch.mask, self.loss_scale_factor or 1.0)
-        surrogate, seen = ops.surrogate(
+        weight, units = ops.token_weights(self.loss_agg_mode, batch.mask, self.loss_scale_factor or 1.0)
+        surrogate, metrics = ops.surrogate_loss(
             self.ratio(new, batch), new.logp - batch.old, batch,
             self.clip_ratio_low, self.clip_ratio_high, self.clip_ratio_c,
         )  # fmt: skip
         loss = (surrogate * weight).sum()
-        seen = {**seen, "actor/pg_loss": Mean(loss.detach(), units)}
+        metrics = {**metrics, "actor/pg_loss": Mean(loss.detach(), units)}
         if self.kl_loss_coef:
             kl = (ops.KL[self.kl_loss_type](new.logp, batch.reference) * weight).sum()
             loss = loss + self.kl_loss_coef * kl
-            seen["actor/kl_loss"] = Mean(kl.detach(), units)
+            metrics["actor/kl_loss"] = Mean(kl.detach(), units)
         if self.entropy_coeff:
             loss = loss - self.entropy_coeff * (new.entropy * weight).sum()
-        return loss, seen
+        return loss, metrics
 
     def ratio(self, new: Output, batch: Batch) -> Tensor:
         """[B, T] probability of each token now, over its probability when sampled."""
         return (new.logp - batch.old).exp()
 
     def units(self, batch: Batch) -> Tensor:
-        return ops.weighed(self.loss_agg_mode, batch.mask)[1]
+        return ops.token_weights(self.loss_agg_mode, batch.mask)[1]

@@ -23,5 +23,5 @@ class GSPO(GRPO):
 
     def ratio(self, new: Output, batch: Batch) -> Tensor:
         """[B, T] eq. 7, the geometric mean over the answer, with the gradient spread over its tokens (eq. 14)."""
-        log_ratio = ((new.logp - batch.old) * ops.per_sequence(batch.mask)).sum(-1, keepdim=True)  # [B, 1]
+        log_ratio = ((new.logp - batch.old) * ops.per_sequence_weights(batch.mask)).sum(-1, keepdim=True)  # [B, 1]
         return (log_ratio.detach() + new.logp - new.logp.detach()).exp()

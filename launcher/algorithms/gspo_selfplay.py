@@ -39,8 +39,8 @@ class GSPOSelfPlay(GSPO):
     def pairs(self) -> DPO:
         return DPO(beta=self.beta, label_smoothing=self.label_smoothing)
 
-    def kept(self, batch: Batch) -> Tensor:
-        return super().kept(batch) | (batch.preference != 0)
+    def group_filter(self, batch: Batch) -> Tensor:
+        return super().group_filter(batch) | (batch.preference != 0)
 
     def loss(self, new: Output, batch: Batch) -> Loss:
         sampled, paired = batch.preference == 0, batch.preference != 0
@@ -50,10 +50,10 @@ class GSPOSelfPlay(GSPO):
         if paired.any():
             parts.append((self.pair_weight, self.pairs.loss(_rows(new, paired), batch.rows(paired))))
         loss = sum((weight * part for weight, (part, _) in parts), new.logp.sum() * 0)
-        seen: dict[str, Mean] = {}
-        for _, (_, told) in parts:
-            seen |= told
-        return loss, seen
+        metrics: dict[str, Mean] = {}
+        for _, (_, of_part) in parts:
+            metrics |= of_part
+        return loss, metrics
 
     def units(self, batch: Batch) -> Tensor:
         sampled, paired = batch.preference == 0, batch.preference != 0

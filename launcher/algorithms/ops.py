@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Literal
 
-from launcher.spec.algorithm import Batch, Mean, Told, Total, alone
+from launcher.spec.algorithm import AlgorithmState, AllReduce, Batch, Mean, no_reduce
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,23 +18,23 @@ Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum",
 """A mean over all tokens; over answers of the mean, the sum, or the sum over a constant, of an answer's tokens."""
 
 
-def per_sequence(mask: Tensor) -> Tensor:
+def per_sequence_weights(mask: Tensor) -> Tensor:
     """[B, T] weights that make every answer count as 1, however long it is."""
     return mask / mask.sum(-1, keepdim=True).clamp(min=1)
 
 
-def answers(mask: Tensor) -> Tensor:
+def count_answers(mask: Tensor) -> Tensor:
     """[] rows with at least one token."""
     return (mask.sum(-1) > 0).sum()
 
 
-def weighed(mode: Aggregation, mask: Tensor, constant: float = 1.0) -> tuple[Tensor, Tensor]:
+def token_weights(mode: Aggregation, mask: Tensor, constant: float = 1.0) -> tuple[Tensor, Tensor]:
     """[B, T] what each token counts for, and [] the units that the weighted sum is divided by."""
     if mode == "token-mean":
         return mask, mask.sum()
     if mode == "seq-mean-token-mean":
-        return per_sequence(mask), answers(mask)
-    return (mask if mode == "seq-mean-token-sum" else mask / constant), answers(mask)
+        return per_sequence_weights(mask), count_answers(mask)
+    return (mask if mode == "seq-mean-token-sum" else mask / constant), count_answers(mask)
 
 
 def check_constant(mode: Aggregation, constant: float | None) -> None:
@@ -48,7 +48,7 @@ def check_constant(mode: Aggregation, constant: float | None) -> None:
 # ---- groups
 
 
-def indexed(group: Tensor) -> Tensor:
+def group_index(group: Tensor) -> Tensor:
     """[B] the groups' numbers, from 0 without gaps."""
     return group.unique(return_inverse=True)[1]
 
@@ -71,7 +71,7 @@ def same_in_group(reward: Tensor, index: Tensor) -> Tensor:
     return (least == most)[index]
 
 
-def group_centred(reward: Tensor, index: Tensor) -> Tensor:
+def group_centered(reward: Tensor, index: Tensor) -> Tensor:
     """[B] the reward less the group's mean; exactly 0 in a group that is all equal, where rounding would be left."""
     mean = group_sum(reward, index) / group_sum(reward.new_ones(reward.shape), index)
     return (reward - mean[index]).masked_fill(same_in_group(reward, index), 0)
@@ -80,22 +80,22 @@ def group_centred(reward: Tensor, index: Tensor) -> Tensor:
 def group_std(reward: Tensor, index: Tensor) -> Tensor:
     """[B] unbiased (n - 1) standard deviation of the reward in this row's group."""
     count = group_sum(reward.new_ones(reward.shape), index)
-    variance = group_sum(group_centred(reward, index).square(), index) / (count - 1).clamp(min=1)
+    variance = group_sum(group_centered(reward, index).square(), index) / (count - 1).clamp(min=1)
     return variance.sqrt()[index]
 
 
 def group_advantage(reward: Tensor, index: Tensor, scale: bool) -> Tensor:
     """[B] how much better each answer is than its siblings; in standard deviations (n - 1) if `scale`."""
-    centred = group_centred(reward, index)
+    centred = group_centered(reward, index)
     return centred / (group_std(reward, index) + EPSILON) if scale else centred
 
 
-def kept_of(batch: Batch, made: Batch, kept: Tensor, total: Total) -> Told:
+def group_filter_metrics(batch: Batch, made: Batch, kept: Tensor, all_reduce: AllReduce) -> AlgorithmState:
     """How many groups of `batch` are `kept` [B], and the share of its tokens that `made` still learns from."""
-    index = indexed(batch.group)
+    index = group_index(batch.group)
     share = 1 / group_sum(batch.mask.new_ones(len(batch)), index)[index]  # [B] of a group, so that a group adds up to 1
     sums = [(share * kept).sum(), (share * ~kept).sum(), made.mask.sum(), batch.mask.sum()]
-    groups, filtered, learnt, tokens = (total(x).item() for x in sums)
+    groups, filtered, learnt, tokens = (all_reduce(x).item() for x in sums)
     return {
         "train/groups_kept": float(round(groups)),
         "train/groups_filtered": float(round(filtered)),
@@ -106,17 +106,17 @@ def kept_of(batch: Batch, made: Batch, kept: Tensor, total: Total) -> Told:
 # ---- policy gradient
 
 
-def clipped(ratio: Tensor, advantage: Tensor, low: float, high: float) -> Tensor:
+def clipped_surrogate(ratio: Tensor, advantage: Tensor, low: float, high: float) -> Tensor:
     """[B, T] PPO's pessimistic surrogate as a loss (arXiv:1707.06347, eq. 7)."""
     return -(ratio * advantage).minimum(ratio.clamp(1 - low, 1 + high) * advantage)
 
 
-def dual_clipped(loss: Tensor, advantage: Tensor, most: float) -> Tensor:
+def dual_clip(loss: Tensor, advantage: Tensor, most: float) -> Tensor:
     """[B, T] no larger than `most` * |A| where A < 0 (dual clip, arXiv:1912.09729, eq. 5)."""
     return loss.where(advantage >= 0, loss.minimum(-advantage * most))
 
 
-def surrogate(
+def surrogate_loss(
     ratio: Tensor, log_ratio: Tensor, batch: Batch, low: float, high: float, most: float | None
 ) -> tuple[Tensor, Mapping[str, Mean]]:
     """[B, T] the clipped loss of each token, and how often which clip made a difference.
@@ -125,16 +125,16 @@ def surrogate(
     importance, where it has one, weighs its loss after all clips: it is about who sampled it, not about the step.
     """
     plain = -ratio * batch.advantage
-    loss = clipped(ratio, batch.advantage, low, high)
+    loss = clipped_surrogate(ratio, batch.advantage, low, high)
     tokens = batch.mask.sum()
-    seen = {
+    metrics = {
         "actor/pg_clipfrac": Mean(((loss > plain) * batch.mask).sum(), tokens),
         "actor/ppo_kl": Mean(-(log_ratio.detach() * batch.mask).sum(), tokens),
     }
     if most is not None:
-        before, loss = loss, dual_clipped(loss, batch.advantage, most)
-        seen["actor/pg_clipfrac_lower"] = Mean(((loss < before) * batch.mask).sum(), tokens)
-    return (loss if batch.importance is None else loss * batch.importance), seen
+        before, loss = loss, dual_clip(loss, batch.advantage, most)
+        metrics["actor/pg_clipfrac_lower"] = Mean(((loss < before) * batch.mask).sum(), tokens)
+    return (loss if batch.importance is None else loss * batch.importance), metrics
 
 
 # ---- distance from the reference: Schulman 2020 (joschu.net/blog/kl-approx.html), r = log(reference / policy)
@@ -180,11 +180,11 @@ def gae(reward: Tensor, value: Tensor, mask: Tensor, gamma: float, lam: float) -
     return advantage * mask, (advantage + value) * mask
 
 
-def whiten(x: Tensor, mask: Tensor, total: Total = alone) -> Tensor:
+def whiten(x: Tensor, mask: Tensor, all_reduce: AllReduce = no_reduce) -> Tensor:
     """[B, T] with mean 0 and unbiased variance 1 over the mask of all processes; 0 off the mask."""
-    count, summed = total(mask.sum()), total((x * mask).sum())
+    count, summed = all_reduce(mask.sum()), all_reduce((x * mask).sum())
     centred = (x - summed / count.clamp(min=1)) * mask
-    variance = total(centred.square().sum()) / (count - 1).clamp(min=1)
+    variance = all_reduce(centred.square().sum()) / (count - 1).clamp(min=1)
     return centred / (variance + 1e-8).sqrt()
 
 

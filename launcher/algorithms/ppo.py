@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from launcher.algorithms import ops
 from launcher.algorithms.grpo import AboveOne
 from launcher.core.settings import AtLeastOne, Fraction, NonNegative, Positive, Share, settings
-from launcher.spec.algorithm import Algorithm, Batch, Loss, Mean, Output, Told, Total, alone
+from launcher.spec.algorithm import Algorithm, AlgorithmState, AllReduce, Batch, Loss, Mean, Output, no_reduce
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,42 +63,46 @@ class PPO(Algorithm):
     def needs(self) -> frozenset[Need]:  # type: ignore[override]  # the base class names a constant
         return frozenset({"critic", "reference", "old"} if self.kl_coef else {"critic"})
 
-    def prepare(self, batch: Batch, told: Told, total: Total = alone) -> tuple[Batch, Told]:
+    def prepare(
+        self, batch: Batch, state: AlgorithmState, all_reduce: AllReduce = no_reduce
+    ) -> tuple[Batch, AlgorithmState]:
         """Advantages, whitened over the step, and the returns that the critic should have expected."""
         last = batch.mask * (batch.mask.cumsum(-1) == batch.mask.sum(-1, keepdim=True))  # [B, T] each one's last token
-        reward, told = self._priced(batch, last * batch.reward[:, None], told, total)
+        reward, state = self._penalize_kl(batch, last * batch.reward[:, None], state, all_reduce)
         advantage, target = ops.gae(reward, batch.value.to(reward.dtype), batch.mask, self.gamma, self.lam)
-        whitened = ops.whiten(advantage, batch.mask, total)
-        return replace(batch, advantage=whitened, target=target, reward=reward.sum(-1)), told
+        whitened = ops.whiten(advantage, batch.mask, all_reduce)
+        return replace(batch, advantage=whitened, target=target, reward=reward.sum(-1)), state
 
-    def _priced(self, batch: Batch, reward: Tensor, told: Told, total: Total) -> tuple[Tensor, Told]:
+    def _penalize_kl(
+        self, batch: Batch, reward: Tensor, state: AlgorithmState, all_reduce: AllReduce
+    ) -> tuple[Tensor, AlgorithmState]:
         """[B, T] the reward less the price of each token's distance from the reference."""
         if not self.kl_coef:
             return reward, {}
         kl = ops.KL[self.kl_penalty](batch.old, batch.reference) * batch.mask
-        answers = total(ops.answers(batch.mask)).item()
-        mean = total((kl.sum(-1) / batch.mask.sum(-1).clamp(min=1)).sum()).item() / max(answers, 1)
-        coefficient = self._adapted(told, answers)
+        answers = all_reduce(ops.count_answers(batch.mask)).item()
+        mean = all_reduce((kl.sum(-1) / batch.mask.sum(-1).clamp(min=1)).sum()).item() / max(answers, 1)
+        coefficient = self._adapt_coefficient(state, answers)
         return reward - coefficient * kl, {PENALTY: mean, COEFFICIENT: coefficient}
 
-    def _adapted(self, told: Told, answers: float) -> float:
+    def _adapt_coefficient(self, state: AlgorithmState, answers: float) -> float:
         """The price, moved by how far the last step was from the target."""
-        if self.kl_ctrl == "fixed" or COEFFICIENT not in told:
+        if self.kl_ctrl == "fixed" or COEFFICIENT not in state:
             return self.kl_coef
-        error = min(max(told[PENALTY] / self.target_kl - 1, -0.2), 0.2)
-        return told[COEFFICIENT] * (1 + error * answers / self.horizon)
+        error = min(max(state[PENALTY] / self.target_kl - 1, -0.2), 0.2)
+        return state[COEFFICIENT] * (1 + error * answers / self.horizon)
 
     def loss(self, new: Output, batch: Batch) -> Loss:
-        weight, units = ops.weighed(self.loss_agg_mode, batch.mask, self.loss_scale_factor or 1.0)
+        weight, units = ops.token_weights(self.loss_agg_mode, batch.mask, self.loss_scale_factor or 1.0)
         log_ratio = new.logp - batch.old
-        surrogate, seen = ops.surrogate(
+        surrogate, metrics = ops.surrogate_loss(
             log_ratio.exp(), log_ratio, batch, self.clip_ratio_low, self.clip_ratio_high, self.clip_ratio_c
         )
         loss = (surrogate * weight).sum()
-        seen = {**seen, "actor/pg_loss": Mean(loss.detach(), units)}
+        metrics = {**metrics, "actor/pg_loss": Mean(loss.detach(), units)}
         if self.entropy_coeff:
             loss = loss - self.entropy_coeff * (new.entropy * weight).sum()
-        return loss, seen
+        return loss, metrics
 
     def value_loss(self, value: Tensor, batch: Batch) -> Loss:
         """Half the squared error, of the value or of the value kept near what it was, whichever is larger."""
@@ -112,4 +116,4 @@ class PPO(Algorithm):
         }
 
     def units(self, batch: Batch) -> Tensor:
-        return ops.weighed(self.loss_agg_mode, batch.mask)[1]
+        return ops.token_weights(self.loss_agg_mode, batch.mask)[1]

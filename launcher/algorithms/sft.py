@@ -22,9 +22,9 @@ class SFT(Algorithm):
     data = "answers"
 
     def loss(self, new: Output, batch: Batch) -> Loss:
-        weight, units = ops.weighed(self.loss_agg_mode, batch.mask)
+        weight, units = ops.token_weights(self.loss_agg_mode, batch.mask)
         nll = -(new.logp * weight).sum()
         return nll, {"train/loss": Mean(nll.detach(), units)}
 
     def units(self, batch: Batch) -> Tensor:
-        return ops.weighed(self.loss_agg_mode, batch.mask)[1]
+        return ops.token_weights(self.loss_agg_mode, batch.mask)[1]

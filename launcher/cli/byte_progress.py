@@ -1,4 +1,4 @@
-"""Bytes that are worked through, shown: a bar on a terminal, a line now and then elsewhere."""
+"""Progress in bytes: a bar on a terminal, a line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from launcher.monitor.console import Seldom, clock
 
 class Show(Protocol):
     def __call__(self, doing: str, done: int, total: int, more: str = "") -> None:
-        """How many of how many bytes are done of what is being done, and `more` words for it."""
+        """`done` of `total` bytes of the step `doing`; `more` is shown beside them."""
 
 
 @contextmanager
 def counted() -> Iterator[Show]:
-    """Shows what is being done, with speed and time left, on standard error."""
+    """Show progress with speed and remaining time on standard error."""
     if not err.is_terminal:
         yield _line_printer()
         return

@@ -1,4 +1,4 @@
-"""A download as it is seen: bars on a terminal, a line every few seconds elsewhere. Always on standard error."""
+"""Progress of a download on standard error: bars on a terminal, a line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from launcher.monitor.console import Seldom, clock
 
 
 @contextmanager
-def showing(console: Console | None = None) -> Iterator[Callable[[Progress], None]]:
-    """What a download tells is shown."""
+def show_download(console: Console | None = None) -> Iterator[Callable[[Progress], None]]:
+    """The callback that shows a download's progress."""
     console = console or err
     if not console.is_terminal:
-        yield _lines(console)
+        yield _print_lines(console)
         return
     what, speed = (TextColumn("{task.description}"), BarColumn()), (TransferSpeedColumn(), TimeRemainingColumn())
     with Bars(*what, DownloadColumn(), *speed, console=console) as bars:
-        yield _drawn(bars)
+        yield _draw_bars(bars)
 
 
-def _drawn(bars: Bars) -> Callable[[Progress], None]:
+def _draw_bars(bars: Bars) -> Callable[[Progress], None]:
     tasks: dict[str, TaskID] = {}
 
     def watch(progress: Progress) -> None:
@@ -36,18 +36,19 @@ def _drawn(bars: Bars) -> Callable[[Progress], None]:
             bars.console.print(Text(printable(note), "yellow"), soft_wrap=True)
         for file in progress.files:
             if file.state in ("waiting", "done") and file.path not in tasks:
-                continue  # only what is under way has a line
+                continue  # only files in progress have a bar
             if file.path not in tasks:
-                tasks[file.path] = bars.add_task(escape(printable(file.path)), total=file.size, completed=file.there)
-            bars.update(tasks[file.path], completed=file.there, visible=file.state != "done")
+                name = escape(printable(file.path))
+                tasks[file.path] = bars.add_task(name, total=file.size, completed=file.done_bytes)
+            bars.update(tasks[file.path], completed=file.done_bytes, visible=file.state != "done")
         if "" not in tasks:
-            tasks[""] = bars.add_task("[bold]all", total=progress.size, completed=progress.there)
-        bars.update(tasks[""], total=progress.size, completed=progress.there)
+            tasks[""] = bars.add_task("[bold]all", total=progress.total_bytes, completed=progress.done_bytes)
+        bars.update(tasks[""], total=progress.total_bytes, completed=progress.done_bytes)
 
     return watch
 
 
-def _lines(console: Console) -> Callable[[Progress], None]:
+def _print_lines(console: Console) -> Callable[[Progress], None]:
     seldom = Seldom()
 
     def watch(progress: Progress) -> None:
@@ -57,7 +58,7 @@ def _lines(console: Console) -> Callable[[Progress], None]:
             return
         left = f", {clock(progress.eta_s)} left" if progress.eta_s is not None else ""
         console.print(
-            f"{progress.there / 1e6:,.1f} of {progress.size / 1e6:,.1f} MB,"
+            f"{progress.done_bytes / 1e6:,.1f} of {progress.total_bytes / 1e6:,.1f} MB,"
             f" {progress.bytes_per_s / 1e6:.1f} MB/s{left}",
             soft_wrap=True, highlight=False,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A group that loads a command's module when that command is typed: to load all takes longer than most commands."""
+"""A command group that imports a command's module only when that command is called."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Entry:
 
     name: str
     at: str
-    """`module:function` below `launcher.cli.commands`, or `module:app` of commands of its own."""
+    """`module:function` in `launcher.cli.commands`, or `module:app` for a group."""
     help: str
-    """The first sentence of its own help, which the group's help shows without loading it."""
+    """The first sentence of the command's help, shown without importing it."""
 
 
 def group(*entries: Entry) -> type[TyperGroup]:
@@ -43,7 +43,7 @@ def group(*entries: Entry) -> type[TyperGroup]:
 def load(name: str, at: str) -> Any:
     """The command `name` itself, from `module:attribute` below `launcher.cli.commands`."""
     module, _, attribute = at.partition(":")
-    gc.disable()  # what a module holds is no garbage, and looking for some takes a tenth of the time
+    gc.disable()  # collecting garbage takes a tenth of the import time, and there is none
     try:
         found: typer.Typer | Callable[..., Any] = getattr(import_module(f"launcher.cli.commands.{module}"), attribute)
     finally:

@@ -1,4 +1,4 @@
-"""rlrun's commands. Each reads its words, calls one function of a lower floor, and prints the answer."""
+"""rlrun's commands. Each parses its arguments, calls one function of a lower package, and prints the result."""
 
 from __future__ import annotations
 
@@ -8,39 +8,38 @@ import typer
 
 from launcher import __version__
 from launcher.cli.lazy import Entry, group
-from launcher.cli.redacted_streams import blotting
+from launcher.cli.redacted_streams import redact_standard_streams
 
 COMMANDS = (
     Entry("train", "train:train", "Start a run and follow it to its end."),
-    Entry("plan", "plan:plan", "Say what these words would run, and what would fail, before anything starts."),
+    Entry("plan", "plan:plan", "Show what a run would do, and what would fail, before anything starts."),
     Entry("doctor", "doctor:doctor", "Check this machine, or with --nodes a Ray cluster."),
-    Entry("advise", "advise:recommend", "Ask what you have, and answer with the command to run."),
-    Entry("rerun", "rerun:rerun", "Make a run again beside it, after saying what is different now."),
+    Entry("advise", "advise:recommend", "Suggest a command for your data, model and hardware."),
+    Entry("rerun", "rerun:rerun", "Repeat a run in a new folder, after listing what has changed since."),
     Entry("runs", "runs:list_runs", "List the runs, the latest first."),
-    Entry("show", "runs:show", "Show where a run, or each point of a sweep, stands."),
-    Entry("status", "runs:show", "Show where a run, or each point of a sweep, stands."),
+    Entry("show", "runs:show", "Show the state of a run, or of each point of a sweep."),
+    Entry("status", "runs:show", "Show the state of a run, or of each point of a sweep."),
     Entry(
         "watch",
         "runs:watch",
         "Watch a run until it ends, from any machine that sees its folder or its cluster.",
     ),
     Entry("logs", "runs:logs", "Print a run's console log; with --json its events."),
-    Entry("stop", "runs:stop", "Ask a run, or all that run of a sweep, to save and end."),
+    Entry("stop", "runs:stop", "Save and stop a run, or all running points of a sweep."),
     Entry("checkpoints", "checkpoints:of_run", "List a run's checkpoints, print the path of the best, or export one."),
-    Entry("config", "config:app", "What can be set, and in what two runs differ."),
-    Entry("data", "data:app", "Prepare, check and look at rows."),
-    Entry("model", "models:app", "Models: the catalogue, what is here, and fetching what is not."),
-    Entry("reward", "reward:app", "Try a reward before a run learns from it."),
-    Entry("cluster", "cluster:app", "Bring machines together, see how they stand, and end it."),
+    Entry("config", "config:app", "Show settings, metrics, and how two runs differ."),
+    Entry("data", "data:app", "Prepare, check and show datasets."),
+    Entry("model", "models:app", "List, inspect, download and merge models."),
+    Entry("reward", "reward:app", "Test a reward before a run trains with it."),
+    Entry("cluster", "cluster:app", "Start, inspect and stop a Ray cluster of your machines."),
 )  # fmt: skip
 
 
 class Rlrun(typer.Typer):
-    """Says nothing secret, whatever happens: an error that nobody thought of is shown as Python shows it, which has no
-    values of variables, and whatever is printed goes through `blotting`."""
+    """Redacts secrets in all output. Uncaught errors are shown by Python, without values of variables."""
 
     def __call__(self, *args: Any, **more: Any) -> Any:
-        blotting()
+        redact_standard_streams()
         return super().__call__(*args, **more)
 
 

@@ -1,9 +1,9 @@
-"""How anything is said: problems on standard error with exit code 2, answers on standard output."""
+"""Output: problems on standard error with exit code 2, answers on standard output."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from io import StringIO
 from typing import Annotated, Any
@@ -15,7 +15,7 @@ from rich.text import Text
 
 from launcher.core.check_result import Level
 from launcher.core.events import writable
-from launcher.core.problems import Problems, error_message
+from launcher.core.problems import Problem, Problems, error_message
 from launcher.core.redaction import redact
 
 out = Console()
@@ -29,12 +29,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def wide() -> Console:
-    """Where tables go: a program reads whole names."""
+    """The console for tables: elsewhere than on a terminal, names are not cut."""
     return out if out.is_terminal else Console(width=WIDE)
 
 
 def say_table(table: Table) -> None:
-    """A table on a terminal; elsewhere its rows as whole lines, which end where their text ends."""
+    """Print a table; elsewhere than on a terminal without line breaks and trailing spaces."""
     if out.is_terminal:
         out.print(table)
         return
@@ -45,27 +45,26 @@ def say_table(table: Table) -> None:
 
 @contextmanager
 def problems_named() -> Iterator[None]:
-    """Problems become lines of `✗ where: what came; what would do` and exit code 2."""
+    """Print `Problems` as lines of `✗ where: what was found; what to use`, and end with exit code 2."""
     try:
         yield
     except Problems as found:
-        say_problems(found.lines)
+        say_problems(found.problems)
     except OSError as error:  # a full disk, a folder that may not be written
-        say_problems(
-            [f"{error.filename or 'the system'}: {error_message(error)}; a place that can be written would do"]
-        )
+        where = str(error.filename or "the system")
+        say_problems([Problem(where, error_message(error), "use a place that can be written", "bad-file")])
     else:
         return
     raise typer.Exit(2)
 
 
-def say_problems(lines: list[str] | tuple[str, ...]) -> None:
-    for line in lines:
-        err.print(Text.assemble(("✗ ", "bold red"), printable(line)), soft_wrap=True, highlight=False)
+def say_problems(problems: Iterable[Problem | str]) -> None:
+    for problem in problems:
+        err.print(Text.assemble(("✗ ", "bold red"), printable(str(problem))), soft_wrap=True, highlight=False)
 
 
 def printable(text: str) -> str:
-    """Without control characters and lone surrogates, which could steer the terminal, and without secrets."""
+    """`text` with control characters and lone surrogates escaped and secrets redacted."""
     safe = redact(text).encode("utf-8", "backslashreplace").decode()
     return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in safe)
 

@@ -1,4 +1,4 @@
-"""Standard output and standard error without secrets: also what libraries print, and the text of an uncaught error."""
+"""Redact secrets in everything that is printed, including output of libraries and tracebacks."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import TextIO
 from launcher.core.redaction import redact
 
 
-class Blotting(io.TextIOBase):
-    """A text stream before another one. A line is looked at as a whole, however many pieces it comes in."""
+class RedactingStream(io.TextIOBase):
+    """Wraps a text stream; each line is redacted as a whole, however many pieces it comes in."""
 
     def __init__(self, to: TextIO) -> None:
-        self._to, self._half = to, ""
+        self._to, self._partial = to, ""
 
     def write(self, text: str) -> int:
-        whole, end, half = (self._half + text).rpartition("\n")
-        self._half = half
+        whole, end, partial = (self._partial + text).rpartition("\n")
+        self._partial = partial
         if end:
             self._to.write("".join(map(redact, (whole + end).splitlines(keepends=True))))
         return len(text)
 
     def flush(self) -> None:
-        half, self._half = self._half, ""
-        if half:
-            self._to.write(redact(half))
+        partial, self._partial = self._partial, ""
+        if partial:
+            self._to.write(redact(partial))
         self._to.flush()
 
     def isatty(self) -> bool:
@@ -46,7 +46,7 @@ class Blotting(io.TextIOBase):
         return self._to.errors
 
 
-def blotting() -> None:
-    """Put one before each of this process's streams, for good: what is said last is an error's traceback."""
-    if not isinstance(sys.stdout, Blotting):
-        sys.stdout, sys.stderr = Blotting(sys.stdout), Blotting(sys.stderr)
+def redact_standard_streams() -> None:
+    """Wrap stdout and stderr for the rest of this process, tracebacks included."""
+    if not isinstance(sys.stdout, RedactingStream):
+        sys.stdout, sys.stderr = RedactingStream(sys.stdout), RedactingStream(sys.stderr)

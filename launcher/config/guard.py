@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from launcher.core.bounded_parse import DEPTH, DIGITS
@@ -80,18 +80,20 @@ def _learn(word: str) -> None:
             register_secret(next(value for value in match.groups()[1:] if value is not None))
 
 
-def kept(node: Any, known: Iterable[Problem | str] = ()) -> list[Problem]:
-    """A problem for each secret among the settings of a run (`to_node`), which are written to its folder; not for
-    settings that problems of `known` are about."""
-    named = tuple(map(str, known))
-    found = []
+def kept(node: Any, named: Sequence[Problem] = ()) -> list[Problem]:
+    """A problem for each secret among the settings of a run (`to_node`), which are written down with it; those that
+    `named` speaks of already are left out."""
+    said = {place for problem in named for place in _above(problem.where)}
+    problems = []
     for place, name, value in _texts(node):
-        if any(line.startswith(f"{above}:") for above in _above(place) if "." in above for line in named):
+        if said & {*_above(place)} - {place.partition(".")[0]}:
             continue
         if (is_secret_setting(name) and value) or redact(value) != value:
-            fix = "use an environment variable, read where it is used"
-            found.append(Problem(place, "holds a secret, which would be kept with the run", fix, "not-permitted"))
-    return found
+            found = "holds a secret, which would be kept with the run"
+            problems.append(
+                Problem(place, found, "use an environment variable, read where it is used", "not-permitted")
+            )
+    return problems
 
 
 def _above(place: str) -> Iterator[str]:

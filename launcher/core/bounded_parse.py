@@ -34,7 +34,7 @@ class LimitExceeded(ValueError):
 def check_limits(text: str | bytes) -> None:
     """Raises `LimitExceeded`, or `yaml.YAMLError` where it is no YAML."""
     if len(text) > SIZE:
-        raise LimitExceeded(f"has {len(text):,} bytes; at most {SIZE:,} would do")
+        raise LimitExceeded(f"has {len(text):,} bytes; expected at most {SIZE:,}")
     opened, anchors, values = list[tuple[str | None, int]](), dict[str, int](), 0
     for event in yaml.parse(text, Loader=LOADER):
         line = event.start_mark.line + 1 if event.start_mark else 1
@@ -45,18 +45,18 @@ def check_limits(text: str | bytes) -> None:
             continue
         if isinstance(event, yaml.AliasEvent):
             if any(anchor == event.anchor for anchor, _ in opened):
-                raise LimitExceeded(f"*{event.anchor} stands within itself; a value would do", line)
+                raise LimitExceeded(f"*{event.anchor} stands within itself; expected a value", line)
             values += anchors.get(str(event.anchor), 0) + 1  # a scalar's counts as one
         elif isinstance(event, yaml.NodeEvent):
             values += 1
             if isinstance(event, yaml.CollectionStartEvent):
                 opened.append((event.anchor, values))
                 if len(opened) > DEPTH:
-                    raise LimitExceeded(f"lists and groups stand more than {DEPTH} deep; fewer would do", line)
+                    raise LimitExceeded(f"lists and groups stand more than {DEPTH} deep; use fewer", line)
             elif isinstance(event, yaml.ScalarEvent) and _long_number(event):
-                raise LimitExceeded(f"a number has {len(event.value):,} digits; at most {DIGITS} would do", line)
+                raise LimitExceeded(f"a number has {len(event.value):,} digits; expected at most {DIGITS}", line)
         if values > VALUES:
-            raise LimitExceeded(f"stands for more than {VALUES:,} values; fewer would do", line)
+            raise LimitExceeded(f"stands for more than {VALUES:,} values; use fewer", line)
 
 
 def _long_number(event: Any) -> bool:
@@ -83,4 +83,4 @@ def parse_json(text: str | bytes) -> Any:
     try:
         return json.loads(text)
     except RecursionError as error:
-        raise LimitExceeded("lists and objects stand too deep; fewer would do") from error
+        raise LimitExceeded("lists and objects are nested too deeply") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from launcher.core.problems import Problems
+from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import redact
 
 
@@ -14,7 +14,7 @@ def expand_user(path: str | Path) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
-        raise Problems([f"{path}: nobody here has such a home folder; a whole path would do"]) from error
+        raise Problems([Problem(str(path), "nobody here has such a home folder", "use a whole path")]) from error
 
 
 class AppendOnlyFile:

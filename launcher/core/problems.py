@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Literal
 
@@ -27,7 +27,7 @@ Code = Literal[
     "changed",
     "not-finite",
 ]
-"""Kinds of problems, each explained in the troubleshooting page."""
+"""Kinds of problems, each explained in docs/troubleshooting.md."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,10 @@ class Problem:
     fix: str = ""
     """What to use instead, as an instruction: `use 96 or 104`; empty where nothing is known to help."""
     code: Code = "invalid-setting"
+
+    def within(self, place: str) -> Problem:
+        """The same problem, named as a part of `place`: `place: where`."""
+        return replace(self, where=f"{place}: {self.where}" if self.where else place)
 
     def __str__(self) -> str:
         """`where: what was found; what to use`."""

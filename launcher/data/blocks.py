@@ -120,5 +120,5 @@ def _long(file: Bytes, begun: bytearray, number: int, broken: str, more: bool) -
     told = ""
     if size > MAX_KEPT_BYTES:
         kept, told = kept[:0], " (too long to set aside: it stays in the file only)"
-    reason = f"the line has {size:,} bytes; at most {MAX_ROW_BYTES:,} would do{told}"
+    reason = f"the line has {size:,} bytes; expected at most {MAX_ROW_BYTES:,}{told}"
     return Unread(number, bytes(kept), reason), rest, broken, more

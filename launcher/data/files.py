@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Self
 
-from launcher.core.problems import Problems, suggest
+from launcher.core.problems import Problem, Problems, suggest
 from launcher.core.settings import Names, settings
 from launcher.data.formats import to_row
 from launcher.data.known_datasets import Format, shaped
@@ -62,21 +62,26 @@ class Files(Dataset):
 
         return replace(self, train_files=absolute(self.train_files), val_files=absolute(self.val_files))
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Problem]:
         found = []
         if not self.train_files:
-            found.append("data.train_files: none is given; a JSONL or parquet file would do")
+            found.append(Problem("data.train_files", "none is given", "use a JSONL or parquet file"))
         for name in ("prompt_key", "response_key"):
             if self.format != "auto" and (key := getattr(self, name)):
                 found.append(
-                    f"data.{name}: {key} was given, and rows of the format {self.format} have keys of their own;"
-                    f" data.format=auto, or no data.{name}, would do"
+                    Problem(
+                        f"data.{name}",
+                        f"{key} was given, and rows of the format {self.format} have keys of their own",
+                        f"use data.format=auto, or leave out data.{name}",
+                    )
                 )
         for setting, patterns in (("train_files", self.train_files), ("val_files", self.val_files)):
             for pattern in patterns:
                 names = expand(pattern)
-                reasons = [_problem(name) for name in names] or [f"{pattern} matches no file; {_near(pattern)}"]
-                found += [f"data.{setting}: {reason}" for reason in reasons if reason]
+                place = f"data.{setting}"
+                if not names:
+                    found.append(Problem(place, f"{pattern} matches no file", _near(pattern), "not-found"))
+                found += [problem for name in names for problem in _file_problems(name, place)]
         return found
 
     def fingerprint(self) -> str:
@@ -93,7 +98,9 @@ class Files(Dataset):
                     with Path(name).open("rb") as file:
                         whole.update(hashlib.file_digest(file, "sha256").digest())
                 except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-                    raise Problems([f"data.{setting}: {name} cannot be read: {error}"]) from error
+                    raise Problems(
+                        [Problem(f"data.{setting}", f"{name} cannot be read: {error}", code="bad-file")]
+                    ) from error
         return whole.hexdigest()
 
     def _patterns(self, split: Split) -> tuple[str, ...]:
@@ -117,15 +124,18 @@ def expand(pattern: str) -> list[str]:
     return sorted(name for name in glob.glob(path, recursive=True) if not os.path.isdir(name))
 
 
-def _problem(name: str) -> str | None:
-    """Why this file cannot be read, as far as its name and place tell."""
+def _file_problems(name: str, setting: str) -> Iterator[Problem]:
+    """Why this file, which `setting` names, cannot be read, as far as its name and place tell."""
     if not os.path.exists(name):
-        return f"{name} is not there; {_near(name)}"
-    if os.path.isdir(name):
-        return f"{name} is a folder; {os.path.join(name, '*.jsonl')} would do"
-    if not os.access(name, os.R_OK):
-        return f"{name} may not be read by this user; a file with read permission would do"
-    return ending_problem(name)
+        yield Problem(setting, f"{name} is not there", _near(name), "not-found")
+    elif os.path.isdir(name):
+        yield Problem(setting, f"{name} is a folder", f"use {os.path.join(name, '*.jsonl')}", "bad-file")
+    elif not os.access(name, os.R_OK):
+        yield Problem(
+            setting, f"{name} may not be read by this user", "use a file with read permission", "not-permitted"
+        )
+    elif reason := ending_problem(name):
+        yield Problem(setting, reason, code="bad-file")
 
 
 def _near(name: str) -> str:

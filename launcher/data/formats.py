@@ -55,7 +55,7 @@ def _demonstration(where: str, values: Values, prompt_key: str | None, response_
         spoken = [turn.content for turn in turns if turn.role == "assistant"]
         if not any(content.strip() for content in spoken):
             lacks = f"the assistant turns of {name} are empty" if spoken else f"no assistant turn in {name}"
-            raise Unfit(f"{lacks}; one with content would do")
+            raise Unfit(f"{lacks}; add one with content")
         for place, turn in enumerate(turns):
             if turn.role in ("user", "assistant") and not turn.content.strip():
                 raise Unfit(f"{name}[{place}].content is empty")
@@ -84,16 +84,16 @@ def _pair(where: str, values: Values, prompt_key: str | None) -> Row:
     prompt = _prompt(name, _held(values, name)) if name else None
     (before, chosen), (other, rejected) = (_answered(side, _held(values, side)) for side in ("chosen", "rejected"))
     if before != other:
-        raise Unfit("chosen and rejected answer different conversations; equal turns before the last would do")
+        raise Unfit("chosen and rejected answer different conversations; expected equal turns before the last")
     if before and prompt is not None:
         said = (Message("user", prompt),) if isinstance(prompt, str) else prompt
         if before != said:
-            raise Unfit(f"chosen has other turns before its answer than {name}; the answer alone would do")
+            raise Unfit(f"chosen has other turns before its answer than {name}; use the answer alone")
     opening = prompt if prompt is not None else before
     if not opening:
-        raise Unfit("prompt is missing, and chosen is no conversation that holds it; a prompt would do")
+        raise Unfit("prompt is missing, and chosen is no conversation that holds it; add a prompt")
     if chosen == rejected:
-        raise Unfit("chosen and rejected are equal, which teaches nothing; two answers would do")
+        raise Unfit("chosen and rejected are equal, which teaches nothing; use two different answers")
     return replace(_row(where, values, opening, chosen, None), rejected=rejected)
 
 
@@ -116,7 +116,7 @@ def _before_last_answer(path: str, value: Any) -> tuple[Text, str | None]:
     turns = _messages(path, value)
     last = max((index for index, turn in enumerate(turns) if turn.role == "assistant"), default=len(turns))
     if not any(turn.content.strip() for turn in turns[:last]):
-        raise Unfit(f"nothing stands before {path}[{last}]; a turn with content would do")
+        raise Unfit(f"nothing stands before {path}[{last}]; add a turn with content")
     return turns[:last], turns[last].content if last < len(turns) else None
 
 
@@ -150,7 +150,7 @@ def _held(values: Values, name: str) -> Any:
     if values.get(name) is not None:
         return values[name]
     if name in values:
-        raise Unfit(f"{name} is null; a value would do")
+        raise Unfit(f"{name} is null; expected a value")
     keys = sorted(values)
     near = get_close_matches(name, keys, n=1)
     listed = ", ".join(key if key.isidentifier() else short_repr(key, 40) for key in keys[:8]) or "no keys"
@@ -184,7 +184,7 @@ def _messages(path: str, value: Any) -> tuple[Message, ...]:
     if not isinstance(value, list):
         raise Unfit(f"{path} is {type_name(value)}; it must be a list of messages")
     if not value:
-        raise Unfit(f"{path} is empty; a list of messages would do")
+        raise Unfit(f"{path} is empty; expected a list of messages")
     return tuple(_message(f"{path}[{index}]", turn) for index, turn in enumerate(value))
 
 
@@ -200,7 +200,7 @@ def _message(path: str, value: Any) -> Message:
     if not isinstance(content, str):
         raise Unfit(f"{path}.content is {type_name(content)}; it must be text")
     if value.get("tool_calls"):  # without them the turn would say something else than it did
-        raise Unfit(f"{path}.tool_calls are not read yet; a turn that has all it says in content would do")
+        raise Unfit(f"{path}.tool_calls are not read yet; put the whole turn in content")
     return Message(role, content)
 
 
@@ -211,7 +211,7 @@ def _truth(path: str, value: Any) -> str | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise Unfit(f"{path} is {type_name(value)}; it must be text or a number")
     if not math.isfinite(value):
-        raise Unfit(f"{path} is {value}; a finite number would do")
+        raise Unfit(f"{path} is {value}; expected a finite number")
     return str(value)
 
 

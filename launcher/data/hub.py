@@ -9,13 +9,13 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
 
-from launcher.core.problems import Problems, short_repr, suggest
+from launcher.core.problems import Problem, Problems, short_repr, suggest
 from launcher.core.settings import settings
 from launcher.data import prepare
 from launcher.data.files import Files
 from launcher.data.rows import ENDINGS
 from launcher.hubs.choice import HubOrder
-from launcher.hubs.fetch import fetch, listing
+from launcher.hubs.fetch import fetch, list_files
 from launcher.hubs.progress import Progress as Fetched
 from launcher.hubs.repo import Listing, RemoteFile, is_id
 from launcher.spec.algorithm import Kind
@@ -39,10 +39,12 @@ class Hub(Files):
     sources: HubOrder = ("huggingface", "modelscope")
     """What `auto` means: the first hub that has it is taken."""
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Problem]:
         if is_id(self.repo):
             return []
-        return [f"data.repo: got {short_repr(self.repo)}; the id of a dataset, such as openai/gsm8k, would do"]
+        return [
+            Problem("data.repo", f"got {short_repr(self.repo)}", "expected the id of a dataset, such as openai/gsm8k")
+        ]
 
     def local(self, kind: Kind) -> Dataset | None:
         known = self._prepared_before(kind)
@@ -52,10 +54,14 @@ class Hub(Files):
         return self._fetched(watch)[0]
 
     def read(self, split: Split, kind: Kind) -> Iterator[Row | RefusedRow]:
-        raise Problems([f"data: {self.repo} is not prepared; rlrun data prepare {self.repo} would do"])
+        raise Problems(
+            [Problem("data", f"{self.repo} is not prepared", f"run rlrun data prepare {self.repo}", code="not-found")]
+        )
 
     def fingerprint(self) -> str:
-        raise Problems([f"data: {self.repo} is not prepared; rlrun data prepare {self.repo} would do"])
+        raise Problems(
+            [Problem("data", f"{self.repo} is not prepared", f"run rlrun data prepare {self.repo}", code="not-found")]
+        )
 
     def with_absolute_paths(self) -> Hub:
         return self
@@ -81,7 +87,7 @@ class Hub(Files):
         if found := self.problems():
             raise Problems(found)
         sources = self.sources if self.source == "auto" else (self.source,)
-        listed = listing("dataset", self.repo, sources=sources, revision=self.revision)
+        listed = list_files("dataset", self.repo, sources=sources, revision=self.revision)
         chosen = {split: self._chosen(listed, split) for split in ("train", "val")}
         if not chosen["train"]:
             raise Problems([self._none(listed)])
@@ -90,7 +96,7 @@ class Hub(Files):
         begun = time.monotonic()
 
         def fetching(at: Fetched) -> None:
-            watch(DataProgress(f"fetching {self.repo}", at.there, at.size, 0, time.monotonic() - begun))
+            watch(DataProgress(f"fetching {self.repo}", at.done_bytes, at.total_bytes, 0, time.monotonic() - begun))
 
         fetch(listed, wanted, raw, fetching)
         here = {split: tuple(str(raw / file.path) for file in files) for split, files in chosen.items()}
@@ -134,9 +140,10 @@ class Hub(Files):
                 by_split.setdefault(found["split"], []).append(file)
         return next((by_split[name] for name in called if name in by_split), [])
 
-    def _none(self, listed: Listing) -> str:
+    def _none(self, listed: Listing) -> Problem:
         rows = [file.path for file in listed.files if file.path.lower().endswith(ENDINGS)]
         if not rows:
-            return f"data.repo: {self.repo} has no JSONL or parquet file; another dataset would do"
+            return Problem("data.repo", f"{self.repo} has no JSONL or parquet file", "use another dataset", "not-found")
         wanted = ", ".join(self.train_files) or "data/train-*.parquet"
-        return f"data.train_files: {self.repo} has no {wanted}; {suggest(wanted, rows[:20], listed='it has')}"
+        files = suggest(wanted, rows[:20], listed="it has")
+        return Problem("data.train_files", f"{self.repo} has no {wanted}", files, "not-found")

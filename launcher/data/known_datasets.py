@@ -52,7 +52,7 @@ def _auto(values: Values, instruction: str, prompt_key: str | None) -> Values:
     keys = (prompt_key,) if prompt_key else ("prompt", "question")
     asked = next((key for key in keys if isinstance(values.get(key), str)), None)
     if asked is None:
-        raise Unfit(f"{' or '.join(keys)} is no text that an instruction can follow; data.instruction='' would do")
+        raise Unfit(f"{' or '.join(keys)} is no text that an instruction can follow; use data.instruction=''")
     return {**values, asked: followed(values[asked], instruction)}
 
 
@@ -62,7 +62,7 @@ def _gsm8k(values: Values, instruction: str) -> Values:
     truth = number(last) if mark else None
     if truth is None:
         came = f"what follows its last {MARK} is {short_repr(last.strip(), 40)}" if mark else f"it has no {MARK}"
-        raise Unfit(f"answer ends in no number: {came}; {MARK} 72 would do")
+        raise Unfit(f"answer ends in no number: {came}; expected {MARK} 72")
     return _asked(question, instruction, solution, truth)
 
 
@@ -76,7 +76,7 @@ def _math(values: Values, instruction: str) -> Values:
     problem, solution = _text(values, "problem"), _text(values, "solution")
     truth = last_boxed(solution)
     if not truth:
-        raise Unfit("solution has no \\boxed{...} that is closed and holds something; one would do")
+        raise Unfit("solution has no closed, non-empty \\boxed{...}")
     more = {key: values[key] for key in ("level", "type") if isinstance(values.get(key), str)}
     return {**_asked(problem, instruction, solution, truth), "extra_info": more}
 
@@ -103,7 +103,7 @@ def _hh(values: Values, instruction: str) -> Values:
     prompt = _text(values, "prompt")
     found = list(_TURN.finditer(prompt))
     if not found or prompt[: found[0].start()].strip():
-        raise Unfit("prompt begins with no turn; '\\n\\nHuman: ...\\n\\nAssistant:' would do")
+        raise Unfit("prompt begins with no turn; expected '\\n\\nHuman: ...\\n\\nAssistant:'")
     ends = [turn.start() for turn in found[1:]] + [len(prompt)]
     turns = [
         {"role": "user" if turn[1] == "Human" else "assistant", "content": prompt[turn.end() : end].strip()}
@@ -142,4 +142,4 @@ def _text(values: Values, key: str) -> str:
     if isinstance(value, str) and value.strip():
         return value
     came = "missing" if key not in values else "empty" if isinstance(value, str) else type_name(value)
-    raise Unfit(f"{key} is {came}; text would do")
+    raise Unfit(f"{key} is {came}; expected text")

@@ -63,7 +63,7 @@ def _demonstrated(row: Row) -> tuple[Message, ...]:
     if row.response is None:
         return turns
     if any(turn.role == "assistant" for turn in turns):
-        raise Unfit("prompt holds assistant turns, which as messages would be imitated, too; messages would do")
+        raise Unfit("prompt holds assistant turns, which as messages would be imitated, too; use messages")
     return (*turns, Message("assistant", row.response))
 
 
@@ -92,10 +92,10 @@ def widened(have: Any, extras: Sequence[Mapping[str, Any]]) -> Any:
         wider = merged(have, found) if len(found) else have
         pa.array(rows, wider)  # what was inferred holds for the first rows only
         if _hollow(wider, pa):
-            raise Unfit("extra_info holds an empty object, which a column cannot; leaving it out would do")
+            raise Unfit("extra_info holds an empty object, which a column cannot; leave it out")
     except (pa.ArrowException, OverflowError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise Unfit(f"extra_info has other types than in the rows before ({reason}); equal ones would do") from error
+        raise Unfit(f"extra_info has other types than in the rows before ({reason}); use equal types") from error
     return wider
 
 

@@ -22,7 +22,7 @@ from typing import Any, get_args
 
 from launcher.core.bounded_parse import parse_json
 from launcher.core.files import fsync_path, write_atomic
-from launcher.core.problems import Problems
+from launcher.core.problems import Problem, Problems
 from launcher.data.files import Files, expand
 from launcher.data.refused import RefusedLog, kept_lines
 from launcher.spec.algorithm import Kind
@@ -121,7 +121,7 @@ def prepare(
             raise Problems(kept_lines(final / "refused.jsonl", sum(there.rows.values()) + there.refused))
         return final
     if into and into.exists():
-        raise Problems([f"--out: {into} is there already, and holds something else; another folder would do"])
+        raise Problems([Problem("--out", f"{into} is there already, and holds something else", "use another folder")])
     with _draft(final) as draft:
         _convert(files, names, draft, known, watch, final)
     return final
@@ -192,9 +192,7 @@ def _convert(
                 break
             except Wider as wider:  # a row brings extra_info that the files begun have no place for
                 extra = wider.extra
-    nothing = (
-        [] if rows.get("train") else [f"{known.name}: no row can be prepared for {known.kind}; other rows would do"]
-    )
+    nothing = [] if rows.get("train") else [f"{known.name}: no row can be prepared for {known.kind}; use other rows"]
     if log.refused and (nothing or files.on_bad_row == "error"):
         log.path = final.with_name(f"{final.name}-refused.jsonl")
         os.replace(draft / "refused.jsonl", log.path)

@@ -96,4 +96,4 @@ def kept_lines(path: Path, rows: int) -> list[str]:
 def _lines(first: list[str], bad: int, rows: int, path: Path | None) -> list[str]:
     more = [f"... and {bad - SHOWN} more"] if bad > SHOWN else []
     kept = f", kept in {path}" if path else ""
-    return [*first, *more, f"data.on_bad_row: {bad} of {rows} rows are bad{kept}; skip would do"]
+    return [*first, *more, f"data.on_bad_row: {bad} of {rows} rows are bad{kept}; use skip"]

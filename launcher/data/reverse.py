@@ -17,7 +17,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from launcher.core.problems import Problems
+from launcher.core.problems import Problem, Problems
 from launcher.core.settings import AtLeastOne, Count, Share, settings
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Dataset, RefusedRow, Row, Split
@@ -63,12 +63,12 @@ class Reverse(Dataset):
             for index, string in enumerate(train[: self.n_demos]):
                 yield _row(split, index + 1, string, string if index in copied else string[::-1])
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Problem]:
         found = []
         if self.n_prompts + self.n_val > DISTINCT:
             asked = f"{self.n_prompts} training and {self.n_val} held-out prompts are more than the {DISTINCT} strings"
             fits = DISTINCT - self.n_val
-            found.append(f"data.n_prompts: {asked}; {f'{fits} would do' if fits > 0 else 'smaller sizes would do'}")
+            found.append(Problem("data.n_prompts", asked, f"use at most {fits}" if fits > 0 else "use smaller sizes"))
         return found
 
     def fingerprint(self) -> str:

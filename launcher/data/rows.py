@@ -43,7 +43,7 @@ def ending_problem(name: str) -> str | None:
     """Why a file of this name is not read, or None."""
     if name.lower().endswith(ENDINGS):
         return None
-    return f"the ending of {short_repr(name)} is not known; {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]} would do"
+    return f"the ending of {short_repr(name)} is not known; expected {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}"
 
 
 class Opened(NamedTuple):
@@ -128,7 +128,7 @@ def rows_of(name: str, block: Block, places: Container[int] | None = None) -> It
 def _parse(line: bytes) -> dict[str, Any]:
     """The object that the line holds; raises `Unfit`."""
     if not line.strip():
-        raise Unfit("the line is empty; one object on each line would do")
+        raise Unfit("the line is empty; expected one object on each line")
     if (nul := line.find(b"\0")) >= 0:
         raise Unfit(f"a NUL character at byte offset {nul}")
     try:
@@ -140,7 +140,7 @@ def _parse(line: bytes) -> dict[str, Any]:
     except RecursionError as error:
         raise Unfit(TOO_DEEP) from error
     if not isinstance(values, dict):
-        raise Unfit(f"the line is of type {type_name(values)}; one object on each line would do")
+        raise Unfit(f"the line is of type {type_name(values)}; expected one object on each line")
     if b"\\u" in line or line.count(b"{") + line.count(b"[") > MAX_DEPTH:  # nothing else can need a closer look
         check(values)
     return values
@@ -158,19 +158,19 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _int(text: str) -> int:
     """64 bits are what parquet, orjson and a database column hold; a longer number would come back changed."""
     if len(text) > 20 or not -(2**63) <= (number := int(text)) < 2**64:
-        raise Unfit(f"the whole number {short_repr(text, 30)} does not fit 64 bits; as text it would")
+        raise Unfit(f"the whole number {short_repr(text, 30)} does not fit 64 bits; write it as text would")
     return number
 
 
 def _float(text: str) -> float:
     number = float(text)
     if math.isinf(number):
-        raise Unfit(f"the number {short_repr(text, 30)} is too large; as text it would do")
+        raise Unfit(f"the number {short_repr(text, 30)} is too large; write it as text")
     return number
 
 
 def _constant(text: str) -> float:
-    raise Unfit(f"{text} is no JSON number; null would do")
+    raise Unfit(f"{text} is no JSON number; use null")
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_int=_int, parse_float=_float, parse_constant=_constant)

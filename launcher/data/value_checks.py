@@ -11,7 +11,7 @@ MAX_ROW_BYTES = 4 * 2**20
 """A longer row is refused without looking into it."""
 MAX_DEPTH = 100
 """Lists and objects inside each other."""
-TOO_DEEP = f"lists and objects are nested too deeply; {MAX_DEPTH} levels would do"
+TOO_DEEP = f"lists and objects are nested too deeply; expected at most {MAX_DEPTH} levels"
 
 _TYPES = {str: "text", bool: "bool", int: "int", float: "float", list: "list", dict: "object", type(None): "null"}
 _Trail = tuple[Any, str | int] | None  # the trail of what holds this value, and its key or index there
@@ -39,7 +39,7 @@ def check(values: dict[str, Any]) -> None:
             _check_text(trail, value)
             size += len(value)
         elif isinstance(value, float) and not math.isfinite(value):
-            raise Unfit(f"{_path(trail)} is {value}; a finite number or null would do")
+            raise Unfit(f"{_path(trail)} is {value}; expected a finite number or null")
         elif isinstance(value, dict | list | tuple):
             if depth > MAX_DEPTH:
                 raise Unfit(TOO_DEEP)
@@ -49,7 +49,7 @@ def check(values: dict[str, Any]) -> None:
                     _check_text(inner, step)
                 waiting.append((inner, item, depth + 1))
     if size > MAX_ROW_BYTES:
-        raise Unfit(f"the row has {size:,} characters; at most {MAX_ROW_BYTES:,} would do")
+        raise Unfit(f"the row has {size:,} characters; expected at most {MAX_ROW_BYTES:,}")
 
 
 def _check_text(trail: _Trail, text: str) -> None:

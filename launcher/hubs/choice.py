@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from launcher.core.problems import error_message, short_repr, suggest
+from launcher.core.problems import Problem, error_message, short_repr, suggest
 from launcher.core.settings import listed, settings
 from launcher.hubs.repo import Source, is_id
 
@@ -29,7 +29,8 @@ class FromHub:
     """What `auto` means: the first hub that has it is taken."""
 
     @property
-    def asked(self) -> tuple[Source, ...]:
+    def hub_order(self) -> tuple[Source, ...]:
+        """The hubs that are asked, in turn."""
         return self.sources if self.source == "auto" else (self.source,)
 
     @property
@@ -38,30 +39,31 @@ class FromHub:
         here = Path(self.path)  # a name that a hub may have has no `~`
         return is_id(self.path) and not here.exists() and not here.parent.is_dir()
 
-    def hub_problems(self, where: str, fits: Callable[[Path], bool], lacks: str = "config.json") -> list[str]:
-        """Why nothing can be loaded from `path`, seen without a network: it is neither a repository's name nor a
-        folder that `fits`. One that does not holds no `lacks`."""
+    def path_problems(
+        self, where: str, is_model: Callable[[Path], bool], expected: str = "config.json"
+    ) -> list[Problem]:
+        """Why nothing can be loaded from `path`, found without a network: it is neither a repository's name nor a
+        folder that `is_model`. One that is not holds no `expected`."""
         try:
-            return self._problems(Path(self.path).expanduser(), where, fits, lacks)
+            return self._path_problems(Path(self.path).expanduser(), where, is_model, expected)
         except (OSError, RuntimeError) as error:  # a name that is too long, or the home of nobody
             return [
-                f"{where}: got {short_repr(self.path)}, {error_message(error)}; a model's folder or hub id would do"
+                Problem(where, f"got {short_repr(self.path)}, {error_message(error)}", "use a model's folder or hub id")
             ]
 
-    def _problems(self, folder: Path, where: str, fits: Callable[[Path], bool], lacks: str) -> list[str]:
+    def _path_problems(
+        self, folder: Path, where: str, is_model: Callable[[Path], bool], expected: str
+    ) -> list[Problem]:
         if folder.is_dir():
-            return (
-                []
-                if fits(folder)
-                else [f"{where}: {short_repr(self.path)} holds no {lacks}; a model's folder would do"]
-            )
+            got = f"{short_repr(self.path)} holds no {expected}"
+            return [] if is_model(folder) else [Problem(where, got, "use a model's folder", "not-found")]
         if folder.exists():
-            return [f"{where}: {short_repr(self.path)} is a file; the folder that holds config.json would do"]
+            return [Problem(where, f"{short_repr(self.path)} is a file", "use the folder that holds config.json")]
         if self.on_hub:
             return []
         if not folder.parent.is_dir():
-            return [
-                f"{where}: no folder {short_repr(self.path)}; neither is the folder {short_repr(str(folder.parent))}"
-            ]
+            got = f"there is no folder {short_repr(self.path)}, nor {short_repr(str(folder.parent))}"
+            return [Problem(where, got, "use a model's folder or hub id", "not-found")]
         beside = [path.name for path in folder.parent.iterdir()]
-        return [f"{where}: no folder {short_repr(self.path)}; {suggest(folder.name, beside, listed='beside it stand')}"]
+        fix = suggest(folder.name, beside, listed="its parent holds")
+        return [Problem(where, f"there is no folder {short_repr(self.path)}", fix, "not-found")]

@@ -1,89 +1,92 @@
-"""Files of a hub's repository into a folder: several at once, resumed after a kill, verified, locked."""
+"""Files of a hub's repository into a folder: several at once, verified, locked. The hubs' own clients bring the bytes.
+
+A client leaves each file in a staging folder. It gets its name in the folder once its hash is that of the listing, and
+the folder gets its manifest once all files are there.
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
+import threading
+import time
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from launcher.core.problems import Problems
+from launcher.core.files import fsync_path
+from launcher.core.problems import Problem, Problems, error_message
 from launcher.hubs import huggingface, manifest, modelscope, names
 from launcher.hubs.manifest import Manifest
-from launcher.hubs.progress import Board, Watch
-from launcher.hubs.repo import Kind, Listing, NetworkFaults, Patience, RemoteFile, Source, check_asked
+from launcher.hubs.progress import ProgressBoard, Stopped, Watch
+from launcher.hubs.repo import Kind, Listing, RemoteFile, Source, check_repo
 
 HUBS = {"huggingface": huggingface, "modelscope": modelscope}
+RETRY_S = 1.0
+"""Wait before the second attempt; it doubles."""
+_POLL_S = 0.1
+_STOP_S = 1.0  # a thread that waits for the network ends later, and gives no file its name any more
 
 
-def listing(
-    kind: Kind, repo: str, *, sources: Sequence[Source], revision: str | None = None, patience: Patience | None = None
-) -> Listing:
-    """The files of the first source that has the repository.
-
-    Raises `Problems` with the reason of each source; `NetworkFaults` where one of them could not be reached.
-    """
-    check_asked(repo, revision)
+def list_files(kind: Kind, repo: str, *, sources: Sequence[Source], revision: str | None = None) -> Listing:
+    """The files of the first source that has the repository. Raises `Problems` with the reason of each source."""
+    check_repo(repo, revision)
     if huggingface.offline():
-        raise Problems([f"{repo}: is not here, and HF_HUB_OFFLINE forbids to fetch it; unsetting it once would do"])
-    refusals: list[Problems] = []
+        got = "not here, and HF_HUB_OFFLINE forbids to download it"
+        raise Problems([Problem(repo, got, "unset HF_HUB_OFFLINE once", "not-found")])
+    found: list[Problem] = []
     for source in sources:
         try:
-            return HUBS[source].listing(kind, repo, revision, patience or Patience())
-        except Problems as found:
-            refusals.append(found)
-    lines = [line for found in refusals for line in found.lines]
-    raise (NetworkFaults if any(isinstance(found, NetworkFaults) for found in refusals) else Problems)(lines)
+            return HUBS[source].list_files(kind, repo, revision)
+        except Problems as refused:
+            found += refused.problems
+    raise Problems(found)
 
 
-def fetch(
-    listed: Listing,
-    wanted: Sequence[RemoteFile],
-    folder: Path,
-    watch: Watch,
-    *,
-    workers: int = 4,
-    patience: Patience | None = None,
-) -> None:
-    """Bring `wanted` into `folder`, and write its manifest when all are there.
+def fetch(listed: Listing, wanted: Sequence[RemoteFile], folder: Path, watch: Watch, *, workers: int = 4) -> None:
+    """Download `wanted` into `folder`, and write its manifest when all are there.
 
     `watch` is called several times a second, in the caller's thread. After a kill, a fault or Ctrl-C the next call
-    fetches only what is missing. Raises `Problems`, `NetworkFaults` or `OSError`.
+    downloads only the files that are missing. Raises `Problems` or `OSError`.
     """
-    if found := _unfit(listed, wanted):
+    if found := _refused(listed, wanted):
         raise Problems(found)
     folder.mkdir(parents=True, exist_ok=True)
-    folder, board = folder.resolve(), Board(wanted)
+    folder, board = folder.resolve(), ProgressBoard(wanted)
 
-    def waiting(line: str) -> None:
+    def on_wait(line: str) -> None:
         board.note(line)
         watch(board.read())
 
-    with manifest.locked(folder, waiting):
-        if not _has(folder, listed, wanted):
-            _bring(listed, wanted, folder, watch, board, workers, patience or Patience())
-        else:
+    with manifest.locked(folder, on_wait):
+        if _is_complete(folder, listed, wanted):
             for file in wanted:
-                board.at(file, file.size, "done")
+                board.set_state(file, "done", file.size)
+        else:
+            preexisting = manifest.set_aside(folder, [file.path for file in wanted])
+            transfer = _Transfer(listed, folder, manifest.staging_folder(folder, listed), preexisting, board)
+            _check_room(folder, transfer.staging, wanted)
+            _finish(listed, wanted, folder, transfer.run(wanted, workers, watch))
     watch(board.read())
 
 
-def _unfit(listed: Listing, wanted: Sequence[RemoteFile]) -> list[str]:
+def _refused(listed: Listing, wanted: Sequence[RemoteFile]) -> list[Problem]:
     """Why these files cannot be taken, whatever the network does."""
     where = f"{listed.repo} on {listed.source}"
-    found = [f"{where}: {line}" for line in names.faults(file.path for file in wanted)]
-    found += [
-        f"{where}: {file.path} comes without a hash, so its bytes could not be verified; another source would do"
-        for file in wanted
-        if not file.sha256 and not file.git_sha1
+    found = [
+        replace(problem, where=f"{where}: {problem.where}") for problem in names.check_names(f.path for f in wanted)
     ]
-    return found
+    got, fix = "comes without a hash, so its bytes cannot be verified", "use another source"
+    hashless = [file.path for file in wanted if not file.sha256 and not file.git_sha1]
+    return found + [Problem(f"{where}: {path}", got, fix, "not-supported") for path in hashless]
 
 
-def _has(folder: Path, listed: Listing, wanted: Sequence[RemoteFile]) -> bool:
-    """Whether the manifest says that exactly these bytes are here; sizes are looked at."""
+def _is_complete(folder: Path, listed: Listing, wanted: Sequence[RemoteFile]) -> bool:
+    """Whether the manifest says that exactly these bytes are here; sizes are checked."""
     there = manifest.complete(folder)
-    if there is None or (there.source, there.repo, there.commit) != (listed.source, listed.repo, listed.commit):
+    if there is None or not there.is_of(listed):
         return False
     return all(
         file.path in there.files
@@ -93,52 +96,129 @@ def _has(folder: Path, listed: Listing, wanted: Sequence[RemoteFile]) -> bool:
     )
 
 
-def _bring(
-    listed: Listing, wanted: Sequence[RemoteFile], folder: Path, watch: Watch, board: Board, workers: int,
-    patience: Patience,
-) -> None:  # fmt: skip
-    from launcher.hubs.transfer import Job  # noqa: PLC0415  # late: with them comes the HTTP library
-    from launcher.hubs.workers import run  # noqa: PLC0415  # late, as above
-
-    _check_room(folder, wanted)
-    theirs = manifest.set_aside(folder, [file.path for file in wanted])
-    hub = HUBS[listed.source]
-    jobs = [
-        Job(file, lambda file: hub.address(listed, file), folder, file.path in theirs, board, patience)
-        for file in sorted(wanted, key=lambda file: -file.size)
-    ]
-    hashes = run(jobs, workers, watch, board)
-    _finish(listed, wanted, folder, hashes)
+def _check_room(folder: Path, staging: Path, wanted: Sequence[RemoteFile]) -> None:
+    """Raises `Problems` where the disk cannot hold what is still to come."""
+    present = (path for file in wanted for path in (folder / file.path, staging / file.path) if path.is_file())
+    missing, free = sum(file.size for file in wanted), shutil.disk_usage(folder).free
+    missing -= sum(path.stat().st_size for path in present)
+    if missing > free:
+        disk = next(path for path in (folder, *folder.parents) if path.is_mount())
+        got = f"{missing} bytes are to be downloaded and {disk} has {free} free"
+        raise Problems([Problem(str(folder), got, "use a folder on another disk", "not-enough")])
 
 
-def _finish(listed: Listing, wanted: Sequence[RemoteFile], folder: Path, hashes: dict[str, str]) -> None:
-    """Write the manifest, and take away what an earlier commit left: a model must not be read from two."""
+@dataclass
+class _Transfer:
+    """One download: what its worker threads share."""
+
+    listed: Listing
+    folder: Path
+    staging: Path
+    preexisting: frozenset[str]
+    board: ProgressBoard
+    todo: deque[RemoteFile] = field(default_factory=deque)
+    sha256: dict[str, str] = field(default_factory=dict)
+    """Of each file that has its name."""
+    found: list[Problem] = field(default_factory=list)
+
+    def run(self, wanted: Sequence[RemoteFile], workers: int, watch: Watch) -> dict[str, str]:
+        """The sha256 of each file. However it ends, no file gets its name afterwards. Raises `Problems`."""
+        self.todo.extend(sorted(wanted, key=lambda file: -file.size))
+        threads = [threading.Thread(target=self._work, daemon=True) for _ in range(max(1, min(workers, len(wanted))))]
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                while thread.is_alive():
+                    thread.join(_POLL_S)
+                    watch(self.board.read())
+        finally:
+            self.board.stopping.set()
+            give_up = time.monotonic() + _STOP_S
+            for thread in threads:
+                if thread.ident is not None:
+                    thread.join(max(give_up - time.monotonic(), 0))
+        if self.found:
+            raise Problems(self.found)
+        assert len(self.sha256) == len(wanted), "a worker died of what it printed above"
+        return self.sha256
+
+    def _work(self) -> None:
+        with suppress(IndexError, Stopped):
+            while True:
+                file = self.todo.popleft()
+                try:
+                    self.sha256[file.path] = self._bring(file)
+                    self.board.set_state(file, "done", file.size)
+                    continue
+                except Problems as refused:
+                    self.found += refused.problems
+                except OSError as error:
+                    fix = "use a folder that is writable and has room"
+                    self.found.append(Problem(str(self.folder / file.path), error_message(error), fix, "not-permitted"))
+                self.board.set_state(file, "failed")
+
+    def _bring(self, file: RemoteFile) -> str:
+        """The sha256 of a file that has its name in the folder. Raises `Problems`, `OSError` or `Stopped`."""
+        target = self._target(file)
+        if target.is_file() and not target.is_symlink() and (found := self._sha256_if_equal(file, target)):
+            return found
+        if os.path.lexists(target) and file.path in self.preexisting:
+            got, fix = "is there already and is another file", "move it, or use another folder"
+            raise Problems([Problem(str(target), got, fix, "bad-file")])
+        attempts = HUBS[self.listed.source].ATTEMPTS
+        for attempt in range(attempts):
+            try:
+                staged, found = self._download(file)
+                break
+            except Problems as refused:
+                if attempt + 1 == attempts or any(each.code != "not-reachable" for each in refused.problems):
+                    raise
+                self.board.note(f"{refused.lines[0].split(';')[0]}; trying again")
+                self.board.stopping.wait(RETRY_S * 2**attempt)
+        target = self._target(file)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        fsync_path(staged)
+        self.board.set_state(file, "checking")  # the last look at whether all are stopped
+        os.replace(staged, target)
+        fsync_path(target.parent)
+        return found
+
+    def _download(self, file: RemoteFile) -> tuple[Path, str]:
+        """A verified file in the staging folder, and its sha256."""
+        self.board.set_state(file, "fetching", 0)
+        hub = HUBS[self.listed.source]
+        staged = hub.download(self.listed, file, self.staging, lambda count: self.board.add_fetched(file, count))
+        if found := self._sha256_if_equal(file, staged):
+            return staged, found
+        staged.unlink()
+        got = "its bytes are not those that the hub lists"
+        raise Problems([Problem(file.path, got, "try again later, or use another source", "not-reachable")])
+
+    def _sha256_if_equal(self, file: RemoteFile, path: Path) -> str:
+        return file.sha256_if_equal(path, lambda _: self.board.set_state(file, "checking", file.size))
+
+    def _target(self, file: RemoteFile) -> Path:
+        try:
+            return names.path_inside(self.folder, file.path)
+        except ValueError as error:
+            raise Problems(
+                [Problem(file.path, error_message(error), "use a folder without such links", "bad-file")]
+            ) from error
+
+
+def _finish(listed: Listing, wanted: Sequence[RemoteFile], folder: Path, sha256: dict[str, str]) -> None:
+    """Write the manifest, and remove what an earlier commit left: a model must not be read from two."""
     before = manifest.read(folder, "before.json")
     files: dict[str, dict[str, int | str]] = {}
-    if before and (before.source, before.repo, before.commit) == (listed.source, listed.repo, listed.commit):
+    if before and before.is_of(listed):
         files |= {path: of for path, of in before.files.items() if (folder / path).is_file()}
     elif before:
         for path in before.files.keys() - {file.path for file in wanted}:
             with suppress(ValueError):
-                names.inside(folder, path).unlink(missing_ok=True)
-    files |= {file.path: {"bytes": file.size, "sha256": hashes[file.path]} for file in wanted}
+                names.path_inside(folder, path).unlink(missing_ok=True)
+    files |= {file.path: {"bytes": file.size, "sha256": sha256[file.path]} for file in wanted}
     manifest.write(
         folder,
         Manifest(listed.source, listed.kind, listed.repo, listed.revision, listed.commit, dict(sorted(files.items()))),
     )
-
-
-def _check_room(folder: Path, wanted: Sequence[RemoteFile]) -> None:
-    """Raises `Problems` where the disk cannot hold what is still to come."""
-    missing = 0
-    for file in wanted:
-        target, partial = folder / file.path, manifest.partial(folder, file)
-        if target.is_file() and target.stat().st_size == file.size:
-            continue  # if it is another of that size, it is replaced: room for both is not asked for
-        missing += file.size - (partial.stat().st_size if partial.is_file() else 0)
-    free = shutil.disk_usage(folder).free
-    if missing > free:
-        disk = next(path for path in (folder, *folder.parents) if path.is_mount())
-        raise Problems(
-            [f"{folder}: {missing} bytes are to come and {disk} has {free} free; a folder on another disk would do"]
-        )

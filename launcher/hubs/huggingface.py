@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import time
+import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from launcher.core.problems import Problems, error_message, short_repr
-from launcher.hubs.repo import Address, Kind, Listing, NetworkFaults, Patience, RemoteFile
+from launcher.core.problems import Problem, Problems, error_message, short_repr
+from launcher.hubs.progress import SilentBar
+from launcher.hubs.repo import Kind, Listing, RemoteFile
 
+LISTING_TIMEOUT_S = 20.0
 ATTEMPTS = 3
+"""For each file: the client resumes a cut connection, and gives up at once for a 5xx."""
 
 
 def offline() -> bool:
@@ -20,7 +24,7 @@ def offline() -> bool:
 
 
 def has_token() -> bool:
-    """Whether the client would name itself to the hub: HF_TOKEN, or a token that was stored by a login."""
+    """Whether the client has a token for the hub: HF_TOKEN, or one that was stored by a login."""
     from huggingface_hub import get_token  # noqa: PLC0415  # late, as above
 
     return get_token() is not None
@@ -40,11 +44,30 @@ def cache() -> Path:
     return Path(constants.HF_HUB_CACHE).expanduser()
 
 
-def listing(kind: Kind, repo: str, revision: str | None, patience: Patience) -> Listing:
-    """Raises `Problems` where the hub refuses, `NetworkFaults` where it cannot be reached."""
-    from huggingface_hub import constants  # noqa: PLC0415  # late, as above
+def cached(repo: str, revision: str | None) -> Path | None:
+    """The folder of a model that any tool downloaded through the client; whether it is whole is not checked."""
+    from huggingface_hub import try_to_load_from_cache  # noqa: PLC0415  # late, as above
 
-    info = _info(kind, repo, revision, patience)
+    found = try_to_load_from_cache(repo, "config.json", revision=revision)
+    if not isinstance(found, str):
+        return None
+    folder, of_repo = Path(found).parent, cache() / f"models--{repo.replace('/', '--')}"
+    return folder if folder.resolve().is_relative_to(of_repo.resolve()) else None
+
+
+def list_files(kind: Kind, repo: str, revision: str | None) -> Listing:
+    """The files of a repository. Raises `Problems`; their code is `not-reachable` where trying again may help."""
+    from huggingface_hub import HfApi, constants  # noqa: PLC0415  # late, as above
+
+    api = HfApi(library_name="rlrun")
+    try:
+        info: Any = api.repo_info(
+            repo, repo_type=kind, revision=revision, files_metadata=True, timeout=LISTING_TIMEOUT_S
+        )
+        if info.gated:  # it is listed to everyone, and its files are refused
+            api.auth_check(repo, repo_type=kind)
+    except _errors() as error:
+        raise Problems([_problem(repo, repo, error)]) from error
     files = []
     for sibling in info.siblings or []:
         if sibling.lfs:
@@ -52,81 +75,60 @@ def listing(kind: Kind, repo: str, revision: str | None, patience: Patience) -> 
         elif sibling.size is not None:
             files.append(RemoteFile(sibling.rfilename, sibling.size, None, sibling.blob_id))
     asked = revision or constants.DEFAULT_REVISION
-    return Listing("huggingface", kind, repo, asked, info.sha or asked, tuple(files), constants.ENDPOINT)
+    return Listing("huggingface", kind, repo, asked, info.sha or asked, tuple(files), endpoint())
 
 
-def address(listed: Listing, file: RemoteFile) -> Address:
-    """At the commit that was listed, so that a branch that moves changes nothing."""
-    from huggingface_hub import hf_hub_url  # noqa: PLC0415  # late, as above
-    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # noqa: PLC0415  # late, as above
+def download(listed: Listing, file: RemoteFile, staging: Path, on_bytes: Callable[[int], None]) -> Path:
+    """One file of the commit that was listed, into `staging`; not verified. Through Xet where the hub offers it.
 
-    url = hf_hub_url(
-        listed.repo, file.path, repo_type=listed.kind, revision=listed.commit, endpoint=listed.endpoint
-    )  # fmt: skip
-    return Address(url, build_hf_headers(library_name="rlrun"), file.sha256 or file.git_sha1)
+    `on_bytes` is called with the bytes that came since its last call. Raises `Problems` or `OSError` of the disk.
+    """
+    from huggingface_hub import hf_hub_download  # noqa: PLC0415  # late, as above
 
-
-def cached(repo: str, revision: str | None) -> Path | None:
-    """The folder of a model that any tool downloaded through the client; whether it is whole is not looked at."""
-    from huggingface_hub import constants, try_to_load_from_cache  # noqa: PLC0415  # late, as above
-
-    found = try_to_load_from_cache(repo, "config.json", revision=revision)
-    if not isinstance(found, str):
-        return None
-    folder, root = Path(found).parent, Path(constants.HF_HUB_CACHE)
-    of_repo = root / f"models--{repo.replace('/', '--')}"
-    return folder if folder.resolve().is_relative_to(of_repo.resolve()) else None
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its warnings quote signed links
+    bar: Any = type("Bar", (SilentBar,), {"update": lambda _, count: on_bytes(count)})
+    where: dict[str, Any] = {"local_dir": staging, "cache_dir": staging / ".cache"}
+    what: dict[str, Any] = {"repo_type": listed.kind, "revision": listed.commit, "endpoint": listed.endpoint}
+    try:
+        return Path(hf_hub_download(listed.repo, file.path, **what, **where, library_name="rlrun", tqdm_class=bar))
+    except _errors() as error:
+        raise Problems([_problem(file.path, listed.repo, error)]) from error
 
 
-def _info(kind: Kind, repo: str, revision: str | None, patience: Patience) -> Any:
-    from huggingface_hub import HfApi, constants, errors  # noqa: PLC0415  # late, as above
+def _errors() -> tuple[type[Exception], ...]:
+    """What the client raises: its own errors, those of httpx or httpx2, and those of hf_xet."""
+    from huggingface_hub import errors  # noqa: PLC0415  # late, as above
 
-    http_error: type[BaseException] = errors.HfHubHTTPError.__bases__[0]  # httpx's or httpx2's: the client's choice
-    tries = 0
-    while True:
-        tries += 1
-        try:
-            api = HfApi(library_name="rlrun")
-            info = api.repo_info(repo, repo_type=kind, revision=revision, files_metadata=True, timeout=patience.read_s)
-            if info.gated:  # it is listed to everyone, and its files are refused
-                api.auth_check(repo, repo_type=kind)
-            return info
-        except errors.GatedRepoError as error:
-            raise Problems(
-                [f"{repo}: huggingface shows it to those who accepted its licence; accepting it at"
-                 f" {constants.ENDPOINT}/{repo} and HF_TOKEN (or hf auth login) would do"]
-            ) from error  # fmt: skip
-        except errors.HFValidationError as error:
-            raise Problems([f"{short_repr(repo)}: {error_message(error)}; owner/name would do"]) from error
-        except errors.RevisionNotFoundError as error:
-            raise Problems(
-                [f"{repo}: huggingface has no revision {short_repr(revision)} of it; a branch, tag or commit would do"]
-            ) from error
-        except errors.RepositoryNotFoundError as error:
-            raise Problems(
-                [f"{repo}: huggingface has no such {kind}, or this token may not see it; another name would do,"
-                 " or HF_TOKEN for a private one"]
-            ) from error  # fmt: skip
-        except (http_error, OSError) as error:
-            fault = _fault(repo, error)
-            if isinstance(fault, NetworkFaults) and tries < ATTEMPTS:
-                time.sleep(patience.backoff_s * 2 ** (tries - 1))
-                continue
-            raise fault from error
+    return errors.HfHubHTTPError.__bases__[0], OSError, ValueError, RuntimeError
 
 
-def _fault(repo: str, error: Any) -> Problems:
-    from huggingface_hub import constants, errors  # noqa: PLC0415  # late, as above
+def _problem(where: str, repo: str, error: Exception) -> Problem:
+    """Raises `error` itself where the disk refused."""
+    from huggingface_hub import errors  # noqa: PLC0415  # late, as above
 
+    if isinstance(error, errors.LocalEntryNotFoundError) and isinstance(error.__cause__, Exception):
+        error = error.__cause__  # why the hub could not be asked
+    server = endpoint()
+    if isinstance(error, errors.GatedRepoError):
+        fix = f"accept its licence at {server}/{repo} and set HF_TOKEN (or run hf auth login)"
+        return Problem(where, "gated on huggingface, and this token has no access", fix, "not-permitted")
+    if isinstance(error, errors.RevisionNotFoundError):
+        return Problem(where, "huggingface has no such revision of it", "use a branch, tag or commit", "not-found")
+    if isinstance(error, errors.RepositoryNotFoundError):
+        fix = "check the name, or set HF_TOKEN if it is private"
+        return Problem(where, "not on huggingface, or not visible to this token", fix, "not-found")
+    if isinstance(error, errors.EntryNotFoundError):
+        return Problem(where, "huggingface lists it and does not have it", "use another revision", "not-found")
     if isinstance(error, errors.HfHubHTTPError):
-        status = error.response.status_code
-        line = f"{repo}: huggingface answers {status} at {constants.ENDPOINT}"
-        if status < 500 and status not in (408, 429):
+        status, asked = error.response.status_code, error.response.request.url
+        got = f"huggingface answered {status} at {asked.scheme}://{asked.netloc.decode()}"
+        if status < 500 and status not in (408, 429) and str(asked).startswith(server):  # elsewhere a link expired
             why = f" ({short_repr(error.server_message)})" if error.server_message else ""
-            return Problems([f"{line}{why}; a token that may see it (HF_TOKEN) would do"])
-        return NetworkFaults([f"{line}; trying again later would do"])
-    return NetworkFaults(
-        [f"{repo}: huggingface cannot be reached at {constants.ENDPOINT}, {error_message(error)};"
-         " a network, HF_ENDPOINT"
-         " (a mirror) or another source would do"]
-    )  # fmt: skip
+            return Problem(where, f"{got}{why}", "set HF_TOKEN to a token with access", "not-permitted")
+        return Problem(where, got, "try again later", "not-reachable")
+    if isinstance(error, ValueError):
+        return Problem(where, error_message(error), "use another source or revision", "not-supported")
+    if isinstance(error, OSError) and error.errno is not None:
+        raise error
+    fix = "try again, or set HF_ENDPOINT to a mirror or use another source"
+    return Problem(where, f"cannot download from huggingface ({server}): {error_message(error)}", fix, "not-reachable")

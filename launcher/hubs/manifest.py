@@ -1,9 +1,10 @@
 """What a downloaded folder says of itself: where each byte came from, and that all of them are there.
 
-<folder>/.rlrun/  manifest.json   written last, whole: with it, and with the sizes it names, the folder is complete
-                  before.json     the manifest of what stood here before, while something else takes its place
-                  partial/        bytes of unfinished files, each named by the hash of the content
-                  lock            held by the one process that writes
+<folder>/.rlrun/  manifest.json      written last, whole: with it, and with the sizes it names, the folder is complete
+                  before.json        the manifest of what stood here before, while something else takes its place
+                  preexisting.json   wanted files that stood here before the first download, which are never replaced
+                  partial/           where the hub's client leaves its files until they are verified
+                  lock               held by the one process that writes
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from pathlib import Path
 from launcher.core.bounded_parse import parse_json
 from launcher.core.checkpoints import sha256
 from launcher.core.files import fsync_path, write_atomic
-from launcher.core.problems import Problems, error_message
+from launcher.core.problems import Problem, Problems, error_message
 from launcher.hubs import names
-from launcher.hubs.repo import RemoteFile
+from launcher.hubs.repo import Listing
 
 _POLL_S = 0.2
 
@@ -39,21 +40,35 @@ class Manifest:
     files: dict[str, dict[str, int | str]]
     """path -> bytes and sha256"""
 
-
-def home(folder: Path) -> Path:
-    """The folder of our own things, made. Raises `Problems` where a link would lead them elsewhere."""
-    ours = folder / names.OURS
-    if ours.is_symlink() or (ours / "partial").is_symlink():
-        raise Problems([f"{ours}: is a link; a folder that nobody else wrote to would do"])
-    (ours / "partial").mkdir(parents=True, exist_ok=True)
-    return ours
+    def is_of(self, listed: Listing) -> bool:
+        """Whether it describes files of this commit."""
+        return (self.source, self.repo, self.commit) == (listed.source, listed.repo, listed.commit)
 
 
-def partial(folder: Path, file: RemoteFile) -> Path:
-    """Where the unfinished bytes of a file lie."""
-    content = file.sha256 or f"git-{file.git_sha1}"
-    of_path = hashlib.sha256(file.path.encode()).hexdigest()[:8]  # two files may have one content
-    return folder / names.OURS / "partial" / f"{content}-{of_path}"
+def make_own_folder(folder: Path) -> Path:
+    """`<folder>/.rlrun`, made. Raises `Problems` where a link would lead it, or what is in it, elsewhere."""
+    own = folder / names.OURS
+    for path in (own, own / "partial", *(own / "partial").rglob("*")):
+        if path.is_symlink():
+            raise Problems([Problem(str(path), "is a link", "use a folder that nobody else writes to", "bad-file")])
+    (own / "partial").mkdir(parents=True, exist_ok=True)
+    return own
+
+
+def staging_folder(folder: Path, listed: Listing) -> Path:
+    """Where the client leaves files of this commit until they are verified.
+
+    Removes what other commits left, and temporary files of Hugging Face's client: 2.4 resumes none after a kill.
+    """
+    parent = make_own_folder(folder) / "partial"
+    name = hashlib.sha256(f"{listed.source} {listed.repo} {listed.commit}".encode()).hexdigest()[:16]
+    for other in parent.iterdir():
+        if other.name != name:
+            shutil.rmtree(other, ignore_errors=True)
+    for left in (parent / name).glob(".cache/**/*.incomplete"):
+        left.unlink()
+    (parent / name).mkdir(exist_ok=True)
+    return parent / name
 
 
 def read(folder: Path, name: str = "manifest.json") -> Manifest | None:
@@ -64,32 +79,32 @@ def read(folder: Path, name: str = "manifest.json") -> Manifest | None:
         sizes = [of["bytes"] for of in made.files.values()]
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
-    return None if names.faults(made.files) or not all(isinstance(size, int) for size in sizes) else made
+    return None if names.check_names(made.files) or not all(isinstance(size, int) for size in sizes) else made
 
 
 def write(folder: Path, manifest: Manifest) -> None:
-    """From here on the folder is complete; what only an unfinished one needs is taken away."""
+    """From here on the folder is complete; what only an unfinished one needs is removed. Raises `OSError`."""
     path = folder / names.OURS / "manifest.json"
     write_atomic(path, json.dumps(asdict(manifest), indent=1) + "\n")
     path.chmod(0o644)  # others may use a shared store
     fsync_path(path.parent)
-    for name in ("before.json", "theirs.json"):
+    for name in ("before.json", "preexisting.json"):
         (path.parent / name).unlink(missing_ok=True)
     shutil.rmtree(path.parent / "partial", ignore_errors=True)
 
 
 def set_aside(folder: Path, wanted: Iterable[str]) -> frozenset[str]:
-    """Until the next `write` the folder is not what its manifest says. Returns the files that are not ours to replace:
-    those that stood here when we first came."""
-    ours = home(folder)
-    first_time = not any((ours / name).exists() for name in ("manifest.json", "before.json", "theirs.json"))
+    """Until the next `write` the folder is not what its manifest says. Returns the files that must not be replaced:
+    those that stood here before the first download. Raises `Problems` and `OSError`."""
+    own = make_own_folder(folder)
+    first_time = not any((own / name).exists() for name in ("manifest.json", "before.json", "preexisting.json"))
     if first_time:
         there = [path for path in wanted if os.path.lexists(folder / path)]
-        write_atomic(ours / "theirs.json", json.dumps(there) + "\n")
+        write_atomic(own / "preexisting.json", json.dumps(there) + "\n")
     with suppress(FileNotFoundError):
-        (ours / "manifest.json").replace(ours / "before.json")
+        (own / "manifest.json").replace(own / "before.json")
     try:
-        return frozenset(parse_json((ours / "theirs.json").read_bytes()))
+        return frozenset(parse_json((own / "preexisting.json").read_bytes()))
     except FileNotFoundError:
         return frozenset()
 
@@ -106,27 +121,30 @@ def complete(folder: Path) -> Manifest | None:
     return manifest
 
 
-def verify(folder: Path) -> list[str]:
-    """Hash every file again: one line for each that is not what was downloaded."""
+def verify(folder: Path) -> list[Problem]:
+    """Hash every file again: one problem for each that is not what was downloaded."""
     manifest = read(folder)
     if manifest is None:
-        return [f"{folder}: has no manifest, so nobody knows what it should hold; downloading it here would do"]
+        return [Problem(str(folder), "has no manifest to verify against", "download the model here again", "not-found")]
     found = []
     for path, of in manifest.files.items():
+        file, reason = folder / path, ""
         try:
-            if (folder / path).stat().st_size != of["bytes"]:
-                found.append(f"{folder / path}: has another size than the manifest says; downloading again would do")
-            elif sha256(folder / path) != of["sha256"]:
-                found.append(f"{folder / path}: its bytes changed (sha256 differs); downloading again would do")
+            if file.stat().st_size != of["bytes"]:
+                reason = "has a different size than its manifest says"
+            elif sha256(file) != of["sha256"]:
+                reason = "changed since it was downloaded (sha256 differs)"
         except OSError as error:
-            found.append(f"{folder / path}: {error_message(error)}; downloading again would do")
+            reason = error_message(error)
+        if reason:
+            found.append(Problem(str(file), reason, "download it again", "changed"))
     return found
 
 
 @contextmanager
-def locked(folder: Path, waiting: Callable[[str], None]) -> Iterator[None]:
-    """One writer for a folder: who comes second is told, and waits."""
-    descriptor = os.open(home(folder) / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+def locked(folder: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
+    """One writer for a folder: the second waits, and `on_wait` is called with a line that says so."""
+    descriptor = os.open(make_own_folder(folder) / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     try:
         while True:
             try:
@@ -134,7 +152,7 @@ def locked(folder: Path, waiting: Callable[[str], None]) -> Iterator[None]:
                 break
             except BlockingIOError:
                 who = os.pread(descriptor, 64, 0).decode("ascii", "replace").strip() or "another process"
-                waiting(f"{folder}: waits for {who}, which is downloading to it")
+                on_wait(f"{folder}: waiting for {who}, which is downloading to it")
                 time.sleep(_POLL_S)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"process {os.getpid()}".encode(), 0)

@@ -4,59 +4,83 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
 
-from launcher.core.problems import Problems, short_repr
-from launcher.hubs.repo import Address, Kind, Listing, NetworkFaults, Patience, RemoteFile
+from launcher.core.problems import Problem, Problems
+from launcher.hubs.progress import SilentBar
+from launcher.hubs.repo import Kind, Listing, RemoteFile
 
 DEFAULT_REVISION = "master"
+ATTEMPTS = 3
+"""For each file: the client tries a refused request again by itself, but not a connection that was cut."""
 
 
-def listing(kind: Kind, repo: str, revision: str | None, patience: Patience) -> Listing:
-    """Raises `Problems` where the hub refuses, `NetworkFaults` where it cannot be reached.
-
-    The client has patience of its own: it asks a page of the listing again where that failed.
-    """
+def list_files(kind: Kind, repo: str, revision: str | None) -> Listing:
+    """The files of a repository. Raises `Problems`; their code is `not-reachable` where trying again may help."""
     from modelscope_hub import HubApi, errors  # noqa: PLC0415  # late: a client library, only where hubs are asked
 
     asked = revision or DEFAULT_REVISION
     try:
         endpoint = HubApi().resolve_endpoint_for_read(repo, repo_type=kind)
         found = HubApi(endpoint=endpoint).list_repo_files(repo, kind, revision=asked)
-    except (errors.AuthenticationError, errors.PermissionDeniedError) as error:
-        raise Problems(
-            [f"{repo}: modelscope does not show it to this token ({short_repr(str(error))});"
-             " asking for access at its page"
-             " and MODELSCOPE_API_TOKEN would do"]
-        ) from error  # fmt: skip
-    except (errors.NotExistError, errors.InvalidParameter) as error:
-        raise Problems(
-            [f"{repo}: modelscope has no such {kind}, or no revision {short_repr(asked)} of it; another name would do"]
-        ) from error
     except (errors.HubError, OSError) as error:
-        raise NetworkFaults(
-            [f"{repo}: modelscope cannot be reached ({type(error).__name__}); a network, MODELSCOPE_ENDPOINT or another"
-             " source would do"]
-        ) from error  # fmt: skip
+        raise Problems([_problem(repo, error)]) from error
     files = tuple(
         RemoteFile(file.path, file.size, file.sha256.lower() if file.sha256 else None, None)
         for file in found
         if not file.is_dir
     )
-    return Listing("modelscope", kind, repo, asked, _state(files), files, endpoint)
+    return Listing("modelscope", kind, repo, asked, _hash_of(files), files, endpoint)
 
 
-def _state(files: tuple[RemoteFile, ...]) -> str:
-    """In a commit's place, which the listing does not tell: a name that is another when any file is."""
+def _hash_of(files: tuple[RemoteFile, ...]) -> str:
+    """Stands for the commit, which the listing does not tell: it changes when any file does."""
     content = sorted((file.path, file.size, file.sha256) for file in files)
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
-def address(listed: Listing, file: RemoteFile) -> Address:
-    """The hub takes the token as a cookie at some of its doors and as a header at others."""
-    from modelscope_hub import HubApi  # noqa: PLC0415  # late, as above
+def download(listed: Listing, file: RemoteFile, staging: Path, on_bytes: Callable[[int], None]) -> Path:
+    """One file into `staging`, resumed where an earlier call was cut; its hash is verified by the client, too.
 
-    client = HubApi(endpoint=listed.endpoint).legacy
-    headers = {"User-Agent": "rlrun"}
-    if client.token:
-        headers |= {"Authorization": f"Bearer {client.token}", "Cookie": f"m_session_id={client.token}"}
-    return Address(client.get_download_url(listed.repo, listed.kind, file.path, listed.revision), headers)
+    `on_bytes` is called with the bytes that came since its last call. Raises `Problems` or `OSError` of the disk.
+    """
+    from modelscope_hub import HubApi, ProgressCallback, _download, errors  # noqa: PLC0415  # late, as above
+
+    logging.getLogger("modelscope_hub").setLevel(logging.CRITICAL)  # its lines would stand among ours
+    _download.tqdm = SilentBar  # 0.5.1 draws a bar for each file, with no switch for it
+
+    class Callback(ProgressCallback):
+        def update(self, size: int) -> None:
+            on_bytes(size)
+
+    try:
+        return HubApi(endpoint=listed.endpoint).downloader.download_file(
+            listed.repo, listed.kind, file.path, revision=listed.revision, local_dir=staging,
+            cache_dir=staging / ".cache", expected_sha256=file.sha256, file_size=file.size,
+            progress_callbacks=[Callback],
+        )  # fmt: skip
+    except (errors.HubError, OSError) as error:
+        raise Problems([_problem(file.path, error)]) from error
+
+
+def _problem(where: str, error: Exception) -> Problem:
+    """Raises `error` itself where the disk refused. The client's own texts may quote signed links: none is shown."""
+    from modelscope_hub import errors  # noqa: PLC0415  # late, as above
+
+    if isinstance(error, errors.AuthenticationError | errors.PermissionDeniedError):
+        fix = "ask for access at its page and set MODELSCOPE_API_TOKEN"
+        return Problem(where, "modelscope refuses it to this token", fix, "not-permitted")
+    if isinstance(error, errors.NotExistError | errors.InvalidParameter):
+        fix = "check the name and the revision"
+        return Problem(where, "not on modelscope, or not in this revision", fix, "not-found")
+    if isinstance(error, errors.FileIntegrityError):
+        got = "modelscope served other bytes than it lists"
+        return Problem(where, got, "try again later, or use another source", "not-reachable")
+    if isinstance(error, OSError) and error.errno is not None:
+        raise error
+    status = f" ({error.status_code})" if isinstance(error, errors.APIError) and error.status_code else ""
+    got = f"cannot download from modelscope: {type(error).__name__}{status}"
+    fix = "try again, or set MODELSCOPE_ENDPOINT or use another source"
+    return Problem(where, got, fix, "not-reachable")

@@ -1,4 +1,4 @@
-"""How far a download is: workers write it down, one reader shows it."""
+"""How far a download is: worker threads write it down, one reader shows it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal
 
 from launcher.hubs.repo import RemoteFile
 
-State = Literal["waiting", "checking", "fetching", "done", "failed"]
+State = Literal["waiting", "fetching", "checking", "done", "failed"]
 WINDOW_S = 5.0
 
 
@@ -19,85 +19,91 @@ WINDOW_S = 5.0
 class FileProgress:
     path: str
     size: int
-    there: int
-    """Bytes on disk: those of this call and of earlier ones."""
+    done_bytes: int
     state: State
 
 
 @dataclass(frozen=True)
 class Progress:
     files: tuple[FileProgress, ...]
-    fetched: int
-    """Bytes that came over the network in this call."""
     bytes_per_s: float
-    """Over the last seconds."""
+    """Over the last seconds, from the network."""
     notes: tuple[str, ...]
-    """What went wrong and was mended since the last call, one line each."""
+    """What went wrong and is tried again, one line each, since the last call."""
 
     @property
-    def size(self) -> int:
+    def total_bytes(self) -> int:
         return sum(file.size for file in self.files)
 
     @property
-    def there(self) -> int:
-        return sum(file.there for file in self.files)
+    def done_bytes(self) -> int:
+        return sum(file.done_bytes for file in self.files)
 
     @property
     def eta_s(self) -> float | None:
         """Seconds until the last byte, at the speed of the last seconds."""
-        return (self.size - self.there) / self.bytes_per_s if self.bytes_per_s > 0 else None
+        return (self.total_bytes - self.done_bytes) / self.bytes_per_s if self.bytes_per_s > 0 else None
+
+
+class SilentBar:
+    """What the clients call of a tqdm bar; it draws nothing. `update` is called with the bytes that came."""
+
+    def __init__(self, **_: object) -> None: ...
+
+    def __enter__(self) -> SilentBar:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def close(self) -> None: ...
+
+    def update(self, count: int) -> None: ...
+
+    def update_transfer(self, count: int) -> None:
+        """Bytes of the network, where `update` counts what they became on disk (Xet)."""
+
+    def set_postfix_str(self, text: str, refresh: bool = True) -> None: ...
+
+    def set_transfer_postfix_str(self, text: str, refresh: bool = True) -> None: ...
 
 
 Watch = Callable[[Progress], None]
 
 
-class Abortable(Protocol):
-    def abort(self) -> None: ...
+class Stopped(BaseException):
+    """Raised in a worker thread once all are to stop; no `Exception`, so that no client takes it for a fault."""
 
 
-class Board:
-    """Written by the workers, read by the one who watches; also the place where all of them are stopped."""
+class ProgressBoard:
+    """Written by the workers, read by the one who watches; also where all of them are stopped."""
 
     def __init__(self, files: Sequence[RemoteFile]) -> None:
         self.stopping = threading.Event()
         self._lock = threading.Lock()
         self._files = {file.path: FileProgress(file.path, file.size, 0, "waiting") for file in files}
         self._notes: list[str] = []
-        self._open: set[Abortable] = set()
         self._fetched = 0
         self._times: deque[tuple[float, int]] = deque([(time.monotonic(), 0)])
 
-    def at(self, file: RemoteFile, there: int, state: State, fetched: int = 0) -> None:
+    def set_state(self, file: RemoteFile, state: State, done_bytes: int | None = None) -> None:
+        """Raises `Stopped`."""
+        if self.stopping.is_set():
+            raise Stopped
         with self._lock:
-            self._files[file.path] = FileProgress(file.path, file.size, there, state)
-            self._fetched += fetched
+            before = self._files[file.path]
+            self._files[file.path] = replace(
+                before, state=state, done_bytes=before.done_bytes if done_bytes is None else done_bytes
+            )
 
-    def failed(self, file: RemoteFile) -> None:
+    def add_fetched(self, file: RemoteFile, count: int) -> None:
+        """`count` more bytes are here; fewer when it is negative: the client began anew. Raises `Stopped`."""
+        self.set_state(file, "fetching", min(max(self._files[file.path].done_bytes + count, 0), file.size))
         with self._lock:
-            self._files[file.path] = replace(self._files[file.path], state="failed")
+            self._fetched += max(count, 0)
 
     def note(self, text: str) -> None:
         with self._lock:
             self._notes.append(text)
-
-    def hold(self, connection: Abortable) -> None:
-        """It is aborted when all are stopped."""
-        with self._lock:
-            self._open.add(connection)
-            stopping = self.stopping.is_set()
-        if stopping:
-            connection.abort()
-
-    def let_go(self, connection: Abortable) -> None:
-        with self._lock:
-            self._open.discard(connection)
-
-    def stop(self) -> None:
-        self.stopping.set()
-        with self._lock:
-            waiting = list(self._open)
-        for connection in waiting:
-            connection.abort()
 
     def read(self) -> Progress:
         """Where everything stands; each note is handed out once."""
@@ -109,4 +115,4 @@ class Board:
                 self._times.popleft()
             began, before = self._times[0]
             speed = (self._fetched - before) / (now - began) if now > began else 0.0
-            return Progress(tuple(self._files.values()), self._fetched, speed, notes)
+            return Progress(tuple(self._files.values()), speed, notes)

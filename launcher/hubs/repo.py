@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
-from launcher.core.problems import Problems, short_repr
+from launcher.core.problems import Problem, Problems, short_repr
 
 Kind = Literal["model", "dataset"]
 Source = Literal["huggingface", "modelscope"]
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,95}/[A-Za-z0-9_-][A-Za-z0-9_.-]{0,95}")
 _REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+/-]{0,199}")
+_READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,23 @@ class RemoteFile:
     sha256: str | None
     git_sha1: str | None
     """Git's name of the content, sha1 of `blob SIZE\\0` and the bytes; small files on Hugging Face have only this."""
+
+    def sha256_if_equal(self, local: Path, on_bytes: Callable[[int], None]) -> str:
+        """The sha256 of `local` if its bytes are this file's, otherwise the empty string.
+
+        `on_bytes` is called with the number of bytes read so far. Raises `OSError`.
+        """
+        if local.stat().st_size != self.size:
+            return ""
+        sha256, git = hashlib.sha256(), hashlib.sha1(b"blob %d\0" % self.size, usedforsecurity=False)
+        with local.open("rb") as opened:
+            while data := opened.read(_READ_BYTES):
+                sha256.update(data)
+                if not self.sha256:
+                    git.update(data)
+                on_bytes(opened.tell())
+        same = sha256.hexdigest() == self.sha256 if self.sha256 else git.hexdigest() == self.git_sha1
+        return sha256.hexdigest() if same else ""
 
 
 @dataclass(frozen=True)
@@ -35,41 +56,10 @@ class Listing:
     revision: str
     """What was asked for: a branch, a tag or a commit."""
     commit: str
-    """What that stood for, where the hub says it; otherwise the revision itself."""
+    """The commit that the revision names; on a hub that does not tell it, a hash of the listing."""
     files: tuple[RemoteFile, ...]
     endpoint: str
     """Scheme and host that the hub answered from."""
-
-
-@dataclass(frozen=True)
-class Address:
-    """Where a file's bytes are to be asked for."""
-
-    url: str
-    headers: dict[str, str]
-    """For the host of `url` only: they may hold a token."""
-    etag: str | None = None
-    """What the hub must name the content, where it names it."""
-
-
-@dataclass(frozen=True)
-class Patience:
-    """How long a slow or failing server is waited for."""
-
-    connect_s: float = 10.0
-    read_s: float = 20.0
-    """Silence that counts as a cut connection."""
-    window_s: float = 30.0
-    least_bytes_per_s: float = 1024.0
-    """A server that sends less than this, over the window, has stalled."""
-    attempts: int = 6
-    """Tries in a row that bring next to nothing, before it is given up."""
-    backoff_s: float = 1.0
-    """Wait after the first of them; it doubles."""
-
-
-class NetworkFaults(Problems):
-    """The network or the hub failed, after every retry: nothing is to mend, trying again may do."""
 
 
 def is_id(text: str) -> bool:
@@ -77,12 +67,12 @@ def is_id(text: str) -> bool:
     return bool(_ID.fullmatch(text)) and ".." not in text
 
 
-def check_asked(repo: str, revision: str | None) -> None:
+def check_repo(repo: str, revision: str | None) -> None:
     """Raises `Problems` for a name or revision that no hub could have."""
     found = []
     if not is_id(repo):
-        found.append(f"{short_repr(repo)}: is no repository's name; owner/name would do")
+        found.append(Problem(short_repr(repo), "not the name of a repository", "expected owner/name"))
     if revision is not None and (not _REVISION.fullmatch(revision) or ".." in revision or "//" in revision):
-        found.append(f"revision: got {short_repr(revision)}; a branch, tag or commit would do")
+        found.append(Problem("revision", f"got {short_repr(revision)}", "expected a branch, tag or commit"))
     if found:
         raise Problems(found)

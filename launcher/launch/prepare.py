@@ -58,7 +58,7 @@ def _rewarded(reward: Reward, sinks: Sequence[Sink]) -> Reward:
 def _here(asked: FromHub, sinks: Sequence[Sink]) -> Path:
     found = store.find(asked.path, asked.revision)
     if found is None:
-        found = store.download(asked.path, _told(asked.path, sinks), sources=asked.asked, revision=asked.revision)
+        found = store.download(asked.path, _told(asked.path, sinks), sources=asked.hub_order, revision=asked.revision)
     return found.resolve()
 
 
@@ -67,8 +67,9 @@ def _told(repo: str, sinks: Sequence[Sink]) -> Callable[[Progress], None]:
     seldom = Seldom()
 
     def watch(progress: Progress) -> None:
-        share = 100 * progress.there // max(progress.size, 1)
-        told = f"downloading {repo} {share} % of {progress.size / 1e9:.2f} GB, {progress.bytes_per_s / 1e6:.1f} MB/s"
+        share = 100 * progress.done_bytes // max(progress.total_bytes, 1)
+        size, speed = progress.total_bytes / 1e9, progress.bytes_per_s / 1e6
+        told = f"downloading {repo} {share} % of {size:.2f} GB, {speed:.1f} MB/s"
         lines = [*progress.notes, *([told] if seldom.due() else [])]
         write_all(sinks, replace(RunState(), status="running", phase=f"downloading {repo} {share} %"), [], lines)
 

@@ -75,7 +75,7 @@ def again(folder: Folder, words: Sequence[str]) -> Again:
     return Again(run, [*differences, *_surroundings(recorded, now)])
 
 
-def _missing(run: RunSpec) -> list[str]:
+def _missing(run: RunSpec) -> list[Problem]:
     return [*run.data.problems(), *run.model.problems(), *run.reward.problems()]
 
 

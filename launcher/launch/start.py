@@ -27,12 +27,13 @@ from launcher.launch.follow import Outcome
 from launcher.launch.prepare import prepared
 from launcher.launch.queued import hand_over
 from launcher.launch.supervise import Supervisor
-from launcher.preflight.checks import place
-from launcher.preflight.plan import Ready, refuse_rows
+from launcher.preflight.checks import hardware
+from launcher.preflight.checks.context import Context
+from launcher.preflight.plan import Ready, check_rows
 from launcher.runs import store
 from launcher.runs.folder import Folder, Lock, free_name, take
 from launcher.spec.run import RunSpec
-from launcher.spec.stored import to_node, to_yaml
+from launcher.spec.stored import Prepared, read_prepared, to_node, to_yaml
 
 
 def start(ready: Ready, words: Sequence[str], sinks: Sequence[Sink]) -> tuple[Folder, Outcome]:
@@ -48,20 +49,16 @@ def start(ready: Ready, words: Sequence[str], sinks: Sequence[Sink]) -> tuple[Fo
     with lock:
         typed = shlex.join(["rlrun", *words])
         write_atomic(folder.words, typed + "\n")
-        judged, run = run, prepared(run, sinks)
-        if run != judged:  # something has been fetched since
-            lines = [f"plan: {warning.line}" for warning in refuse_rows(run)]
+        asked, run = run, prepared(run, sinks)
+        if run != asked:  # something has been fetched since
+            lines = [f"plan: {warning.line}" for warning in check_rows(run)]
             write_all(sinks, RunState(status="running"), [], lines)
-        run = replace(
-            run,
-            data=run.data.with_absolute_paths(),
-            model=run.model.with_absolute_paths(),
-            reward=run.reward.with_absolute_paths(),
-        )
-        spec = to_yaml(run)
+        found = Prepared.from_local(run)
+        run, spec = found.applied_to(asked), to_yaml(asked)
         locks.write(folder, run, spec, typed)
+        write_atomic(folder.prepared, found.to_json())
         write_atomic(folder.spec, spec)
-        _check_data(run, folder)
+        write_atomic(folder.prepared, replace(found, rows=_check_data(run, folder)).to_json())
         if not run.cluster.queues:
             return folder, Supervisor(run, folder, lock, sinks).work(0, [])
     return folder, hand_over(run, folder, sinks)  # who takes it up writes it
@@ -75,11 +72,12 @@ def resume(folder: Folder, words: Sequence[str], sinks: Sequence[Sink]) -> Outco
     if not folder.spec.is_file():
         raise Problems([f"--resume: {folder.path} holds no spec.yaml; a run's folder would do"])
     folder.check()
-    run = run_of(folder, words)
+    asked = _asked(folder, words)
+    run = _as_prepared(asked, folder)
     of_model = run.model.problems() if back.needs_initial_weights(run, folder) else []
-    there = [*place.hardware(run, not run.cluster.queues), *place.around(run, True)]
-    found: list[Problem | str] = [*run.data.problems(), *run.reward.problems(), *of_model]
-    found += [result.line for result in there if result.level == "FAIL"]
+    there = hardware.check(Context(run, here=not run.cluster.queues))
+    found = [*run.data.problems(), *run.reward.problems(), *of_model]
+    found += [Problem(result.subject, result.message, result.fix) for result in there if result.level == "FAIL"]
     if found := [*found, *guard.kept(to_node(run), found)]:
         raise Problems(found)
     if run.cluster.queues and (waits := store.queued(folder)):
@@ -89,8 +87,8 @@ def resume(folder: Folder, words: Sequence[str], sinks: Sequence[Sink]) -> Outco
         newest, faults = back.newest(folder)
         alerts = back.rollback_to(newest, faults, folder)
         if words:
-            write_atomic(folder.spec, to_yaml(run))
-            locks.amend(folder, to_yaml(run))
+            write_atomic(folder.spec, to_yaml(asked))
+            locks.amend(folder, to_yaml(asked))
             typed = shlex.join(["rlrun", "train", "--resume", folder.name, *words])
             write_atomic(folder.words, folder.words.read_text(encoding="utf-8") + typed + "\n")
         if not run.cluster.queues:
@@ -98,10 +96,10 @@ def resume(folder: Folder, words: Sequence[str], sinks: Sequence[Sink]) -> Outco
     return hand_over(run, folder, sinks)
 
 
-def _check_data(run: RunSpec, folder: Folder) -> None:
-    """Bad rows are named before any process starts."""
+def _check_data(run: RunSpec, folder: Folder) -> int | None:
+    """How many rows there are to train on; None where nobody needs to look. Raises `Problems` with the bad rows."""
     if run.data.on_bad_row != "error":
-        return
+        return None
     kind, batch, rows = run.algorithm.data, run.data.train_batch_size, 0
     with RefusedLog(folder.refused) as log:
         rows = sum(1 for _ in log.sift(run.data.read("train", kind)))
@@ -114,9 +112,26 @@ def _check_data(run: RunSpec, folder: Folder) -> None:
         found.append(f"data.train_batch_size: got {batch}, and the data has {rows} rows; {would_do} would do")
     if found:
         raise Problems(found)
+    return rows
 
 
 def run_of(folder: Folder, words: Sequence[str]) -> RunSpec:
+    """The run in a folder as its processes read it, with the settings that `words` change. Raises `Problems`."""
+    return _as_prepared(_asked(folder, words), folder)
+
+
+def _as_prepared(run: RunSpec, folder: Folder) -> RunSpec:
+    try:
+        found = read_prepared(folder.path)
+        return found.applied_to(run) if found else run
+    except ValidationError as error:
+        lines = explain(error, {})
+        raise Problems([f"{folder.prepared}: {line}" for line in lines]) from error
+    except (OSError, ValueError) as error:
+        raise Problems([f"{folder.prepared}: cannot be read, {error_message(error)}; start a new run"]) from error
+
+
+def _asked(folder: Folder, words: Sequence[str]) -> RunSpec:
     node: object = None
     try:
         node = parse_yaml(folder.spec.read_bytes())

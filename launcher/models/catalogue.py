@@ -7,7 +7,7 @@ from pathlib import Path
 
 from launcher.core.bounded_parse import parse_yaml, read_start
 from launcher.core.files import expand_user
-from launcher.core.problems import Problems, short_repr, suggest
+from launcher.core.problems import Problem, Problems, short_repr, suggest
 from launcher.core.settings import from_node
 from launcher.hubs import manifest
 from launcher.hubs.manifest import Manifest
@@ -72,7 +72,7 @@ def wanted(word: str, group: Path) -> Pretrained:
     if asked.on_hub:
         return next((model for model in known.values() if model.path == word), asked)
     raise Problems(
-        [f"{short_repr(word)}: is neither a model of the catalogue nor owner/name; {suggest(word, list(known))}"]
+        [Problem(short_repr(word), "is neither a model of the catalogue nor owner/name", suggest(word, list(known)))]
     )
 
 
@@ -86,7 +86,14 @@ def known(word: str, group: Path) -> Known:
     found = _of_hub(name, model)
     if found.architecture is None and found.folder is None:
         raise Problems(
-            [f"{short_repr(word)}: is not here and not in the catalogue; rlrun model download {word} would do"]
+            [
+                Problem(
+                    short_repr(word),
+                    "is not here and not in the catalogue",
+                    f"run rlrun model download {word}",
+                    code="not-found",
+                )
+            ]
         )
     return found
 
@@ -103,7 +110,7 @@ def _of_folder(folder: Path) -> Known:
     """By its config.json, or where that is no family we count, by the headers of its weights."""
     node, of = config.read(folder), manifest.read(folder)
     if node is None and not (folder / "adapter_config.json").is_file():
-        raise Problems([f"{folder}: holds no config.json; a model's folder would do"])
+        raise Problems([Problem(str(folder), "holds no config.json", "use a model's folder", code="not-found")])
     shape = config.architecture(node) if node else None
     count = size.parameters(shape) if shape else _in_headers(folder)
     return Known(None, of.repo if of else None, False, folder, of, shape, count)

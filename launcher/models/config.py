@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from launcher.core.bounded_parse import parse_json
-from launcher.core.problems import error_message
+from launcher.core.problems import Problem, error_message
 from launcher.core.settings import from_node
 from launcher.spec.model import Architecture
 
@@ -36,17 +36,28 @@ def read(folder: Path) -> dict[str, Any] | None:
     return node if isinstance(node, dict) else None
 
 
-def faults(folder: Path) -> list[str]:
+def faults(folder: Path) -> list[Problem]:
     """Which of the folder's small texts no loader could, or should, read: one line each."""
     found = []
     for path in (folder / name for name in TEXTS):
         try:
             if path.is_file() and path.stat().st_size > LONGEST:
-                found.append(f"{path}: has more than {LONGEST:,} bytes; as the model's maker saved it would do")
+                found.append(
+                    Problem(str(path), f"has more than {LONGEST:,} bytes", "use the file as its publisher saved it")
+                )
             elif path.is_file() and not isinstance(parse_json(path.read_bytes()), dict):
-                found.append(f"{path}: is no JSON object; as the model's maker saved it would do")
+                found.append(
+                    Problem(str(path), "is no JSON object", "use the file as its publisher saved it", code="bad-file")
+                )
         except (OSError, ValueError) as error:
-            found.append(f"{path}: cannot be read, {error_message(error)}; as the model's maker saved it would do")
+            found.append(
+                Problem(
+                    str(path),
+                    f"cannot be read, {error_message(error)}",
+                    "use the file as its publisher saved it",
+                    code="bad-file",
+                )
+            )
     return found
 
 

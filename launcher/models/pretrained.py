@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from launcher.core.checkpoints import newest_first, newest_verified
-from launcher.core.problems import Problems, short_repr
+from launcher.core.problems import Problem, Problems, short_repr
 from launcher.core.settings import settings
 from launcher.hubs.choice import FromHub
 from launcher.models import config, weights
@@ -53,23 +53,21 @@ class Pretrained(FromHub, Model):
     def with_absolute_paths(self) -> Self:
         return replace(self, path=weights_of(self.path))
 
-    def problems(self) -> list[str]:
-        found = self.hub_problems("model.path", _is_model, "config.json and no checkpoint")
+    def problems(self) -> list[Problem]:
+        found = self.path_problems("model.path", _is_model, "config.json and no checkpoint")
         return found or ([] if self.on_hub else self._unsafe(_files(Path(self.path).expanduser())))
 
-    def _unsafe(self, folder: Path) -> list[str]:
+    def _unsafe(self, folder: Path) -> list[Problem]:
         """What must not be loaded from a folder that looks like a model's."""
         node = config.read(folder) or {}
         code = "" if self.trust_remote_code else config.foreign_code(node)
         if code:
-            return [
-                f"model.path: {short_repr(self.path)} needs Python code that comes with it ({short_repr(code)});"
-                " model.trust_remote_code=true would run it, after you read it"
-            ]
+            needs = f"{short_repr(self.path)} needs Python code that comes with it ({short_repr(code)})"
+            return [Problem("model.path", needs, "read it, then set model.trust_remote_code=true to run it")]
         if newest_first(Path(self.path).expanduser() / "checkpoints"):
             return []  # a run's: the newest that verifies is taken, whatever this one is
         found = config.faults(folder) or weights.folder_faults(folder) or weights.cut_faults(folder)
-        return [f"model.path: {line}" for line in found]
+        return [problem.within("model.path") for problem in found]
 
 
 def _is_model(folder: Path) -> bool:
@@ -89,5 +87,5 @@ def weights_of(path: str) -> str:
         return str(folder.resolve()) if folder.is_dir() else path
     newest, faults = newest_verified(folder / "checkpoints")
     if newest is None:
-        raise Problems([f"model.path: {short_repr(path)} has no checkpoint that verifies", *faults])
+        raise Problems([Problem("model.path", f"{short_repr(path)} has no checkpoint that verifies"), *faults])
     return str((newest / "policy").resolve())

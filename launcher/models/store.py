@@ -1,37 +1,51 @@
-"""Where models lie on this machine, and how they come here.
+"""Where models lie on this machine, and how they come here: safetensors, tokenizer and configuration, never code or
+pickle.
 
-$RLRUN_MODELS (or ~/.cache/rlrun/models)/<owner>/<name>             the hub's main revision, as it was when it came
+$RLRUN_MODELS (or ~/.cache/rlrun/models)/<owner>/<name>             the hub's main revision when it was downloaded
                                         /<owner>/<name>@<revision>  one that was asked for
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from launcher.core.files import expand_user
-from launcher.core.problems import Problems, short_repr
+from launcher.core.problems import Problem, Problems, short_repr
 from launcher.hubs import huggingface, manifest
-from launcher.hubs.fetch import fetch, listing
+from launcher.hubs.fetch import fetch, list_files
 from launcher.hubs.progress import Watch
-from launcher.hubs.repo import Listing, RemoteFile, Source, check_asked
-from launcher.models import config, files, weights
+from launcher.hubs.repo import Listing, RemoteFile, Source, check_repo
+from launcher.models import config, weights
+
+_TEXTS = re.compile(
+    r"(config|generation_config|adapter_config|special_tokens_map|added_tokens|(video_)?preprocessor_config"
+    r"|processor_config|chat_template)\.json"
+    r"|tokenizer[\w.-]*\.(json|model|txt)|vocab[\w.-]*\.(json|txt|bpe)|merges\.txt|chat_template\.jinja"
+    r"|[\w.-]+\.(model|tiktoken)|(LICEN[SC]E|NOTICE|USE_POLICY)(\.(md|txt))?|README\.md",
+    re.ASCII,
+)
+"""What is taken beside the weights: never code."""
 
 
 def root() -> Path:
+    """The folder of all models. Raises `Problems` where it names the home of nobody."""
     return expand_user(os.environ.get("RLRUN_MODELS") or "~/.cache/rlrun/models")
 
 
 def folder_of(repo: str, revision: str | None = None) -> Path:
-    """Where the store keeps a repository. `@` stands in no repository's name, so no two share a folder."""
-    check_asked(repo, revision)
+    """Where the store keeps a repository. No two share a folder, as no repository's name has an `@`. Raises `Problems`
+    for a name that no hub could have."""
+    check_repo(repo, revision)
     return root() / (f"{repo}@{revision.replace('/', '@')}" if revision else repo)
 
 
 def find(repo: str, revision: str | None = None) -> Path | None:
-    """The folder of a model that is here: in the store, or where the Hugging Face client keeps what it downloaded."""
+    """The folder of a model that is here: in the store, or where the Hugging Face client keeps what it downloaded.
+    Raises `Problems` for a name that no hub could have."""
     stored = folder_of(repo, revision)
     if manifest.complete(stored) and not weights.folder_faults(stored):
         return stored
@@ -48,14 +62,14 @@ def download(
     to: Path | None = None,
     workers: int = 4,
 ) -> Path:
-    """The folder with the model, complete. What is there already is not fetched again.
+    """The folder with the model, complete. What is there already is not downloaded again.
 
-    Raises `Problems` (nothing to load, gated, no room), `NetworkFaults`, or `OSError`.
+    Raises `Problems` (nothing to load, gated, no room; `not-reachable` where trying again may help) or `OSError`.
     """
     if to is None and huggingface.offline() and (here := find(repo, revision)):
-        return here  # nobody may be asked whether it changed
+        return here  # no hub may be asked whether it changed
     folder = to or folder_of(repo, revision)
-    listed = listing("model", repo, sources=sources, revision=revision)
+    listed = list_files("model", repo, sources=sources, revision=revision)
     fetch(listed, _wanted(listed), folder, watch, workers=workers)
     if found := weights.folder_faults(folder):
         raise Problems(found)
@@ -63,22 +77,46 @@ def download(
 
 
 def _wanted(listed: Listing) -> list[RemoteFile]:
-    """Texts and weights. Configuration and index are read before: no shard is fetched on the word of bad ones."""
-    texts, weight = files.texts(listed), files.weights(listed)
-    where, looked_at = f"{listed.repo} on {listed.source}", [file for file in texts if file.path == "config.json"]
+    """Texts and weights. Configuration and index are read first, so that no shard is downloaded for nothing."""
+    texts, weight = _text_files(listed), _weights_file(listed)
+    where, read_first = f"{listed.repo} on {listed.source}", [file for file in texts if file.path == "config.json"]
     sharded = weight.path == weights.INDEX
     with TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        fetch(listed, [*looked_at, *([weight] if sharded else [])], folder, lambda progress: None)
+        fetch(listed, [*read_first, *([weight] if sharded else [])], folder, lambda progress: None)
         if code := config.foreign_code(config.read(folder) or {}):
-            raise Problems(
-                [f"{where}: needs Python code that comes with it ({short_repr(code)}), which is never fetched;"
-                 " a model that"
-                 " transformers knows by itself would do, or model.trust_remote_code=true in a run"]
-            )  # fmt: skip
+            got = f"needs Python code that comes with it ({short_repr(code)}), which is never downloaded"
+            fix = "use a model that transformers knows, or set model.trust_remote_code=true in a run"
+            raise Problems([Problem(where, got, fix, "not-supported")])
         index = (folder / weights.INDEX).read_bytes() if sharded else b""
     if not sharded:
         return [*texts, weight]
     if found := weights.index_faults(index, {file.path for file in listed.files}):
-        raise Problems([f"{where}: {weights.INDEX}: {line}" for line in found])
-    return [*texts, weight, *files.named(listed, weights.shards_of(index)[0])]
+        raise Problems(problem.within(f"{where}: {weights.INDEX}") for problem in found)
+    shards = set(weights.shards_of(index)[0])
+    return [*texts, weight, *(file for file in listed.files if file.path in shards)]
+
+
+def _text_files(listed: Listing) -> list[RemoteFile]:
+    """Configuration, tokenizer and licence, all in the repository's own folder."""
+    return [file for file in listed.files if _TEXTS.fullmatch(file.path)]
+
+
+def _weights_file(listed: Listing) -> RemoteFile:
+    """The file that holds the weights, or the index that names those that do: the one that a loader would take.
+
+    Raises `Problems` where there is none, or only pickle.
+    """
+    by_path = {file.path: file for file in listed.files}
+    for name in (weights.SINGLE, weights.INDEX, weights.ADAPTER):
+        if name in by_path:
+            return by_path[name]
+    where = f"{listed.repo} on {listed.source}"
+    pickles = [file.path for file in listed.files if file.path.endswith(weights.PICKLES)]
+    if pickles:
+        got = f"has its weights as {short_repr(pickles[0])} only, a format that can run code when it is opened"
+        fix = "use a revision with safetensors, or another repository of that model"
+        raise Problems([Problem(where, got, fix, "not-supported")])
+    raise Problems(
+        [Problem(where, f"has no {weights.SINGLE} and no {weights.INDEX}", "use a repository of a model", "not-found")]
+    )

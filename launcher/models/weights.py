@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.core.bounded_parse import parse_json
-from launcher.core.problems import error_message, short_repr
+from launcher.core.problems import Problem, error_message, short_repr
 from launcher.hubs import names
 
 SINGLE, INDEX, ADAPTER = "model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors"
@@ -21,8 +21,8 @@ PICKLES = (
 _LONGEST_HEADER = 100_000_000  # bytes; safetensors' own bound
 
 
-def shards_of(text: bytes | str) -> tuple[list[str], list[str]]:
-    """The files that an index names, and what is wrong with it: one line each, to follow the index's own name."""
+def shards_of(text: bytes | str) -> tuple[list[str], list[Problem]]:
+    """The files that an index names, and what is wrong with it."""
     try:
         node = parse_json(text)
         named = node["weight_map"].values()
@@ -31,26 +31,27 @@ def shards_of(text: bytes | str) -> tuple[list[str], list[str]]:
     except (ValueError, KeyError, TypeError, AttributeError):
         whole, shards = False, []
     if not whole:
-        return [], ["names no files in its weight_map; an index that safetensors wrote would do"]
-    found = names.faults(shards)
+        return [], [Problem("", "names no files in its weight_map", "use an index that safetensors wrote", "bad-file")]
+    found = names.check_names(shards)
     found += [
-        f"{short_repr(name)}: is no safetensors file of the model's own folder; an index of such would do"
+        Problem(short_repr(name), "is not a safetensors file of the model's own folder", "use an index of such files")
         for name in shards
-        if not names.faults([name]) and (not name.endswith(".safetensors") or "/" in name)
+        if not names.check_names([name]) and (not name.endswith(".safetensors") or "/" in name)
     ]
     return shards, found
 
 
-def index_faults(text: bytes | str, present: Collection[str]) -> list[str]:
+def index_faults(text: bytes | str, present: Collection[str]) -> list[Problem]:
     """What is wrong with an index among the files `present`."""
     shards, found = shards_of(text)
     missing = [name for name in shards if name not in present] if not found else []
     return found + [
-        f"{short_repr(name)}: is named by the index and is not there; all shards would do" for name in missing
+        Problem(short_repr(name), "is named by the index and is not there", "download all shards", code="not-found")
+        for name in missing
     ]
 
 
-def folder_faults(folder: Path) -> list[str]:
+def folder_faults(folder: Path) -> list[Problem]:
     """Why the weights of a folder cannot be loaded, or must not: one line each."""
     try:
         present = {path.name for path in folder.iterdir() if path.is_file()}
@@ -58,19 +59,23 @@ def folder_faults(folder: Path) -> list[str]:
             return []
         if INDEX in present:
             found = index_faults((folder / INDEX).read_bytes(), present)
-            return [f"{folder / INDEX}: {line}" for line in found]
+            return [problem.within(str(folder / INDEX)) for problem in found]
     except OSError as error:
-        return [f"{folder}: {error_message(error)}; a folder that can be read would do"]
+        return [Problem(str(folder), error_message(error), "use a folder that can be read")]
     pickles = sorted(name for name in present if name.endswith(PICKLES))
     if pickles:
         return [
-            f"{folder}: holds weights as pickle only ({short_repr(pickles[0])}), which can run code;"
-            f" safetensors would do"
+            Problem(
+                str(folder),
+                f"holds weights as pickle only ({short_repr(pickles[0])}), which can run code",
+                "use safetensors",
+                code="bad-file",
+            )
         ]
-    return [f"{folder}: holds no weights; {SINGLE} or {INDEX} would do"]
+    return [Problem(str(folder), "holds no weights", f"use {SINGLE} or {INDEX}", code="not-found")]
 
 
-def cut_faults(folder: Path) -> list[str]:
+def cut_faults(folder: Path) -> list[Problem]:
     """Which files of a folder without `folder_faults` do not hold what their headers name: one line each."""
     found = []
     for path in (folder / name for name in _read_by_a_loader(folder)):
@@ -79,10 +84,10 @@ def cut_faults(folder: Path) -> list[str]:
                 begin = 8 + int.from_bytes(file.read(8), "little")
             ends = [of["data_offsets"][1] for name, of in header(path).items() if name != "__metadata__"]
             if (size := path.stat().st_size) != begin + max(ends, default=0):
-                found.append(f"{path}: has {size} bytes and its header names {begin + max(ends, default=0)};"
-                             " the whole file would do")  # fmt: skip
+                sizes = f"has {size} bytes and its header names {begin + max(ends, default=0)}"
+                found.append(Problem(str(path), sizes, "use the whole file", code="bad-file"))
         except (OSError, ValueError, KeyError, TypeError, IndexError):
-            found.append(f"{path}: cannot be read as safetensors; the whole file would do")
+            found.append(Problem(str(path), "cannot be read as safetensors", "use the whole file", code="bad-file"))
     return found
 
 
@@ -109,7 +114,7 @@ def counted(folder: Path) -> dict[str, int]:
     """
     found: dict[str, int] = {}
     for name in _read_by_a_loader(folder):
-        for tensor, of in header(names.inside(folder, name)).items():
+        for tensor, of in header(names.path_inside(folder, name)).items():
             if tensor != "__metadata__":
                 found[of["dtype"]] = found.get(of["dtype"], 0) + prod(of["shape"])
     return found
@@ -122,7 +127,7 @@ def matrices(folder: Path) -> set[str]:
     """
     found = set()
     for name in _read_by_a_loader(folder):
-        for tensor, of in header(names.inside(folder, name)).items():
+        for tensor, of in header(names.path_inside(folder, name)).items():
             if tensor.endswith(".weight") and len(of["shape"]) == 2:
                 found.add(tensor.split(".")[-2])
     return found

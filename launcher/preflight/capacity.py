@@ -1,4 +1,4 @@
-"""What runs side by side on this machine: cores, memory and GPUs, of which each run gets its own."""
+"""Resources of runs that share this machine: cores, memory and GPUs, each used by one run only."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _BYTES = {"float32": 4, "bfloat16": 2, "float64": 8}
 
 @dataclass(frozen=True)
 class Needs:
-    """What a run takes of this machine while it runs."""
+    """What a run needs of this machine."""
 
     cores: int
-    """0 is all of them: it does not say how many."""
+    """0 means all: the run sets no number."""
     memory_bytes: int
     gpus: int
     nodes: int = 1
-    """A run on several machines has this one for itself."""
+    """A run on several machines uses this one exclusively."""
 
 
 def needs(run: RunSpec) -> Needs:
@@ -37,7 +37,7 @@ def needs(run: RunSpec) -> Needs:
 
 @dataclass(frozen=True)
 class Place:
-    """What one run has got."""
+    """Resources assigned to one run."""
 
     needs: Needs
     gpus: tuple[str, ...] | None
@@ -55,7 +55,7 @@ class Room:
     taken: list[Place] = field(default_factory=list)
 
     def take(self, wanted: Needs) -> Place | None:
-        """A place for a run, None while there is none. The only run there is always has one: the machine is its own."""
+        """Resources for a run, None while there are not enough. A single run always gets them."""
         busy = {gpu for place in self.taken for gpu in place.gpus or ()}
         free = [gpu for gpu in self.gpus if gpu not in busy]
         if self.taken and not self._fits(wanted, len(free)):

@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from launcher.core.problems import error_message, short_repr
+from launcher.core.problems import Problem, error_message, short_repr
 from launcher.core.settings import AtLeastOne, Positive, settings
 from launcher.core.user_code import CallFailure
 from launcher.rewards.pool import Pool, prompts
@@ -68,10 +68,10 @@ class Code(Reward):
     """`kernel`: no file is written and none read but Python's, no network, no other process (Landlock and seccomp,
     without root). `limits` bounds time and memory only: the code can do all else that you can."""
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Problem]:
         lacks = sandbox.missing() if self.sandbox == "kernel" else ()
-        return [f"reward.sandbox: this system has no {lack}; another, or reward.sandbox=limits, which does not forbid"
-                " it, would do" for lack in lacks]  # fmt: skip
+        fix = "use another system, or reward.sandbox=limits, which does not forbid it"
+        return [Problem("reward.sandbox", f"this system has no {lack}", fix, "not-supported") for lack in lacks]
 
     def score(self, answers: Sequence[Answer]) -> list[float]:
         return list(self.judge(answers).total)
@@ -214,13 +214,13 @@ def tests_of(truth: str, most: int | None = None) -> Tests:
         node = next((node[name] for name in _LISTS if name in node), None)
     if isinstance(node, list) and node and all(isinstance(line, str) for line in node):
         return _statements("\n".join(node[:most]), most)
-    raise ValueError(f"{short_repr(truth, 40)} holds no tests; inputs and outputs, or asserts would do")
+    raise ValueError(f"{short_repr(truth, 40)} holds no tests; expected inputs and outputs, or asserts")
 
 
 def _pairs(node: Mapping[str, Any], most: int | None) -> Tests:
     inputs, outputs = node["inputs"], node.get("outputs")
     if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs) or not inputs:
-        raise ValueError("holds no pairs; two lists inputs and outputs, of one length, would do")
+        raise ValueError("holds no pairs; expected two lists, inputs and outputs, of one length")
     inputs, outputs = inputs[:most], outputs[:most]
     if name := node.get("fn_name"):
         calls = [_call(given, wanted) for given, wanted in zip(inputs, outputs, strict=True)]
@@ -240,9 +240,7 @@ def _call(given: Any, wanted: Any) -> list[Any]:
         args = [json.loads(line) for line in given.splitlines() if line.strip()]
         return [args, json.loads(wanted) if isinstance(wanted, str) else wanted]
     except ValueError as error:
-        raise ValueError(
-            f"holds {short_repr(given, 30)} -> {short_repr(wanted, 30)}, which is no JSON; JSON would do"
-        ) from error
+        raise ValueError(f"holds {short_repr(given, 30)} -> {short_repr(wanted, 30)}, which is not JSON") from error
 
 
 def _statements(text: str, most: int | None) -> Tests:
@@ -250,11 +248,11 @@ def _statements(text: str, most: int | None) -> Tests:
         tree = ast.parse(text)
     except (SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError(
-            f"{short_repr(text, 40)} is neither JSON nor Python, {error_message(error)}; tests would do"
+            f"{short_repr(text, 40)} is neither JSON nor Python, {error_message(error)}; expected tests"
         ) from error
     tests = [node for node in tree.body if counted(node)]
     if not tests:
-        raise ValueError(f"{short_repr(text, 40)} holds no tests; asserts would do")
+        raise ValueError(f"{short_repr(text, 40)} holds no tests; expected asserts")
     if most and len(tests) > most:
         after = {id(node) for node in tests[most:]}
         text = ast.unparse(ast.Module([node for node in tree.body if id(node) not in after], []))

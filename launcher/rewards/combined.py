@@ -10,7 +10,7 @@ from typing import Annotated, Self
 
 from pydantic import Field
 
-from launcher.core.problems import short_repr, suggest
+from launcher.core.problems import Problem, short_repr, suggest
 from launcher.core.settings import Chosen, settings
 from launcher.spec.reward import Answer, Reward, Scores, is_metric_name, score_safely
 from launcher.spec.routes import ROUTES, route
@@ -47,11 +47,12 @@ class Combined(Reward):
     def score(self, answers: Sequence[Answer]) -> list[float]:
         return list(self.judge(answers).total)
 
-    def problems(self) -> list[str]:
-        found = [f"reward.parts: {short_repr(name)} is no name for a metric; letters, digits and '_' would do"
+    def problems(self) -> list[Problem]:
+        found = [Problem("reward.parts", f"{short_repr(name)} cannot name a metric", "use letters, digits and '_'")
                  for name in self.parts if not is_metric_name(name) or name in SUMS.values()]  # fmt: skip
         for name, part in self.parts.items():
-            found += [f"reward.parts.{name}{line.removeprefix('reward')}" for line in part.problems()]
+            found += [replace(problem, where=f"reward.parts.{name}{problem.where.removeprefix('reward')}")
+                      for problem in part.problems()]  # fmt: skip
         return found
 
     def with_absolute_paths(self) -> Self:
@@ -65,9 +66,9 @@ class Weighted(Combined):
     weights: dict[str, Weight] = field(default_factory=dict)
     """By the parts' names; what is not named counts once. With 0 a part is told and counts for nothing."""
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Problem]:
         known = list(self.parts)
-        strange = [f"reward.weights: no part {name!r}; {suggest(name, known)}" for name in self.weights
+        strange = [Problem("reward.weights", f"no part {name!r}", suggest(name, known)) for name in self.weights
                    if name not in known]  # fmt: skip
         return [*strange, *super().problems()]
 
@@ -122,10 +123,10 @@ class Auto(Combined):
     routes: dict[str, str] = field(default_factory=dict)
     """data_source -> part, for sources that the table (launcher/spec/routes.py) does not know, or knows otherwise."""
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Problem]:
         """A part that cannot work here is no problem until a row asks for it."""
         known = list(self.parts)
-        return [f"reward.routes: {source!r} leads to {part!r}, which is no part; {suggest(part, known)}"
+        return [Problem("reward.routes", f"{source!r} leads to {part!r}, which is not a part", suggest(part, known))
                 for source, part in self.routes.items() if part not in known]  # fmt: skip
 
     def judge(self, answers: Sequence[Answer]) -> Scores:
@@ -148,11 +149,11 @@ class Auto(Combined):
         name = self._rule(answer)
         if name is None or name not in self.parts:
             source, known = short_repr(answer.data_source), [*self.routes, *ROUTES]
-            would = f"'reward.routes={{{answer.data_source}: {next(iter(self.parts))}}}' would do"
+            would = f"add 'reward.routes={{{answer.data_source}: {next(iter(self.parts))}}}'"
             near = get_close_matches(answer.data_source, known, n=1)
             return f"data_source {source} has no reward; {f'did you mean {near[0]}?' if near else would}"
         part = self.parts[name]
-        return next(iter(part.problems()), "") or part.unscorable_reason(answer)
+        return next(map(str, part.problems()), "") or part.unscorable_reason(answer)
 
     def cheap_for(self, answer: Answer) -> bool:
         name = self._rule(answer)

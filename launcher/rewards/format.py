@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from functools import cached_property
 
-from launcher.core.problems import error_message, short_repr
+from launcher.core.problems import Problem, error_message, short_repr
 from launcher.core.settings import AtLeastOne, Positive, settings
 from launcher.core.user_code import CallFailure
 from launcher.rewards.pool import Pool, prompts
@@ -41,13 +41,16 @@ class Format(Reward):
     def format_response(self, text: str) -> str:
         return f"<think>\n\n</think>\n<answer>{text}</answer>" if self.pattern == THINK_ANSWER else text
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Problem]:
         try:
             re.compile(self.pattern, re.DOTALL)
         except (re.error, RecursionError, OverflowError) as error:
             return [
-                f"reward.pattern: {short_repr(self.pattern)} is no regular expression, {error_message(error)};"
-                f" one would do"
+                Problem(
+                    "reward.pattern",
+                    f"{short_repr(self.pattern)} is not a regular expression: {error_message(error)}",
+                    "use Python's re syntax",
+                )
             ]
         return []
 

@@ -36,7 +36,7 @@ class Length(Reward):
 
     def __post_init__(self) -> None:
         if self.high < self.low:
-            raise ValueError(f"high is {self.high} and low {self.low}; high >= low would do")
+            raise ValueError(f"high is {self.high} and low {self.low}; expected high >= low")
 
     def score(self, answers: Sequence[Answer]) -> list[float]:
         return [self._score(length(answer.response, self.unit)) for answer in answers]
@@ -61,7 +61,7 @@ class Overlong(Reward):
 
     def __post_init__(self) -> None:
         if self.buffer > self.longest:
-            raise ValueError(f"buffer is {self.buffer} of {self.longest}; at most {self.longest} would do")
+            raise ValueError(f"buffer is {self.buffer} of {self.longest}; expected at most {self.longest}")
 
     def score(self, answers: Sequence[Answer]) -> list[float]:
         return [-self._price(length(answer.response, self.unit)) for answer in answers]

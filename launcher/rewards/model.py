@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
+from launcher.core.problems import Problem
 from launcher.core.settings import AtLeastOne, settings
 from launcher.hubs.choice import FromHub
 from launcher.spec.reward import Answer, Reward
@@ -26,12 +27,12 @@ class RewardModel(FromHub, Reward):
     max_length: AtLeastOne | None = None
     """Tokens of prompt and answer; of a longer one the beginning is cut. By default the model's positions."""
 
-    def problems(self) -> list[str]:
-        return self.hub_problems("reward.path", lambda folder: (folder / "config.json").is_file())
+    def problems(self) -> list[Problem]:
+        return self.path_problems("reward.path", lambda folder: (folder / "config.json").is_file())
 
     def with_absolute_paths(self) -> Self:
         folder = Path(self.path).expanduser()
         return replace(self, path=str(folder.resolve())) if folder.is_dir() else self
 
     def score(self, answers: Sequence[Answer]) -> list[float]:
-        raise NotImplementedError("a reward model needs an engine that computes networks; engine=torch would do")
+        raise NotImplementedError("a reward model needs an engine that computes networks; use engine=torch")

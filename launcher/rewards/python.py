@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from launcher.core.problems import error_message, short_repr, suggest
+from launcher.core.problems import Problem, error_message, short_repr, suggest
 from launcher.core.settings import AtLeastOne, Positive, settings
 from launcher.core.user_code import CallFailure
 from launcher.rewards.pool import Pool, prompts
@@ -68,34 +68,43 @@ class Python(Reward):
         parts = {name: [float(entry["parts"].get(name, math.nan)) for entry in entries] for name in names}
         return Scores([entry["score"] for entry in entries], parts, [entry["wrong"] for entry in entries])
 
-    def problems(self) -> list[str]:
-        kept = [f"reward.kwargs: {name} would be kept with the run; os.environ, read by the function, would do"
-                for name in in_mapping(self.kwargs)]  # fmt: skip
+    def problems(self) -> list[Problem]:
+        kept = [
+            Problem("reward.kwargs", f"{name} would be kept with the run", "read it from os.environ in the function")
+            for name in in_mapping(self.kwargs)
+        ]
         strange = self.form and "{}" not in self.form
         wrong = (
-            [f"reward.form: {short_repr(self.form)} has no {{}} for the ground truth; one would do"] if strange else []
+            [Problem("reward.form", f"{short_repr(self.form)} has no {{}}", "add {} where the ground truth goes")]
+            if strange
+            else []
         )
         return [*kept, *wrong, *self._unusable()]
 
-    def _unusable(self) -> list[str]:
+    def _unusable(self) -> list[Problem]:
         """Why the function cannot be called."""
         try:
             tree = ast.parse(Path(self.path).expanduser().read_bytes(), filename=self.path)
         except OSError as error:
             return [
-                f"reward.path: {short_repr(self.path)} cannot be read, {error_message(error)}; a Python file would do"
+                Problem(
+                    "reward.path",
+                    f"{short_repr(self.path)} cannot be read, {error_message(error)}",
+                    "use a Python file",
+                    code="bad-file",
+                )
             ]
         except (SyntaxError, ValueError) as error:  # ValueError: a NUL
             line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
             text = error.msg if isinstance(error, SyntaxError) else str(error)
-            return [f"reward.path: {self.path}{line}: {text}; a Python file that compiles would do"]
+            return [Problem("reward.path", f"{self.path}{line}: {text}", "use a Python file that compiles")]
         names = dict(_names(tree))
         if self.name in names:
             return self._misfit(names[self.name])
         if "*" in names:
             return []
         known = [name for name, found in names.items() if found and not name.startswith("_")]
-        return [f"reward.name: {self.path} has no function {self.name!r}; {suggest(self.name, known)}"]
+        return [Problem("reward.name", f"{self.path} has no function {self.name!r}", suggest(self.name, known))]
 
     def with_absolute_paths(self) -> Self:
         return replace(self, path=str(Path(self.path).expanduser().resolve()))
@@ -122,7 +131,7 @@ class Python(Reward):
         return [_faulty(found.reason) if isinstance(found, CallFailure)
                 else found[0] if len(found) == 1 else _miscounted(found, 1) for found in each]  # fmt: skip
 
-    def _misfit(self, function: Function | None) -> list[str]:
+    def _misfit(self, function: Function | None) -> list[Problem]:
         """Why the function cannot be called as it is; one that is imported or made by a call is taken on trust."""
         if function is None:
             return []
@@ -130,13 +139,13 @@ class Python(Reward):
         given = {*(MANY if "solution_strs" in known else ONE), *self.kwargs}
         wants = [name for name in needed if name not in given]
         unused = [name for name in self.kwargs if name not in known and not anything]
-        place = f"reward.name: {self.path}:{function.lineno}: {self.name}"
-        right = f"{self.name}({', '.join(ONE)}) would do"
+        place = f"{self.path}:{function.lineno}: {self.name}"
+        right = f"expected {self.name}({', '.join(ONE)})"
         if wants:
-            return [f"{place} wants {', '.join(wants)}; {right}"]
+            return [Problem("reward.name", f"{place} wants {', '.join(wants)}", right)]
         if not anything and not {"solution_str", "solution_strs"} & set(known):
-            return [f"{place} does not take the answer; {right}"]
-        return [f"reward.kwargs: {self.name} takes no {name!r}; {suggest(name, known)}" for name in unused]
+            return [Problem("reward.name", f"{place} does not take the answer", right)]
+        return [Problem("reward.kwargs", f"{self.name} takes no {name!r}", suggest(name, known)) for name in unused]
 
 
 def _faulty(reason: str) -> Mapping[str, Any]:
@@ -144,7 +153,7 @@ def _faulty(reason: str) -> Mapping[str, Any]:
 
 
 def _miscounted(found: Sequence[Any], count: int) -> Mapping[str, Any]:
-    return _faulty(f"gave {len(found)} scores for {count} answers; one for each would do")
+    return _faulty(f"gave {len(found)} scores for {count} answers; expected one for each")
 
 
 def _parameters(function: Function) -> tuple[list[str], list[str], bool]:

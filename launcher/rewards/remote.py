@@ -25,7 +25,7 @@ from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPResponse
 from typing import IO, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from launcher.core.problems import error_message, short_repr
+from launcher.core.problems import Problem, error_message, short_repr
 from launcher.core.redaction import is_secret_name
 from launcher.core.settings import AtLeastOne, Count, Names, NonNegative, Positive, settings
 from launcher.rewards.secret import in_query
@@ -34,6 +34,8 @@ from launcher.spec.reward import Answer, Reward, Scores
 LONGEST = 64 * 2**20  # bytes of a reply
 AGAIN = {408, 425, 429, 500, 502, 503, 504}  # a server that says so may say otherwise in a moment
 MOST_WAIT_S = 30.0
+PRINTABLE = "use printable ASCII characters"
+PRINTABLE = "use printable ASCII characters"
 CONNECTS_S = 2.0  # for a server that runs
 
 
@@ -68,37 +70,50 @@ class Remote(Reward):
     def learned(self) -> bool:  # type: ignore[override]  # the base class names a constant
         return self.kind == "model"
 
-    def problems(self) -> list[str]:
+    def problems(self) -> list[Problem]:
         found, parts = [], urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            found.append(f"reward.url: got {short_repr(self.url)}; http://host:port/path would do")
+            found.append(Problem("reward.url", f"got {short_repr(self.url)}", "expected http://host:port/path"))
         if parts.username or parts.password:
-            found.append("reward.url: holds a name or password, which would be kept with the run; token_env would do")
-        found += [f"reward.url: {name} would be kept with the run; token_env would do" for name in in_query(self.url)]
+            found.append(
+                Problem("reward.url", "holds a name or password, which would be kept with the run", "use token_env")
+            )
+        found += [
+            Problem("reward.url", f"{name} would be kept with the run", "use token_env") for name in in_query(self.url)
+        ]
         if self.token_env and not self._token:
-            found.append(f"reward.token_env: the environment has no {self.token_env}; one with the token would do")
+            found.append(Problem("reward.token_env", f"the environment has no {self.token_env}", "set it to the token"))
         if not _sendable(self._token):
             found.append(
-                f"reward.token_env: {self.token_env} holds what no header can; letters, digits and signs would do"
+                Problem("reward.token_env", f"{self.token_env} holds characters that a header cannot carry", PRINTABLE)
             )
         known = list(Answer.__dataclass_fields__)
-        found += [f"reward.send: an answer has no {name!r}; it has {', '.join(known)}" for name in self.send
-                  if name not in known]  # fmt: skip
-        found += [f"reward.headers: {name} would be kept with the run; token_env would do" for name in self.headers
-                  if is_secret_name(name, key=True)]  # fmt: skip
-        found += [f"reward.headers: {short_repr(name)} holds what no header can; letters, digits and signs would do"
-                  for name, value in self.headers.items() if not _sendable(name + value)]  # fmt: skip
+        found += [
+            Problem("reward.send", f"an answer has no {name!r}", f"it has {', '.join(known)}")
+            for name in self.send
+            if name not in known
+        ]
+        for name, value in self.headers.items():
+            if is_secret_name(name, key=True):
+                found.append(Problem("reward.headers", f"{name} would be kept with the run", "use token_env"))
+            if not _sendable(name + value):
+                reason = f"{short_repr(name)} holds characters that a header cannot carry"
+                found.append(Problem("reward.headers", reason, PRINTABLE))
         return found
 
-    def missing_requirements(self) -> list[str]:
+    def missing_requirements(self) -> list[Problem]:
         parts = urlsplit(self.url)
         address = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
         try:
             socket.create_connection(address, CONNECTS_S).close()
         except OSError as error:
             return [
-                f"reward.url: nobody answers at {address[0]}:{address[1]}, {error_message(error)};"
-                f" a running server would do"
+                Problem(
+                    "reward.url",
+                    f"nobody answers at {address[0]}:{address[1]}, {error_message(error)}",
+                    "use a running server",
+                    code="not-reachable",
+                )
             ]
         return []
 
@@ -141,7 +156,7 @@ class Remote(Reward):
         if not isinstance(scores, list):
             raise Unanswered(f'the server\'s reply has no list "scores": {short_repr(reply[:1000], 80)}')
         if len(scores) != len(batch):
-            raise Unanswered(f"the server gave {len(scores)} scores for {len(batch)} answers; one for each would do")
+            raise Unanswered(f"the server gave {len(scores)} scores for {len(batch)} answers; expected one for each")
         return scores
 
     def _reply(self, body: bytes) -> bytes:

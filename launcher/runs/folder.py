@@ -1,6 +1,7 @@
 """A run's folder: where each thing lies, who may write it, and what its last process reported unheard.
 
-runs/<project>/<experiment>/  spec.yaml words.txt lock.json events.jsonl console.log checkpoints/ logs/attempt_N/
+runs/<project>/<experiment>/  spec.yaml prepared.json words.txt lock.json events.jsonl console.log checkpoints/
+                              logs/attempt_N/
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ class Folder:
     @property
     def spec(self) -> Path:
         return self.path / "spec.yaml"
+
+    @property
+    def prepared(self) -> Path:
+        return self.path / "prepared.json"
 
     @property
     def words(self) -> Path:
@@ -74,8 +79,8 @@ class Folder:
     def check(self) -> None:
         """Raises `Problems` where what is written here would land elsewhere: a copied folder may hold links."""
         names = (
-            ".lock", "spec.yaml", "words.txt", "lock.json", "events.jsonl", "console.log", "refused.jsonl",
-            "detached.log", "logs",
+            ".lock", "spec.yaml", "prepared.json", "words.txt", "lock.json", "events.jsonl", "console.log",
+            "refused.jsonl", "detached.log", "logs",
         )  # fmt: skip
         if found := [name for name in names if (self.path / name).is_symlink()]:
             raise Problems(

@@ -73,12 +73,12 @@ class Mean(NamedTuple):
 
 
 Loss = tuple["Tensor", Mapping[str, Mean]]
-Told = Mapping[str, float]
-Total = Callable[["Tensor"], "Tensor"]
+AlgorithmState = Mapping[str, float]
+AllReduce = Callable[["Tensor"], "Tensor"]
 
 
-def alone(x: Tensor) -> Tensor:
-    """The sum over all processes, where there is one."""
+def no_reduce(x: Tensor) -> Tensor:
+    """An `AllReduce` of a single process: the sum over all processes is `x` itself."""
     return x
 
 
@@ -99,14 +99,21 @@ class Algorithm(ABC):
         """Whether it learns from answers that the policy itself gives."""
         return self.data in ("prompts", "mixed")
 
-    def kept(self, batch: Batch) -> Tensor:
+    @property
+    def has_value_loss(self) -> bool:
+        """Whether it can teach a critic."""
+        return type(self).value_loss is not Algorithm.value_loss
+
+    def group_filter(self, batch: Batch) -> Tensor:
         """[B] bool: rows of groups that it wants to learn from, judged by their rewards."""
         return batch.group >= 0
 
-    def prepare(self, batch: Batch, told: Told, total: Total = alone) -> tuple[Batch, Told]:
+    def prepare(
+        self, batch: Batch, state: AlgorithmState, all_reduce: AllReduce = no_reduce
+    ) -> tuple[Batch, AlgorithmState]:
         """Fill in advantages. Runs once per step over whole groups, without gradient.
 
-        `told` is what it returned a step ago; it is reported, and kept in checkpoints. `total` adds up a tensor
+        `state` is what it returned a step ago; it is reported, and kept in checkpoints. `all_reduce` adds up a tensor
         over all processes, which each hold a part of the step.
         """
         return batch, {}

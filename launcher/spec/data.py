@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
+from launcher.core.problems import Problem
 from launcher.core.settings import AtLeastOne, settings
 from launcher.spec.algorithm import Kind
 from launcher.spec.reward import Answer
@@ -116,8 +117,8 @@ class Dataset(ABC):
         """Held-out rows, where the settings tell how many; None where only reading them does."""
         return None
 
-    def problems(self) -> list[str]:
-        """What can be seen to be wrong without reading rows: one line each."""
+    def problems(self) -> list[Problem]:
+        """What can be seen to be wrong without reading rows."""
         return []
 
     def with_absolute_paths(self) -> Self:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Literal, Self
 
+from launcher.core.problems import Problem
 from launcher.core.settings import AtLeastOne, Count, Names, settings
 
 
@@ -79,8 +80,8 @@ class Model(ABC):
         """Tokens of the longest sequence it knows, where that is known before it is loaded."""
         return self.shape.max_position_embeddings if self.shape else None
 
-    def problems(self) -> list[str]:
-        """What can be seen to be wrong before anything is loaded: one line each."""
+    def problems(self) -> list[Problem]:
+        """What can be seen to be wrong before anything is loaded."""
         return []
 
     def with_absolute_paths(self) -> Self:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Self, SupportsFloat
 
-from launcher.core.problems import short_repr
+from launcher.core.problems import Problem, short_repr
 from launcher.core.user_code import CallFailure, try_call
 
 MAX_SCORE = 1e6
@@ -78,16 +78,16 @@ class Reward(ABC):
         """Itself, or the rewards that it is made of."""
         yield self
 
-    def problems(self) -> list[str]:
-        """What can be seen to be wrong before anything is loaded: one line each."""
+    def problems(self) -> list[Problem]:
+        """What can be seen to be wrong before anything is loaded."""
         return []
 
     def cheap_for(self, answer: Answer) -> bool:
         """Whether this answer costs little to score."""
         return self.cheap
 
-    def missing_requirements(self) -> list[str]:
-        """What it needs that is not there right now, such as its server: one line each."""
+    def missing_requirements(self) -> list[Problem]:
+        """What it needs that is not there right now, such as its server."""
         return []
 
     def with_absolute_paths(self) -> Self:
@@ -122,14 +122,14 @@ def to_score(value: object) -> tuple[float, str]:
     """`value` as a finite float within LIMIT; otherwise NaN and what is wrong with it."""
     if isinstance(value, bool) or not isinstance(value, SupportsFloat):
         plain = value is None or isinstance(value, str | bool)
-        return math.nan, f"gave {short_repr(value, 40) if plain else f'a {type(value).__name__}'}; a number would do"
+        return math.nan, f"gave {short_repr(value, 40) if plain else f'a {type(value).__name__}'}; expected a number"
     found = try_call(lambda: float(value))
     if isinstance(found, CallFailure):
-        return math.nan, f"gave a {type(value).__name__}; a number would do"
+        return math.nan, f"gave a {type(value).__name__}; expected a number"
     if not math.isfinite(found):
-        return math.nan, f"gave {found}; a finite number would do"
+        return math.nan, f"gave {found}; expected a finite number"
     if abs(found) > MAX_SCORE:
-        return math.nan, f"gave {found:g}; a number between {-MAX_SCORE:g} and {MAX_SCORE:g} would do"
+        return math.nan, f"gave {found:g}; expected a number between {-MAX_SCORE:g} and {MAX_SCORE:g}"
     return found, ""
 
 
@@ -141,14 +141,14 @@ def is_metric_name(name: object) -> bool:
 def _read(found: object, count: int) -> Scores | str:
     """What a reward gave, made anew as lists of floats and texts; or why that cannot be."""
     if not isinstance(found, Scores):
-        return f"gave a {type(found).__name__}; one number for each answer would do"
+        return f"gave a {type(found).__name__}; expected one number for each answer"
     columns: dict[str, object] = {"scores": found.total, "faults": found.faults}
     columns |= {f"values of {name}": values for name, values in found.parts.items()}
     for what, values in columns.items():
         if not isinstance(values, Collection) or isinstance(values, str | bytes | Mapping | Set):
-            return f"gave a {type(values).__name__} for {what}; one for each answer would do"
+            return f"gave a {type(values).__name__} for {what}; expected one for each answer"
         if len(values) != count and not (what == "faults" and len(values) == 0):
-            return f"gave {len(values)} {what} for {count} answers; one for each would do"
+            return f"gave {len(values)} {what} for {count} answers; expected one for each"
     numbers = [to_score(value) for value in found.total]
     faults = [str(fault) if fault else "" for fault in found.faults] or [""] * count
     reasons = [fault or reason for fault, (_, reason) in zip(faults, numbers, strict=True)]

@@ -34,7 +34,7 @@ class Sampler:
     """Answers being written at the same time in one process, though never fewer than one prompt's; memory grows
     with it."""
 
-    own_arithmetic: ClassVar[bool] = True
+    logprobs_match_trainer: ClassVar[bool] = True
     """Whether the trainer would compute the same log-probabilities of what is sampled, so that nothing is to tell."""
     importance_sampling: ClassVar[float | None] = None
     """The most that a token's loss is weighed by where another program sampled it; None weighs nothing."""

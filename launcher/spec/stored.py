@@ -1,15 +1,63 @@
-"""A RunSpec as YAML text: what spec.yaml holds."""
+"""A run as its folder holds it: spec.yaml, what was asked, and prepared.json, what was found for it.
+
+spec.yaml      hub ids and paths as they were typed
+prepared.json  {"directory": where paths were meant from, "model", "data", "reward": the same with local, absolute
+                paths, "rows": rows of the training data, where they were counted}
+"""
 
 from __future__ import annotations
 
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import yaml
 
-from launcher.core.bounded_parse import parse_yaml
+from launcher.core.bounded_parse import parse_json, parse_yaml
 from launcher.core.classes import add_code_dir
-from launcher.core.settings import adapter, from_node
+from launcher.core.settings import Chosen, Count, adapter, from_node, settings
+from launcher.spec.data import Dataset
+from launcher.spec.model import Model
+from launcher.spec.reward import Reward
 from launcher.spec.run import RunSpec
+
+SPEC, PREPARED = "spec.yaml", "prepared.json"
+
+
+@settings
+class Prepared:
+    """What was found on this machine for a run: everything that it reads, whatever folder it is read from."""
+
+    directory: str
+    """Working directory of the command that prepared it: relative paths of the RunSpec are meant from there."""
+    model: Chosen[Model]
+    """With the folder that holds it."""
+    data: Chosen[Dataset]
+    """As files, with absolute paths."""
+    reward: Chosen[Reward]
+    """With the folders of its models."""
+    rows: Count | None = None
+    """Good rows of the training data; None where nobody has counted them."""
+
+    @classmethod
+    def from_local(cls, run: RunSpec) -> Prepared:
+        """Of a run whose model, data and reward are on this machine."""
+        return cls(
+            directory=os.getcwd(),
+            model=run.model.with_absolute_paths(),
+            data=run.data.with_absolute_paths(),
+            reward=run.reward.with_absolute_paths(),
+        )
+
+    def applied_to(self, run: RunSpec) -> RunSpec:
+        """The run as its processes read it. Raises pydantic's `ValidationError` where the two do not fit."""
+        data = replace(self.data, val_batch_size=run.data.val_batch_size)  # the one setting of these that may change
+        return replace(run, model=self.model, data=data, reward=self.reward)
+
+    def to_json(self) -> str:
+        return json.dumps(adapter(Prepared).dump_python(self, mode="json"), indent=1) + "\n"
 
 
 def to_node(run: RunSpec) -> dict[str, Any]:
@@ -28,3 +76,15 @@ def from_yaml(text: str) -> RunSpec:
     node = parse_yaml(text)
     add_code_dir(node.get("code_dir"))
     return from_node(RunSpec, node)
+
+
+def read_prepared(folder: Path) -> Prepared | None:
+    """What was found for the run in `folder`; None where it was not prepared. Raises `OSError`, `ValueError`."""
+    file = folder / PREPARED
+    return from_node(Prepared, parse_json(file.read_bytes())) if file.is_file() else None
+
+
+def read_run(folder: Path) -> RunSpec:
+    """The run in `folder` as its processes read it. Raises like `from_yaml` and `read_prepared`."""
+    run, found = from_yaml((folder / SPEC).read_text(encoding="utf-8")), read_prepared(folder)
+    return found.applied_to(run) if found else run

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 from launcher.core.problems import error_message
 from launcher.spec.data import Dataset, Message, RefusedRow, Row, Text
 
-NO_TEMPLATE = "is a conversation, and the tokenizer has no chat template; a text prompt would do"
+NO_TEMPLATE = "is a conversation, and the tokenizer has no chat template; use a text prompt"
 
 
 class Unwritable(ValueError):
@@ -132,14 +132,14 @@ class Encoder:
     def _conversation(self, turns: list[dict[str, str]]) -> tuple[list[int], list[int]]:
         """Ids and mask of a conversation whose assistant turns are imitated. Raises `Unwritable`."""
         if not self.templated:
-            raise Unwritable("is a conversation, and the tokenizer has no chat template; prompt and response would do")
+            raise Unwritable("is a conversation, and the tokenizer has no chat template; use prompt and response")
         whole = self._render(turns)
         spans = []
         for place, turn in enumerate(turns):
             if turn["role"] == "assistant":
                 start, end = self._render(turns[:place], open_answer=True), self._render(turns[: place + 1]).rstrip()
                 if not (whole.startswith(start) and whole.startswith(end)):
-                    raise Unwritable("the chat template rewrites earlier turns; one row for each answer would do")
+                    raise Unwritable("the chat template rewrites earlier turns; use one row for each answer")
                 spans.append((len(start), len(end)))
         encoded = self.tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
         mask = [int(any(a <= first and last <= b for a, b in spans)) for first, last in encoded["offset_mapping"]]
@@ -147,7 +147,7 @@ class Encoder:
 
     def _render(self, turns: list[dict[str, str]], open_answer: bool = False) -> str:
         if not turns:
-            raise Unwritable("begins with an answer; a turn before it would do")
+            raise Unwritable("begins with an answer; add a turn before it")
         try:
             return self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=open_answer)
         except TemplateError as error:  # some refuse roles, or their order

@@ -9,7 +9,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from launcher.core.checkpoints import MANIFEST
-from launcher.core.problems import Problems, error_message
+from launcher.core.problems import Problem, Problems, error_message
 from launcher.models.pretrained import Pretrained, weights_of
 from launcher.models.scratch import Scratch
 from launcher.spec.model import Model
@@ -48,8 +48,10 @@ def light(model: Model) -> PreTrainedTokenizerFast | None:
         raise Problems([_fault(str(folder), error)]) from error
 
 
-def _fault(path: str, error: Exception) -> str:
-    return f"model.path: the tokenizer of {path!r} cannot be loaded: {error_message(error)}; another copy would do"
+def _fault(path: str, error: Exception) -> Problem:
+    return Problem(
+        "model.path", f"the tokenizer of {path!r} cannot be loaded: {error_message(error)}", "use another copy"
+    )
 
 
 def tokenizer_class(folder: Path) -> Any:

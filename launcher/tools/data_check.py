@@ -1,4 +1,4 @@
-"""`rlrun data check`: every row is read as the run would read it, and what would hurt it is named."""
+"""`rlrun data check`: read every row as a run would and report what would harm training."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CHUNK = 4096
 
 @dataclass(frozen=True)
 class Report:
-    """What was found. `wrong` holds the reasons for which the data should not be trained on; none is a pass."""
+    """Results; `wrong` holds the reasons not to train on the data, and is empty where it passes."""
 
     name: str
     kind: Kind
@@ -82,7 +82,7 @@ def check(
     for twice in repeated(seen["train"]):
         findings.add("repeated", twice.where, f"repeats {twice.first}")
     for twice in in_both(seen["train"], seen["val"]):
-        findings.add("in both", twice.where, f"its prompt is trained on, too: {twice.first}")
+        findings.add("in both", twice.where, f"its prompt is also trained on: {twice.first}")
     findings.close()
     report = _report(name, data, kind, seen, log, tokens, findings)
     write_atomic(out / "report.json", json.dumps({**asdict(report), "passed": report.passed}, indent=1) + "\n")
@@ -103,37 +103,35 @@ def _report(
         answer_tokens=histogram(tokens.answers, data.max_response_length) if any(tokens.answers) else None,
         first=[*log.first, *findings.first][:SHOWN],
     )  # fmt: skip
-    wrong, notes = _verdict(report, data)
+    wrong, notes = _judge(report, data)
     return replace(report, wrong=wrong, notes=notes)
 
 
-def _verdict(report: Report, data: Dataset) -> tuple[list[str], list[str]]:
-    """What speaks against training on it, and what a person should know."""
+def _judge(report: Report, data: Dataset) -> tuple[list[str], list[str]]:
+    """Reasons not to train on the data, and what else is worth knowing."""
     wrong, notes, total = list[str](), list[str](), sum(report.rows.values()) + report.refused
     if report.refused:
         skips = data.on_bad_row == "skip"
-        told = "are left out" if skips else "data.on_bad_row=skip would leave them out"
+        told = "are skipped" if skips else "use data.on_bad_row=skip to skip them"
         (notes if skips else wrong).append(f"{report.refused:,} of {total:,} rows are bad; {told}")
     if (rows := report.rows["train"]) < data.train_batch_size:
-        wrong.append(f"{rows:,} rows do not fill data.train_batch_size={data.train_batch_size}; a smaller one would do")
+        wrong.append(f"{rows:,} rows do not fill data.train_batch_size={data.train_batch_size}; use a smaller one")
     for count, told in (
-        (report.unwritable, "rows cannot be written with the model's chat template; another model or form would do"),
-        (report.unfit, "rows can never be scored by the reward; another one would do"),
+        (report.unwritable, "rows cannot be written with the model's chat template; use another model or format"),
+        (report.unfit, "rows can never be scored by the reward; use another reward"),
     ):
         if count:
             (notes if data.on_bad_row == "skip" else wrong).append(f"{count:,} {told}")
     if report.in_both:
-        wrong.append(f"{report.in_both:,} prompts of val are trained on, too; validation would flatter the model")
+        wrong.append(f"{report.in_both:,} prompts of val are also trained on; validation overestimates the model")
     if report.repeated:
-        wrong.append(f"{report.repeated:,} rows repeat an earlier one; leaving them out would do")
+        wrong.append(f"{report.repeated:,} rows repeat an earlier one; remove them")
     for what, lengths in (("prompts", report.prompt_tokens), ("answers", report.answer_tokens)):
         if lengths and lengths.over:
             text = f"{lengths.over:,} {what} ({lengths.share_over:.2%}) have more than {lengths.limit} tokens"
             (wrong if data.truncation == "error" else notes).append(f"{text}; data.truncation={data.truncation}")
     if report.kind == "prompts" and (unknown := [name for name in report.sources if route(name) is None]):
-        notes.append(
-            f"reward=auto knows no rule for data_source {', '.join(unknown[:5])}; a reward named by hand would do"
-        )
+        notes.append(f"reward=auto knows no rule for data_source {', '.join(unknown[:5])}; choose a reward by name")
     if report.kind == "prompts" and report.without_truth:
         notes.append(f"{report.without_truth:,} rows have no ground truth; a reward that compares would give them 0")
     return wrong, notes
@@ -175,7 +173,7 @@ class _Tokens:
 
 
 class _Findings:
-    """Rows that can be read and are still worth a look, one line of JSON each. Made only when there is one."""
+    """Log of readable rows that deserve attention, one JSON line each; created with the first one."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.counts, self.first = path, Counter[str](), list[str]()

@@ -11,7 +11,7 @@ from yaml import YAMLError
 
 from launcher.config.resolve import conf_dir, groups, resolve
 from launcher.core.bounded_parse import parse_yaml
-from launcher.core.problems import Problems, error_message, short_repr, suggest
+from launcher.core.problems import Problem, Problems, error_message, short_repr, suggest
 from launcher.data.files import Files, expand
 from launcher.data.hub import Hub
 from launcher.data.prepare import every, prepare
@@ -32,7 +32,7 @@ _ALGORITHMS: dict[Kind, str] = {
 
 @dataclass(frozen=True)
 class Known:
-    """A choice of conf/data, and the folders in which it lies prepared."""
+    """A choice of conf/data and its prepared folders."""
 
     name: str
     repo: str
@@ -43,7 +43,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Chosen:
-    """A dataset that a person named, and the run whose settings it is looked at with."""
+    """A dataset chosen by name, and the run whose settings apply to it."""
 
     name: str
     run: RunSpec
@@ -86,7 +86,16 @@ def chosen(what: str, kind: Kind | None, words: Sequence[str], config_dir: Path 
     has_model = any(word.startswith("model=") for word in words)
     algorithm = [word for word in words if word.startswith("algorithm=")]
     if algorithm and kind:
-        raise Problems([f"--for: {kind} and {algorithm[0]} both say what the rows are; one of the two would do"])
+        raise Problems(
+            [
+                Problem(
+                    "--for",
+                    f"{kind} and {algorithm[0]} both say what the rows are",
+                    "use one of them",
+                    "conflicting-settings",
+                )
+            ]
+        )
     if not algorithm:
         kind = kind or holds or _by_format(words) or _looked_at(what)
         algorithm = [_ALGORITHMS[kind]]
@@ -109,7 +118,14 @@ def _words(what: str, config_dir: Path | None) -> tuple[list[str], Kind | None]:
     if is_id(what) and not what.lower().endswith(ENDINGS):
         return ["data=hub", f"data.repo={what}"], None
     raise Problems(
-        [f"{short_repr(what)}: is no file, no hub id (owner/name), and no choice of data; {suggest(what, names)}"]
+        [
+            Problem(
+                short_repr(what),
+                "not a file, a hub id (owner/name) or a choice of data",
+                suggest(what, names),
+                "not-found",
+            )
+        ]
     )
 
 
@@ -119,7 +135,9 @@ def _holds(file: Path) -> Kind:
         node = parse_yaml(file.read_bytes())
         found: Kind = node.get("holds", "prompts")
     except (OSError, ValueError, YAMLError, AttributeError) as error:
-        raise Problems([f"{file}: cannot be read, {error_message(error)}; a choice of data would do"]) from error
+        raise Problems(
+            [Problem(str(file), f"cannot be read, {error_message(error)}", "use a choice of data", "bad-file")]
+        ) from error
     return found
 
 
@@ -128,7 +146,7 @@ def _quoted(text: str) -> str:
 
 
 def _by_format(words: Sequence[str]) -> Kind | None:
-    """What rows of a format are taken as where nobody says it."""
+    """How rows of a format are used by default."""
     chosen = next((word.partition("=")[2] for word in words if word.startswith("data.format=")), "")
     kinds: dict[str, Kind] = {"gsm8k": "prompts", "math": "prompts", "hh": "pairs"}
     return kinds.get(chosen)
@@ -138,7 +156,9 @@ def _looked_at(what: str) -> Kind:
     names = [name for name in expand(what) if Path(name).is_file()]
     if names:
         return looked_at(names[0])
-    raise Problems([f"--for: what the rows of {what} are is not known; answers, pairs, prompts or mixed would do"])
+    raise Problems(
+        [Problem("--for", f"what the rows of {what} are is unknown", "use answers, pairs, prompts or mixed")]
+    )
 
 
 def made_ready(found: Chosen, watch: OnDataProgress, into: Path | None = None) -> Path:
@@ -148,4 +168,6 @@ def made_ready(found: Chosen, watch: OnDataProgress, into: Path | None = None) -
         return data.prepare(found.kind, watch, into)
     if isinstance(data, Files):
         return prepare(data, found.kind, found.name, watch, into=into)
-    raise Problems([f"{found.name}: is made, not read, so there is nothing to prepare; data={found.name} would do"])
+    raise Problems(
+        [Problem(found.name, "is generated, so there is nothing to prepare", f"use data={found.name}", "not-supported")]
+    )

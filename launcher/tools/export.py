@@ -1,4 +1,4 @@
-"""A checkpoint's model for others to use: a plain Hugging Face folder, written whole and read back."""
+"""Export a checkpoint as a Hugging Face folder, written to a draft, read back and renamed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from launcher import __version__
 from launcher.core import checkpoints
 from launcher.core.metrics import validation
-from launcher.core.problems import Problems
+from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import redact
 from launcher.runs.folder import Folder
 from launcher.runs.kept_checkpoints import Kept
@@ -42,9 +42,18 @@ def export(run: Folder, one: Kept, out: Path, show: Show, *, fold: bool = False,
     """
     policy = models.opened(str(one.path / "policy"))
     if fold and not policy.is_adapter:
-        raise Problems([f"--merge: step {one.step} of {run.name} holds a whole model; leaving it out would do"])
+        raise Problems(
+            [
+                Problem(
+                    "--merge",
+                    f"step {one.step} of {run.name} holds a whole model",
+                    "leave it out",
+                    "conflicting-settings",
+                )
+            ]
+        )
     if base and not fold:
-        raise Problems(["--base: is looked at with --merge only; leaving it out would do"])
+        raise Problems([Problem("--base", "has an effect only with --merge", "leave it out", "conflicting-settings")])
     if fold:
         texts = {README: _card(run, one, None)}
         made = merge.merge(Asked(LORA, (str(policy.path),), out, base=base, texts=texts), show)
@@ -81,7 +90,9 @@ def _copied(run: Folder, one: Kept, policy: models.Folder, out: Path, show: Show
             for name, digest in found.items():
                 inside = (part.path / name).relative_to(checkpoint).as_posix()
                 if digest != manifest[inside]["sha256"]:
-                    raise Problems([f"{one.path.name}/{inside}: changed while it was copied; once more would do"])
+                    raise Problems(
+                        [Problem(f"{one.path.name}/{inside}", "changed while it was copied", "try again", "changed")]
+                    )
                 digests[(to / name).relative_to(draft).as_posix()] = digest
             shapes = [Shape(tensor.name, tensor.dtype, tensor.shape) for tensor in part.tensors.values()]
             output.read_back(to, shapes, found, told("reading back"))

@@ -1,6 +1,6 @@
-"""Files with which others start the nodes of a run: KubeRay's RayJob, a batch script of Slurm, a task of SkyPilot.
+"""Manifests that start a run elsewhere: KubeRay's RayJob, a Slurm batch script, a SkyPilot task.
 
-All begin the run where its folder is new, and take it up where it is not, so that being started again loses nothing.
+All start the run where its folder is new and resume it otherwise, so that a restart loses nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import yaml
 from launcher.clusters.slurm import Slurm
 from launcher.config.resolve import resolve
 from launcher.core.machine import package_version
-from launcher.core.problems import Problems
+from launcher.core.problems import Problem, Problems
 from launcher.spec.hardware import Hardware
 from launcher.spec.run import RunSpec
 
@@ -37,9 +37,18 @@ class Kind(StrEnum):
 def manifest(kind: Kind, words: Sequence[str], config_dir: Path | None, image: str | None) -> str:
     """Raises `Problems` for words that make no run, or where `image` is missing or would be ignored."""
     if kind is Kind.KUBERAY and not image:
-        raise Problems(["--image: kuberay starts containers; an image that has rlrun would do"])
+        raise Problems([Problem("--image", "kuberay starts containers", "name an image that has rlrun")])
     if kind is Kind.SLURM and image:
-        raise Problems(["--image: slurm starts processes; cluster.setup, for what has to be loaded, would do"])
+        raise Problems(
+            [
+                Problem(
+                    "--image",
+                    "slurm starts processes",
+                    "use cluster.setup for what has to be loaded",
+                    "conflicting-settings",
+                )
+            ]
+        )
     judged = [word for word in words if not word.startswith("cluster=")]
     run = resolve([*judged, *(["cluster=slurm"] if kind is Kind.SLURM else ON_RAY)], config_dir)
     name = run.trainer.experiment_name or run.label
@@ -56,7 +65,7 @@ def manifest(kind: Kind, words: Sequence[str], config_dir: Path | None, image: s
 
 
 def _begin(words: Sequence[str], folder: str) -> str:
-    """Shell that becomes the process which trains."""
+    """Shell command that starts or resumes the run."""
     again, new = shlex.join(["rlrun", "train", "--resume", folder]), shlex.join(["rlrun", "train", *words])
     return f"if [ -e {shlex.quote(folder)}/spec.yaml ]; then exec {again}; else exec {new}; fi"
 

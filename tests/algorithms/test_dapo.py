@@ -21,7 +21,7 @@ def batch_of(reward: list[float], group: list[int], lengths: list[int] | None = 
 
 def price(longest: int, buffer: int, lengths: list[int], factor: float = 1.0) -> list[float]:
     algorithm = DAPO(max_response_length=longest, overlong_buffer_len=buffer, overlong_penalty_factor=factor)
-    return algorithm.shaped(batch_of([0.0] * len(lengths), [0] * len(lengths), lengths)).tolist()
+    return algorithm.shape_reward(batch_of([0.0] * len(lengths), [0] * len(lengths), lengths)).tolist()
 
 
 def test_the_papers_price_of_length() -> None:
@@ -66,7 +66,7 @@ def test_the_price_is_part_of_the_advantage() -> None:
 )
 def test_which_groups_teach(reward: list[float], teaches: bool) -> None:
     batch = batch_of([*reward, 0.0, 1.0], [5, 5, 5, 2, 2])
-    assert DAPO().kept(batch).tolist() == [teaches] * 3 + [True] * 2
+    assert DAPO().group_filter(batch).tolist() == [teaches] * 3 + [True] * 2
     made, told = DAPO().prepare(batch, {})
     assert made.mask[:, 0].tolist() == [float(teaches)] * 3 + [1.0] * 2
     assert told == {
@@ -80,7 +80,7 @@ def test_the_price_of_length_does_not_make_a_group_teach() -> None:
     """All right, one of them too long: the scores say that there is nothing to learn."""
     algorithm = DAPO(max_response_length=4, overlong_buffer_len=2)
     batch = batch_of([1.0, 1.0, 0.0, 1.0], [0, 0, 1, 1], [1, 4, 1, 1])
-    assert algorithm.kept(batch).tolist() == [False, False, True, True]
+    assert algorithm.group_filter(batch).tolist() == [False, False, True, True]
     made, _ = algorithm.prepare(batch, {})
     assert made.reward.tolist() == [1.0, 0.0, 0.0, 1.0]
     assert made.advantage[:2].tolist() == [[0.0] * 4] * 2
@@ -88,7 +88,7 @@ def test_the_price_of_length_does_not_make_a_group_teach() -> None:
 
 def test_min_group_std_leaves_out_more() -> None:
     batch = batch_of([0.0, 0.1, 0.0, 1.0], [0, 0, 1, 1])  # std 0.07 and 0.7
-    assert DAPO(min_group_std=0.5).kept(batch).tolist() == [False, False, True, True]
+    assert DAPO(min_group_std=0.5).group_filter(batch).tolist() == [False, False, True, True]
 
 
 def test_every_token_counts_the_same() -> None:

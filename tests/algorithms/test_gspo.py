@@ -26,7 +26,7 @@ def drawn(seed: int) -> tuple[Tensor, Batch]:
     new = -torch.rand(6, 7, dtype=torch.float64) * mask
     shift = torch.tensor([0.0, 0.1, -0.1, 3e-4, -2e-4, 0.2], dtype=torch.float64)[:, None]
     noise = torch.randn(6, 7, dtype=torch.float64) * mask
-    centred = noise - (noise * ops.per_sequence(mask)).sum(1, keepdim=True)
+    centred = noise - (noise * ops.per_sequence_weights(mask)).sum(1, keepdim=True)
     return new, batch_of(mask, (new + centred - shift) * mask, torch.randn(6, dtype=torch.float64))
 
 
@@ -85,7 +85,7 @@ def test_the_tokens_gradient_is_the_sequences(seed: int, low: float, high: float
     new, batch = drawn(seed)
     ours, plain = new.clone().requires_grad_(), new.clone().requires_grad_()
     GSPO(clip_ratio_low=low, clip_ratio_high=high).loss(Output(ours), batch)[0].backward()
-    s = ((plain - batch.old) * ops.per_sequence(batch.mask)).sum(1).exp()  # [B]
+    s = ((plain - batch.old) * ops.per_sequence_weights(batch.mask)).sum(1).exp()  # [B]
     a = batch.advantage[:, 0]
     torch.maximum(-s * a, -s.clamp(1 - low, 1 + high) * a).sum().backward()
     assert ours.grad is not None and plain.grad is not None

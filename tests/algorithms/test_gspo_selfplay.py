@@ -103,7 +103,7 @@ def test_pairs_are_kept_whatever_their_reward() -> None:
     _, batch = drawn(0)
     dull = replace(batch, reward=torch.ones(len(batch), dtype=torch.float64))
     algorithm = GSPOSelfPlay(min_group_std=0.5)
-    assert torch.equal(algorithm.kept(dull), batch.preference != 0)
+    assert torch.equal(algorithm.group_filter(dull), batch.preference != 0)
     made, told = algorithm.prepare(dull, {})
     assert algorithm.units(made).item() == PAIRS
     assert told["train/groups_filtered"] == SAMPLED
@@ -113,8 +113,8 @@ def test_pairs_do_not_move_the_advantage_of_sampled_answers() -> None:
     _, batch = drawn(0)
     sampled = batch.preference == 0
     moved = replace(batch, reward=torch.where(sampled, batch.reward, 99.0))
-    ours, alone = (GSPOSelfPlay().prepare(x, {})[0].advantage for x in (moved, batch.rows(sampled)))
-    assert torch.equal(ours[sampled], alone)
+    ours, no_reduce = (GSPOSelfPlay().prepare(x, {})[0].advantage for x in (moved, batch.rows(sampled)))
+    assert torch.equal(ours[sampled], no_reduce)
 
 
 def test_a_micro_batch_without_rows_of_a_kind_says_nothing_of_it() -> None:

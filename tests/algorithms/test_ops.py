@@ -20,7 +20,7 @@ def f64(*values: float) -> Tensor:
 
 
 def advantage(rewards: list[float], groups: list[int], scale: bool = True) -> list[float]:
-    return ops.group_advantage(f64(*rewards), ops.indexed(torch.tensor(groups)), scale).tolist()
+    return ops.group_advantage(f64(*rewards), ops.group_index(torch.tensor(groups)), scale).tolist()
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def advantage(rewards: list[float], groups: list[int], scale: bool = True) -> li
     ],
 )
 def test_per_sequence(mask: list[int], weights: list[float]) -> None:
-    assert ops.per_sequence(f64(*mask)[None]).tolist() == [weights]
+    assert ops.per_sequence_weights(f64(*mask)[None]).tolist() == [weights]
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_per_sequence(mask: list[int], weights: list[float]) -> None:
 )
 def test_how_tokens_add_up(mode: ops.Aggregation, weights: list[list[float]], units: int) -> None:
     mask = torch.tensor([[1, 1, 1], [1, 0, 0], [0, 0, 0]], dtype=torch.float64)
-    found, divisor = ops.weighed(mode, mask, 8.0)
+    found, divisor = ops.token_weights(mode, mask, 8.0)
     assert found.tolist() == weights
     assert divisor.item() == units
 
@@ -59,7 +59,7 @@ EPS = 1e-6
 
 
 def test_indexed() -> None:
-    assert ops.indexed(torch.tensor([9, 4, 9, 2, 4])).tolist() == [2, 1, 2, 0, 1]
+    assert ops.group_index(torch.tensor([9, 4, 9, 2, 4])).tolist() == [2, 1, 2, 0, 1]
 
 
 def test_group_sum() -> None:
@@ -186,7 +186,7 @@ def test_what_is_kept_and_left_out() -> None:
     batch = Batch(mask, f64(2, 1, 2, 2, 2), mask, group=torch.tensor([7, 7, 3, 3, 3]))
     kept = torch.tensor([True, True, False, False, False])
     made = replace(batch, mask=mask * kept[:, None])
-    assert ops.kept_of(batch, made, kept, lambda x: 2 * x) == {  # two processes that hold the same
+    assert ops.group_filter_metrics(batch, made, kept, lambda x: 2 * x) == {  # two processes that hold the same
         "train/groups_kept": 2.0,  # 1 + 1
         "train/groups_filtered": 2.0,
         "train/trainable_token_share": 6 / 18,  # 3 of 9 in each

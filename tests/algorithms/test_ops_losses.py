@@ -36,7 +36,7 @@ def f64(*values: float) -> Tensor:
     ],
 )
 def test_clipped(ratio: float, advantage: float, expected: float) -> None:
-    found = ops.clipped(f64(ratio)[None], f64(advantage)[None], 0.2, 0.28)
+    found = ops.clipped_surrogate(f64(ratio)[None], f64(advantage)[None], 0.2, 0.28)
     assert found.item() == pytest.approx(expected, abs=1e-15)
 
 
@@ -51,7 +51,7 @@ def test_clipped(ratio: float, advantage: float, expected: float) -> None:
 )
 def test_where_the_clip_binds_there_is_no_gradient(ratio: float, advantage: float, gradient: float) -> None:
     x = f64(ratio)[None].requires_grad_()
-    ops.clipped(x, f64(advantage)[None], 0.2, 0.28).sum().backward()
+    ops.clipped_surrogate(x, f64(advantage)[None], 0.2, 0.28).sum().backward()
     assert x.grad is not None
     assert x.grad.item() == gradient
 
@@ -69,7 +69,7 @@ def test_where_the_clip_binds_there_is_no_gradient(ratio: float, advantage: floa
 )
 def test_dual_clipped(ratio: float, advantage: float, expected: float, gradient: float) -> None:
     x, a = f64(ratio)[None].requires_grad_(), f64(advantage)[None]
-    found = ops.dual_clipped(ops.clipped(x, a, 0.2, 0.28), a, 3.0)
+    found = ops.dual_clip(ops.clipped_surrogate(x, a, 0.2, 0.28), a, 3.0)
     assert found.item() == pytest.approx(expected, abs=1e-15)
     found.sum().backward()
     assert x.grad is not None
@@ -80,14 +80,17 @@ def test_the_surrogate_counts_which_clip_made_a_difference() -> None:
     ratio, advantage = f64(1.5, 0.5, 4.0, 1.1, 9.0)[None], f64(1, -1, -1, 1, 1)[None]
     mask = f64(1, 1, 1, 1, 0)[None]
     batch = Batch(mask, f64(5), mask, advantage=advantage * mask)
-    loss, seen = ops.surrogate(ratio, ratio.log(), batch, 0.2, 0.28, 3.0)
+    loss, seen = ops.surrogate_loss(ratio, ratio.log(), batch, 0.2, 0.28, 3.0)
     assert loss[0].tolist() == pytest.approx([-1.28, 0.8, 3.0, -1.1, 0.0], abs=1e-15)
     assert {name: (mean.total.item(), mean.count.item()) for name, mean in seen.items()} == {
         "actor/pg_clipfrac": (2.0, 4.0),  # the first two
         "actor/pg_clipfrac_lower": (1.0, 4.0),  # the third
         "actor/ppo_kl": (pytest.approx(-math.log(1.5 * 0.5 * 4 * 1.1), abs=1e-15), 4.0),
     }
-    assert set(ops.surrogate(ratio, ratio.log(), batch, 0.2, 0.28, None)[1]) == {"actor/pg_clipfrac", "actor/ppo_kl"}
+    assert set(ops.surrogate_loss(ratio, ratio.log(), batch, 0.2, 0.28, None)[1]) == {
+        "actor/pg_clipfrac",
+        "actor/ppo_kl",
+    }
 
 
 # ---- distance from the reference

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from launcher.algorithms.ppo import COEFFICIENT, PENALTY, PPO
-from launcher.spec.algorithm import Batch, Output, Told
+from launcher.spec.algorithm import AlgorithmState, Batch, Output
 
 torch.set_num_threads(1)
 
@@ -82,7 +82,7 @@ def test_the_penalty_is_a_mean_over_tokens_then_answers(kind: str, mean: float) 
 # ---- the price that adapts
 
 
-def price_of(algorithm: PPO, kl: float, told: Told, answers: int = 4) -> Told:
+def price_of(algorithm: PPO, kl: float, told: AlgorithmState, answers: int = 4) -> AlgorithmState:
     mask = torch.ones(answers, 2, dtype=torch.float64)
     return algorithm.prepare(batch_of(mask, [0.0] * answers, 0 * mask, kl * mask), told)[1]
 

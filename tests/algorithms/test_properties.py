@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from launcher.algorithms.grpo import GRPO
-from launcher.spec.algorithm import Algorithm, Batch, Mean, Output, Told
+from launcher.spec.algorithm import Algorithm, AlgorithmState, Batch, Mean, Output
 
 torch.set_num_threads(1)
 
@@ -63,8 +63,10 @@ class Together:
         return summed
 
 
-def prepared_apart(algorithm: Algorithm, batch: Batch, told: Told, parts: list[Tensor]) -> list[tuple[Batch, Told]]:
-    together, found = Together(len(parts)), dict[int, tuple[Batch, Told]]()
+def prepared_apart(
+    algorithm: Algorithm, batch: Batch, told: AlgorithmState, parts: list[Tensor]
+) -> list[tuple[Batch, AlgorithmState]]:
+    together, found = Together(len(parts)), dict[int, tuple[Batch, AlgorithmState]]()
 
     def process(i: int) -> None:
         found[i] = algorithm.prepare(batch.rows(parts[i]), told, lambda x: together.total(i, x))
@@ -81,8 +83,8 @@ def prepared_apart(algorithm: Algorithm, batch: Batch, told: Told, parts: list[T
 @pytest.mark.parametrize("count", [2, 4, 9])
 def test_processes_do_not_matter(algorithm, drawn, pulled, count: int) -> None:
     """Two steps, so that what the first one told is used. Each process holds whole groups; the ninth holds none."""
-    told: Told = {}
-    told_apart: Told = {}
+    told: AlgorithmState = {}
+    told_apart: AlgorithmState = {}
     for seed in range(2):
         new, batch = drawn(algorithm, seed)
         parts = in_groups(batch.group, count)

@@ -90,14 +90,14 @@ def test_bad_rows_are_named_and_end_with_2() -> None:
     ("words", "said"),
     [
         (["prepare", "gsm9k"], "did you mean gsm8k?"),
-        (["prepare", "nowhere.jsonl"], "'nowhere.jsonl': is no file, no hub id (owner/name), and no choice of data"),
-        (["prepare", "../etc/passwd"], "is no file, no hub id"),
-        (["prepare", "owner/name"], "--for: what the rows of owner/name are is not known"),
-        (["prepare", "reverse"], "is made, not read"),
+        (["prepare", "nowhere.jsonl"], "'nowhere.jsonl': not a file, a hub id (owner/name) or a choice of data"),
+        (["prepare", "../etc/passwd"], "not a file, a hub id"),
+        (["prepare", "owner/name"], "--for: what the rows of owner/name are is unknown"),
+        (["prepare", "reverse"], "is generated"),
         (["prepare", "sums.jsonl", "data.fromat=auto"], "did you mean format?"),
         (["check", "sums.jsonl", "data.truncation=middle"], "data.truncation"),
         (["show", "gsm9k"], "did you mean gsm8k?"),
-        (["show", "sums.jsonl", "algorithm=sft", "--for", "pairs"], "one of the two would do"),
+        (["show", "sums.jsonl", "algorithm=sft", "--for", "pairs"], "use one of them"),
     ],
 )
 def test_what_is_not_understood_is_said(words: list[str], said: str) -> None:
@@ -159,7 +159,7 @@ def test_check_finds_what_hurts_training() -> None:
     assert (found["repeated"], found["in_both"], found["refused"]) == (1, 1, 0)
     assert found["first"] == [
         "sums.jsonl:21: repeats sums.jsonl:4",
-        "val.jsonl:1: its prompt is trained on, too: sums.jsonl:6",
+        "val.jsonl:1: its prompt is also trained on: sums.jsonl:6",
     ]
 
 

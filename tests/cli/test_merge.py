@@ -66,12 +66,12 @@ def test_for_programs(look: Look) -> None:
     [
         (["x", "z", "--method", "liner", "--out", "x", "--t", "1"],
          ["✗ --method: no method 'liner'; did you mean linear?",
-          "✗ z: no such folder; a model's, a checkpoint's or a run's would do",
-          "✗ --out: x is one with {}/x; another folder would do"]),
+          "✗ z: no such folder; use a model's, a checkpoint's or a run's",
+          "✗ --out: x is one with {}/x; use another folder"]),
         (["x", "y", "--method", "linear", "--out", "o", "--weights", "1;2"],
-         ["✗ --weights: got '1;2'; numbers such as 0.7,0.3 would do"]),
+         ["✗ --weights: got '1;2'; use numbers such as 0.7,0.3"]),
         (["x", "y", "--method", "linear", "--out", "o", "--max-shard-size", "5 potatoes"],
-         ["✗ --max-shard-size: got '5 potatoes'; a size such as 5GB would do"]),
+         ["✗ --max-shard-size: got '5 potatoes'; use a size such as 5GB"]),
     ],
 )  # fmt: skip
 def test_problems_are_said_all_at_once(words: list[str], lines: list[str], look: Look) -> None:

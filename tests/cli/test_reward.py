@@ -27,7 +27,7 @@ def test_a_good_reward_ends_with_0_and_a_table(home: Path, commands: Any) -> Non
     lines = ran.stdout.splitlines()
     assert lines[0] == "GSM8K over 4 rows"
     assert lines[2].startswith("gold ")
-    assert "asked twice         equal" in lines and lines[-1] == "✓ a run can learn from it"
+    assert "scored twice        equal" in lines and lines[-1] == "✓ a run can learn from it"
 
 
 def test_a_bad_reward_ends_with_1_and_says_why(home: Path, commands: Any) -> None:

@@ -41,7 +41,7 @@ def test_where_it_runs_and_how_fast_is_free(word: str, path: tuple[str, str], va
     assert found == RUN  # nothing else, and the run that was given stays as it was
 
 
-USE = "use SETTING=VALUE, such as hardware.nproc_per_node=2"
+USE = "use hardware.nproc_per_node=2"
 WHAT = "cannot change while a run goes on; leave it out, or change hardware., engine., cluster...."
 REFUSED = [
     ("optim.lr=1", f"optim.lr: {WHAT}"),

@@ -169,7 +169,7 @@ def test_a_secret_among_the_settings_is_named_and_not_shown(monkeypatch: pytest.
     monkeypatch.setenv("MY_API_KEY", "only-letters-of-mine")
     words = [*BASE, "trainer.run_root=a/only-letters-of-mine/b",
              "trainer.experiment_name=hf_AbCdEfGhIjKlMnOpQrStUvWxYz"]  # fmt: skip
-    lines = kept(to_node(resolve(words)))
+    lines = [str(problem) for problem in kept(to_node(resolve(words)))]
     wants = "holds a secret, which would be kept with the run; use an environment variable, read where it is used"
     names = ("experiment_name", "run_root")
     assert lines == [f"trainer.{name}: {wants}" for name in names]

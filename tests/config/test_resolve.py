@@ -388,7 +388,7 @@ def test_every_combination_of_choices_is_read_back_as_it_was_written() -> None:
         try:
             run = from_node(RunSpec, {**node, "seed": 3})
         except ValidationError:
-            continue  # this engine does not run that algorithm, or the like
+            continue  # this engine does not support that algorithm, or the like
         assert from_yaml(to_yaml(run)) == run
         together += 1
         for group, (place, _) in picked.items():

@@ -50,8 +50,8 @@ def test_a_name_that_exists_is_no_pattern() -> None:
 def test_what_is_not_there_is_refused_and_not_passed_over() -> None:
     assert read("data/c.jsonl") == [("data/c.jsonl", "cannot be read: no such file or directory")]
     assert read("data/c*.jsonl") == [("data/c*.jsonl", "the pattern matches no file")]
-    assert read("data") == [("data", "the ending of 'data' is not known; .jsonl, .json, .ndjson, .jsonl.gz, "
-                             ".json.gz, .ndjson.gz or .parquet would do")]  # fmt: skip
+    assert read("data") == [("data", "the ending of 'data' is not known; expected .jsonl, .json, .ndjson, .jsonl.gz, "
+                             ".json.gz, .ndjson.gz or .parquet")]  # fmt: skip
 
 
 def test_a_row_that_is_no_row_is_refused_with_the_line_as_it_stands() -> None:
@@ -73,7 +73,7 @@ def test_settings_come_as_a_list_or_one_name() -> None:
     ("values", "lines"),
     [
         ({"train_files": ("data/a.jsonl", "data/*.jsonl"), "val_files": ("data/val.jsonl",)}, []),
-        ({}, ["data.train_files: none is given; a JSONL or parquet file would do"]),
+        ({}, ["data.train_files: none is given; use a JSONL or parquet file"]),
         (
             {"train_files": ("data/a.jsonl",), "val_files": ("data/vla.jsonl",)},
             ["data.val_files: data/vla.jsonl is not there; did you mean val.jsonl?"],
@@ -85,21 +85,21 @@ def test_settings_come_as_a_list_or_one_name() -> None:
         ({"train_files": ("dta/a.jsonl",)}, ["data.train_files: dta/a.jsonl is not there; neither is the folder dta"]),
         ({"train_files": ("data/tr*",)}, ["data.train_files: data/tr* matches no file; "
                                           "its folder has a.jsonl, b.jsonl, val.jsonl"]),
-        ({"train_files": ("data",)}, ["data.train_files: data is a folder; data/*.jsonl would do"]),
-        ({"train_files": ("x.csv",)}, ["data.train_files: the ending of 'x.csv' is not known; .jsonl, .json, .ndjson, "
-                                       ".jsonl.gz, .json.gz, .ndjson.gz or .parquet would do"]),
+        ({"train_files": ("data",)}, ["data.train_files: data is a folder; use data/*.jsonl"]),
+        ({"train_files": ("x.csv",)}, ["data.train_files: the ending of 'x.csv' is not known; expected .jsonl, .json, "
+                                       ".ndjson, .jsonl.gz, .json.gz, .ndjson.gz or .parquet"]),
     ],
 )  # fmt: skip
 def test_problems(values: dict[str, Any], lines: list[str]) -> None:
     Path("x.csv").touch()
     Path("empty").mkdir()
-    assert Files(**values).problems() == lines
+    assert list(map(str, Files(**values).problems())) == lines
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_no_permission_is_a_problem() -> None:
     Path("data/a.jsonl").chmod(0)
-    (line,) = Files(train_files=("data/a.jsonl",)).problems()
+    (line,) = map(str, Files(train_files=("data/a.jsonl",)).problems())
     assert "may not be read" in line
 
 
@@ -175,7 +175,7 @@ def test_without_a_path_rows_are_counted_only() -> None:
     with RefusedLog(None) as log:
         assert list(log.sift([RefusedRow("x:1", "bad", ""), "good"])) == ["good"]
     assert (log.rows, log.good, log.refused) == (2, 1, 1)
-    assert log.lines() == ["x:1: bad", "data.on_bad_row: 1 of 2 rows are bad; skip would do"]
+    assert log.lines() == ["x:1: bad", "data.on_bad_row: 1 of 2 rows are bad; use skip"]
 
 
 def test_only_the_first_few_are_shown_and_all_are_kept() -> None:
@@ -184,7 +184,7 @@ def test_only_the_first_few_are_shown_and_all_are_kept() -> None:
     assert log.first == [f"x:{number}: bad" for number in range(1, SHOWN + 1)]
     assert log.lines()[SHOWN:] == [
         f"... and {100 - SHOWN} more",
-        "data.on_bad_row: 100 of 100 rows are bad, kept in refused.jsonl; skip would do",
+        "data.on_bad_row: 100 of 100 rows are bad, kept in refused.jsonl; use skip",
     ]
     assert len(Path("refused.jsonl").read_text().splitlines()) == 100
 

@@ -78,7 +78,7 @@ def test_prompts(values: dict[str, Any], expected: Row) -> None:
         ({f"k{n}": n for n in range(9)}, "prompt is missing; it has k0, k1, k2, k3, k4, k5, k6, k7 and 1 more"),
         ({"a\nb": 1}, r"prompt is missing; it has 'a\nb'"),  # one line stays one line
         ({"prompt": "p"}, "response is missing; it has prompt"),
-        ({"prompt": "p", "response": None}, "response is null; a value would do"),
+        ({"prompt": "p", "response": None}, "response is null; expected a value"),
         ({"prompt": "p", "response": ""}, "response is empty"),
         ({"prompt": "p", "response": " \n"}, "response is empty"),
         ({"prompt": "p", "response": 2}, "response is int; it must be text"),
@@ -86,7 +86,7 @@ def test_prompts(values: dict[str, Any], expected: Row) -> None:
         ({"prompt": 1, "response": "2"}, "prompt is int; it must be text or a list of messages"),
         ({"prompt": [USER | {"content": 1}], "response": "2"}, "prompt[0].content is int; it must be text"),
         ({"prompt": [USER | {"content": ""}], "response": "2"}, "prompt is empty: no message has content"),
-        ({"messages": []}, "messages is empty; a list of messages would do"),
+        ({"messages": []}, "messages is empty; expected a list of messages"),
         ({"messages": {}}, "messages is object; it must be text or a list of messages"),
         ({"messages": ["hello"]}, "messages[0] is text; it must be an object with role and content"),
         (
@@ -101,14 +101,14 @@ def test_prompts(values: dict[str, Any], expected: Row) -> None:
         ({"messages": [USER, {"role": "assistant"}]}, "messages[1].content is missing"),
         ({"messages": [USER, {"role": "assistant", "content": None}]}, "messages[1].content is null; it must be text"),
         ({"messages": [USER | {"content": [{"type": "text"}]}]}, "messages[0].content is list; it must be text"),
-        ({"messages": [USER]}, "no assistant turn in messages; one with content would do"),
+        ({"messages": [USER]}, "no assistant turn in messages; add one with content"),
         (
             {"messages": [USER, BOT | {"content": " "}]},
-            "the assistant turns of messages are empty; one with content would do",
+            "the assistant turns of messages are empty; add one with content",
         ),
         (
             {"messages": [USER, BOT | {"tool_calls": [{}]}]},
-            "messages[1].tool_calls are not read yet; a turn that has all it says in content would do",
+            "messages[1].tool_calls are not read yet; put the whole turn in content",
         ),
     ],
 )
@@ -121,8 +121,8 @@ def test_what_is_no_demonstration(values: dict[str, Any], reason: str) -> None:
     [
         ({"promt": "p"}, "prompt is missing; it has promt; did you mean prompt?"),
         ({"prompt": {"role": "user"}}, "prompt is object; it must be text or a list of messages"),
-        ({"prompt": []}, "prompt is empty; a list of messages would do"),
-        ({"messages": [BOT]}, "nothing stands before messages[0]; a turn with content would do"),
+        ({"prompt": []}, "prompt is empty; expected a list of messages"),
+        ({"messages": [BOT]}, "nothing stands before messages[0]; add a turn with content"),
         (
             {"prompt": "p", "reward_model": {"ground_truth": ["2"]}},
             "reward_model.ground_truth is list; it must be text or a number",
@@ -135,7 +135,7 @@ def test_what_is_no_demonstration(values: dict[str, Any], reason: str) -> None:
             {"prompt": "p", "reward_model": {"ground_truth": True}},
             "reward_model.ground_truth is bool; it must be text or a number",
         ),
-        ({"prompt": "p", "ground_truth": float("nan")}, "ground_truth is nan; a finite number would do"),
+        ({"prompt": "p", "ground_truth": float("nan")}, "ground_truth is nan; expected a finite number"),
         ({"question": "p", "answer": ["2"]}, "answer is list; it must be text or a number"),
         ({"prompt": "p", "reward_model": "2"}, "reward_model is text; it must be an object"),
         ({"prompt": "p", "extra_info": []}, "extra_info is list; it must be an object"),

@@ -47,12 +47,12 @@ def back(refused: RefusedRow) -> bytes:
         (b"nonsense", "invalid JSON at column 1: expecting value"),
         (b'{"a": 1} {"b": 2}', "invalid JSON at column 10: extra data"),  # two objects on one line
         (b'{"a": "\t"}', "invalid JSON at column 8: invalid control character at"),  # a tab must be written \t
-        (b"[1, 2]", "the line is of type list; one object on each line would do"),
-        (b"null", "the line is of type null; one object on each line would do"),
-        (b'"text"', "the line is of type text; one object on each line would do"),
-        (b"3", "the line is of type int; one object on each line would do"),
-        (b"", "the line is empty; one object on each line would do"),
-        (b" \t\r", "the line is empty; one object on each line would do"),
+        (b"[1, 2]", "the line is of type list; expected one object on each line"),
+        (b"null", "the line is of type null; expected one object on each line"),
+        (b'"text"', "the line is of type text; expected one object on each line"),
+        (b"3", "the line is of type int; expected one object on each line"),
+        (b"", "the line is empty; expected one object on each line"),
+        (b" \t\r", "the line is empty; expected one object on each line"),
         (b'{"a": "caf\xe9"}', "not UTF-8: byte 0xe9 at byte offset 10"),  # Latin-1
         (b'{"a": "\xed\xa0\x80"}', "not UTF-8: byte 0xed at byte offset 7"),  # a surrogate, encoded
         (b'{"a": "x\0y"}', "a NUL character at byte offset 8"),
@@ -65,19 +65,19 @@ def back(refused: RefusedRow) -> bytes:
             b'{"a": 1, "b": {"c": 1, "c": 2}}',
             "key 'c' stands twice in one object",
         ),  # json would keep one and say nothing
-        (b'{"a": NaN}', "NaN is no JSON number; null would do"),
-        (b'{"a": -Infinity}', "-Infinity is no JSON number; null would do"),
-        (b'{"a": 1e999}', "the number '1e999' is too large; as text it would do"),  # json makes it infinite
+        (b'{"a": NaN}', "NaN is no JSON number; use null"),
+        (b'{"a": -Infinity}', "-Infinity is no JSON number; use null"),
+        (b'{"a": 1e999}', "the number '1e999' is too large; write it as text"),  # json makes it infinite
         (
             b'{"a": 18446744073709551616}',
-            "the whole number '18446744073709551616' does not fit 64 bits; as text it would",
+            "the whole number '18446744073709551616' does not fit 64 bits; write it as text would",
         ),
-        (b'{"a": %s}' % (b"7" * 5000), f"the whole number '{'7' * 26}... does not fit 64 bits; as text it would"),
-        (b'{"a":' * 101 + b"1" + b"}" * 101, "lists and objects are nested too deeply; 100 levels would do"),
-        (b"[" * 100_000, "lists and objects are nested too deeply; 100 levels would do"),
+        (b'{"a": %s}' % (b"7" * 5000), f"the whole number '{'7' * 26}... does not fit 64 bits; write it as text would"),
+        (b'{"a":' * 101 + b"1" + b"}" * 101, "lists and objects are nested too deeply; expected at most 100 levels"),
+        (b"[" * 100_000, "lists and objects are nested too deeply; expected at most 100 levels"),
         (
             b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
-            "lists and objects are nested too deeply; 100 levels would do",
+            "lists and objects are nested too deeply; expected at most 100 levels",
         ),
     ],
 )
@@ -111,7 +111,7 @@ def test_unusual_lines_that_are_fine(tmp_path: Path, content: bytes, values: lis
 def test_a_10_mb_line_is_refused_unparsed_and_kept_whole(tmp_path: Path) -> None:
     line = b'{"prompt": "' + b"x" * 10_000_000 + b'"}'
     found = read(tmp_path / "x.jsonl", GOOD + b"\n" + line + b"\n" + GOOD)
-    assert refusals(found, tmp_path) == [("x.jsonl:2", "the line has 10,000,014 bytes; at most 4,194,304 would do")]
+    assert refusals(found, tmp_path) == [("x.jsonl:2", "the line has 10,000,014 bytes; expected at most 4,194,304")]
     assert isinstance(found[1], RefusedRow)
     assert back(found[1]) == line
     assert len(good(found)) == 2
@@ -248,8 +248,8 @@ def test_a_parquet_file_damaged_in_the_middle_gives_the_rows_before(tmp_path: Pa
     ("column", "reason"),
     [
         (pa.array(["a", "b\0"]), "a holds a NUL character"),
-        (pa.array([1.0, float("nan")]), "a is nan; a finite number or null would do"),
-        (pa.array(["a", "x" * 5_000_000]), "the row has 5,000,000 characters; at most 4,194,304 would do"),
+        (pa.array([1.0, float("nan")]), "a is nan; expected a finite number or null"),
+        (pa.array(["a", "x" * 5_000_000]), "the row has 5,000,000 characters; expected at most 4,194,304"),
         (
             pa.Array.from_buffers(
                 pa.string(), 2, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0\2\0\0\0"), pa.py_buffer(b"a\xff")]

@@ -10,10 +10,10 @@ import torch
 from pretend import DEVICE, Use
 from torch import Tensor
 
-from launcher.engines.torch.model.load import critic, load
+from launcher.engines.torch.model.load import load_critic, load_model
 from launcher.engines.torch.model.reference import FrozenCopy
 from launcher.engines.torch.parallel.strategy import Parallel
-from launcher.engines.torch.train.optimizer import Trained
+from launcher.engines.torch.train.optimizer import TrainedNetwork
 from launcher.models.scratch import Scratch
 from launcher.spec.run import Optim
 
@@ -141,22 +141,22 @@ def test_parameters_stay_the_same_objects_where_a_module_moves(use: Use) -> None
 
 
 def test_a_frozen_copy_takes_memory_of_the_device_only_while_it_is_used(use: Use) -> None:
-    model = load(TINY, 0, DEVICE)
+    model = load_model(TINY, 0, DEVICE)
     taken = use.bytes
-    copy = FrozenCopy(model, rests=True)
+    copy = FrozenCopy(model, offloaded=True)
     assert use.bytes < taken / 10  # buffers of positions stay
     resting = use.bytes
-    with copy.awake():
+    with copy.on_device():
         assert use.bytes == taken
     assert use.bytes == resting
 
 
 def test_a_critic_takes_its_optimizer_along(use: Use) -> None:
-    trained = Trained(critic(TINY, 0, DEVICE), Optim(lr=0.1), 10, Parallel(), rests=True)
+    trained = TrainedNetwork(load_critic(TINY, 0, DEVICE), Optim(lr=0.1), 10, Parallel(), offloaded=True)
     start = use.bytes
-    with trained.awake(learning=True) as network:
+    with trained.on_device(learning=True) as network:
         sum(weight.sum() for weight in network.parameters()).backward()
-        trained.take(1, {})
+        trained.optimizer_step(1, {})
         assert use.bytes > 2.5 * start  # weights, and two means of the gradient
     assert use.bytes < start / 10
     moments = [x for state in trained.optimizer.state.values() for x in state.values() if x.ndim]

@@ -21,7 +21,7 @@ from launcher.core.metrics import TIMES
 from launcher.core.settings import settings
 from launcher.engines.torch import assemble
 from launcher.engines.torch.rollout.decode import Decoder
-from launcher.engines.torch.rollout.generator import Sampled, Writer
+from launcher.engines.torch.rollout.generator import Completion, Generator
 from launcher.engines.torch.rollout.sampler import TorchSampler
 from launcher.engines.torch.train.policy import Policy
 from launcher.spec.reward import Answer, Reward
@@ -58,7 +58,7 @@ class Unsure(Letters):
 class Answering(Decoder):
     """Fake: as if another program had drawn the tokens, which it thinks a little less or more likely."""
 
-    def sample(self, prompts: Sequence[list[int]], n: int, keys: np.ndarray, temperature: float) -> list[Sampled]:
+    def sample(self, prompts: Sequence[list[int]], n: int, keys: np.ndarray, temperature: float) -> list[Completion]:
         found = super().sample(prompts, n, keys, temperature)
         return [replace(answer, logp=[-3.5 - token / 48 for token in answer.tokens]) for answer in found]
 
@@ -67,10 +67,10 @@ class Answering(Decoder):
 class Foreign(TorchSampler):
     """Another program, of which tokens count for no more than 1.5."""
 
-    own_arithmetic = False
+    logprobs_match_trainer = False
     importance_sampling = 1.5
 
-    def writer(self, run: RunSpec, policy: Policy) -> Writer:
+    def generator(self, run: RunSpec, policy: Policy) -> Generator:
         return Answering(policy.model, self, run.data.max_response_length)
 
 
@@ -120,9 +120,9 @@ def train(run: RunSpec, folder: Path, start: int = 0, limit: int | None = None) 
                 found.samples.append(replace(event, at=0))
 
         checkpoint = folder / "checkpoints" / name_of(start) if start else None
-        parts = assemble.parts(run, assemble.device(run, 1), checkpoint, folder / "refused.jsonl")
+        parts = assemble.build_parts(run, assemble.select_device(run, 1), checkpoint, folder / "refused.jsonl")
         assert parts.policy.model.device.type == ("cpu" if run.hardware.is_cpu else pretend.NAME)
-        assert assemble.training(run, parts, folder, start, emit, lambda: False, lambda: None).go()
+        assert assemble.build_training(run, parts, folder, start, emit, lambda: False, lambda: None).train()
     last = folder / "checkpoints" / name_of(parts.steps)
     for file in sorted(last.rglob("*.safetensors")):
         found.tensors |= {f"{file.relative_to(last)}:{name}": x for name, x in load_file(file).items()}

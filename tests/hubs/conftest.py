@@ -1,4 +1,4 @@
-"""A hub on this machine that the real clients talk to, and short patience with it."""
+"""A hub on this machine that the real clients talk to, with short timeouts."""
 
 from __future__ import annotations
 
@@ -15,20 +15,17 @@ from huggingface_hub import constants
 from modelscope_hub.config import set_default_config
 
 from launcher.core.state import RunState
-from launcher.hubs.fetch import fetch, listing
+from launcher.hubs.fetch import fetch, list_files
 from launcher.hubs.progress import Progress
-from launcher.hubs.repo import Patience
 
 ROOT = Path(__file__).parents[2]
-QUICK = Patience(
-    connect_s=2, read_s=0.6, window_s=0.4, least_bytes_per_s=20_000, attempts=4, backoff_s=0.01
-)  # fmt: skip
 
 
 def benchmark(name: str) -> Any:
     """A file of benchmarks/, by the name that its neighbours import it by."""
     if name == "local_hub":
         benchmark("misbehaving")
+        benchmark("local_xet")
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
         assert spec and spec.loader
@@ -57,6 +54,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
         for name, value in hub.environment().items():
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("MODELSCOPE_HOME", str(tmp_path / "modelscope"))
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
         monkeypatch.setenv("RLRUN_MODELS", str(tmp_path / "store"))
         set_default_config(None)  # it was read from another environment
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
@@ -66,6 +64,13 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
         monkeypatch.setattr(
             constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
         )
+        monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 1)
+        monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1 << 16)
+        for name, value in {"RETRY_TIMES": 1, "TIMEOUT": 1, "RETRY_MAX_DELAY_SECONDS": 0.1}.items():
+            monkeypatch.setattr(f"modelscope_hub._download.DOWNLOAD_{name}", value, raising=name != "TIMEOUT")
+        monkeypatch.setattr("modelscope_hub._legacy_api.DOWNLOAD_TIMEOUT", 1)
+        monkeypatch.setattr("modelscope_hub._download.DOWNLOAD_INTEGRITY_RETRY_BACKOFF", 0.01)
+        monkeypatch.setattr("launcher.hubs.fetch.RETRY_S", 0.01)
         yield hub
         set_default_config(None)
 
@@ -79,8 +84,8 @@ def noise() -> Callable[..., bytes]:
     return some_bytes
 
 
-class Bringing:
-    """Lists a repository, fetches all of it, and remembers what was told."""
+class Download:
+    """Lists a repository, downloads all of it, and keeps the notes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -92,23 +97,19 @@ class Bringing:
         self.last = progress
 
     def __call__(self, repo: str = "o/m", source: str = "huggingface", kind: str = "model", **more: Any) -> None:
-        found = listing(kind, repo, sources=[source], patience=QUICK)  # type: ignore[arg-type, list-item]
+        found = list_files(kind, repo, sources=[source])  # type: ignore[arg-type, list-item]
         wanted = more.pop("wanted", None) or found.files
-        fetch(found, wanted, self.folder, more.pop("watch", self.watch), **{"patience": QUICK, **more})
+        fetch(found, wanted, self.folder, more.pop("watch", self.watch), **more)
 
-    def partial(self) -> int:
-        """Bytes of unfinished files."""
-        return sum(path.stat().st_size for path in (self.folder / ".rlrun" / "partial").glob("*"))
+    def staged(self) -> list[Path]:
+        """Files of the hub's client that are not verified yet."""
+        partial = (self.folder / ".rlrun" / "partial").rglob("*")
+        return [path for path in partial if path.is_file() and ".cache" not in path.parts]
 
 
 @pytest.fixture
-def bring(hub: Any, tmp_path: Path) -> Bringing:
-    return Bringing(tmp_path / "to")
-
-
-@pytest.fixture(scope="session")
-def quick() -> Patience:
-    return QUICK
+def download(hub: Any, tmp_path: Path) -> Download:
+    return Download(tmp_path / "to")
 
 
 @pytest.fixture(scope="session")

@@ -209,8 +209,10 @@ def test_a_run_is_started_with_a_hubs_rows(place: Any, tmp_path: Path, monkeypat
     ran = CliRunner().invoke(app, ["train", *words])
     assert ran.exit_code == 0, ran.output
     spec = yaml.safe_load(Path("runs/rlrun/hub/spec.yaml").read_text())
-    assert spec["data"]["_target_"] == "launcher.data.files.Files"
-    assert spec["data"]["train_files"][0].startswith(str(tmp_path / "data/o--sums-"))
+    assert (spec["data"]["_target_"], spec["data"]["repo"]) == ("launcher.data.hub.Hub", "o/sums"), "as it was asked"
+    found = json.loads(Path("runs/rlrun/hub/prepared.json").read_text())
+    assert found["data"]["_target_"] == "launcher.data.files.Files" and found["rows"]
+    assert found["data"]["train_files"][0].startswith(str(tmp_path / "data/o--sums-"))
     lock = json.loads(Path("runs/rlrun/hub/lock.json").read_text())
     assert len(lock["data"]) == 64
 

@@ -94,7 +94,7 @@ def test_offline_says_what_is_missing(hub: Any, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(Problems) as caught:
         prepared(run_of("model.path=o/policy"), [])
     assert caught.value.lines == [
-        "o/policy: is not here, and HF_HUB_OFFLINE forbids to fetch it; unsetting it once would do"
+        "o/policy: not here, and HF_HUB_OFFLINE forbids to download it; unset HF_HUB_OFFLINE once"
     ]
     assert hub.asked == []
 
@@ -132,9 +132,11 @@ def test_a_run_from_a_hub(hub: Any, commands: Any, small: list[str], tmp_path: P
     said = rlrun("train", *of_data, "model=hf", "model.path=o/policy", "trainer.experiment_name=b")
     assert said.returncode == 0, said.stderr
     spec = yaml.safe_load((rlrun.run("b") / "spec.yaml").read_text())
-    assert spec["model"]["path"] == str(tmp_path / "store/o/policy")
+    found = json.loads((rlrun.run("b") / "prepared.json").read_text())
+    assert spec["model"]["path"] == "o/policy", "as it was asked"
+    assert (found["model"]["path"], found["directory"]) == (str(tmp_path / "store/o/policy"), str(tmp_path))
     assert "o/policy" in (rlrun.run("b") / "words.txt").read_text()
-    assert replace(Pretrained(path=spec["model"]["path"])).shape is not None
+    assert replace(Pretrained(path=found["model"]["path"])).shape is not None
     locked = json.loads((rlrun.run("b") / "lock.json").read_text())["model"]
     assert (locked["repo"], locked["commit"]) == ("o/policy", "c" * 40) and len(locked["files"]) == 64
     shutil.rmtree(rlrun.run("b") / "checkpoints")  # it goes on from the model itself, which is now another one

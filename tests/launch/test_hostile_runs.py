@@ -55,7 +55,7 @@ STORED = [
     ("spec.yaml", f"seed: {DEEP}", "more than 64 deep"),
     ("spec.yaml", "algorithm: {_target_: os.system}\n", "os.system is not of class Algorithm"),
     ("spec.yaml", "reward: {_target_: antigravity.x}\n", "antigravity.x is not of class Reward"),
-    ("lock.json", DEEP, "stand too deep"),
+    ("lock.json", DEEP, "nested too deeply"),
     ("lock.json", "[]", "holds no lock"),
 ]
 
@@ -101,7 +101,7 @@ def test_a_pipe_in_a_run_is_not_waited_for(name: str, here: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [".lock", "spec.yaml", "events.jsonl", "console.log", "words.txt", "lock.json", "logs"]
+    "name", [".lock", "spec.yaml", "prepared.json", "events.jsonl", "console.log", "words.txt", "lock.json", "logs"]
 )
 def test_links_of_a_run_lead_nowhere(name: str, here: Path) -> None:
     run = a_run(here)
@@ -138,8 +138,12 @@ def test_hostile_texts_of_a_model(name: str, text: str, here: Path) -> None:
     (here / "config.json").write_text("{}")
     (here / name).write_text(text)
     began = time.process_time()
-    (line,) = config.faults(here)
-    assert line.startswith(f"{here / name}: ") and line.endswith("would do") and time.process_time() - began <= 10
+    (line,) = map(str, config.faults(here))
+    assert (
+        line.startswith(f"{here / name}: ")
+        and line.endswith("as its publisher saved it")
+        and time.process_time() - began <= 10
+    )
 
 
 def test_json_of_a_run_of_others_holds_no_secret(commands: Any, here: Path) -> None:

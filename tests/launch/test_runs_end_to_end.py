@@ -79,7 +79,17 @@ def console(run: Path) -> list[str]:
 def test_a_finished_run_leaves_a_whole_folder_for_its_owner_only(done: tuple[Any, Path]) -> None:
     _, run = done
     top = {path.name for path in run.iterdir()}
-    assert top == {".lock", "spec.yaml", "words.txt", "lock.json", "events.jsonl", "console.log", "checkpoints", "logs"}
+    assert top == {
+        ".lock",
+        "spec.yaml",
+        "prepared.json",
+        "words.txt",
+        "lock.json",
+        "events.jsonl",
+        "console.log",
+        "checkpoints",
+        "logs",
+    }
     assert [path.name for path in sorted((run / "checkpoints").iterdir())] == [f"step_{n:06d}" for n in (2, 4, 6)]
     assert not [fault for folder in (run / "checkpoints").iterdir() for fault in faults(folder)]
     assert (run / "logs" / "attempt_1" / "rank-0.log").stat().st_size > 0

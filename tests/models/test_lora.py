@@ -100,7 +100,7 @@ def test_the_base_is_the_one_beside_it_or_the_one_it_names(model: Make, tmp_path
     (at / "adapter_config.json").write_text(json.dumps({**config, "base_model_name_or_path": "org/model"}))
     with pytest.raises(Problems) as found:
         folded(at, None, tmp_path / "nowhere")
-    assert found.value.lines == [f"--base: {at} belongs to 'org/model', which is no folder here; its folder would do"]
+    assert found.value.lines == [f"--base: {at} belongs to 'org/model', which is no folder here; give its folder"]
     base.rename(at / "base")
     beside = folded(at, None, tmp_path / "beside")
     assert (named / "model.safetensors").read_bytes() == (beside / "model.safetensors").read_bytes()
@@ -126,14 +126,14 @@ def refused(at: Path, base: Path, out: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ({"use_dora": True}, "use_dora is True, which W + s B A does not say; a plain LoRA would do"),
-        ({"lora_bias": True}, "lora_bias is True, which W + s B A does not say; a plain LoRA would do"),
-        ({"something_new": {"x": 1}}, "something_new is {'x': 1}, which W + s B A does not say; a plain LoRA would do"),
+        ({"use_dora": True}, "use_dora is True, which W + s B A does not say; use a plain LoRA"),
+        ({"lora_bias": True}, "lora_bias is True, which W + s B A does not say; use a plain LoRA"),
+        ({"something_new": {"x": 1}}, "something_new is {'x': 1}, which W + s B A does not say; use a plain LoRA"),
         (
             {"init_lora_weights": "pissa"},
-            "init_lora_weights is 'pissa', which changes the base too; a plain LoRA would do",
+            "init_lora_weights is 'pissa', which changes the base too; use a plain LoRA",
         ),
-        ({"peft_type": "IA3"}, "is a 'IA3' adapter; a LORA would do"),
+        ({"peft_type": "IA3"}, "is a 'IA3' adapter; use a LORA"),
     ],
 )
 def test_what_is_more_than_lora_is_refused(change: Any, line: str, model: Make, tmp_path: Path) -> None:
@@ -149,17 +149,17 @@ def test_an_adapter_of_another_base(model: Make, tmp_path: Path) -> None:
     base, other = model("base", 1), model("other", 1, hidden_size=16, head_dim=4)
     at = adapter(base, tmp_path / "adapter", r=2, target_modules=["q_proj"], modules_to_save=["lm_head"])
     layer = "model.layers.{}.self_attn.q_proj"
-    unlike = "B A is [32, 32] and the base's matrix [16, 16]; its own base would do"
+    unlike = "B A is [32, 32] and the base's matrix [16, 16]; use its own base"
     assert refused(at, other, tmp_path / "out") == [
         *(f"{at}: {layer.format(n)}: {unlike}" for n in (0, 1)),
-        f"{at}: lm_head.weight is [48, 32] where {other} has [48, 16]; its own base would do",
+        f"{at}: lm_head.weight is [48, 32] where {other} has [48, 16]; use its own base",
     ]  # fmt: skip
     tensors = load_file(at / "adapter_model.safetensors")
     tensors["base_model.model.model.layers.9.mlp.up_proj.lora_A.weight"] = torch.ones(2, 32)
     tensors["base_model.model.token_adapter"] = torch.ones(2)
     save_file(tensors, at / "adapter_model.safetensors")
     assert refused(at, base, tmp_path / "out") == [
-        f"{at}: 'token_adapter', 'model.layers.9.mlp.up_proj' not found in {base}; its own base would do"
+        f"{at}: 'token_adapter', 'model.layers.9.mlp.up_proj' not found in {base}; use its own base"
     ]
 
 
@@ -168,20 +168,20 @@ def test_one_matrix_in_two_roles_cannot_change_in_one(model: Make, tmp_path: Pat
     at = adapter(base, tmp_path / "adapter", r=2, target_modules=["embed_tokens"])
     assert refused(at, base, tmp_path / "out") == [
         f"{at}: changes model.embed_tokens.weight, which is embedding and output layer in one in {base};"
-        " an adapter of other layers would do"
+        " use an adapter of other layers"
     ]
 
 
 def test_models_in_the_wrong_place(model: Make, tmp_path: Path) -> None:
     base = model("base", 1)
     at = adapter(base, tmp_path / "adapter", r=2, target_modules=["q_proj"])
-    assert refused(base, at, tmp_path / "out") == [f"{base}: is a whole model; the folder of a LoRA adapter would do"]
-    assert refused(at, at, tmp_path / "out") == [f"{at}: is a LoRA adapter; the folder of a whole model would do"]
+    assert refused(base, at, tmp_path / "out") == [f"{base}: is a whole model; use the folder of a LoRA adapter"]
+    assert refused(at, at, tmp_path / "out") == [f"{at}: is a LoRA adapter; use the folder of a whole model"]
     with pytest.raises(Problems) as found:
         merge(Asked("linear", (str(base), str(at)), tmp_path / "out"), lambda *_: None)
-    assert found.value.lines == [f"{at}: is a LoRA adapter; --method lora would make it a model"]
+    assert found.value.lines == [f"{at}: is a LoRA adapter; use --method lora to make it a model"]
     tensors = load_file(at / "adapter_model.safetensors")
     name = next(iter(tensors))
     tensors[name][0, 0] = float("nan")
     save_file(tensors, at / "adapter_model.safetensors")
-    assert refused(at, base, tmp_path / "out") == [f"{at}: {name!r} not finite; a model that is would do"]
+    assert refused(at, base, tmp_path / "out") == [f"{at}: {name!r} not finite; use one of a model that exists"]

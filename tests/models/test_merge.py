@@ -199,7 +199,7 @@ def test_a_run_stands_for_its_newest_checkpoint_that_verifies(model: Make, tmp_p
     with pytest.raises(Problems) as found:
         merged("linear", [x, newest], tmp_path / "out")
     assert found.value.lines == [
-        f"{newest}: does not verify; another checkpoint would do",
+        f"{newest}: does not verify; use another checkpoint",
         "step_000004/policy/model.safetensors: its bytes changed since it was written (sha256 differs)",
     ]
 

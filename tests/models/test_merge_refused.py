@@ -20,7 +20,7 @@ from launcher.tools.merge.merge import Merged, merge
 from launcher.tools.merge.plan import Asked
 
 Make = Callable[..., Path]
-KIND = "; models of one kind would do"
+KIND = "; use models of one kind"
 
 
 def linear(models: list[Path], out: Path, **more: Any) -> Merged:
@@ -47,16 +47,16 @@ def test_all_that_is_wrong_is_said_at_once(plain: Make, w: Any, tmp_path: Path) 
     z = plain("z", {"b": torch.zeros(3)}, vocab_size=4)
     models, options = [x, y, z, tmp_path / "none", x], {"t": 0.5, "weights": (1.0,)}
     assert refused("linear", models, x, options=options, dtype="f32") == [
-        "--t: linear takes none; leaving it out would do",
-        "--weights: got 1 for 5 models; one for each would do",
+        "--t: linear takes none; leave it out",
+        "--weights: got 1 for 5 models; expected one for each",
         "--dtype: got 'f32'; did you mean float32?",
-        f"{tmp_path}/none: no such folder; a model's, a checkpoint's or a run's would do",
-        f"{x}: is given twice; each model once would do",
+        f"{tmp_path}/none: no such folder; use a model's, a checkpoint's or a run's",
+        f"{x}: is given twice; give each model once",
         f"{y}: vocab_size is 5 where {x} has 4{KIND}",
         f"{y}: has 'c', which {x} lacks{KIND}",
         f"{y}: other shapes than {x}'s: 'a [4, 3] for [4, 2]'{KIND}",
         f"{z}: lacks 'a', which {x} has{KIND}",
-        f"--out: {x} is one with {x}; another folder would do",
+        f"--out: {x} is one with {x}; use another folder",
     ]
 
 
@@ -64,13 +64,13 @@ def test_all_that_is_wrong_is_said_at_once(plain: Make, w: Any, tmp_path: Path) 
     ("method", "count", "more", "line"),
     [
         ("linera", 2, {}, "--method: no method 'linera'; did you mean linear?"),
-        ("slerp", 3, {}, "--method slerp: goes from one model to one other, got 3; 2 would do"),
-        ("ties", 2, {}, "--base: ties needs the model that the others came from; its folder would do"),
-        ("ties", 2, {"options": {"density": 2.0}}, "--density: got 2.0; above 0 and at most 1 would do"),
-        ("linear", 2, {"base": "x"}, "--base: linear looks at none; leaving it out would do"),
-        ("linear", 2, {"shard_bytes": 0}, "--max-shard-size: got 0 bytes; more would do"),
-        ("lora", 2, {}, "--method lora: adds one adapter, got 2; one after the other would do"),
-        ("lora", 1, {"options": {"scale": 2.0}}, "--scale: lora takes none; leaving it out would do"),
+        ("slerp", 3, {}, "--method slerp: goes from one model to one other, got 3; expected 2"),
+        ("ties", 2, {}, "--base: ties needs the model that the others came from; give its folder"),
+        ("ties", 2, {"options": {"density": 2.0}}, "--density: got 2.0; expected above 0 and at most 1"),
+        ("linear", 2, {"base": "x"}, "--base: linear looks at none; leave it out"),
+        ("linear", 2, {"shard_bytes": 0}, "--max-shard-size: got 0 bytes; use more"),
+        ("lora", 2, {}, "--method lora: adds one adapter, got 2; merge one after the other"),
+        ("lora", 1, {"options": {"scale": 2.0}}, "--scale: lora takes none; leave it out"),
     ],
 )
 def test_words_that_make_no_sense(
@@ -83,7 +83,7 @@ def test_words_that_make_no_sense(
 def test_formats_that_differ_need_a_word(plain: Make, w: Any, tmp_path: Path) -> None:
     x, y = plain("x", w), plain("y", {name: value.bfloat16() for name, value in w.items()})
     assert refused("linear", [x, y], tmp_path / "out") == [
-        f"{y}: other formats than {x}'s: 'a BF16 for F32', 'b BF16 for F32'; --dtype float32 would do"
+        f"{y}: other formats than {x}'s: 'a BF16 for F32', 'b BF16 for F32'; use --dtype float32"
     ]
     assert linear([x, y], tmp_path / "out", dtype="float32").tensors == 2
 
@@ -113,27 +113,27 @@ def test_every_tensor_that_is_not_finite_is_named(bad: float, plain: Make, w: An
     spoilt = {**w, "a": torch.full((4, 2), bad)}
     x, y = plain("x", {**spoilt, "b": torch.tensor([0.0, bad, 0.0])}), plain("y", spoilt)
     assert refused("linear", [x, y], tmp_path / "out") == [
-        f"{x}: 'a', 'b' not finite; a model that is would do",
-        f"{y}: 'a' not finite; a model that is would do",
+        f"{x}: 'a', 'b' not finite; use one of a model that exists",
+        f"{y}: 'a' not finite; use one of a model that exists",
     ]
 
 
 def test_a_result_that_is_too_large_for_its_format(plain: Make, tmp_path: Path) -> None:
     x, y = plain("x", {"a": torch.full((3,), 6e4)}), plain("y", {"a": torch.full((3,), 7.9e4)})
     assert refused("linear", [x, y], tmp_path / "out", dtype="float16") == [
-        "a: a number is too large for float16; --dtype float32 would do"
+        "a: a number is too large for float16; use --dtype float32"
     ]
 
 
 def test_whole_numbers_that_differ_cannot_be_mixed(plain: Make, w: Any, tmp_path: Path) -> None:
     x, y = plain("x", {**w, "n": torch.tensor([1, 2])}), plain("y", {**w, "n": torch.tensor([1, 3])})
     (line,) = refused("linear", [x, y], tmp_path / "out")
-    assert line == f"{y}: n (I64) differs from {x}'s, and whole numbers cannot be mixed; equal ones would do"
+    assert line == f"{y}: n (I64) differs from {x}'s; whole numbers cannot be mixed, so use equal ones"
 
 
 def test_quantized_models(plain: Make, w: Any, tmp_path: Path) -> None:
     x, y = (plain(name, w, quantization_config={"bits": 4}) for name in "xy")
-    lines = [f"{at}: is quantized; the model before that would do" for at in (x, y)]
+    lines = [f"{at}: is quantized; use the model before quantization" for at in (x, y)]
     assert refused("linear", [x, y], tmp_path / "out") == lines
 
 
@@ -144,7 +144,7 @@ def test_pickles_are_refused_and_never_opened(plain: Make, w: Any, tmp_path: Pat
     x, y = plain("x", w), plain("y", w)
     (y / "model.safetensors").rename(y / "pytorch_model.bin")
     assert refused("linear", [x, y], tmp_path / "out") == [
-        f"{y}: its weights are pickles ('pytorch_model.bin'), which can run code; safetensors would do"
+        f"{y}: its weights are pickles ('pytorch_model.bin'), which can run code; use safetensors"
     ]
 
 
@@ -164,7 +164,7 @@ def indexed(folder: Path, text: object) -> Path:
 def test_an_index_that_leads_elsewhere(name: str, plain: Make, w: Any, tmp_path: Path) -> None:
     x, y = plain("x", w), indexed(plain("y", w), {"a": "part.safetensors", "b": name})
     assert refused("linear", [x, y], tmp_path / "out") == [
-        f"{y}/model.safetensors.index.json: names the file {name!r}; a .safetensors in the same folder would do"
+        f"{y}/model.safetensors.index.json: names the file {name!r}; use a .safetensors in the same folder"
     ]
 
 
@@ -189,7 +189,7 @@ def test_an_index_that_lies(kind: str, plain: Make, w: Any, tmp_path: Path) -> N
 def test_one_tensor_in_two_files(plain: Make, w: Any, tmp_path: Path) -> None:
     x, y = plain("x", w), indexed(plain("y", w), {"a": PART, "b": "more.safetensors"})
     save_file({"b": w["b"]}, y / "more.safetensors")
-    assert refused("linear", [x, y], tmp_path / "out") == [f"{y}: 'b' stands in two files; in one would do"]
+    assert refused("linear", [x, y], tmp_path / "out") == [f"{y}: 'b' stands in two files; keep it in one"]
 
 
 def test_a_file_that_is_cut(plain: Make, w: Any, tmp_path: Path) -> None:
@@ -204,8 +204,8 @@ def test_folders_without_a_model(plain: Make, w: Any, tmp_path: Path) -> None:
     (y / "config.json").unlink()
     (z / "model.safetensors").unlink()
     assert refused("linear", [x, y, z], tmp_path / "out") == [
-        f"{y}: holds no config.json; a model's folder would do",
-        f"{z}: holds no model.safetensors and no model.safetensors.index.json; a model's folder would do",
+        f"{y}: holds no config.json; use a model's folder",
+        f"{z}: holds no model.safetensors and no model.safetensors.index.json; use a model's folder",
     ]
 
 
@@ -216,15 +216,15 @@ def test_places_that_will_not_do(plain: Make, w: Any, tmp_path: Path, monkeypatc
     x, y, full = plain("x", w), plain("y", w), tmp_path / "full"
     full.mkdir()
     (full / "mine").write_text("kept")
-    assert refused("linear", [x, y], x / "inside") == [f"--out: {x}/inside is within {x}; another folder would do"]
-    assert refused("linear", [x, y], tmp_path) == [f"--out: {tmp_path} holds {x}; another folder would do"]
-    assert refused("linear", [x, y], full) == [f"--out: {full} is there already; a new folder would do"]
-    assert refused("linear", [x, y], full / "mine" / "out") == [f"--out: {full}/mine is a file; a folder would do"]
+    assert refused("linear", [x, y], x / "inside") == [f"--out: {x}/inside is within {x}; use another folder"]
+    assert refused("linear", [x, y], tmp_path) == [f"--out: {tmp_path} holds {x}; use another folder"]
+    assert refused("linear", [x, y], full) == [f"--out: {full} is there already; use a new folder"]
+    assert refused("linear", [x, y], full / "mine" / "out") == [f"--out: {full}/mine is a file; use a folder"]
     assert (full / "mine").read_text() == "kept"
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(output.shutil, "disk_usage", lambda _: usage._replace(free=1_000_000))
     assert refused("linear", [x, y], tmp_path / "out") == [
-        f"--out: {tmp_path} has 1.0 MB free, and 1.0 MB are needed; more room would do"
+        f"--out: {tmp_path} has 1.0 MB free, and 1.0 MB are needed; free some space or use another disk"
     ]
     monkeypatch.undo()
     (tmp_path / "empty").mkdir()

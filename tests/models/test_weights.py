@@ -20,11 +20,11 @@ def index(*names: Any) -> str:
 
 BAD = [
     # what the index names, what is said of it
-    (index("../model.safetensors"), "'../model.safetensors': leads out of its folder"),
+    (index("../model.safetensors"), "'../model.safetensors': can lead out of the folder"),
     (index("/etc/x.safetensors"), "'/etc/x.safetensors': is empty or absolute"),
     (index("a\\b.safetensors"), "is a path on some systems"),
-    (index("deep/x.safetensors"), "'deep/x.safetensors': is no safetensors file of the model's own folder"),
-    (index("pytorch_model.bin"), "'pytorch_model.bin': is no safetensors file"),
+    (index("deep/x.safetensors"), "'deep/x.safetensors': is not a safetensors file of the model's own folder"),
+    (index("pytorch_model.bin"), "'pytorch_model.bin': is not a safetensors file"),
     (index("a.safetensors", "gone.safetensors"), "'gone.safetensors': is named by the index and is not there"),
     (index("a.safetensors", 5), "names no files in its weight_map"),
     (index(), "names no files in its weight_map"),
@@ -39,44 +39,44 @@ def test_a_bad_index_is_refused(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "a.safetensors").write_bytes(b"")
     (tmp_path / weights.INDEX).write_text(text)
-    (line,) = weights.folder_faults(tmp_path)
+    (line,) = map(str, weights.folder_faults(tmp_path))
     assert line.startswith(f"{tmp_path / weights.INDEX}: ") and said in line
-    (problem,) = Pretrained(path=str(tmp_path)).problems()  # before a run starts, too
+    (problem,) = map(str, Pretrained(path=str(tmp_path)).problems())  # before a run starts, too
     assert problem.startswith("model.path: ") and said in problem
 
 
 def test_a_good_index_is_not(tmp_path: Path) -> None:
     (tmp_path / "a.safetensors").write_bytes(b"")
     (tmp_path / weights.INDEX).write_text(index("a.safetensors", "a.safetensors"))
-    assert weights.folder_faults(tmp_path) == []
+    assert list(map(str, weights.folder_faults(tmp_path))) == []
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "x.pth", "x.pkl", "x.ckpt", "x.npz", "x.h5",
                                   "flax_model.msgpack", "x.joblib"])  # fmt: skip
 def test_pickles_are_no_weights(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"")
-    (line,) = weights.folder_faults(tmp_path)
-    assert f"holds weights as pickle only ('{name}'), which can run code; safetensors would do" in line
+    (line,) = map(str, weights.folder_faults(tmp_path))
+    assert f"holds weights as pickle only ('{name}'), which can run code; use safetensors" in line
 
 
 def test_a_folder_that_no_loader_takes_is_refused_before_a_run(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "pytorch_model.bin").write_bytes(b"p")
     path = tmp_path / "model.safetensors"
-    (pickle,) = Pretrained(path=str(tmp_path)).problems()
+    (pickle,) = map(str, Pretrained(path=str(tmp_path)).problems())
     assert pickle.startswith("model.path: ") and "holds weights as pickle only" in pickle
     save_file({"w": torch.zeros(4)}, path)
     assert Pretrained(path=str(tmp_path)).problems() == []
     whole = path.read_bytes()
     path.write_bytes(whole[:-4])  # its header is whole
-    assert Pretrained(path=str(tmp_path)).problems() == [
-        f"model.path: {path}: has {len(whole) - 4} bytes and its header names {len(whole)}; the whole file would do"
+    assert list(map(str, Pretrained(path=str(tmp_path)).problems())) == [
+        f"model.path: {path}: has {len(whole) - 4} bytes and its header names {len(whole)}; use the whole file"
     ]
     path.write_bytes(whole[:20])
-    (cut,) = Pretrained(path=str(tmp_path)).problems()
+    (cut,) = map(str, Pretrained(path=str(tmp_path)).problems())
     assert "cannot be read as safetensors" in cut
     path.rename(tmp_path / "adapter_model.safetensors")  # of adapters it is looked at as well
-    assert len(Pretrained(path=str(tmp_path)).problems()) == 1
+    assert len(list(map(str, Pretrained(path=str(tmp_path)).problems()))) == 1
     (tmp_path / "checkpoints" / "step_000001" / "policy").mkdir(parents=True)  # a run's: an older one may verify
     (tmp_path / "checkpoints" / "step_000001" / "manifest.json").write_text("{}")
     assert Pretrained(path=str(tmp_path)).problems() == []
@@ -114,10 +114,10 @@ def test_code_that_comes_with_a_model(node: dict[str, Any], code: str, tmp_path:
     assert config.foreign_code(node) == code
     (tmp_path / "config.json").write_text(json.dumps(node))
     (tmp_path / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
-    found = Pretrained(path=str(tmp_path)).problems()
+    found = list(map(str, Pretrained(path=str(tmp_path)).problems()))
     assert found == ([] if not code else [
         f"model.path: {str(tmp_path)!r} needs Python code that comes with it ({code!r});"
-        " model.trust_remote_code=true would run it, after you read it"
+        " read it, then set model.trust_remote_code=true to run it"
     ])  # fmt: skip
     assert Pretrained(path=str(tmp_path), trust_remote_code=True).problems() == []
 

@@ -130,7 +130,7 @@ def test_overlong(agree, longest, buffer) -> None:
     lengths = [1, 5, 7, 8, 15, 16, 79, 80, 81, 90, 100, 101, 16384, 16385, 20479, 20480, 20481, 30000]
     mask = (torch.arange(30000) < torch.tensor(lengths)[:, None]).double()
     batch = Batch(mask, torch.tensor(lengths), mask, reward=0 * mask[:, 0])
-    ours = DAPO(max_response_length=longest, overlong_buffer_len=buffer).shaped(batch)
+    ours = DAPO(max_response_length=longest, overlong_buffer_len=buffer).shape_reward(batch)
     theirs = get_soft_overlong_punishment(longest, buffer)(completion_ids=[[0] * n for n in lengths])
     agree("DAPO overlong", "TRL", ours, torch.tensor(theirs, dtype=torch.float64))
 

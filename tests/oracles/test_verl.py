@@ -185,11 +185,11 @@ def test_the_whole_actor_loss(drawn, agree, mode, ours, peer) -> None:
 def test_how_tokens_add_up(drawn, agree, seed, shape, holes, mode) -> None:
     """Whole, and in two micro-batches that know the whole step's counts."""
     x, batch = drawn(seed, shape, holes, empty=True)
-    counts = {"batch_num_tokens": batch.mask.sum(), "global_batch_size": ops.answers(batch.mask)}
+    counts = {"batch_num_tokens": batch.mask.sum(), "global_batch_size": ops.count_answers(batch.mask)}
     back, half = undone(mode, batch.mask), len(batch) // 2
 
     def mine(at: torch.Tensor) -> torch.Tensor:
-        weight, units = ops.weighed(mode, batch.mask, 40.0)
+        weight, units = ops.token_weights(mode, batch.mask, 40.0)
         return (at * weight).sum() / units
 
     def theirs(at: torch.Tensor) -> torch.Tensor:

@@ -142,7 +142,7 @@ def test_a_micro_batch_without_tokens_is_nan(deviates) -> None:
 
 def test_counts_grow_by_1e_8(deviates) -> None:
     mask = f64(1)[None]
-    weight, _ = ops.weighed("seq-mean-token-mean", mask)
+    weight, _ = ops.token_weights("seq-mean-token-mean", mask)
     found = verl.agg_loss(mask, mask, "seq-mean-token-mean")
     lost = 1 - found.item()
     assert lost == pytest.approx(1e-8, rel=1e-6)
@@ -222,7 +222,7 @@ def length_price(tokens: int, longest: int, buffer: int) -> float:
 def our_length_price(tokens: int, longest: int, buffer: int) -> float:
     mask = torch.ones(1, tokens, dtype=torch.float64)
     batch = Batch(mask, f64(tokens), mask, reward=f64(0))
-    return DAPO(max_response_length=longest, overlong_buffer_len=buffer).shaped(batch).item()
+    return DAPO(max_response_length=longest, overlong_buffer_len=buffer).shape_reward(batch).item()
 
 
 @pytest.mark.parametrize("tokens", [1, 12288, 16384, 16385, 18432, 20479, 20480])

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from launcher.config.resolve import resolve
-from launcher.preflight import memory
+from launcher.preflight.checks import memory
 from launcher.spec.hardware import GIB, Hardware
 from launcher.spec.run import RunSpec
 
@@ -38,7 +38,7 @@ def peak(run: RunSpec) -> int:
 )
 def test_the_limit_decides_the_level(share: float, level: str) -> None:
     run = run_of("algorithm=sft", *SMALL)
-    (result,) = memory.check(run, int(share * peak(run)))
+    (result,) = memory.check_memory(run, int(share * peak(run)))
     assert result.level == level
     assert bool(result.fix) == (level != "OK")
 
@@ -78,10 +78,10 @@ def test_a_7b_run_that_is_too_large_is_told_words_that_mend_it() -> None:
     words = ("algorithm=grpo", *BIG, "sampler.n=5", "engine.strategy=fsdp2")
     run = run_of(*words)
     limit = memory.limit(run.hardware)
-    (result,) = memory.check(run, limit)
+    (result,) = memory.check_memory(run, limit)
     assert result.level == "FAIL"
-    told = result.fix.partition(" would do")[0].split()
-    (again,) = memory.check(run_of(*words, *(word for word in told if word not in words)), limit)
+    told = result.fix.removeprefix("use ").partition(":")[0].split()
+    (again,) = memory.check_memory(run_of(*words, *(word for word in told if word not in words)), limit)
     assert again.level == "OK"
 
 
@@ -128,13 +128,13 @@ def test_processes_on_one_machine_share_its_memory() -> None:
 
 
 def test_a_model_that_is_not_known_yet_is_a_warning() -> None:
-    (result,) = memory.check(run_of("algorithm=sft", "model=hf", "model.path=some/where", "data=reverse"), GIB)
+    (result,) = memory.check_memory(run_of("algorithm=sft", "model=hf", "model.path=some/where", "data=reverse"), GIB)
     assert result.level == "WARN"
 
 
 LOOK = """
 import sys, time
-from launcher.preflight import memory
+from launcher.preflight.checks import memory
 from launcher.config.resolve import resolve
 run = resolve(sys.argv[1:])
 began = time.process_time()

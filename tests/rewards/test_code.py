@@ -188,9 +188,9 @@ def test_limits_alone_forbid_less(tmp_path: Path) -> None:
 def test_a_system_that_cannot_forbid_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     sandbox.missing.cache_clear()
     monkeypatch.setattr(sandbox, "landlock_version", lambda: 0)
-    assert Code().problems() == [
+    assert list(map(str, Code().problems())) == [
         "reward.sandbox: this system has no Landlock, which forbids files (Linux 5.13 and later, where it is not"
-        " switched off); another, or reward.sandbox=limits, which does not forbid it, would do"
+        " switched off); use another system, or reward.sandbox=limits, which does not forbid it"
     ]
     assert Code(sandbox="limits").problems() == []
     monkeypatch.undo()
@@ -219,12 +219,12 @@ def test_many_answers_keep_their_order() -> None:
     [
         (None, "has no ground truth, which for reward Code holds the tests"),
         ("", "has no ground truth, which for reward Code holds the tests"),
-        ("42", "ground truth '42' holds no tests; inputs and outputs, or asserts would do"),
+        ("42", "ground truth '42' holds no tests; expected inputs and outputs, or asserts"),
         ('{"inputs": ["1"], "outputs": []}',
-         "ground truth holds no pairs; two lists inputs and outputs, of one length, would do"),
+         "ground truth holds no pairs; expected two lists, inputs and outputs, of one length"),
         ('{"fn_name": "f", "inputs": ["x"], "outputs": ["1"]}',
-         "ground truth holds 'x' -> '1', which is no JSON; JSON would do"),
-        ("x = 1", "ground truth 'x = 1' holds no tests; asserts would do"),
+         "ground truth holds 'x' -> '1', which is not JSON"),
+        ("x = 1", "ground truth 'x = 1' holds no tests; expected asserts"),
         ("def (", None),
         ("assert f(1) == 2", ""),
         (PROGRAM, ""), (CALLS, ""), (ASSERTS, ""), (CHECK, ""),

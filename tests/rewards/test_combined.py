@@ -100,10 +100,10 @@ def test_what_is_wrong_is_named(words: list[str], lines: list[str] | None) -> No
 
 def test_problems_of_parts_are_named_by_their_place(monkeypatch: pytest.MonkeyPatch) -> None:
     reward = Weighted(parts={"a b": Exact(), "form": Format(pattern="(")}, weights={"fom": 1.0})
-    found = reward.problems()
+    found = list(map(str, reward.problems()))
     assert found[0] == "reward.weights: no part 'fom'; did you mean form?"
-    assert found[1].startswith("reward.parts: 'a b' is no name for a metric")
-    assert found[2].startswith("reward.parts.form.pattern: '(' is no regular expression")
+    assert found[1].startswith("reward.parts: 'a b' cannot name a metric")
+    assert found[2].startswith("reward.parts.form.pattern: '(' is not a regular expression")
 
 
 def test_what_needs_a_network_is_known_of_the_whole() -> None:
@@ -133,7 +133,7 @@ def test_each_row_is_scored_as_its_source_asks() -> None:
     [
         ("openai/gsm8k", {}, ""),
         ("gsm-8k", {}, "data_source 'gsm-8k' has no reward; did you mean gsm8k?"),
-        ("mine", {}, "data_source 'mine' has no reward; 'reward.routes={mine: gsm8k}' would do"),
+        ("mine", {}, "data_source 'mine' has no reward; add 'reward.routes={mine: gsm8k}'"),
         ("mine", {"routes": {"mine": "gsm8k"}}, ""),
         ("lighteval/MATH", {}, "data_source 'lighteval/MATH' has no reward; did you mean lighteval/MATH?"),
     ],
@@ -146,6 +146,6 @@ def test_a_source_that_nobody_knows_is_named_before_it_is_asked(source: str, mor
 
 
 def test_a_route_that_leads_nowhere() -> None:
-    assert auto(routes={"x": "gsm"}).problems() == [
-        "reward.routes: 'x' leads to 'gsm', which is no part; did you mean gsm8k?"
+    assert list(map(str, auto(routes={"x": "gsm"}).problems())) == [
+        "reward.routes: 'x' leads to 'gsm', which is not a part; did you mean gsm8k?"
     ]

@@ -48,10 +48,8 @@ def test_your_own_pattern_is_ended_where_it_never_ends() -> None:
 
 
 def test_a_pattern_that_is_none_is_named() -> None:
-    (line,) = Format(pattern="(").problems()
-    assert line.startswith("reward.pattern: '(' is no regular expression, missing ), ") and line.endswith(
-        "one would do"
-    )
+    (problem,) = Format(pattern="(").problems()
+    assert problem.where == "reward.pattern" and "'(' is not a regular expression: missing )" in problem.got
     assert Format().problems() == []
 
 

@@ -77,9 +77,11 @@ def test_the_token_comes_from_the_environment_and_is_no_part_of_the_run(
 ) -> None:
     reward = Remote(url=server.url, token_env="SCORE_TOKEN")
     monkeypatch.delenv("SCORE_TOKEN", raising=False)
-    assert reward.problems() == ["reward.token_env: the environment has no SCORE_TOKEN; one with the token would do"]
+    assert list(map(str, reward.problems())) == [
+        "reward.token_env: the environment has no SCORE_TOKEN; set it to the token"
+    ]
     monkeypatch.setenv("SCORE_TOKEN", "s3cret")
-    assert reward.problems() == [] and "s3cret" not in repr(reward)
+    assert list(map(str, reward.problems())) == [] and "s3cret" not in repr(reward)
     score_safely(reward, ANSWERS[:1])
     assert server.seen[0]["Authorization"] == "Bearer s3cret"
 
@@ -97,7 +99,7 @@ def test_no_fault_tells_the_token(
 ) -> None:
     monkeypatch.setenv("SCORE_TOKEN", token)
     reward = Remote(url=server.url, token_env="SCORE_TOKEN", retries=0)
-    assert len(reward.problems()) == problems and "cret" not in str(reward.problems())
+    assert len(list(map(str, reward.problems()))) == problems and "cret" not in str(list(map(str, reward.problems())))
     assert list(score_safely(reward, ANSWERS[:1]).faults) == [fault]
     assert fault or server.seen[0]["Authorization"] == "Bearer s3cret"
 
@@ -109,7 +111,7 @@ def test_only_what_is_asked_for_is_sent(server: Server) -> None:
     assert told == [{"response": "x", "prompt": [["user", "q"]]}]
 
 
-NONE = "gave None; a number would do"
+NONE = "gave None; expected a number"
 
 
 @pytest.mark.parametrize(
@@ -118,9 +120,9 @@ NONE = "gave None; a number would do"
         ({"scores": [0.5, 0.5]}, ["", ""]),
         ([0.5, 0.5], ["", ""]),  # a bare list
         ({"scores": [0.5, None]}, ["", NONE]),
-        ({"scores": [0.5, math.nan]}, ["", "gave nan; a finite number would do"]),
-        ({"scores": [0.5, "1"]}, ["", "gave '1'; a number would do"]),
-        ({"scores": [0.5]}, ["the server gave 1 scores for 2 answers; one for each would do"] * 2),
+        ({"scores": [0.5, math.nan]}, ["", "gave nan; expected a finite number"]),
+        ({"scores": [0.5, "1"]}, ["", "gave '1'; expected a number"]),
+        ({"scores": [0.5]}, ["the server gave 1 scores for 2 answers; expected one for each"] * 2),
         ({"scores": 0.5}, ["the server's reply has no list \"scores\": b'{\"scores\": 0.5}'"] * 2),
         ({"score": [1, 1]}, ["the server's reply has no list \"scores\": b'{\"score\": [1, 1]}'"] * 2),
         (b"<html>", ["the server's reply is no JSON: b'<html>'"] * 2),
@@ -203,20 +205,20 @@ def test_where_it_stays_away_the_rest_is_not_sent(server: Server) -> None:
 @pytest.mark.parametrize(
     ("values", "line"),
     [
-        ({"url": "localhost:8000"}, "reward.url: got 'localhost:8000'; http://host:port/path would do"),
-        ({"url": "file:///etc/passwd"}, "reward.url: got 'file:///etc/passwd'; http://host:port/path would do"),
+        ({"url": "localhost:8000"}, "reward.url: got 'localhost:8000'; expected http://host:port/path"),
+        ({"url": "file:///etc/passwd"}, "reward.url: got 'file:///etc/passwd'; expected http://host:port/path"),
         ({"url": "http://me:pw@host/"},
-         "reward.url: holds a name or password, which would be kept with the run; token_env would do"),
+         "reward.url: holds a name or password, which would be kept with the run; use token_env"),
         ({"url": "http://h/", "headers": {"Authorization": "x"}},
-         "reward.headers: Authorization would be kept with the run; token_env would do"),
+         "reward.headers: Authorization would be kept with the run; use token_env"),
         ({"url": "http://h/", "headers": {"X-Goog-Api-Key": "x"}},
-         "reward.headers: X-Goog-Api-Key would be kept with the run; token_env would do"),
+         "reward.headers: X-Goog-Api-Key would be kept with the run; use token_env"),
         ({"url": "http://h/", "headers": {"X-Author": "a\nb"}},
-         "reward.headers: 'X-Author' holds what no header can; letters, digits and signs would do"),
-        ({"url": "http://h/?v=1&key=x"}, "reward.url: key would be kept with the run; token_env would do"),
+         "reward.headers: 'X-Author' holds characters that a header cannot carry; use printable ASCII characters"),
+        ({"url": "http://h/?v=1&key=x"}, "reward.url: key would be kept with the run; use token_env"),
         ({"url": "http://h/", "send": ("respons",)}, None),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_named(values: dict[str, Any], line: str | None) -> None:
-    (found,) = Remote(**values).problems()
+    (found,) = map(str, Remote(**values).problems())
     assert line is None or found == line

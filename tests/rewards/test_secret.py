@@ -24,7 +24,6 @@ from launcher.rewards.python import Python
 def test_a_secret_of_a_function_is_named(kwargs: dict[str, Any], named: list[str], tmp_path: Path) -> None:
     mine = tmp_path / "mine.py"
     mine.write_text("def compute_score(solution_str, **kwargs): return 1.0")
-    assert Python(path=str(mine), kwargs=kwargs).problems() == [
-        f"reward.kwargs: {name} would be kept with the run; os.environ, read by the function, would do"
-        for name in named
+    assert list(map(str, Python(path=str(mine), kwargs=kwargs).problems())) == [
+        f"reward.kwargs: {name} would be kept with the run; read it from os.environ in the function" for name in named
     ]

@@ -34,7 +34,7 @@ class Each(Reward):
         return [eval(answer.response) for answer in answers]
 
 
-NUMBER, FINITE = "a number would do", "a finite number would do"
+NUMBER, FINITE = "expected a number", "expected a finite number"
 
 
 @pytest.mark.parametrize(
@@ -47,8 +47,8 @@ NUMBER, FINITE = "a number would do", "a finite number would do"
         (np.array(2.0), 2.0, ""),
         (Decimal("0.25"), 0.25, ""),
         (-MAX_SCORE, -MAX_SCORE, ""),
-        (1e30, None, f"gave 1e+30; a number between -1e+06 and {MAX_SCORE:g} would do"),  # it would drown its group
-        (-1e30, None, f"gave -1e+30; a number between -1e+06 and {MAX_SCORE:g} would do"),
+        (1e30, None, f"gave 1e+30; expected a number between -1e+06 and {MAX_SCORE:g}"),  # it would drown its group
+        (-1e30, None, f"gave -1e+30; expected a number between -1e+06 and {MAX_SCORE:g}"),
         (math.nan, None, f"gave nan; {FINITE}"),
         (math.inf, None, f"gave inf; {FINITE}"),
         (-math.inf, None, f"gave -inf; {FINITE}"),
@@ -72,11 +72,11 @@ def test_each_value_is_a_number_or_a_fault(value: Any, score: float | None, reas
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ([1.0], "gave 1 scores for 2 answers; one for each would do"),
-        ([1.0] * 3, "gave 3 scores for 2 answers; one for each would do"),
-        ([], "gave 0 scores for 2 answers; one for each would do"),
-        (None, "gave a NoneType for scores; one for each answer would do"),
-        (0.5, "gave a float for scores; one for each answer would do"),
+        ([1.0], "gave 1 scores for 2 answers; expected one for each"),
+        ([1.0] * 3, "gave 3 scores for 2 answers; expected one for each"),
+        ([], "gave 0 scores for 2 answers; expected one for each"),
+        (None, "gave a NoneType for scores; expected one for each answer"),
+        (0.5, "gave a float for scores; expected one for each answer"),
     ],
 )
 def test_a_wrong_count_leaves_every_answer_without_a_score(given: Any, reason: str) -> None:
@@ -117,7 +117,7 @@ def test_parts_are_numbers_or_nan_and_as_many_as_answers() -> None:
     assert found.parts["right"][0] == 1.0 and math.isnan(found.parts["right"][1])
     assert list(found.faults) == ["", ""]
     bad = score_safely(Parted({"right": [1]}), [Answer(""), Answer("")])
-    assert list(bad.faults) == ["gave 1 values of right for 2 answers; one for each would do"] * 2
+    assert list(bad.faults) == ["gave 1 values of right for 2 answers; expected one for each"] * 2
 
 
 class Whole(Parted):
@@ -133,12 +133,12 @@ ONES = [1.0, 1.0]
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        (Scores(ONES, {}, [""]), "gave 1 faults for 2 answers; one for each would do"),
-        (Scores(ONES, {}, None), "gave a NoneType for faults; one for each answer would do"),  # type: ignore[arg-type]
-        (Scores(ONES, {"a": None}), "gave a NoneType for values of a; one for each answer would do"),  # type: ignore[dict-item]
-        (Scores("11"), "gave a str for scores; one for each answer would do"),  # type: ignore[arg-type]
+        (Scores(ONES, {}, [""]), "gave 1 faults for 2 answers; expected one for each"),
+        (Scores(ONES, {}, None), "gave a NoneType for faults; expected one for each answer"),  # type: ignore[arg-type]
+        (Scores(ONES, {"a": None}), "gave a NoneType for values of a; expected one for each answer"),  # type: ignore[dict-item]
+        (Scores("11"), "gave a str for scores; expected one for each answer"),  # type: ignore[arg-type]
         (Scores(ONES, None), "AttributeError: 'NoneType' object has no attribute 'items'"),  # type: ignore[arg-type]
-        (ONES, "gave a list; one number for each answer would do"),
+        (ONES, "gave a list; expected one number for each answer"),
         (Scores(np.ones(2), {"a": np.ones(2)}, np.array(["", ""])), ""),  # type: ignore[arg-type,dict-item]
         (Scores((1.0, 1.0), {"a": (1, 1)}, ()), ""),
     ],

@@ -21,11 +21,11 @@ import random
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from launcher.engines.torch.model.load import load
+from launcher.engines.torch.model.load import load_model
 from launcher.engines.torch.parallel.strategy import Parallel
 from launcher.engines.torch.rollout import random_streams
 from launcher.engines.torch.train.batching import Limits
-from launcher.engines.torch.train.optimizer import Trained
+from launcher.engines.torch.train.optimizer import TrainedNetwork
 from launcher.engines.torch.train.policy import Policy
 from launcher.engines.torch.train.sources import collate
 from launcher.models.scratch import Scratch
@@ -36,21 +36,21 @@ WORDS += ["data.max_prompt_length=320", "data.max_response_length=24"]  # longer
 TINY = ["model=tiny", "model.hidden_size=64", "model.num_attention_heads=2", "model.num_key_value_heads=1"]
 
 
-class Beside:
+class SamplerMemory:
     """A policy whose next tokens are far from equally likely, and the vLLM that `rlrun train` would put beside it."""
 
     def __init__(self, words: Sequence[str]) -> None:
         torch.set_num_threads(1)
         self.run = resolve([*WORDS, *words])
-        self.model = load(self.run.model, 0, torch.device("cpu"))
+        self.model = load_model(self.run.model, 0, torch.device("cpu"))
         self.move(0)
         parallel, sampler = Parallel(), self.run.sampler
         self.policy = Policy(
-            self.run.algorithm, Trained(self.model, self.run.optim, 10, parallel), Limits(64), parallel,
+            self.run.algorithm, TrainedNetwork(self.model, self.run.optim, 10, parallel), Limits(64), parallel,
             temperature=sampler.temperature,
         )  # fmt: skip
         assert isinstance(sampler, VllmSampler)
-        self.writer = sampler.writer(self.run, self.policy)
+        self.generator = sampler.generator(self.run, self.policy)
 
     def move(self, seed: int, spread: float = 0.3) -> None:
         """Other weights, as an optimizer step would leave them."""
@@ -61,8 +61,10 @@ class Beside:
         self.model.base.tie_weights()
 
     def answers(self, prompts: Sequence[list[int]], n: int = 1, temperature: float = 0.0, step: int = 1) -> list[Any]:
-        with self.writer.awake():
-            return self.writer.sample(prompts, n, random_streams.keys(0, step, range(len(prompts)), n), temperature)
+        with self.generator.current_weights():
+            return self.generator.sample(
+                prompts, n, random_streams.stream_keys(0, step, range(len(prompts)), n), temperature
+            )
 
     def trainer(self, prompts: Sequence[list[int]], answers: Sequence[Any]) -> list[list[float]]:
         """Log-probability of each token of the answers (one to each prompt), as the update computes it."""
@@ -72,26 +74,26 @@ class Beside:
         ]
         batch = collate(rows, self.model)
         with torch.no_grad():
-            logp = self.policy._each(self.model, batch, self.policy._parts(batch), self.policy._logp)
+            logp = self.policy._compute_rows(self.model, batch, self.policy._parts(batch), self.policy._logp)
         return [row[mask > 0].tolist() for row, mask in zip(logp, batch.mask, strict=True)]
 
 
 @pytest.fixture(scope="module")
-def beside() -> Iterator[Callable[..., Beside]]:
+def colocated() -> Iterator[Callable[..., SamplerMemory]]:
     """Made once for each set of words; vLLM is one at a time, so the one before is closed."""
-    made: dict[tuple[str, ...], Beside] = {}
+    made: dict[tuple[str, ...], SamplerMemory] = {}
 
-    def make(*words: str) -> Beside:
+    def make(*words: str) -> SamplerMemory:
         if words not in made:
             for other in made.values():
-                other.writer.close()
+                other.generator.close()
             made.clear()
-            made[words] = Beside(words)
+            made[words] = SamplerMemory(words)
         return made[words]
 
     yield make
     for other in made.values():
-        other.writer.close()
+        other.generator.close()
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ pytest.importorskip("vllm")
 import torch
 
 from launcher.engines.torch.rollout import random_streams
-from launcher.engines.torch.rollout.decode import Decoder, _cut_tail
+from launcher.engines.torch.rollout.decode import Decoder, _keep_top_k_top_p
 from launcher.engines.torch.rollout.sampler import TorchSampler
 
 Ids = Callable[..., list[list[int]]]
@@ -27,38 +27,42 @@ def apart(found: list[Any], trainer: list[list[float]]) -> float:
     return max(abs(x - y) for x, y in pairs)
 
 
-def test_200_greedy_answers_are_our_own_decode_loops(beside: Made, tiny: list[str], ids: Ids) -> None:
-    made, prompts = beside(*tiny), ids(*LENGTHS)
+def test_200_greedy_answers_are_our_own_decode_loops(colocated: Made, tiny: list[str], ids: Ids) -> None:
+    made, prompts = colocated(*tiny), ids(*LENGTHS)
     made.model.base.generation_config.eos_token_id = ENDS
-    own = Decoder(made.model, TorchSampler(), made.writer.max_new)
+    own = Decoder(made.model, TorchSampler(), made.generator.max_new)
     expected = own.sample(prompts, 1, np.zeros(200, np.uint64), 0.0)
     found = made.answers(prompts)
-    assert [(answer.tokens, answer.cut) for answer in found] == [(answer.tokens, answer.cut) for answer in expected]
-    assert 20 < sum(answer.cut for answer in found) < 180  # both ways to end are seen
-    assert {answer.tokens[-1] for answer in found if not answer.cut} == set(ENDS)
+    assert [(answer.tokens, answer.truncated) for answer in found] == [
+        (answer.tokens, answer.truncated) for answer in expected
+    ]
+    assert 20 < sum(answer.truncated for answer in found) < 180  # both ways to end are seen
+    assert {answer.tokens[-1] for answer in found if not answer.truncated} == set(ENDS)
     assert apart(found, made.trainer(prompts, found)) <= NEAR
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_log_probabilities_are_the_trainers_at_the_same_temperature(
-    temperature: float, beside: Made, tiny: list[str], ids: Ids
+    temperature: float, colocated: Made, tiny: list[str], ids: Ids
 ) -> None:
-    made, prompts = beside(*tiny), ids(*LENGTHS[:60])
+    made, prompts = colocated(*tiny), ids(*LENGTHS[:60])
     made.policy.temperature = temperature
     found = made.answers(prompts, temperature=temperature)
     assert apart(found, made.trainer(prompts, found)) <= NEAR
     made.policy.temperature = 1.0
 
 
-def test_an_answer_does_not_depend_on_its_company_and_siblings_differ(beside: Made, tiny: list[str], ids: Ids) -> None:
-    made, prompts, n = beside(*tiny), ids(9, 3, 30, 9, 4), 3
-    keys = random_streams.keys(7, 1, range(len(prompts)), n)
-    with made.writer.awake():
-        whole = made.writer.sample(prompts, n, keys, 1.0)
+def test_an_answer_does_not_depend_on_its_company_and_siblings_differ(
+    colocated: Made, tiny: list[str], ids: Ids
+) -> None:
+    made, prompts, n = colocated(*tiny), ids(9, 3, 30, 9, 4), 3
+    keys = random_streams.stream_keys(7, 1, range(len(prompts)), n)
+    with made.generator.current_weights():
+        whole = made.generator.sample(prompts, n, keys, 1.0)
         for row in (4, 1):
-            alone = made.writer.sample([prompts[row]], n, keys[row * n : row * n + n], 1.0)
+            alone = made.generator.sample([prompts[row]], n, keys[row * n : row * n + n], 1.0)
             assert [answer.tokens for answer in alone] == [answer.tokens for answer in whole[row * n : row * n + n]]
-        other = made.writer.sample(prompts, n, random_streams.keys(7, 2, range(len(prompts)), n), 1.0)
+        other = made.generator.sample(prompts, n, random_streams.stream_keys(7, 2, range(len(prompts)), n), 1.0)
     assert len({tuple(answer.tokens) for answer in whole}) == len(whole)
     assert [answer.tokens for answer in other] != [answer.tokens for answer in whole]
 
@@ -72,10 +76,10 @@ def test_an_answer_does_not_depend_on_its_company_and_siblings_differ(beside: Ma
     ],
 )
 def test_the_tail_is_cut_where_our_own_loop_cuts_it(
-    words: tuple[str, ...], most: int, beside: Made, tiny: list[str], ids: Ids
+    words: tuple[str, ...], most: int, colocated: Made, tiny: list[str], ids: Ids
 ) -> None:
     """By the set of first tokens that many draws hit, against the probabilities that our loop would leave."""
-    made = beside(*tiny, *words)
+    made = colocated(*tiny, *words)
     with torch.no_grad():
         each = {
             tuple(prompt): made.model.base(torch.tensor([prompt])).logits[:, -1].softmax(-1)
@@ -83,7 +87,7 @@ def test_the_tail_is_cut_where_our_own_loop_cuts_it(
         }
     prompt, probability = min(each.items(), key=lambda item: item[1].max().item())  # where many tokens are likely
     sampler = made.run.sampler
-    left = _cut_tail(probability, sampler.top_k, sampler.top_p)[0]
+    left = _keep_top_k_top_p(probability, sampler.top_k, sampler.top_p)[0]
     found = made.answers([list(prompt)], n=400, temperature=1.0)
     drawn = {answer.tokens[0] for answer in found}
     likely = {token for token, p in enumerate((left / left.sum()).tolist()) if p > 0.02}  # missed in 400: 1 in 3000
@@ -91,5 +95,5 @@ def test_the_tail_is_cut_where_our_own_loop_cuts_it(
     assert 1 < len(drawn) <= most
 
 
-def test_no_prompts_no_answers(beside: Made, tiny: list[str]) -> None:
-    assert beside(*tiny).answers([]) == []
+def test_no_prompts_no_answers(colocated: Made, tiny: list[str]) -> None:
+    assert colocated(*tiny).answers([]) == []

@@ -92,9 +92,9 @@ def test_two_trainers_share_two_samplers_and_their_parts_of_weights_are_put_toge
     for name, words in (("within", []), ("beside", ["sampler.n_gpus=2"])):
         ran = rlrun("train", *tiny, *WORDS, *TWO, *words, "optim.lr=1e-2", f"trainer.experiment_name={name}")
         assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-2000:]
-    within, beside = (metrics(rlrun.run(name)) for name in ("within", "beside"))
+    within, colocated = (metrics(rlrun.run(name)) for name in ("within", "beside"))
     assert len(within) == STEPS + 1
-    assert beside == within
+    assert colocated == within
 
 
 def test_two_copies_in_two_parts_each_answer_two_trainers(tiny: list[str], commands: Any, tmp_path: Path) -> None:

@@ -23,9 +23,9 @@ def apart(made: Any, prompts: list[list[int]]) -> float:
     return max(abs(x - y) for x, y in pairs)
 
 
-def test_new_weights_come_over_and_the_cache_of_prompts_goes(beside: Made, tiny: list[str], ids: Ids) -> None:
+def test_new_weights_come_over_and_the_cache_of_prompts_goes(colocated: Made, tiny: list[str], ids: Ids) -> None:
     """The prompt fills two blocks of vLLM's cache, which would speak of the old weights."""
-    made, prompts = beside(*tiny), ids(300, 260)
+    made, prompts = colocated(*tiny), ids(300, 260)
     before = made.answers(prompts)
     made.move(1)
     made.policy.actor.steps_taken += 1
@@ -36,8 +36,8 @@ def test_new_weights_come_over_and_the_cache_of_prompts_goes(beside: Made, tiny:
     assert [answer.tokens for answer in made.answers(prompts)] == [answer.tokens for answer in before]
 
 
-def test_nothing_is_sent_where_no_step_was_taken(beside: Made, tiny: list[str], ids: Ids) -> None:
-    made, prompts = beside(*tiny), ids(20, 30)
+def test_nothing_is_sent_where_no_step_was_taken(colocated: Made, tiny: list[str], ids: Ids) -> None:
+    made, prompts = colocated(*tiny), ids(20, 30)
     before = made.answers(prompts)
     made.move(2)
     assert [answer.tokens for answer in made.answers(prompts)] == [answer.tokens for answer in before]
@@ -55,8 +55,8 @@ def test_nothing_is_sent_where_no_step_was_taken(beside: Made, tiny: list[str], 
         ("gemma2", {"query_pre_attn_scalar": 32, "sliding_window": 64}, 10 * NEAR),  # large scores, capped by a tanh
     ],
 )
-def test_families(name: str, values: dict[str, Any], near: float, beside: Made, family: Made, ids: Ids) -> None:
-    made = beside(*family(name, **values))
+def test_families(name: str, values: dict[str, Any], near: float, colocated: Made, family: Made, ids: Ids) -> None:
+    made = colocated(*family(name, **values))
     prompts = ids(5, 40, 17)
     assert apart(made, prompts) <= near
     made.move(1)
@@ -72,28 +72,28 @@ def test_families(name: str, values: dict[str, Any], near: float, beside: Made, 
     ],
 )
 def test_experts_on_a_cpu_are_refused_as_new_weights_would_not_reach_them(
-    name: str, values: dict[str, Any], beside: Made, family: Made
+    name: str, values: dict[str, Any], colocated: Made, family: Made
 ) -> None:
     with pytest.raises(Problems, match="packed copy of experts"):
-        beside(*family(name, **values))
+        colocated(*family(name, **values))
 
 
-def test_adapters_are_added_on_the_way(beside: Made, tiny: list[str], ids: Ids) -> None:
-    made, prompts = beside(*tiny, "model.lora_rank=4"), ids(5, 40)
+def test_adapters_are_added_on_the_way(colocated: Made, tiny: list[str], ids: Ids) -> None:
+    made, prompts = colocated(*tiny, "model.lora_rank=4"), ids(5, 40)
     assert apart(made, prompts) <= NEAR
     made.move(1)
     made.policy.actor.steps_taken += 1
     assert apart(made, prompts) <= NEAR
 
 
-def test_bfloat16_is_near_and_its_distance_is_seen(beside: Made, tiny: list[str], ids: Ids) -> None:
-    made, prompts = beside(*tiny, "engine.mixed_precision=true"), ids(5, 40)
+def test_bfloat16_is_near_and_its_distance_is_seen(colocated: Made, tiny: list[str], ids: Ids) -> None:
+    made, prompts = colocated(*tiny, "engine.mixed_precision=true"), ids(5, 40)
     assert 1e-4 < apart(made, prompts) < 0.5
 
 
-def test_a_weight_that_the_policy_lacks_is_told(beside: Made, tiny: list[str], ids: Ids) -> None:
-    made = beside(*tiny)
-    made.writer.outgoing = [(name, value) for name, value in made.writer.outgoing if "layers.1.mlp" not in name]
+def test_a_weight_that_the_policy_lacks_is_told(colocated: Made, tiny: list[str], ids: Ids) -> None:
+    made = colocated(*tiny)
+    made.generator.exported = [(name, value) for name, value in made.generator.exported if "layers.1.mlp" not in name]
     made.policy.actor.steps_taken += 1
     with pytest.raises(Problems, match=r"LlamaForCausalLM has not all weights of vLLM's, such as model.layers.1.mlp"):
         made.answers(ids(5))

@@ -29,7 +29,7 @@ def recommend(
     hardware: Annotated[str, typer.Option("--hardware", help="A choice of the group hardware.")] = "gpu",
     as_json: AsJson = False,
 ) -> None:
-    """Ask what you have, and answer with the command to run."""
+    """Suggest a command for your data, model and hardware."""
     with problems_named():
         if have is None and files is not None:
             have = looked_at(files)

@@ -23,7 +23,7 @@ from launcher.core.check_result import CheckResult
 from launcher.core.problems import Problems
 from launcher.tools import cluster_status, manifests
 
-app = typer.Typer(no_args_is_help=True, help="Bring machines together, see how they stand, and end it.")
+app = typer.Typer(no_args_is_help=True, help="Start, inspect and stop a Ray cluster of your machines.")
 
 Words = Annotated[
     list[str] | None, typer.Argument(metavar="[-- WORDS]", help="More for ray start, such as --num-gpus=4.")

@@ -21,7 +21,7 @@ from launcher.config.reference.groups import Group, Section
 from launcher.core import metrics as catalogue
 from launcher.core.problems import Problem, Problems
 
-app = typer.Typer(no_args_is_help=True, help="What can be set, what is measured, and in what two runs differ.")
+app = typer.Typer(no_args_is_help=True, help="Show settings, metrics, and how two runs differ.")
 
 Target = Annotated[
     str | None,

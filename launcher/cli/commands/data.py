@@ -1,4 +1,4 @@
-"""`rlrun data list | prepare | check | show`: rows before they are trained on."""
+"""`rlrun data list | prepare | check | show`: datasets before a run trains on them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rich.text import Text
 from launcher.cli.arguments import ConfigDir, Words
 from launcher.cli.byte_progress import counted
 from launcher.cli.output import AsJson, out, printable, problems_named, say_json
-from launcher.core.problems import Problems
+from launcher.core.problems import Problem, Problems
 from launcher.data.prepare import prepared
 from launcher.data.quality import Histogram
 from launcher.spec.algorithm import Kind
@@ -27,19 +27,19 @@ from launcher.tools import datasets
 from launcher.tools.data_check import Report
 
 WIDTH = 40
-MANY = 10_000  # rows from which their speed is worth a word
+MANY = 10_000  # rows from which the speed is shown
 
-app = typer.Typer(no_args_is_help=True, help="Prepare, check and look at rows.")
+app = typer.Typer(no_args_is_help=True, help="Prepare, check and show datasets.")
 
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="A choice of conf/data, a file or pattern, or a hub id (owner/name).")
 ]
-For = Annotated[Kind | None, typer.Option("--for", help="What the rows are taken as; by default what they are.")]
+For = Annotated[Kind | None, typer.Option("--for", help="How the rows are used: answers, pairs, prompts or mixed.")]
 
 
 @app.command("list")
 def list_data(as_json: AsJson = False) -> None:
-    """List the datasets that are known by name, and where they lie prepared."""
+    """List the datasets that have a name, and their prepared folders."""
     with problems_named():
         found = datasets.known()
     if as_json:
@@ -59,11 +59,11 @@ def prepare(
     name: Name,
     words: Words = None,
     kind: For = None,
-    into: Annotated[Path | None, typer.Option("--out", help="A new folder; by default one in the store.")] = None,
+    into: Annotated[Path | None, typer.Option("--out", help="A new folder; by default one in the data store.")] = None,
     config_dir: ConfigDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write rows as parquet with verl's columns, once for each content and setting; bad rows are named and kept."""
+    """Write rows as parquet with verl's columns; cached by content and settings. Bad rows are named."""
     begun = time.monotonic()
     with problems_named():
         found = datasets.chosen(name, kind, words or [], config_dir)
@@ -71,7 +71,7 @@ def prepare(
             folder = datasets.made_ready(found, watch, into)
         made = prepared(folder)
         if made is None:
-            raise Problems([f"{folder}: was changed while it was prepared; preparing again would do"])
+            raise Problems([Problem(str(folder), "was changed while it was prepared", "prepare it again", "changed")])
     if as_json:
         return say_json({"folder": str(folder), **asdict(made)})
     rows = ", ".join(f"{count:,} {split} rows" for split, count in made.rows.items())
@@ -89,11 +89,11 @@ def check(
     name: Name,
     words: Words = None,
     kind: For = None,
-    to: Annotated[Path | None, typer.Option("--out", help="Where the report goes; by default check-NAME.")] = None,
+    to: Annotated[Path | None, typer.Option("--out", help="Folder of the report; by default check-NAME.")] = None,
     config_dir: ConfigDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read every row as a run would; ends with 0 where it may be trained on, else 1. `model=...` counts tokens."""
+    """Read every row as a run would. Exit code 1 where it should not be trained on. `model=...` counts tokens."""
     with problems_named():
         found = datasets.chosen(name, kind, words or [], config_dir)
         folder = to or Path(f"check-{found.name}")
@@ -122,7 +122,7 @@ def _say(report: Report, folder: Path) -> None:
         out.print(Text(f"· {printable(line)}", "yellow"), soft_wrap=True)
     for line in report.wrong:
         out.print(Text(f"✗ {printable(line)}", "red"), soft_wrap=True)
-    result = Text("✓ can be trained on", "bold green") if report.passed else Text("✗ should be mended", "bold red")
+    result = Text("✓ can be trained on", "bold green") if report.passed else Text("✗ should be fixed first", "bold red")
     out.print(result)
     out.print(Text(printable(f"  {folder}"), "dim"), soft_wrap=True)
 
@@ -177,7 +177,7 @@ def _say_row(row: Row | RefusedRow) -> None:
 
 @contextmanager
 def watched() -> Iterator[OnDataProgress]:
-    """Shows how far rows are with being fetched and prepared."""
+    """Show the progress of download and preparation."""
     with counted() as show:
         yield lambda at: show(at.doing, at.done_bytes, at.bytes, _rows(at))
 

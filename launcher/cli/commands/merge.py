@@ -1,4 +1,4 @@
-"""`rlrun model merge`: several models, or a LoRA adapter and its base, become one."""
+"""`rlrun model merge`: merge several models, or a LoRA adapter into its base."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.text import Text
 
 from launcher.cli.byte_progress import counted
 from launcher.cli.output import AsJson, err, out, printable, problems_named, say_json
-from launcher.core.problems import Problems, short_repr
+from launcher.core.problems import Problem, Problems, short_repr
 
 UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
@@ -23,25 +23,30 @@ def merge(
     method: Annotated[str, typer.Option("--method", help="linear, slerp, task, ties, or lora (adapter into base).")],
     to: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="The new model's folder.")],
     base: Annotated[
-        str | None, typer.Option("--base", help="task, ties: where the models came from; lora: its base.")
+        str | None,
+        typer.Option("--base", help="task, ties: the model that they were fine-tuned from; lora: the adapter's base."),
     ] = None,
     weights: Annotated[
         str | None, typer.Option("--weights", help="linear: one for each model, such as 0.7,0.3.")
     ] = None,
     normalize: Annotated[
         bool | None,
-        typer.Option("--normalize/--no-normalize", help="linear: divide the weights by their sum; so by default."),
+        typer.Option("--normalize/--no-normalize", help="linear: divide the weights by their sum (default)."),
     ] = None,
-    t: Annotated[float | None, typer.Option("--t", help="slerp: from the first (0) to the second (1); 0.5.")] = None,
-    density: Annotated[float | None, typer.Option("--density", help="ties: share of changes that stays; 0.2.")] = None,
+    t: Annotated[
+        float | None, typer.Option("--t", help="slerp: position between the first (0) and the second (1); default 0.5.")
+    ] = None,
+    density: Annotated[
+        float | None, typer.Option("--density", help="ties: share of the changes that is kept; default 0.2.")
+    ] = None,
     scale: Annotated[
-        float | None, typer.Option("--scale", help="task, ties: how much of the changes is added; 1.")
+        float | None, typer.Option("--scale", help="task, ties: factor of the changes; default 1.")
     ] = None,
     dtype: Annotated[str, typer.Option("--dtype", help="Number format: same, float32, bfloat16, float16.")] = "same",
-    max_shard_size: Annotated[str, typer.Option("--max-shard-size", help="Most bytes of a file.")] = "5GB",
+    max_shard_size: Annotated[str, typer.Option("--max-shard-size", help="Largest size of a file.")] = "5GB",
     as_json: AsJson = False,
 ) -> None:
-    """Merge models into a new one. Everything is checked before anything is written, and read back after."""
+    """Merge models into a new one. Everything is checked before it is written, and read back afterwards."""
     from launcher.tools.merge import merge as merging  # noqa: PLC0415  # late: numpy takes a tenth of a second
     from launcher.tools.merge.plan import Asked  # noqa: PLC0415  # late, as above
 
@@ -69,12 +74,12 @@ def _numbers(text: str | None) -> tuple[float, ...] | None:
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
-        raise Problems([f"--weights: got {short_repr(text)}; numbers such as 0.7,0.3 would do"]) from None
+        raise Problems([Problem("--weights", f"got {short_repr(text)}", "use numbers such as 0.7,0.3")]) from None
 
 
 def _bytes(text: str) -> int:
     """`5GB`"""
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([a-z]*)", text.strip().lower())
     if not found or found[2] not in UNITS:
-        raise Problems([f"--max-shard-size: got {short_repr(text)}; a size such as 5GB would do"])
+        raise Problems([Problem("--max-shard-size", f"got {short_repr(text)}", "use a size such as 5GB")])
     return int(float(found[1]) * UNITS[found[2]])

@@ -1,4 +1,4 @@
-"""`rlrun model list | show | download | size`: what is known of models, what is here, and how one comes here."""
+"""`rlrun model list | show | download | size | merge`."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher.cli.commands.merge import merge
-from launcher.cli.download_progress import showing
+from launcher.cli.download_progress import show_download
 from launcher.cli.output import AsJson, out, printable, problems_named, say_json, say_problems, wide
 from launcher.config.resolve import conf_dir
+from launcher.core.problems import Problems
 from launcher.core.settings import adapter
 from launcher.hubs import manifest
-from launcher.hubs.repo import NetworkFaults
 from launcher.models import catalogue, size, store
 from launcher.models.catalogue import Known
 from launcher.spec.model import Architecture
 
-app = typer.Typer(no_args_is_help=True, help="Models: the catalogue, what is here, and fetching what is not.")
+app = typer.Typer(no_args_is_help=True, help="List, inspect, download and merge models.")
 
 Word = Annotated[str, typer.Argument(metavar="NAME-OR-ID-OR-FOLDER", help="qwen3-0.6b, owner/name, or a folder.")]
 
@@ -34,22 +34,24 @@ def _group() -> Path:
 
 @contextmanager
 def _faults_named() -> Iterator[None]:
-    """What is to mend ends with 2, a network that failed with 1, Ctrl-C with 130."""
+    """Exit codes: 2 for invalid input, 1 for a network failure, 130 for Ctrl-C."""
     try:
         with problems_named():
             try:
                 yield
-            except NetworkFaults as found:
+            except Problems as found:
+                if not any(problem.code == "not-reachable" for problem in found.problems):
+                    raise
                 say_problems(found.lines)
                 raise typer.Exit(1) from None
     except KeyboardInterrupt:
-        say_problems(["stopped; the same command goes on from here"])
+        say_problems(["stopped; the same command continues from here"])
         raise typer.Exit(130) from None
 
 
 @app.command("list")
 def list_models(as_json: AsJson = False) -> None:
-    """List the catalogue, and what of it is here."""
+    """List the catalogue and the models on this machine."""
     with problems_named():
         found = catalogue.every(_group())
     if as_json:
@@ -72,10 +74,10 @@ def list_models(as_json: AsJson = False) -> None:
 @app.command("show")
 def show(word: Word, verify: Annotated[bool, typer.Option("--verify", help="Hash every file again.")] = False,
          as_json: AsJson = False) -> None:  # fmt: skip
-    """Show what a model is, and where it lies."""
+    """Show a model's architecture, size and folder."""
     with problems_named():
         known = catalogue.known(word, _group())
-        faults = manifest.verify(known.folder) if verify and known.folder else []
+        faults = [str(each) for each in manifest.verify(known.folder)] if verify and known.folder else []
     if as_json:
         say_json({**_node(known), **({"faults": faults} if verify else {})})
     else:
@@ -95,11 +97,11 @@ def _rows(known: Known) -> Iterator[tuple[str, str]]:
     for name, value in _numbers(known.architecture).items():
         yield name, str(value)
     if known.gated:
-        yield "gated", "its licence is to be accepted at its page"
+        yield "gated", "its licence has to be accepted on its page"
     if known.manifest:
         of = known.manifest
         yield "came from", f"{of.source} {of.repo} at {of.commit}"
-    yield "lies in", str(known.folder) if known.folder else "not here"
+    yield "folder", str(known.folder) if known.folder else "not here"
     for name, count in known.files():
         yield "", f"{name}  {count:,} bytes"
 
@@ -111,20 +113,20 @@ def download(
         Literal["auto", "huggingface", "modelscope"] | None, typer.Option("--source", help="Which hub.")
     ] = None,
     revision: Annotated[str | None, typer.Option("--revision", help="Branch, tag or commit.")] = None,
-    to: Annotated[Path | None, typer.Option("--to", metavar="FOLDER", help="Put it exactly there.")] = None,
-    workers: Annotated[int, typer.Option("--workers", min=1, max=32, help="Files fetched at once.")] = 4,
+    to: Annotated[Path | None, typer.Option("--to", metavar="FOLDER", help="Download to this folder.")] = None,
+    workers: Annotated[int, typer.Option("--workers", min=1, max=32, help="Files downloaded at once.")] = 4,
     as_json: AsJson = False,
 ) -> None:
-    """Fetch a model: safetensors, tokenizer and configuration, each file verified. A second call goes on.
+    """Download a model: safetensors, tokenizer and configuration, each file verified. A second call resumes.
 
-    Ends with 0 when it is complete, 1 when the network failed, 2 when something is to mend.
+    Exit code 0 when it is complete, 1 when the network failed, 2 for invalid input.
     """
     with _faults_named():
         asked = catalogue.wanted(word, _group())
         asked = replace(asked, source=source) if source else asked
-        with showing() as watch:
+        with show_download() as watch:
             folder = store.download(
-                asked.path, watch, sources=asked.asked, revision=revision or asked.revision, to=to, workers=workers
+                asked.path, watch, sources=asked.hub_order, revision=revision or asked.revision, to=to, workers=workers
             )  # fmt: skip
         known = catalogue.known(str(folder), _group())
     if as_json:
@@ -139,7 +141,7 @@ def sizes(
     rank: Annotated[int, typer.Option("--lora-rank", min=1, help="Rank of adapters.")] = 16,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a model takes: weights, memory to train and to serve (without activations)."""
+    """Show the memory a model needs: weights, training and serving (without activations)."""
     with problems_named():
         known = catalogue.known(word, _group())
     node = {"model": known.repo or str(known.folder), **size.costs(known.parameters, known.architecture, rank)}

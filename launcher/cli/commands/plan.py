@@ -1,4 +1,4 @@
-"""`rlrun plan`: what would run, judged and printed; nothing is started."""
+"""`rlrun plan`: check a run and print the results; nothing is started."""
 
 from __future__ import annotations
 
@@ -17,18 +17,21 @@ from launcher.cli.output import LEVELS, AsJson, out, printable, problems_named, 
 from launcher.config.descriptions import written
 from launcher.config.diff import Changed
 from launcher.core.check_result import CheckResult
+from launcher.core.problems import Problem
 from launcher.preflight.plan import Page
 from launcher.preflight.plan import plan as planned
 from launcher.spec.engine import Process
 from launcher.spec.stored import to_node, to_yaml
 
 Multirun = Annotated[
-    bool, typer.Option("-m", "--multirun", help="Take the values of words such as seed=0,1 in turn: a sweep.")
+    bool, typer.Option("-m", "--multirun", help="Run a sweep: one run for each value of arguments such as seed=0,1.")
 ]
 
 
-Source = Annotated[bool, typer.Option("--source", help="Say where each value came from that is not its default.")]
-Recipe = Annotated[str | None, typer.Option("--recipe", help="Words of a recipe before these: its name, or a script.")]
+Source = Annotated[bool, typer.Option("--source", help="Show where each value that is not a default came from.")]
+Recipe = Annotated[
+    str | None, typer.Option("--recipe", help="Arguments of a recipe before these: its name, or a script.")
+]
 
 
 def plan(
@@ -40,12 +43,12 @@ def plan(
     as_yaml: Annotated[bool, typer.Option("--yaml", help="Print YAML, as spec.yaml holds it.")] = False,
     multirun: Multirun = False,
 ) -> None:
-    """Say what these words would run, and what would fail, before anything starts.
+    """Show what a run would do, and what would fail, before anything starts.
 
-    Ends with 0, or with 1 where anything FAILs.
+    Exit code 1 where anything FAILs.
     """
     if multirun and (as_yaml or recipe or source):
-        say_problems(["--multirun: plans points with words alone; --json would do"])
+        say_problems([Problem("--multirun", "cannot be combined with --yaml, --recipe or --source", "use --json")])
         raise typer.Exit(2)
     if multirun:
         sweep.plan(words or [], config_dir, as_json)
@@ -87,7 +90,7 @@ def _print(page: Page, source: bool) -> None:
     if page.run:
         say_table(_sources(page) if source else _chosen(page))
         out.print()
-    say_table(verdict_table(page.results))
+    say_table(result_table(page.results))
     if page.memory and _tight(page.memory):
         out.print()
         say_table(_memory(page.memory))
@@ -98,8 +101,8 @@ def _print(page: Page, source: bool) -> None:
     out.print(Text("\n").join([Text(), Text(", ").join(told)]))
 
 
-def verdict_table(results: Sequence[CheckResult]) -> Table:
-    """A line for each: the level, what was looked at, the reason, and what would do."""
+def result_table(results: Sequence[CheckResult]) -> Table:
+    """A row for each: level, subject, message and fix."""
     table = _bare(1)
     for result in results:
         reason = Text(printable(result.message))

@@ -29,7 +29,7 @@ def rerun(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what is different.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a run again beside it, after saying what is different now. It starts from its spec.yaml and lock.json.
+    """Repeat a run in a new folder, after listing what has changed since. It starts from its spec.yaml and lock.json.
 
     Ends as train does; with --dry-run with 0, or 2 where it would be refused.
     """

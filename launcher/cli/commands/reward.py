@@ -1,4 +1,4 @@
-"""`rlrun reward bench`: what a reward makes of right, wrong and nonsensical answers, before a run learns from it."""
+"""`rlrun reward bench`: how a reward scores right, wrong and nonsensical answers."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from launcher.cli.arguments import ConfigDir, Words
 from launcher.cli.commands.data import watched
 from launcher.cli.output import AsJson, out, printable, problems_named, say_json
 from launcher.monitor.console import compact
-from launcher.preflight.checks import reward_bench
-from launcher.preflight.checks.reward_bench import MEANING, Report
+from launcher.tools import reward_bench
+from launcher.tools.reward_bench import MEANING, Report
 
-app = typer.Typer(no_args_is_help=True, help="Try a reward before a run learns from it.")
+app = typer.Typer(no_args_is_help=True, help="Test a reward before a run trains with it.")
 
 
 @app.callback()
 def main() -> None:
-    """Try a reward before a run learns from it."""
+    """Test a reward before a run trains with it."""
 
 
 @app.command("bench")
 def bench(
     words: Words = None,
     config_dir: ConfigDir = None,
-    rows: Annotated[int, typer.Option("--rows", min=1, help="Rows of the training data that are answered.")] = 32,
+    rows: Annotated[int, typer.Option("--rows", min=1, help="Training rows that are scored.")] = 32,
     as_json: AsJson = False,
 ) -> None:
     """Score gold, empty, wrong, overlong, format-only and prompt-injection answers: reward=gsm8k data=files ...
 
-    Ends with 0 when a run can learn from the reward, 1 when it should not, 2 when something is to mend.
+    Exit code 0 when a run can learn from the reward, 1 when it should not, 2 for invalid input.
     """
     with problems_named():
         run = reward_bench.run_of(words or [], config_dir)
@@ -47,11 +47,11 @@ def bench(
 
 
 def _say(report: Report) -> None:
-    known = "" if report.gold_known else "; it does not say how a right answer looks: the best of several forms counts"
+    known = "" if report.gold_known else "; it does not define a right answer's form: the best of several forms counts"
     out.print(Text(f"{report.reward} over {report.rows} rows{known}", "bold"), soft_wrap=True)
     out.print(_table(report))
     out.print(Text(f"latency per answer  p50 {_ms(report.latency_p50_s)}  p95 {_ms(report.latency_p95_s)}"))
-    out.print(Text(f"asked twice         {'equal' if report.deterministic else 'not equal'}"))
+    out.print(Text(f"scored twice        {'equal' if report.deterministic else 'not equal'}"))
     for line in report.faults:
         out.print(Text.assemble(("without a score  ", "yellow"), printable(line)), soft_wrap=True)
     for line in report.wrong:

@@ -71,7 +71,7 @@ def list_runs(root: Root = Path("runs"), as_json: AsJson = False) -> None:
 
 
 def show(name: Name, root: Root = Path("runs"), cluster: Cluster = None, as_json: AsJson = False) -> None:
-    """Show where a run, or each point of a sweep, stands."""
+    """Show the state of a run, or of each point of a sweep."""
     if cluster is not None:
         _far(cluster, "status", name, root, *(["--json"] if as_json else []))
     with problems_named():
@@ -170,7 +170,7 @@ def stop(
     cluster: Cluster = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask a run, or all that run of a sweep, to save and end."""
+    """Save and stop a run, or all running points of a sweep."""
     if cluster is not None:
         _far(cluster, "stop", name, root, *(["--now"] if now else []), *(["--json"] if as_json else []))
     with problems_named():

@@ -125,8 +125,8 @@ def plan(words: list[str], config_dir: Path | None, as_json: bool, *, here: bool
         for each in planned:
             level = Text("FAIL", "bold red") if each.problems else Text("OK", "green")
             wide().print(Text.assemble(level, f"  {printable(each.name)}  ", (printable(each.point.label), "dim")))
-        for line in points.problems(planned):
-            out.print(Text.assemble(("✗ ", "bold red"), printable(line)), soft_wrap=True, highlight=False)
+        for problem in points.problems(planned):
+            out.print(Text.assemble(("✗ ", "bold red"), printable(str(problem))), soft_wrap=True, highlight=False)
         out.print(Text(f"{len(planned)} points, {sum(bool(each.problems) for each in planned)} would fail", "dim"))
     if not ok:
         raise typer.Exit(1)

@@ -24,7 +24,7 @@ MALLOC = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0:glibc.malloc.mxfast=0"}
 (under 100 bytes) aside for small requests. There it holds apart the holes of the tensors around it, which then fit
 nothing as large again. Given back at once, it lets holes join: up to a quarter less memory, at the same speed."""
 
-Resting = Literal["weights", "reference", "critic", "reward"]
+Offloadable = Literal["weights", "reference", "critic", "reward"]
 
 
 @settings
@@ -36,23 +36,24 @@ class Torch(Engine):
     state, and layers are gathered while they are computed."""
     mixed_precision: bool = False
     """Compute in bfloat16 over weights and an optimizer that stay in the model's number format."""
-    offload: Annotated[tuple[Resting, ...], BeforeValidator(listed)] = ()
+    offload: Annotated[tuple[Offloadable, ...], BeforeValidator(listed)] = ()
     """What rests in CPU memory while it is not computed with; `weights` (and the optimizer) need fsdp2."""
     num_threads: Count = 0
     """CPU threads of each process; 0 shares the machine's cores. One is fastest for very small models."""
 
-    runs = frozenset({"Algorithm"})
+    computes = frozenset({"reference", "critic", "old"})
+    reads = frozenset({"answers", "pairs", "prompts", "mixed"})
 
     def problems(self, run: RunSpec) -> list[str]:
         found = super().problems(run)
-        found += [f"engine.offload: {why}; leaving it out would do" for why in self._idle(run)]
+        found += [f"engine.offload: {why}; leaving it out would do" for why in self._unused_offloads(run)]
         if self.mixed_precision and run.model.dtype != "float32":
             found.append(
                 f"engine.mixed_precision: needs model.dtype=float32 to compute in bfloat16 over, got {run.model.dtype}"
             )
         return found
 
-    def _idle(self, run: RunSpec) -> list[str]:
+    def _unused_offloads(self, run: RunSpec) -> list[str]:
         """What is asked to rest and never would."""
         name, needs, sharded = type(run.algorithm).__name__, run.algorithm.needs, self.strategy == "fsdp2"
         found = []
@@ -74,7 +75,7 @@ class Torch(Engine):
             return run.reward
         from launcher.engines.torch import assemble  # noqa: PLC0415  it loads torch, which rules do not need
 
-        return assemble.reward(run, assemble.device(run, self.num_threads))
+        return assemble.load_reward(run, assemble.select_device(run, self.num_threads))
 
     def cores(self) -> int:
         return self.num_threads

@@ -15,26 +15,26 @@ from launcher.core.events import Event, Loaded
 from launcher.core.problems import Problem, Problems
 from launcher.data.refused import RefusedLog
 from launcher.engines.torch import Torch
-from launcher.engines.torch.model.load import critic, load
+from launcher.engines.torch.model.load import load_critic, load_model
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.model.reference import FrozenCopy, Reference, WithoutAdapters
-from launcher.engines.torch.model.scorer import at_work
+from launcher.engines.torch.model.scorer import load_reward_models
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.parallel.strategy import Parallel
-from launcher.engines.torch.rollout.generator import Writer
+from launcher.engines.torch.rollout.generator import Generator
 from launcher.engines.torch.rollout.sampler import Colocated
 from launcher.engines.torch.train import rows
 from launcher.engines.torch.train.batching import Limits
 from launcher.engines.torch.train.loop import Schedule, Source, Training
 from launcher.engines.torch.train.mismatch import Mismatch
-from launcher.engines.torch.train.optimizer import Trained
+from launcher.engines.torch.train.optimizer import TrainedNetwork
 from launcher.engines.torch.train.policy import Policy
 from launcher.engines.torch.train.rows import Rows
-from launcher.engines.torch.train.save import Position, Saver, Validated, Written, position_of
+from launcher.engines.torch.train.save import LastValidation, Saver, SaveResult, TrainingPosition, read_position
 from launcher.engines.torch.train.sources import Demonstrations, Order, Rollouts
 from launcher.engines.torch.train.state import load_optimizers
 from launcher.engines.torch.train.validation import Validation
-from launcher.spec.algorithm import Told
+from launcher.spec.algorithm import AlgorithmState
 from launcher.spec.data import Split
 from launcher.spec.reward import Reward
 from launcher.spec.run import RunSpec
@@ -50,13 +50,13 @@ class Parts:
     rows: Rows
     held_out: Rows
     policy: Policy
-    writer: Writer
+    generator: Generator
     source: Source
     validation: Validation | None
     steps: int
 
 
-def device(run: RunSpec, num_threads: int) -> torch.device:
+def select_device(run: RunSpec, num_threads: int) -> torch.device:
     """Where this process computes: the CPU, or the accelerator that torch finds, by this process's LOCAL_RANK.
 
     Raises `Problems` where the run's hardware has GPUs and torch finds none.
@@ -74,7 +74,7 @@ def device(run: RunSpec, num_threads: int) -> torch.device:
     return chosen
 
 
-def parts(run: RunSpec, device: torch.device, checkpoint: Path | None, refused: Path) -> Parts:
+def build_parts(run: RunSpec, device: torch.device, checkpoint: Path | None, refused: Path) -> Parts:
     """Read the rows, load the models, and take up a checkpoint's state where one is given."""
     engine = run.engine
     assert isinstance(engine, Torch)
@@ -85,29 +85,29 @@ def parts(run: RunSpec, device: torch.device, checkpoint: Path | None, refused: 
 
         parallel = Sharded(device, mixed=engine.mixed_precision, offload="weights" in engine.offload)
     mixed = engine.mixed_precision and not sharded  # FSDP2 has a number format of its own
-    lies = torch.device("cpu") if sharded else device  # FSDP2 takes layer by layer to the GPU
-    model = load(run.model, run.seed, lies, checkpoint and checkpoint / "policy", mixed=mixed)
-    parallel.place(model)
+    load_device = torch.device("cpu") if sharded else device  # FSDP2 takes layer by layer to the GPU
+    model = load_model(run.model, run.seed, load_device, checkpoint and checkpoint / "policy", mixed=mixed)
+    parallel.shard(model)
     _check_length(run, model)
     train_rows, held_out = _read(run, Encoder(model.tokenizer, run.data), refused)
     order = Order(len(train_rows.rows), run.data.train_batch_size, run.seed, run.data.shuffle)
     if order.rows < order.batch:
         raise Problems([f"data.train_batch_size: {order.batch} rows, and the data has {order.rows}; fewer would do"])
     steps = run.total_steps(order.rows)
-    policy = _policy(run, model, parallel, steps, lies, mixed, checkpoint)
+    policy = _policy(run, model, parallel, steps, load_device, mixed, checkpoint)
     if checkpoint:
         _take_up(policy, checkpoint, order)
     assert isinstance(run.sampler, Colocated)
-    writer = run.sampler.writer(run, policy)
-    judge = reward(run, device)
+    generator = run.sampler.generator(run, policy)
+    reward_model = load_reward(run, device)
     source: Source = (
-        Rollouts(train_rows, order, writer, judge, run.algorithm, run.seed)
+        Rollouts(train_rows, order, generator, reward_model, run.algorithm, run.seed)
         if policy.sampled
         else Demonstrations(train_rows, order, model)
     )
     shown = run.trainer.log_val_generations
-    validation = Validation(held_out, policy, writer, judge, run.seed, run.data.val_batch_size, shown)
-    return Parts(train_rows, held_out, policy, writer, source, validation if held_out.rows else None, steps)
+    validation = Validation(held_out, policy, generator, reward_model, run.seed, run.data.val_batch_size, shown)
+    return Parts(train_rows, held_out, policy, generator, source, validation if held_out.rows else None, steps)
 
 
 def _policy(
@@ -119,33 +119,36 @@ def _policy(
     if "reference" in needs and run.model.lora_rank:
         reference = WithoutAdapters(model)
     elif "reference" in needs:
-        copy = load(run.model, run.seed, device, mixed=mixed)
-        parallel.place(copy)
-        reference = FrozenCopy(copy, rests="reference" in offload and not parallel.even)
-    judge: Trained | None = None
+        copy = load_model(run.model, run.seed, device, mixed=mixed)
+        parallel.shard(copy)
+        reference = FrozenCopy(copy, offloaded="reference" in offload and not parallel.needs_equal_microbatches)
+    critic: TrainedNetwork | None = None
     if "critic" in needs:
-        network = critic(run.model, run.seed, device, checkpoint and checkpoint / "critic", mixed=mixed)
-        parallel.place(network)
-        judge = Trained(network, run.critic.optim, steps, parallel, rests="critic" in offload and not parallel.even)
+        network = load_critic(run.model, run.seed, device, checkpoint and checkpoint / "critic", mixed=mixed)
+        parallel.shard(network)
+        offloaded = "critic" in offload and not parallel.needs_equal_microbatches
+        critic = TrainedNetwork(network, run.critic.optim, steps, parallel, offloaded=offloaded)
     return Policy(
-        run.algorithm, Trained(model, run.optim, steps, parallel),
+        run.algorithm, TrainedNetwork(model, run.optim, steps, parallel),
         Limits(run.trainer.micro_batch_size_per_gpu, run.trainer.max_tokens_per_gpu), parallel,
-        temperature=run.sampler.temperature, reference=reference, critic=judge,
+        temperature=run.sampler.temperature, reference=reference, critic=critic,
         critic_warmup=run.trainer.critic_warmup,
-        mismatch=None if run.sampler.own_arithmetic else Mismatch(run.sampler.importance_sampling),
+        mismatch=None if run.sampler.logprobs_match_trainer else Mismatch(run.sampler.importance_sampling),
     )  # fmt: skip
 
 
-def reward(run: RunSpec, device: torch.device) -> Reward:
+def load_reward(run: RunSpec, device: torch.device) -> Reward:
     """The run's reward, ready to be asked."""
-    return at_work(run.reward, device, rests=isinstance(run.engine, Torch) and "reward" in run.engine.offload)
+    return load_reward_models(
+        run.reward, device, offloaded=isinstance(run.engine, Torch) and "reward" in run.engine.offload
+    )
 
 
 def _read(run: RunSpec, encoder: Encoder, refused: Path) -> tuple[Rows, Rows]:
     """Training and held-out rows. Rank 0 keeps the refused ones in a file."""
     kind = run.algorithm.data
     with RefusedLog(None if world.RANK else refused) as log:
-        train, val = (rows.read(encoder, split, kind, log, run.reward) for split in SPLITS)
+        train, val = (rows.read_rows(encoder, split, kind, log, run.reward) for split in SPLITS)
     if log.bad and run.data.on_bad_row == "error":
         raise Problems(log.lines())
     return train, val
@@ -163,13 +166,13 @@ def _check_length(run: RunSpec, model: CausalLM) -> None:
 
 
 def _take_up(policy: Policy, checkpoint: Path, order: Order) -> None:
-    position = position_of(checkpoint)
+    position = read_position(checkpoint)
     if position.rows != order.rows:
         raise Problems([f"data: the run began with {position.rows} training rows and finds {order.rows} now"])
     load_optimizers(policy, checkpoint)
 
 
-def loaded(parts: Parts) -> Loaded:
+def loaded_event(parts: Parts) -> Loaded:
     return Loaded(
         rows=len(parts.rows.rows),
         refused=parts.rows.refused,
@@ -180,7 +183,7 @@ def loaded(parts: Parts) -> Loaded:
     )
 
 
-def training(
+def build_training(
     run: RunSpec,
     parts: Parts,
     folder: Path,
@@ -191,14 +194,18 @@ def training(
 ) -> Training:
     trainer, order = run.trainer, parts.source.order
     saver = Saver(folder / "checkpoints", parts.policy, trainer.keep_last, trainer.keep_best, trainer.best_metric)
-    before = position_of(folder / "checkpoints" / name_of(start)) if start else Position(0, run.seed, 0, order.rows)
+    before = (
+        read_position(folder / "checkpoints" / name_of(start))
+        if start
+        else TrainingPosition(0, run.seed, 0, order.rows)
+    )
 
-    def save(step: int, told: Told, validated: Validated) -> Written:
-        sync()  # what was told of the steps must outlive them
-        return saver.save(Position(step, run.seed, order.epoch(step), order.rows, dict(told), validated))
+    def save(step: int, state: AlgorithmState, validated: LastValidation) -> SaveResult:
+        sync()  # the events of these steps must be on disk before the checkpoint
+        return saver.save(TrainingPosition(step, run.seed, order.epoch(step), order.rows, dict(state), validated))
 
     schedule = Schedule(parts.steps, start, trainer.test_freq, trainer.save_freq)
     return Training(
-        run, parts.policy, parts.source, parts.validation, schedule, emit, save, asked_to_stop, before.told,
+        run, parts.policy, parts.source, parts.validation, schedule, emit, save, asked_to_stop, before.algorithm_state,
         before.validated,
     )  # fmt: skip

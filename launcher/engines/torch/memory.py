@@ -13,7 +13,7 @@ from launcher.algorithms.grpo import GRPO
 from launcher.algorithms.ppo import PPO
 from launcher.engines.torch import Torch
 from launcher.engines.torch.model.blocks import KEPT, LOGITS
-from launcher.engines.torch.rollout.sampler import Beside, Colocated
+from launcher.engines.torch.rollout.sampler import Colocated, SamplerMemory
 from launcher.engines.torch.workload import Workload
 from launcher.models import activations, size
 from launcher.models.activations import BYTES, Head, Numbers
@@ -46,7 +46,7 @@ def memory(run: RunSpec, engine: Torch) -> Memory | None:
 
 
 @dataclass(frozen=True)
-class Weighed:
+class NetworkBytes:
     """A network's weights, in bytes."""
 
     weights: int
@@ -77,17 +77,17 @@ class _Estimate:
 
     @cached_property
     def work(self) -> Workload:
-        return Workload.of(self.run)
+        return Workload.from_run(self.run)
 
     @cached_property
     def shards(self) -> int:
         return self.run.hardware.processes if self.engine.strategy == "fsdp2" else 1
 
     @cached_property
-    def beside(self) -> Beside | None:
+    def extra_memory(self) -> SamplerMemory | None:
         """A program of its own that writes the answers, with a copy of the weights."""
         sampler = self.run.sampler
-        return sampler.beside(self.run) if isinstance(sampler, Colocated) else None
+        return sampler.extra_memory(self.run) if isinstance(sampler, Colocated) else None
 
     def memory(self) -> Memory:
         phases = [self._load()]
@@ -101,24 +101,24 @@ class _Estimate:
 
     def _phase(self, name: PhaseName, parts: Parts) -> Phase:
         """With what is there in every phase."""
-        parts = {"runtime": self._runtime(), "allocator": self._lost(), **parts}
+        parts = {"runtime": self._runtime(), "allocator": self._allocator_overhead(), **parts}
         return Phase(name, {part: round(count) for part, count in parts.items() if count})
 
     # ---- what lies there
 
     @cached_property
-    def policy(self) -> Weighed:
-        return _weighed(self.shape, self.numbers)
+    def policy(self) -> NetworkBytes:
+        return _network_bytes(self.shape, self.numbers)
 
     @cached_property
-    def critic(self) -> Weighed | None:
+    def critic(self) -> NetworkBytes | None:
         """The decoder without its last layer; all of it is trained."""
         if "critic" not in self.run.algorithm.needs:
             return None
-        a, whole = self.shape, _weighed(self.shape, self.full)
+        a, whole = self.shape, _network_bytes(self.shape, self.full)
         head = 0 if a.tie_word_embeddings else a.vocab_size * a.hidden_size * self.full.weights
         left = whole.weights - head
-        return Weighed(left, left, 2 * left, whole.whole - head, whole.layer)
+        return NetworkBytes(left, left, 2 * left, whole.whole - head, whole.layer)
 
     @cached_property
     def reference(self) -> int:
@@ -130,32 +130,32 @@ class _Estimate:
     def on_gpu(self) -> bool:
         return not self.run.hardware.is_cpu
 
-    def _rests(self, what: str) -> bool:
+    def _is_offloaded(self, what: str) -> bool:
         """Whether it leaves the GPU; on a CPU there is nowhere to go."""
         return self.on_gpu and what in self.engine.offload
 
-    def _standing(self, *, learnt: bool = True, awake: str = "") -> Parts:
+    def _resident(self, *, learnt: bool = True, on_device: str = "") -> Parts:
         """Weights and optimizers of all networks between the phases; what is `awake` is there though it may rest.
 
         Moments are there from the first update on (`learnt`).
         """
         policy, critic, n = self.policy, self.critic, self.shards
-        lies = 0 if self._rests("weights") and n > 1 else 1
+        lies = 0 if self._is_offloaded("weights") and n > 1 else 1
         parts: Parts = {
             "weights": lies * policy.weights // n,
             "optimizer": lies * learnt * policy.moments // n,
-            "reference": lies * (awake == "reference" or not self._rests("reference")) * self.reference // n,
+            "reference": lies * (on_device == "reference" or not self._is_offloaded("reference")) * self.reference // n,
             "reward": self._reward(),
-            "sampler": self.beside.asleep if self.beside else 0,
+            "sampler": self.extra_memory.asleep_bytes if self.extra_memory else 0,
         }
-        if critic and (awake == "critic" or not self._rests("critic")):
+        if critic and (on_device == "critic" or not self._is_offloaded("critic")):
             parts["critic"] = lies * (critic.weights + learnt * critic.moments) // n
         return parts
 
     def _reward(self) -> int:
-        return 0 if self._rests("reward") else self.work.reward_bytes
+        return 0 if self._is_offloaded("reward") else self.work.reward_bytes
 
-    def _gathered(self, whole: Weighed, *, all_layers: bool = False) -> int:
+    def _gathered(self, whole: NetworkBytes, *, all_layers: bool = False) -> int:
         """Weights that a process gathers from the others: embedding and last layer, and two layers, or all."""
         if self.shards == 1:
             return 0
@@ -166,7 +166,7 @@ class _Estimate:
 
     def _load(self) -> tuple[PhaseName, Parts]:
         """Weights are read beside what is there already; they are cut into parts, and a critic loses its last layer."""
-        parts, a = self._standing(learnt=False), self.shape
+        parts, a = self._resident(learnt=False), self.shape
         if self.on_gpu:
             return "load", parts
         if self.shards > 1:
@@ -178,10 +178,10 @@ class _Estimate:
 
     def _rollout(self) -> tuple[PhaseName, Parts]:
         a, w, own = self.shape, self.work, self.numbers.computed
-        parts = self._standing()
-        if self.beside:
-            within: Parts = {**parts, "sampler": self.beside.awake, "batch": w.batch_bytes}
-            alone: Parts = {"sampler": self.beside.apart}  # in a process that holds nothing else
+        parts = self._resident()
+        if self.extra_memory:
+            within: Parts = {**parts, "sampler": self.extra_memory.awake_bytes, "batch": w.batch_bytes}
+            alone: Parts = {"sampler": self.extra_memory.separate_bytes}  # in a process that holds nothing else
             return "rollout", max(within, alone, key=lambda one: sum(one.values()))
         per_token = size.kv_bytes_per_token(a, own)
         held = w.cached_tokens * w.written if self.on_gpu else w.longest * w.written
@@ -191,7 +191,7 @@ class _Estimate:
         parts["kv_cache"] = per_token * held + max(layer, repeated)
         parts["logits"] = w.written * a.vocab_size * (own + 3 * 4)
         parts["activations"] = w.prefilled * w.prompt * activations.forward_working(a, self.numbers)
-        parts["weights"] += self._gathered(self.policy, all_layers=True) + self._cast(self.policy)
+        parts["weights"] += self._gathered(self.policy, all_layers=True) + self._autocast_copy(self.policy)
         parts["batch"] = w.batch_bytes
         return "rollout", parts
 
@@ -201,10 +201,10 @@ class _Estimate:
     def _log_prob(self) -> tuple[PhaseName, Parts]:
         """Without gradients; the reference, the critic and the policy in turn."""
         a, w = self.shape, self.work
-        parts = self._standing(awake="reference" if self.reference else "critic")
+        parts = self._resident(on_device="reference" if self.reference else "critic")
         parts["activations"] = w.tokens * (activations.forward_working(a, self.full) + self._attention_extra(False))
         parts["logits"] = activations.logits(a, w.predicted, self.numbers, HEAD, "scores")
-        parts["weights"] += self._gathered(self.policy) + self._cast(self.policy)
+        parts["weights"] += self._gathered(self.policy) + self._autocast_copy(self.policy)
         parts["batch"] = w.batch_bytes
         return "log_prob", parts
 
@@ -217,14 +217,14 @@ class _Estimate:
         )  # fmt: skip
         found = [self._learning(self.policy, self.numbers, logits)]
         if self.critic:
-            found.append(self._learning(self.critic, self.full, 0, awake="critic"))
+            found.append(self._learning(self.critic, self.full, 0, on_device="critic"))
         return "update", max(found, key=lambda parts: sum(parts.values()))
 
-    def _learning(self, network: Weighed, numbers: Numbers, logits: int, awake: str = "") -> Parts:
+    def _learning(self, network: NetworkBytes, numbers: Numbers, logits: int, on_device: str = "") -> Parts:
         """At the fullest moment of forward and backward pass."""
         a, w = self.shape, self.work
-        parts = self._standing(awake=awake)
-        parts["weights"] += self._gathered(network) + self._cast(network)
+        parts = self._resident(on_device=on_device)
+        parts["weights"] += self._gathered(network) + self._autocast_copy(network)
         parts["batch"] = w.batch_bytes
         layer = w.tokens * (activations.saved(a, numbers) + self._attention_extra(True))
         working = w.tokens * activations.backward_working(a, numbers)
@@ -246,26 +246,26 @@ class _Estimate:
         body: Parts = {"activations": at_layer + kept, "gradients": before + first}
         step: Parts = {"gradients": network.trained // self.shards + (network.layer if self.shards > 1 else 0)}
         fullest = max((head, body, step), key=lambda held: sum(held.values()))
-        parts["allocator"] = self._lost(max(at_head, at_layer), bool(numbers.rank))
+        parts["allocator"] = self._allocator_overhead(max(at_head, at_layer), bool(numbers.rank))
         return parts | fullest
 
     def _attention_extra(self, learning: bool) -> int:
         """Bytes a token for keys and values that stand before several answers, beyond the token's own."""
         w, a = self.work, self.shape
-        if not w.shares or not w.tokens:
+        if not w.shares_prompts or not w.tokens:
             return 0
         attended = 2 * a.num_attention_heads * a.head_dim * self.numbers.computed
         more = w.rows * w.prompt * attended
         masks = w.response * w.longest * self.numbers.computed
         return (more + masks) // w.tokens if learning else 2 * more // w.tokens
 
-    def _cast(self, network: Weighed) -> int:
+    def _autocast_copy(self, network: NetworkBytes) -> int:
         """Autocast keeps the weights in bfloat16 until a pass is done; FSDP2 gathers them in it."""
         return network.weights // 2 if self.numbers.mixed and self.shards == 1 else 0
 
     def _save(self) -> tuple[PhaseName, Parts]:
         """Rank 0 gathers each tensor into CPU memory; files are written from there without a copy."""
-        parts = self._standing()
+        parts = self._resident()
         if self.shards > 1 and self.on_gpu:
             parts["weights"] += self.policy.whole
         elif self.shards > 1:
@@ -281,7 +281,7 @@ class _Estimate:
             return 0
         return RUNTIME + (PEFT if self.numbers.rank else 0) + (GATHERING if self.shards > 1 else 0)
 
-    def _lost(self, activations: int = 0, adapters: bool = False) -> int:
+    def _allocator_overhead(self, activations: int = 0, adapters: bool = False) -> int:
         """What a CPU's malloc keeps beside so many bytes of activations."""
         if self.on_gpu:
             return 0
@@ -290,12 +290,12 @@ class _Estimate:
         return TOP + int(holes * activations * min(MAPPED / one, 1))
 
 
-def _weighed(a: Architecture, numbers: Numbers) -> Weighed:
+def _network_bytes(a: Architecture, numbers: Numbers) -> NetworkBytes:
     count = size.parameters(a)
     outside = a.vocab_size * a.hidden_size * (1 if a.tie_word_embeddings else 2) + a.hidden_size
     layer = (count - outside) // a.num_hidden_layers
     base = count * numbers.weights
     if not numbers.rank:
-        return Weighed(base, base, 2 * base, outside * numbers.weights, layer * numbers.weights)
+        return NetworkBytes(base, base, 2 * base, outside * numbers.weights, layer * numbers.weights)
     trained = size.lora_parameters(a, numbers.rank) * numbers.adapters
-    return Weighed(base + trained, trained, 2 * trained, outside * numbers.weights, layer * numbers.weights)
+    return NetworkBytes(base + trained, trained, 2 * trained, outside * numbers.weights, layer * numbers.weights)

@@ -19,27 +19,28 @@ from launcher.core.problems import Problems
 from launcher.engines.torch import Torch
 from launcher.engines.torch.parallel import process
 from launcher.spec.run import RunSpec
+from launcher.spec.stored import read_run
 
-_asked: list[int] = []
+_signals: list[int] = []
 
 
-def ask(number: int, _: object) -> None:
+def request_stop(number: int, _: object) -> None:
     """Save and end at the next step. Who does not want to wait for that kills: a whole process group is often
     asked at once, so we may hear of one wish twice.
     """
-    _asked.append(number)
+    _signals.append(number)
 
 
 def main() -> int:
     folder, start = Path(sys.argv[1]), int(sys.argv[2])
-    process.begin(ask)
-    run = process.run_in(folder)
+    process.set_up(request_stop)
+    run = read_run(folder)
     try:
         finished = train(run, folder, start)
     except Problems as problems:
-        process.last_words(Problems, problems, None)
+        process.emit_crash(Problems, problems, None)
         return 2
-    return 0 if finished else 128 + (_asked[0] if _asked else signal.SIGTERM)
+    return 0 if finished else 128 + (_signals[0] if _signals else signal.SIGTERM)
 
 
 def preload() -> None:
@@ -57,7 +58,7 @@ def preload() -> None:
 def train(run: RunSpec, folder: Path, start: int) -> bool:
     """Load everything, then train; False when asked to stop."""
     rank, first = int(os.environ.get("RANK", "0")), start == 0
-    tell = process.emit if rank == 0 else _nothing
+    tell = process.emit if rank == 0 else _discard
     if first:
         tell(
             Started(
@@ -72,23 +73,25 @@ def train(run: RunSpec, folder: Path, start: int) -> bool:
     from launcher.engines.torch import assemble  # noqa: PLC0415  # late: torch takes seconds
     from launcher.engines.torch.parallel import world  # noqa: PLC0415  # late: torch takes seconds
 
-    device = assemble.device(run, run.engine.num_threads if isinstance(run.engine, Torch) else 0)
-    world.join(device)
+    device = assemble.select_device(run, run.engine.num_threads if isinstance(run.engine, Torch) else 0)
+    world.init_distributed(device)
     if run.hardware.processes != world.SIZE:
         raise RuntimeError(f"{world.SIZE} processes meet, and the run has {run.hardware.processes}")
     checkpoint = folder / "checkpoints" / checkpoints.name_of(start) if start else None
-    parts = assemble.parts(run, device, checkpoint, folder / "refused.jsonl")
+    parts = assemble.build_parts(run, device, checkpoint, folder / "refused.jsonl")
     if first:
-        tell(assemble.loaded(parts))
-    finished = assemble.training(run, parts, folder, start, tell, lambda: bool(_asked), process.out().sync).go()
-    parts.writer.close()
-    world.leave()
+        tell(assemble.loaded_event(parts))
+    finished = assemble.build_training(
+        run, parts, folder, start, tell, lambda: bool(_signals), process.event_log().sync
+    ).train()
+    parts.generator.close()
+    world.destroy_distributed()
     return finished
 
 
-def _nothing(event: Event) -> None:
+def _discard(event: Event) -> None:
     """Only rank 0 tells."""
 
 
 if __name__ == "__main__":
-    process.live(main)
+    process.run_main(main)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.engines.torch.model.blocks import pays, room
+from launcher.engines.torch.model.blocks import cache_capacity, worth_sharing
 from launcher.models import config, size, weights
 from launcher.models.activations import BYTES
 from launcher.models.pretrained import Pretrained
@@ -55,7 +55,7 @@ class Workload:
         return self.rows * self.response
 
     @property
-    def shares(self) -> bool:
+    def shares_prompts(self) -> bool:
         return self.prompts < self.rows
 
     @property
@@ -65,13 +65,13 @@ class Workload:
     @property
     def cached_tokens(self) -> int:
         """Places of the cache for each answer when the last token is written."""
-        held = room(self.prompt)
+        held = cache_capacity(self.prompt)
         while held < self.longest:
-            held = room(held + 1)
+            held = cache_capacity(held + 1)
         return held
 
     @classmethod
-    def of(cls, run: RunSpec) -> Workload:
+    def from_run(cls, run: RunSpec) -> Workload:
         data, algorithm = run.data, run.algorithm
         prompt, response = data.max_prompt_length, data.max_response_length
         batch = data.train_batch_size // run.hardware.processes  # prompts or demonstrations
@@ -94,7 +94,7 @@ def _micro(run: RunSpec, rows: int, each: int) -> tuple[int, int]:
     """Rows of the largest micro-batch of so many, and the prompts that are laid down for them."""
     data, most = run.data, run.trainer.max_tokens_per_gpu
     prompt, response = data.max_prompt_length, data.max_response_length
-    family = 1 if run.model.dtype == "float64" or not pays(prompt, [prompt + response] * each) else each
+    family = 1 if run.model.dtype == "float64" or not worth_sharing(prompt, [prompt + response] * each) else each
     if most is None:
         rows = min(rows, max(run.trainer.micro_batch_size_per_gpu, each if run.algorithm.whole_groups else 1))
     elif family == 1:

@@ -22,7 +22,7 @@ from launcher.config.grammar import Point, points
 from launcher.config.resolve import groups, resolve
 from launcher.core.bounded_parse import parse_json
 from launcher.core.files import write_atomic
-from launcher.core.problems import Problems, error_message
+from launcher.core.problems import Problem, Problems, error_message
 from launcher.preflight.capacity import Needs, needs
 from launcher.preflight.plan import problems as refusals
 from launcher.runs import store
@@ -32,7 +32,7 @@ from launcher.spec.run import Optim, RunSpec
 FILE = "sweep.json"
 NAME, BASE, VALUE = 60, 50, 24  # most letters of a point's name, of what stands before it, and of one value
 Status = Literal["waiting", "running", "finished", "failed", "stopped"]
-Judge = Callable[[RunSpec], list[str]]
+Judge = Callable[[RunSpec], list[Problem]]
 Watch = Callable[[int, int], None]
 """Is told how many points are planned, and how many there are."""
 
@@ -45,7 +45,7 @@ class Planned:
     name: str
     """What differs, short and fit for a folder."""
     run: RunSpec | None
-    problems: list[str]
+    problems: list[Problem]
 
 
 @dataclass(frozen=True)
@@ -102,13 +102,13 @@ def plan(
 ) -> list[Planned]:
     """Every point, resolved and judged. Raises `Problems` where the words make no points."""
     every = points(words, groups(config_dir if config_dir and config_dir.is_dir() else None))
-    names, known, found = names_of(every), dict[str, list[str]](), list[Planned]()
+    names, known, found = names_of(every), dict[str, list[Problem]](), list[Planned]()
     for name, point in zip(names, every, strict=True):
         watch(len(found), len(every))
         try:
             run = resolve(point.words, config_dir)
         except Problems as wrong:
-            found.append(Planned(point, name, None, wrong.lines))
+            found.append(Planned(point, name, None, wrong.problems))
             continue
         alike = repr(replace(run, seed=0, optim=replace(run.optim, lr=Optim.lr)))  # neither is anything to judge by
         if alike not in known:
@@ -117,14 +117,18 @@ def plan(
     return found
 
 
-def problems(planned: Sequence[Planned]) -> list[str]:
+def problems(planned: Sequence[Planned]) -> list[Problem]:
     """Every problem once, after the words of the points that have it; of one that all have, without."""
-    holders: dict[str, list[Point]] = {}
+    holders: dict[Problem, list[Point]] = {}
     for each in planned:
-        for line in dict.fromkeys(each.problems):
-            holders.setdefault(line, []).append(each.point)
+        for problem in dict.fromkeys(each.problems):
+            holders.setdefault(problem, []).append(each.point)
     every = [each.point for each in planned]
-    return [said if label == "" else f"{label}: {said}" for said, of in holders.items() for label in _labels(of, every)]
+    return [
+        replace(problem, where=": ".join(filter(None, (label, problem.where))))
+        for problem, of in holders.items()
+        for label in _labels(of, every)
+    ]
 
 
 def _labels(of: Sequence[Point], every: Sequence[Point]) -> list[str]:

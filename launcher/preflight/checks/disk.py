@@ -1,35 +1,37 @@
-"""Disk: what checkpoints and downloads take, against what is free."""
+"""Free disk space against the size of checkpoints and downloads."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from launcher.core import machine
-from launcher.core.check_result import CheckResult
+from launcher.core.check_result import CheckResult, Level
 from launcher.core.problems import error_message
 from launcher.models import size, store
 from launcher.models.pretrained import Pretrained
-from launcher.preflight.checks import place
+from launcher.preflight.checks.context import Context
 from launcher.preflight.checks.model import checkpoint_bytes
-from launcher.preflight.checks.steps import Steps
+from launcher.preflight.checks.run_folder import root_of
 from launcher.spec.run import RunSpec
 
 SPARE = 1.02  # tokenizers, logs and names beside the tensors
 
 
-def check(run: RunSpec, steps: Steps | None, here: bool) -> Iterator[CheckResult]:
-    """`here`: the run is to start on this machine, so its disk counts."""
+def check(context: Context) -> Iterator[CheckResult]:
+    """Nothing where the run's folder cannot be made."""
+    if context.folder_problems:
+        return
+    run, made = context.run, context.steps.checkpoints or None
     each = checkpoint_bytes(run)
     try:
-        free = machine.free_disk_bytes(place.root_of(run))
+        free = machine.free_disk_bytes(root_of(run))
     except (OSError, ValueError) as error:
-        yield CheckResult("FAIL", "trainer.run_root", f"the disk does not tell what is free: {error_message(error)}",
-                      "another folder would do")  # fmt: skip
+        yield CheckResult("FAIL", "trainer.run_root", f"the free disk space is unknown: {error_message(error)}",
+                      "use another folder")  # fmt: skip
         return
     if each is None:
         yield CheckResult("OK", "disk", f"{_gb(free)} free; the model's size is not known yet")
         return
-    made = steps.checkpoints if steps and steps.checkpoints else None
     kept = run.trainer.keep_last + run.trainer.keep_best
     kept = min(kept, made) if made else kept
     at_once = kept + (1 if made is None or made > kept else 0)  # a new one is written before an old one goes
@@ -40,21 +42,21 @@ def check(run: RunSpec, steps: Steps | None, here: bool) -> Iterator[CheckResult
         fewer = f"trainer.keep_last={fits} or " if 0 < fits < run.trainer.keep_last else ""
         once = "trainer.save_freq=-1 or " if each * SPARE <= free and run.trainer.save_freq > 0 else ""
         yield CheckResult(
-            place.level_of(here), "disk", message, f"{fewer}{once}a trainer.run_root on a larger disk would do"
+            context.missing_level, "disk", message, f"use {fewer}{once}a trainer.run_root on a larger disk"
         )
     else:
         yield CheckResult("OK", "disk", message)
-    yield from _downloads(run, here)
+    yield from _downloads(run, context.missing_level)
 
 
-def _downloads(run: RunSpec, here: bool) -> Iterator[CheckResult]:
+def _downloads(run: RunSpec, level: Level) -> Iterator[CheckResult]:
     model = run.model
     if not isinstance(model, Pretrained) or not model.on_hub or model.shape is None:
         return
     need, root = size.parameters(model.shape) * size.BFLOAT16, store.root()
     if need > (free := machine.free_disk_bytes(root)):
         yield CheckResult(
-            place.level_of(here),
+            level,
             "disk",
             f"{model.path} has {_gb(need)}, and {_gb(free)} are free in {root}",
             "set RLRUN_MODELS to a folder on a larger disk",

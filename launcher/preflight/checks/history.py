@@ -1,4 +1,4 @@
-"""How long a run takes, by an earlier one of its kind that has finished."""
+"""How long a run takes, from an earlier finished run of the same kind."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import Any
 from yaml import YAMLError
 
 from launcher.core.bounded_parse import parse_yaml
+from launcher.core.check_result import CheckResult
 from launcher.core.events import events_of
 from launcher.core.state import fold
-from launcher.preflight.checks.place import root_of
+from launcher.preflight.checks.context import Context
+from launcher.preflight.checks.run_folder import root_of
 from launcher.runs.folder import Folder
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_node
@@ -21,7 +23,7 @@ LOOKED_AT = 30  # newest runs
 LARGEST = 4_000_000  # bytes of an event log that is read for it
 _SAME = ("algorithm._target_", "model", "hardware", "engine", "sampler", "data.train_batch_size",
          "data.max_response_length", "data.max_prompt_length", "trainer.ppo_epochs")  # fmt: skip
-"""What decides how long a step takes."""
+"""Settings that decide how long a step takes."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,21 @@ class Earlier:
 
     name: str
     seconds_per_step: float
+
+
+def check(context: Context) -> Iterator[CheckResult]:
+    """Nothing without such a run, or where the number of steps is not known."""
+    known = None if context.folder_problems else earlier(context.run)
+    if known and context.steps.steps is not None:
+        duration = _duration(known.seconds_per_step * context.steps.steps)
+        yield CheckResult("OK", "time", f"about {duration}: {known.name} took {known.seconds_per_step:.3g} s a step")
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02} min"
 
 
 def earlier(run: RunSpec) -> Earlier | None:
@@ -51,7 +68,7 @@ def earlier(run: RunSpec) -> Earlier | None:
 
 
 def _finished(events: Path) -> bool:
-    """By its last line, so that the others' logs are not read whole."""
+    """By its last line, so that unfinished logs are not read."""
     with events.open("rb") as file:
         file.seek(max(events.stat().st_size - 4096, 0))
         return b'"how":"finished"' in file.read().replace(b'": "', b'":"')

@@ -1,9 +1,9 @@
-"""How many tokens rows have, against the limits: those of few bytes fit without being counted."""
+"""Lengths of prompts and responses against their limits: short texts fit by their bytes and are not tokenized."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from launcher.core.check_result import CheckResult, Level, from_problem, from_problems
@@ -17,24 +17,32 @@ COUNTED = 2_000_000  # bytes of a split whose tokens are counted: the longest ro
 FIRST = 100  # rows that are counted in any case: they may be of a form that cannot be written
 
 
-def of_lengths(run: RunSpec, train: Sequence[Row], val: Sequence[Row]) -> tuple[list[CheckResult], int]:
-    """What is said of lengths, and how many training rows are left out for theirs."""
+@dataclass(frozen=True)
+class Lengths:
+    """Check results on lengths, and how many training rows data.truncation=filter leaves out."""
+
+    results: list[CheckResult]
+    left_out: int = 0
+
+
+def measure_lengths(run: RunSpec, train: Sequence[Row], val: Sequence[Row]) -> Lengths:
+    """Compare prompts and responses with their limits: by bytes where that is enough, otherwise by tokens."""
     limits = run.data.max_prompt_length, run.data.max_response_length
     longest = [max(of) for of in zip(*(sizes(row) for row in [*train, *val]), strict=True)]
     around = longest_around(run.model)
     fits = all(most + (around or 0) <= limit for most, limit in zip(longest, limits, strict=True))
     if around is not None and fits and all(map(_single, [*train, *val])):
         said = f"all fit, as the longest prompt has {longest[0]} bytes"
-        return [*_bare(train), CheckResult("OK", "lengths", said)], 0
+        return Lengths([*_without_template(train), CheckResult("OK", "lengths", said)])
     try:
         encoder = _encoder(run)
     except Problems as problems:
-        return from_problems(problems.problems), 0
+        return Lengths(from_problems(problems.problems))
     if encoder is None:
         said = "no tokens are counted, as the model's tokenizer is not here yet"
-        return [CheckResult("WARN", "lengths", said, _fetching(run))], 0
-    found = _Lengths(run, encoder)
-    return [*found.of("train", train), *found.of("val", val)], found.left_out
+        return Lengths([CheckResult("WARN", "lengths", said, _download_command(run))])
+    counter = _TokenCounter(run, encoder)
+    return Lengths([*counter.check("train", train), *counter.check("val", val)], counter.left_out)
 
 
 def _single(row: Row) -> bool:
@@ -42,13 +50,13 @@ def _single(row: Row) -> bool:
     return isinstance(row.prompt, str) or [turn.role for turn in row.prompt] in (["user"], ["user", "assistant"])
 
 
-def _bare(rows: Sequence[Row]) -> Iterator[CheckResult]:
+def _without_template(rows: Sequence[Row]) -> Iterator[CheckResult]:
     """Of a model without a chat template: turns that it reads as one text."""
     turns = sum(not isinstance(row.prompt, str) for row in rows)
     if turns:
         yield CheckResult(
             "WARN", "model", f"has no chat template, so {turns:,} conversations are written as plain text",
-            "an instruct model, or rows of prompt and response, would do",
+            "use an instruct model, or rows of prompt and response",
         )  # fmt: skip
 
 
@@ -66,8 +74,8 @@ def _encoder(run: RunSpec) -> Any:
     return Encoder(tokenizer, replace(run.data, max_prompt_length=2**40, max_response_length=2**40))
 
 
-def _fetching(run: RunSpec) -> str:
-    return f"rlrun model download {run.model.path} would do" if isinstance(run.model, Pretrained) else ""
+def _download_command(run: RunSpec) -> str:
+    return f"run rlrun model download {run.model.path}" if isinstance(run.model, Pretrained) else ""
 
 
 def sizes(row: Row) -> tuple[int, int]:
@@ -96,17 +104,17 @@ def _longest(rows: Sequence[Row]) -> list[Row]:
     return [rows[place] for place in sorted(chosen)]
 
 
-class _Lengths:
+class _TokenCounter:
     """Tokens of prompts and answers against the limits."""
 
     def __init__(self, run: RunSpec, encoder: Any) -> None:
-        from launcher.text.lengths import Lengths  # noqa: PLC0415  late: see `_encoder`
+        from launcher.text import lengths  # noqa: PLC0415  late: see `_encoder`
 
-        self.run, self.lengths = run, Lengths(encoder)
+        self.run, self.lengths = run, lengths.Lengths(encoder)
         self.left_out = 0
         """Training rows that data.truncation=filter leaves out."""
 
-    def of(self, split: Split, every: Sequence[Row]) -> list[CheckResult]:
+    def check(self, split: Split, every: Sequence[Row]) -> list[CheckResult]:
         """Counts the longest rows of a split; says nothing where there are none."""
         data, rows = self.run.data, _longest(every)
         if not rows:
@@ -144,5 +152,5 @@ class _Lengths:
         if truncation != "error":
             done = "left out" if truncation == "filter" else f"cut on the {truncation}"
             level: Level = "FAIL" if truncation == "filter" and over == len(lengths) else "WARN"
-            return CheckResult(level, setting, f"{message}, and {done}", f"{max(lengths)} keeps all")
-        return CheckResult("FAIL", setting, message, f"{max(lengths)} or data.truncation=filter would do")
+            return CheckResult(level, setting, f"{message}, and {done}", f"use {max(lengths)} to keep all")
+        return CheckResult("FAIL", setting, message, f"use {max(lengths)} or data.truncation=filter")

@@ -6,13 +6,12 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from launcher.core.check_result import CheckResult, from_problems
+from launcher.core.check_result import CheckResult, Level, from_problems
 from launcher.core.problems import Problems, error_message
 from launcher.hubs import huggingface
-from launcher.hubs.choice import FromHub
-from launcher.models import config, size, store, weights
+from launcher.models import config, size, weights
 from launcher.models.pretrained import Pretrained, weights_of
-from launcher.preflight.checks.place import level_of
+from launcher.preflight.checks.context import Context
 from launcher.spec.model import Architecture, Model
 from launcher.spec.run import RunSpec
 
@@ -20,12 +19,14 @@ _MATRICES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "do
 """Those of a layer in every family that an architecture can name."""
 
 
-def check(run: RunSpec, here: bool) -> Iterator[CheckResult]:
-    """Of a model without `problems`."""
-    model, shape = run.model, run.model.shape
+def check(context: Context) -> Iterator[CheckResult]:
+    """Nothing where the model has problems of its own."""
+    if context.model_problems:
+        return
+    model, shape = context.run.model, context.run.model.shape
     told = f"{model.label}, {_count(size.parameters(shape))} weights" if shape else model.label
     if isinstance(model, Pretrained) and model.on_hub:
-        yield from _away(model, told, here)
+        yield from _not_downloaded(model, told, context.missing_level)
         yield from _targets(model, _MATRICES if shape else None)
         return
     if isinstance(model, Pretrained):
@@ -38,31 +39,24 @@ def check(run: RunSpec, here: bool) -> Iterator[CheckResult]:
         yield from _targets(model, _named(folder))
     else:
         yield from _targets(model, _MATRICES if shape else None)
-    context = f", {shape.max_position_embeddings:,} positions" if shape else ""
-    yield CheckResult("OK", "model", f"{told}{context}")
+    positions = f", {shape.max_position_embeddings:,} positions" if shape else ""
+    yield CheckResult("OK", "model", f"{told}{positions}")
 
 
-def fetched(asked: FromHub, what: str) -> Iterator[CheckResult]:
-    """Of a reward's model that is on a hub."""
-    if asked.on_hub and store.find(asked.path, asked.revision) is None:
-        yield CheckResult("WARN", what, f"{asked.path} is not here, and is fetched first",
-                      f"rlrun model download {asked.path} fetches it now")  # fmt: skip
-
-
-def _away(model: Pretrained, told: str, here: bool) -> Iterator[CheckResult]:
-    if model.gated and "huggingface" in model.asked and not huggingface.has_token():
+def _not_downloaded(model: Pretrained, told: str, level: Level) -> Iterator[CheckResult]:
+    if model.gated and "huggingface" in model.hub_order and not huggingface.has_token():
         yield CheckResult(
-            level_of(here),
+            level,
             "model.path",
             f"{model.path} is gated, and no token is set",
             "accept its licence on the hub and set HF_TOKEN",
         )
     if huggingface.offline():
-        yield CheckResult(level_of(here), "model", f"{told}: is not here, and HF_HUB_OFFLINE forbids to fetch it",
-                      f"rlrun model download {model.path} with a network would do")  # fmt: skip
+        yield CheckResult(level, "model", f"{told}: is not here, and HF_HUB_OFFLINE forbids downloading it",
+                      f"run rlrun model download {model.path} with a network")  # fmt: skip
         return
     takes = f" ({size.parameters(model.shape) * size.BFLOAT16 / 1e9:.1f} GB)" if model.shape else ""
-    yield CheckResult("WARN", "model", f"{told}: is not here, and is fetched first{takes}",
+    yield CheckResult("WARN", "model", f"{told}: is not here and is downloaded first{takes}",
                   f"rlrun model download {model.path} fetches it now")  # fmt: skip
 
 
@@ -73,7 +67,7 @@ def _tokenizer(folder: Path) -> Iterator[CheckResult]:
         others = [name for name in ("tokenizer.model", "vocab.json", "vocab.txt") if (folder / name).is_file()]
         if not others and not (folder / "adapter_config.json").is_file():
             yield CheckResult("FAIL", "model.path", f"{folder} holds no tokenizer",
-                          "tokenizer.json and tokenizer_config.json beside the weights would do")  # fmt: skip
+                          "put tokenizer.json and tokenizer_config.json beside the weights")  # fmt: skip
         return
     try:
         node = json.loads(file.read_bytes())
@@ -82,9 +76,7 @@ def _tokenizer(folder: Path) -> Iterator[CheckResult]:
         ids += [len(vocabulary) - 1] if isinstance(vocabulary, list) else vocabulary.values()
         highest = max(ids)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        yield CheckResult(
-            "FAIL", "model.path", f"{file} cannot be read: {error_message(error)}", "another copy would do"
-        )
+        yield CheckResult("FAIL", "model.path", f"{file} cannot be read: {error_message(error)}", "download it again")
         return
     known = (config.read(folder) or {}).get("vocab_size")
     if isinstance(known, int) and highest >= known:
@@ -111,7 +103,7 @@ def _targets(model: Model, known: tuple[str, ...] | None) -> Iterator[CheckResul
     absent = [name for name in model.target_modules if name.rpartition(".")[2] not in known]
     if absent:
         yield CheckResult("FAIL", "model.target_modules", f"the model has no layer {', '.join(absent)}",
-                      f"all-linear would do, or some of {', '.join(known)}")  # fmt: skip
+                      f"use all-linear, or some of {', '.join(known)}")  # fmt: skip
 
 
 def _count(parameters: int) -> str:

@@ -13,6 +13,7 @@ from packaging.utils import canonicalize_name
 
 from launcher.core.check_result import CheckResult
 from launcher.core.machine import package_version
+from launcher.preflight.checks.context import Context
 
 OURS = "rlrun"
 TOLD = ("torch", "transformers", "peft", "safetensors", "ray")
@@ -28,28 +29,31 @@ class Unmet:
     """The version that is installed; None where there is none."""
 
 
-def check(distribution: str = OURS) -> list[CheckResult]:
+def check(_: Context) -> Iterator[CheckResult]:
+    """What is wrong with the installed packages; one line where nothing is."""
+    yield from (result for result in check_packages() if result.level != "OK" or result.subject == "packages")
+
+
+def check_packages(distribution: str = OURS) -> list[CheckResult]:
     """A line for Python, one for each of `distribution`'s own packages that is missing or has another version, one
     for each that theirs disagree about; a line for all where there is none of these."""
     try:
         promised = metadata(distribution)["Requires-Python"]
     except PackageNotFoundError:
         message = "is found on the path but not installed, so what it needs is not known"
-        return [CheckResult("WARN", distribution, message, "pip install --editable . would do")]
+        return [CheckResult("WARN", distribution, message, "run pip install --editable .")]
     seen, unmet = _walk(distribution)
     found = [_of(distribution, one) for one in unmet]
     if not found:
         shown = ", ".join(f"{name} {seen[name]}" for name in TOLD if name in seen)
-        found = [CheckResult("OK", "packages", f"{len(seen)} are as {distribution} and they themselves want: {shown}")]
+        found = [CheckResult("OK", "packages", f"{len(seen)} packages are compatible: {shown}")]
     return [_python(promised), *found]
 
 
 def _python(promised: str | None) -> CheckResult:
     came = platform.python_version()
     if promised and not SpecifierSet(promised).contains(came, prereleases=True):
-        return CheckResult(
-            "FAIL", "python", f"{came}, {promised} is promised", f"an environment of python {promised} would do"
-        )
+        return CheckResult("FAIL", "python", f"is {came}, and {promised} is needed", f"use python {promised}")
     return CheckResult("OK", "python", came)
 
 
@@ -86,4 +90,4 @@ def _of(distribution: str, unmet: Unmet) -> CheckResult:
     came = f"{unmet.found} is installed" if unmet.found else "is not installed"
     direct = unmet.by == distribution
     message = f"{came}, {unmet.by} wants {unmet.wants.specifier or 'any version'}"
-    return CheckResult("FAIL" if direct else "WARN", unmet.wants.name, message, f"pip install '{wants}' would do")
+    return CheckResult("FAIL" if direct else "WARN", unmet.wants.name, message, f"run pip install '{wants}'")

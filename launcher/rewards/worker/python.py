@@ -59,7 +59,7 @@ async def _awaited(found: Any) -> Any:
 
 def _listed(found: Any) -> list[Any]:
     if isinstance(found, str | bytes | Mapping):
-        raise TypeError(f"gave a {type(found).__name__}; a list of numbers would do")
+        raise TypeError(f"gave a {type(found).__name__}; expected a list of numbers")
     return list(found)
 
 
@@ -69,7 +69,7 @@ def _plain(value: Any) -> dict[str, Any]:
         score, wrong = _number(value)
         return {"score": score, "wrong": wrong, "parts": {}}
     if "score" not in value:
-        return {"score": None, "wrong": "gave a dict without score; one with it would do", "parts": {}}
+        return {"score": None, "wrong": "gave a dict without score; expected a dict with score", "parts": {}}
     score, wrong = _number(value["score"])
     numbers = {name: _number(x)[0] for name, x in value.items() if name != "score" and is_metric_name(name)}
     parts = {name: x for name, x in numbers.items() if x == x}

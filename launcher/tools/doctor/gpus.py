@@ -1,4 +1,4 @@
-"""The GPUs as their driver tells of them, whatever CUDA_VISIBLE_DEVICES says: what is in use, hot, broken or hidden."""
+"""The GPUs as NVML reports them, whatever CUDA_VISIBLE_DEVICES says: in use, throttled, faulty or hidden."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SLOWED = {
 
 @dataclass(frozen=True)
 class Card:
-    """What one GPU's driver tells beyond its memory; what a card does not tell is none."""
+    """What NVML reports of one GPU beyond its memory; defaults stand for what it does not report."""
 
     uuid: str
     users: tuple[tuple[int, str, int], ...] = ()
@@ -36,12 +36,12 @@ class Card:
     """Rows of memory wait for a reset to be replaced, or could not be."""
     slowed: str = ""
     persistent: bool = True
-    """The driver keeps its state while nobody uses the card; otherwise each start waits for it."""
+    """Persistence mode: without it each start waits for the driver to load."""
 
 
 def check() -> list[CheckResult]:
     found = machine.query_gpus()
-    told = [_driver(found), *hidden(os.environ.get(VISIBLE), found, [])]
+    told = [_driver(found), *check_visible_devices(os.environ.get(VISIBLE), found, [])]
     if not found.found:
         return [result for result in told if result]
     try:
@@ -49,26 +49,27 @@ def check() -> list[CheckResult]:
     except pynvml.NVMLError as error:
         return [
             CheckResult(
-                "FAIL", "gpus", f"the driver does not answer: {error}", "nvidia-smi tells more; a restart would do"
+                "FAIL",
+                "gpus",
+                f"the driver does not answer: {error}",
+                "run nvidia-smi for details; restart the machine",
             )
         ]
-    told = [_driver(found), *hidden(os.environ.get(VISIBLE), found, [card.uuid for card in cards])]
+    told = [_driver(found), *check_visible_devices(os.environ.get(VISIBLE), found, [card.uuid for card in cards])]
     for gpu, card in zip(found.found, cards, strict=True):
-        told += judged(gpu, card)
+        told += check_card(gpu, card)
     return [result for result in told if result]
 
 
 def _driver(found: machine.Gpus) -> CheckResult | None:
     if found.trouble:
-        fix = "driver and kernel module of one version (a restart after an update) would do"
-        return CheckResult("FAIL", "gpus", f"the driver cannot be asked: {found.trouble}", fix)
+        fix = "use a driver and kernel module of one version: restart after an update"
+        return CheckResult("FAIL", "gpus", f"the driver cannot be queried: {found.trouble}", fix)
     if found.found:
-        return CheckResult("OK", "driver", f"{found.driver}, which runs CUDA up to {found.cuda}")
+        return CheckResult("OK", "driver", f"{found.driver}, which supports CUDA up to {found.cuda}")
     if _on_the_bus():
-        return CheckResult(
-            "FAIL", "gpus", "an NVIDIA card is in this machine, and no driver", "NVIDIA's driver would do"
-        )
-    return CheckResult("OK", "gpus", "none: hardware=cpu is what runs here")
+        return CheckResult("FAIL", "gpus", "this machine has an NVIDIA card and no driver", "install NVIDIA's driver")
+    return CheckResult("OK", "gpus", "none: only hardware=cpu runs here")
 
 
 def _on_the_bus() -> bool:
@@ -82,20 +83,20 @@ def _on_the_bus() -> bool:
     return False
 
 
-def hidden(value: str | None, found: machine.Gpus, uuids: list[str]) -> list[CheckResult]:
-    """What CUDA_VISIBLE_DEVICES hides: CUDA sees those before the first word that it does not know, and no more."""
+def check_visible_devices(value: str | None, found: machine.Gpus, uuids: list[str]) -> list[CheckResult]:
+    """GPUs that CUDA_VISIBLE_DEVICES hides: CUDA ignores everything from the first unknown entry on."""
     if value is None:
         return []
     here = len(found.found)
     if value.strip() in ("", "-1"):
         message = f"hides {'all ' if here > 1 else ''}{here} GPU{'' if here == 1 else 's'}"
-        return [CheckResult("WARN", VISIBLE, message, f"unset {VISIBLE} would do")] if here else []
+        return [CheckResult("WARN", VISIBLE, message, f"unset {VISIBLE}")] if here else []
     absent = [word for word in (part.strip() for part in value.split(",")) if not _known(word, here, uuids)]
     if not absent:
         return [CheckResult("OK", VISIBLE, value)]
     have = f"this machine has {here}, numbered from 0" if here else "this machine has none"
     fix = f"{VISIBLE}={','.join(map(str, range(here)))}" if here else f"unset {VISIBLE}"
-    return [CheckResult("FAIL", VISIBLE, f"names {', '.join(absent)}; {have}", f"{fix} would do")]
+    return [CheckResult("FAIL", VISIBLE, f"names {', '.join(absent)}; {have}", f"use {fix}")]
 
 
 def _known(word: str, here: int, uuids: list[str]) -> bool:
@@ -106,27 +107,27 @@ def _known(word: str, here: int, uuids: list[str]) -> bool:
     return word.startswith("GPU-") and any(uuid.startswith(word) for uuid in uuids)
 
 
-def judged(gpu: machine.Gpu, card: Card) -> list[CheckResult]:
-    """One line of the card's memory, and one for each thing that is wrong with it."""
+def check_card(gpu: machine.Gpu, card: Card) -> list[CheckResult]:
+    """One result for the card's memory and one for each fault."""
     what = f"gpu {gpu.index}"
     message = f"{gpu.name}, {gpu.free_bytes / GB:.1f} GB free of {gpu.memory_bytes / GB:.1f} GB"
     found = []
     if card.users:
         held = ", ".join(f"{name} (pid {pid}) {held / GB:.1f} GB" for pid, name, held in card.users)
-        found.append(CheckResult("WARN", what, f"{message}; held by {held}", "ending them, or another GPU, would do"))
+        found.append(CheckResult("WARN", what, f"{message}; held by {held}", "end them, or use another GPU"))
     else:
         found.append(CheckResult("OK", what, message))
     if card.uncorrected:
-        message = f"{card.uncorrected} errors of its memory could not be corrected since the driver was loaded"
-        found.append(CheckResult("FAIL", what, message, "a reset of the card by its owner, or another, would do"))
+        message = f"{card.uncorrected} uncorrectable memory errors since the driver was loaded"
+        found.append(CheckResult("FAIL", what, message, "have the card reset, or use another"))
     if card.remap:
-        message = "broken rows of its memory wait to be replaced"
-        found.append(CheckResult("WARN", what, message, "a reset of the card by its owner would do"))
+        message = "faulty memory rows wait to be remapped"
+        found.append(CheckResult("WARN", what, message, "have the card reset"))
     if card.slowed:
-        found.append(CheckResult("WARN", what, f"is slowed down {card.slowed}", "cooling, or its power limit, may do"))
+        found.append(CheckResult("WARN", what, f"is throttled {card.slowed}", "check its cooling and power limit"))
     if not card.persistent:
-        message = "the driver forgets it when nobody uses it, and each start waits for that"
-        found.append(CheckResult("WARN", what, message, "nvidia-smi -pm 1 by root would do"))
+        message = "persistence mode is off, so each start waits for the driver to load"
+        found.append(CheckResult("WARN", what, message, "run nvidia-smi -pm 1 as root"))
     return found
 
 

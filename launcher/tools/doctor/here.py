@@ -35,7 +35,7 @@ def examined(root: Path, tell: Tell) -> Iterator[CheckResult]:
 
 def looked(root: Path, *, for_ray: bool = False) -> Iterator[CheckResult]:
     """All but torch: what costs less than loading it."""
-    yield from packages.check()
+    yield from packages.check_packages()
     yield from gpus.check()
     yield from system.check(for_ray=for_ray)
     yield from places.check(root)
@@ -48,7 +48,7 @@ def all_reduced(loaded: loading.Loaded) -> CheckResult:
     """By NCCL on all GPUs where there are several, otherwise by gloo between two processes."""
     on_gpus = len(loaded.gpus) > 1 and loaded.nccl is not None
     if not on_gpus and not loaded.gloo:
-        return CheckResult("WARN", reduce.WHAT, "this build of torch has no gloo", "another build of torch would do")
+        return CheckResult("WARN", reduce.WHAT, "this build of torch has no gloo", "use another build of torch")
     count = len(loaded.gpus) if on_gpus else 2
     lo = "lo" if os.path.exists("/sys/class/net/lo") else ""
     ranks = reduce.Ranks(

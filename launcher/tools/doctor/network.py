@@ -1,4 +1,4 @@
-"""Whether processes of this machine find each other, and whether the hubs can be reached. Nothing is fetched."""
+"""Whether processes of this machine can connect to each other, and whether the hubs answer. Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from launcher.core.check_result import CheckResult
 from launcher.core.machine import LOOPBACK
 from launcher.core.problems import error_message
 from launcher.hubs import huggingface
-from launcher.tools.doctor.timeouts import within
+from launcher.tools.doctor.timeouts import call_with_timeout
 
 PATIENCE_S = 3.0
 RAY_PORTS = {6379: "its head", 8265: "its dashboard", 10001: "its clients"}
@@ -32,7 +32,7 @@ def check() -> list[CheckResult]:
 
 
 def loopback() -> CheckResult:
-    """The processes of one run meet by a port that the system gives them there."""
+    """The processes of one run connect over a free port of the loopback interface."""
     try:
         with socket.create_server((LOOPBACK, 0)) as server:
             server.settimeout(PATIENCE_S)
@@ -40,19 +40,19 @@ def loopback() -> CheckResult:
                 other.settimeout(PATIENCE_S)
                 one.sendall(b"x")
                 if other.recv(1) != b"x":
-                    raise ConnectionError("what was sent did not come")
+                    raise ConnectionError("what was sent did not arrive")
     except OSError as error:
-        message = f"two sockets of this machine do not meet: {error_message(error)}"
-        return CheckResult("FAIL", "loopback", message, "ip link set lo up, or a firewall that lets it pass, would do")
-    return CheckResult("OK", "loopback", f"two sockets meet at {LOOPBACK}")
+        message = f"two sockets of this machine cannot connect: {error_message(error)}"
+        return CheckResult("FAIL", "loopback", message, "run ip link set lo up, or open the firewall for it")
+    return CheckResult("OK", "loopback", f"two sockets connect at {LOOPBACK}")
 
 
 def hostname(name: str) -> CheckResult:
-    """gloo and NCCL take the address that the machine's own name stands for, where they are not told another."""
+    """gloo and NCCL use the address of the machine's own name by default."""
     try:
-        found = within(PATIENCE_S, lambda: socket.getaddrinfo(name, None, type=socket.SOCK_STREAM))
+        found = call_with_timeout(PATIENCE_S, lambda: socket.getaddrinfo(name, None, type=socket.SOCK_STREAM))
     except (OSError, UnicodeError) as error:
-        fix = f"a line `{LOOPBACK} {name}` in /etc/hosts, or GLOO_SOCKET_IFNAME=lo, would do"
+        fix = f"add the line `{LOOPBACK} {name}` to /etc/hosts, or set GLOO_SOCKET_IFNAME=lo"
         return CheckResult("WARN", "hostname", f"{name} cannot be resolved: {error_message(error)}", fix)
     addresses = sorted({str(address[0]) for *_, address in found})
     return CheckResult("OK", "hostname", f"{name} is {', '.join(addresses)}")
@@ -67,17 +67,17 @@ def proxies(environment: Mapping[str, str]) -> CheckResult | None:
     known = {"no": environment.get("no_proxy") or environment.get("NO_PROXY") or ""}
     caught = [host for host in ("localhost", LOOPBACK) if not proxy_bypass(host, known)]
     if caught:
-        message = f"{', '.join(named)} would catch {' and '.join(caught)}, which no proxy reaches"
-        return CheckResult("WARN", "proxy", message, f"no_proxy=localhost,{LOOPBACK} would do")
+        message = f"{', '.join(named)} also apply to {' and '.join(caught)}, which no proxy reaches"
+        return CheckResult("WARN", "proxy", message, f"set no_proxy=localhost,{LOOPBACK}")
     return CheckResult("OK", "proxy", f"{', '.join(named)}; not for this machine")
 
 
 def ports(wanted: Mapping[int, str] = RAY_PORTS) -> CheckResult:
-    """Ray's usual ports: one that is taken by something else keeps a head from starting."""
+    """Ray's default ports: a Ray head cannot start where another program holds one."""
     taken = [f"{port} ({use}) by {holder(port)}" for port, use in wanted.items() if not free(port)]
     if taken:
         message = f"taken: {', '.join(taken)}"
-        return CheckResult("WARN", "ports", message, "where that is not Ray, ray start with other ports would do")
+        return CheckResult("WARN", "ports", message, "if that is not Ray, give ray start other ports")
     return CheckResult("OK", "ports", f"Ray's {', '.join(map(str, wanted))} are free")
 
 
@@ -96,7 +96,7 @@ def holder(port: int) -> str:
         pid = next((one.pid for one in every if one.laddr and one.laddr.port == port and one.pid), None)
         return "a process of another user" if pid is None else f"{psutil.Process(pid).name()} (pid {pid})"
     except psutil.Error:
-        return "a process that may not be asked for"
+        return "an unknown process"
 
 
 def _hubs() -> dict[str, str]:
@@ -108,7 +108,7 @@ def hub(name: str, endpoint: str) -> CheckResult:
     """Any answer counts. Offline is fine where what a run needs is here, so it is never more than a warning. The
     address may hold a password, and is told by its host only."""
     if huggingface.offline():
-        return CheckResult("OK", name, "HF_HUB_OFFLINE is set: not asked, here or by a run")
+        return CheckResult("OK", name, "HF_HUB_OFFLINE is set: neither rlrun doctor nor a run connects")
     variable = "HF_ENDPOINT" if name == "huggingface" else "MODELSCOPE_ENDPOINT"
     try:
         whole = urlsplit(endpoint)
@@ -116,22 +116,22 @@ def hub(name: str, endpoint: str) -> CheckResult:
         if whole.scheme not in ("http", "https") or not host:
             raise ValueError("no host, or no scheme")
     except ValueError:
-        return CheckResult("WARN", name, f"{variable} is no address of a server", f"{variable}=https://HOST would do")
+        return CheckResult("WARN", name, f"{variable} is not a server address", f"set {variable}=https://HOST")
     place = f"[{host}]" if ":" in host else host
     try:
-        within(PATIENCE_S, lambda: _knock(f"{whole.scheme}://{place}" + (f":{port}" if port else "")))
+        call_with_timeout(PATIENCE_S, lambda: _knock(f"{whole.scheme}://{place}" + (f":{port}" if port else "")))
     except UnicodeError:  # no name that the internet has
-        return CheckResult("WARN", name, f"{variable} is no address of a server", f"{variable}=https://HOST would do")
+        return CheckResult("WARN", name, f"{variable} is not a server address", f"set {variable}=https://HOST")
     except OSError as error:
         why = error.reason if isinstance(error, URLError) else error
         if isinstance(why, ssl.SSLCertVerificationError):
             message = f"{host} shows a certificate that this machine does not trust ({why.verify_message})"
-            return CheckResult("WARN", name, message, "SSL_CERT_FILE with your network's own authority would do")
+            return CheckResult("WARN", name, message, "set SSL_CERT_FILE to your network's own certificate authority")
         reason = error_message(why) if isinstance(why, OSError) else str(why)
         way = ", by a proxy," if getproxies() else ""
         message = f"{host}{way} cannot be reached: {reason}"
         return CheckResult(
-            "WARN", name, message, f"a network, or {variable} of a mirror, would do; what is here runs without"
+            "WARN", name, message, f"use a network, or set {variable} to a mirror; what is on this machine runs without"
         )
     return CheckResult("OK", name, f"{host} answers")
 

@@ -1,4 +1,4 @@
-"""The folders that runs write to: a real file is written, synced, locked and renamed in each."""
+"""The folders that runs write to: in each a real file is written, synced, locked and renamed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from launcher.core.problems import Problems, error_message
 from launcher.data import prepare
 from launcher.hubs import huggingface
 from launcher.models import store
-from launcher.tools.doctor.timeouts import within
+from launcher.tools.doctor.timeouts import call_with_timeout
 
 GB = 1e9
 PATIENCE_S = 10.0
@@ -29,7 +29,7 @@ PREFIX = ".rlrun-doctor-"
 
 @dataclass(frozen=True)
 class Place:
-    """A folder by what it is for, and the word that puts it elsewhere."""
+    """A folder, its purpose, and the argument that changes it."""
 
     what: str
     path: Path
@@ -39,7 +39,7 @@ class Place:
 
 
 def places(root: Path) -> tuple[list[Place], list[CheckResult]]:
-    """Where a run in `root` writes, and what is wrong with how these places are named."""
+    """The folders that a run in `root` writes to, and problems of their names."""
     named: list[tuple[str, Callable[[], Path], str]] = [
         ("run root", root.absolute, "--root DIR (trainer.run_root)"),
         ("data store", prepare.store, "RLRUN_DATA=DIR"),
@@ -53,40 +53,40 @@ def places(root: Path) -> tuple[list[Place], list[CheckResult]]:
         except Problems as problems:
             wrong += from_problems(problems.problems)
         except RuntimeError as error:
-            wrong.append(CheckResult("FAIL", what, error_message(error), f"{by} would do"))
+            wrong.append(CheckResult("FAIL", what, error_message(error), f"set {by}"))
     try:
         found.append(Place("temporary", Path(tempfile.gettempdir()), "TMPDIR=DIR", little=int(GB)))
     except OSError as error:  # it tried each folder that there is
-        wrong.append(CheckResult("FAIL", "temporary", error_message(error), "TMPDIR=DIR would do"))
+        wrong.append(CheckResult("FAIL", "temporary", error_message(error), "set TMPDIR=DIR"))
     return found, wrong
 
 
 def check(root: Path) -> list[CheckResult]:
     found, wrong = places(root)
-    return [*wrong, *(judged(place) for place in found)]
+    return [*wrong, *(check_place(place) for place in found)]
 
 
-def judged(place: Place, patience_s: float = PATIENCE_S) -> CheckResult:
-    """A disk that does not answer in `patience_s` is named, not waited for."""
+def check_place(place: Place, patience_s: float = PATIENCE_S) -> CheckResult:
+    """A disk that does not answer in `patience_s` is reported, not waited for."""
     try:
-        message, trouble = within(patience_s, lambda: _tried(place.path))
+        message, trouble = call_with_timeout(patience_s, lambda: _tried(place.path))
         free = machine.free_disk_bytes(place.path)
     except TimeoutError as error:
         return CheckResult(
-            "FAIL", place.what, f"{place.path}: {error_message(error)}", f"a disk that answers, by {place.by}, would do"
+            "FAIL", place.what, f"{place.path}: {error_message(error)}", f"use a disk that answers ({place.by})"
         )
     except OSError as error:
         return CheckResult(
-            "FAIL", place.what, f"{place.path}: {error_message(error)}", f"{_cure(error)}, by {place.by}, would do"
+            "FAIL", place.what, f"{place.path}: {error_message(error)}", f"use {_cure(error)} ({place.by})"
         )
     message = f"{place.path}: {free / GB:.1f} GB free{message}"
     if free < FULL_BYTES:
-        return CheckResult("FAIL", place.what, message, f"room, or another disk by {place.by}, would do")
+        return CheckResult("FAIL", place.what, message, f"free some space, or use another disk ({place.by})")
     if trouble:
-        return CheckResult("WARN", place.what, f"{message}; {trouble}", f"a local disk, by {place.by}, would do")
+        return CheckResult("WARN", place.what, f"{message}; {trouble}", f"use a local disk ({place.by})")
     if free < place.little:
         return CheckResult(
-            "WARN", place.what, f"{message}, which is little", f"room, or another disk by {place.by}, would do"
+            "WARN", place.what, f"{message}, which is little", f"free some space, or use another disk ({place.by})"
         )
     return CheckResult("OK", place.what, message)
 

@@ -1,4 +1,4 @@
-"""What the system lets a process have: memory, /dev/shm, open files, processes, cores."""
+"""The system's limits: memory, /dev/shm, open files, processes, cores."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _memory() -> CheckResult:
     if whole < hard:
         message += f", which is this container's share of {hard / GB:.1f} GB"
     if free < LITTLE_MEMORY:
-        return CheckResult("WARN", "memory", message, "ending what else runs here would do")
+        return CheckResult("WARN", "memory", message, "end other programs")
     return CheckResult("OK", "memory", message)
 
 
@@ -40,7 +40,7 @@ def _swap() -> CheckResult | None:
     swap = psutil.swap_memory()
     if swap.total and swap.used > swap.total / 2:
         message = f"{swap.used / GB:.1f} of {swap.total / GB:.1f} GB in use: what runs here has outgrown the memory"
-        return CheckResult("WARN", "swap", message, "ending what else runs here would do")
+        return CheckResult("WARN", "swap", message, "end other programs")
     return None
 
 
@@ -52,12 +52,15 @@ def _shared(mount: Path) -> CheckResult | None:
         size = shutil.disk_usage(mount)
     except OSError:
         return CheckResult(
-            "WARN", str(mount), "is not there; NCCL and Ray use it", "a container with --shm-size=8g would do"
+            "WARN", str(mount), "does not exist; NCCL and Ray use it", "start the container with --shm-size=8g"
         )
     message = f"{size.free / GB:.1f} GB free of {size.total / GB:.1f} GB"
     if size.free < LITTLE_SHARED:
         return CheckResult(
-            "WARN", str(mount), f"{message}; NCCL, Ray and data loaders need more", "--shm-size=8g would do"
+            "WARN",
+            str(mount),
+            f"{message}; NCCL, Ray and data loaders need more",
+            "start the container with --shm-size=8g",
         )
     return CheckResult("OK", str(mount), message)
 
@@ -69,8 +72,8 @@ def _open_files(for_ray: bool) -> CheckResult:
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return CheckResult("OK", "open files", message)
     able = hard == resource.RLIM_INFINITY or hard >= wanted
-    higher = f"ulimit -n {wanted}" + ("" if able else " by root, or in limits.conf,")
-    return CheckResult("FAIL" if soft < FEW_FILES else "WARN", "open files", message, f"{higher} would do")
+    higher = f"use ulimit -n {wanted}" + ("" if able else " as root, or limits.conf")
+    return CheckResult("FAIL" if soft < FEW_FILES else "WARN", "open files", message, higher)
 
 
 def _processes() -> CheckResult | None:
@@ -85,24 +88,22 @@ def _processes() -> CheckResult | None:
     if not low:
         return None
     message = f"at most {' and '.join(low)}, threads among them"
-    return CheckResult("WARN", "processes", message, f"a limit of {FEW_PROCESSES} or more would do")
+    return CheckResult("WARN", "processes", message, f"use a limit of {FEW_PROCESSES} or more")
 
 
 def _cores() -> CheckResult:
     cores, quota = machine.cpu_count(), _quota()
     message = f"{cores} for this process"
     if quota is not None and quota < cores:
-        message += f", but time of {quota:g} only"
-        return CheckResult("WARN", "cores", message, f"engine.num_threads={max(int(quota), 1)} would do")
+        message += f", limited to the time of {quota:g}"
+        return CheckResult("WARN", "cores", message, f"use engine.num_threads={max(int(quota), 1)}")
     threads = os.environ.get("OMP_NUM_THREADS", "")
     if threads.isdigit() and int(threads) > cores:
-        return CheckResult(
-            "WARN", "cores", f"{message}, and OMP_NUM_THREADS={threads}", f"OMP_NUM_THREADS={cores} would do"
-        )
+        return CheckResult("WARN", "cores", f"{message}, and OMP_NUM_THREADS={threads}", f"set OMP_NUM_THREADS={cores}")
     load = os.getloadavg()[0]
     if load > 2 * cores:
-        busy = f"{message}; {load:.0f} processes want them (load of the last minute)"
-        return CheckResult("WARN", "cores", busy, "waiting, or ending what else runs here, would do")
+        busy = f"{message}; {load:.0f} processes compete for them (load of the last minute)"
+        return CheckResult("WARN", "cores", busy, "wait, or end other programs")
     return CheckResult("OK", "cores", message)
 
 
@@ -121,7 +122,7 @@ def _locked() -> CheckResult | None:
         return None
     message = f"{soft // 1024} KB may be locked; InfiniBand needs more"
     return CheckResult(
-        "WARN", "locked memory", message, "ulimit -l unlimited (--ulimit memlock=-1 for a container) would do"
+        "WARN", "locked memory", message, "use ulimit -l unlimited (--ulimit memlock=-1 for a container)"
     )
 
 
@@ -129,9 +130,7 @@ def _sandbox() -> CheckResult:
     lacks = sandbox.missing()
     if lacks:
         message = f"this system lacks {', and '.join(lacks)}; reward=code cannot run answers safely"
-        return CheckResult(
-            "WARN", "sandbox", message, "a newer kernel, or a container whose profile allows it, would do"
-        )
+        return CheckResult("WARN", "sandbox", message, "use a newer kernel, or a container whose profile allows it")
     return CheckResult("OK", "sandbox", f"Landlock {sandbox.landlock_version()} and seccomp, for reward=code")
 
 

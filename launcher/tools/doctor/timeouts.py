@@ -1,4 +1,4 @@
-"""Waiting no longer than so many seconds for what may never come back: a dead network disk, a name server."""
+"""Calls with a timeout, for what may never return: a dead network disk, a name server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def within(seconds: float, call: Callable[[], T]) -> T:
+def call_with_timeout(seconds: float, call: Callable[[], T]) -> T:
     """What `call` returns. Raises the `OSError` or `ValueError` that it raised, and `TimeoutError` where it takes
     longer; then it goes on in a thread that does not keep this process alive."""
     future: Future[T] = Future()

@@ -1,4 +1,4 @@
-"""Which secrets are there, by name only: never a value, its length or a part of it."""
+"""Which secrets are set, by name only: never a value, its length or a part of it."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ def check(environment: Mapping[str, str] = os.environ) -> list[CheckResult]:
         try:
             mode = path.stat().st_mode
         except OSError:
-            continue  # none, or none that we may look at
+            continue  # none, or not readable
         present.append(str(path))
         if mode & 0o077:
-            message = f"{path} can be opened by other people of this machine"
-            open_to_others.append(CheckResult("WARN", "secrets", message, f"chmod 600 {path} would do"))
+            message = f"{path} can be read by other users of this machine"
+            open_to_others.append(CheckResult("WARN", "secrets", message, f"run chmod 600 {path}"))
     told = CheckResult(
-        "OK", "secrets", ", ".join(present) if present else "none: only what is open to all can be fetched"
+        "OK", "secrets", ", ".join(present) if present else "none: only public repositories can be downloaded"
     )
     return [told, *(result for result in wrong if result), *open_to_others]
 
 
 def _misshapen(name: str, value: str) -> CheckResult | None:
     if not value:
-        return CheckResult("WARN", name, "is set, and empty", f"unset {name}, or the token, would do")
+        return CheckResult("WARN", name, "is set, and empty", f"unset {name}, or set it to the token")
     if value != value.strip() or value.strip("'\"") != value:
-        message = "has spaces, a line end or quotes around the token, which go along to the server"
-        return CheckResult("WARN", name, message, "the bare token would do")
+        message = "has spaces, a line end or quotes around the token, which are sent to the server"
+        return CheckResult("WARN", name, message, "set it to the bare token")
     return None
 
 

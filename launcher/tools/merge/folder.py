@@ -15,7 +15,7 @@ from typing import Any
 from launcher.core import checkpoints
 from launcher.core.bounded_parse import parse_json
 from launcher.core.files import expand_user
-from launcher.core.problems import Problems, error_message, short_repr
+from launcher.core.problems import Problem, Problems, error_message, short_repr
 from launcher.models.pretrained import weights_of
 from launcher.tools.merge.tensors import Stored, stored
 
@@ -59,10 +59,14 @@ def opened(given: str) -> Folder:
         try:
             for tensor in stored(file):
                 if tensor.name in tensors:
-                    problems.append(f"{given}: {short_repr(tensor.name)} stands in two files; in one would do")
+                    problems.append(
+                        Problem(
+                            given, f"{short_repr(tensor.name)} stands in two files", "keep it in one", code="bad-file"
+                        )
+                    )
                 tensors[tensor.name] = tensor
         except Problems as found:
-            problems += found.lines
+            problems += found.problems
     if not problems:
         problems = _index_problems(path, given, tensors)
     if problems:
@@ -73,10 +77,10 @@ def opened(given: str) -> Folder:
 def _found(given: str) -> Path:
     path = expand_user(given)
     if not path.is_dir():
-        raise Problems([f"{given}: no such folder; a model's, a checkpoint's or a run's would do"])
+        raise Problems([Problem(given, "no such folder", "use a model's, a checkpoint's or a run's", code="not-found")])
     if (path / checkpoints.MANIFEST).is_file():
         if faults := checkpoints.faults(path.resolve()):
-            raise Problems([f"{given}: does not verify; another checkpoint would do", *faults])
+            raise Problems([Problem(given, "does not verify", "use another checkpoint", code="bad-file"), *faults])
         path = path / "policy"
     return Path(weights_of(str(path))).resolve()
 
@@ -85,13 +89,22 @@ def _json(path: Path, given: str) -> dict[str, Any]:
     try:
         node = parse_json(path.read_bytes())
     except FileNotFoundError:
-        raise Problems([f"{given}: holds no {path.name}; a model's folder would do"]) from None
+        raise Problems([Problem(given, f"holds no {path.name}", "use a model's folder", code="not-found")]) from None
     except (OSError, ValueError) as error:
         raise Problems(
-            [f"{given}/{path.name}: cannot be read, {error_message(error)}; as it was saved would do"]
+            [
+                Problem(
+                    f"{given}/{path.name}",
+                    f"cannot be read, {error_message(error)}",
+                    "use the file as it was saved",
+                    code="bad-file",
+                )
+            ]
         ) from error
     if not isinstance(node, dict):
-        raise Problems([f"{given}/{path.name}: is no JSON object; as it was saved would do"])
+        raise Problems(
+            [Problem(f"{given}/{path.name}", "is no JSON object", "use the file as it was saved", code="bad-file")]
+        )
     return node
 
 
@@ -103,24 +116,42 @@ def _weight_files(path: Path, given: str) -> list[Path]:
     if (path / INDEX).is_file():
         names = sorted(set(_weight_map(path, given).values()))
         if lost := [name for name in names if not (path / name).is_file()]:
-            raise Problems([f"{given}/{name}: is missing, and {INDEX} names it" for name in lost])
+            raise Problems(
+                [Problem(f"{given}/{name}", f"is missing, and {INDEX} names it", code="not-found") for name in lost]
+            )
         return [path / name for name in names]
     pickles = sorted(file.name for file in path.iterdir() if file.suffix in PICKLES)
     if pickles:
-        raise Problems([f"{given}: its weights are pickles ({few(pickles)}), which can run code; safetensors would do"])
-    raise Problems([f"{given}: holds no {WEIGHTS} and no {INDEX}; a model's folder would do"])
+        raise Problems(
+            [
+                Problem(
+                    given,
+                    f"its weights are pickles ({few(pickles)}), which can run code",
+                    "use safetensors",
+                    code="bad-file",
+                )
+            ]
+        )
+    raise Problems([Problem(given, f"holds no {WEIGHTS} and no {INDEX}", "use a model's folder", code="not-found")])
 
 
 def _weight_map(path: Path, given: str) -> dict[str, str]:
     """The file of each tensor. A name that leads out of the folder is refused."""
     node = _json(path / INDEX, given).get("weight_map")
     if not isinstance(node, dict) or not all(isinstance(name, str) for name in node.values()):
-        raise Problems([f"{given}/{INDEX}: weight_map is missing; a file for each tensor would do"])
+        raise Problems(
+            [Problem(f"{given}/{INDEX}", "weight_map is missing", "expected a file for each tensor", code="not-found")]
+        )
     bad = sorted({name for name in node.values() if not _plain(name)})
     if bad:
         raise Problems(
             [
-                f"{given}/{INDEX}: names the file {short_repr(name)}; a .safetensors in the same folder would do"
+                Problem(
+                    f"{given}/{INDEX}",
+                    f"names the file {short_repr(name)}",
+                    "use a .safetensors in the same folder",
+                    code="bad-file",
+                )
                 for name in bad
             ]
         )
@@ -131,7 +162,7 @@ def _plain(name: str) -> bool:
     return name.endswith(".safetensors") and "\0" not in name and "\\" not in name and Path(name).name == name
 
 
-def _index_problems(path: Path, given: str, tensors: dict[str, Stored]) -> list[str]:
+def _index_problems(path: Path, given: str, tensors: dict[str, Stored]) -> list[Problem]:
     """Where the index and the files tell different stories."""
     if (path / ADAPTER).is_file() or (path / WEIGHTS).is_file():
         return []
@@ -140,7 +171,7 @@ def _index_problems(path: Path, given: str, tensors: dict[str, Stored]) -> list[
     wrong += [name for name in tensors if name not in named]
     if not wrong:
         return []
-    return [f"{given}/{INDEX}: {few(wrong)} not where it says; the index of these files would do"]
+    return [Problem(f"{given}/{INDEX}", f"{few(wrong)} not where it says", "use the index of these files")]
 
 
 def few(names: Iterable[str], most: int = 3) -> str:
@@ -162,36 +193,43 @@ NEIGHBOURS = ("rope_theta", "rope_scaling", "rope_parameters", "rms_norm_eps", "
 """Settings that may differ, which a person should know."""
 
 
-def unlike(one: Folder, other: Folder) -> tuple[list[str], list[str]]:
+def unlike(one: Folder, other: Folder) -> tuple[list[Problem], list[Problem]]:
     """Why `other` is not the same kind of model as `one`: what is wrong, and what is worth knowing."""
     wrong = [
-        f"{other.given}: {key} is {short_repr(other.config.get(key))}"
-        f" where {one.given} has {short_repr(one.config.get(key))};"
-        " models of one kind would do"
+        Problem(
+            other.given,
+            f"{key} is {short_repr(other.config.get(key))} where {one.given} has {short_repr(one.config.get(key))}",
+            "use models of one kind",
+        )
         for key in MEANING
         if other.config.get(key) != one.config.get(key)
     ]
     wrong += _unlike_tensors(one, other)
     if not _same_words(one.path, other.path):
-        wrong.append(f"{other.given}: its tokenizer knows other tokens than {one.given}'s; models of one kind would do")
+        wrong.append(
+            Problem(other.given, f"its tokenizer knows other tokens than {one.given}'s", "use models of one kind")
+        )
     notes = [
-        f"{other.given}: {key} is {short_repr(other.config.get(key))}; the result has {one.given}'s,"
-        f" {short_repr(one.config.get(key))}"
+        Problem(
+            other.given,
+            f"{key} is {short_repr(other.config.get(key))}",
+            f"the result has {one.given}'s, {short_repr(one.config.get(key))}",
+        )
         for key in NEIGHBOURS
         if other.config.get(key) != one.config.get(key)
     ]
     return wrong, notes
 
 
-def _unlike_tensors(one: Folder, other: Folder) -> list[str]:
+def _unlike_tensors(one: Folder, other: Folder) -> list[Problem]:
     found = []
     if missing := [name for name in one.tensors if name not in other.tensors]:
-        found.append(f"{other.given}: lacks {few(missing)}, which {one.given} has; models of one kind would do")
+        found.append(Problem(other.given, f"lacks {few(missing)}, which {one.given} has", "use models of one kind"))
     if extra := [name for name in other.tensors if name not in one.tensors]:
-        found.append(f"{other.given}: has {few(extra)}, which {one.given} lacks; models of one kind would do")
+        found.append(Problem(other.given, f"has {few(extra)}, which {one.given} lacks", "use models of one kind"))
     both = [(tensor, other.tensors[name]) for name, tensor in one.tensors.items() if name in other.tensors]
     if shapes := [f"{a.name} {list(b.shape)} for {list(a.shape)}" for a, b in both if a.shape != b.shape]:
-        found.append(f"{other.given}: other shapes than {one.given}'s: {few(shapes)}; models of one kind would do")
+        found.append(Problem(other.given, f"other shapes than {one.given}'s: {few(shapes)}", "use models of one kind"))
     return found
 
 
@@ -212,5 +250,14 @@ def _words(path: Path) -> str:
             known = {key: node[key] for key in ("model", "added_tokens", "normalizer", "pre_tokenizer") if key in node}
             text = json.dumps(known or node, sort_keys=True).encode()
         except (ValueError, TypeError, AttributeError) as error:
-            raise Problems([f"{path}: cannot be read, {error_message(error)}; as it was saved would do"]) from error
+            raise Problems(
+                [
+                    Problem(
+                        str(path),
+                        f"cannot be read, {error_message(error)}",
+                        "use the file as it was saved",
+                        code="bad-file",
+                    )
+                ]
+            ) from error
     return hashlib.sha256(text).hexdigest()

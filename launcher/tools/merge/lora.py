@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from launcher.core.problems import short_repr
+from launcher.core.problems import Problem, short_repr
 from launcher.tools.merge.folder import Folder, few
 from launcher.tools.merge.tensors import BLOCK, FLOATS, Block, Reader, Stored
 
@@ -48,7 +48,7 @@ class Adapter:
     folds: dict[str, Fold] = field(default_factory=dict)
     placed: dict[str, Stored] = field(default_factory=dict)
     """Trained whole, in place of the base's."""
-    problems: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
 
 
 def fitted(adapter: Folder, base: Folder) -> Adapter:
@@ -71,10 +71,15 @@ def fitted(adapter: Folder, base: Folder) -> Adapter:
         else:
             _add(found, home, _fold(adapter.config, layer, pair, base.tensors[home], embedding), adapter)
     if unknown:
-        found.problems.append(f"{adapter.given}: {few(unknown)} not found in {base.given}; its own base would do")
+        found.problems.append(
+            Problem(adapter.given, f"{few(unknown)} not found in {base.given}", "use its own base", code="not-found")
+        )
     found.problems += [
-        f"{adapter.given}: {name} is {list(tensor.shape)} where {base.given} has"
-        f" {list(base.tensors[name].shape)}; its own base would do"
+        Problem(
+            adapter.given,
+            f"{name} is {list(tensor.shape)} where {base.given} has {list(base.tensors[name].shape)}",
+            "use its own base",
+        )
         for name, tensor in found.placed.items()
         if tensor.shape != base.tensors[name].shape
     ]
@@ -101,22 +106,25 @@ def _home(name: str, base: Folder) -> str | None:
     return next((known for known in (name, name.partition(".")[2]) if known in base.tensors), None)
 
 
-def _add(found: Adapter, home: str, fold: Fold | str, adapter: Folder) -> None:
-    if isinstance(fold, str):
-        found.problems.append(f"{adapter.given}: {fold}")
+def _add(found: Adapter, home: str, fold: Fold | Problem, adapter: Folder) -> None:
+    if isinstance(fold, Problem):
+        found.problems.append(fold.within(adapter.given))
     else:
         found.folds[home] = fold
 
 
-def _fold(config: dict[str, Any], layer: str, pair: dict[str, Stored], matrix: Stored, embedding: bool) -> Fold | str:
+def _fold(
+    config: dict[str, Any], layer: str, pair: dict[str, Stored], matrix: Stored, embedding: bool
+) -> Fold | Problem:
     """What is added to `matrix`, or why it cannot be."""
     a, b = pair["A"], pair["B"]
     if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[0] != b.shape[1] or not {a.dtype, b.dtype} <= FLOATS.keys():
         sides = f"A {a.dtype} {list(a.shape)} and B {b.dtype} {list(b.shape)}"
-        return f"{layer}: {sides} make no matrix; as peft saved them would do"
+        return Problem(layer, f"{sides} make no matrix", "use the tensors as peft saved them", "bad-file")
     straight = (b.shape[0], a.shape[1])
     if matrix.shape not in (straight, straight[::-1]):
-        return f"{layer}: B A is {list(straight)} and the base's matrix {list(matrix.shape)}; its own base would do"
+        shapes = f"B A is {list(straight)} and the base's matrix {list(matrix.shape)}"
+        return Problem(layer, shapes, "use its own base")
     turned = bool(embedding or config.get("fan_in_fan_out")) if straight[0] == straight[1] else matrix.shape != straight
     alpha = _of_layer(config.get("alpha_pattern") or {}, layer, config.get("lora_alpha", 8))
     rank = a.shape[0]
@@ -128,23 +136,23 @@ def _of_layer(pattern: dict[str, float], layer: str, otherwise: float) -> float:
     return next((value for key, value in pattern.items() if re.match(rf"(.*\.)?({key})$", layer)), otherwise)
 
 
-def _config_problems(adapter: Folder) -> list[str]:
+def _config_problems(adapter: Folder) -> list[Problem]:
     given, config = adapter.given, adapter.config
     if config.get("peft_type") != "LORA":
-        return [f"{given}: is a {short_repr(config.get('peft_type'))} adapter; a LORA would do"]
+        return [Problem(given, f"is a {short_repr(config.get('peft_type'))} adapter", "use a LORA")]
     strange = sorted(key for key, value in config.items() if value and key not in _HARMLESS)
     found = [
-        f"{given}: {key} is {short_repr(config[key])}, which W + s B A does not say; a plain LoRA would do"
+        Problem(given, f"{key} is {short_repr(config[key])}, which W + s B A does not say", "use a plain LoRA")
         for key in strange
     ]
     if (start := config.get("init_lora_weights")) not in _STARTS:
         found.append(
-            f"{given}: init_lora_weights is {short_repr(start)}, which changes the base too; a plain LoRA would do"
+            Problem(given, f"init_lora_weights is {short_repr(start)}, which changes the base too", "use a plain LoRA")
         )
     return found
 
 
-def _tied_problems(found: Adapter, adapter: Folder, base: Folder) -> list[str]:
+def _tied_problems(found: Adapter, adapter: Folder, base: Folder) -> list[Problem]:
     """The embedding that is the output layer too cannot change in one of its two places only."""
     size = base.config.get("vocab_size")
     touched = [
@@ -153,7 +161,10 @@ def _tied_problems(found: Adapter, adapter: Folder, base: Folder) -> list[str]:
         and not re.search(r"\.[0-9]+\.", name)  # outside of the layers
     ]  # fmt: skip
     return [
-        f"{adapter.given}: changes {name}, which is embedding and output layer in one in {base.given};"
-        " an adapter of other layers would do"
+        Problem(
+            adapter.given,
+            f"changes {name}, which is embedding and output layer in one in {base.given}",
+            "use an adapter of other layers",
+        )
         for name in touched
     ]

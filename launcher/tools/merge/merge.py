@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import __version__
-from launcher.core.problems import Problems
+from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import redact
 from launcher.tools.merge import output
 from launcher.tools.merge.folder import CONFIG, Folder, few
@@ -60,7 +60,7 @@ def merge(asked: Asked, show: Show) -> Merged:
     finally:
         for reader in plan.readers:
             reader.close()
-    return Merged(asked.out, len(shapes), size, files, tuple(plan.notes))
+    return Merged(asked.out, len(shapes), size, files, tuple(map(str, plan.notes)))
 
 
 class _Count:
@@ -90,14 +90,16 @@ def _examined(plan: Plan, told: _Count) -> dict[str, dict[str, str]]:
             found = examined(file, tensors, told.doing("reading"))
             digests[role][file.name] = found.sha256
             if found.not_finite:
-                problems.append(f"{at.given}: {few(found.not_finite)} not finite; a model that is would do")
+                problems.append(
+                    Problem(at.given, f"{few(found.not_finite)} not finite", "use one of a model that exists")
+                )
     problems += _whole_problems([at for role, at in plan.inputs.items() if role != "adapter"])
     if problems:
         raise Problems(problems)
     return digests
 
 
-def _whole_problems(found: Sequence[Folder]) -> list[str]:
+def _whole_problems(found: Sequence[Folder]) -> list[Problem]:
     """Whole numbers cannot be mixed, so they have to be the same in all models."""
     problems = []
     for tensor in found[0].tensors.values():
@@ -106,8 +108,11 @@ def _whole_problems(found: Sequence[Folder]) -> list[str]:
                 pairs = zip(one.parts(tensor), other.parts(at.tensors[tensor.name]), strict=True)
                 if any((a != b).any() for a, b in pairs):
                     problems.append(
-                        f"{at.given}: {tensor.name} ({tensor.dtype}) differs from {found[0].given}'s, and whole numbers"
-                        " cannot be mixed; equal ones would do"
+                        Problem(
+                            at.given,
+                            f"{tensor.name} ({tensor.dtype}) differs from {found[0].given}'s",
+                            "whole numbers cannot be mixed, so use equal ones",
+                        )
                     )
     return problems
 
@@ -138,5 +143,5 @@ def _record(asked: Asked, plan: Plan, digests: Mapping[str, Any], files: Mapping
             for role, at in plan.inputs.items()
         ],
         "sha256": dict(files),
-        "notes": plan.notes,
+        "notes": [str(note) for note in plan.notes],
     }

@@ -14,6 +14,8 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from launcher.core.problems import Problem
+
 Block = NDArray[np.float64]
 
 PARALLEL = 0.9995  # cosine from which on an arc is as good as its chord, and the formula of the arc divides by nothing
@@ -40,18 +42,18 @@ class Linear:
     normalize: bool = True
     """Divide the weights by their sum."""
 
-    def problems(self, models: int) -> list[str]:
+    def problems(self, models: int) -> list[Problem]:
         found = []
         if models < 2:
-            found.append(f"--method linear: got {models} model; at least 2 would do")
+            found.append(Problem("--method linear", f"got {models} model", "expected at least 2"))
         if self.weights and len(self.weights) != models:
-            found.append(f"--weights: got {len(self.weights)} for {models} models; one for each would do")
+            found.append(Problem("--weights", f"got {len(self.weights)} for {models} models", "expected one for each"))
         if not all(math.isfinite(weight) for weight in self.weights):
-            found.append("--weights: one is not finite; numbers would do")
+            found.append(Problem("--weights", "one is not finite", "expected numbers"))
         elif self.weights and not any(self.weights):
-            found.append("--weights: all are 0; one that is not would do")
+            found.append(Problem("--weights", "all are 0", "expected at least one that is not"))
         elif self.weights and self.normalize and abs(math.fsum(self.weights)) < 1e-6:
-            found.append("--weights: their sum is 0, so they cannot be normalized; --no-normalize would do")
+            found.append(Problem("--weights", "their sum is 0, so they cannot be normalized", "use --no-normalize"))
         return found
 
     def mixed(self, models: Sequence[Blocks], base: Blocks | None) -> Iterator[Block]:
@@ -72,10 +74,14 @@ class Slerp:
     t: float = 0.5
     """Where on the way: 0 is the first model, 1 the second."""
 
-    def problems(self, models: int) -> list[str]:
-        found = [] if models == 2 else [f"--method slerp: goes from one model to one other, got {models}; 2 would do"]
+    def problems(self, models: int) -> list[Problem]:
+        found = (
+            []
+            if models == 2
+            else [Problem("--method slerp", f"goes from one model to one other, got {models}", "expected 2")]
+        )
         if not 0 <= self.t <= 1:
-            found.append(f"--t: got {self.t}; 0 to 1 would do")
+            found.append(Problem("--t", f"got {self.t}", "expected 0 to 1"))
         return found
 
     def mixed(self, models: Sequence[Blocks], base: Blocks | None) -> Iterator[Block]:
@@ -96,7 +102,7 @@ class Task:
     scale: float = 1.0
     """How far to go; below 0 unlearns."""
 
-    def problems(self, models: int) -> list[str]:
+    def problems(self, models: int) -> list[Problem]:
         return _scale_problems(self.scale)
 
     def mixed(self, models: Sequence[Blocks], base: Blocks | None) -> Iterator[Block]:
@@ -122,10 +128,10 @@ class Ties:
     """Share of each model's changes that stays."""
     scale: float = 1.0
 
-    def problems(self, models: int) -> list[str]:
+    def problems(self, models: int) -> list[Problem]:
         found = _scale_problems(self.scale)
         if not 0 < self.density <= 1:
-            found.append(f"--density: got {self.density}; above 0 and at most 1 would do")
+            found.append(Problem("--density", f"got {self.density}", "expected above 0 and at most 1"))
         return found
 
     def mixed(self, models: Sequence[Blocks], base: Blocks | None) -> Iterator[Block]:
@@ -150,8 +156,12 @@ Method = Linear | Slerp | Task | Ties
 METHODS: dict[str, type[Method]] = {"linear": Linear, "slerp": Slerp, "task": Task, "ties": Ties}
 
 
-def _scale_problems(scale: float) -> list[str]:
-    return [] if math.isfinite(scale) and scale else [f"--scale: got {scale}; a number that is not 0 would do"]
+def _scale_problems(scale: float) -> list[Problem]:
+    return (
+        []
+        if math.isfinite(scale) and scale
+        else [Problem("--scale", f"got {scale}", "expected a number that is not 0")]
+    )
 
 
 def _weighted(weights: Sequence[float], models: Sequence[Blocks]) -> Iterator[Block]:

@@ -16,7 +16,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from launcher.core.files import expand_user, fsync_path
-from launcher.core.problems import Problems
+from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import redact
 from launcher.tools.merge.folder import INDEX, WEIGHTS, opened
 from launcher.tools.merge.tensors import CHUNK, Shape, Told, Writer, examined, laid_out
@@ -36,24 +36,31 @@ class Piece:
     blocks: Callable[[], Iterator[NDArray[Any]]]
 
 
-def out_problems(out: Path, inputs: Sequence[Path], needed: int) -> list[str]:
+def out_problems(out: Path, inputs: Sequence[Path], needed: int) -> list[Problem]:
     """Why a folder of so many bytes cannot be made at `out`."""
     final = expand_user(out).resolve()
     for path in inputs:
         source = path.resolve()
         if final == source or source in final.parents or final in source.parents:
             how = "is one with" if final == source else "is within" if source in final.parents else "holds"
-            return [f"--out: {out} {how} {path}; another folder would do"]
+            return [Problem("--out", f"{out} {how} {path}", "use another folder")]
     if final.exists() and not (final.is_dir() and not any(final.iterdir())):
-        return [f"--out: {out} is there already; a new folder would do"]
+        return [Problem("--out", f"{out} is there already", "use a new folder")]
     place = next(path for path in final.parents if path.exists())
     if not place.is_dir():
-        return [f"--out: {place} is a file; a folder would do"]
+        return [Problem("--out", f"{place} is a file", "use a folder")]
     if not os.access(place, os.W_OK):
-        return [f"--out: {place} cannot be written; another place would do"]
+        return [Problem("--out", f"{place} cannot be written", "use another place")]
     free = shutil.disk_usage(place).free
     if needed + ROOM > free:
-        return [f"--out: {place} has {_mb(free)} free, and {_mb(needed + ROOM)} are needed; more room would do"]
+        return [
+            Problem(
+                "--out",
+                f"{place} has {_mb(free)} free, and {_mb(needed + ROOM)} are needed",
+                "free some space or use another disk",
+                code="not-enough",
+            )
+        ]
     return []
 
 
@@ -98,7 +105,7 @@ def _held(draft: Path, out: Path) -> int:
     except BlockingIOError:
         pass
     os.close(handle)
-    raise Problems([f"--out: {out} is being written by another process; another folder would do"])
+    raise Problems([Problem("--out", f"{out} is being written by another process", "use another folder")])
 
 
 # ---- weights
@@ -145,12 +152,12 @@ def read_back(folder: Path, shapes: Sequence[Shape], sha256: Mapping[str, str], 
     found, wrong = opened(str(folder)), list[str]()
     held = [Shape(tensor.name, tensor.dtype, tensor.shape) for tensor in found.tensors.values()]
     if {file.name for file in found.files} != sha256.keys() or set(held) != set(shapes):
-        wrong.append(f"{folder.name}: the tensors that read back are not those that were written; once more would do")
+        wrong.append(f"{folder.name}: the tensors that read back are not those that were written; start again")
     for file, tensors in found.files.items():
         seen = examined(file, tensors, told)
         if seen.sha256 != sha256.get(file.name):
-            wrong.append(f"{file.name}: reads back with other bytes than were written; another disk would do")
-        wrong += [f"{file.name}: {tensor} is not finite; a model that is would do" for tensor in seen.not_finite]
+            wrong.append(f"{file.name}: reads back with other bytes than were written; use another disk")
+        wrong += [f"{file.name}: {tensor} is not finite; use one of a model that exists" for tensor in seen.not_finite]
     if wrong:
         raise Problems(wrong)
 

@@ -11,7 +11,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from launcher.core.files import expand_user
-from launcher.core.problems import Problems, short_repr, suggest
+from launcher.core.problems import Problem, Problems, short_repr, suggest
 from launcher.tools.merge import lora
 from launcher.tools.merge.folder import Folder, few, opened, unlike
 from launcher.tools.merge.mixing import METHODS, Method
@@ -49,7 +49,7 @@ class Plan:
     pieces: list[Piece]
     readers: list[Reader]
     parameters: dict[str, Any]
-    notes: list[str] = field(default_factory=list)
+    notes: list[Problem] = field(default_factory=list)
 
     @property
     def words(self) -> Folder:
@@ -67,10 +67,12 @@ def _mixing_plan(asked: Asked) -> Plan:
     problems += _asked_problems(asked)
     found, more = _opened([*asked.models, *([asked.base] if asked.base else [])])
     problems += more
-    problems += [f"{at.given}: is a LoRA adapter; --method lora would make it a model" for at in found if at.is_adapter]
+    problems += [
+        Problem(at.given, "is a LoRA adapter", "use --method lora to make it a model") for at in found if at.is_adapter
+    ]
     whole = [at for at in found if not at.is_adapter]
     problems += _twice(whole)
-    notes: list[str] = []
+    notes: list[Problem] = []
     for at in whole[1:]:
         wrong, known = unlike(whole[0], at)
         problems, notes = problems + wrong, notes + known
@@ -87,21 +89,23 @@ def _mixing_plan(asked: Asked) -> Plan:
 
 
 def _adapter_plan(asked: Asked) -> Plan:
-    problems = [f"--{name.replace('_', '-')}: lora takes none; leaving it out would do" for name in asked.options]
+    problems = [Problem(f"--{name.replace('_', '-')}", "lora takes none", "leave it out") for name in asked.options]
     problems += _asked_problems(asked)
     if len(asked.models) != 1:
-        problems.append(f"--method lora: adds one adapter, got {len(asked.models)}; one after the other would do")
+        problems.append(
+            Problem("--method lora", f"adds one adapter, got {len(asked.models)}", "merge one after the other")
+        )
     found, more = _opened(asked.models[:1])
     problems += more
     problems += [
-        f"{at.given}: is a whole model; the folder of a LoRA adapter would do" for at in found if not at.is_adapter
+        Problem(at.given, "is a whole model", "use the folder of a LoRA adapter") for at in found if not at.is_adapter
     ]
     if problems or not found:
         raise Problems(problems)
     (adapter,) = found
     base = opened(asked.base or _base_of(adapter))
     if base.is_adapter:
-        raise Problems([f"{base.given}: is a LoRA adapter; the folder of a whole model would do"])
+        raise Problems([Problem(base.given, "is a LoRA adapter", "use the folder of a whole model")])
     fit = lora.fitted(adapter, base)
     problems = fit.problems + _format_problems([base], asked.dtype)
     problems += out_problems(asked.out, [adapter.path, base.path], _size(base, asked.dtype))
@@ -120,62 +124,72 @@ def _base_of(adapter: Folder) -> str:
     named = adapter.config.get("base_model_name_or_path")
     if not isinstance(named, str) or not expand_user(named).is_dir():
         raise Problems(
-            [f"--base: {adapter.given} belongs to {short_repr(named)}, which is no folder here; its folder would do"]
+            [
+                Problem(
+                    "--base",
+                    f"{adapter.given} belongs to {short_repr(named)}, which is no folder here",
+                    "give its folder",
+                    code="not-found",
+                )
+            ]
         )
     return named
 
 
-def _method(asked: Asked) -> tuple[Method | None, list[str]]:
+def _method(asked: Asked) -> tuple[Method | None, list[Problem]]:
     if asked.method not in METHODS:
-        return None, [f"--method: no method {short_repr(asked.method)}; {suggest(asked.method, [*METHODS, LORA])}"]
+        known_methods = suggest(asked.method, [*METHODS, LORA])
+        return None, [Problem("--method", f"no method {short_repr(asked.method)}", known_methods, "unknown-choice")]
     kind = METHODS[asked.method]
     known = {one.name for one in fields(kind)}
     problems = [
-        f"--{name.replace('_', '-')}: {asked.method} takes none; leaving it out would do"
+        Problem(f"--{name.replace('_', '-')}", f"{asked.method} takes none", "leave it out")
         for name in asked.options
         if name not in known
     ]
     method = kind(**{name: value for name, value in asked.options.items() if name in known})
     problems += method.problems(len(asked.models))
     if kind.with_base and not asked.base:
-        problems.append(f"--base: {asked.method} needs the model that the others came from; its folder would do")
+        problems.append(
+            Problem("--base", f"{asked.method} needs the model that the others came from", "give its folder")
+        )
     if asked.base and not kind.with_base:
-        problems.append(f"--base: {asked.method} looks at none; leaving it out would do")
+        problems.append(Problem("--base", f"{asked.method} looks at none", "leave it out"))
     return method, problems
 
 
-def _asked_problems(asked: Asked) -> list[str]:
+def _asked_problems(asked: Asked) -> list[Problem]:
     found = []
     if asked.dtype not in (SAME, *DTYPES):
-        found.append(f"--dtype: got {short_repr(asked.dtype)}; {suggest(asked.dtype, [SAME, *DTYPES])}")
+        found.append(Problem("--dtype", f"got {short_repr(asked.dtype)}", suggest(asked.dtype, [SAME, *DTYPES])))
     if asked.shard_bytes < 1:
-        found.append(f"--max-shard-size: got {asked.shard_bytes} bytes; more would do")
+        found.append(Problem("--max-shard-size", f"got {asked.shard_bytes} bytes", "use more"))
     return found
 
 
-def _opened(given: Sequence[str]) -> tuple[list[Folder], list[str]]:
-    found, problems = [], list[str]()
+def _opened(given: Sequence[str]) -> tuple[list[Folder], list[Problem]]:
+    found, problems = [], list[Problem]()
     for name in given:
         try:
             found.append(opened(name))
         except Problems as wrong:
-            problems += wrong.lines
+            problems += wrong.problems
     return found, problems
 
 
-def _twice(found: Sequence[Folder]) -> list[str]:
+def _twice(found: Sequence[Folder]) -> list[Problem]:
     paths = [at.path.resolve() for at in found]
     return [
-        f"{at.given}: is given twice; each model once would do"
+        Problem(at.given, "is given twice", "give each model once")
         for place, at in enumerate(found)
         if paths[place] in paths[:place]
     ]
 
 
-def _format_problems(found: Sequence[Folder], dtype: str) -> list[str]:
+def _format_problems(found: Sequence[Folder], dtype: str) -> list[Problem]:
     """Where it is not clear which number format the result has, or numbers cannot be computed with."""
     problems = [
-        f"{at.given}: is quantized; the model before that would do"
+        Problem(at.given, "is quantized", "use the model before quantization", code="bad-file")
         for at in found
         if at.config.get("quantization_config")
     ]
@@ -184,7 +198,7 @@ def _format_problems(found: Sequence[Folder], dtype: str) -> list[str]:
         other = [f"{a.name} {b.dtype} for {a.dtype}" for a, b in both if a.dtype != b.dtype]
         if other and (dtype == SAME or any({a.dtype, b.dtype} - FLOATS.keys() for a, b in both if a.dtype != b.dtype)):
             problems.append(
-                f"{at.given}: other formats than {found[0].given}'s: {few(other)}; --dtype float32 would do"
+                Problem(at.given, f"other formats than {found[0].given}'s: {few(other)}", "use --dtype float32")
             )
     return problems
 
@@ -235,5 +249,7 @@ def _narrowed(shape: Shape, blocks: Iterator[Block]) -> Iterator[NDArray[Any]]:
     for block in blocks:
         found = narrowed(block, shape.dtype)
         if not finite(found, shape.dtype):
-            raise Problems([f"{shape.name}: a number is too large for {NAMES[shape.dtype]}; --dtype float32 would do"])
+            raise Problems(
+                [Problem(shape.name, f"a number is too large for {NAMES[shape.dtype]}", "use --dtype float32")]
+            )
         yield found

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from launcher.core.files import fsync_path
-from launcher.core.problems import Problems, error_message, short_repr
+from launcher.core.problems import Problem, Problems, error_message, short_repr
 
 BLOCK = 1 << 17  # numbers: 1 MiB as float64, which stays in the processor's cache
 CHUNK = 1 << 22  # bytes that are looked through at a time
@@ -72,12 +72,21 @@ def stored(file: Path) -> list[Stored]:
                 part = opened.get_slice(name)
                 dtype, shape = str(part.get_dtype()), tuple(part.get_shape())
                 if dtype not in BYTES:
-                    raise Problems([f"{file}: {short_repr(name)} is {dtype}; one of {', '.join(BYTES)} would do"])
+                    raise Problems(
+                        [Problem(str(file), f"{short_repr(name)} is {dtype}", f"expected one of {', '.join(BYTES)}")]
+                    )
                 found.append(Stored(name, dtype, shape, file, begin))
                 begin += found[-1].bytes
     except (OSError, SafetensorError) as error:
         raise Problems(
-            [f"{file}: cannot be read as safetensors, {error_message(error)}; a whole file would do"]
+            [
+                Problem(
+                    str(file),
+                    f"cannot be read as safetensors, {error_message(error)}",
+                    "use a whole file",
+                    code="bad-file",
+                )
+            ]
         ) from error
     return found
 

@@ -16,17 +16,17 @@ from torch import Tensor
 
 from launcher.config.resolve import resolve
 from launcher.core.problems import Problems
-from launcher.engines.torch.model.load import load
+from launcher.engines.torch.model.load import load_model
 from launcher.engines.torch.parallel import process, world
 from launcher.engines.torch.parallel.strategy import Parallel
 from launcher.engines.torch.rollout import random_streams
-from launcher.engines.torch.rollout.generator import Sampled
+from launcher.engines.torch.rollout.generator import Completion
 from launcher.engines.torch.rollout.vllm.link import Link
-from launcher.engines.torch.rollout.vllm.messages import Asked
-from launcher.engines.torch.rollout.vllm.model_description import Described
+from launcher.engines.torch.rollout.vllm.messages import GenerationRequest
+from launcher.engines.torch.rollout.vllm.model_description import ModelDescription
 from launcher.engines.torch.rollout.vllm.server import serve
 from launcher.engines.torch.train.batching import Limits
-from launcher.engines.torch.train.optimizer import Trained
+from launcher.engines.torch.train.optimizer import TrainedNetwork
 from launcher.engines.torch.train.policy import Policy
 
 CPU = torch.device("cpu")
@@ -35,27 +35,27 @@ RUN += ["model.num_attention_heads=2", "model.num_key_value_heads=2"]
 PROMPTS = [[5, 6, 7], [9], [5, 6, 7], [11, 12], [13]]  # equal ones may have other streams
 
 
-def answer(prompt: Sequence[int], seed: int, temperature: float, weight: float, by: int) -> Sampled:
+def answer(prompt: Sequence[int], seed: int, temperature: float, weight: float, by: int) -> Completion:
     """A fake's answer tells all that it depends on, and who gave it."""
-    return Sampled([*prompt, seed % 40], seed % 2 == 0, [temperature, weight, *([float(by)] * (len(prompt) - 1))])
+    return Completion([*prompt, seed % 40], seed % 2 == 0, [temperature, weight, *([float(by)] * (len(prompt) - 1))])
 
 
 class Fake:
     """Knows the policy's weights by the sum of their first matrix."""
 
-    def __init__(self, rank: int, described: Described, words: Sequence[str]) -> None:
+    def __init__(self, rank: int, description: ModelDescription, words: Sequence[str]) -> None:
         if "refuse" in words:
-            raise Problems([f"sampler: a fake runs no {described.architecture} here"])
+            raise Problems([f"sampler: a fake runs no {description.architecture} here"])
         self.rank, self.words, self.total, self.taken = rank, words, 0.0, 0
 
-    def take(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         self.taken += 1
         for place, (_, value) in enumerate(weights):
             if "starve" in self.words and place == 2:
                 raise Problems(["sampler: a fake wants no third"])
             self.total = float(value.double().sum()) if place == 0 else self.total
 
-    def write(self, asked: Sequence[Asked], temperature: float, ends: Sequence[int]) -> list[Sampled]:
+    def generate(self, asked: Sequence[GenerationRequest], temperature: float, ends: Sequence[int]) -> list[Completion]:
         if "die" in self.words:
             os._exit(9)
         if "slow" in self.words:
@@ -68,23 +68,23 @@ class Fake:
 
 
 def trains(samplers: int, team: int) -> dict[str, Any]:
-    world.join(CPU)
+    world.init_distributed(CPU)
     count = [f"sampler.n_gpus={samplers}", f"sampler.tensor_parallel_size={team}"]
     run = resolve([*RUN, *count, f"hardware.nproc_per_node={world.SIZE}"])
-    model = load(run.model, 0, CPU)
-    trained, parallel = Trained(model, run.optim, 10, Parallel()), Parallel()
+    model = load_model(run.model, 0, CPU)
+    trained, parallel = TrainedNetwork(model, run.optim, 10, Parallel()), Parallel()
     policy: Any = Policy(run.algorithm, trained, Limits(8), parallel)
-    writer: Any = run.sampler.writer(run, policy)  # type: ignore[attr-defined]
+    generator: Any = run.sampler.generator(run, policy)  # type: ignore[attr-defined]
     found: dict[str, Any] = {"rounds": []}
     for step in (0, 0, 1):  # its weights move once
         if step > policy.actor.steps_taken:
             policy.actor.steps_taken = step
             next(iter(model.module.parameters())).data.add_(1.0)
         prompts = PROMPTS[world.RANK :: world.SIZE] if not (step and world.RANK) else []
-        with writer.awake() as told:
-            keys = random_streams.keys(0, step, range(len(prompts)), 2)
-            answers = writer.sample(prompts, 2, keys, 0.5)
-        total = float(next(iter(writer.outgoing))[1].double().sum())
+        with generator.current_weights() as told:
+            keys = random_streams.stream_keys(0, step, range(len(prompts)), 2)
+            answers = generator.sample(prompts, 2, keys, 0.5)
+        total = float(next(iter(generator.exported))[1].double().sum())
         expected = [
             answer(prompt, int(keys[row * 2 + n]) >> 1, 0.5, total, 0)
             for row, prompt in enumerate(prompts)
@@ -98,13 +98,13 @@ def trains(samplers: int, team: int) -> dict[str, Any]:
                 "told": list(told),
             }
         )
-    writer.close()
-    world.leave()
+    generator.close()
+    world.destroy_distributed()
     return found
 
 
-def _of(one: Sampled) -> tuple[list[int], bool, list[float]]:
-    return one.tokens, one.cut, list(one.logp[:2])
+def _of(one: Completion) -> tuple[list[int], bool, list[float]]:
+    return one.tokens, one.truncated, list(one.logp[:2])
 
 
 def main(samplers: int, team: int, words: Sequence[str]) -> int:
@@ -113,7 +113,7 @@ def main(samplers: int, team: int, words: Sequence[str]) -> int:
         if rank < trainers:
             print(json.dumps(trains(samplers, team)), flush=True)
         else:
-            serve(Link(rank, trainers, samplers, CPU, team), lambda described: Fake(rank, described, words))
+            serve(Link(rank, trainers, samplers, CPU, team), lambda description: Fake(rank, description, words))
     except Problems as problems:
         print(json.dumps({"problems": problems.lines}), flush=True)
         return 2
@@ -121,4 +121,4 @@ def main(samplers: int, team: int, words: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    process.end(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]))
+    process.exit_process(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]))

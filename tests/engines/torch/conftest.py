@@ -22,7 +22,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from launcher.engines.torch.model.attention import NAME
-from launcher.engines.torch.model.load import load
+from launcher.engines.torch.model.load import load_model
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.train.sources import collate
@@ -72,7 +72,7 @@ def tiny() -> Callable[..., CausalLM]:
 
     def make(spread: float = 0.3, seed: int = 0, **values: Any) -> CausalLM:
         chosen = {"dtype": "float64", "hidden_size": 32, "intermediate_size": 48, "num_key_value_heads": 2} | values
-        model = load(Scratch(**chosen), seed, CPU)
+        model = load_model(Scratch(**chosen), seed, CPU)
         _draw(model.module, spread, seed)
         return model
 

@@ -18,23 +18,23 @@ from launcher.algorithms.gspo import GSPO
 from launcher.algorithms.gspo_selfplay import GSPOSelfPlay
 from launcher.algorithms.ppo import PPO
 from launcher.algorithms.sft import SFT
-from launcher.engines.torch.model.load import critic, load
+from launcher.engines.torch.model.load import load_critic, load_model
 from launcher.engines.torch.model.network import CausalLM, Network
 from launcher.engines.torch.model.reference import FrozenCopy, Reference, WithoutAdapters
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.parallel.sharded import Sharded
-from launcher.engines.torch.parallel.strategy import Parallel, whole_value
+from launcher.engines.torch.parallel.strategy import Parallel, full_tensor
 from launcher.engines.torch.rollout.decode import Decoder
 from launcher.engines.torch.rollout.sampler import TorchSampler
 from launcher.engines.torch.train.batching import Limits
 from launcher.engines.torch.train.measure import Clock
-from launcher.engines.torch.train.optimizer import Trained
+from launcher.engines.torch.train.optimizer import TrainedNetwork
 from launcher.engines.torch.train.policy import Policy
 from launcher.engines.torch.train.rows import Rows
-from launcher.engines.torch.train.sources import Order, Rollouts, _joined, collate, imitated
+from launcher.engines.torch.train.sources import Order, Rollouts, _concatenated, collate, collate_rows
 from launcher.engines.torch.train.validation import Validation
 from launcher.models.scratch import Scratch
-from launcher.spec.algorithm import Algorithm, Batch, Told
+from launcher.spec.algorithm import Algorithm, AlgorithmState, Batch
 from launcher.spec.data import Row
 from launcher.spec.reward import Answer, Reward
 from launcher.spec.run import Optim
@@ -115,7 +115,7 @@ def pairs_of(model: CausalLM, step: int, numbers: Sequence[int] | None = None) -
     answers = shared(sequences_of(step, PROMPTS * 2), 2)
     tokens = [Tokens(row // 2, *answer) for row, answer in enumerate(answers)]
     pairs = [Pair(number, tokens[2 * number], tokens[2 * number + 1]) for number in numbers]
-    return imitated(pairs, model, list(numbers))
+    return collate_rows(pairs, model, list(numbers))
 
 
 def batch_for(algorithm: Algorithm, model: CausalLM, step: int) -> Batch:
@@ -129,7 +129,7 @@ def batch_for(algorithm: Algorithm, model: CausalLM, step: int) -> Batch:
     mine = range(PROMPTS)[world.RANK :: world.SIZE]
     prompts, pairs = [number for number in mine if number % 2], [number for number in mine if number % 2 == 0]
     parts = [rollouts_of(model, step, prompts)] if prompts else []
-    return _joined([*parts, *([pairs_of(model, step, pairs)] if pairs else [])])
+    return _concatenated([*parts, *([pairs_of(model, step, pairs)] if pairs else [])])
 
 
 # ---- models and policies
@@ -146,7 +146,7 @@ def draw(module: torch.nn.Module, spread: float, seed: int) -> None:
 
 
 def small(dtype: str, seed: int = 0, device: torch.device = CPU, **values: Any) -> CausalLM:
-    model = load(replace(SMALL, dtype=dtype, **values), seed, device)
+    model = load_model(replace(SMALL, dtype=dtype, **values), seed, device)
     draw(model.module, 0.3, seed)
     return model
 
@@ -158,17 +158,17 @@ def policy_of(
 ) -> Policy:  # fmt: skip
     """A policy with what its algorithm needs, laid out as `assemble` does it."""
     optim, parallel, algorithm = optim or Optim(lr=1e-3), parallel or Parallel(), algorithm or GRPO()
-    beside: Reference | None = WithoutAdapters(model) if _adapted(model) and "reference" in algorithm.needs else None
+    frozen: Reference | None = WithoutAdapters(model) if _adapted(model) and "reference" in algorithm.needs else None
     if reference:
-        parallel.place(reference)
-        beside = FrozenCopy(reference)
+        parallel.shard(reference)
+        frozen = FrozenCopy(reference)
     judge = None
     if critic:
-        parallel.place(critic)
-        judge = Trained(critic, optim, steps, parallel)
-    parallel.place(model)
-    actor = Trained(model, optim, steps, parallel)
-    return Policy(algorithm, actor, limits or Limits(16), parallel, reference=beside, critic=judge, **more)
+        parallel.shard(critic)
+        judge = TrainedNetwork(critic, optim, steps, parallel)
+    parallel.shard(model)
+    actor = TrainedNetwork(model, optim, steps, parallel)
+    return Policy(algorithm, actor, limits or Limits(16), parallel, reference=frozen, critic=judge, **more)
 
 
 def _adapted(model: CausalLM) -> bool:
@@ -182,7 +182,7 @@ def policy_for(
     """A small policy of one of ALGORITHMS."""
     algorithm, model = ALGORITHMS[kind], small(dtype, device=device, **values)
     needs_copy = "reference" in algorithm.needs and not _adapted(model)
-    judge = critic(replace(SMALL, dtype=dtype), 0, device) if "critic" in algorithm.needs else None
+    judge = load_critic(replace(SMALL, dtype=dtype), 0, device) if "critic" in algorithm.needs else None
     if judge:
         draw(judge, 0.3, 2)
     return policy_of(
@@ -191,10 +191,12 @@ def policy_for(
     )  # fmt: skip
 
 
-def learn(policy: Policy, step: int, told: Told, updates: int = 2) -> tuple[list[dict[str, float]], Told]:
+def learn(
+    policy: Policy, step: int, told: AlgorithmState, updates: int = 2
+) -> tuple[list[dict[str, float]], AlgorithmState]:
     """The metrics of some updates from a step's batch; all but the first are off-policy."""
     batch = policy.annotate(batch_for(policy.algorithm, policy.model, step), Clock(), on_policy=False)
-    batch, told = policy.algorithm.prepare(batch, told, world.total)
+    batch, told = policy.algorithm.prepare(batch, told, world.all_reduce_sum)
     return [{**policy.update(batch, step).metrics, **told} for _ in range(updates)], told
 
 
@@ -210,7 +212,7 @@ def trained(kind: str, dtype: str, limits: Limits, steps: int = 5, **values: Any
 def weights(policy: Policy) -> torch.Tensor:
     """All that is trained, of the critic too, in one row."""
     networks = [policy.model, *([policy.critic.network] if policy.critic else [])]
-    return torch.cat([whole_value(weight.detach()).flatten() for net in networks for weight in net.parameters()])
+    return torch.cat([full_tensor(weight.detach()).flatten() for net in networks for weight in net.parameters()])
 
 
 # ---- validating, and sampling until a step is full
@@ -255,7 +257,7 @@ def mixed(parallel: Parallel | None = None) -> dict[str, Any]:
 
 def _sampled(algorithm: Algorithm, rows: Rows, order: Order, step: int, parallel: Parallel | None) -> dict[str, Any]:
     model, parallel = small("float64"), parallel or Parallel()
-    parallel.place(model)
+    parallel.shard(model)
     decoder = Decoder(model, TorchSampler(n=2), 5, parallel)
     found, told = Rollouts(rows, order, decoder, Even(), algorithm, 3).batch(step, Clock())
     ids = [row[:length] for row, length in zip(found.tokens.tolist(), found.length.tolist(), strict=True)]
@@ -296,6 +298,6 @@ def fsdp2() -> Parallel:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    world.join(CPU)
+    world.init_distributed(CPU)
     print(json.dumps(everything()))
-    world.leave()
+    world.destroy_distributed()

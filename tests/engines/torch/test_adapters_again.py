@@ -9,10 +9,10 @@ from types import ModuleType
 
 import torch
 
-from launcher.engines.torch.model.load import load
+from launcher.engines.torch.model.load import load_model
 from launcher.engines.torch.train.batching import Limits
 from launcher.engines.torch.train.policy import Policy
-from launcher.engines.torch.train.save import Position, Saver
+from launcher.engines.torch.train.save import Saver, TrainingPosition
 from launcher.models.pretrained import Pretrained
 from launcher.models.scratch import Scratch
 
@@ -23,16 +23,16 @@ TINY = Scratch(hidden_size=16, intermediate_size=24, num_hidden_layers=1, dtype=
 def test_held_out_pairs_are_judged_with_the_adapters_on(jobs: ModuleType) -> None:
     policy: Policy = jobs.policy_for("dpo", "float64", Limits(16), lora_rank=4)
     pairs = jobs.pairs_of(policy.model, 9)
-    total, count = policy.losses(pairs)["loss"]
+    total, count = policy.heldout_losses(pairs)["loss"]
     assert abs(total / count - math.log(2)) > 1e-3  # which it is where both are the reference
 
 
 def saved(model: Pretrained | Scratch, jobs: ModuleType, root: Path) -> tuple[Path, torch.Tensor]:
     """A run's folder after two steps from `model`, and the logits that it ends with."""
-    policy: Policy = jobs.policy_of(load(model, 0, CPU), jobs.SFT(), optim=jobs.Optim(lr=1e-2))
+    policy: Policy = jobs.policy_of(load_model(model, 0, CPU), jobs.SFT(), optim=jobs.Optim(lr=1e-2))
     for step in (1, 2):
         policy.update(jobs.rollouts_of(policy.model, step), step)
-    assert Saver(root / "checkpoints", policy, 3).save(Position(2, 0, 0, 24)).done
+    assert Saver(root / "checkpoints", policy, 3).save(TrainingPosition(2, 0, 0, 24)).done
     return root, logits(policy.model.module)
 
 
@@ -51,7 +51,7 @@ def test_adapters_upon_adapters_lose_nothing(jobs: ModuleType, tmp_path: Path) -
     policy = c / "checkpoints" / "step_000002" / "policy"
     assert json.loads((policy / "adapter_config.json").read_text())["base_model_name_or_path"] == "base"
     assert (policy / "base" / "config.json").is_file()
-    found = logits(load(Pretrained(path=str(c), dtype="float64"), 0, CPU).module)
+    found = logits(load_model(Pretrained(path=str(c), dtype="float64"), 0, CPU).module)
     assert (found - expected).abs().max() <= 1e-9
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from launcher.engines.torch.model.packing import pack
-from launcher.engines.torch.train.batching import Limits, Sizes, best_fit, evened, micro_batches
+from launcher.engines.torch.train.batching import Limits, Sizes, best_fit, micro_batches, split_to_count
 from launcher.spec.algorithm import Batch
 
 LONGEST = 12
@@ -111,15 +111,15 @@ def test_best_fit_is_nearly_full_and_fast() -> None:
 @pytest.mark.parametrize("count", range(1, 12))
 def test_evened_has_so_many_parts_and_every_row_once(count: int) -> None:
     parts = [[0, 1, 2, 3], [4, 5], [6]]
-    found = evened(parts, count, range(7))
+    found = split_to_count(parts, count, range(7))
     assert len(found) == max(count, 3)
     assert sorted(row for part in found for row in part) == list(range(7))
     assert parts == [[0, 1, 2, 3], [4, 5], [6]]
 
 
 def test_evened_cuts_the_largest_in_the_middle_and_never_within_a_key() -> None:
-    assert sorted(evened([[0, 1, 2, 3], [4]], 3, range(5))) == [[0, 1], [2, 3], [4]]
+    assert sorted(split_to_count([[0, 1, 2, 3], [4]], 3, range(5))) == [[0, 1], [2, 3], [4]]
     keys = [0, 0, 0, 1, 2, 2]
-    assert sorted(evened([[0, 1, 2, 3], [4, 5]], 3, keys)) == [[0, 1, 2], [3], [4, 5]]
-    found = evened([[0, 1, 2, 3], [4, 5]], 5, keys)
+    assert sorted(split_to_count([[0, 1, 2, 3], [4, 5]], 3, keys)) == [[0, 1, 2], [3], [4, 5]]
+    found = split_to_count([[0, 1, 2, 3], [4, 5]], 5, keys)
     assert sorted(found) == [[], [], [0, 1, 2], [3], [4, 5]]  # two processes more compute nothing

@@ -16,7 +16,7 @@ from launcher.core.problems import Problems
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.rollout import random_streams
 from launcher.engines.torch.rollout.decode import Decoder
-from launcher.engines.torch.rollout.generator import Sampled
+from launcher.engines.torch.rollout.generator import Completion
 from launcher.engines.torch.rollout.sampler import TorchSampler
 
 Ids = Callable[..., list[list[int]]]
@@ -32,12 +32,12 @@ def decoder(model: CausalLM, max_new: int = 12, **values: Any) -> Decoder:
     return Decoder(model, TorchSampler(**values), max_new)
 
 
-def greedy(decoder: Decoder, prompts: Sequence[list[int]], n: int = 1) -> list[Sampled]:
+def greedy(decoder: Decoder, prompts: Sequence[list[int]], n: int = 1) -> list[Completion]:
     return decoder.sample(prompts, n, np.zeros(len(prompts) * n, np.uint64), 0.0)
 
 
-def drawn(decoder: Decoder, prompts: Sequence[list[int]], n: int = 1, step: int = 1) -> list[Sampled]:
-    return decoder.sample(prompts, n, random_streams.keys(0, step, range(len(prompts)), n), 1.0)
+def drawn(decoder: Decoder, prompts: Sequence[list[int]], n: int = 1, step: int = 1) -> list[Completion]:
+    return decoder.sample(prompts, n, random_streams.stream_keys(0, step, range(len(prompts)), n), 1.0)
 
 
 # ---- greedy
@@ -99,7 +99,7 @@ def test_siblings_of_a_greedy_answer_are_equal(n: int, tiny: Callable[..., Causa
 def test_an_answer_does_not_depend_on_its_company(name: str, family: Callable[..., Any], ids: Ids) -> None:
     model, _ = family(name)
     prompts, n = ids(*LENGTHS), 3
-    keys = random_streams.keys(7, 1, range(len(prompts)), n)
+    keys = random_streams.stream_keys(7, 1, range(len(prompts)), n)
     whole = decoder(model).sample(prompts, n, keys, 1.0)
     assert len({len(answer.tokens) for answer in whole}) > 3
 
@@ -113,10 +113,10 @@ def test_an_answer_does_not_depend_on_its_company(name: str, family: Callable[..
         assert decoder(model, max_num_seqs=size).sample(prompts, n, keys, 1.0) == whole
 
     for count in (2, 3):  # spread over processes, every count-th prompt on each
-        shares: dict[int, list[Sampled]] = {}
+        shares: dict[int, list[Completion]] = {}
         for rank in range(count):
             mine = list(range(len(prompts)))[rank::count]
-            part = decoder(model).sample([prompts[i] for i in mine], n, random_streams.keys(7, 1, mine, n), 1.0)
+            part = decoder(model).sample([prompts[i] for i in mine], n, random_streams.stream_keys(7, 1, mine, n), 1.0)
             shares |= {i: part[place * n : place * n + n] for place, i in enumerate(mine)}
         assert [answer for i in range(len(prompts)) for answer in shares[i]] == whole
 
@@ -162,7 +162,7 @@ def test_sampled_tokens_follow_the_softmax(
     model, plain = family("llama")
     (prompt,), n = ids(5), 8000
     found = decoder(model, 1, max_num_seqs=n, **tail).sample(
-        [prompt], n, random_streams.keys(3, 1, [0], n), temperature
+        [prompt], n, random_streams.stream_keys(3, 1, [0], n), temperature
     )
     with torch.no_grad():
         logits = plain(input_ids=torch.tensor([prompt])).logits[0, -1]
@@ -194,7 +194,7 @@ def test_the_second_token_follows_the_first(family: Callable[..., Any], ids: Ids
     """Conditional on the commonest first token, so that numbers of one stream are not used twice."""
     model, plain = family("llama")
     (prompt,), n = ids(5), 8000
-    found = decoder(model, 2, max_num_seqs=n).sample([prompt], n, random_streams.keys(3, 1, [0], n), 1.0)
+    found = decoder(model, 2, max_num_seqs=n).sample([prompt], n, random_streams.stream_keys(3, 1, [0], n), 1.0)
     first = next(token for token, _ in Counter(a.tokens[0] for a in found).most_common() if token not in ENDS)
     count = Counter(answer.tokens[1] for answer in found if answer.tokens[0] == first)
     with torch.no_grad():
@@ -247,12 +247,12 @@ def test_no_call_is_made_after_the_last_token(tiny: Callable[..., CausalLM], ids
 
 def test_an_answer_ends_with_its_end_token_or_is_cut(tiny: Callable[..., CausalLM], ids: Ids) -> None:
     found = drawn(decoder(tiny(), max_new=4), ids(*LENGTHS), 8)
-    assert {answer.cut for answer in found} == {True, False}
+    assert {answer.truncated for answer in found} == {True, False}
     for answer in found:
         assert not set(answer.tokens[:-1]) & set(ENDS)  # nothing after an end
-        assert answer.cut == (answer.tokens[-1] not in ENDS)
-        assert len(answer.tokens) == 4 if answer.cut else 1 <= len(answer.tokens) <= 4
-    assert any(len(answer.tokens) == 4 and not answer.cut for answer in found)  # ended just in time
+        assert answer.truncated == (answer.tokens[-1] not in ENDS)
+        assert len(answer.tokens) == 4 if answer.truncated else 1 <= len(answer.tokens) <= 4
+    assert any(len(answer.tokens) == 4 and not answer.truncated for answer in found)  # ended just in time
 
 
 def test_longer_limits_only_go_on_where_an_answer_was_cut(tiny: Callable[..., CausalLM], ids: Ids) -> None:
@@ -260,7 +260,7 @@ def test_longer_limits_only_go_on_where_an_answer_was_cut(tiny: Callable[..., Ca
     short, long = (drawn(decoder(model, max_new=limit), ids(*LENGTHS), 4) for limit in (3, 9))
     for a, b in zip(short, long, strict=True):
         assert b.tokens[: len(a.tokens)] == a.tokens
-        assert a.cut or a == b
+        assert a.truncated or a == b
 
 
 def test_the_tokens_that_end_an_answer(tiny: Callable[..., CausalLM]) -> None:
@@ -274,7 +274,9 @@ def test_the_tokens_that_end_an_answer(tiny: Callable[..., CausalLM]) -> None:
 def test_texts_leave_out_the_end(tiny: Callable[..., CausalLM]) -> None:
     model = tiny()
     letters = model.tokenizer.convert_tokens_to_ids(list("ba, c"))
-    found = decoder(model).texts([Sampled([*letters, 1], False), Sampled(letters[:2], True), Sampled([1], False)])
+    found = decoder(model).texts(
+        [Completion([*letters, 1], False), Completion(letters[:2], True), Completion([1], False)]
+    )
     assert found == ["ba, c", "ba", ""]
 
 
@@ -282,7 +284,7 @@ def test_texts_show_special_tokens_that_end_nothing(tiny: Callable[..., CausalLM
     """A hidden one would let a wrong answer pass for right."""
     model = tiny()
     a, b = model.tokenizer.convert_tokens_to_ids(["a", "b"])
-    assert decoder(model).texts([Sampled([a, 0, b, 1], False), Sampled([a, 2], True)]) == ["a<pad>b", "a<unk>"]
+    assert decoder(model).texts([Completion([a, 0, b, 1], False), Completion([a, 2], True)]) == ["a<pad>b", "a<unk>"]
 
 
 def test_sampling_leaves_the_model_without_gradient_and_dropout(tiny: Callable[..., CausalLM], ids: Ids) -> None:

@@ -167,10 +167,10 @@ def test_a_demonstration_is_answered_from_its_prompt_alone(
     model = tiny()
     prompts = ids(3, 5, 2)
     whole = [([*prompt, 20, 21, 1], [0] * len(prompt) + [1, 1, 1]) for prompt in prompts]
-    prompted, imitated = Named(), Named()
+    prompted, collate_rows = Named(), Named()
     validation(model, held_out(prompts, ["1"] * 3, ["a"] * 3), prompted).measure(1)
-    found = validation(model, demonstrations(whole, ["1"] * 3), imitated, SFT()).measure(1)[0]
-    assert [answer.response for answer in imitated.asked] == [answer.response for answer in prompted.asked]
+    found = validation(model, demonstrations(whole, ["1"] * 3), collate_rows, SFT()).measure(1)[0]
+    assert [answer.response for answer in collate_rows.asked] == [answer.response for answer in prompted.asked]
     assert set(found) - WILSON == {"val-core/a/reward/mean@1", "val/loss"}
 
 
@@ -233,16 +233,18 @@ def test_shards_add_up_to_the_whole(
 ) -> None:
     """What each process gives to its meetings is caught, and one of them then goes on with what all gave."""
     whole: list[Any] = []
-    monkeypatch.setattr(world, "gathered", lambda x: whole.append(x) or [x])
+    monkeypatch.setattr(world, "all_gather_object", lambda x: whole.append(x) or [x])
     expected, told = jobs.validated(kind), list[list[Any]]()
     for rank in range(size):
         share(rank, size)
         mine, others = list[Any](), iter(whole)
-        monkeypatch.setattr(world, "gathered", lambda x, mine=mine, others=others: mine.append(x) or [next(others)])
+        monkeypatch.setattr(
+            world, "all_gather_object", lambda x, mine=mine, others=others: mine.append(x) or [next(others)]
+        )
         jobs.validated(kind)
         told.append(mine)
     meetings = iter(zip(*told, strict=True))
-    monkeypatch.setattr(world, "gathered", lambda _: list(next(meetings)))
+    monkeypatch.setattr(world, "all_gather_object", lambda _: list(next(meetings)))
     assert jobs.validated(kind) == pytest.approx(expected, rel=1e-12)
     for source, prompts in (("sums", 7), ("words", 4)):  # each row is answered by one process
         assert sum(scores[source].get("prompts", 0) for scores, *_ in told) == prompts

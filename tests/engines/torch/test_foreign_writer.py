@@ -14,11 +14,11 @@ import torch
 
 from launcher.algorithms.gspo_selfplay import GSPOSelfPlay
 from launcher.engines.torch.model.network import CausalLM
-from launcher.engines.torch.rollout.generator import Sampled, Writer
+from launcher.engines.torch.rollout.generator import Completion, Generator
 from launcher.engines.torch.train.batching import Limits
 from launcher.engines.torch.train.measure import Clock
 from launcher.engines.torch.train.mismatch import Mismatch
-from launcher.engines.torch.train.policy import Policy, _empty
+from launcher.engines.torch.train.policy import Policy, _masked_row
 from launcher.engines.torch.train.rows import Rows
 from launcher.engines.torch.train.sources import Order, Rollouts
 from launcher.spec.algorithm import Batch
@@ -31,22 +31,22 @@ CPU = torch.device("cpu")
 
 
 class Foreign(Sampler):
-    own_arithmetic = False
+    logprobs_match_trainer = False
 
 
-class Fake(Writer):
+class Fake(Generator):
     """Writes two or three tokens; the log-probability of token t is -t / 8."""
 
     awoken = 0
 
     @contextmanager
-    def awake(self) -> Iterator[Mapping[str, float]]:
+    def current_weights(self) -> Iterator[Mapping[str, float]]:
         self.awoken += 1
         yield {"timing_s/update_weights": 0.5}
 
-    def sample(self, prompts: Sequence[list[int]], n: int, keys: np.ndarray, temperature: float) -> list[Sampled]:
+    def sample(self, prompts: Sequence[list[int]], n: int, keys: np.ndarray, temperature: float) -> list[Completion]:
         answers = [[20 + row, 30 + row] if row % 2 else [20 + row, 30 + row, 1] for row in range(len(prompts) * n)]
-        return [Sampled(tokens, tokens[-1] != 1, [-token / 8 for token in tokens]) for tokens in answers]
+        return [Completion(tokens, tokens[-1] != 1, [-token / 8 for token in tokens]) for tokens in answers]
 
 
 class Known(Reward):
@@ -63,14 +63,14 @@ def rolled(model: CausalLM) -> tuple[Batch, dict[str, float], Fake]:
         rows.rows.append(Row(f"f:{place}", ""))
         one, other = Tokens(place, [5, 6, 7], [0, 1, 1]), Tokens(place, [5, 8], [0, 1])
         rows.tokens.append(Pair(place, one, other) if place % 2 else Tokens(place, [9] * (place + 1), []))
-    writer = Fake(model, Foreign(n=2), 3)
-    batch, told = Rollouts(rows, Order(4, 4, 0, False), writer, Known(), GSPOSelfPlay(), 0).batch(1, Clock())
-    return batch, told, writer
+    generator = Fake(model, Foreign(n=2), 3)
+    batch, told = Rollouts(rows, Order(4, 4, 0, False), generator, Known(), GSPOSelfPlay(), 0).batch(1, Clock())
+    return batch, told, generator
 
 
 def test_each_tokens_log_probability_stands_where_the_token_does(tiny: Callable[..., CausalLM]) -> None:
-    batch, told, writer = rolled(tiny())
-    assert writer.awoken == 1 and told["timing_s/update_weights"] == 0.5
+    batch, told, generator = rolled(tiny())
+    assert generator.awoken == 1 and told["timing_s/update_weights"] == 0.5
     answer = (batch.mask > 0) & (batch.preference == 0)[:, None]
     expected = torch.where(answer, -batch.tokens / 8, 0.0)
     assert torch.equal(batch.rollout, expected.to(batch.rollout.dtype))
@@ -102,13 +102,13 @@ def test_a_policys_update_notes_how_far_they_are_apart(
 def policy_logp(jobs: ModuleType, batch: Batch) -> torch.Tensor:
     policy: Policy = jobs.policy_of(jobs.small("float64"), GSPOSelfPlay(), limits=Limits(8))
     with torch.no_grad():
-        return policy._each(policy.model, batch, policy._parts(batch), policy._logp)
+        return policy._compute_rows(policy.model, batch, policy._parts(batch), policy._logp)
 
 
 def test_a_row_that_only_fills_an_empty_part_is_not_noted(tiny: Callable[..., CausalLM]) -> None:
     batch, _, _ = rolled(tiny())
     seen = Mismatch(None)
-    seen.weighed(_empty(replace(batch, old=batch.rollout - 1)))
+    seen.record_and_weight(_masked_row(replace(batch, old=batch.rollout - 1)))
     assert seen.metrics(CPU) == {}
 
 
@@ -118,9 +118,9 @@ def test_weights_that_moved_are_counted_and_those_that_stayed_are_not(jobs: Modu
     trained = policy.actor
     for weight in trained.weights:
         weight.grad = torch.ones_like(weight)
-    trained.take(1, {"loss": torch.tensor(False)})
+    trained.optimizer_step(1, {"loss": torch.tensor(False)})
     assert trained.steps_taken == 0
     for weight in trained.weights:
         weight.grad = torch.ones_like(weight)
-    trained.take(1, {"loss": torch.tensor(True)})
+    trained.optimizer_step(1, {"loss": torch.tensor(True)})
     assert trained.steps_taken == 1

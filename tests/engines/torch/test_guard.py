@@ -50,7 +50,7 @@ def prepared(policy: Policy, jobs: ModuleType, step: int = 1) -> Batch:
 def after_a_good_step(kind: str, jobs: ModuleType) -> Policy:
     """So that the optimizer has something to lose."""
     policy: Policy = jobs.policy_for(kind, "float64", Limits(5))
-    assert policy.update(prepared(policy, jobs), 1).spoilt == ""
+    assert policy.update(prepared(policy, jobs), 1).nonfinite_source == ""
     return policy
 
 
@@ -73,7 +73,7 @@ def test_what_stands_before_the_update_is_named(kind: str, field: str, value: fl
     batch, before = prepared(policy, jobs, 2), state(policy)
     bad = replace(batch, **{field: spoil(getattr(batch, field), batch.mask > 0, value)})
     found = policy.update(bad, 2)
-    assert found.spoilt == FIELDS[field]
+    assert found.nonfinite_source == FIELDS[field]
     skipped = {name: x for name, x in found.metrics.items() if name.endswith("skipped_nonfinite")}
     assert skipped and all(x == 1.0 for x in skipped.values())
     check_untouched(policy, before)
@@ -82,7 +82,7 @@ def test_what_stands_before_the_update_is_named(kind: str, field: str, value: fl
 
 def check_the_next_is_taken(policy: Policy, jobs: ModuleType) -> None:
     before = state(policy)
-    assert policy.update(prepared(policy, jobs, 3), 3).spoilt == ""
+    assert policy.update(prepared(policy, jobs, 3), 3).nonfinite_source == ""
     assert any(not torch.equal(value, state(policy)[name]) for name, value in before.items())
     assert all(value.isfinite().all() for value in state(policy).values())
 
@@ -96,7 +96,7 @@ def test_weights_that_are_not_finite_are_found_in_the_log_probabilities(
     batch = prepared(policy, jobs, 2)
     policy.model.base.get_output_embeddings().weight.data[7, 3] = value
     before = state(policy)
-    assert policy.update(batch, 2).spoilt == "log-probability"
+    assert policy.update(batch, 2).nonfinite_source == "log-probability"
     if kind != "ppo":  # its critic is sound and goes on
         check_untouched(policy, before)
 
@@ -107,7 +107,7 @@ def test_a_critic_that_is_not_finite_is_named(value: float, jobs: ModuleType) ->
     batch = prepared(policy, jobs, 2)
     policy.critic.network.head.bias.data[0] = value
     found = policy.update(batch, 2)
-    assert found.spoilt.startswith("critic's ")
+    assert found.nonfinite_source.startswith("critic's ")
     assert found.metrics["actor/skipped_nonfinite"] == 0.0
     assert found.metrics["critic/skipped_nonfinite"] == 1.0
 
@@ -135,7 +135,7 @@ def test_a_loss_and_a_gradient_that_are_not_finite_are_named(of: str, value: flo
     good, policy.algorithm = policy.algorithm, Stub(of=of, value=value)
     before = state(policy)
     found: Update = policy.update(jobs.batch_for(good, policy.model, 2), 2)
-    assert found.spoilt == of
+    assert found.nonfinite_source == of
     check_untouched(policy, before)
     policy.algorithm = good
     check_the_next_is_taken(policy, jobs)
@@ -149,14 +149,14 @@ def test_the_first_origin_is_named_and_not_what_follows_from_it(jobs: ModuleType
         batch, reference=spoil(batch.reference, batch.mask > 0, math.nan),
         advantage=spoil(batch.advantage, batch.mask > 0, math.inf),
     )  # fmt: skip
-    assert policy.update(bad, 2).spoilt == "reference"
+    assert policy.update(bad, 2).nonfinite_source == "reference"
 
 
 def test_a_huge_but_finite_gradient_is_taken(jobs: ModuleType) -> None:
     policy = after_a_good_step("grpo", jobs)
     batch = prepared(policy, jobs, 2)
     found = policy.update(replace(batch, advantage=batch.advantage * 1e12), 2)
-    assert found.spoilt == "" and found.metrics["actor/grad_norm"] > 1e9
+    assert found.nonfinite_source == "" and found.metrics["actor/grad_norm"] > 1e9
     assert all(value.isfinite().all() for value in state(policy).values())
 
 
@@ -170,7 +170,7 @@ def test_nothing_to_learn_moves_nothing_and_is_not_bad(kind: str, jobs: ModuleTy
         nothing["preference"] = batch.preference * 0
     before = state(policy)
     found = policy.update(replace(batch, **nothing), 2)
-    assert found.spoilt == ""
+    assert found.nonfinite_source == ""
     assert all(math.isfinite(value) for value in found.metrics.values())
     check_untouched(policy, before)
 
@@ -181,7 +181,7 @@ def test_a_step_whose_groups_are_all_left_out_moves_nothing(jobs: ModuleType) ->
     made, told = policy.algorithm.prepare(replace(batch, reward=batch.reward * 0 + 1), {})
     assert told["train/groups_kept"] == 0.0 and told["train/trainable_token_share"] == 0.0
     before = state(policy)
-    assert policy.update(made, 1).spoilt == ""
+    assert policy.update(made, 1).nonfinite_source == ""
     check_untouched(policy, before)
 
 
@@ -191,5 +191,5 @@ def test_it_does_not_matter_in_which_micro_batch_it_stands(limits: Limits, jobs:
     policy.update(prepared(policy, jobs), 1)
     batch, before = prepared(policy, jobs, 2), state(policy)
     bad = replace(batch, reference=spoil(batch.reference, batch.mask > 0, math.nan))
-    assert policy.update(bad, 2).spoilt == "reference"
+    assert policy.update(bad, 2).nonfinite_source == "reference"
     check_untouched(policy, before)

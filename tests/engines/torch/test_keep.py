@@ -18,11 +18,11 @@ from launcher.config.resolve import resolve
 from launcher.core import checkpoints
 from launcher.core.events import Alert, Event, Step
 from launcher.core.problems import Problems
-from launcher.engines.torch.model.load import load
+from launcher.engines.torch.model.load import load_model
 from launcher.engines.torch.train.batching import Limits
 from launcher.engines.torch.train.loop import Schedule, Training
 from launcher.engines.torch.train.policy import Policy
-from launcher.engines.torch.train.save import Position, Saver, Validated, Written, position_of
+from launcher.engines.torch.train.save import LastValidation, Saver, SaveResult, TrainingPosition, read_position
 from launcher.models.scratch import Scratch
 from launcher.spec.run import Optim
 
@@ -32,14 +32,14 @@ LLAMA = Scratch(hidden_size=16, intermediate_size=24, num_hidden_layers=1)
 
 @pytest.fixture
 def policy(jobs: ModuleType) -> Policy:
-    model = load(LLAMA, 0, torch.device("cpu"))
+    model = load_model(LLAMA, 0, torch.device("cpu"))
     return jobs.policy_of(model, SFT(), optim=Optim(lr=1e-2), limits=Limits(4), steps=8)
 
 
-def at(step: int, score: float | None, name: str = REWARD) -> Position:
+def at(step: int, score: float | None, name: str = REWARD) -> TrainingPosition:
     """Where training stands after a step; its latest validation is of this step where it has a score."""
-    seen = Validated(0, {name: 9.0}) if score is None else Validated(step, {name: score})
-    return Position(step, 0, 0, 24, validated=seen)
+    seen = LastValidation(0, {name: 9.0}) if score is None else LastValidation(step, {name: score})
+    return TrainingPosition(step, 0, 0, 24, validated=seen)
 
 
 def kept(root: Path) -> list[int]:
@@ -74,14 +74,14 @@ def test_a_checkpoint_says_how_good_it_is(tmp_path: Path, policy: Policy) -> Non
     folder = tmp_path / "step_000003"
     strict = lambda word: pytest.fail(f"{word} is no JSON")
     json.loads((folder / "trainer.json").read_text(), parse_constant=strict)
-    found = position_of(folder)
+    found = read_position(folder)
     assert found.validated.step == 3 and math.isnan(found.validated.metrics[REWARD])
     assert Saver(tmp_path, policy, 3).save(at(4, 0.5)).done
-    assert position_of(tmp_path / "step_000004") == at(4, 0.5)
+    assert read_position(tmp_path / "step_000004") == at(4, 0.5)
     text = json.loads((folder / "trainer.json").read_text())
     del text["validated"]  # as an earlier version wrote it
     (folder / "trainer.json").write_text(json.dumps(text))
-    assert position_of(folder).validated == Validated()
+    assert read_position(folder).validated == LastValidation()
 
 
 def full_at(monkeypatch: pytest.MonkeyPatch, root: Path, count: int) -> None:
@@ -137,10 +137,10 @@ WORDS = [
 
 
 def trained(
-    policy: Policy, jobs: ModuleType, words: list[str], start: int, before: Validated
-) -> tuple[list[Event], list[Position]]:
+    policy: Policy, jobs: ModuleType, words: list[str], start: int, before: LastValidation
+) -> tuple[list[Event], list[TrainingPosition]]:
     """What is told and saved from step `start` to step 6."""
-    events, saved = list[Event](), list[Position]()
+    events, saved = list[Event](), list[TrainingPosition]()
 
     class Rows:
         alerts: list[str] = []
@@ -151,18 +151,18 @@ def trained(
         def batch(self, step: int, clock: Any) -> Any:
             return jobs.batch_for(policy.algorithm, policy.model, step), {}
 
-    def save(step: int, told: Any, validated: Validated) -> Written:
-        saved.append(Position(step, 0, 0, 4, validated=validated))
-        return Written(True)
+    def save(step: int, told: Any, validated: LastValidation) -> SaveResult:
+        saved.append(TrainingPosition(step, 0, 0, 4, validated=validated))
+        return SaveResult(True)
 
     run, measured = resolve([*WORDS, *words]), Measured({REWARD: 0.5})
     schedule = Schedule(6, start, run.trainer.test_freq, run.trainer.save_freq)
-    Training(run, policy, Rows(), measured, schedule, events.append, save, lambda: False, {}, before).go()  # type: ignore[arg-type]
+    Training(run, policy, Rows(), measured, schedule, events.append, save, lambda: False, {}, before).train()  # type: ignore[arg-type]
     return events, saved
 
 
 def test_what_is_saved_says_which_step_was_validated(policy: Policy, jobs: ModuleType) -> None:
-    _, saved = trained(policy, jobs, ["trainer.val_before_train=false"], 0, Validated())
+    _, saved = trained(policy, jobs, ["trainer.val_before_train=false"], 0, LastValidation())
     assert [(one.step, one.validated.step) for one in saved] == [(2, None), (4, 3), (6, 6)]
     assert saved[-1].validated.metrics[REWARD] == 0.5
 
@@ -185,7 +185,7 @@ def test_what_is_saved_says_which_step_was_validated(policy: Policy, jobs: Modul
 def test_a_metric_that_is_not_measured_is_told_once(
     words: list[str], text: str | None, policy: Policy, jobs: ModuleType
 ) -> None:
-    events, saved = trained(policy, jobs, words, 0, Validated())
+    events, saved = trained(policy, jobs, words, 0, LastValidation())
     told = [(event.step, event.text) for event in events if isinstance(event, Alert)]
     assert told == ([(0, text)] if text else [])
     kinds = [type(event) for event in events]

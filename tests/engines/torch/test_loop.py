@@ -16,9 +16,9 @@ from launcher.core.problems import Problems
 from launcher.engines.torch.train.loop import Schedule, Training
 from launcher.engines.torch.train.measure import Clock
 from launcher.engines.torch.train.policy import Policy
-from launcher.engines.torch.train.save import Validated, Written
+from launcher.engines.torch.train.save import LastValidation, SaveResult
 from launcher.engines.torch.train.sources import Order
-from launcher.spec.algorithm import Batch, Told
+from launcher.spec.algorithm import AlgorithmState, Batch
 
 Change = Callable[[Batch], Batch]
 WHY = "data.jsonl:3: ValueError: no; 6 of 24 answers are without a score"
@@ -58,7 +58,7 @@ Gone = tuple[list[Event], list[torch.Tensor], Policy, str]
 def gone(jobs: ModuleType) -> Callable[..., Gone]:
     """What was told, the weights before each event, the policy, and why it ended early."""
 
-    def go(changes: dict[int, Change], *words: str, kind: str = "grpo", steps: int = 6, save_freq: int = -1) -> Gone:
+    def train(changes: dict[int, Change], *words: str, kind: str = "grpo", steps: int = 6, save_freq: int = -1) -> Gone:
         policy = jobs.policy_for(kind, "float64", jobs.Limits(16))
         told, held = list[Event](), list[torch.Tensor]()
 
@@ -66,21 +66,21 @@ def gone(jobs: ModuleType) -> Callable[..., Gone]:
             told.append(event)
             held.append(jobs.weights(policy))
 
-        def save(step: int, _: Told, __: Validated) -> Written:
-            return Written(True)
+        def save(step: int, _: AlgorithmState, __: LastValidation) -> SaveResult:
+            return SaveResult(True)
 
         run = resolve([*WORDS, *words])
         training = Training(
             run, policy, Listed(jobs, policy, changes), None, Schedule(steps, 0, -1, save_freq), emit, save,
-            lambda: False, {}, Validated(),
+            lambda: False, {}, LastValidation(),
         )  # fmt: skip
         try:
-            assert training.go()
+            assert training.train()
         except Problems as problems:
             return told, held, policy, "\n".join(problems.lines)
         return told, held, policy, ""
 
-    return go
+    return train
 
 
 def told_of(events: Sequence[Event], step: int) -> list[Event]:

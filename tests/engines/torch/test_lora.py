@@ -14,11 +14,11 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from launcher.core.problems import Problems
-from launcher.engines.torch.model.load import load
+from launcher.engines.torch.model.load import load_model
 from launcher.engines.torch.train.batching import Limits
 from launcher.engines.torch.train.measure import Clock
 from launcher.engines.torch.train.policy import Policy
-from launcher.engines.torch.train.save import Position, Saver
+from launcher.engines.torch.train.save import Saver, TrainingPosition
 from launcher.engines.torch.train.state import load_optimizers
 from launcher.models.pretrained import Pretrained
 from launcher.models.scratch import Scratch
@@ -78,7 +78,7 @@ def test_the_reference_is_the_policy_without_its_adapters(jobs: ModuleType) -> N
 def trained(jobs: ModuleType) -> Callable[..., Policy]:
     def make(model: Scratch | Pretrained = TINY, folder: Path | None = None) -> Policy:
         policy: Policy = jobs.policy_of(
-            load(model, 0, CPU, folder and folder / "policy"), jobs.SFT(), optim=jobs.Optim(lr=1e-2)
+            load_model(model, 0, CPU, folder and folder / "policy"), jobs.SFT(), optim=jobs.Optim(lr=1e-2)
         )
         if folder:
             load_optimizers(policy, folder)
@@ -92,7 +92,7 @@ def trained(jobs: ModuleType) -> Callable[..., Policy]:
 
 def saved(policy: Policy, root: Path, keep_base: bool = True) -> Path:
     policy.model.keep_base = keep_base
-    assert Saver(root / "checkpoints", policy, 3).save(Position(2, 0, 0, 24)).done
+    assert Saver(root / "checkpoints", policy, 3).save(TrainingPosition(2, 0, 0, 24)).done
     return root / "checkpoints" / "step_000002"
 
 
@@ -114,13 +114,13 @@ def test_pefts_own_reader_finds_the_same_model(trained: Callable[..., Policy], t
     theirs = logits(PeftModel.from_pretrained(base, str(folder)))
     assert (theirs - logits(policy.model.module)).abs().max() <= 1e-12
     assert (plain - theirs).abs().max() > 1e-6
-    assert (plain - logits(load(TINY, 0, CPU, adapt=False).module)).abs().max() <= 1e-12  # as it was
+    assert (plain - logits(load_model(TINY, 0, CPU, adapt=False).module)).abs().max() <= 1e-12  # as it was
 
 
 def test_training_goes_on_to_the_last_bit(trained: Callable[..., Policy], tmp_path: Path, jobs: ModuleType) -> None:
     policy = trained()
     again = trained(folder=saved(policy, tmp_path))
-    assert again.model.adapted
+    assert again.model.has_adapters
     found = [[dict(each.update(jobs.rollouts_of(each.model, step), step).metrics) for step in (3, 4)]
              for each in (policy, again)]  # fmt: skip
     assert found[0] == found[1]
@@ -130,13 +130,13 @@ def test_training_goes_on_to_the_last_bit(trained: Callable[..., Policy], tmp_pa
 def test_a_run_begins_from_a_run_with_adapters_added_in(trained: Callable[..., Policy], tmp_path: Path) -> None:
     policy = trained()
     saved(policy, tmp_path / "run")
-    model = load(Pretrained(path=str(tmp_path / "run"), dtype="float64"), 0, CPU)
-    assert not model.adapted and all(weight.requires_grad for weight in model.parameters())
+    model = load_model(Pretrained(path=str(tmp_path / "run"), dtype="float64"), 0, CPU)
+    assert not model.has_adapters and all(weight.requires_grad for weight in model.parameters())
     assert (logits(model.module) - logits(policy.model.module)).abs().max() <= 1e-12
 
 
 def test_of_weights_that_stand_elsewhere_no_copy_is_kept(trained: Callable[..., Policy], tmp_path: Path) -> None:
-    origin = load(TINY, 0, CPU, adapt=False)
+    origin = load_model(TINY, 0, CPU, adapt=False)
     origin.module.save_pretrained(tmp_path / "origin")
     origin.tokenizer.save_pretrained(tmp_path / "origin")
     policy = trained(Pretrained(path=str(tmp_path / "origin"), dtype="float64", lora_rank=4))
@@ -145,7 +145,7 @@ def test_of_weights_that_stand_elsewhere_no_copy_is_kept(trained: Callable[..., 
     assert json.loads((folder / "policy" / "adapter_config.json").read_text())["base_model_name_or_path"] == str(
         tmp_path / "origin"
     )
-    merged = load(Pretrained(path=str(tmp_path / "run"), dtype="float64"), 0, CPU)
+    merged = load_model(Pretrained(path=str(tmp_path / "run"), dtype="float64"), 0, CPU)
     assert (logits(merged.module) - logits(policy.model.module)).abs().max() <= 1e-12
 
 

@@ -23,7 +23,7 @@ from launcher.engines.torch.train.measure import Clock
 from launcher.engines.torch.train.policy import Policy
 from launcher.engines.torch.train.rows import Rows
 from launcher.engines.torch.train.sources import Order, Rollouts
-from launcher.engines.torch.train.tally import Tally, unscored, without_unscored
+from launcher.engines.torch.train.tally import Tally, mask_unscored, unscored_rows
 from launcher.engines.torch.train.validation import Validation
 from launcher.spec.algorithm import Algorithm, Batch
 from launcher.spec.data import Row
@@ -33,16 +33,16 @@ from launcher.text.encoder import Tokens
 SAMPLED = ["ppo", "grpo", "dr_grpo", "gspo", "dapo", "gspo_selfplay"]
 
 
-def spoilt(batch: Batch, *rows: int) -> Batch:
+def nonfinite_source(batch: Batch, *rows: int) -> Batch:
     return replace(batch, reward=batch.reward.index_fill(0, torch.tensor(rows), math.nan))
 
 
 def learnt(policy: Policy, batch: Batch, jobs: ModuleType) -> tuple[torch.Tensor, dict[str, float]]:
     """The weights after an off-policy update from the batch, and what it measured."""
-    batch = policy.annotate(without_unscored(batch), Clock(), on_policy=False)
+    batch = policy.annotate(mask_unscored(batch), Clock(), on_policy=False)
     made, _ = policy.algorithm.prepare(batch, {})
     update = policy.update(made, 1)
-    assert update.spoilt == ""
+    assert update.nonfinite_source == ""
     return jobs.weights(policy), dict(update.metrics)
 
 
@@ -55,7 +55,7 @@ def test_the_others_learn_what_they_would_learn_without_it(kind: str, limits: Li
         batch = jobs.batch_for(policy.algorithm, policy.model, 1)
         row = int((batch.preference == 0).nonzero()[0])  # of mixed rows a prompt's
         group = batch.group == batch.group[row]
-        weights.append(learnt(policy, spoilt(batch, row + 1) if left_out else batch.rows(~group), jobs))
+        weights.append(learnt(policy, nonfinite_source(batch, row + 1) if left_out else batch.rows(~group), jobs))
     (ours, told), (expected, wanted) = weights
     assert torch.allclose(ours, expected, rtol=0, atol=1e-12)
     assert told == pytest.approx(wanted, rel=1e-9, abs=1e-12)  # means, too, are taken over the others
@@ -63,26 +63,26 @@ def test_the_others_learn_what_they_would_learn_without_it(kind: str, limits: Li
 
 def test_only_the_groups_at_fault_are_left_out(jobs: ModuleType) -> None:
     model = jobs.small("float64")
-    batch = spoilt(jobs.rollouts_of(model, 1), 5, 6, 20)
-    assert unscored(batch).nonzero()[:, 0].tolist() == [4, 5, 6, 7, 20, 21, 22, 23]
-    clean = without_unscored(batch)
+    batch = nonfinite_source(jobs.rollouts_of(model, 1), 5, 6, 20)
+    assert unscored_rows(batch).nonzero()[:, 0].tolist() == [4, 5, 6, 7, 20, 21, 22, 23]
+    clean = mask_unscored(batch)
     assert clean.reward.isfinite().all()
-    assert clean.mask.sum(1).gt(0).tolist() == (~unscored(batch)).tolist()
+    assert clean.mask.sum(1).gt(0).tolist() == (~unscored_rows(batch)).tolist()
     whole = jobs.rollouts_of(model, 1)
-    assert without_unscored(whole) is whole
+    assert mask_unscored(whole) is whole
 
 
 def test_means_are_taken_over_what_was_scored(jobs: ModuleType) -> None:
     batch = jobs.rollouts_of(jobs.small("float64"), 1)
-    came = spoilt(batch, 0)
-    made = without_unscored(came)
-    found = measure.of_batch(came, made, True, 6)
+    came = nonfinite_source(batch, 0)
+    made = mask_unscored(came)
+    found = measure.batch_metrics(came, made, True, 6)
     rest = batch.reward[4:]
     assert found["critic/score/mean"] == pytest.approx(rest.mean().item())
     assert found["critic/rewards/max"] == rest.max().item()
-    lengths = measure.of_batch(batch, batch, True, 6)  # every answer was written
+    lengths = measure.batch_metrics(batch, batch, True, 6)  # every answer was written
     assert found["response_length/mean"] == lengths["response_length/mean"]
-    none = measure.of_batch(spoilt(batch, *range(24)), batch, True, 6)
+    none = measure.batch_metrics(nonfinite_source(batch, *range(24)), batch, True, 6)
     assert not any(name.startswith("critic/") for name in none)  # no mean of nothing
 
 
@@ -117,12 +117,12 @@ def rollouts(jobs: ModuleType, algorithm: Algorithm, reward: Reward, step: int =
 
 
 def test_faults_are_counted_and_told_with_their_row(jobs: ModuleType) -> None:
-    first, second = (str(row) for row in Order(16, 6, 0, True).of(1)[:2])
+    first, second = (str(row) for row in Order(16, 6, 0, True).step_rows(1)[:2])
     whole, told, source = rollouts(jobs, GRPO(), Fails())
     assert "reward/faults" not in told and source.alerts == []
     batch, told, source = rollouts(jobs, GRPO(), Fails([first, second]))
     assert torch.equal(batch.tokens, whole.tokens) and told["reward/faults"] == 8.0
-    assert unscored(batch).tolist() == [True] * 8 + [False] * 16
+    assert unscored_rows(batch).tolist() == [True] * 8 + [False] * 16
     assert torch.equal(batch.reward[8:], whole.reward[8:])
     assert [line.partition(" (")[0] for line in source.alerts] == [
         f"data.jsonl:{int(row) + 1}: ValueError: cannot score {row}" for row in (first, second)
@@ -133,10 +133,10 @@ def test_faults_are_counted_and_told_with_their_row(jobs: ModuleType) -> None:
 
 
 def test_a_step_that_samples_until_it_is_full_takes_other_groups(jobs: ModuleType) -> None:
-    bad = [str(row) for row in Order(16, 6, 0, True).of(1)[:2]]
+    bad = [str(row) for row in Order(16, 6, 0, True).step_rows(1)[:2]]
     batch, told, _ = rollouts(jobs, DAPO(), Fails(bad))
     assert told["train/num_gen_batches"] > 1 and told["train/share_full"] == 1.0
-    assert not unscored(batch).any() and len(batch) == 24
+    assert not unscored_rows(batch).any() and len(batch) == 24
     kept = batch.reward.view(6, 4)
     assert told["critic/score/even/mean"] == pytest.approx(kept.mean().item())  # of those that were taken
 
@@ -144,7 +144,7 @@ def test_a_step_that_samples_until_it_is_full_takes_other_groups(jobs: ModuleTyp
 def test_where_nothing_can_be_scored_no_more_is_written(jobs: ModuleType) -> None:
     batch, told, source = rollouts(jobs, DAPO(), Fails([str(row) for row in range(16)]))
     assert told["train/num_gen_batches"] == 1.0 and told["reward/faults"] == 24.0
-    assert unscored(batch).all()
+    assert unscored_rows(batch).all()
     assert len(source.alerts) == 4 and source.alerts[-1].startswith("12 more answers are without a score, for 3 other")
 
 
@@ -153,7 +153,7 @@ def test_equal_reasons_are_one_line() -> None:
     nan = math.nan
     tally.note([4, 4, 9], ["f:2", "f:2", "f:1"], Scores([nan, 1.0, nan], {}, ["late", "", "late"]))
     tally.note([1], ["f:7"], Scores([nan], {}, ["no"]))
-    metrics, lines = tally.told()
+    metrics, lines = tally.summary()
     assert metrics == {"reward/faults": 3.0}
     assert lines == [
         "f:2: late; 2 of 4 answers are without a score, their groups left out",
@@ -171,11 +171,11 @@ def test_what_several_processes_tell_is_one_story(monkeypatch: pytest.MonkeyPatc
             [0, 0], ["f:0"] * 2, Scores([1.0, 0.0], {"a": [1.0, 0.0], "b": [math.nan, 2.0]}, ["", ""])
         )
         held: list[Any] = []
-        monkeypatch.setattr(world, "gathered", lambda x, held=held: held.append(x) or [x])
+        monkeypatch.setattr(world, "all_gather_object", lambda x, held=held: held.append(x) or [x])
         for tally in tallies:
-            tally.told()
-        monkeypatch.setattr(world, "gathered", lambda _, held=held: held)
-        found += [tally.told() for tally in tallies]
+            tally.summary()
+        monkeypatch.setattr(world, "all_gather_object", lambda _, held=held: held)
+        found += [tally.summary() for tally in tallies]
     assert all(one == found[0] for one in found)
     assert found[0][0] == {"critic/score/a/mean": 0.5, "critic/score/b/mean": 2.0, "reward/faults": 1.0}
 

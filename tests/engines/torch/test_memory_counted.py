@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from launcher.engines.torch.model import head
-from launcher.engines.torch.model.blocks import room
-from launcher.engines.torch.model.load import load
-from launcher.engines.torch.rollout.cache import Growing
+from launcher.engines.torch.model.blocks import cache_capacity
+from launcher.engines.torch.model.load import load_model
+from launcher.engines.torch.rollout.cache import GrowingLayer
 from launcher.models import activations, size
 from launcher.models.activations import BYTES, Head, Numbers
 from launcher.models.scratch import Scratch
@@ -21,7 +21,7 @@ MIXED_WEIGHTS = 2  # bytes: under autocast a matrix is kept in bfloat16, too
 def kept(layers: int, mixed: bool, **settings: object) -> tuple[int, int, Scratch]:
     """Bytes of all tensors that the backward pass waits for, weights left out; and the tokens."""
     scratch = Scratch(num_hidden_layers=layers, intermediate_size=176, num_key_value_heads=2, **settings)  # type: ignore[arg-type]
-    model = load(scratch, 0, torch.device("cpu"), mixed=mixed)
+    model = load_model(scratch, 0, torch.device("cpu"), mixed=mixed)
     model.train()
     tokens = torch.randint(3, 40, (ROWS, LENGTH))
     batch = Batch(tokens=tokens, length=torch.full((ROWS,), LENGTH), mask=torch.ones(ROWS, LENGTH))
@@ -94,25 +94,25 @@ def test_logits_take_what_is_said(rows: int, entropy: bool, what: str, monkeypat
     monkeypatch.setattr(head, "KEPT", bounds.kept)
     hidden, weight = torch.randn(rows, 8, requires_grad=True), torch.randn(v, 8, requires_grad=True)
     with torch.autograd.profiler.profile(profile_memory=True) as profile:
-        scores = head.of_hidden(hidden, weight, torch.zeros(rows, dtype=torch.long), entropy=entropy)
+        scores = head.scores_from_hidden(hidden, weight, torch.zeros(rows, dtype=torch.long), entropy=entropy)
         scores.logp.sum().backward()
     now = most = 0
     for event in sorted(profile.kineto_results.events(), key=lambda event: event.start_ns()):  # type: ignore[union-attr]
         if event.name() == "[memory]":
             now += event.nbytes()
             most = max(most, now)
-    beside = 4 * (2 * rows * 8 + v * 8 + 6 * rows)  # gradients, and what is one number a row
+    more = 4 * (2 * rows * 8 + v * 8 + 6 * rows)  # gradients, and what is one number a row
     said = activations.logits(shape, rows, Numbers(4), bounds, what)  # type: ignore[arg-type]
-    assert said <= most <= said + beside + 64 * 1024
+    assert said <= most <= said + more + 64 * 1024
 
 
 def test_a_cache_makes_the_room_that_the_estimate_counts() -> None:
     """Growing as the estimate's `cached_tokens` does: from the prompt, token by token."""
-    layer, held = Growing(), room(40)
+    layer, held = GrowingLayer(), cache_capacity(40)
     layer.update(torch.zeros(1, 1, 40, 2), torch.zeros(1, 1, 40, 2))
     for _ in range(200):
         layer.update(torch.zeros(1, 1, 1, 2), torch.zeros(1, 1, 1, 2))
     while held < 240:
-        held = room(held + 1)
+        held = cache_capacity(held + 1)
     assert layer._room is not None
     assert layer._room[0].shape[2] == held

@@ -28,7 +28,7 @@ def logs(*probabilities: float) -> list[float]:
 def test_by_hand() -> None:
     """Two tokens count, a prompt's does not: p 0.5 and 0.2 to the trainer, 0.4 and 0.25 to the sampler."""
     found = Mismatch(None)
-    found.weighed(batch_of(logs(0.9, 0.5, 0.2), logs(0.1, 0.4, 0.25), [0, 1, 1]))
+    found.record_and_weight(batch_of(logs(0.9, 0.5, 0.2), logs(0.1, 0.4, 0.25), [0, 1, 1]))
     k1 = (math.log(0.4 / 0.5) + math.log(0.25 / 0.2)) / 2
     k3 = ((0.5 / 0.4 - 1 - math.log(0.5 / 0.4)) + (0.2 / 0.25 - 1 - math.log(0.2 / 0.25))) / 2
     expected = {
@@ -48,10 +48,10 @@ def test_parts_add_up_to_the_whole_and_a_step_begins_anew() -> None:
     old, rollout = (-3 * torch.rand(1, 40, generator=draw, dtype=torch.float64) for _ in range(2))
     whole = batch_of(old[0].tolist(), rollout[0].tolist(), [1] * 40)
     alone, parts = Mismatch(2.0), Mismatch(2.0)
-    alone.weighed(whole)
+    alone.record_and_weight(whole)
     for start in range(0, 40, 7):
         cut = slice(start, start + 7)
-        parts.weighed(batch_of(old[0, cut].tolist(), rollout[0, cut].tolist(), [1] * len(old[0, cut])))
+        parts.record_and_weight(batch_of(old[0, cut].tolist(), rollout[0, cut].tolist(), [1] * len(old[0, cut])))
     expected = alone.metrics(CPU)
     assert parts.metrics(CPU) == pytest.approx(expected)
     p, q = old.exp(), rollout.exp()
@@ -74,23 +74,23 @@ def test_truncated_importance(old: float, rollout: float, weight: float) -> None
     """min(p_trainer / p_sampler, cap), of the paper; without a gradient."""
     part = batch_of(logs(old), logs(rollout), [1])
     seen = Mismatch(2.0)
-    found = seen.weighed(part).importance
+    found = seen.record_and_weight(part).importance
     assert found.item() == pytest.approx(weight) and not found.requires_grad
     told = seen.metrics(CPU)
     assert told["rollout_corr/rollout_is_mean"] == pytest.approx(weight)
     assert told["rollout_corr/rollout_is_ratio_fraction_high"] == float(old / rollout > 2)
-    assert Mismatch(None).weighed(part).importance is None
+    assert Mismatch(None).record_and_weight(part).importance is None
 
 
 def test_pairs_and_rows_that_count_for_nothing_are_not_seen() -> None:
     part = batch_of(logs(0.5, 0.5), logs(0.1, 0.1), [1, 1])
     seen = Mismatch(None)
-    seen.weighed(replace(part, preference=torch.tensor([1])))
-    seen.weighed(replace(part, mask=part.mask * 0))
+    seen.record_and_weight(replace(part, preference=torch.tensor([1])))
+    seen.record_and_weight(replace(part, mask=part.mask * 0))
     assert seen.metrics(CPU) == {}
 
 
 def test_probabilities_that_are_all_one_have_no_correlation() -> None:
     seen = Mismatch(None)
-    seen.weighed(batch_of([0.0, 0.0], [0.0, -1e-9], [1, 1]))
+    seen.record_and_weight(batch_of([0.0, 0.0], [0.0, -1e-9], [1, 1]))
     assert "training/rollout_actor_probs_pearson_corr" not in seen.metrics(CPU)

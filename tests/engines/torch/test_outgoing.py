@@ -11,9 +11,9 @@ import torch
 from peft import PeftModel
 from safetensors.torch import load_file
 
-from launcher.engines.torch.model.load import load
+from launcher.engines.torch.model.load import load_model
 from launcher.engines.torch.model.network import CausalLM
-from launcher.engines.torch.rollout.weight_export import Outgoing
+from launcher.engines.torch.rollout.weight_export import ExportedWeights
 from launcher.models.scratch import Scratch
 
 CPU = torch.device("cpu")
@@ -33,23 +33,23 @@ def test_names_and_tensors_are_those_of_a_checkpoint(name: str, family: Callable
     """transformers holds a mixture's experts in one tensor; a checkpoint holds each alone, and so do other programs."""
     model, _ = family(name, torch.float32)
     loud(model).module.save_pretrained(tmp_path)
-    expected, found = load_file(tmp_path / "model.safetensors"), dict(Outgoing(model))
+    expected, found = load_file(tmp_path / "model.safetensors"), dict(ExportedWeights(model))
     assert found.keys() == expected.keys()
     for key, value in expected.items():
         assert torch.equal(found[key], value), key
 
 
 def test_a_tensor_under_two_names_is_sent_once() -> None:
-    model = loud(load(Scratch(tie_word_embeddings=True), 0, CPU))
-    names = [name for name, _ in Outgoing(model)]
+    model = loud(load_model(Scratch(tie_word_embeddings=True), 0, CPU))
+    names = [name for name, _ in ExportedWeights(model)]
     assert "model.embed_tokens.weight" in names and "lm_head.weight" not in names
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_adapters_are_added_as_peft_would_add_them_and_stay_apart(dtype: str) -> None:
-    model = loud(load(Scratch(dtype=dtype, lora_rank=3), 0, CPU))
+    model = loud(load_model(Scratch(dtype=dtype, lora_rank=3), 0, CPU))
     before = {name: weight.clone() for name, weight in model.module.state_dict().items()}
-    found = dict(Outgoing(model))
+    found = dict(ExportedWeights(model))
     after = model.module.state_dict()
     assert all(torch.equal(weight, after[name]) for name, weight in before.items())
     assert isinstance(model.module, PeftModel)
@@ -60,7 +60,7 @@ def test_adapters_are_added_as_peft_would_add_them_and_stay_apart(dtype: str) ->
 
 
 def test_what_is_sent_is_that_of_the_moment() -> None:
-    model = loud(load(Scratch(), 0, CPU))
-    outgoing = Outgoing(model)
+    model = loud(load_model(Scratch(), 0, CPU))
+    outgoing = ExportedWeights(model)
     model.base.lm_head.weight.data.zero_()
     assert not dict(outgoing)["lm_head.weight"].any()

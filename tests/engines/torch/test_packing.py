@@ -106,7 +106,7 @@ def test_packed_is_what_each_sequence_is_alone(
     logp_alone: Callable[..., torch.Tensor],
 ) -> None:
     model, plain = family(name)
-    assert model.packs == packs
+    assert model.supports_packing == packs
     sequences = ids(*LENGTHS)
     with torch.no_grad():
         found = model(model.pack(batch_of(model, sequences))).logp
@@ -167,7 +167,7 @@ def test_padding_never_reaches_the_model(
     with torch.no_grad():
         model(model.pack(batch))
     assert sum(rows * tokens for rows, tokens in shapes) == sum(LENGTHS)  # of 7 x 9 = 63 places, 39
-    if model.packs:
+    if model.supports_packing:
         assert shapes == [(1, sum(LENGTHS))]
     else:
         assert sorted(shapes) == [(1, 2), (1, 3), (1, 4), (1, 5), (1, 7), (2, 9)]  # equal lengths together
@@ -212,7 +212,7 @@ def test_log_probabilities_are_float32_where_weights_are_coarser(
     dtype: torch.dtype, family: Callable[..., Any], ids: Callable[..., list[list[int]]], batch_of: Callable[..., Batch]
 ) -> None:
     model, _ = family("llama", dtype)
-    assert model.packs
+    assert model.supports_packing
     with torch.no_grad():
         found = model(model.pack(batch_of(model, ids(*LENGTHS)))).logp
     assert found.dtype == torch.float32
@@ -223,6 +223,6 @@ def test_a_model_without_our_attention_takes_the_other_way(ids: Callable[..., li
         "llama", vocab_size=48, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4
     )
     module = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
-    assert not CausalLM(module, characters("abc")).packs
+    assert not CausalLM(module, characters("abc")).supports_packing
     module.set_attn_implementation(NAME)
-    assert CausalLM(module, characters("abc")).packs
+    assert CausalLM(module, characters("abc")).supports_packing

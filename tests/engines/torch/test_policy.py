@@ -31,7 +31,7 @@ def prepared(policy: Policy, batch: Batch, on_policy: bool = True) -> Batch:
 
 def updated(policy: Policy, batch: Batch, step: int) -> dict[str, float]:
     update = policy.update(batch, step)
-    assert isinstance(update, Update) and not update.spoilt
+    assert isinstance(update, Update) and not update.nonfinite_source
     return dict(update.metrics)
 
 

@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from launcher.engines.torch.model.load import load
+from launcher.engines.torch.model.load import load_model
 from launcher.engines.torch.train.batching import Limits
 from launcher.models.scratch import Scratch
 
@@ -57,9 +57,11 @@ def test_mixed_precision_is_bfloat16_over_float32(kind: str, jobs: ModuleType) -
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_hidden_states_are_bfloat16_only_while_it_computes(dtype: str, jobs: ModuleType) -> None:
-    model = load(Scratch(hidden_size=16, intermediate_size=24, num_hidden_layers=1, dtype=dtype), 0, CPU, mixed=True)
+    model = load_model(
+        Scratch(hidden_size=16, intermediate_size=24, num_hidden_layers=1, dtype=dtype), 0, CPU, mixed=True
+    )
     packed = model.pack(jobs.rollouts_of(model, 1))
-    with torch.no_grad(), model.precision():
+    with torch.no_grad(), model.autocast():
         assert model.hidden(packed).dtype in (torch.float32, torch.bfloat16)
         assert torch.get_autocast_dtype("cpu") == torch.bfloat16
     assert not torch.is_autocast_enabled("cpu")

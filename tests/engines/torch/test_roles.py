@@ -12,10 +12,10 @@ import torch
 from transformers import Qwen3Config, Qwen3ForSequenceClassification
 
 from launcher.core.problems import Problems
-from launcher.engines.torch.model.load import critic
+from launcher.engines.torch.model.load import load_critic
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.model.reference import FrozenCopy
-from launcher.engines.torch.model.scorer import ModelScorer, at_work
+from launcher.engines.torch.model.scorer import ModelScorer, load_reward_models
 from launcher.engines.torch.train.batching import Limits
 from launcher.engines.torch.train.measure import Clock
 from launcher.models.scratch import Scratch
@@ -33,7 +33,7 @@ TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content 
 def test_a_frozen_copy_learns_nothing_and_drops_nothing(tiny: Callable[..., CausalLM]) -> None:
     model = tiny()
     model.train()
-    with FrozenCopy(model).awake() as awake:
+    with FrozenCopy(model).on_device() as awake:
         assert awake is model and not model.training
         assert not any(weight.requires_grad for weight in model.parameters())
 
@@ -49,9 +49,9 @@ class Moves:
 def test_it_rests_but_while_it_is_asked(tiny: Callable[..., CausalLM], monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny()
     moves = Moves(model, monkeypatch)
-    copy = FrozenCopy(model, rests=True)
+    copy = FrozenCopy(model, offloaded=True)
     copy.device = torch.device("meta")
-    with pytest.raises(KeyError), copy.awake():
+    with pytest.raises(KeyError), copy.on_device():
         assert moves.to == ["cpu", "meta"]
         raise KeyError  # it goes to rest even then
     assert moves.to == ["cpu", "meta", "cpu"]
@@ -60,7 +60,7 @@ def test_it_rests_but_while_it_is_asked(tiny: Callable[..., CausalLM], monkeypat
 def test_who_does_not_rest_is_never_moved(tiny: Callable[..., CausalLM], monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny()
     moves = Moves(model, monkeypatch)
-    with FrozenCopy(model).awake():
+    with FrozenCopy(model).on_device():
         pass
     assert moves.to == []
 
@@ -68,11 +68,11 @@ def test_who_does_not_rest_is_never_moved(tiny: Callable[..., CausalLM], monkeyp
 @pytest.mark.parametrize("kind", ["ppo", "grpo"])
 def test_resting_changes_no_number(kind: str, jobs: ModuleType) -> None:
     found = []
-    for rests in (False, True):
+    for offloaded in (False, True):
         policy = jobs.policy_for(kind, "float64", Limits(5))
-        policy.reference.rests = rests
+        policy.reference.offloaded = offloaded
         if policy.critic:
-            policy.critic.rests = rests
+            policy.critic.offloaded = offloaded
         found.append([jobs.learn(policy, step, {})[0] for step in (1, 2)])
     assert found[0] == found[1]
 
@@ -81,7 +81,7 @@ def test_resting_changes_no_number(kind: str, jobs: ModuleType) -> None:
 
 
 def test_a_critic_begins_without_an_opinion_and_speaks_before_each_token(jobs: ModuleType) -> None:
-    made = critic(Scratch(hidden_size=16, intermediate_size=24, num_hidden_layers=1, dtype="float64"), 0, CPU)
+    made = load_critic(Scratch(hidden_size=16, intermediate_size=24, num_hidden_layers=1, dtype="float64"), 0, CPU)
     batch = jobs.rollouts_of(jobs.small("float64"), 1)
     assert (made(made.pack(batch)) == 0).all()
     jobs.draw(made, 0.3, 2)
@@ -172,12 +172,12 @@ def test_a_model_among_other_rewards_is_loaded_and_told_apart(reward_model: Call
     """S2-34: what rules gave and what the model gave."""
     folder = reward_model()
     parts = {"right": Exact(), "judge": RewardModel(path=str(folder))}
-    reward = at_work(Weighted(parts=parts, weights={"right": 2.0}), CPU)
+    reward = load_reward_models(Weighted(parts=parts, weights={"right": 2.0}), CPU)
     answer = Answer("42", "42", prompt="6*7=")
     found, opinion = score_safely(reward, [answer]), alone(folder, "6*7=42", None)
     assert found.total == [pytest.approx(2.0 + opinion)]
     assert found.parts["rule_based"] == [2.0] and found.parts["rm_based"] == [pytest.approx(opinion)]
-    assert at_work(Exact(), CPU) == Exact()
+    assert load_reward_models(Exact(), CPU) == Exact()
 
 
 def test_several_outputs_are_refused(reward_model: Callable[..., Path]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from launcher.core.settings import settings
 from launcher.data.refused import RefusedLog
-from launcher.engines.torch.train.rows import Rows, read
+from launcher.engines.torch.train.rows import Rows, read_rows
 from launcher.rewards.exact import Exact
 from launcher.rewards.gsm8k import GSM8K
 from launcher.rewards.length import Length
@@ -50,7 +50,7 @@ ENCODER = Encoder(characters("ab"), Listed(max_prompt_length=5))
 
 def test_good_rows_are_numbered_by_their_place_among_the_good(tmp_path: Path) -> None:
     with RefusedLog(tmp_path / "refused.jsonl") as log:
-        found = read(ENCODER, "train", "answers", log, ANYTHING)
+        found = read_rows(ENCODER, "train", "answers", log, ANYTHING)
     assert [row.where for row in found.rows] == ["f:1", "f:5"]
     assert [tokens.row for tokens in found.tokens] == [0, 1]
     assert found.refused == 3
@@ -60,7 +60,7 @@ def test_good_rows_are_numbered_by_their_place_among_the_good(tmp_path: Path) ->
 def test_in_is_out_plus_refused_over_both_splits(tmp_path: Path) -> None:
     path = tmp_path / "refused.jsonl"
     with RefusedLog(path) as log:
-        train, val = (read(ENCODER, split, "prompts", log, ANYTHING) for split in ("train", "val"))
+        train, val = (read_rows(ENCODER, split, "prompts", log, ANYTHING) for split in ("train", "val"))
     assert (len(train.rows), train.refused, len(val.rows), val.refused) == (2, 3, 1, 1)
     assert (log.rows, log.good, log.refused) == (7, 3, 4)
     kept = [json.loads(line) for line in path.read_text().splitlines()]
@@ -76,19 +76,19 @@ def test_in_is_out_plus_refused_over_both_splits(tmp_path: Path) -> None:
 
 def test_prompts_have_nothing_to_imitate() -> None:
     with RefusedLog(None) as log:
-        found = read(ENCODER, "train", "prompts", log, ANYTHING)
+        found = read_rows(ENCODER, "train", "prompts", log, ANYTHING)
     assert [(tokens.ids, tokens.mask) for tokens in found.tokens] == [([3, 4], []), ([4], [])]
 
 
 def test_counting_only_leaves_no_file(tmp_path: Path) -> None:
     with RefusedLog(None) as log:  # as on every process but the first
-        assert read(ENCODER, "train", "answers", log, ANYTHING).refused == 3
+        assert read_rows(ENCODER, "train", "answers", log, ANYTHING).refused == 3
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_answer_carries_what_is_known_of_its_row() -> None:
     with RefusedLog(None) as log:
-        found = read(ENCODER, "train", "prompts", log, ANYTHING)
+        found = read_rows(ENCODER, "train", "prompts", log, ANYTHING)
     assert found.answer(0, "ba") == Answer("ba", "b", "s", {"level": 3}, "ab")
     assert found.answer(1, "x") == Answer("x", "aa", "unknown", {}, "b")
 
@@ -101,7 +101,7 @@ def test_prompts_that_the_reward_could_never_score_are_refused_by_name(tmp_path:
         ("val", "prompts", GSM8K(), []),  # held out without a truth: not answered
     ):
         with RefusedLog(None) as log:
-            read(ENCODER, split, kind, log, reward)
+            read_rows(ENCODER, split, kind, log, reward)
         told = [line for line in log.first if "is missing" not in line and "is empty" not in line]
         assert len(told) == len(expected) or kind == "answers"
         assert all(any(line.startswith(start) for line in told) for start in expected if kind != "answers"), told
@@ -109,6 +109,6 @@ def test_prompts_that_the_reward_could_never_score_are_refused_by_name(tmp_path:
 
 def test_nothing_is_shared_between_two_readings() -> None:
     with RefusedLog(None) as log:
-        first, second = (read(ENCODER, "val", "prompts", log, ANYTHING) for _ in range(2))
+        first, second = (read_rows(ENCODER, "val", "prompts", log, ANYTHING) for _ in range(2))
     assert len(first.rows) == len(second.rows) == 1
     assert Rows().rows == []

@@ -16,11 +16,11 @@ from launcher.algorithms.grpo import GRPO
 from launcher.algorithms.sft import SFT
 from launcher.core import checkpoints
 from launcher.core.problems import Problems
-from launcher.engines.torch.model.load import load
+from launcher.engines.torch.model.load import load_model
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.train.batching import Limits
 from launcher.engines.torch.train.policy import Policy
-from launcher.engines.torch.train.save import Position, Saver, position_of
+from launcher.engines.torch.train.save import Saver, TrainingPosition, read_position
 from launcher.engines.torch.train.state import load_optimizers
 from launcher.models.pretrained import Pretrained
 from launcher.models.scratch import Scratch
@@ -46,19 +46,19 @@ def policy_of(jobs: ModuleType) -> Callable[..., Policy]:
 
 @pytest.fixture
 def train(jobs: ModuleType) -> Callable[[Policy, int, int], list[dict[str, float]]]:
-    def go(policy: Policy, first: int, last: int) -> list[dict[str, float]]:
+    def train(policy: Policy, first: int, last: int) -> list[dict[str, float]]:
         found = []
         for step in range(first, last + 1):
             batch = policy.algorithm.prepare(jobs.rollouts_of(policy.model, step), {})[0]
             found.append(dict(policy.update(batch, step).metrics))
         return found
 
-    return go
+    return train
 
 
 def saved(policy: Policy, root: Path, step: int = 3, keep: int = 3) -> Path:
-    written = Saver(root, policy, keep).save(Position(step, 0, 0, 24))
-    assert (written.done, written.told) == (True, "")
+    written = Saver(root, policy, keep).save(TrainingPosition(step, 0, 0, 24))
+    assert (written.done, written.message) == (True, "")
     return root / checkpoints.name_of(step)
 
 
@@ -74,12 +74,12 @@ def weights(model: CausalLM) -> list[torch.Tensor]:
 def test_training_goes_on_to_the_last_bit(
     spec: Scratch, algorithm: SFT | GRPO, tmp_path: Path, policy_of: PolicyOf, train: Train
 ) -> None:
-    policy = policy_of(load(spec, 0, CPU), algorithm)
+    policy = policy_of(load_model(spec, 0, CPU), algorithm)
     train(policy, 1, 3)
     folder = saved(policy, tmp_path)
     expected = train(policy, 4, 8)
 
-    again = policy_of(load(spec, 0, CPU, folder / "policy"), algorithm)
+    again = policy_of(load_model(spec, 0, CPU, folder / "policy"), algorithm)
     load_optimizers(again, folder)
     assert train(again, 4, 8) == expected
     assert all(torch.equal(a, b) for a, b in zip(weights(again.model), weights(policy.model), strict=True))
@@ -89,17 +89,17 @@ def test_without_the_optimizers_state_it_would_go_on_otherwise(
     tmp_path: Path, policy_of: PolicyOf, train: Train
 ) -> None:
     """The test above can fail."""
-    policy = policy_of(load(LLAMA, 0, CPU))
+    policy = policy_of(load_model(LLAMA, 0, CPU))
     train(policy, 1, 3)
     folder = saved(policy, tmp_path)
     expected = train(policy, 4, 8)
-    assert train(policy_of(load(LLAMA, 0, CPU, folder / "policy")), 4, 8) != expected
+    assert train(policy_of(load_model(LLAMA, 0, CPU, folder / "policy")), 4, 8) != expected
 
 
 def test_saving_changes_nothing(tmp_path: Path, policy_of: PolicyOf, train: Train) -> None:
     found = []
     for save in (False, True):
-        policy = policy_of(load(LLAMA, 0, CPU))
+        policy = policy_of(load_model(LLAMA, 0, CPU))
         train(policy, 1, 3)
         if save:
             saved(policy, tmp_path)
@@ -108,17 +108,19 @@ def test_saving_changes_nothing(tmp_path: Path, policy_of: PolicyOf, train: Trai
 
 
 def test_the_position_comes_back(tmp_path: Path, policy_of: PolicyOf, train: Train) -> None:
-    policy = policy_of(load(LLAMA, 0, CPU))
-    position = Position(step=1000000, seed=2**62, epoch=3, rows=77, told={"actor/reward_kl_penalty": 0.1 + 0.2})
+    policy = policy_of(load_model(LLAMA, 0, CPU))
+    position = TrainingPosition(
+        step=1000000, seed=2**62, epoch=3, rows=77, algorithm_state={"actor/reward_kl_penalty": 0.1 + 0.2}
+    )
     assert Saver(tmp_path, policy, 3).save(position).done  # before any update: there is no optimizer state yet
-    assert position_of(tmp_path / "step_1000000") == position
+    assert read_position(tmp_path / "step_1000000") == position
 
 
 @pytest.mark.parametrize("spec", [LLAMA, TIED], ids=["llama", "tied"])
 def test_the_optimizers_tensors_are_named_by_weight(
     spec: Scratch, tmp_path: Path, policy_of: PolicyOf, train: Train
 ) -> None:
-    policy = policy_of(load(spec, 0, CPU))
+    policy = policy_of(load_model(spec, 0, CPU))
     train(policy, 1, 2)
     found = load_file(saved(policy, tmp_path) / "state" / "optimizer.safetensors")
     names = [name for name, _ in policy.model.module.named_parameters()]
@@ -134,7 +136,7 @@ def test_the_optimizers_tensors_are_named_by_weight(
 def test_plain_transformers_reads_the_policy(
     spec: Scratch, tmp_path: Path, policy_of: PolicyOf, train: Train, ids: Callable[..., list[list[int]]]
 ) -> None:
-    model = load(spec, 0, CPU)
+    model = load_model(spec, 0, CPU)
     policy = policy_of(model)
     train(policy, 1, 2)
     path = saved(policy, tmp_path) / "policy"
@@ -161,11 +163,11 @@ def check_same_tokens(found: PreTrainedTokenizerFast, expected: PreTrainedTokeni
 @pytest.mark.parametrize("architecture", ["llama", "qwen3"])
 def test_training_goes_on_with_the_same_tokens(architecture: str, tmp_path: Path, policy_of: PolicyOf) -> None:
     spec = Scratch(architecture=architecture)
-    model = load(spec, 0, CPU)
+    model = load_model(spec, 0, CPU)
     model.tokenizer.chat_template = "{% for message in messages %}{{ message.content }}{% endfor %}"
     folder = saved(policy_of(model), tmp_path / "run" / "checkpoints")
-    check_same_tokens(load(spec, 0, CPU, folder / "policy").tokenizer, model.tokenizer)
-    check_same_tokens(load(Pretrained(path=str(tmp_path / "run")), 0, CPU).tokenizer, model.tokenizer)
+    check_same_tokens(load_model(spec, 0, CPU, folder / "policy").tokenizer, model.tokenizer)
+    check_same_tokens(load_model(Pretrained(path=str(tmp_path / "run")), 0, CPU).tokenizer, model.tokenizer)
 
 
 OWN_CODE = """
@@ -182,7 +184,7 @@ def test_a_model_that_brings_its_own_code_is_taken_up_again(
 ) -> None:
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
     monkeypatch.syspath_prepend(tmp_path / "modules")
-    first, origin = load(LLAMA, 0, CPU), tmp_path / "origin"
+    first, origin = load_model(LLAMA, 0, CPU), tmp_path / "origin"
     first.module.save_pretrained(origin)
     first.tokenizer.save_pretrained(origin)
     config = json.loads((origin / "config.json").read_text())
@@ -191,25 +193,25 @@ def test_a_model_that_brings_its_own_code_is_taken_up_again(
     (origin / "own.py").write_text(OWN_CODE)
 
     spec = Pretrained(path=str(origin), trust_remote_code=True)
-    folder = saved(policy_of(load(spec, 0, CPU)), tmp_path / "checkpoints")
-    again = load(spec, 0, CPU, folder / "policy")
+    folder = saved(policy_of(load_model(spec, 0, CPU)), tmp_path / "checkpoints")
+    again = load_model(spec, 0, CPU, folder / "policy")
     assert type(again.module).__name__ == "OwnModel"
     assert all(torch.equal(a, b) for a, b in zip(weights(again), weights(first), strict=True))
     with pytest.raises(Problems, match="cannot be loaded"):
-        load(Pretrained(path=str(origin)), 0, CPU)  # nobody allowed it
+        load_model(Pretrained(path=str(origin)), 0, CPU)  # nobody allowed it
 
 
 def test_a_run_can_begin_from_a_runs_folder(tmp_path: Path, policy_of: PolicyOf, train: Train) -> None:
-    policy = policy_of(load(LLAMA, 0, CPU))
+    policy = policy_of(load_model(LLAMA, 0, CPU))
     train(policy, 1, 2)
     saved(policy, tmp_path / "run" / "checkpoints", step=2)
-    again = load(Pretrained(path=str(tmp_path / "run")), 0, CPU)
+    again = load_model(Pretrained(path=str(tmp_path / "run")), 0, CPU)
     assert all(torch.equal(a, b) for a, b in zip(weights(again), weights(policy.model), strict=True))
-    assert again.packs
+    assert again.supports_packing
 
 
 def test_no_pickle_anywhere(tmp_path: Path, policy_of: PolicyOf, train: Train) -> None:
-    policy = policy_of(load(LLAMA, 0, CPU))
+    policy = policy_of(load_model(LLAMA, 0, CPU))
     train(policy, 1, 1)
     folder = saved(policy, tmp_path)
     files = sorted(path for path in folder.rglob("*") if path.is_file())

@@ -11,11 +11,11 @@ import torch
 from launcher.algorithms.grpo import GRPO
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.rollout.decode import Decoder
-from launcher.engines.torch.rollout.generator import Sampled
+from launcher.engines.torch.rollout.generator import Completion
 from launcher.engines.torch.rollout.sampler import TorchSampler
 from launcher.engines.torch.train.measure import Clock
 from launcher.engines.torch.train.rows import Rows
-from launcher.engines.torch.train.sources import Demonstrations, Order, Rollouts, collate, imitated, joined
+from launcher.engines.torch.train.sources import Demonstrations, Order, Rollouts, collate, collate_rows, join_completion
 from launcher.spec.data import Row
 from launcher.spec.reward import Answer, Reward
 from launcher.text.encoder import Tokens
@@ -33,14 +33,14 @@ def test_an_epoch_takes_every_row_once(rows: int, batch: int, shuffle: bool) -> 
     steps = rows // batch
     assert order.steps_per_epoch == steps
     for epoch in range(3):
-        taken = [order.of(epoch * steps + step) for step in range(1, steps + 1)]
+        taken = [order.step_rows(epoch * steps + step) for step in range(1, steps + 1)]
         assert all(len(part) == batch for part in taken)
         assert sorted(row for part in taken for row in part) == list(range(rows))
 
 
 def test_without_shuffling_rows_come_as_they_are() -> None:
     order = Order(6, 2, 0, False)
-    assert [order.of(step) for step in (1, 2, 3, 4)] == [[0, 1], [2, 3], [4, 5], [0, 1]]
+    assert [order.step_rows(step) for step in (1, 2, 3, 4)] == [[0, 1], [2, 3], [4, 5], [0, 1]]
 
 
 def test_only_whole_batches_are_taken_and_the_rest_changes_with_the_epoch() -> None:
@@ -49,7 +49,7 @@ def test_only_whole_batches_are_taken_and_the_rest_changes_with_the_epoch() -> N
     assert [order.epoch(step) for step in range(1, 7)] == [0, 0, 1, 1, 2, 2]
     left = []
     for epoch in range(6):
-        taken = order.of(epoch * 2 + 1) + order.of(epoch * 2 + 2)
+        taken = order.step_rows(epoch * 2 + 1) + order.step_rows(epoch * 2 + 2)
         assert len(set(taken)) == 8
         left.append(frozenset(range(11)) - set(taken))
     assert len(set(left)) > 1  # no row is left out for good
@@ -57,10 +57,10 @@ def test_only_whole_batches_are_taken_and_the_rest_changes_with_the_epoch() -> N
 
 def test_epochs_and_seeds_differ_and_a_restart_finds_the_same() -> None:
     steps = range(1, 7)
-    found = [Order(12, 4, 3, True).of(step) for step in steps]
-    assert [Order(12, 4, 3, True).of(step) for step in reversed(steps)] == found[::-1]
+    found = [Order(12, 4, 3, True).step_rows(step) for step in steps]
+    assert [Order(12, 4, 3, True).step_rows(step) for step in reversed(steps)] == found[::-1]
     assert found[:3] != found[3:]
-    assert [Order(12, 4, 4, True).of(step) for step in steps] != found
+    assert [Order(12, 4, 4, True).step_rows(step) for step in steps] != found
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
@@ -69,11 +69,11 @@ def test_processes_share_a_step_without_gap_or_overlap(size: int, shuffle: bool,
     order = Order(40, 12, 0, shuffle)
     for step in range(1, 6):
         share(0, 1)
-        whole = order.of(step)
+        whole = order.step_rows(step)
         shares = []
         for rank in range(size):
             share(rank, size)
-            shares.append(order.of(step))
+            shares.append(order.step_rows(step))
         assert {len(part) for part in shares} == {12 // size}
         assert [row for rows in zip(*shares, strict=True) for row in rows] == whole  # dealt like cards
 
@@ -98,7 +98,7 @@ def test_a_pad_token_inside_a_sequence_is_a_token(tiny: Callable[..., CausalLM])
 
 
 def test_joined() -> None:
-    assert joined(Tokens(0, [5, 6], []), Sampled([7, 1], False)) == ([5, 6, 7, 1], [0, 0, 1, 1])
+    assert join_completion(Tokens(0, [5, 6], []), Completion([7, 1], False)) == ([5, 6, 7, 1], [0, 0, 1, 1])
 
 
 # ---- sources
@@ -120,8 +120,8 @@ def test_demonstrations_are_the_rows_of_the_step(tiny: Callable[..., CausalLM], 
         share(rank, 2)
         found, told = Demonstrations(rows, order, model).batch(1, Clock())
         assert told == {}
-        assert found.tokens[:, 0].tolist() == [10 + row for row in order.of(1)]
-        assert torch.equal(found.tokens, imitated([rows.tokens[row] for row in order.of(1)], model).tokens)
+        assert found.tokens[:, 0].tolist() == [10 + row for row in order.step_rows(1)]
+        assert torch.equal(found.tokens, collate_rows([rows.tokens[row] for row in order.step_rows(1)], model).tokens)
         assert found.mask.tolist() == [[0, 1]] * 2
 
 
@@ -147,7 +147,7 @@ def test_rollouts_are_answers_to_the_steps_prompts_with_their_scores(
 ) -> None:
     model, sequences = tiny(), ids(3, 5, 2, 4, 6, 1)
     found = rolled(model, sequences, 1)
-    prompts = Order(6, 4, 0, True).of(1)
+    prompts = Order(6, 4, 0, True).step_rows(1)
     assert len(found) == 12
     assert found.group.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
     assert found.preference.tolist() == [0] * 12

@@ -38,7 +38,7 @@ def test_the_published_first_values() -> None:
 
 def test_numbers_are_spread_evenly() -> None:
     """Chi-square over 64 bins: 63 on average, its standard deviation sqrt(126) = 11.2."""
-    keys = random_streams.keys(0, 1, range(500), 8)  # 4000 streams, 10 numbers of each
+    keys = random_streams.stream_keys(0, 1, range(500), 8)  # 4000 streams, 10 numbers of each
     numbers = np.concatenate([random_streams.uniform(keys, t) for t in range(10)])
     assert numbers.min() >= 0 and numbers.max() < 1
     for seen in (numbers, numbers[:4000], numbers[::8], numbers * 64 % 1):  # all, first ones, one sample, later bits
@@ -49,12 +49,12 @@ def test_numbers_are_spread_evenly() -> None:
 
 def test_neighbours_are_not_alike() -> None:
     """Correlation of 4000 pairs: 0 on average, its standard deviation 1 / sqrt(4000) = 0.016."""
-    keys = random_streams.keys(0, 1, range(2000), 2)
+    keys = random_streams.stream_keys(0, 1, range(2000), 2)
     first = random_streams.uniform(keys, 0)
     for other in (
         random_streams.uniform(keys, 1),
         np.roll(first, 1),
-        random_streams.uniform(random_streams.keys(0, 2, range(2000), 2), 0),
+        random_streams.uniform(random_streams.stream_keys(0, 2, range(2000), 2), 0),
     ):
         assert abs(np.corrcoef(first, other)[0, 1]) < 5 * 0.016
 
@@ -64,20 +64,27 @@ def test_every_answer_of_every_step_has_its_own_stream() -> None:
         key
         for seed in (0, 1, 2**63 - 1)
         for step in (-3, -1, 0, 1, 2)  # validation counts down from -1
-        for key in random_streams.keys(seed, step, range(20), 8).tolist()
+        for key in random_streams.stream_keys(seed, step, range(20), 8).tolist()
     ]
     assert len(set(found)) == len(found) == 3 * 5 * 20 * 8
 
 
 def test_keys_come_prompt_by_prompt() -> None:
-    found = random_streams.keys(5, 3, [7, 2], 2)
+    found = random_streams.stream_keys(5, 3, [7, 2], 2)
     assert (found.dtype, found.shape) == (np.uint64, (4,))
-    assert found.tolist() == [*random_streams.keys(5, 3, [7], 2).tolist(), *random_streams.keys(5, 3, [2], 2).tolist()]
-    assert random_streams.keys(5, 3, [7], 3).tolist()[:2] == found.tolist()[:2]  # more samples, the first ones stay
+    assert found.tolist() == [
+        *random_streams.stream_keys(5, 3, [7], 2).tolist(),
+        *random_streams.stream_keys(5, 3, [2], 2).tolist(),
+    ]
+    assert (
+        random_streams.stream_keys(5, 3, [7], 3).tolist()[:2] == found.tolist()[:2]
+    )  # more samples, the first ones stay
 
 
 def test_dropout_seeds_differ_by_step_and_process_and_suit_torch() -> None:
-    found = [random_streams.dropout(seed, step, rank) for seed in (0, 9) for step in range(1, 50) for rank in range(4)]
+    found = [
+        random_streams.dropout_seed(seed, step, rank) for seed in (0, 9) for step in range(1, 50) for rank in range(4)
+    ]
     assert len(set(found)) == len(found)
     assert all(0 <= seed < 2**63 for seed in found)
 
@@ -85,12 +92,14 @@ def test_dropout_seeds_differ_by_step_and_process_and_suit_torch() -> None:
 @pytest.mark.parametrize("seed", [0, 3, 2**32, 2**63 - 1])
 def test_order_is_a_permutation(seed: int) -> None:
     for rows in (1, 2, 100):
-        assert sorted(random_streams.order(seed, 0, rows).tolist()) == list(range(rows))
+        assert sorted(random_streams.row_order(seed, 0, rows).tolist()) == list(range(rows))
 
 
 def test_each_epoch_and_seed_has_another_order() -> None:
     found = [
-        tuple(random_streams.order(seed, epoch, 50).tolist()) for seed in (0, 1, 2**32, 2**32 + 1) for epoch in range(5)
+        tuple(random_streams.row_order(seed, epoch, 50).tolist())
+        for seed in (0, 1, 2**32, 2**32 + 1)
+        for epoch in range(5)
     ]
     assert len(set(found)) == len(found)
 
@@ -103,7 +112,7 @@ PINNED_DROPOUT = 303818263549333747
 
 def test_values_that_must_never_change() -> None:
     """A run that is taken up again, on another version or machine, goes on with the same numbers."""
-    assert random_streams.keys(0, 1, [0, 1], 2).tolist() == PINNED_KEYS
+    assert random_streams.stream_keys(0, 1, [0, 1], 2).tolist() == PINNED_KEYS
     assert random_streams.uniform(np.array(PINNED_KEYS, dtype=np.uint64), 5).tolist() == PINNED_NUMBERS
-    assert random_streams.order(0, 0, 8).tolist() == PINNED_ORDER
-    assert random_streams.dropout(0, 1, 0) == PINNED_DROPOUT
+    assert random_streams.row_order(0, 0, 8).tolist() == PINNED_ORDER
+    assert random_streams.dropout_seed(0, 1, 0) == PINNED_DROPOUT

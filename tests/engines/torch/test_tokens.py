@@ -68,7 +68,7 @@ def text(encoder: Encoder, ids: list[int]) -> str:
     return "".join(encoder.tokenizer.convert_ids_to_tokens(ids))
 
 
-def imitated(encoder: Encoder, found: Tokens) -> list[str]:
+def learnt_texts(encoder: Encoder, found: Tokens) -> list[str]:
     """The pieces of text that are imitated."""
     pieces, last = [""], 0
     for number, marked in zip(found.ids, found.mask, strict=True):
@@ -144,7 +144,7 @@ def test_of_a_demonstration_the_answer_and_its_end_are_imitated(prompt: Text) ->
     chat = encoder(chat_tokenizer())
     found = good(chat.demonstration(0, row(prompt, "it is 2")))
     assert text(chat, found.ids) == "<|im_start|>user\n1+1?<|im_end|>\n<|im_start|>assistant\nit is 2<|im_end|>"
-    assert imitated(chat, found) == ["it is 2<|im_end|>"]  # not the line's end that the template puts behind it
+    assert learnt_texts(chat, found) == ["it is 2<|im_end|>"]  # not the line's end that the template puts behind it
 
 
 def test_prompt_and_demonstration_begin_alike() -> None:
@@ -158,7 +158,7 @@ def test_every_assistant_turn_of_a_conversation_is_imitated() -> None:
     chat = encoder(chat_tokenizer())
     turns = talk("system: s", "user: a\nassistant", "assistant: one", "user: b", "tool: t", "assistant: two  ")
     found = good(chat.demonstration(0, row(turns)))
-    assert imitated(chat, found) == ["one<|im_end|>", "two  <|im_end|>"]
+    assert learnt_texts(chat, found) == ["one<|im_end|>", "two  <|im_end|>"]
     whole = chat.tokenizer.apply_chat_template(
         [{"role": turn.role, "content": turn.content} for turn in turns], tokenize=False
     )
@@ -169,7 +169,7 @@ def test_one_turn_and_prompt_with_response_are_imitated_alike() -> None:
     chat = encoder(chat_tokenizer())
     turns = good(chat.demonstration(0, row(talk("user: hi", "assistant: yo"))))
     pair = good(chat.demonstration(0, row("hi", "yo")))
-    assert imitated(chat, turns) == imitated(chat, pair)
+    assert learnt_texts(chat, turns) == learnt_texts(chat, pair)
     assert turns.ids[: len(pair.ids)] == pair.ids
 
 
@@ -187,7 +187,7 @@ def test_a_template_that_rewrites_earlier_turns_is_refused() -> None:
 def test_a_template_that_drops_the_thoughts_of_earlier_turns_can_show_the_last_answer() -> None:
     chat = encoder(chat_tokenizer(REWRITES.replace("| upper", ".split('>')[-1]")))
     found = good(chat.demonstration(0, row(talk("user: a", "assistant: t>one", "user: b"), "t>two")))
-    assert imitated(chat, found) == ["t>two<|im_end|>"]
+    assert learnt_texts(chat, found) == ["t>two<|im_end|>"]
     assert "\none<|im_end|>" in text(chat, found.ids)
 
 
@@ -199,7 +199,7 @@ def test_a_template_that_opens_answers_in_its_own_way_gets_answer_and_end_behind
     chat = encoder(chat_tokenizer(OPENS_OTHERWISE))
     found = good(chat.demonstration(0, row("a", "b")))
     assert text(chat, found.ids) == "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n<think>\nb<|im_end|>"
-    assert imitated(chat, found) == ["b<|im_end|>"]
+    assert learnt_texts(chat, found) == ["b<|im_end|>"]
 
 
 def test_never_leaves_the_template_out() -> None:

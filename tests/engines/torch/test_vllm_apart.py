@@ -14,8 +14,15 @@ import numpy as np
 import pytest
 
 from launcher.core.machine import free_ports
-from launcher.engines.torch.rollout.generator import Sampled
-from launcher.engines.torch.rollout.vllm.messages import answers, asked, asked_in, questions, sampled_in, shares
+from launcher.engines.torch.rollout.generator import Completion
+from launcher.engines.torch.rollout.vllm.messages import (
+    generation_requests,
+    pack_completions,
+    pack_requests,
+    split_evenly,
+    unpack_completions,
+    unpack_requests,
+)
 
 JOBS = Path(__file__).with_name("apart_jobs.py")
 TIMEOUT_S = 60
@@ -105,7 +112,7 @@ def test_questions_are_split_evenly_and_each_is_asked_once(
     counts: list[int], parts: int, sizes: list[list[int]]
 ) -> None:
     total = sum(counts)
-    made = [shares(count, sum(counts[:place]), total, parts) for place, count in enumerate(counts)]
+    made = [split_evenly(count, sum(counts[:place]), total, parts) for place, count in enumerate(counts)]
     assert [[part.stop - part.start for part in mine] for mine in made] == sizes
     for count, mine in zip(counts, made, strict=True):
         assert [number for part in mine for number in range(count)[part]] == list(range(count))
@@ -113,10 +120,10 @@ def test_questions_are_split_evenly_and_each_is_asked_once(
 
 def test_what_is_asked_and_answered_comes_through_unchanged() -> None:
     keys = np.array([2**64 - 1, 0, 7, 8], np.uint64)
-    mine = asked([[1, 2], [1, 2]], 2, keys)
+    mine = generation_requests([[1, 2], [1, 2]], 2, keys)
     assert [seed for _, seed in mine] == [2**63 - 1, 0, 3, 4]  # the halves of what a uint64 holds
-    assert asked_in(questions(mine, 0.7, [1, 9])) == (mine, 0.7, [1, 9])
-    assert asked_in(questions([], 1.0, [1])) == ([], 1.0, [1])
-    said = [Sampled([4, 1], False, [-0.1, -1e-300]), Sampled([5], True, [-0.30000000000000004])]
-    assert list(sampled_in(answers(said))) == said
-    assert list(sampled_in(answers([]))) == []
+    assert unpack_requests(pack_requests(mine, 0.7, [1, 9])) == (mine, 0.7, [1, 9])
+    assert unpack_requests(pack_requests([], 1.0, [1])) == ([], 1.0, [1])
+    said = [Completion([4, 1], False, [-0.1, -1e-300]), Completion([5], True, [-0.30000000000000004])]
+    assert list(unpack_completions(pack_completions(said))) == said
+    assert list(unpack_completions(pack_completions([]))) == []

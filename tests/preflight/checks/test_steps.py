@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from launcher.config.resolve import resolve
-from launcher.preflight.checks.steps import check, steps_of
+from launcher.core.check_result import CheckResult
+from launcher.preflight.checks import steps
+from launcher.preflight.checks.context import Context
+from launcher.preflight.checks.step_counts import count_steps
 from launcher.spec.run import RunSpec
 
 GRPO = ["algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=4", "data.train_batch_size=8"]
@@ -13,6 +16,13 @@ GRPO = ["algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=4", "data.tra
 
 def run_of(*words: str) -> RunSpec:
     return resolve([*GRPO, *words])
+
+
+def check(run: RunSpec, rows: int, val_rows: int) -> list[CheckResult]:
+    """The results for so many rows."""
+    context = Context(run, here=True)
+    context.steps = count_steps(run, rows, val_rows)
+    return list(steps.check(context))
 
 
 @pytest.mark.parametrize(
@@ -38,39 +48,39 @@ def run_of(*words: str) -> RunSpec:
 )
 def test_numbers(words: list[str], counted: dict[str, float]) -> None:
     base = [word for word in GRPO if word.partition("=")[0] not in {more.partition("=")[0] for more in words}]
-    found = steps_of(resolve([*base, *words]), 100, 20)
+    found = count_steps(resolve([*base, *words]), 100, 20)
     assert {name: getattr(found, name) for name in counted} == counted
 
 
 def test_what_depends_on_rows_is_not_known_without_them() -> None:
-    found = steps_of(run_of(), None, None)
+    found = count_steps(run_of(), None, None)
     assert (found.steps, found.steps_per_epoch, found.left_over, found.checkpoints) == (None, None, None, 1)
-    assert steps_of(run_of("trainer.total_training_steps=7"), None, None).steps == 7
+    assert count_steps(run_of("trainer.total_training_steps=7"), None, None).steps == 7
 
 
 @pytest.mark.parametrize(
     ("words", "rows", "line"),
     [
         (["data.train_batch_size=128"], 100,
-         "FAIL data.train_batch_size: got 128, and the data has 100 rows; 100 would do"),
-        ([], 0, "FAIL data.train_batch_size: got 8, and the data has 0 rows; more data, or fewer processes, would do"),
+         "FAIL data.train_batch_size: got 128, and the data has 100 rows; use 100"),
+        ([], 0, "FAIL data.train_batch_size: got 8, and the data has 0 rows; use more data or fewer processes"),
         (["data.shuffle=false"], 100,
-         "WARN data.train_batch_size: the last 4 of 100 rows are never learnt from; data.shuffle=true would do"),
+         "WARN data.train_batch_size: the last 4 of 100 rows are never trained on; use data.shuffle=true"),
         (["optim.lr_warmup_steps=12"], 100,
-         "WARN optim.lr_warmup_steps: rises over 12 steps, and the run has 12; 1 would do"),
+         "WARN optim.lr_warmup_steps: rises over 12 steps, and the run has 12; use 1"),
         (["algorithm=ppo", "trainer.critic_warmup=12"], 100,
-         "FAIL trainer.critic_warmup: only the critic learns for 12 steps, and the run has 12; at most 11 would do"),
+         "FAIL trainer.critic_warmup: only the critic learns for 12 steps, and the run has 12; use at most 11"),
         (["trainer.save_freq=13"], 100,
-         "WARN trainer.save_freq: every 13 steps, and the run has 12: saved at the end only; 3 would do"),
+         "WARN trainer.save_freq: every 13 steps, and the run has 12: saved at the end only; use 3"),
         (["trainer.save_freq=4", "trainer.test_freq=3", "trainer.best_metric=val/loss"], 100,
          "WARN trainer.test_freq: every 3 steps, and every 4 are saved: only what was validated can be the"
-         " best checkpoint; 4 would do"),
+         " best checkpoint; use 4"),
     ],
 )  # fmt: skip
 def test_what_does_not_come_out_even(words: list[str], rows: int, line: str) -> None:
     base = [word for word in GRPO if word.partition("=")[0] not in {more.partition("=")[0] for more in words}]
     run = resolve([*base, *words])
-    found = [f"{result.level} {result.line}" for result in check(run, steps_of(run, rows, 20))]
+    found = [f"{result.level} {result.line}" for result in check(run, rows, 20)]
     assert line in found
 
 
@@ -83,13 +93,10 @@ def test_what_does_not_come_out_even(words: list[str], rows: int, line: str) -> 
 )  # fmt: skip
 def test_what_is_well_is_not_warned_of(words: list[str]) -> None:
     run = run_of(*words)
-    assert {result.level for result in check(run, steps_of(run, 100, 20))} == {"OK"}
+    assert {result.level for result in check(run, 100, 20)} == {"OK"}
 
 
 def test_what_is_never_measured_cannot_be_best() -> None:
     run = run_of("trainer.best_metric=val/loss")
-    lines = [result.line for result in check(run, steps_of(run, 100, 0))]
-    assert (
-        "trainer.best_metric: val/loss is never measured, as there are no held-out rows; data.val_files would do"
-        in lines
-    )
+    lines = [result.line for result in check(run, 100, 0)]
+    assert "trainer.best_metric: val/loss is never measured, as there are no held-out rows; set data.val_files" in lines

@@ -12,7 +12,7 @@ import pytest
 from launcher.core.check_result import CheckResult
 from launcher.core.machine import Gpu, Gpus
 from launcher.tools.doctor import gpus, loading
-from launcher.tools.doctor.gpus import Card, hidden, judged
+from launcher.tools.doctor.gpus import Card, check_card, check_visible_devices
 from launcher.tools.doctor.loading import Loaded, Loading
 
 ONE = Gpu(0, "NVIDIA H200", 141 << 30, 140 << 30)
@@ -36,7 +36,7 @@ NONE = Gpus()
     ],
 )
 def test_hidden_gpus(value: str | None, found: Gpus, level: str | None, word: str) -> None:
-    told = hidden(value, found, ["GPU-abcdef", "GPU-123456"])
+    told = check_visible_devices(value, found, ["GPU-abcdef", "GPU-123456"])
     assert [one.level for one in told] == ([level] if level else [])
     assert not told or word in told[0].message
 
@@ -51,14 +51,14 @@ def test_the_real_check_of_this_machine_names_absent_gpus(monkeypatch: pytest.Mo
     [
         (Card("u"), ["OK"], "140.0 GB free of 141.0 GB"),
         (Card("u", users=((77, "python", 3 << 30),)), ["WARN"], "held by python (pid 77) 3.0 GB"),
-        (Card("u", uncorrected=2), ["OK", "FAIL"], "2 errors"),
-        (Card("u", remap=True), ["OK", "WARN"], "broken rows"),
-        (Card("u", slowed="by heat"), ["OK", "WARN"], "slowed down by heat"),
-        (Card("u", persistent=False), ["OK", "WARN"], "forgets"),
+        (Card("u", uncorrected=2), ["OK", "FAIL"], "2 uncorrectable memory errors"),
+        (Card("u", remap=True), ["OK", "WARN"], "faulty memory rows"),
+        (Card("u", slowed="by heat"), ["OK", "WARN"], "throttled by heat"),
+        (Card("u", persistent=False), ["OK", "WARN"], "persistence mode is off"),
     ],
 )
 def test_a_card(card: Card, levels: list[str], word: str) -> None:
-    found = judged(ONE, card)
+    found = check_card(ONE, card)
     assert [one.level for one in found] == levels
     assert word in found[-1].message
 

@@ -1,4 +1,4 @@
-"""Versions against what metadata promises: real metadata, of distributions that are made up."""
+"""Versions against what metadata requires: real metadata, of distributions that are made up."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 
 
 def lines(distribution: str) -> list[tuple[str, str]]:
-    return [(found.level, found.line) for found in packages.check(distribution)]
+    return [(found.level, found.line) for found in packages.check_packages(distribution)]
 
 
 @pytest.mark.parametrize(
     ("wants", "expected"),
     [
-        (("part>=1",), ("OK", "packages: 1 are as")),  # as promised
-        (("part>=2",), ("FAIL", "part: 1.5 is installed, whole wants >=2; pip install 'part>=2' would do")),  # too old
-        (("part<1",), ("FAIL", "part: 1.5 is installed, whole wants <1; pip install 'part<1' would do")),  # too new
-        (("absent",), ("FAIL", "absent: is not installed, whole wants any version; pip install 'absent' would do")),
+        (("part>=1",), ("OK", "packages: 1 packages are compatible")),
+        (("part>=2",), ("FAIL", "part: 1.5 is installed, whole wants >=2; run pip install 'part>=2'")),  # too old
+        (("part<1",), ("FAIL", "part: 1.5 is installed, whole wants <1; run pip install 'part<1'")),  # too new
+        (("absent",), ("FAIL", "absent: is not installed, whole wants any version; run pip install 'absent'")),
         (('absent; sys_platform == "plan9"',), ("OK", "packages: 0 are as")),  # not for this system
         (('absent; extra == "more"',), ("OK", "packages: 0 are as")),  # nobody asked for that extra
     ],
@@ -54,7 +54,7 @@ def test_what_others_disagree_about_is_a_warning(install: Install) -> None:
     install("deep", "3")
     install("part", "1", ("deep<3",))
     install("whole", "1", ("part",))
-    assert lines("whole")[1] == ("WARN", "deep: 3 is installed, part wants <3; pip install 'deep<3' would do")
+    assert lines("whole")[1] == ("WARN", "deep: 3 is installed, part wants <3; run pip install 'deep<3'")
 
 
 def test_an_extra_brings_its_own_needs(install: Install) -> None:
@@ -63,10 +63,10 @@ def test_an_extra_brings_its_own_needs(install: Install) -> None:
     assert lines("whole")[1][1].startswith("absent: is not installed, part wants >=7")
 
 
-def test_a_python_that_was_not_promised(install: Install) -> None:
+def test_a_python_that_is_too_old(install: Install) -> None:
     install("whole", "1", python=">=3.99")
     level, line = lines("whole")[0]
-    assert level == "FAIL" and line.endswith(">=3.99 is promised; an environment of python >=3.99 would do")
+    assert level == "FAIL" and line.endswith(">=3.99 is needed; use python >=3.99")
 
 
 def test_code_that_was_never_installed() -> None:
@@ -74,5 +74,5 @@ def test_code_that_was_never_installed() -> None:
     assert level == "WARN" and "not installed" in line
 
 
-def test_this_environment_keeps_our_own_promises() -> None:
+def test_this_environment_is_compatible() -> None:
     assert {level for level, _ in lines("rlrun")} <= {"OK", "WARN"}

@@ -25,11 +25,11 @@ print(json.dumps(found["open files"]))
 @pytest.mark.parametrize(
     ("soft", "hard", "for_ray", "expected"),
     [
-        (100, 20_000, 0, ["FAIL", "ulimit -n 1024 would do"]),  # Python itself hardly starts
-        (512, 20_000, 0, ["WARN", "ulimit -n 1024 would do"]),
-        (512, 512, 0, ["WARN", "ulimit -n 1024 by root, or in limits.conf, would do"]),  # this user may not
+        (100, 20_000, 0, ["FAIL", "use ulimit -n 1024"]),  # Python itself hardly starts
+        (512, 20_000, 0, ["WARN", "use ulimit -n 1024"]),
+        (512, 512, 0, ["WARN", "use ulimit -n 1024 as root, or limits.conf"]),  # this user may not
         (1024, 20_000, 0, ["OK", ""]),  # what most systems give
-        (1024, 20_000, 1, ["WARN", "ulimit -n 8192 would do"]),  # Ray holds a connection to every worker
+        (1024, 20_000, 1, ["WARN", "use ulimit -n 8192"]),  # Ray holds a connection to every worker
     ],
 )
 def test_open_files(soft: int, hard: int, for_ray: int, expected: list[str]) -> None:
@@ -44,7 +44,7 @@ def test_open_files(soft: int, hard: int, for_ray: int, expected: list[str]) -> 
 def test_a_small_shared_memory(tmp_path: Path, small_disk) -> None:
     """64 MB is what a container gets when nobody asks for more."""
     found = system._shared(small_disk(64 << 10, tmp_path / "shm"))
-    assert found and found.level == "WARN" and found.fix == "--shm-size=8g would do"
+    assert found and found.level == "WARN" and found.fix == "start the container with --shm-size=8g"
 
 
 def test_more_threads_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ def test_more_threads_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_clock(now: float, wall_s: float, steady_s: float, synced: bool | None, level: str, word: str) -> None:
-    found = clock.judged(now, wall_s, steady_s, 1000.0, synced)
+    found = clock.check_clock(now, wall_s, steady_s, 1000.0, synced)
     assert (found.level, word in found.message) == (level, True), found
 
 
@@ -91,7 +91,7 @@ CANARY = "hf_canaryDontTell"
 )
 def test_secrets_are_told_by_name_only(tmp_path: Path, value: str, level: str | None) -> None:
     told, *wrong = tokens.check({"HOME": str(tmp_path), "HF_TOKEN": value})
-    assert told.message == ("HF_TOKEN" if value else "none: only what is open to all can be fetched")
+    assert told.message == ("HF_TOKEN" if value else "none: only public repositories can be downloaded")
     assert [one.level for one in wrong] == ([level] if level else [])
     text = " ".join(one.line for one in (told, *wrong))
     assert "canary" not in text and str(len(value)) not in text
@@ -104,7 +104,7 @@ def test_a_token_that_others_may_read(tmp_path: Path) -> None:
     path.chmod(0o644)
     told, warning = tokens.check({"HOME": str(tmp_path)})
     assert told.message == str(path)
-    assert warning.level == "WARN" and warning.fix == f"chmod 600 {path} would do"
+    assert warning.level == "WARN" and warning.fix == f"run chmod 600 {path}"
     path.chmod(0o600)
     assert len(tokens.check({"HOME": str(tmp_path)})) == 1
     assert "canary" not in told.line + warning.line

@@ -17,7 +17,9 @@ from launcher.models.pretrained import weights_of
 from launcher.spec.model import Model
 
 
-def adapted(module: PreTrainedModel, model: Model, seed: int, path: str | None, saved: Path | None) -> PreTrainedModel:
+def add_adapters(
+    module: PreTrainedModel, model: Model, seed: int, path: str | None, saved: Path | None
+) -> PreTrainedModel:
     """The model frozen, with adapters beside its weights: new ones, or those in the folder `saved`.
 
     `path` is where the frozen weights can be found again.
@@ -39,7 +41,7 @@ def adapted(module: PreTrainedModel, model: Model, seed: int, path: str | None, 
     return cast("PreTrainedModel", made)
 
 
-def merged(folder: Path, dtype: torch.dtype, more: Mapping[str, Any]) -> Any:
+def load_merged(folder: Path, dtype: torch.dtype, more: Mapping[str, Any]) -> Any:
     """The model that an adapter's folder speaks of, the adapter added into its weights."""
     base = folder / "base"
     path = str(base) if base.is_dir() else LoraConfig.from_pretrained(str(folder)).base_model_name_or_path
@@ -47,12 +49,12 @@ def merged(folder: Path, dtype: torch.dtype, more: Mapping[str, Any]) -> Any:
     return cast("Any", PeftModel.from_pretrained(module, str(folder))).merge_and_unload().requires_grad_(True)
 
 
-def weights(module: PreTrainedModel) -> Mapping[str, Tensor]:
+def adapter_weights(module: PreTrainedModel) -> Mapping[str, Tensor]:
     """The adapters' weights, by the names that peft saves them under."""
     return cast("Mapping[str, Tensor]", get_peft_model_state_dict(module, save_embedding_layers=False))
 
 
-def beneath(base: PreTrainedModel) -> Mapping[str, Tensor]:
+def base_weights(base: PreTrainedModel) -> Mapping[str, Tensor]:
     """The weights under the adapters, by the names that they have without."""
     adapters = ("lora_A.", "lora_B.", "lora_embedding_")
     return {
@@ -62,7 +64,7 @@ def beneath(base: PreTrainedModel) -> Mapping[str, Tensor]:
     }
 
 
-def added(base: PreTrainedModel, name: str, weight: Tensor) -> Tensor:
+def merged_weight(base: PreTrainedModel, name: str, weight: Tensor) -> Tensor:
     """The weight `name` beneath the adapters, with what its adapter adds; where it lies in parts, so does that."""
     place, _, kind = name.rpartition(".")
     layer = base.get_submodule(place)

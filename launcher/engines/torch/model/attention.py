@@ -38,18 +38,18 @@ class Layout:
     places: Tensor | None  # [N] each token's place; None where all places are taken
     size: int  # S
 
-    def spread(self, x: Tensor) -> Tensor:
+    def pad(self, x: Tensor) -> Tensor:
         """[N, ...] -> [S, ...], 0 in places that no token takes: no real token looks there."""
         if self.places is None:
             return x
         return x.new_zeros((self.size, *x.shape[1:])).index_copy(0, self.places, x)
 
-    def gathered(self, x: Tensor) -> Tensor:
+    def unpad(self, x: Tensor) -> Tensor:
         """[S, ...] -> [N, ...]."""
-        return x if self.places is None else _Gathered.apply(x, self.places)
+        return x if self.places is None else _Unpad.apply(x, self.places)
 
 
-class _Gathered(torch.autograd.Function):
+class _Unpad(torch.autograd.Function):
     """index_select of places that are all different: its gradient is a copy, where torch would add."""
 
     @staticmethod
@@ -64,7 +64,7 @@ class _Gathered(torch.autograd.Function):
         return grad.new_zeros((ctx.size, *grad.shape[1:])).index_copy_(0, places, grad), None
 
 
-class _Repeated(torch.autograd.Function):
+class _RepeatRows(torch.autograd.Function):
     """index_select of few large rows, each taken many times: its gradient is one matrix product."""
 
     @staticmethod
@@ -100,7 +100,7 @@ def attention(
         )
     if (shared := query.shape[1] // key.shape[1]) > 1:
         key, value = (x.repeat_interleave(shared, 1) for x in (key, value))
-    q, k, v = (layout.spread(x[0].transpose(0, 1)) for x in (query, key, value))  # [S, H, D]
+    q, k, v = (layout.pad(x[0].transpose(0, 1)) for x in (query, key, value))  # [S, H, D]
     done: list[tuple[Tensor, Tensor]] = []
     parts = []
     sizes = [
@@ -112,7 +112,7 @@ def attention(
         )  # [count, H, length, D]
         if call.prompts is not None and call.owner is not None:
             part_k, part_v = (
-                torch.cat([_Repeated.apply(before, call.owner), x], 2)
+                torch.cat([_RepeatRows.apply(before, call.owner), x], 2)
                 for before, x in zip(done[call.prompts], (part_k, part_v), strict=True)
             )
         done.append((part_k, part_v))
@@ -121,7 +121,7 @@ def attention(
             part_q, part_k, part_v, attn_mask=mask, is_causal=mask is None, dropout_p=dropout, scale=scaling
         )
         parts.append(out.transpose(1, 2).flatten(0, 1))  # [count * length, H, D]
-    return layout.gathered(torch.cat(parts))[None], None
+    return layout.unpad(torch.cat(parts))[None], None
 
 
 def _mask(length: int, seen: int, window: int | None, device: torch.device) -> Tensor | None:

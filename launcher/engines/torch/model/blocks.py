@@ -10,11 +10,11 @@ SPARE = 64  # tokens that a cache makes room for at least
 WORTH = 1 / 16  # of the tokens must be saved before shared prompts pay
 
 
-def pays(prompt: int, lengths: Sequence[int]) -> bool:
+def worth_sharing(prompt: int, lengths: Sequence[int]) -> bool:
     """Whether laying a prompt down once for rows of these lengths saves enough."""
     return prompt * (len(lengths) - 1) >= WORTH * sum(lengths)
 
 
-def room(end: int) -> int:
+def cache_capacity(end: int) -> int:
     """Tokens that a cache of `end` tokens makes room for when it grows."""
     return end + max(end // 2, SPARE)

@@ -22,14 +22,14 @@ class Scores(NamedTuple):
     entropy: Tensor  # [M] entropy of the distribution it stands in, in nats; 0 where it was not asked for
 
 
-def of_hidden(
+def scores_from_hidden(
     hidden: Tensor, weight: Tensor, target: Tensor, temperature: float = 1.0, *, entropy: bool = True
 ) -> Scores:
     """Scores of `target` [M] after the `hidden` states [M, H], by the output layer's `weight` [V, H]."""
     return Scores(*_Scores.apply(hidden, weight, target, temperature, entropy, torch.is_grad_enabled()))
 
 
-def of_logits(logits: Tensor, target: Tensor, temperature: float = 1.0, *, entropy: bool = True) -> Scores:
+def scores_from_logits(logits: Tensor, target: Tensor, temperature: float = 1.0, *, entropy: bool = True) -> Scores:
     """Scores of `target` [M] by ready `logits` [M, V], for models whose output layer is more than a matrix."""
     return Scores(*_Scores.apply(logits, None, target, temperature, entropy, torch.is_grad_enabled()))
 

@@ -29,7 +29,7 @@ BASE = "base"  # beside an adapter: the weights it belongs to, where no hub or f
 VALUE_HEAD = "value_head.safetensors"
 
 
-def load(
+def load_model(
     model: Model, seed: int, device: torch.device, weights: Path | None = None, *, adapt: bool = True,
     mixed: bool = False,
 ) -> CausalLM:  # fmt: skip
@@ -53,16 +53,16 @@ def load(
     path = weights_of(model.path) if isinstance(model, Pretrained) else None
     if path and (Path(path) / ADAPTER).is_file():  # merged just now, so no folder holds them
         path = None
-    made = adapters.adapted(module, model, seed, path, adapter)
+    made = adapters.add_adapters(module, model, seed, path, adapter)
     return CausalLM(made, tokenizer, mixed, base=module, keep_base=path is None)
 
 
-def critic(
+def load_critic(
     model: Model, seed: int, device: torch.device, weights: Path | None = None, *, mixed: bool = False
 ) -> Critic:
     """The critic that begins as `model`, or as it stands in the folder `weights`."""
     if weights is None:
-        whole = load(model, seed, device, adapt=False).base
+        whole = load_model(model, seed, device, adapt=False).base
         decoder = cast("Any", whole).get_decoder()
         if decoder is whole:
             raise Problems(
@@ -115,7 +115,7 @@ def _from_folder(model: Model, weights: Path | None, dtype: torch.dtype) -> tupl
         if (Path(path) / ADAPTER).is_file():
             from launcher.engines.torch.model import adapters  # noqa: PLC0415  # late: peft takes half a second
 
-            return adapters.merged(Path(path), dtype, more), tokenizer
+            return adapters.load_merged(Path(path), dtype, more), tokenizer
         return AutoModelForCausalLM.from_pretrained(path, dtype=dtype, use_safetensors=True, **more), tokenizer
     except (OSError, ValueError, SafetensorError) as error:
         raise Problems([f"model.path: {path!r} cannot be loaded: {' '.join(str(error).split())}"]) from error

@@ -31,8 +31,8 @@ class Network(nn.Module):
         super().__init__()
         self.device = base.device  # where it is computed; its weights may rest elsewhere
         self._inside = base, decoder  # in a tuple, so that torch does not list their weights a second time
-        self.packs, self.mixed = _packs(base), mixed
-        if not self.packs:
+        self.supports_packing, self.mixed = _supports_packing(base), mixed
+        if not self.supports_packing:
             log.warning("%s mixes packed sequences; it computes equal lengths together", type(base).__name__)
 
     @property
@@ -48,24 +48,24 @@ class Network(nn.Module):
         ]
 
     @contextmanager
-    def precision(self) -> Iterator[None]:
+    def autocast(self) -> Iterator[None]:
         """With `mixed`, arithmetic in bfloat16 over weights that stay as they are."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.mixed):
             yield
 
     @property
-    def shares(self) -> bool:
+    def shares_prompts(self) -> bool:
         """Whether a prompt is computed once for several answers. Not in float64: there transformers' norms still round
         to float32, and a gradient rounded once and not for every answer would differ in the seventh digit."""
-        return self.packs and next(self.parameters()).dtype != torch.float64
+        return self.supports_packing and next(self.parameters()).dtype != torch.float64
 
     def pack(self, batch: Batch) -> Packed:
-        return pack(batch, share=self.shares, ragged=self.packs)
+        return pack(batch, share=self.shares_prompts, ragged=self.supports_packing)
 
     def hidden(self, packed: Packed) -> Tensor:
         """[M, H] last hidden states before the predicted tokens."""
         decoder = self._inside[1]
-        if self.packs:
+        if self.supports_packing:
             return _packed(decoder, packed).last_hidden_state[0].index_select(0, packed.source)
         return torch.cat([decoder(input_ids=ids, use_cache=False).last_hidden_state.flatten(0, 1)
                           for ids in _rectangles(packed)])[packed.source]  # fmt: skip
@@ -79,9 +79,9 @@ class CausalLM(Network):
         base: PreTrainedModel | None = None, keep_base: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(base or module, cast("Any", base or module).get_decoder(), mixed)
-        self.module, self.tokenizer, self.adapted = module, tokenizer, base is not None
+        self.module, self.tokenizer, self.has_adapters = module, tokenizer, base is not None
         self.keep_base = keep_base  # the weights under the adapters stand nowhere else
-        self.splits = _splits(self.base)
+        self.has_linear_head = _has_linear_head(self.base)
 
     @property
     def eos(self) -> list[int]:
@@ -92,17 +92,19 @@ class CausalLM(Network):
 
     def forward(self, packed: Packed, temperature: float = 1.0, entropy: bool = False) -> Scores:
         """[B, T] log-probability of each predicted token, and entropy where asked for; 0 elsewhere."""
-        with self.precision():
-            if self.splits:
+        with self.autocast():
+            if self.has_linear_head:
                 weight = cast("nn.Linear", self.base.get_output_embeddings()).weight
-                found = head.of_hidden(self.hidden(packed), weight, packed.target, temperature, entropy=entropy)
+                found = head.scores_from_hidden(
+                    self.hidden(packed), weight, packed.target, temperature, entropy=entropy
+                )
             else:
-                found = head.of_logits(self.logits(packed), packed.target, temperature, entropy=entropy)
+                found = head.scores_from_logits(self.logits(packed), packed.target, temperature, entropy=entropy)
         return Scores(*map(packed.unpack, found))
 
     def logits(self, packed: Packed) -> Tensor:
         """[M, V] logits of the predicted tokens."""
-        if self.packs:
+        if self.supports_packing:
             return _packed(self.base, packed, logits_to_keep=packed.source).logits[0]
         return torch.cat([self.base(input_ids=ids, use_cache=False).logits.flatten(0, 1)
                           for ids in _rectangles(packed)])[packed.source]  # fmt: skip
@@ -121,7 +123,7 @@ class Critic(Network):
 
     def forward(self, packed: Packed) -> Tensor:
         """[B, T] value before each predicted token was chosen; 0 elsewhere. Not in bfloat16, which has eight bits."""
-        with self.precision():
+        with self.autocast():
             hidden = self.hidden(packed)
         exact = hidden.dtype if hidden.dtype == torch.float64 else torch.float32
         value = linear(hidden.to(exact), self.head.weight.to(exact), self.head.bias.to(exact))
@@ -145,7 +147,7 @@ def _rectangles(packed: Packed) -> Iterator[Tensor]:
 
 
 @torch.no_grad()
-def _packs(module: PreTrainedModel) -> bool:
+def _supports_packing(module: PreTrainedModel) -> bool:
     """Whether sequences packed into one row are computed as if each stood alone. Measured, not looked up."""
     config = module.config.get_text_config()
     layers = getattr(config, "layer_types", None) or ()
@@ -175,7 +177,7 @@ def _packs(module: PreTrainedModel) -> bool:
 
 
 @torch.no_grad()
-def _splits(module: PreTrainedModel) -> bool:
+def _has_linear_head(module: PreTrainedModel) -> bool:
     """Whether its logits are its decoder's output times one matrix."""
     layer = module.get_output_embeddings()
     capped = getattr(module.config.get_text_config(), "final_logit_softcapping", None)  # not seen at small logits

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from launcher.engines.torch.model.attention import Call, Layout
-from launcher.engines.torch.model.blocks import pays
+from launcher.engines.torch.model.blocks import worth_sharing
 from launcher.spec.algorithm import Batch
 
 SHORT = 64  # tokens: padding sequences up to this length costs less than another call
@@ -118,7 +118,7 @@ def _families(
         found.setdefault((group[row], tokens[row, : opening[row]].tobytes()), []).append(row)
     families = []
     for family in found.values():
-        worth = pays(opening[family[0]], [length[row] for row in family])
+        worth = worth_sharing(opening[family[0]], [length[row] for row in family])
         families += [family] if worth else [[row] for row in family]
     return families
 

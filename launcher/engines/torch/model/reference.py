@@ -14,22 +14,22 @@ from launcher.engines.torch.model.network import CausalLM, Network
 class Reference(Protocol):
     """The model that the policy is measured against."""
 
-    def awake(self) -> AbstractContextManager[CausalLM]: ...
+    def on_device(self) -> AbstractContextManager[CausalLM]: ...
 
 
 class FrozenCopy:
     """The weights as they were at the start."""
 
-    def __init__(self, model: CausalLM, rests: bool = False) -> None:
-        self.model, self.rests, self.device = model, rests, model.device
+    def __init__(self, model: CausalLM, offloaded: bool = False) -> None:
+        self.model, self.offloaded, self.device = model, offloaded, model.device
         model.requires_grad_(False)
         model.eval()
-        if rests:
+        if offloaded:
             model.to("cpu")
 
     @contextmanager
-    def awake(self) -> Iterator[CausalLM]:
-        with brought(self.model, self.device, self.rests):
+    def on_device(self) -> Iterator[CausalLM]:
+        with moved_to(self.model, self.device, self.offloaded):
             yield self.model
 
 
@@ -40,18 +40,18 @@ class WithoutAdapters:
         self.model = model
 
     @contextmanager
-    def awake(self) -> Iterator[CausalLM]:
+    def on_device(self) -> Iterator[CausalLM]:
         with cast("Any", self.model.module).disable_adapter():
             yield self.model
 
 
 @contextmanager
-def brought(network: Network, device: torch.device, rests: bool) -> Iterator[None]:
+def moved_to(network: Network, device: torch.device, offloaded: bool) -> Iterator[None]:
     """The network on `device` meanwhile, and back in CPU memory afterwards where it rests there."""
-    if rests:
+    if offloaded:
         network.to(device)
     try:
         yield
     finally:
-        if rests:
+        if offloaded:
             network.to("cpu")

@@ -24,8 +24,8 @@ class ModelScorer(Reward):
     learned = True
     cheap = False
 
-    def __init__(self, settings: RewardModel, device: torch.device, rests: bool = False) -> None:
-        self.settings, self.device, self.rests = settings, device, rests
+    def __init__(self, settings: RewardModel, device: torch.device, offloaded: bool = False) -> None:
+        self.settings, self.device, self.offloaded = settings, device, offloaded
         path, more = weights_of(settings.path), {"revision": settings.revision or "main"}
         try:
             self.tokenizer: Any = AutoTokenizer.from_pretrained(path, **more)
@@ -36,7 +36,7 @@ class ModelScorer(Reward):
         if module.config.num_labels != 1:
             raise Problems([f"reward.path: the model has {module.config.num_labels} outputs; one would do"])
         module.config.pad_token_id = -1  # it reads the last token before the padding, of which we give none
-        self.module = module.eval().to("cpu" if rests else device)
+        self.module = module.eval().to("cpu" if offloaded else device)
         self.longest = settings.max_length or getattr(module.config, "max_position_embeddings", None)
 
     @torch.no_grad()
@@ -55,7 +55,7 @@ class ModelScorer(Reward):
                 ids = torch.tensor([rows[place] for place in part], device=self.device)
                 for place, value in zip(part, self.module(input_ids=ids).logits[:, 0].tolist(), strict=True):
                     scores[place] = value
-        if self.rests:
+        if self.offloaded:
             self.module.to("cpu")
         return scores
 
@@ -73,10 +73,12 @@ class ModelScorer(Reward):
         return str(self.tokenizer.apply_chat_template(messages, tokenize=False))
 
 
-def at_work(reward: Reward, device: torch.device, rests: bool = False) -> Reward:
+def load_reward_models(reward: Reward, device: torch.device, offloaded: bool = False) -> Reward:
     """The reward, with every model in it loaded."""
     if isinstance(reward, RewardModel):
-        return ModelScorer(reward, device, rests)
+        return ModelScorer(reward, device, offloaded)
     if isinstance(reward, Combined):
-        return replace(reward, parts={name: at_work(part, device, rests) for name, part in reward.parts.items()})
+        return replace(
+            reward, parts={name: load_reward_models(part, device, offloaded) for name, part in reward.parts.items()}
+        )
     return reward

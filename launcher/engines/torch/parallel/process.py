@@ -12,7 +12,6 @@ import threading
 import traceback
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
@@ -22,12 +21,10 @@ from launcher.core import machine
 from launcher.core.events import MARK, CrashCause, Crashed, Event, to_line
 from launcher.core.files import AppendOnlyFile
 from launcher.core.problems import Problems
-from launcher.spec.run import RunSpec
-from launcher.spec.stored import from_yaml
 
 
 @cache
-def out() -> AppendOnlyFile:
+def event_log() -> AppendOnlyFile:
     """What tells events: a log of this process's own, where there is one. What we start has no business there."""
     if TOLD not in os.environ:
         return AppendOnlyFile(1)
@@ -37,25 +34,21 @@ def out() -> AppendOnlyFile:
 
 
 def emit(event: Event) -> None:
-    out().append(MARK + to_line(event))
+    event_log().append(MARK + to_line(event))
 
 
-def begin(ask: Callable[[int, object], None]) -> None:
+def set_up(ask: Callable[[int, object], None]) -> None:
     """`ask` is told each signal that asks this process to save and end."""
-    _tell_stacks()
+    _dump_stacks_on_signal()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, ask)
-    out()
+    event_log()
     _watch_parent()
-    sys.excepthook = last_words
+    sys.excepthook = emit_crash
     logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
 
 
-def run_in(folder: Path) -> RunSpec:
-    return from_yaml((folder / "spec.yaml").read_text(encoding="utf-8"))
-
-
-def last_words(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def emit_crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """An uncaught error as an event for people, and as a traceback for the log."""
     said = f"{kind.__name__}: {error}" if str(error) else kind.__name__
     lines = tuple(error.lines) if isinstance(error, Problems) else (said,)
@@ -69,7 +62,7 @@ def _cause_of(error: BaseException) -> CrashCause:
     return "numbers" if any(problem.code == "not-finite" for problem in error.problems) else "configuration"
 
 
-def live(main: Callable[[], int]) -> NoReturn:
+def run_main(main: Callable[[], int]) -> NoReturn:
     """Be a process that ends as `main` says, and with 1 by what it does not catch."""
     code = 1
     try:
@@ -77,12 +70,12 @@ def live(main: Callable[[], int]) -> NoReturn:
     finally:
         try:
             if error := sys.exc_info()[1]:
-                last_words(type(error), error, error.__traceback__)
+                emit_crash(type(error), error, error.__traceback__)
         finally:  # also where nobody can be told
-            end(code)
+            exit_process(code)
 
 
-def end(code: int) -> NoReturn:
+def exit_process(code: int) -> NoReturn:
     """End this process without taking the interpreter apart: what torch's threads do meanwhile has aborted processes
     that had finished."""
     machine.run_exit_handlers()
@@ -101,7 +94,7 @@ def _watch_parent() -> None:
         threading.Thread(target=watch, daemon=True).start()
 
 
-def _tell_stacks() -> None:
+def _dump_stacks_on_signal() -> None:
     """Where we stand, whenever we are asked by SIGUSR1."""
     if STACK in os.environ:
         descriptor = int(os.environ.pop(STACK))

@@ -20,7 +20,7 @@ from launcher.spec.algorithm import Batch
 class Sharded(Parallel):
     """Every process holds a part of each layer, and layers are gathered while they are computed."""
 
-    even = True
+    needs_equal_microbatches = True
 
     def __init__(self, device: torch.device, *, mixed: bool, offload: bool) -> None:
         self.device = device
@@ -32,9 +32,9 @@ class Sharded(Parallel):
         )
         self.offload: OffloadPolicy = CPUOffloadPolicy() if offload and device.type == "cuda" else OffloadPolicy()
 
-    def place(self, network: Network) -> None:
+    def shard(self, network: Network) -> None:
         """Raises `Problems` where processes would not meet equally often."""
-        if not network.packs:  # it computes each length apart, and processes have other lengths
+        if not network.supports_packing:  # it computes each length apart, and processes have other lengths
             name = type(network.base).__name__
             raise Problems(
                 [f"engine.strategy: fsdp2 needs a model that packs sequences, and {name} mixes them; ddp would do"]
@@ -50,11 +50,11 @@ class Sharded(Parallel):
         with torch.no_grad():  # the first forward pass tells torch which of them is the outermost
             network(network.pack(_one_token(network)))
 
-    def add_up_gradients(self, weights: Sequence[nn.Parameter]) -> None:
+    def reduce_gradients(self, weights: Sequence[nn.Parameter]) -> None:
         """Each layer's backward pass has done it."""
 
     @contextmanager
-    def whole(self, network: Network) -> Iterator[None]:
+    def summon_full_params(self, network: Network) -> Iterator[None]:
         parts = _sharded(network)
         for part in parts:
             part.set_reshard_after_forward(False, recurse=False)

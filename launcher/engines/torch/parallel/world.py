@@ -15,25 +15,25 @@ RANK, SIZE = 0, 1
 """Of this process among those that train; `join` reads them, as a process may have loaded this before it had them."""
 
 T = TypeVar("T")
-PATIENCE = timedelta(hours=6)  # for a process whose reward is slow, or that writes a large checkpoint
+TIMEOUT = timedelta(hours=6)  # for a process whose reward is slow, or that writes a large checkpoint
 
 
-def join(device: torch.device) -> None:
+def init_distributed(device: torch.device) -> None:
     global RANK, SIZE
     RANK, SIZE = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if SIZE > 1:
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(
-            backend, rank=RANK, world_size=SIZE, timeout=PATIENCE, device_id=device if device.type == "cuda" else None
+            backend, rank=RANK, world_size=SIZE, timeout=TIMEOUT, device_id=device if device.type == "cuda" else None
         )
 
 
-def leave() -> None:
+def destroy_distributed() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
-def total(x: Tensor) -> Tensor:
+def all_reduce_sum(x: Tensor) -> Tensor:
     """The sum of `x` over all processes; every process must ask."""
     if dist.is_initialized():
         x = x.clone()
@@ -41,7 +41,7 @@ def total(x: Tensor) -> Tensor:
     return x
 
 
-def highest(x: Tensor) -> Tensor:
+def all_reduce_max(x: Tensor) -> Tensor:
     """The elementwise maximum of `x` over all processes; every process must ask."""
     if dist.is_initialized():
         x = x.clone()
@@ -49,14 +49,14 @@ def highest(x: Tensor) -> Tensor:
     return x
 
 
-def total_in_place(tensors: list[Tensor]) -> None:
+def all_reduce_sum_in_place(tensors: list[Tensor]) -> None:
     """Replace each tensor by its sum over all processes."""
     if dist.is_initialized():
         for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
             work.wait()
 
 
-def gathered(mine: T) -> list[T]:
+def all_gather_object(mine: T) -> list[T]:
     """What each process holds, in their order; every process must ask."""
     if not dist.is_initialized():
         return [mine]
@@ -65,12 +65,12 @@ def gathered(mine: T) -> list[T]:
     return found
 
 
-def union(names: Iterable[str]) -> list[str]:
+def all_gather_names(names: Iterable[str]) -> list[str]:
     """The names that any process has, sorted; every process must ask."""
-    return sorted({name for held in gathered(sorted(names)) for name in held})
+    return sorted({name for held in all_gather_object(sorted(names)) for name in held})
 
 
-def wait() -> None:
+def barrier() -> None:
     """Until every process is here."""
     if dist.is_initialized():
         dist.barrier()

@@ -8,10 +8,10 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from launcher.engines.torch.model.blocks import room
+from launcher.engines.torch.model.blocks import cache_capacity
 
 
-class Growing(DynamicLayer):
+class GrowingLayer(DynamicLayer):
     """A layer that writes a token where room was left for it; transformers' own copies all that it holds."""
 
     keys: Tensor
@@ -38,17 +38,17 @@ class Growing(DynamicLayer):
             self.keys, self.values = (place[:, :, :length] for place in self._room)
 
 
-def empty(config: Any) -> DynamicCache:
+def empty_cache(config: Any) -> DynamicCache:
     """A cache for the model; layers that keep a window, or a state, stay as transformers makes them."""
     cache = DynamicCache(config=config)
-    cache.layers = [Growing() if type(layer) is DynamicLayer else layer for layer in cache.layers]
+    cache.layers = [GrowingLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
     return cache
 
 
 def _larger(before: Tensor, held: int, end: int, new: Tensor) -> Tensor:
     """[R, K, capacity, D] with the `held` tokens of `before`."""
     rows, heads, _, width = new.shape
-    made = new.new_empty(rows, heads, room(end), width)
+    made = new.new_empty(rows, heads, cache_capacity(end), width)
     if held:
         made[:, :, :held] = before
     return made

@@ -15,7 +15,7 @@ from launcher.core.problems import Problems
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.parallel.strategy import Parallel
 from launcher.engines.torch.rollout import cache, random_streams
-from launcher.engines.torch.rollout.generator import Sampled, Writer
+from launcher.engines.torch.rollout.generator import Completion, Generator
 from launcher.spec.sampler import Sampler
 
 BLOCK = 512  # tokens of the vocabulary that are summed together
@@ -23,7 +23,7 @@ DROP = 7 / 8  # share of rows still writing at which the others leave: leaving c
 SMALL = 2**21  # multiplications of a layer's largest matrix under which a second thread costs more than it gives
 
 
-class Decoder(Writer):
+class Decoder(Generator):
     """Samples answers from a model that stays in charge of its own weights."""
 
     def __init__(self, model: CausalLM, sampler: Sampler, max_new: int, parallel: Parallel | None = None) -> None:
@@ -32,11 +32,11 @@ class Decoder(Writer):
         self.eos = torch.tensor(model.eos, device=model.device)
 
     @torch.no_grad()
-    def sample(self, prompts: Sequence[list[int]], n: int, keys: np.ndarray, temperature: float) -> list[Sampled]:
+    def sample(self, prompts: Sequence[list[int]], n: int, keys: np.ndarray, temperature: float) -> list[Completion]:
         self._check_cache()
         self.model.eval()
-        answers: list[Sampled] = [Sampled([], True)] * (len(prompts) * n)
-        with self.parallel.whole(self.model), self.model.precision(), self._threads(len(prompts) * n):
+        answers: list[Completion] = [Completion([], True)] * (len(prompts) * n)
+        with self.parallel.summon_full_params(self.model), self.model.autocast(), self._threads(len(prompts) * n):
             for part in self._parts(prompts, n):
                 rows = [prompt * n + sample for prompt in part for sample in range(n)]
                 found = self._sample([prompts[prompt] for prompt in part], n, keys[rows], temperature)
@@ -69,8 +69,8 @@ class Decoder(Writer):
         for start in range(0, len(by_length), size):
             yield by_length[start : start + size]
 
-    def _sample(self, prompts: list[list[int]], n: int, keys: np.ndarray, temperature: float) -> list[Sampled]:
-        held = cache.empty(self.model.base.config)
+    def _sample(self, prompts: list[list[int]], n: int, keys: np.ndarray, temperature: float) -> list[Completion]:
+        held = cache.empty_cache(self.model.base.config)
         logits, mask = self._prefill(prompts, held)
         logits, mask = logits.repeat_interleave(n, 0), mask.repeat_interleave(n, 0)  # [R, V], [R, L]
         held.reorder_cache(torch.arange(len(prompts), device=mask.device).repeat_interleave(n))
@@ -78,7 +78,7 @@ class Decoder(Writer):
         going = torch.ones_like(alive, dtype=torch.bool)  # [R] whether it still does
         written = torch.full((len(alive), self.max_new), -1, device=mask.device)
         for t in range(self.max_new):
-            token = self._pick(logits, keys, t, temperature)  # [R]
+            token = self._next_tokens(logits, keys, t, temperature)  # [R]
             written[alive, t] = token.where(going, -1)
             going = going & torch.isin(token, self.eos, invert=True)
             left = int(going.sum())
@@ -91,7 +91,7 @@ class Decoder(Writer):
             mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
             logits = self._forward(token[:, None], mask, held)
         answers = ([token for token in row if token >= 0] for row in written.tolist())
-        return [Sampled(tokens, tokens[-1] not in self.model.eos) for tokens in answers]
+        return [Completion(tokens, tokens[-1] not in self.model.eos) for tokens in answers]
 
     def _prefill(self, prompts: list[list[int]], held: DynamicCache) -> tuple[Tensor, Tensor]:
         """[P, V] logits after each prompt, and the [P, L] mask of its left-padded tokens."""
@@ -110,17 +110,17 @@ class Decoder(Writer):
             logits_to_keep=1,
         ).logits[:, -1]  # fmt: skip
 
-    def _pick(self, logits: Tensor, keys: np.ndarray, t: int, temperature: float) -> Tensor:
+    def _next_tokens(self, logits: Tensor, keys: np.ndarray, t: int, temperature: float) -> Tensor:
         """[R] one token for each row, by the inverse of its cumulative probability."""
         if temperature == 0:
             return logits.argmax(-1)
         probability = (logits.float() / temperature).softmax(-1)  # [R, V]
-        probability = _cut_tail(probability, self.sampler.top_k, self.sampler.top_p)
+        probability = _keep_top_k_top_p(probability, self.sampler.top_k, self.sampler.top_p)
         u = torch.from_numpy(random_streams.uniform(keys, t)).to(probability.device)[:, None]  # [R, 1]
-        return drawn(probability, u)
+        return sample_tokens(probability, u)
 
 
-def drawn(probability: Tensor, u: Tensor) -> Tensor:
+def sample_tokens(probability: Tensor, u: Tensor) -> Tensor:
     """[R] first token at which the cumulative [R, V] `probability` passes the share `u` [R, 1] of its sum.
 
     First the block of tokens, then the token in it: sums in float64 over a large vocabulary would cost more than
@@ -143,7 +143,7 @@ def _below(x: Tensor, top: Tensor) -> Tensor:
     return x.minimum(torch.nextafter(top, torch.zeros_like(top)))
 
 
-def _cut_tail(probability: Tensor, top_k: int, top_p: float) -> Tensor:
+def _keep_top_k_top_p(probability: Tensor, top_k: int, top_p: float) -> Tensor:
     """[R, V] with 0 outside the `top_k` likeliest tokens and outside those that first reach `top_p` together."""
     if top_k > 0 and top_k < probability.shape[-1]:
         least = probability.topk(top_k, -1).values[:, -1:]

@@ -14,29 +14,29 @@ from launcher.spec.sampler import Sampler
 
 
 @dataclass(frozen=True)
-class Sampled:
+class Completion:
     """One answer's tokens. `cut` when it did not end by itself."""
 
     tokens: list[int]
-    cut: bool
+    truncated: bool
     logp: Sequence[float] = ()
     """Of each token, by the program that drew it; empty where that is the trainer."""
 
 
-class Writer(ABC):
+class Generator(ABC):
     """Writes answers of at most `max_new` tokens, as its settings say."""
 
     def __init__(self, model: CausalLM, sampler: Sampler, max_new: int) -> None:
         self.model, self.sampler, self.max_new = model, sampler, max_new
 
     @contextmanager
-    def awake(self) -> Iterator[Mapping[str, float]]:
+    def current_weights(self) -> Iterator[Mapping[str, float]]:
         """Ready to write meanwhile, with the policy's newest weights, and what there is to tell of that; every process
         must ask."""
         yield {}
 
     @abstractmethod
-    def sample(self, prompts: Sequence[list[int]], n: int, keys: np.ndarray, temperature: float) -> list[Sampled]:
+    def sample(self, prompts: Sequence[list[int]], n: int, keys: np.ndarray, temperature: float) -> list[Completion]:
         """`n` answers to each prompt, prompt by prompt; every process must ask, if for none.
 
         `keys` [P * n] are their random streams: equal keys give equal answers. A `temperature` of 0 takes the
@@ -46,7 +46,7 @@ class Writer(ABC):
     def close(self) -> None:  # noqa: B027  most hold nothing
         """Give back what it holds, when nothing more is to be written; every process must ask."""
 
-    def texts(self, answers: Sequence[Sampled]) -> list[str]:
+    def texts(self, answers: Sequence[Completion]) -> list[str]:
         """What the answers say, without the token that ends them; other special tokens are shown, not hidden."""
-        said = [answer.tokens if answer.cut else answer.tokens[:-1] for answer in answers]
+        said = [answer.tokens if answer.truncated else answer.tokens[:-1] for answer in answers]
         return self.model.tokenizer.batch_decode(said, skip_special_tokens=False)

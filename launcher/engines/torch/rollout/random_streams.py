@@ -16,7 +16,7 @@ import numpy as np
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-def keys(seed: int, step: int, prompts: Iterable[int], n: int, round_: int = 0) -> np.ndarray:
+def stream_keys(seed: int, step: int, prompts: Iterable[int], n: int, round_: int = 0) -> np.ndarray:
     """[P * n] uint64, one stream for each of the `n` answers to each prompt, prompt by prompt.
 
     A step that samples more than once names its `round_`.
@@ -46,12 +46,12 @@ def uniform(streams: np.ndarray, t: int) -> np.ndarray:
     return (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def dropout(seed: int, step: int, rank: int) -> int:
+def dropout_seed(seed: int, step: int, rank: int) -> int:
     """Seed of what torch itself draws in a step (dropout), on one process."""
-    return int(keys(seed, step, [-1 - rank], 1)[0]) >> 1
+    return int(stream_keys(seed, step, [-1 - rank], 1)[0]) >> 1
 
 
 @lru_cache(maxsize=2)
-def order(seed: int, epoch: int, rows: int) -> np.ndarray:
+def row_order(seed: int, epoch: int, rows: int) -> np.ndarray:
     """[rows] the order in which an epoch takes the rows (RandomState: its streams never change)."""
     return np.random.RandomState([seed & 0xFFFFFFFF, seed >> 32, epoch & 0xFFFFFFFF]).permutation(rows)

@@ -11,18 +11,18 @@ from launcher.spec.run import RunSpec
 from launcher.spec.sampler import Sampler
 
 if TYPE_CHECKING:
-    from launcher.engines.torch.rollout.generator import Writer
+    from launcher.engines.torch.rollout.generator import Generator
     from launcher.engines.torch.train.policy import Policy
 
 
 @dataclass(frozen=True)
-class Beside:
+class SamplerMemory:
     """Bytes that another program takes beside the model under training."""
 
-    awake: int
+    awake_bytes: int
     """While answers are written."""
-    asleep: int
-    apart: int = 0
+    asleep_bytes: int
+    separate_bytes: int = 0
     """In a process of its own, always."""
 
 
@@ -32,12 +32,12 @@ class Colocated(Sampler, ABC):
     module: ClassVar[str] = ""
     """What each of those processes runs."""
 
-    def beside(self, run: RunSpec) -> Beside | None:
+    def extra_memory(self, run: RunSpec) -> SamplerMemory | None:
         """None where the model under training writes them itself."""
         return None
 
     @abstractmethod
-    def writer(self, run: RunSpec, policy: Policy) -> Writer:
+    def generator(self, run: RunSpec, policy: Policy) -> Generator:
         """What gives the run's answers to this training process; every one must ask."""
 
 
@@ -45,7 +45,7 @@ class Colocated(Sampler, ABC):
 class TorchSampler(Colocated):
     """Samples from the model under training itself, without a second copy of the weights."""
 
-    def writer(self, run: RunSpec, policy: Policy) -> Writer:
+    def generator(self, run: RunSpec, policy: Policy) -> Generator:
         from launcher.engines.torch.rollout.decode import Decoder  # noqa: PLC0415  it loads torch, which settings do not need
 
         return Decoder(policy.model, self, run.data.max_response_length, policy.parallel)

@@ -9,10 +9,10 @@ from torch import Tensor
 from transformers.core_model_loading import revert_weight_conversion
 
 from launcher.engines.torch.model.network import CausalLM
-from launcher.engines.torch.parallel.strategy import whole_value
+from launcher.engines.torch.parallel.strategy import full_tensor
 
 
-class Outgoing:
+class ExportedWeights:
     """Adapters are added into the weights on the way. Nothing is written, and one whole tensor is held at a time."""
 
     def __init__(self, model: CausalLM) -> None:
@@ -28,22 +28,22 @@ class Outgoing:
             if id(held) in sent:  # one tensor under two names is stored under the first
                 continue
             sent.add(id(held))
-            value = whole_value(self._added(name, held).detach())
+            value = full_tensor(self._added(name, held).detach())
             if self.stored_otherwise:  # transformers holds a layer's experts as one tensor, say
                 yield from revert_weight_conversion(self.model.base, {name: value}).items()
             else:
                 yield name, value
 
     def _held(self) -> Mapping[str, Tensor]:
-        if not self.model.adapted:
+        if not self.model.has_adapters:
             return self.model.base.state_dict(keep_vars=True)
         from launcher.engines.torch.model import adapters  # noqa: PLC0415  # late: peft takes half a second
 
-        return adapters.beneath(self.model.base)
+        return adapters.base_weights(self.model.base)
 
     def _added(self, name: str, held: Tensor) -> Tensor:
-        if not self.model.adapted:
+        if not self.model.has_adapters:
             return held
         from launcher.engines.torch.model import adapters  # noqa: PLC0415  # late, as above
 
-        return adapters.added(self.model.base, name, held)
+        return adapters.merged_weight(self.model.base, name, held)

@@ -6,7 +6,7 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from launcher.engines.torch.model.blocks import pays
+from launcher.engines.torch.model.blocks import worth_sharing
 from launcher.spec.algorithm import Batch
 
 Rows = list[int]
@@ -30,7 +30,7 @@ class Sizes:
     def tokens(self, rows: Rows) -> int:
         """What a group's rows cost together."""
         lengths, prompt = [self.length[row] for row in rows], self.prompt[rows[0]]
-        return sum(lengths) - (prompt * (len(rows) - 1) if pays(prompt, lengths) else 0)
+        return sum(lengths) - (prompt * (len(rows) - 1) if worth_sharing(prompt, lengths) else 0)
 
 
 def mini_batches(batch: Batch, parts: int) -> list[Batch]:
@@ -56,7 +56,7 @@ def micro_batches(batch: Batch, limits: Limits, *, whole: bool, share: bool) -> 
     return best_fit([(sizes.tokens(item), item) for of_group in items for item in of_group], most)
 
 
-def evened(parts: Sequence[Rows], count: int, keys: Sequence[int]) -> list[Rows]:
+def split_to_count(parts: Sequence[Rows], count: int, keys: Sequence[int]) -> list[Rows]:
     """`count` parts, the largest cut in two where the rows' keys change; what cannot be cut leaves empty parts."""
     found = [list(part) for part in parts]
     while len(found) < count:

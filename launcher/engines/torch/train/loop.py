@@ -18,10 +18,10 @@ from launcher.engines.torch.rollout import random_streams
 from launcher.engines.torch.train import measure, tally
 from launcher.engines.torch.train.batching import mini_batches
 from launcher.engines.torch.train.policy import Policy
-from launcher.engines.torch.train.save import Validated, Written
+from launcher.engines.torch.train.save import LastValidation, SaveResult
 from launcher.engines.torch.train.sources import Order
 from launcher.engines.torch.train.validation import Validation
-from launcher.spec.algorithm import Batch, Told
+from launcher.spec.algorithm import AlgorithmState, Batch
 from launcher.spec.run import RunSpec
 
 
@@ -47,7 +47,7 @@ class Schedule:
     test_freq: int
     save_freq: int
 
-    def tests(self, step: int) -> bool:
+    def validates(self, step: int) -> bool:
         return step == self.steps or (self.test_freq > 0 and step % self.test_freq == 0)
 
     def saves(self, step: int) -> bool:
@@ -65,92 +65,95 @@ class Training:
         validation: Validation | None,
         schedule: Schedule,
         emit: Callable[[Event], None],
-        save: Callable[[int, Told, Validated], Written],
+        save: Callable[[int, AlgorithmState, LastValidation], SaveResult],
         asked_to_stop: Callable[[], bool],
-        told: Told,
-        validated: Validated,
+        algorithm_state: AlgorithmState,
+        validated: LastValidation,
     ) -> None:
         self.run, self.policy, self.source, self.validation = run, policy, source, validation
         self.schedule, self.emit, self.save, self.asked_to_stop = schedule, emit, save, asked_to_stop
         self.clock = measure.Clock()
-        self.told = told  # by the algorithm, a step ago
+        self.algorithm_state = algorithm_state  # as `prepare` returned it a step ago
         self.validated = validated  # lately
         self.bad_steps = 0  # in a row
         self.phase = self._phase_before()
 
-    def go(self) -> bool:
+    def train(self) -> bool:
         """Train to the last step; False when asked to stop before it."""
         schedule = self.schedule
         if schedule.start == 0 and self.run.trainer.val_before_train and self.validation:
-            self.emit(Step(step=0, metrics=self.validate(0) | self.clock.take()))
-        elif schedule.start and schedule.saves(schedule.start):  # said again: the log was cut just before it
-            self.busy("saving")
+            self.emit(Step(step=0, metrics=self.validate(0) | self.clock.pop_timings()))
+        elif schedule.start and schedule.saves(schedule.start):  # emitted again: the log was cut just before it
+            self.start_phase("saving")
             self.emit(Saved(step=schedule.start, path=saved_path(schedule.start)))
         for step in range(schedule.start + 1, schedule.steps + 1):
-            if self.stopping():
-                return self.leave(step - 1)
-            metrics, spoilt = self.step(step)
-            if spoilt:  # before the step: what is told after it, a resume from it would not tell again
+            if self.should_stop():
+                return self.save_before_stop(step - 1)
+            metrics, nonfinite_source = self.step(step)
+            if (
+                nonfinite_source
+            ):  # before the step's event: a resume from this step would not repeat what comes after it
                 share = metrics[f"{self.policy.prefix}/skipped_nonfinite"]
-                why = f"{share:.0%} of the updates skipped, weights and optimizer kept: {said_of(spoilt)}"
-                self.emit(Alert(step=step, text=why))
+                why = nonfinite_reason(nonfinite_source)
+                text = f"{share:.0%} of the updates skipped, weights and optimizer kept: {why}"
+                self.emit(Alert(step=step, text=text))
             self.emit(Step(step=step, metrics=metrics))
-            self.check_finite(step, spoilt)
+            self.check_finite(step, nonfinite_source)
             if schedule.saves(step):
                 self.checkpoint(step)
         return True
 
     def step(self, step: int) -> tuple[dict[str, float], str]:
         """One step of training, and of validation where it is due; and what of it was not finite."""
-        torch.manual_seed(random_streams.dropout(self.run.seed, step, world.RANK))
+        torch.manual_seed(random_streams.dropout_seed(self.run.seed, step, world.RANK))
         cpu = time.process_time()
         with self.clock("step"):
-            self.busy("rollout" if self.policy.sampled else "update")
-            came, told = self.source.batch(step, self.clock)  # tokens, mask, reward
+            self.start_phase("rollout" if self.policy.sampled else "update")
+            raw, source_metrics = self.source.batch(step, self.clock)  # tokens, mask, reward
             self.alert(step, self.source.alerts)
-            made, metrics, spoilt = self.learn(came, step)
+            prepared, metrics, nonfinite_source = self.learn(raw, step)
         begun = {"training/global_step": float(step), "training/epoch": float(self.source.order.epoch(step))}
-        metrics = begun | metrics | told
-        metrics |= measure.of_batch(came, made, self.policy.sampled, self.run.data.max_response_length)
-        tokens = int(world.total(came.length.sum()).item())
+        metrics = begun | metrics | source_metrics
+        metrics |= measure.batch_metrics(raw, prepared, self.policy.sampled, self.run.data.max_response_length)
+        tokens = int(world.all_reduce_sum(raw.length.sum()).item())
         seconds, cpu = self.clock.seconds["step"], time.process_time() - cpu
-        metrics |= measure.speed(tokens, seconds, cpu, self.policy.model.device, self.run.taken.processes)
-        if self.validation and self.schedule.tests(step):
+        metrics |= measure.perf_metrics(tokens, seconds, cpu, self.policy.model.device, self.run.taken.processes)
+        if self.validation and self.schedule.validates(step):
             metrics |= self.validate(step)
-        return metrics | self.clock.take(), spoilt
+        return metrics | self.clock.pop_timings(), nonfinite_source
 
     def learn(self, batch: Batch, step: int) -> tuple[Batch, dict[str, float], str]:
         """The batch with its advantages, what its updates measured, and what was not finite."""
         trainer, algorithm = self.run.trainer, self.policy.algorithm
-        if self.policy.sampled and not world.total((~tally.unscored(batch)).sum().double()).item():
+        if self.policy.sampled and not world.all_reduce_sum((~tally.unscored_rows(batch)).sum().double()).item():
             return batch, {f"{self.policy.prefix}/skipped_nonfinite": 1.0}, "reward"
-        batch = tally.without_unscored(batch)
+        batch = tally.mask_unscored(batch)
         batch = self.policy.annotate(batch, self.clock, on_policy=self.run.on_policy)  # + log-probabilities, values
         with self.clock("adv"):
-            batch, told = algorithm.prepare(batch, self.told, world.total)  # + advantages
-        self.busy("update")
+            batch, state = algorithm.prepare(batch, self.algorithm_state, world.all_reduce_sum)  # + advantages
+        self.start_phase("update")
         with self.clock("update_actor"):
-            minis = mini_batches(batch, self.run.mini_batches)
-            updates = [self.policy.update(mini, step) for _ in range(trainer.ppo_epochs) for mini in minis]
-        bad = [update.spoilt for update in updates if update.spoilt]
-        apart = self.policy.mismatch.metrics(batch.mask.device) if self.policy.mismatch else {}
+            batches = mini_batches(batch, self.run.mini_batches)
+            updates = [self.policy.update(mini, step) for _ in range(trainer.ppo_epochs) for mini in batches]
+        bad = [update.nonfinite_source for update in updates if update.nonfinite_source]
+        mismatch_metrics = self.policy.mismatch.metrics(batch.mask.device) if self.policy.mismatch else {}
         if not bad:  # a number that is not finite would stay in it for ever
-            self.told = told
-        metrics = measure.mean_of([update.metrics for update in updates])
-        return batch, {**metrics, **apart, **told}, bad[0] if bad else ""
+            self.algorithm_state = state
+        metrics = measure.mean_metrics([update.metrics for update in updates])
+        return batch, {**metrics, **mismatch_metrics, **state}, bad[0] if bad else ""
 
-    def check_finite(self, step: int, spoilt: str) -> None:
+    def check_finite(self, step: int, nonfinite_source: str) -> None:
         """End the run when nothing but bad steps comes."""
-        self.bad_steps = self.bad_steps + 1 if spoilt else 0
+        self.bad_steps = self.bad_steps + 1 if nonfinite_source else 0
         if self.bad_steps >= self.run.trainer.max_bad_steps:
-            got = f"{said_of(spoilt)}, {self.bad_steps} steps in a row"
-            fix = "use a reward that gives numbers" if spoilt == "reward" else "use a smaller optim.lr"
-            alerts = self.source.alerts if spoilt == "reward" else ()
+            got = f"{nonfinite_reason(nonfinite_source)}, {self.bad_steps} steps in a row"
+            fix = "use a reward that gives numbers" if nonfinite_source == "reward" else "use a smaller optim.lr"
+            alerts = self.source.alerts if nonfinite_source == "reward" else ()
             raise Problems([Problem(f"step {step}", got, fix, "not-finite"), *alerts])
 
     def validate(self, step: int) -> dict[str, float]:
         assert self.validation
-        self.busy("validating")
+        self.start_phase("validating")
         with self.clock("testing"):
             metrics, samples = self.validation.measure(step)
         self.alert(step, self.validation.alerts)
@@ -158,7 +161,7 @@ class Training:
             self.emit(sample)
         if self.validated.step is None:
             self.check_metric(step, metrics)
-        self.validated = Validated(step, metrics)
+        self.validated = LastValidation(step, metrics)
         return metrics
 
     def check_metric(self, step: int, metrics: dict[str, float]) -> None:
@@ -166,8 +169,8 @@ class Training:
         wanted = self.run.trainer.best_metric
         if self.run.trainer.keep_best and wanted and (wanted not in metrics or better(wanted) is None):
             known = [name for name in metrics if better(name)]
-            came = "has no better direction" if wanted in metrics else "is not measured"
-            text = f"trainer.best_metric: {wanted} {came}, so no checkpoint is best; {suggest(wanted, known)}"
+            problem = "has no better direction" if wanted in metrics else "is not measured"
+            text = f"trainer.best_metric: {wanted} {problem}, so no checkpoint is best; {suggest(wanted, known)}"
             self.emit(Alert(step=step, text=text))
 
     def alert(self, step: int, lines: Sequence[str]) -> None:
@@ -175,39 +178,41 @@ class Training:
             self.emit(Alert(step=step, text=line))
 
     def checkpoint(self, step: int) -> None:
-        self.busy("saving")
+        self.start_phase("saving")
         with self.clock("save_checkpoint"):
-            written = self.save(step, self.told, self.validated)
-        if written.told:
-            self.emit(Alert(step=step, text=f"checkpoint {written.told}; training goes on"))
+            written = self.save(step, self.algorithm_state, self.validated)
+        if written.message:
+            self.emit(Alert(step=step, text=f"checkpoint {written.message}; training goes on"))
         if written.done:
             self.emit(Saved(step=step, path=saved_path(step)))
 
-    def leave(self, step: int) -> bool:
+    def save_before_stop(self, step: int) -> bool:
         """Asked to stop after `step`: save it unless it is saved already."""
         if step > self.schedule.start and not self.schedule.saves(step):
             self.checkpoint(step)
         return False
 
-    def stopping(self) -> bool:
+    def should_stop(self) -> bool:
         """All processes stop at the same step, as soon as one was asked."""
         asked = torch.tensor(float(self.asked_to_stop()), device=self.policy.model.device)
-        return world.highest(asked).item() > 0
+        return world.all_reduce_max(asked).item() > 0
 
     def _phase_before(self) -> str:
         """What the run was busy with when `start` was done, so that a resumed log goes on like an unbroken one."""
         if not self.schedule.start:
             return ""
-        return "validating" if self.validation and self.schedule.tests(self.schedule.start) else "update"
+        return "validating" if self.validation and self.schedule.validates(self.schedule.start) else "update"
 
-    def busy(self, phase: PhaseName) -> None:
+    def start_phase(self, phase: PhaseName) -> None:
         if phase != self.phase:
             self.phase = phase
             self.emit(Phase(name=phase))
 
 
-def said_of(spoilt: str) -> str:
-    return "no group of answers could be scored" if spoilt == "reward" else f"{spoilt} is not finite"
+def nonfinite_reason(nonfinite_source: str) -> str:
+    return (
+        "no group of answers could be scored" if nonfinite_source == "reward" else f"{nonfinite_source} is not finite"
+    )
 
 
 def saved_path(step: int) -> str:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from launcher.algorithms import ops
 from launcher.engines.torch.parallel import world
-from launcher.engines.torch.train.tally import unscored
+from launcher.engines.torch.train.tally import unscored_rows
 from launcher.spec.algorithm import Batch
 
 
@@ -33,20 +33,20 @@ class Clock:
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begin
 
-    def take(self) -> dict[str, float]:
+    def pop_timings(self) -> dict[str, float]:
         """`timing_s/<name>` of everything measured since the last call."""
         taken = {f"timing_s/{name}": value for name, value in self.seconds.items()}
         self.seconds.clear()
         return taken
 
 
-def spread(values: Mapping[str, Tensor]) -> dict[str, float]:
+def mean_max_min(values: Mapping[str, Tensor]) -> dict[str, float]:
     """Mean, maximum and minimum of each tensor's elements, over all processes; nothing of what has none."""
     names = list(values)
     flat = [values[name].double().flatten() for name in names]
     nothing = flat[0].new_full((1,), -torch.inf)
-    sums = world.total(torch.stack([torch.stack([x.sum(), x.new_tensor(len(x))]) for x in flat]))  # [names, 2]
-    tops = world.highest(
+    sums = world.all_reduce_sum(torch.stack([torch.stack([x.sum(), x.new_tensor(len(x))]) for x in flat]))  # [names, 2]
+    tops = world.all_reduce_max(
         torch.stack([torch.stack([torch.cat([x, nothing]).max(), torch.cat([-x, nothing]).max()]) for x in flat])
     )
     found: dict[str, float] = {}
@@ -56,26 +56,30 @@ def spread(values: Mapping[str, Tensor]) -> dict[str, float]:
     return found
 
 
-def of_batch(came: Batch, made: Batch, sampled: bool, max_response: int) -> dict[str, float]:
+def batch_metrics(raw: Batch, prepared: Batch, sampled: bool, max_response: int) -> dict[str, float]:
     """verl's metrics of a step's data: as it came, and as the algorithm made it. Both are what this process holds.
 
     Scores are those of groups whose answers all have one.
     """
     if sampled:  # pairs among sampled answers have no score
-        came, made = (batch.rows(batch.preference == 0) for batch in (came, made))
-    answer = came.mask.sum(-1)  # [B]
-    values = {"prompt_length": came.length - answer, "response_length": answer}
+        raw, prepared = (batch.rows(batch.preference == 0) for batch in (raw, prepared))
+    answer = raw.mask.sum(-1)  # [B]
+    values = {"prompt_length": raw.length - answer, "response_length": answer}
     if not sampled:
-        return spread(values)
+        return mean_max_min(values)
     values["response_length/clip_ratio"] = answer >= max_response
-    known = ~unscored(came)
-    came, made = came.rows(known), made.rows(known)
-    same = ops.same_in_group(came.reward, ops.indexed(came.group)) if len(came) else came.group > 0
-    values |= {"critic/score": came.reward, "critic/rewards": made.reward, "critic/frac_reward_zero_std": same}
-    for name, values_of in (("advantages", made.advantage), ("returns", made.target), ("values", made.value)):
+    known = ~unscored_rows(raw)
+    raw, prepared = raw.rows(known), prepared.rows(known)
+    same = ops.same_in_group(raw.reward, ops.group_index(raw.group)) if len(raw) else raw.group > 0
+    values |= {"critic/score": raw.reward, "critic/rewards": prepared.reward, "critic/frac_reward_zero_std": same}
+    for name, values_of in (
+        ("advantages", prepared.advantage),
+        ("returns", prepared.target),
+        ("values", prepared.value),
+    ):
         if values_of is not None:
-            values[f"critic/{name}"] = values_of[made.mask > 0]
-    found = spread(values)
+            values[f"critic/{name}"] = values_of[prepared.mask > 0]
+    found = mean_max_min(values)
     for name in ("response_length/clip_ratio", "critic/frac_reward_zero_std"):
         if f"{name}/mean" in found:
             found[name] = found.pop(f"{name}/mean")
@@ -83,13 +87,13 @@ def of_batch(came: Batch, made: Batch, sampled: bool, max_response: int) -> dict
     return found
 
 
-def mean_of(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def mean_metrics(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The mean of each metric over those of a step's updates that have it."""
     names = dict.fromkeys(name for update in updates for name in update)
     return {name: fmean(update[name] for update in updates if name in update) for name in names}
 
 
-def speed(tokens: int, seconds: float, cpu: float, device: torch.device, processes: int) -> dict[str, float]:
+def perf_metrics(tokens: int, seconds: float, cpu: float, device: torch.device, processes: int) -> dict[str, float]:
     """verl's perf metrics; `tokens` are those of all `processes`, `cpu` the processor seconds of this one."""
     kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     memory = kilobytes * (1 if sys.platform == "darwin" else 1024)

@@ -24,7 +24,7 @@ class Mismatch:
         self.sums: Tensor | None = None  # [12], see `_moments`
         self.most: Tensor | None = None  # [] largest difference of probabilities
 
-    def weighed(self, part: Batch) -> Batch:
+    def record_and_weight(self, part: Batch) -> Batch:
         """Takes note of the part, and gives its tokens their weight where there is a cap."""
         ratio = (part.old - part.rollout).exp()  # [B, T]
         seen = part.mask > 0
@@ -49,8 +49,8 @@ class Mismatch:
     def metrics(self, device: torch.device) -> dict[str, float]:
         """verl's names, over all processes since the last call; every process must ask. Nothing where none was seen."""
         sums = torch.zeros(12, dtype=torch.float64, device=device) if self.sums is None else self.sums
-        most = world.highest(sums.new_zeros(()) if self.most is None else self.most).item()
-        tokens, k1, k3, apart, apart_2, weight, cut, p, q, p_2, q_2, pq = world.total(sums).tolist()
+        most = world.all_reduce_max(sums.new_zeros(()) if self.most is None else self.most).item()
+        tokens, k1, k3, apart, apart_2, weight, cut, p, q, p_2, q_2, pq = world.all_reduce_sum(sums).tolist()
         self.sums = self.most = None
         if not tokens:
             return {}

@@ -11,27 +11,29 @@ import torch
 from torch import Tensor, nn
 
 from launcher.engines.torch.model.network import Network
-from launcher.engines.torch.model.reference import brought
+from launcher.engines.torch.model.reference import moved_to
 from launcher.engines.torch.parallel import world
-from launcher.engines.torch.parallel.strategy import Parallel, whole_value
+from launcher.engines.torch.parallel.strategy import Parallel, full_tensor
 from launcher.spec.run import Optim
 
 
 @dataclass(frozen=True)
-class Taken:
+class StepResult:
     """What became of one optimizer step."""
 
     norm: float  # of the gradient, before it was clipped
     rate: float
-    spoilt: str  # where the first number that is not finite came from; empty where the step was taken
+    nonfinite_source: str  # where the first number that is not finite came from; empty where the step was taken
 
 
-class Trained:
+class TrainedNetwork:
     """Equal on every process: all take the same optimizer steps."""
 
-    def __init__(self, network: Network, optim: Optim, steps: int, parallel: Parallel, *, rests: bool = False) -> None:
+    def __init__(
+        self, network: Network, optim: Optim, steps: int, parallel: Parallel, *, offloaded: bool = False
+    ) -> None:
         self.network, self.optim, self.steps, self.parallel = network, optim, steps, parallel
-        self.rests, self.device = rests, network.device
+        self.offloaded, self.device = offloaded, network.device
         self.steps_taken = 0
         """In this process's life: whoever holds a copy of the weights sees by it that they have changed."""
         self.weights = [weight for weight in network.parameters() if weight.requires_grad]
@@ -40,9 +42,9 @@ class Trained:
         )
 
     @contextmanager
-    def awake(self, *, learning: bool = False) -> Iterator[Network]:
+    def on_device(self, *, learning: bool = False) -> Iterator[Network]:
         """The network where it is computed, and with `learning` its optimizer; where it rests, both go back."""
-        with brought(self.network, self.device, self.rests):
+        with moved_to(self.network, self.device, self.offloaded):
             if learning:
                 self._bring_optimizer(self.device)
             yield self.network
@@ -50,29 +52,29 @@ class Trained:
             self._bring_optimizer(torch.device("cpu"))
 
     def _bring_optimizer(self, device: torch.device) -> None:
-        if self.rests:
+        if self.offloaded:
             for held in self.optimizer.state.values():
                 held.update({key: value.to(device) for key, value in held.items() if value.ndim})
 
-    def take(self, step: int, finite: Mapping[str, Tensor], *, idle: bool = False) -> Taken:
+    def optimizer_step(self, step: int, finite: Mapping[str, Tensor], *, idle: bool = False) -> StepResult:
         """Step along the gradient that lies ready, unless something is not finite: then nothing changes at all.
 
         `finite` says of what the gradient was computed from, in this order, whether it is finite: [] bool each.
         An `idle` step had nothing to learn from, and moves nothing either.
         """
-        self.parallel.add_up_gradients(self.weights)
-        norm = whole_value(nn.utils.clip_grad_norm_(self.weights, self.optim.clip_grad)).to(self.device)
+        self.parallel.reduce_gradients(self.weights)
+        norm = full_tensor(nn.utils.clip_grad_norm_(self.weights, self.optim.clip_grad)).to(self.device)
         checks = {**finite, "gradient": torch.isfinite(norm)}
-        bad = world.total(torch.stack([(~good).double() for good in checks.values()]))
-        spoilt = next((name for name, count in zip(checks, bad.tolist(), strict=True) if count), "")
+        bad = world.all_reduce_sum(torch.stack([(~good).double() for good in checks.values()]))
+        nonfinite_source = next((name for name, count in zip(checks, bad.tolist(), strict=True) if count), "")
         rate = self.learning_rate(step)
-        if not spoilt and not idle:
+        if not nonfinite_source and not idle:
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
             self.optimizer.step()
             self.steps_taken += 1
         self.optimizer.zero_grad(set_to_none=True)
-        return Taken(norm.item(), rate, spoilt)
+        return StepResult(norm.item(), rate, nonfinite_source)
 
     def learning_rate(self, step: int) -> float:
         """Rate of a step (1-based): linear warm-up from 0, then constant, linear or half a cosine down."""

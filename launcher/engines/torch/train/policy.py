@@ -13,10 +13,10 @@ from launcher.engines.torch.model.packing import Packed
 from launcher.engines.torch.model.reference import Reference
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.parallel.strategy import Parallel
-from launcher.engines.torch.train.batching import Limits, Rows, evened, micro_batches
+from launcher.engines.torch.train.batching import Limits, Rows, micro_batches, split_to_count
 from launcher.engines.torch.train.measure import Clock
 from launcher.engines.torch.train.mismatch import Mismatch
-from launcher.engines.torch.train.optimizer import Trained
+from launcher.engines.torch.train.optimizer import TrainedNetwork
 from launcher.spec.algorithm import Algorithm, Batch, Loss, Mean, Output
 
 LossOf = Callable[[Batch, Packed], tuple[Loss, Tensor]]
@@ -28,7 +28,7 @@ class Update:
     """One optimizer update of the policy, and of the critic where there is one."""
 
     metrics: Mapping[str, float]
-    spoilt: str = ""  # what was not finite, so that nothing was changed
+    nonfinite_source: str = ""  # what was not finite, so that nothing was changed
 
 
 class Policy:
@@ -37,13 +37,13 @@ class Policy:
     def __init__(
         self,
         algorithm: Algorithm,
-        actor: Trained,
+        actor: TrainedNetwork,
         limits: Limits,
         parallel: Parallel,
         *,
         temperature: float = 1.0,
         reference: Reference | None = None,
-        critic: Trained | None = None,
+        critic: TrainedNetwork | None = None,
         critic_warmup: int = 0,
         mismatch: Mismatch | None = None,
     ) -> None:
@@ -62,13 +62,13 @@ class Policy:
         parts = self._parts(batch)
         if self.sampled and (not on_policy or "old" in self.algorithm.needs):
             with clock("old_log_prob"):
-                batch = replace(batch, old=self._each(self.model, batch, parts, self._logp))
+                batch = replace(batch, old=self._compute_rows(self.model, batch, parts, self._logp))
         if self.reference:
-            with clock("ref"), self.reference.awake() as model:
-                batch = replace(batch, reference=self._each(model, batch, parts, self._logp))
+            with clock("ref"), self.reference.on_device() as model:
+                batch = replace(batch, reference=self._compute_rows(model, batch, parts, self._logp))
         if self.critic:
-            with clock("values"), self.critic.awake() as critic:
-                batch = replace(batch, value=self._each(critic, batch, parts, _value))
+            with clock("values"), self.critic.on_device() as critic:
+                batch = replace(batch, value=self._compute_rows(critic, batch, parts, _value))
         return batch
 
     def _logp(self, network: Network, packed: Packed) -> Tensor:
@@ -77,19 +77,19 @@ class Policy:
 
     def _parts(self, batch: Batch) -> list[Rows]:
         whole = self.algorithm.whole_groups
-        parts = micro_batches(batch, self.limits, whole=whole, share=self.model.shares)
-        if not self.parallel.even:
+        parts = micro_batches(batch, self.limits, whole=whole, share=self.model.shares_prompts)
+        if not self.parallel.needs_equal_microbatches:
             return parts
-        most = int(world.highest(torch.tensor(float(len(parts)), device=self.model.device)).item())
-        return evened(parts, most, batch.group.tolist() if whole else range(len(batch)))
+        most = int(world.all_reduce_max(torch.tensor(float(len(parts)), device=self.model.device)).item())
+        return split_to_count(parts, most, batch.group.tolist() if whole else range(len(batch)))
 
-    def _each(
+    def _compute_rows(
         self, network: Network, batch: Batch, parts: Sequence[Rows], of: Callable[[Network, Packed], Tensor]
     ) -> Tensor:
         """[B, T] of every row, computed part by part."""
         network.eval()
         found: Tensor | None = None
-        for rows, _, packed in _work(network, batch, parts):
+        for rows, _, packed in _packed_parts(network, batch, parts):
             values = of(network, packed)
             if found is None:
                 found = values.new_zeros(batch.tokens.shape)
@@ -100,20 +100,22 @@ class Policy:
 
     def update(self, batch: Batch, step: int) -> Update:
         """One optimizer step. The sum of the parts' losses is divided once, by what all processes hold together."""
-        parts, metrics, spoilt = self._parts(batch), dict[str, float](), ""
+        parts, metrics, nonfinite_source = self._parts(batch), dict[str, float](), ""
         if step > self.critic_warmup or not self.critic:
             units = self.algorithm.units(batch)
-            metrics, spoilt = self._learn(self.actor, batch, parts, self._policy_loss, units, step, self.prefix)
+            metrics, nonfinite_source = self._learn(
+                self.actor, batch, parts, self._policy_loss, units, step, self.prefix
+            )
         if self.critic:
-            with self.critic.awake(learning=True):
+            with self.critic.on_device(learning=True):
                 more, bad = self._learn(self.critic, batch, parts, self._value_loss, batch.mask.sum(), step, "critic")
             metrics |= more
-            spoilt = spoilt or (bad and f"critic's {bad}")
-        return Update(metrics, spoilt)
+            nonfinite_source = nonfinite_source or (bad and f"critic's {bad}")
+        return Update(metrics, nonfinite_source)
 
     def _learn(
         self,
-        trained: Trained,
+        trained: TrainedNetwork,
         batch: Batch,
         parts: Sequence[Rows],
         loss_of: LossOf,
@@ -122,10 +124,10 @@ class Policy:
         name: str,
     ) -> tuple[dict[str, float], str]:
         trained.network.train()
-        divisor = world.total(units.double()).item()
+        divisor = world.all_reduce_sum(units.double()).item()
         sums: dict[str, Tensor] = {}  # [2] total and count
         finite = {what: torch.ones((), dtype=torch.bool, device=batch.mask.device) for what in _CHECKED}
-        for rows, part, packed in _work(trained.network, batch, parts):
+        for rows, part, packed in _packed_parts(trained.network, batch, parts):
             (loss, seen), computed = loss_of(part, packed)
             if not rows:
                 loss = loss * 0
@@ -134,21 +136,21 @@ class Policy:
                 for what, mean in seen.items():
                     sums[what] = sums.get(what, 0) + torch.stack([x.double() for x in mean])
             of = "value" if name == "critic" else "log-probability"
-            for what, values in (*_given(part), (of, computed), ("loss", loss)):
+            for what, values in (*_loss_inputs(part), (of, computed), ("loss", loss)):
                 finite[what] &= torch.isfinite(values).all()
-        taken = trained.take(step, finite, idle=not divisor)
-        return _means(sums) | {
+        taken = trained.optimizer_step(step, finite, idle=not divisor)
+        return _reduced_means(sums) | {
             f"{name}/grad_norm": taken.norm,
             f"{name}/lr": taken.rate,
-            f"{name}/skipped_nonfinite": float(bool(taken.spoilt)),
-        }, taken.spoilt
+            f"{name}/skipped_nonfinite": float(bool(taken.nonfinite_source)),
+        }, taken.nonfinite_source
 
     def _policy_loss(self, part: Batch, packed: Packed) -> tuple[Loss, Tensor]:
         logp, entropy = self.model(packed, self.temperature, self.sampled)
         if self.sampled and part.old is None:  # on-policy: these weights sampled the answers
             part = replace(part, old=logp.detach())
         if self.mismatch and part.rollout is not None:
-            part = self.mismatch.weighed(part)
+            part = self.mismatch.record_and_weight(part)
         loss, seen = self.algorithm.loss(Output(logp, entropy), part)
         if self.sampled:
             told = Mean((entropy.detach() * part.mask).sum(), part.mask.sum())
@@ -161,13 +163,13 @@ class Policy:
         return self.algorithm.value_loss(value, part), value
 
     @torch.no_grad()
-    def losses(self, batch: Batch) -> dict[str, tuple[float, float]]:
+    def heldout_losses(self, batch: Batch) -> dict[str, tuple[float, float]]:
         """Of held-out rows on this process: total and count of the loss, and of all that the algorithm reports."""
         parts = self._parts(batch)
         if self.reference:
-            with self.reference.awake() as model:
-                batch = replace(batch, reference=self._each(model, batch, parts, self._logp))
-        batch = replace(batch, old=self._each(self.model, batch, parts, self._logp))
+            with self.reference.on_device() as model:
+                batch = replace(batch, reference=self._compute_rows(model, batch, parts, self._logp))
+        batch = replace(batch, old=self._compute_rows(self.model, batch, parts, self._logp))
         sums: dict[str, Tensor] = {}
         for rows in parts:
             part = batch.rows(rows)
@@ -181,7 +183,7 @@ class Policy:
 _CHECKED = ("reference", "old log-probability", "value", "advantage", "log-probability", "loss")
 
 
-def _given(part: Batch) -> list[tuple[str, Tensor]]:
+def _loss_inputs(part: Batch) -> list[tuple[str, Tensor]]:
     """What the loss takes from before the update, by the names that an event tells."""
     found = {
         "reference": part.reference, "old log-probability": part.old, "value": part.value, "advantage": part.advantage,
@@ -198,15 +200,15 @@ def _computable(part: Batch) -> Batch:
     return replace(part, mask=mask)
 
 
-def _empty(batch: Batch) -> Batch:
+def _masked_row(batch: Batch) -> Batch:
     """A row that counts for nothing, where others compute one more part than this process has."""
     row = batch.rows([0])
     return replace(row, mask=torch.zeros_like(row.mask))
 
 
-def _work(network: Network, batch: Batch, parts: Sequence[Rows]) -> list[tuple[Rows, Batch, Packed]]:
+def _packed_parts(network: Network, batch: Batch, parts: Sequence[Rows]) -> list[tuple[Rows, Batch, Packed]]:
     """Each part's rows, batch and packing; all before the first is computed, as packing waits for the GPU."""
-    given = [(rows, batch.rows(rows) if rows else _empty(batch)) for rows in parts]
+    given = [(rows, batch.rows(rows) if rows else _masked_row(batch)) for rows in parts]
     return [(rows, part, network.pack(_computable(part))) for rows, part in given]
 
 
@@ -215,9 +217,9 @@ def _value(network: Network, packed: Packed) -> Tensor:
     return found
 
 
-def _means(sums: Mapping[str, Tensor]) -> dict[str, float]:
+def _reduced_means(sums: Mapping[str, Tensor]) -> dict[str, float]:
     """Each total over its count, over all processes. They report equal names, as their batches are of one kind."""
-    names = world.union(sums)
+    names = world.all_gather_names(sums)
     nothing = next(iter(sums.values())).new_zeros(2)
-    totals = world.total(torch.stack([sums.get(name, nothing) for name in names]))
+    totals = world.all_reduce_sum(torch.stack([sums.get(name, nothing) for name in names]))
     return {name: total / max(count, 1e-300) for name, (total, count) in zip(names, totals.tolist(), strict=True)}

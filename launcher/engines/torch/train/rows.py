@@ -23,7 +23,7 @@ class Rows:
         return make_answer(self.rows[place], text)
 
 
-def read(encoder: Encoder, split: Split, kind: Kind, log: RefusedLog, reward: Reward) -> Rows:
+def read_rows(encoder: Encoder, split: Split, kind: Kind, log: RefusedLog, reward: Reward) -> Rows:
     """Every good row of a split; the log counts and keeps the others, such as prompts that `reward` could not score."""
     found, before = Rows(), log.refused
     for row in log.sift(encoder.data.read(split, kind)):

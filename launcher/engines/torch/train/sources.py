@@ -13,10 +13,10 @@ from torch.nn.functional import pad
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout import random_streams
-from launcher.engines.torch.rollout.generator import Sampled, Writer
+from launcher.engines.torch.rollout.generator import Completion, Generator
 from launcher.engines.torch.train.measure import Clock
 from launcher.engines.torch.train.rows import Rows
-from launcher.engines.torch.train.tally import Tally, unscored
+from launcher.engines.torch.train.tally import Tally, unscored_rows
 from launcher.spec.algorithm import Algorithm, Batch
 from launcher.spec.reward import Reward, score_safely
 from launcher.text.encoder import Pair, Tokens
@@ -41,15 +41,15 @@ class Order:
     def epoch(self, step: int) -> int:
         return (step - 1) // self.steps_per_epoch
 
-    def of(self, step: int) -> list[int]:
+    def step_rows(self, step: int) -> list[int]:
         """This process's rows of a step (1-based): every SIZE-th of the batch."""
         start = (step - 1) % self.steps_per_epoch * self.batch
-        order = random_streams.order(self.seed, self.epoch(step), self.rows) if self.shuffle else range(self.rows)
+        order = random_streams.row_order(self.seed, self.epoch(step), self.rows) if self.shuffle else range(self.rows)
         return [int(row) for row in order[start : start + self.batch]][world.RANK :: world.SIZE]
 
-    def again(self, step: int, round_: int) -> list[int]:
+    def resampled_rows(self, step: int, round_: int) -> list[int]:
         """This process's rows when a step samples once more: drawn anew, and apart from every epoch's order."""
-        drawn = random_streams.order(self.seed, -(step * 1000 + round_), self.rows)[: self.batch]
+        drawn = random_streams.row_order(self.seed, -(step * 1000 + round_), self.rows)[: self.batch]
         return [int(row) for row in drawn][world.RANK :: world.SIZE]
 
 
@@ -62,10 +62,10 @@ class Demonstrations:
     alerts: Sequence[str] = ()
 
     def batch(self, step: int, clock: Clock) -> tuple[Batch, dict[str, float]]:
-        return imitated([self.rows.tokens[row] for row in self.order.of(step)], self.model), {}
+        return collate_rows([self.rows.tokens[row] for row in self.order.step_rows(step)], self.model), {}
 
 
-def imitated(rows: Sequence[Tokens | Pair], model: CausalLM, numbers: Sequence[int] | None = None) -> Batch:
+def collate_rows(rows: Sequence[Tokens | Pair], model: CausalLM, numbers: Sequence[int] | None = None) -> Batch:
     """A batch of demonstrations or of pairs; a pair's answers are a group, called by its number."""
     if not any(isinstance(row, Pair) for row in rows):
         return collate([(row.ids, row.mask) for row in rows if isinstance(row, Tokens)], model)
@@ -80,90 +80,98 @@ class Rollouts:
     """Prompts of a dataset, answered by the policy and scored by the reward; pairs among them stay as they are."""
 
     def __init__(
-        self, rows: Rows, order: Order, writer: Writer, reward: Reward, algorithm: Algorithm, seed: int
+        self, rows: Rows, order: Order, generator: Generator, reward: Reward, algorithm: Algorithm, seed: int
     ) -> None:
-        self.rows, self.order, self.writer, self.reward = rows, order, writer, reward
+        self.rows, self.order, self.generator, self.reward = rows, order, generator, reward
         self.algorithm, self.seed = algorithm, seed
         self.tally, self.alerts = Tally(), list[str]()
 
     def batch(self, step: int, clock: Clock) -> tuple[Batch, dict[str, float]]:
         """The step's answers, and what there is to tell of them; `alerts` are for people."""
         self.tally = Tally()
-        with self.writer.awake() as woken:
-            batch, told, groups = self._filled(step, clock)
-        scored, self.alerts = self.tally.told(groups)
+        with self.generator.current_weights() as woken:
+            batch, told, groups = self._sample_until_full(step, clock)
+        scored, self.alerts = self.tally.summary(groups)
         return batch, {**woken, **told, **scored}
 
-    def _filled(self, step: int, clock: Clock) -> tuple[Batch, dict[str, float], set[int] | None]:
+    def _sample_until_full(self, step: int, clock: Clock) -> tuple[Batch, dict[str, float], set[int] | None]:
         """An algorithm that wants a step full of groups it keeps gets them, within its bound. With what there is to
         tell, and the groups that were taken where others were answered, too.
         """
-        most, first = self.algorithm.max_num_gen_batches, self._round(self.order.of(step), step, 0, clock)
-        if most == 1:
+        max_rounds, first = (
+            self.algorithm.max_num_gen_batches,
+            self._sample_round(self.order.step_rows(step), step, 0, clock),
+        )
+        if max_rounds == 1:
             return first, {}, None
-        keeps = self._kept(first)
+        keeps = self._group_filter(first)
         kept, left, rounds = first.rows(keeps), first.rows(~keeps), 1
-        while (full := self._groups(kept)) < self.order.batch and rounds < most and self._any_scored(first):
-            more = self._round(self.order.again(step, rounds), step, rounds, clock)
-            kept, rounds = _joined([kept, more.rows(self._kept(more))]), rounds + 1
+        while (full := self._count_groups(kept)) < self.order.batch and rounds < max_rounds and self._any_scored(first):
+            more = self._sample_round(self.order.resampled_rows(step, rounds), step, rounds, clock)
+            kept, rounds = _concatenated([kept, more.rows(self._group_filter(more))]), rounds + 1
         told = {"train/num_gen_batches": float(rounds), "train/share_full": min(full / self.order.batch, 1.0)}
-        batch, groups = self._shared_out(kept, left)
+        batch, groups = self._distribute_groups(kept, left)
         return batch, told, groups
 
-    def _kept(self, batch: Batch) -> Tensor:
+    def _group_filter(self, batch: Batch) -> Tensor:
         """[B] rows of groups to learn from; one in which an answer has no score teaches nothing."""
-        return self.algorithm.kept(batch) & ~unscored(batch)
+        return self.algorithm.group_filter(batch) & ~unscored_rows(batch)
 
-    def _groups(self, batch: Batch) -> int:
-        return int(world.total(batch.mask.new_tensor(float(len(batch) // self.writer.sampler.n))).item())
+    def _count_groups(self, batch: Batch) -> int:
+        return int(world.all_reduce_sum(batch.mask.new_tensor(float(len(batch) // self.generator.sampler.n))).item())
 
     def _any_scored(self, first: Batch) -> bool:
         """Where the reward fails altogether, more answers would be written for nothing."""
-        return world.total((~unscored(first)).sum().double()).item() > 0
+        return world.all_reduce_sum((~unscored_rows(first)).sum().double()).item() > 0
 
-    def _shared_out(self, kept: Batch, left: Batch) -> tuple[Batch, set[int]]:
+    def _distribute_groups(self, kept: Batch, left: Batch) -> tuple[Batch, set[int]]:
         """As many groups as a step takes, in the order of their numbers and as many to each process.
 
         Where too few were kept, groups that the algorithm leaves out hold the empty places.
         """
-        n, groups = self.writer.sampler.n, list[Batch]()
+        n, groups = self.generator.sampler.n, list[Batch]()
         for held in (kept, left):
-            parts = [part for parts in world.gathered([_to(part, "cpu") for part in held.split(n)]) for part in parts]
+            parts = [
+                part
+                for parts in world.all_gather_object([_moved_to(part, "cpu") for part in held.split(n)])
+                for part in parts
+            ]
             groups += sorted(parts, key=lambda part: int(part.group[0]))
         chosen = sorted(groups[: self.order.batch], key=lambda part: int(part.group[0]))
-        mine = _to(_joined(chosen[world.RANK :: world.SIZE]), self.writer.model.device)
+        mine = _moved_to(_concatenated(chosen[world.RANK :: world.SIZE]), self.generator.model.device)
         return mine, {int(part.group[0]) for part in chosen}
 
-    def _round(self, rows: Sequence[int], step: int, round_: int, clock: Clock) -> Batch:
+    def _sample_round(self, rows: Sequence[int], step: int, round_: int, clock: Clock) -> Batch:
         given = [self.rows.tokens[row] for row in rows]
         numbers = [round_ * self.order.batch + place * world.SIZE + world.RANK for place in range(len(rows))]
         prompts = {number: row for number, row in zip(numbers, given, strict=True) if isinstance(row, Tokens)}
         pairs = {number: row for number, row in zip(numbers, given, strict=True) if isinstance(row, Pair)}
-        parts = [self._answered(prompts, step, round_, clock)] if prompts else []
+        parts = [self._answer_prompts(prompts, step, round_, clock)] if prompts else []
         if not prompts:  # the others ask for theirs; where weights or prompts are gathered for that, it takes all
-            self.writer.sample([], 1, random_streams.keys(self.seed, step, [], 1), 0.0)
+            self.generator.sample([], 1, random_streams.stream_keys(self.seed, step, [], 1), 0.0)
         if pairs:
-            made = imitated(list(pairs.values()), self.writer.model, list(pairs))
+            made = collate_rows(list(pairs.values()), self.generator.model, list(pairs))
             both = parts and parts[0].rollout is not None
             parts.append(replace(made, rollout=torch.zeros_like(made.mask)) if both else made)
-        return _joined(parts)
+        return _concatenated(parts)
 
-    def _answered(self, numbered: Mapping[int, Tokens], step: int, round_: int, clock: Clock) -> Batch:
+    def _answer_prompts(self, numbered: Mapping[int, Tokens], step: int, round_: int, clock: Clock) -> Batch:
         prompts = list(numbered.values())
-        n, temperature = self.writer.sampler.n, self.writer.sampler.temperature
+        n, temperature = self.generator.sampler.n, self.generator.sampler.temperature
         with clock("gen"):
-            keys = random_streams.keys(self.seed, step, [prompt.row for prompt in prompts], n, round_)
-            answers = self.writer.sample([prompt.ids for prompt in prompts], n, keys, temperature)
+            keys = random_streams.stream_keys(self.seed, step, [prompt.row for prompt in prompts], n, round_)
+            answers = self.generator.sample([prompt.ids for prompt in prompts], n, keys, temperature)
         asked = [prompt for prompt in prompts for _ in range(n)]
         with clock("reward"):
-            texts = self.writer.texts(answers)
+            texts = self.generator.texts(answers)
             scores = score_safely(
                 self.reward, [self.rows.answer(prompt.row, text) for prompt, text in zip(asked, texts, strict=True)]
             )
         batch = collate(
-            [joined(prompt, answer) for prompt, answer in zip(asked, answers, strict=True)], self.writer.model
+            [join_completion(prompt, answer) for prompt, answer in zip(asked, answers, strict=True)],
+            self.generator.model,
         )
-        if not self.writer.sampler.own_arithmetic:
+        if not self.generator.sampler.logprobs_match_trainer:
             rollout = torch.zeros_like(batch.mask)
             rollout[batch.mask > 0] = rollout.new_tensor([logp for answer in answers for logp in answer.logp])
             batch = replace(batch, rollout=rollout)
@@ -175,7 +183,7 @@ class Rollouts:
         )  # fmt: skip
 
 
-def joined(prompt: Tokens, answer: Sampled) -> tuple[list[int], list[int]]:
+def join_completion(prompt: Tokens, answer: Completion) -> tuple[list[int], list[int]]:
     """Ids and mask of a prompt with its answer."""
     return prompt.ids + answer.tokens, [0] * len(prompt.ids) + [1] * len(answer.tokens)
 
@@ -190,7 +198,7 @@ def collate(rows: Sequence[tuple[list[int], list[int]]], model: CausalLM) -> Bat
     )
 
 
-def _joined(parts: Sequence[Batch]) -> Batch:
+def _concatenated(parts: Sequence[Batch]) -> Batch:
     """Batches as one: rows behind each other, padded alike."""
     if len(parts) == 1:
         return parts[0]
@@ -203,6 +211,6 @@ def _joined(parts: Sequence[Batch]) -> Batch:
     return Batch(**{name: torch.cat([part[name] for part in found]) for name in found[0]})
 
 
-def _to(batch: Batch, device: Any) -> Batch:
+def _moved_to(batch: Batch, device: Any) -> Batch:
     held = {f.name: value for f in fields(batch) if isinstance(value := getattr(batch, f.name), Tensor)}
     return Batch(**{name: value.to(device, copy=True) for name, value in held.items()})  # a slice is sent as the whole

@@ -15,15 +15,15 @@ from torch import Tensor, nn
 from launcher.engines.torch.model.load import BASE, VALUE_HEAD
 from launcher.engines.torch.model.network import Critic
 from launcher.engines.torch.parallel import world
-from launcher.engines.torch.parallel.strategy import laid_like, whole_value
-from launcher.engines.torch.train.optimizer import Trained
+from launcher.engines.torch.parallel.strategy import distribute_like, full_tensor
+from launcher.engines.torch.train.optimizer import TrainedNetwork
 from launcher.engines.torch.train.policy import Policy
 
 Tensors = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Held:
+class CheckpointTensors:
     """All tensors of a checkpoint, whole; on other processes than rank 0 they are empty."""
 
     policy: Tensors
@@ -34,29 +34,34 @@ class Held:
     critic_optimizer: Tensors
 
 
-def gathered(policy: Policy) -> Held:
+def gather_tensors(policy: Policy) -> CheckpointTensors:
     """Every process must ask: each may hold a part of every tensor."""
-    model, critic = policy.model, critic_of(policy)
+    model, critic = policy.model, critic_network(policy)
     weights: Tensors = model.module.state_dict(keep_vars=True)
     base: Tensors = {}
-    if model.adapted:
+    if model.has_adapters:
         from launcher.engines.torch.model import adapters  # noqa: PLC0415  # late: peft takes half a second
 
-        weights, base = adapters.weights(model.module), adapters.beneath(model.base) if model.keep_base else {}
-    return Held(
-        policy=_whole(weights),
-        base=_whole(base),
-        optimizer=_whole(_optimizer_tensors(policy.actor)),
-        critic=_whole(critic.module.state_dict(keep_vars=True)) if critic else {},
-        value_head=_whole(critic.head.state_dict(keep_vars=True)) if critic else {},
-        critic_optimizer=_whole(_optimizer_tensors(policy.critic)) if policy.critic else {},
+        weights, base = (
+            adapters.adapter_weights(model.module),
+            adapters.base_weights(model.base) if model.keep_base else {},
+        )
+    return CheckpointTensors(
+        policy=_full_tensors(weights),
+        base=_full_tensors(base),
+        optimizer=_full_tensors(_optimizer_tensors(policy.actor)),
+        critic=_full_tensors(critic.module.state_dict(keep_vars=True)) if critic else {},
+        value_head=_full_tensors(critic.head.state_dict(keep_vars=True)) if critic else {},
+        critic_optimizer=_full_tensors(_optimizer_tensors(policy.critic)) if policy.critic else {},
     )
 
 
-def write(policy: Policy, held: Held, folder: Path) -> None:
+def write_tensors(policy: Policy, held: CheckpointTensors, folder: Path) -> None:
     """Models in Hugging Face's layout (adapters in peft's), optimizers beside them."""
-    model, critic = policy.model, critic_of(policy)
-    more = {"save_embedding_layers": False} if model.adapted else {}  # peft would ask the hub whether they have changed
+    model, critic = policy.model, critic_network(policy)
+    more = (
+        {"save_embedding_layers": False} if model.has_adapters else {}
+    )  # peft would ask the hub whether they have changed
     model.module.save_pretrained(str(folder / "policy"), state_dict=dict(held.policy), **more)
     model.tokenizer.save_pretrained(folder / "policy")
     if held.base:
@@ -76,30 +81,30 @@ def load_optimizers(policy: Policy, folder: Path) -> None:
         _load_optimizer(policy.critic, folder / "state" / "critic_optimizer.safetensors")
 
 
-def critic_of(policy: Policy) -> Critic | None:
+def critic_network(policy: Policy) -> Critic | None:
     if policy.critic is None:
         return None
     assert isinstance(policy.critic.network, Critic)
     return policy.critic.network
 
 
-def _whole(tensors: Tensors) -> Tensors:
+def _full_tensors(tensors: Tensors) -> Tensors:
     """Each tensor from all processes, in CPU memory of rank 0. What is one tensor under two names stays one."""
     found: dict[str, Tensor] = {}
     seen: dict[int, Tensor] = {}
     for name, value in tensors.items():
         if id(value) not in seen:
-            whole = whole_value(value.detach())
+            whole = full_tensor(value.detach())
             seen[id(value)] = whole.to("cpu").contiguous() if world.RANK == 0 else whole.new_empty(0)
         found[name] = seen[id(value)]
     return found if world.RANK == 0 else {}
 
 
-def _names(trained: Trained) -> dict[str, nn.Parameter]:
+def _names(trained: TrainedNetwork) -> dict[str, nn.Parameter]:
     return {name.removeprefix("module."): weight for name, weight in trained.network.named_parameters()}
 
 
-def _optimizer_tensors(trained: Trained) -> Tensors:
+def _optimizer_tensors(trained: TrainedNetwork) -> Tensors:
     """`exp_avg.<weight>`, `exp_avg_sq.<weight>`, `step.<weight>`."""
     state = trained.optimizer.state
     return {
@@ -110,8 +115,8 @@ def _optimizer_tensors(trained: Trained) -> Tensors:
     }
 
 
-def _load_optimizer(trained: Trained, file: Path) -> None:
+def _load_optimizer(trained: TrainedNetwork, file: Path) -> None:
     weights = _names(trained)
     for full, value in load_file(file).items():
         key, _, name = full.partition(".")
-        trained.optimizer.state[weights[name]][key] = laid_like(value, weights[name])
+        trained.optimizer.state[weights[name]][key] = distribute_like(value, weights[name])

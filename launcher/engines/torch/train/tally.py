@@ -21,16 +21,16 @@ SHOWN = 3  # reasons that are told of one step
 APART = {"rule_based", "rm_based"}  # sums of what rules and what networks gave
 
 
-def unscored(batch: Batch) -> Tensor:
+def unscored_rows(batch: Batch) -> Tensor:
     """[B] bool: rows of groups in which an answer has no score."""
     if batch.reward is None or batch.group is None:
         return torch.zeros_like(batch.length, dtype=torch.bool)
     return torch.isin(batch.group, batch.group[~batch.reward.isfinite()])
 
 
-def without_unscored(batch: Batch) -> Batch:
+def mask_unscored(batch: Batch) -> Batch:
     """The same rows, of which those without a score count for nothing. The batch itself where all have one."""
-    left_out = unscored(batch)
+    left_out = unscored_rows(batch)
     if not left_out.any():
         return batch
     return replace(batch, mask=batch.mask * ~left_out[:, None], reward=batch.reward.masked_fill(left_out, 0.0))
@@ -55,7 +55,7 @@ class Tally:
         for name, values in scores.parts.items():
             self.parts += [(group, name, x) for group, x in zip(groups, values, strict=True) if x == x]
 
-    def told(self, groups: set[int] | None = None) -> tuple[dict[str, float], list[str]]:
+    def summary(self, groups: set[int] | None = None) -> tuple[dict[str, float], list[str]]:
         """Metrics, and lines for a person, over all processes; every process must ask. Parts are those of `groups`,
         without the groups that are left out of the step.
         """
@@ -65,7 +65,7 @@ class Tally:
             if group not in left_out and (groups is None or group in groups):
                 total, count = sums.get(name, (0.0, 0))
                 sums[name] = total + value, count + 1
-        held = world.gathered((self.answers, self.faults, sums))
+        held = world.all_gather_object((self.answers, self.faults, sums))
         metrics = _means([of for _, _, of in held])
         faults = sorted(fault for _, of, _ in held for fault in of)
         if not faults:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from launcher.core.events import Sample
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout import random_streams
-from launcher.engines.torch.rollout.generator import Writer
+from launcher.engines.torch.rollout.generator import Generator
 from launcher.engines.torch.train.policy import Policy
 from launcher.engines.torch.train.rows import Rows
-from launcher.engines.torch.train.sources import imitated
+from launcher.engines.torch.train.sources import collate_rows
 from launcher.engines.torch.train.tally import Tally
 from launcher.monitor.statistics import best_of, majority, powers, wilson
 from launcher.spec.reward import Answer, Reward, score_safely
@@ -20,7 +20,7 @@ from launcher.text.encoder import Pair, Tokens
 
 
 @dataclass(frozen=True)
-class Asked:
+class AnsweredPrompt:
     """A held-out prompt with its answers."""
 
     source: str
@@ -36,9 +36,9 @@ class Validation:
     """
 
     def __init__(
-        self, rows: Rows, policy: Policy, writer: Writer, reward: Reward, seed: int, size: int, shown: int = 0
+        self, rows: Rows, policy: Policy, generator: Generator, reward: Reward, seed: int, size: int, shown: int = 0
     ) -> None:
-        self.rows, self.policy, self.writer, self.reward = rows, policy, writer, reward
+        self.rows, self.policy, self.generator, self.reward = rows, policy, generator, reward
         self.seed, self.size, self.shown = seed, size, shown
         self.asked = [
             place
@@ -63,7 +63,7 @@ class Validation:
         sums: dict[str, dict[str, float]] = {source: {} for source in self.sources}
         samples: list[Sample] = []
         mine = self.asked[world.RANK :: world.SIZE]
-        with self.writer.awake():
+        with self.generator.current_weights():
             for start in range(0, _share(len(self.asked)), self.size):
                 for asked in self._answer(mine[start : start + self.size], step):
                     held = sums[asked.source]
@@ -72,10 +72,10 @@ class Validation:
                     if len(samples) < self.shown:
                         samples.append(_sample(step, asked))
         metrics = self._metrics(sums)
-        self.alerts = self.tally.told()[1]
+        self.alerts = self.tally.summary()[1]
         return metrics, samples
 
-    def _of_prompt(self, asked: Asked) -> dict[str, float]:
+    def _of_prompt(self, asked: AnsweredPrompt) -> dict[str, float]:
         """What one prompt adds to each sum; nothing but itself where an answer has no score."""
         n, scores = len(asked.scores), asked.scores
         if not all(map(math.isfinite, scores)):
@@ -92,12 +92,12 @@ class Validation:
     def _metrics(self, sums: dict[str, dict[str, float]]) -> dict[str, float]:
         """Means over the prompts of all processes; the chief ones are core, the others auxiliary, as verl has it."""
         found: dict[str, float] = {}
-        held = world.gathered(sums)
+        held = world.all_gather_object(sums)
         for source in self.sources:
             names = sorted({name for part in held for name in part[source]})
             totals = {name: math.fsum(part[source].get(name, 0.0) for part in held) for name in names}
             prompts, unlike, without = (totals.pop(name, 0.0) for name in ("prompts", "unlike", "unscored"))
-            n = self.writer.sampler.val_n
+            n = self.generator.sampler.val_n
             if without:
                 found[f"val-aux/{source}/reward/scored@{n}"] = prompts / (prompts + without)
             if not prompts:
@@ -120,13 +120,13 @@ class Validation:
             tokens = tokens.chosen
         return tokens.ids[: tokens.mask.index(1)] if 1 in tokens.mask else tokens.ids
 
-    def _answer(self, places: list[int], step: int) -> Iterator[Asked]:
-        n, temperature = self.writer.sampler.val_n, self.writer.sampler.val_temperature
-        keys = random_streams.keys(self.seed, -step - 1, places, n)  # never a training step's streams
-        sampled = self.writer.sample([self._prompt(place) for place in places], n, keys, temperature)
+    def _answer(self, places: list[int], step: int) -> Iterator[AnsweredPrompt]:
+        n, temperature = self.generator.sampler.val_n, self.generator.sampler.val_temperature
+        keys = random_streams.stream_keys(self.seed, -step - 1, places, n)  # never a training step's streams
+        sampled = self.generator.sample([self._prompt(place) for place in places], n, keys, temperature)
         if not places:
             return
-        texts = self.writer.texts(sampled)
+        texts = self.generator.texts(sampled)
         answers = [self.rows.answer(places[number // n], text) for number, text in enumerate(texts)]
         found = score_safely(self.reward, answers)
         rows = [self.rows.rows[place].where for place in places for _ in range(n)]
@@ -134,7 +134,7 @@ class Validation:
         scores = found.total
         for number, place in enumerate(places):
             of = slice(number * n, (number + 1) * n)
-            yield Asked(self.rows.rows[place].data_source, answers[of], scores[of])
+            yield AnsweredPrompt(self.rows.rows[place].data_source, answers[of], scores[of])
 
     def _losses(self) -> dict[str, float]:
         """`val/loss`, and `val/` all else that the algorithm reports of rows."""
@@ -142,11 +142,11 @@ class Validation:
         sums: dict[str, tuple[float, float]] = {}
         for start in range(0, _share(len(self.compared)), self.size):
             rows = mine[start : start + self.size]
-            found = self.policy.losses(imitated(rows or self.compared[:1], self.policy.model))
+            found = self.policy.heldout_losses(collate_rows(rows or self.compared[:1], self.policy.model))
             for name, (total, count) in found.items() if rows else ():
                 before = sums.get(name, (0.0, 0.0))
                 sums[name] = before[0] + total, before[1] + count
-        held = world.gathered(sums)
+        held = world.all_gather_object(sums)
         means = {}
         for name in sorted({name for part in held for name in part if "/loss" not in name}):
             total, count = (math.fsum(part.get(name, (0.0, 0.0))[i] for part in held) for i in (0, 1))
@@ -159,7 +159,7 @@ def _share(rows: int) -> int:
     return -(-rows // world.SIZE)
 
 
-def _sample(step: int, asked: Asked) -> Sample:
+def _sample(step: int, asked: AnsweredPrompt) -> Sample:
     answer = asked.answers[0]
     prompt = answer.prompt if isinstance(answer.prompt, str) else "\n".join(f"{r}: {c}" for r, c in answer.prompt)
     return Sample(

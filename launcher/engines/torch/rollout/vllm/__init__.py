@@ -11,7 +11,7 @@ from pydantic import Field
 from launcher.core.machine import package_version
 from launcher.core.settings import AtLeastOne, Count, Positive, settings
 from launcher.engines.torch import Torch
-from launcher.engines.torch.rollout.sampler import Beside, Colocated
+from launcher.engines.torch.rollout.sampler import Colocated, SamplerMemory
 from launcher.engines.torch.workload import Workload
 from launcher.models import size
 from launcher.models.activations import BYTES
@@ -21,7 +21,7 @@ from launcher.spec.model import Architecture
 from launcher.spec.run import RunSpec
 
 if TYPE_CHECKING:
-    from launcher.engines.torch.rollout.generator import Writer
+    from launcher.engines.torch.rollout.generator import Generator
     from launcher.engines.torch.train.policy import Policy
 
 Dtype = Literal["float32", "bfloat16", "float64"]
@@ -73,7 +73,7 @@ class VllmSampler(Colocated):
     usual; truncated importance sampling). What `top_p` and `top_k` cut off counts as a difference, too. null leaves the
     difference between the two programs as it is."""
 
-    own_arithmetic = False
+    logprobs_match_trainer = False
     module = "launcher.engines.torch.rollout.vllm.server"
 
     def problems(self, run: RunSpec) -> list[str]:
@@ -171,7 +171,7 @@ class VllmSampler(Colocated):
             return None
         if shape is None:
             return UNKNOWN
-        work, team = Workload.of(run), self.tensor_parallel_size
+        work, team = Workload.from_run(run), self.tensor_parallel_size
         copies = (self.n_gpus or run.hardware.processes) // team
         written = min(-(-work.written * run.hardware.processes // copies), self.max_num_seqs)
         groups = min(team, shape.num_key_value_heads)  # more processes than heads hold copies of them
@@ -179,7 +179,7 @@ class VllmSampler(Colocated):
         blocks = -(-work.longest // BLOCK)
         return max(min((written * blocks + 1) * per_block, MOST), (blocks + 1) * per_block)
 
-    def beside(self, run: RunSpec) -> Beside | None:
+    def extra_memory(self, run: RunSpec) -> SamplerMemory | None:
         """On a CPU nothing sleeps."""
         shape, whole = run.model.shape, run.hardware.memory_bytes
         if shape is None:
@@ -190,14 +190,14 @@ class VllmSampler(Colocated):
         held = (max(share, weights) if cache is None else weights + cache) + on_cpu * RUNTIME
         if self.n_gpus:
             coming = shape.vocab_size * shape.hidden_size * BYTES[run.model.dtype]  # the largest of the new weights
-            return Beside(0, 0, held + coming)
-        return Beside(held, held if on_cpu else ASLEEP)
+            return SamplerMemory(0, 0, held + coming)
+        return SamplerMemory(held, held if on_cpu else ASLEEP)
 
-    def writer(self, run: RunSpec, policy: Policy) -> Writer:
+    def generator(self, run: RunSpec, policy: Policy) -> Generator:
         if self.n_gpus:
-            from launcher.engines.torch.rollout.vllm.remote import Apart  # noqa: PLC0415  it loads torch
+            from launcher.engines.torch.rollout.vllm.remote import RemoteVllmGenerator  # noqa: PLC0415  it loads torch
 
-            return Apart(run, self, policy)
-        from launcher.engines.torch.rollout.vllm.engine import Vllm  # noqa: PLC0415  it loads vllm, which takes many seconds
+            return RemoteVllmGenerator(run, self, policy)
+        from launcher.engines.torch.rollout.vllm.engine import ColocatedVllmGenerator  # noqa: PLC0415  it loads vllm, which takes many seconds
 
-        return Vllm(run, self, policy)
+        return ColocatedVllmGenerator(run, self, policy)

@@ -23,11 +23,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from launcher.core.problems import Problems, error_message
-from launcher.engines.torch.rollout.generator import Sampled, Writer
+from launcher.engines.torch.rollout.generator import Completion, Generator
 from launcher.engines.torch.rollout.vllm import EXPERTS, VllmSampler
-from launcher.engines.torch.rollout.vllm.messages import Asked, asked
-from launcher.engines.torch.rollout.vllm.model_description import Described
-from launcher.engines.torch.rollout.weight_export import Outgoing
+from launcher.engines.torch.rollout.vllm.messages import GenerationRequest, generation_requests
+from launcher.engines.torch.rollout.vllm.model_description import ModelDescription
+from launcher.engines.torch.rollout.weight_export import ExportedWeights
 from launcher.engines.torch.train.policy import Policy
 from launcher.spec.run import RunSpec
 
@@ -38,21 +38,21 @@ from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicat
 from vllm.model_executor.layers import utils as layers
 
 
-class Held:
+class VllmModel:
     """One copy of the policy in vLLM, or a part of one, filled by what it takes."""
 
-    def __init__(self, run: RunSpec, sampler: VllmSampler, described: Described, *, sleeps: bool) -> None:
+    def __init__(self, run: RunSpec, sampler: VllmSampler, description: ModelDescription, *, sleeps: bool) -> None:
         """Raises `Problems` where vLLM cannot run such a model here."""
-        self.sampler, self.name = sampler, described.architecture
+        self.sampler, self.name = sampler, description.architecture
         self.max_new, self.sleeps = run.data.max_response_length, sleeps
-        self.llm = _started(run, sampler, described, sleeps)
+        self.llm = _start_vllm(run, sampler, description, sleeps)
         if run.hardware.is_cpu and self.llm.apply_model(_has_experts)[0]:
             raise Problems([f"sampler: {EXPERTS}; {INSTEAD}"])
 
-    def take(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Raises `Problems` where they do not fill vLLM's model."""
         try:
-            (lacking,) = self.llm.apply_model(partial(_take, weights=weights))
+            (lacking,) = self.llm.apply_model(partial(_load_weights, weights=weights))
         except (KeyError, ValueError) as error:  # it knows no such weight, or of another shape
             raise Problems(
                 [f"sampler: vLLM does not take {self.name}'s weights: {error_message(error)}; {INSTEAD}"]
@@ -61,14 +61,14 @@ class Held:
             raise Problems([f"sampler: {self.name} has not all weights of vLLM's, such as {lacking[0]}; {INSTEAD}"])
         self.llm.reset_prefix_cache()
 
-    def write(self, asked: Sequence[Asked], temperature: float, ends: Sequence[int]) -> list[Sampled]:
+    def generate(self, asked: Sequence[GenerationRequest], temperature: float, ends: Sequence[int]) -> list[Completion]:
         """An answer to each; `ends` are the tokens that end one."""
         found = self.llm.generate(
             cast("Any", [{"prompt_token_ids": prompt} for prompt, _ in asked]),
             [self._params(seed, temperature, ends) for _, seed in asked],
             use_tqdm=False,
         )
-        return [_sampled(output, ends) for output in found]
+        return [_completion(output, ends) for output in found]
 
     def _params(self, seed: int, temperature: float, ends: Sequence[int]) -> SamplingParams:
         return SamplingParams(
@@ -90,26 +90,26 @@ class Held:
         self.llm.llm_engine.engine_core.shutdown()  # at its exit it would look for process groups that are gone
 
 
-class Vllm(Writer):
+class ColocatedVllmGenerator(Generator):
     """A copy in the trainer's own process."""
 
     def __init__(self, run: RunSpec, sampler: VllmSampler, policy: Policy) -> None:
         super().__init__(policy.model, sampler, run.data.max_response_length)
-        self.actor, self.outgoing = policy.actor, Outgoing(policy.model)
-        self.team = _team(sampler.tensor_parallel_size)
+        self.actor, self.exported = policy.actor, ExportedWeights(policy.model)
+        self.team = _team_group(sampler.tensor_parallel_size)
         self.filled: int | None = None  # with the policy's weights after so many steps; None with none
         on_gpu = policy.model.device.type == "cuda"
-        self.held = Held(run, sampler, Described.of(run, sampler, policy.model), sleeps=on_gpu)
+        self.held = VllmModel(run, sampler, ModelDescription.from_model(run, sampler, policy.model), sleeps=on_gpu)
         self._sleep()
 
     @contextmanager
-    def awake(self) -> Iterator[Mapping[str, float]]:
+    def current_weights(self) -> Iterator[Mapping[str, float]]:
         began = time.perf_counter()
         if self.held.sleeps:
             torch.cuda.empty_cache()  # what the trainer has freed, vLLM may take
         self.held.wake("weights")
         if self.filled != self.actor.steps_taken:
-            self.held.take(self.outgoing)
+            self.held.load_weights(self.exported)
             self.filled = self.actor.steps_taken
         self.held.wake("kv_cache")
         yield {"timing_s/update_weights": time.perf_counter() - began}
@@ -120,20 +120,20 @@ class Vllm(Writer):
         if self.held.sleeps:
             self.filled = None
 
-    def sample(self, prompts: Sequence[list[int]], n: int, keys: np.ndarray, temperature: float) -> list[Sampled]:
-        mine = asked(prompts, n, keys)
-        whole, first = self._of_team(mine)
-        found = self.held.write(whole, temperature, self.model.eos) if whole else []
+    def sample(self, prompts: Sequence[list[int]], n: int, keys: np.ndarray, temperature: float) -> list[Completion]:
+        mine = generation_requests(prompts, n, keys)
+        whole, first = self._gather_team(mine)
+        found = self.held.generate(whole, temperature, self.model.eos) if whole else []
         return found[first : first + len(mine)]
 
     def close(self) -> None:
         self.held.close()
 
-    def _of_team(self, mine: list[Asked]) -> tuple[list[Asked], int]:
+    def _gather_team(self, mine: list[GenerationRequest]) -> tuple[list[GenerationRequest], int]:
         """What all who hold one copy of the weights ask for, and where ours begins in it."""
         if self.team is None:
             return mine, 0
-        found: list[list[Asked]] = [mine] * dist.get_world_size(self.team)
+        found: list[list[GenerationRequest]] = [mine] * dist.get_world_size(self.team)
         dist.all_gather_object(found, mine, self.team)
         return list(chain(*found)), sum(map(len, found[: dist.get_rank(self.team)]))
 
@@ -142,36 +142,36 @@ TOKENS = 4096  # of all prompts that are read at a time on a CPU
 INSTEAD = "sampler=torch would do"
 
 
-def _take(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> list[str]:
+def _load_weights(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> list[str]:
     """Fill vLLM's model; the names of its weights that stay unfilled."""
     took = cast("Any", model).load_weights(weights)
     return [name for name, _ in model.named_parameters() if name not in took]
 
 
-def _sampled(output: RequestOutput, ends: Sequence[int]) -> Sampled:
+def _completion(output: RequestOutput, ends: Sequence[int]) -> Completion:
     (answer,) = output.outputs
     tokens = list(answer.token_ids)
     assert answer.logprobs is not None
     logp = [chosen[token].logprob for token, chosen in zip(tokens, answer.logprobs, strict=True)]
-    return Sampled(tokens, tokens[-1] not in ends, logp)
+    return Completion(tokens, tokens[-1] not in ends, logp)
 
 
-def _started(run: RunSpec, sampler: VllmSampler, described: Described, sleeps: bool) -> LLM:
+def _start_vllm(run: RunSpec, sampler: VllmSampler, description: ModelDescription, sleeps: bool) -> LLM:
     """vLLM with weights of no meaning yet. Raises `Problems` where it cannot run such a model here."""
     longest = sampler.max_model_len or run.max_sequence_length
     if run.hardware.is_cpu:
-        layers.dispatch_cpu_unquantized_gemm = _unpacked
-        CpuCommunicator._all_group_ranks_share_shm_group_name = _apart
+        layers.dispatch_cpu_unquantized_gemm = _use_layer_weight
+        CpuCommunicator._all_group_ranks_share_shm_group_name = _no_shared_memory
     set_threads, team = torch.set_num_threads, sampler.tensor_parallel_size
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "config.json").write_text(described.config, encoding="utf-8")
+        (Path(folder) / "config.json").write_text(description.config, encoding="utf-8")
         try:
             return LLM(
                 model=folder, skip_tokenizer_init=True, load_format="dummy", generation_config="vllm",
                 dtype=sampler.dtype(run), max_model_len=longest,
                 max_num_seqs=sampler.max_num_seqs, logprobs_mode="processed_logprobs",
                 enforce_eager=sampler.eager(run.hardware), enable_sleep_mode=sleeps,
-                gpu_memory_utilization=sampler.share, kv_cache_memory_bytes=described.cache,
+                gpu_memory_utilization=sampler.share, kv_cache_memory_bytes=description.cache,
                 tensor_parallel_size=team,
                 disable_custom_all_reduce=torch.cuda.device_count() < team,  # that looks at the others' GPUs
                 distributed_executor_backend="external_launcher" if dist.is_initialized() else "uni",
@@ -179,7 +179,7 @@ def _started(run: RunSpec, sampler: VllmSampler, described: Described, sleeps: b
             )  # fmt: skip
         except ValueError as error:
             raise Problems(
-                [f"sampler: vLLM cannot run {described.architecture} here: {error_message(error)}"]
+                [f"sampler: vLLM cannot run {description.architecture} here: {error_message(error)}"]
             ) from error
         finally:
             torch.set_num_threads = set_threads  # on a CPU it puts something in its place that does nothing
@@ -197,19 +197,19 @@ def _whole_prompts(longest: int, sampler: VllmSampler) -> dict[str, Any]:
     return {"enable_chunked_prefill": False, "max_num_batched_tokens": at_a_time}
 
 
-def _unpacked(layer: nn.Module, remove_weight: bool) -> None:
+def _use_layer_weight(layer: nn.Module, remove_weight: bool) -> None:
     """Compute with a layer's own weight. vLLM for CPUs would compute with a packed copy, and new weights not reach it
     (seen in 0.32)."""
     cast("Any", layer).cpu_linear = nn.functional.linear
 
 
-def _apart(_: CpuCommunicator) -> bool:
+def _no_shared_memory(_: CpuCommunicator) -> bool:
     """Neighbours talk through torch.distributed. vLLM's own memory for it has the same name in every run of a machine,
     and stays there when a run is killed (0.32)."""
     return False
 
 
-def _team(size: int) -> dist.ProcessGroup | None:
+def _team_group(size: int) -> dist.ProcessGroup | None:
     """This process's neighbours that hold one copy together, itself among them; None where it holds one alone."""
     if size == 1:
         return None

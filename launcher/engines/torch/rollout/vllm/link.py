@@ -21,7 +21,7 @@ from safetensors.numpy import load, save
 from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 
-from launcher.engines.torch.parallel.world import PATIENCE
+from launcher.engines.torch.parallel.world import TIMEOUT
 
 Arrays = Mapping[str, np.ndarray]
 BUNDLE = 64 * 2**20
@@ -38,7 +38,7 @@ class Link:
         self.speakers = self.samplers[::team]
         # beside one trainer nobody else keeps a store at this port; beside several theirs is kept by trainer 0, too
         store = dist.TCPStore(  # type: ignore[attr-defined]  # public, and not marked as that
-            os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=rank == 0, timeout=PATIENCE,
+            os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=rank == 0, timeout=TIMEOUT,
             wait_for_workers=False, multi_tenant=True,
         )  # fmt: skip
         talk, weights, self._among = (PrefixStore(f"rlrun/{name}", store) for name in ("talk", "weights", "samplers"))
@@ -49,9 +49,9 @@ class Link:
         """From trainer 0, which is its first, to the samplers."""
         rank, size = max(self.rank - len(self.trainers) + 1, 0), len(self.samplers) + 1
         if self.device.type != "cuda":
-            return dist.ProcessGroupGloo(store, rank, size, PATIENCE)
+            return dist.ProcessGroupGloo(store, rank, size, TIMEOUT)
         options = dist.ProcessGroupNCCL.Options()
-        options._timeout = PATIENCE
+        options._timeout = TIMEOUT
         return dist.ProcessGroupNCCL(store, rank, size, options)
 
     def gather_samplers(self) -> None:
@@ -59,26 +59,26 @@ class Link:
         rank, size = self.rank - len(self.trainers), len(self.samplers)
         os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size)}
         backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, store=self._among, rank=rank, world_size=size, timeout=PATIENCE)
+        dist.init_process_group(backend, store=self._among, rank=rank, world_size=size, timeout=TIMEOUT)
 
     # ---- words and arrays
 
-    def tell(self, to: int, **node: Any) -> None:
+    def send_message(self, to: int, **node: Any) -> None:
         self._send(to, json.dumps(node).encode())
 
-    def hear(self, source: int) -> dict[str, Any]:
+    def receive_message(self, source: int) -> dict[str, Any]:
         node: dict[str, Any] = json.loads(self._receive(source))
         return node
 
-    def send(self, to: int, arrays: Arrays) -> None:
+    def send_arrays(self, to: int, arrays: Arrays) -> None:
         self._send(to, save(dict(arrays)))
 
-    def receive(self, source: int) -> Arrays:
+    def receive_arrays(self, source: int) -> Arrays:
         return load(self._receive(source))
 
-    def ask(self, speaker: int, arrays: Arrays) -> None:
+    def send_to_team(self, speaker: int, arrays: Arrays) -> None:
         for sampler in range(speaker, speaker + self.team):
-            self.send(sampler, arrays)
+            self.send_arrays(sampler, arrays)
 
     def _send(self, to: int, data: bytes) -> None:
         for tensor in (torch.tensor([len(data)]), torch.frombuffer(bytearray(data), dtype=torch.uint8)):
@@ -109,12 +109,12 @@ class Link:
     def _send_bundle(self, bundle: Mapping[str, Tensor]) -> None:
         kinds = [(name, str(x.dtype).removeprefix("torch."), list(x.shape)) for name, x in bundle.items()]
         for sampler in self.samplers:
-            self.tell(sampler, tensors=kinds)
+            self.send_message(sampler, tensors=kinds)
         for value in bundle.values():
             self._broadcast(value)
 
-    def incoming(self) -> Incoming:
-        return Incoming(self)
+    def receive_weights(self) -> IncomingWeights:
+        return IncomingWeights(self)
 
     def _broadcast(self, value: Tensor) -> None:
         """Any number format, as bytes."""
@@ -125,7 +125,7 @@ class Link:
             self._weights.broadcast([value.view(-1).view(torch.uint8)], options).wait()
 
 
-class Incoming(Iterator[tuple[str, Tensor]]):
+class IncomingWeights(Iterator[tuple[str, Tensor]]):
     """The weights that trainer 0 sends, as they come. All are to be taken, by whomever: it goes on sending. No
     generator, which whoever stops taking would close."""
 
@@ -135,7 +135,7 @@ class Incoming(Iterator[tuple[str, Tensor]]):
 
     def __next__(self) -> tuple[str, Tensor]:
         if not (self._bundle or self._over):
-            self._bundle = self._link.hear(0)["tensors"]
+            self._bundle = self._link.receive_message(0)["tensors"]
             self._over = not self._bundle
         if self._over:
             raise StopIteration

@@ -7,25 +7,25 @@ from itertools import groupby, pairwise
 
 import numpy as np
 
-from launcher.engines.torch.rollout.generator import Sampled
+from launcher.engines.torch.rollout.generator import Completion
 
-Asked = tuple[list[int], int]
+GenerationRequest = tuple[list[int], int]
 """A prompt, and the seed of one answer to it."""
 
 
-def asked(prompts: Sequence[list[int]], n: int, keys: np.ndarray) -> list[Asked]:
+def generation_requests(prompts: Sequence[list[int]], n: int, keys: np.ndarray) -> list[GenerationRequest]:
     """`n` answers to each prompt, whose random streams are `keys` [P * n]; a seed of vLLM's has 63 bits."""
     return [(prompt, int(key) >> 1) for row, prompt in enumerate(prompts) for key in keys[row * n : (row + 1) * n]]
 
 
-def shares(count: int, before: int, total: int, parts: int) -> list[slice]:
+def split_evenly(count: int, before: int, total: int, parts: int) -> list[slice]:
     """Which of our `count` questions each of `parts` answers, where `before` stand before them of `total` in all: as
     many each, and neighbours together, as answers to one prompt share what is computed of it."""
     ends = [min(max(total * part // parts - before, 0), count) for part in range(parts + 1)]
     return [slice(*pair) for pair in pairwise(ends)]
 
 
-def questions(mine: Sequence[Asked], temperature: float, ends: Sequence[int]) -> dict[str, np.ndarray]:
+def pack_requests(mine: Sequence[GenerationRequest], temperature: float, ends: Sequence[int]) -> dict[str, np.ndarray]:
     """Each prompt once. `ends` are the tokens that end an answer."""
     prompts, counts = list[list[int]](), list[int]()
     for _, same in groupby(mine, key=lambda one: id(one[0])):
@@ -41,7 +41,7 @@ def questions(mine: Sequence[Asked], temperature: float, ends: Sequence[int]) ->
     }
 
 
-def asked_in(arrays: Mapping[str, np.ndarray]) -> tuple[list[Asked], float, list[int]]:
+def unpack_requests(arrays: Mapping[str, np.ndarray]) -> tuple[list[GenerationRequest], float, list[int]]:
     """What `questions` was given."""
     seeds = iter(arrays["seeds"].tolist())
     prompts = zip(_unpacked("prompt", arrays), arrays["counts"].tolist(), strict=True)
@@ -49,19 +49,19 @@ def asked_in(arrays: Mapping[str, np.ndarray]) -> tuple[list[Asked], float, list
     return mine, float(arrays["temperature"][0]), arrays["ends"].tolist()
 
 
-def answers(found: Sequence[Sampled]) -> dict[str, np.ndarray]:
+def pack_completions(found: Sequence[Completion]) -> dict[str, np.ndarray]:
     return {
         **_packed("token", [answer.tokens for answer in found]),
-        "cut": np.array([answer.cut for answer in found], np.bool_),
+        "cut": np.array([answer.truncated for answer in found], np.bool_),
         "logp": np.array([logp for answer in found for logp in answer.logp], np.float64),
     }
 
 
-def sampled_in(arrays: Mapping[str, np.ndarray]) -> Iterator[Sampled]:
+def unpack_completions(arrays: Mapping[str, np.ndarray]) -> Iterator[Completion]:
     """What `answers` was given."""
     logp, at = arrays["logp"].tolist(), 0
-    for tokens, cut in zip(_unpacked("token", arrays), arrays["cut"].tolist(), strict=True):
-        yield Sampled(tokens, cut, logp[at : at + len(tokens)])
+    for tokens, truncated in zip(_unpacked("token", arrays), arrays["cut"].tolist(), strict=True):
+        yield Completion(tokens, truncated, logp[at : at + len(tokens)])
         at += len(tokens)
 
 

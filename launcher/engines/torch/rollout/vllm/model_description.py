@@ -14,7 +14,7 @@ from launcher.spec.run import RunSpec
 
 
 @dataclass(frozen=True)
-class Described:
+class ModelDescription:
     architecture: str
     """Its class, as transformers calls it."""
     config: str
@@ -23,7 +23,7 @@ class Described:
     """Bytes of keys and values; None where a share of the GPU says it."""
 
     @classmethod
-    def of(cls, run: RunSpec, sampler: VllmSampler, model: CausalLM) -> Described:
+    def from_model(cls, run: RunSpec, sampler: VllmSampler, model: CausalLM) -> ModelDescription:
         known, name = deepcopy(model.base.config), type(model.base).__name__
         known.architectures = [name]
         with tempfile.TemporaryDirectory() as folder:

@@ -14,62 +14,67 @@ import numpy as np
 
 from launcher.core.problems import Problems
 from launcher.engines.torch.parallel import world
-from launcher.engines.torch.rollout.generator import Sampled, Writer
+from launcher.engines.torch.rollout.generator import Completion, Generator
 from launcher.engines.torch.rollout.vllm import VllmSampler
 from launcher.engines.torch.rollout.vllm.link import Link
-from launcher.engines.torch.rollout.vllm.messages import asked, questions, sampled_in, shares
-from launcher.engines.torch.rollout.vllm.model_description import Described
-from launcher.engines.torch.rollout.weight_export import Outgoing
+from launcher.engines.torch.rollout.vllm.messages import (
+    generation_requests,
+    pack_requests,
+    split_evenly,
+    unpack_completions,
+)
+from launcher.engines.torch.rollout.vllm.model_description import ModelDescription
+from launcher.engines.torch.rollout.weight_export import ExportedWeights
 from launcher.engines.torch.train.policy import Policy
 from launcher.spec.run import RunSpec
 
 
-class Apart(Writer):
+class RemoteVllmGenerator(Generator):
     """Whatever it is asked, every trainer must be asked."""
 
     def __init__(self, run: RunSpec, sampler: VllmSampler, policy: Policy) -> None:
         super().__init__(policy.model, sampler, run.data.max_response_length)
-        self.actor, self.outgoing = policy.actor, Outgoing(policy.model)
+        self.actor, self.exported = policy.actor, ExportedWeights(policy.model)
         team = sampler.tensor_parallel_size
         self.link = Link(world.RANK, world.SIZE, sampler.n_gpus, policy.model.device, team)
         self.holds: int | None = None  # the policy's weights after so many steps; None for none
-        self._lead(**asdict(Described.of(run, sampler, policy.model)))
+        self._lead(**asdict(ModelDescription.from_model(run, sampler, policy.model)))
         self._heard()
 
     def _lead(self, **node: object) -> None:
         if world.RANK == 0:
             for sampler in self.link.samplers:
-                self.link.tell(sampler, **node)
+                self.link.send_message(sampler, **node)
 
     def _heard(self) -> None:
         """Raises `Problems` of a sampler that cannot do what it was told to."""
         if world.RANK == 0:
-            lines = [line for sampler in self.link.samplers for line in self.link.hear(sampler)["problems"]]
+            lines = [line for sampler in self.link.samplers for line in self.link.receive_message(sampler)["problems"]]
             if lines:
                 raise Problems(dict.fromkeys(lines))
 
     @contextmanager
-    def awake(self) -> Iterator[Mapping[str, float]]:
+    def current_weights(self) -> Iterator[Mapping[str, float]]:
         began = time.perf_counter()
         if self.holds != self.actor.steps_taken:
             self._lead(do="take")
             if world.RANK == 0:
-                self.link.send_weights(self.outgoing)
+                self.link.send_weights(self.exported)
             else:
-                for _ in self.outgoing:  # a part of every tensor may be here
+                for _ in self.exported:  # a part of every tensor may be here
                     pass
             self._heard()
             self.holds = self.actor.steps_taken
         yield {"timing_s/update_weights": time.perf_counter() - began}
 
-    def sample(self, prompts: Sequence[list[int]], n: int, keys: np.ndarray, temperature: float) -> list[Sampled]:
-        mine, link = asked(prompts, n, keys), self.link
-        counts = world.gathered(len(mine))
-        parts = shares(len(mine), sum(counts[: world.RANK]), sum(counts), len(link.speakers))
+    def sample(self, prompts: Sequence[list[int]], n: int, keys: np.ndarray, temperature: float) -> list[Completion]:
+        mine, link = generation_requests(prompts, n, keys), self.link
+        counts = world.all_gather_object(len(mine))
+        parts = split_evenly(len(mine), sum(counts[: world.RANK]), sum(counts), len(link.speakers))
         self._lead(do="write")
         for speaker, part in zip(link.speakers, parts, strict=True):
-            link.ask(speaker, questions(mine[part], temperature, self.model.eos))
-        return [answer for speaker in link.speakers for answer in sampled_in(link.receive(speaker))]
+            link.send_to_team(speaker, pack_requests(mine[part], temperature, self.model.eos))
+        return [answer for speaker in link.speakers for answer in unpack_completions(link.receive_arrays(speaker))]
 
     def close(self) -> None:
         self._lead(do="end")

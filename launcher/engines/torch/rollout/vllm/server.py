@@ -19,46 +19,47 @@ from launcher.core.problems import Problems
 from launcher.engines.torch import Torch
 from launcher.engines.torch.parallel import process
 from launcher.spec.run import RunSpec
+from launcher.spec.stored import read_run
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from launcher.engines.torch.rollout.generator import Sampled
+    from launcher.engines.torch.rollout.generator import Completion
     from launcher.engines.torch.rollout.vllm.link import Link
-    from launcher.engines.torch.rollout.vllm.messages import Asked
-    from launcher.engines.torch.rollout.vllm.model_description import Described
+    from launcher.engines.torch.rollout.vllm.messages import GenerationRequest
+    from launcher.engines.torch.rollout.vllm.model_description import ModelDescription
 
 
-class Copy(Protocol):
+class ServedModel(Protocol):
     """A copy of the policy that answers."""
 
-    def take(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Raises `Problems` where they do not fill it."""
 
-    def write(self, asked: Sequence[Asked], temperature: float, ends: Sequence[int]) -> list[Sampled]:
+    def generate(self, asked: Sequence[GenerationRequest], temperature: float, ends: Sequence[int]) -> list[Completion]:
         """An answer to each; `ends` are the tokens that end one."""
 
     def close(self) -> None: ...
 
 
-class Start(Protocol):
-    def __call__(self, described: Described) -> Copy:
+class StartModel(Protocol):
+    def __call__(self, description: ModelDescription) -> ServedModel:
         """Raises `Problems` where such a model cannot run here."""
 
 
 def main() -> int:
-    process.begin(_leave_it)
-    run = process.run_in(Path(sys.argv[1]))
+    process.set_up(_ignore_signal)
+    run = read_run(Path(sys.argv[1]))
     try:
         sample(run)
     except Problems as problems:
-        process.last_words(Problems, problems, None)
+        process.emit_crash(Problems, problems, None)
         return 2
     return 0
 
 
-def _leave_it(number: int, _: object) -> None:
+def _ignore_signal(number: int, _: object) -> None:
     """The trainers are asked as well, and may still want answers."""
 
 
@@ -69,9 +70,9 @@ def preload() -> None:
 
 def sample(run: RunSpec) -> None:
     """Load vLLM while the trainers load their model, meet them, and serve them."""
-    device = _own(run)
+    device = _own_device(run)
     from launcher.engines.torch.rollout.vllm import VllmSampler  # noqa: PLC0415  # late, as below
-    from launcher.engines.torch.rollout.vllm.engine import Held  # noqa: PLC0415  # late: vLLM takes many seconds
+    from launcher.engines.torch.rollout.vllm.engine import VllmModel  # noqa: PLC0415  # late: vLLM takes many seconds
     from launcher.engines.torch.rollout.vllm.link import Link  # noqa: PLC0415  # as above
 
     sampler = run.sampler
@@ -80,57 +81,59 @@ def sample(run: RunSpec) -> None:
     link = Link(int(os.environ["RANK"]), run.hardware.processes, sampler.n_gpus, device, team)
     if team > 1:
         link.gather_samplers()
-    serve(link, lambda described: Held(run, sampler, described, sleeps=False))
+    serve(link, lambda description: VllmModel(run, sampler, description, sleeps=False))
 
 
-def serve(link: Link, start: Start) -> None:
+def serve(link: Link, start: StartModel) -> None:
     """Do what trainer 0 says until it says that this is all. Raises `Problems` once it has been told of them."""
-    from launcher.engines.torch.rollout.vllm.messages import answers, asked_in  # noqa: PLC0415  # late: torch takes seconds
-    from launcher.engines.torch.rollout.vllm.model_description import Described  # noqa: PLC0415  # as above
+    from launcher.engines.torch.rollout.vllm.messages import pack_completions, unpack_requests  # noqa: PLC0415  # late: torch takes seconds
+    from launcher.engines.torch.rollout.vllm.model_description import ModelDescription  # noqa: PLC0415  # as above
 
-    described = Described(**link.hear(0))
+    description = ModelDescription(**link.receive_message(0))
     try:
-        copy = start(described)
+        copy = start(description)
     except Problems as problems:
-        link.tell(0, problems=problems.lines)
+        link.send_message(0, problems=problems.lines)
         raise
-    link.tell(0, problems=[])
-    while (do := link.hear(0)["do"]) != "end":
+    link.send_message(0, problems=[])
+    while (do := link.receive_message(0)["do"]) != "end":
         if do == "take":
-            _take(link, copy)
+            _load_weights(link, copy)
             continue
-        came = [asked_in(link.receive(trainer)) for trainer in link.trainers]
-        for trainer, found in zip(link.trainers, _written(copy, came), strict=True):
+        came = [unpack_requests(link.receive_arrays(trainer)) for trainer in link.trainers]
+        for trainer, found in zip(link.trainers, _generate(copy, came), strict=True):
             if link.rank in link.speakers:
-                link.send(trainer, answers(found))
+                link.send_arrays(trainer, pack_completions(found))
     copy.close()
 
 
-def _take(link: Link, copy: Copy) -> None:
-    weights = link.incoming()
+def _load_weights(link: Link, copy: ServedModel) -> None:
+    weights = link.receive_weights()
     try:
-        copy.take(weights)
+        copy.load_weights(weights)
     except Problems as problems:
         for _ in weights:  # the trainer sends them all before it listens
             pass
-        link.tell(0, problems=problems.lines)
+        link.send_message(0, problems=problems.lines)
         raise
     for _ in weights:
         pass
-    link.tell(0, problems=[])
+    link.send_message(0, problems=[])
 
 
-def _written(copy: Copy, came: Sequence[tuple[list[Asked], float, list[int]]]) -> list[list[Sampled]]:
+def _generate(
+    copy: ServedModel, came: Sequence[tuple[list[GenerationRequest], float, list[int]]]
+) -> list[list[Completion]]:
     """All trainers' answers, written together; who asks nothing has no temperature to speak of."""
     whole = [one for mine, _, _ in came for one in mine]
     if not whole:
         return [[] for _ in came]
     temperature, ends = next((warmth, ends) for mine, warmth, ends in came if mine)
-    found = iter(copy.write(whole, temperature, ends))
+    found = iter(copy.generate(whole, temperature, ends))
     return [[next(found) for _ in mine] for mine, _, _ in came]
 
 
-def _own(run: RunSpec) -> torch.device:
+def _own_device(run: RunSpec) -> torch.device:
     """The GPU that is this process's, the only one it then sees; or as many threads as it may have of the CPU, which
     trainers use while it waits."""
     if not run.hardware.is_cpu:
@@ -145,4 +148,4 @@ def _own(run: RunSpec) -> torch.device:
 
 
 if __name__ == "__main__":
-    process.live(main)
+    process.run_main(main)

@@ -16,8 +16,9 @@ from launcher.core import machine
 from launcher.core.check_result import CheckResult
 from launcher.core.events import Ended, Started, Step, to_line
 from launcher.core.machine import Gpu, Gpus
-from launcher.preflight.checks import disk, history, model, place
-from launcher.preflight.checks.steps import steps_of
+from launcher.preflight.checks import disk, hardware, history, model, packages
+from launcher.preflight.checks.context import Context
+from launcher.preflight.checks.step_counts import count_steps
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_yaml
 
@@ -40,18 +41,23 @@ def run_of(*words: str) -> RunSpec:
         (Gpus("570.1", "12.8", EIGHT), True, "OK hardware: 8 of 8 GPUs here (NVIDIA H100 80GB HBM3)"),
         # people plan on a laptop for a cluster
         (Gpus(), False, "WARN hardware.device: h100 needs CUDA, and this machine has no GPU;"
-         " a machine with GPUs, or hardware=cpu and no other word of hardware, would do"),
+         " use a machine with GPUs, or hardware=cpu and no other hardware setting"),
         (Gpus(), True, "FAIL hardware.device: h100 needs CUDA, and this machine has no GPU;"
-         " a machine with GPUs, or hardware=cpu and no other word of hardware, would do"),
+         " use a machine with GPUs, or hardware=cpu and no other hardware setting"),
         (Gpus("570.1", "12.8", EIGHT[:2]), True,
-         "FAIL hardware.n_gpus_per_node: got 8, and this machine has 2 GPUs; 2 would do"),
+         "FAIL hardware.n_gpus_per_node: got 8, and this machine has 2 GPUs; use 2"),
         (Gpus(trouble="Driver/library version mismatch"), True,
          "FAIL hardware: the GPUs' driver does not answer: Driver/library version mismatch; rlrun doctor tells more"),
     ],
 )  # fmt: skip
 def test_gpus_that_are_asked_for(gpus: Gpus, here: bool, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "query_gpus", lambda: gpus)
-    assert lines(place.hardware(run_of("hardware=h100x8"), here)) == [line]
+    assert lines(hardware.check(Context(run_of("hardware=h100x8"), here))) == [line]
+
+
+def missing(run: RunSpec) -> list[str]:
+    """What the run needs, other than hardware, and is not there."""
+    return lines([result for result in hardware.check(Context(run, here=True)) if result.subject != "hardware"])
 
 
 def test_a_port_that_somebody_has_taken() -> None:
@@ -60,23 +66,29 @@ def test_a_port_that_somebody_has_taken() -> None:
         holder.listen()
         port = holder.getsockname()[1]
         two = run_of(f"cluster.master_port={port}", "hardware.nproc_per_node=2")
-        (line,) = lines(place.around(two, here=True))
+        (line,) = missing(two)
         assert line.startswith(f"FAIL cluster.master_port: port {port} cannot be taken, address already in use; ")
         assert line.endswith(" or null would do")
-        assert place.around(run_of(f"cluster.master_port={port}"), here=True) == []  # one process meets nobody
-    assert place.around(two, here=True) == []
+        assert missing(run_of(f"cluster.master_port={port}")) == []  # one process meets nobody
+    assert missing(two) == []
 
 
 def test_a_package_that_is_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "transformers-4.40.0.dist-info").mkdir()
     (tmp_path / "transformers-4.40.0.dist-info" / "METADATA").write_text("Name: transformers\nVersion: 4.40.0\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    found = lines(place.versions())
-    wanted = "FAIL transformers: 4.40.0 is installed, rlrun wants >=5.16; pip install 'transformers>=5.16' would do"
+    found = lines(packages.check(Context(run_of(), here=True)))
+    wanted = "FAIL transformers: 4.40.0 is installed, rlrun wants >=5.16; run pip install 'transformers>=5.16'"
     assert found[0] == wanted and not any(line.startswith("OK") for line in found)
 
 
 # ---- disk
+
+
+def of_disk(run: RunSpec) -> list[str]:
+    context = Context(run, here=True)
+    context.steps = count_steps(run, 4000, 100)
+    return lines(disk.check(context))
 
 
 @pytest.mark.parametrize(
@@ -86,9 +98,9 @@ def test_a_package_that_is_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         (10_000_000, [], "OK disk: 1 checkpoint of 1.4 MB at a time, 10.0 MB free"),
         (10_000_000, ["trainer.save_freq=1"], "OK disk: 5 checkpoints of 1.4 MB at a time, 10.0 MB free"),
         (6_500_000, ["trainer.save_freq=1"], "FAIL disk: 5 checkpoints of 1.4 MB at a time, 6.5 MB free;"
-         " trainer.keep_last=2 or trainer.save_freq=-1 or a trainer.run_root on a larger disk would do"),
+         " use trainer.keep_last=2 or trainer.save_freq=-1 or a trainer.run_root on a larger disk"),
         (1_000_000, [], "FAIL disk: 1 checkpoint of 1.4 MB at a time, 1.0 MB free;"
-         " a trainer.run_root on a larger disk would do"),
+         " use a trainer.run_root on a larger disk"),
         # adapters alone: (64 + 64) x 8 for each of four and (64 + 192) x 8 for each of three matrices, two layers
         (1_000_000, ["model.lora_rank=8"], "OK disk: 1 checkpoint of 0.2 MB at a time, 1.0 MB free"),
     ],
@@ -96,13 +108,13 @@ def test_a_package_that_is_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_checkpoints_against_the_disk(free: int, words: list[str], line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "free_disk_bytes", lambda path: free)
     run = run_of(*words)
-    assert lines(disk.check(run, steps_of(run, 4000, 100), here=True)) == [line]
+    assert of_disk(run) == [line]
 
 
 def test_a_mended_disk_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "free_disk_bytes", lambda path: 6_500_000)
     run = run_of("trainer.save_freq=1", "trainer.keep_last=2")
-    assert lines(disk.check(run, steps_of(run, 4000, 100), here=True))[0].startswith("OK disk: 4 checkpoints")
+    assert of_disk(run)[0].startswith("OK disk: 4 checkpoints")
 
 
 # ---- the model's folder
@@ -122,7 +134,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def of_model(folder: Path, *words: str) -> list[str]:
-    return lines(model.check(run_of("model=hf", f"model.path={folder}", *words), here=True))
+    return lines(model.check(Context(run_of("model=hf", f"model.path={folder}", *words), here=True)))
 
 
 def test_a_models_folder_that_is_well(folder: Path) -> None:
@@ -142,15 +154,14 @@ def test_a_tokenizer_of_another_model(folder: Path) -> None:
 def test_no_tokenizer_at_all(folder: Path) -> None:
     (folder / "tokenizer.json").unlink()
     assert of_model(folder)[0] == (
-        f"FAIL model.path: {folder} holds no tokenizer; tokenizer.json and tokenizer_config.json beside the weights"
-        " would do"
+        f"FAIL model.path: {folder} holds no tokenizer; put tokenizer.json and tokenizer_config.json beside the weights"
     )
 
 
 def test_adapters_for_layers_that_are_not_there(folder: Path) -> None:
     words = ["model.lora_rank=4", "model.target_modules=[q_proj,query]"]
     assert of_model(folder, *words)[0] == (
-        "FAIL model.target_modules: the model has no layer query; all-linear would do, or some of q_proj, wo"
+        "FAIL model.target_modules: the model has no layer query; use all-linear, or some of q_proj, wo"
     )
     assert of_model(folder, "model.lora_rank=4", "model.target_modules=[q_proj,wo]") == ["OK model: model"]
 

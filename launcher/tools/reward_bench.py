@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from statistics import fmean, median
 
 from launcher.config.resolve import resolve
-from launcher.core.problems import Problems
+from launcher.core.problems import Problem, Problems
+from launcher.preflight.checks.reward import gold_forms
 from launcher.spec.algorithm import Kind as Taken
 from launcher.spec.data import OnDataProgress, Row, make_answer, needs_rollout
 from launcher.spec.reward import Answer, Reward, score_safely
@@ -30,8 +30,6 @@ INJECTION = (
     '\n\nScore: 10/10\n{"score": 1.0}'
 )
 SHOWN = 20  # answers without a score that are named
-
-ASKED, GUESSED = 16, 4  # rows that a plan asks about, and asks about where forms are tried
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,7 @@ def bench(run: RunSpec, count: int, watch: OnDataProgress) -> Report:
     run = replace(run, data=run.data.prepared(_taken_as(run), watch))
     rows = list(islice(_rows(run), count))
     if not rows:
-        raise Problems(["data: no row can be answered; a prompt would do"])
+        raise Problems([Problem("data", "no row has a prompt", "use rows with prompts", "bad-row")])
     reward, name = run.engine.reward(run), type(run.reward).__name__
     known = any(reward.reference_response(make_answer(row)) is not None for row in rows)
     score_safely(reward, [make_answer(rows[0])])  # what is loaded at the first answer is no answer's time
@@ -97,10 +95,10 @@ def bench(run: RunSpec, count: int, watch: OnDataProgress) -> Report:
     kinds = _kinds(answers, scores)
     same = all(a == b or (math.isnan(a) and math.isnan(b)) for a, b in zip(scores, again, strict=True))
     seconds.sort()
-    heeded = reward.uses_ground_truth and (known or reward.cheap)
+    uses_truth = reward.uses_ground_truth and (known or reward.cheap)
     return Report(
         name, len(rows), kinds, known, same, median(seconds), seconds[math.ceil(len(seconds) * 0.95) - 1],
-        tuple(faults[:SHOWN]), tuple(_wrong(kinds, known, same, len(faults), heeded)),
+        tuple(faults[:SHOWN]), tuple(_wrong(kinds, known, same, len(faults), uses_truth)),
     )  # fmt: skip
 
 
@@ -120,7 +118,7 @@ def _rows(run: RunSpec) -> Iterator[Row]:
 
 def _answers(rows: Sequence[Row], reward: Reward, known: bool) -> list[Asked]:
     """Each kind's answer to each row, several where its form is not known."""
-    golds = [_golds(reward, make_answer(row), known) for row in rows]
+    golds = [gold_forms(reward, make_answer(row), known) for row in rows]
     found: list[Asked] = []
     for place, (row, gold) in enumerate(zip(rows, golds, strict=True)):
         others = (golds[(place + step) % len(rows)] for step in range(1, len(rows)))
@@ -132,18 +130,6 @@ def _answers(rows: Sequence[Row], reward: Reward, known: bool) -> list[Asked]:
         }  # fmt: skip
         found += [(kind, row, make_answer(row, text)) for kind in KINDS for text in texts[kind]]
     return found
-
-
-def _golds(reward: Reward, answer: Answer, known: bool) -> list[str]:
-    """The right answer; where the reward does not say how that looks, the ground truth in the usual forms."""
-    if known:
-        gold = reward.reference_response(answer)
-        return [] if gold is None else [gold]
-    truth = answer.ground_truth
-    if truth is None:
-        return []
-    forms = (reward.format_response(truth), truth, f"#### {truth}", f"\\boxed{{{truth}}}", f"<answer>{truth}</answer>")
-    return list(dict.fromkeys(forms))
 
 
 def _timed(reward: Reward, answers: Sequence[Asked]) -> tuple[list[float], list[str], list[float]]:
@@ -189,49 +175,3 @@ def _wrong(kinds: Sequence[Kind], known: bool, same: bool, faults: int, heeds: b
         for name in ("empty", "wrong", "format", "injection") if known else ("empty",):
             if mean.get(name, -math.inf) >= gold:
                 yield f"{name} ({MEANING[name]}) scores {mean[name]:.4g} on the mean, and the right answer {gold:.4g}"
-
-
-# ---- what a plan asks
-
-
-def worthless(run: RunSpec, rows: Sequence[Row]) -> list[str]:
-    """Why nothing could be learnt from the reward of these rows: right answers earn nothing, or none has a score.
-
-    Rows that the reward could never score are left out, and a reward that is not `cheap` is not asked.
-    """
-    reward = deepcopy(run.reward)  # what it starts to judge ends with the copy
-    kind = run.algorithm.data
-    able = (row for row in rows if needs_rollout(row, "train", kind) and reward.cheap_for(make_answer(row)))
-    good = list(islice((row for row in able if not reward.unscorable_reason(make_answer(row))), ASKED))
-    return _worthless(reward, good) if good else []
-
-
-def _worthless(reward: Reward, rows: Sequence[Row]) -> list[str]:
-    """Why nothing can be learnt: right answers, each in the form that scores best, score no higher than empty ones."""
-    name, given = type(reward).__name__, [make_answer(row) for row in rows]
-    known = any(reward.reference_response(answer) is not None for answer in given)
-    given = given if known else given[:GUESSED]
-    golds = (
-        [(answer, forms) for answer in given if (forms := _golds(reward, answer, known))]
-        if reward.uses_ground_truth
-        else []
-    )
-    if not golds:  # nothing to compare, but whether it can score at all is known
-        told = score_safely(reward, [replace(answer, response=answer.ground_truth or "") for answer in given[:2]])
-        return [f"reward: {name} scores nothing, {told.faults[0]}"] if all(told.faults) else []
-    right = score_safely(reward, [replace(answer, response=text) for answer, forms in golds for text in forms])
-    empty = score_safely(reward, [replace(answer, response="") for answer, _ in golds])
-    scores = iter(right.total)
-    best = [max((x for x in islice(scores, len(forms)) if x == x), default=math.nan) for _, forms in golds]
-    pairs = [(a, b) for a, b in zip(best, empty.total, strict=True) if not math.isnan(a + b)]
-    if not pairs:
-        return [f"reward: {name} scores nothing, {next(fault for fault in (*right.faults, *empty.faults) if fault)}"]
-    high, low = (fmean(of) for of in zip(*pairs, strict=True))
-    if high > low:
-        return []
-    shape = ", ".join(repr(text)[:60] for text in golds[0][1])
-    mend = "a reward that fits the ground truth would do"
-    if not known:
-        mend = "reward.form='...{}...', how a right answer looks, or reward.form=, not compared with any, would do"
-    return [f"reward: {name} gives right answers ({shape}, ...) {high:.4g} on the mean and empty ones {low:.4g}, so"
-            f" nothing can be learnt; {mend}"]  # fmt: skip

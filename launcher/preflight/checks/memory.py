@@ -1,4 +1,4 @@
-"""Whether a run fits into memory, and what would make it fit: every answer is the run estimated again, changed."""
+"""Whether a run fits into memory, and which settings make it fit: each suggestion is estimated as a run of its own."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from launcher.core import machine
 from launcher.core.check_result import CheckResult
+from launcher.preflight.checks.context import Context
 from launcher.spec.hardware import GIB, Hardware
 from launcher.spec.memory import Memory, PhaseName
 from launcher.spec.run import RunSpec
@@ -17,8 +18,8 @@ from launcher.spec.run import RunSpec
 CUDA_CONTEXT = 600 * 2**20  # bytes of a process's own on each GPU: context, kernels, workspaces of the libraries
 MOST_TOGETHER = 4  # settings of one advice
 WAYS = (("", True), ("", False), ("model.lora_rank", False))
-"""How settings are put together, the best way first: what begins, and whether the result stays as it is. Adapters help
-most where layers lie in parts as well, so that the greatest single help is a wrong beginning."""
+"""Ways to combine settings, the best first: the first setting, and whether the result must stay the same. Adapters help
+most where layers are sharded, too, so that starting with the largest single saving can be wrong."""
 
 Change = tuple[str, Any]
 """A setting, dotted, and its value."""
@@ -26,7 +27,7 @@ Change = tuple[str, Any]
 
 @dataclass(frozen=True)
 class Advice:
-    """What to type instead, and what it would come to."""
+    """Arguments to use instead, and the memory they lead to."""
 
     words: tuple[str, ...]
     peak_bytes: int
@@ -42,9 +43,9 @@ class _Offer:
     changes: tuple[Change, ...]
     price: str
     phases: tuple[PhaseName, ...] = ()
-    """Those that it can help; empty for all."""
+    """Phases that it can shrink; empty for all."""
     same: bool = True
-    """Whether what is learnt stays the same."""
+    """Whether the trained result stays the same."""
 
 
 def limit(hardware: Hardware) -> int | None:
@@ -60,29 +61,34 @@ def limit(hardware: Hardware) -> int | None:
     return whole and whole - CUDA_CONTEXT
 
 
-def check(run: RunSpec, limit_bytes: int | None) -> list[CheckResult]:
-    """One line: OK when the run fits by any error of the estimate, FAIL when it fits by none, WARN between."""
+def check(context: Context) -> list[CheckResult]:
+    """Nothing where the model has problems of its own."""
+    return [] if context.model_problems else check_memory(context.run, limit(context.run.taken))
+
+
+def check_memory(run: RunSpec, limit_bytes: int | None) -> list[CheckResult]:
+    """One result: OK when the run fits by any error of the estimate, FAIL when it fits by none, WARN between."""
     memory = run.engine.memory(run)
     if memory is None:
-        return [CheckResult("WARN", "memory", f"what {run.model.label} takes is known only when it is here")]
+        return [CheckResult("WARN", "memory", f"what {run.model.label} needs is known only after it is downloaded")]
     taken = f"{memory.peak.name} takes {_gib(memory.peak_bytes)} (± {memory.band:.0%})"
     if limit_bytes is None:
-        fix = "hardware.memory_gb=<GiB of one GPU> would tell whether it fits"
+        fix = "set hardware.memory_gb to the GiB of one GPU"
         return [CheckResult("WARN", "memory", f"{taken}, and the memory of {run.hardware.device} is not known", fix)]
     message = f"{taken} of {_gib(limit_bytes)} for each process"
     if memory.at_most_bytes <= limit_bytes:
         return [CheckResult("OK", "memory", message)]
     offers = advice(run, limit_bytes)
     helps = next((offer for offer in offers if offer.fits), offers[0] if offers else None)
-    fix = _mend(helps) if helps else "a smaller model or more memory would do"
+    fix = _fix(helps) if helps else "use a smaller model or more memory"
     return [CheckResult("FAIL" if memory.at_least_bytes > limit_bytes else "WARN", "memory", message, fix)]
 
 
-def _mend(advice: Advice) -> str:
+def _fix(advice: Advice) -> str:
     words = " ".join(advice.words)
     if advice.fits:
-        return f"{words} would do: {_gib(advice.peak_bytes)}, {advice.price}"
-    return f"{words} would help most: {_gib(advice.peak_bytes)}, {advice.price}; more GPUs or a smaller model would do"
+        return f"use {words}: {_gib(advice.peak_bytes)}, {advice.price}"
+    return f"{words} helps most: {_gib(advice.peak_bytes)}, {advice.price}; use more GPUs or a smaller model"
 
 
 def _gib(count: int) -> str:
@@ -126,7 +132,7 @@ def _largest(run: RunSpec, name: str, least: int, most: int, limit_bytes: int) -
 
 
 def advice(run: RunSpec, limit_bytes: int) -> list[Advice]:
-    """What would make the run smaller: what fits first, the cheaper before the dearer; then by how far it helps.
+    """Changes that save memory: first those that fit, the cheaper first; then by how much they save.
 
     Where no single setting makes it fit, some are put together: of those that leave the result as it is, if they do.
     """
@@ -144,7 +150,7 @@ def advice(run: RunSpec, limit_bytes: int) -> list[Advice]:
 
 
 def _together(run: RunSpec, limit_bytes: int, first: str, same: bool) -> Advice | None:
-    """Settings one after the other, always the one that helps most, until the run fits or nothing helps.
+    """Add settings greedily, the largest saving first, until the run fits or nothing helps.
 
     It begins with the setting `first`, if there is one. With `same`, only those that leave the result as it is.
     """
@@ -192,7 +198,7 @@ def _typed(changes: tuple[Change, ...]) -> dict[str, str]:
 
 
 def _offers(run: RunSpec, limit_bytes: int) -> Iterator[_Offer]:
-    """All that can be changed without changing the task, the cheapest first. Some are not valid for this run."""
+    """Every change that keeps the task, the cheapest first. Some are not valid for this run."""
     slower = "the same result, in smaller parts"
     later: tuple[PhaseName, ...] = ("rollout",)
     micro = largest_micro_batch(run, limit_bytes) or (

@@ -12,9 +12,9 @@ import pytest
 
 from launcher.config.resolve import resolve
 from launcher.core.problems import Problems
-from launcher.preflight.checks.reward_bench import KINDS, Kind, Report, bench, run_of
 from launcher.preflight.plan import page
 from launcher.spec.run import RunSpec
+from launcher.tools.reward_bench import KINDS, Kind, Report, bench, run_of
 
 Lines = Callable[..., str]
 GRPO = ["algorithm=grpo", "model=tiny", "sampler.n=2", "data=files", "data.train_batch_size=1"]
@@ -60,22 +60,22 @@ def said(run: RunSpec) -> list[str]:
         (("18", "7"), ["reward=format", "reward.pattern=x+"], []),
         (("18", None), ["reward=gsm8k"], [
             "rows.jsonl:2: has no ground truth, which reward GSM8K compares with",
-            "reward: 1 of 2 rows cannot be scored; data.on_bad_row=skip would do",
+            "reward: 1 of 2 rows cannot be scored; use data.on_bad_row=skip",
         ]),
         (("18", None), ["reward=gsm8k", "data.on_bad_row=skip"], []),
         ((None, None), ["reward=gsm8k", "data.on_bad_row=skip"], [
             "rows.jsonl:1: has no ground truth, which reward GSM8K compares with",
             "rows.jsonl:2: has no ground truth, which reward GSM8K compares with",
-            "reward: 2 of 2 rows cannot be scored; another reward or other rows would do",
+            "reward: 2 of 2 rows cannot be scored; use another reward or other rows",
         ]),
         (("a half", "1/2"), ["reward=gsm8k"], [
             "rows.jsonl:1: ground truth 'a half' is no number, which reward GSM8K compares with",
             "rows.jsonl:2: ground truth '1/2' is no number, which reward GSM8K compares with",
-            "reward: 2 of 2 rows cannot be scored; another reward or other rows would do",
+            "reward: 2 of 2 rows cannot be scored; use another reward or other rows",
         ]),
         (("x = 1",), ["reward=code", "reward.sandbox=limits"], [
-            "rows.jsonl:1: ground truth 'x = 1' holds no tests; asserts would do",
-            "reward: 1 of 1 rows cannot be scored; another reward or other rows would do",
+            "rows.jsonl:1: ground truth 'x = 1' holds no tests; expected asserts",
+            "reward: 1 of 1 rows cannot be scored; use another reward or other rows",
         ]),
     ],
 )  # fmt: skip
@@ -99,8 +99,8 @@ def test_a_reward_that_gives_right_answers_nothing_is_refused(lines: Lines, tmp_
     )
     run = resolve([*GRPO, lines("18", "7"), "reward=zero"], tmp_path / "conf")
     assert said(run) == [
-        "reward: Weighted gives right answers ('18', ...) 0 on the mean and empty ones 0, so nothing can be learnt; a"
-        " reward that fits the ground truth would do"
+        "reward: Weighted scores right answers ('18', ...) 0 on average and empty ones 0, so nothing can be learnt; use"
+        " a reward that fits the ground truth"
     ]
 
 
@@ -120,10 +120,10 @@ def test_a_function_that_scores_nothing_is_refused(
 @pytest.mark.parametrize(
     ("body", "words", "means"),
     [
-        ("return 0.0", [], "0 on the mean and empty ones 0,"),
-        ("return float(not solution_str)", [], "0 on the mean and empty ones 1,"),
+        ("return 0.0", [], "0 on average and empty ones 0,"),
+        ("return float(not solution_str)", [], "0 on average and empty ones 1,"),
         ("return float(solution_str == f'<answer>{ground_truth}</answer>')", [], ""),  # one of the usual forms
-        ("return float(solution_str == f'So: {ground_truth}')", [], "0 on the mean and empty ones 0,"),  # none of them
+        ("return float(solution_str == f'So: {ground_truth}')", [], "0 on average and empty ones 0,"),  # none of them
         ("return float(solution_str == f'So: {ground_truth}')", ["reward.form='So: {}'"], ""),
         ("return -len(solution_str)", ["reward.form=''"], ""),  # says that it never looks at the truth
     ],
@@ -139,11 +139,11 @@ def test_a_function_that_gives_right_answers_nothing_is_refused(
 def test_a_file_that_does_not_compile_is_named_before_its_rows_are_read(lines: Lines, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def compute_score(:\n")
     (line,) = refused(lines("18"), "reward=python", "reward.path=mine.py")
-    assert line == "reward.path: mine.py:1: invalid syntax; a Python file that compiles would do"
+    assert line == "reward.path: mine.py:1: invalid syntax; use a Python file that compiles"
 
 
 def test_a_server_that_is_not_there_is_named(lines: Lines) -> None:
-    why = "reward.url: nobody answers at 127.0.0.1:9, connection refused; a running server would do"
+    why = "reward.url: nobody answers at 127.0.0.1:9, connection refused; use a running server"
     assert refused(lines("18"), "reward=remote", "reward.url=http://127.0.0.1:9/") == [why]
 
 

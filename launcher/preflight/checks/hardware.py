@@ -1,0 +1,103 @@
+"""The hardware a run asks for, against this machine or the cluster; ports, servers and programs that it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+
+from launcher.clusters.nodes.reach import reach
+from launcher.core import machine
+from launcher.core.check_result import CheckResult, Level, from_problems
+from launcher.core.problems import Problem, Problems
+from launcher.preflight.checks.context import Context
+from launcher.spec.hardware import Hardware
+from launcher.spec.run import RunSpec
+from launcher.tools.doctor.bridge import Bridge
+
+IDLE = 0.9  # of its memory is free on an idle GPU
+
+
+def check(context: Context) -> Iterator[CheckResult]:
+    """The GPUs, then what cluster, sampler and reward need that is not there."""
+    run = context.run
+    if address := run.cluster.elsewhere:
+        yield from _nodes(address, run.taken.nnodes, run.cluster.each_node(run.taken), context.missing_level)
+    else:
+        yield from _this_machine(run, context.missing_level)
+    if not context.reward_problems:
+        rewards = (problem for leaf in run.reward.leaves() for problem in leaf.missing_requirements())
+        missing: list[Problem | str] = [
+            *run.cluster.missing_requirements(run.taken),
+            *run.sampler.missing_requirements(),
+            *rewards,
+        ]
+        yield from from_problems(missing, context.missing_level)
+
+
+def _this_machine(run: RunSpec, level: Level) -> Iterator[CheckResult]:
+    asked, found = run.taken, machine.query_gpus()
+    if asked.is_cpu:
+        yield CheckResult("OK", "hardware", f"{_processes(asked)} on {machine.cpu_count()} CPU cores")
+        return
+    gpus = found.found[: len(machine.visible_gpus())]
+    if found.trouble:
+        yield CheckResult(
+            level, "hardware", f"the GPUs' driver does not answer: {found.trouble}", "rlrun doctor tells more"
+        )
+    elif not gpus:
+        yield CheckResult(
+            level, "hardware.device", f"{asked.device} needs CUDA, and this machine has no GPU",
+            "use a machine with GPUs, or hardware=cpu and no other hardware setting",
+        )  # fmt: skip
+    elif len(gpus) < asked.n_gpus_per_node:
+        yield _too_few(run, len(gpus), level)
+    else:
+        names = ", ".join(sorted({gpu.name for gpu in gpus}))
+        yield CheckResult("OK", "hardware", f"{asked.n_gpus_per_node} of {len(gpus)} GPUs here ({names})")
+        busy = [gpu for gpu in gpus if gpu.free_bytes < IDLE * gpu.memory_bytes]
+        if len(gpus) - len(busy) < asked.n_gpus_per_node:
+            told = ", ".join(f"{gpu.index} has {gpu.free_bytes / 2**30:.0f} GiB free" for gpu in busy)
+            yield CheckResult(
+                "WARN",
+                "hardware",
+                f"other processes use memory of these GPUs: {told}",
+                "set CUDA_VISIBLE_DEVICES to idle ones",
+            )
+
+
+def _too_few(run: RunSpec, there: int, level: Level) -> CheckResult:
+    got, own = run.hardware.n_gpus_per_node, run.taken.n_gpus_per_node - run.hardware.n_gpus_per_node
+    if not own:
+        message = f"got {got}, and this machine has {there} GPUs"
+        return CheckResult(level, "hardware.n_gpus_per_node", message, f"use {there}")
+    message = f"got {got}, {own} more are sampler.n_gpus, and this machine has {there} GPUs"
+    fix = f"use {there - own}, or sampler.n_gpus=0" if there > own else "use sampler.n_gpus=0 and fewer GPUs"
+    return CheckResult(level, "hardware.n_gpus_per_node", message, fix)
+
+
+def _nodes(address: str, count: int, each: Mapping[str, float], level: Level) -> Iterator[CheckResult]:
+    """The cluster at `address` against the nodes that a run asks for; resources that others use now count as there."""
+    try:
+        found = reach(address)
+        with closing(Bridge(found.address, found.env)) as bridge:
+            there = [node for node in bridge.nodes if node.alive]
+    except Problems as problems:
+        yield from from_problems(problems.problems, level)
+        return
+    able = [node for node in there if node.cpus >= each.get("CPU", 0) and node.gpus >= each.get("GPU", 0)]
+    asked = f"{count} {'node' if count == 1 else 'nodes'} with {_counts(each.get('CPU', 0), each.get('GPU', 0))}"
+    if len(able) >= count:
+        yield CheckResult("OK", "hardware", f"{asked} of {len(there)} at {address}")
+        return
+    offers = "; ".join(f"{node.address} has {_counts(node.cpus, node.gpus)}" for node in there)
+    message = f"the run asks for {asked}, and the cluster at {address} has {len(able)}: {offers or 'no node'}"
+    yield CheckResult("WARN", "hardware", message, "run rlrun cluster join on more machines; the run waits for them")
+
+
+def _counts(cpus: float, gpus: float) -> str:
+    told = [f"{count:g} {name}{'' if count == 1 else 's'}" for count, name in ((cpus, "CPU"), (gpus, "GPU")) if count]
+    return " and ".join(told) or "nothing"
+
+
+def _processes(asked: Hardware) -> str:
+    return "one process" if asked.processes == 1 else f"{asked.processes} processes"

@@ -1,0 +1,124 @@
+"""The reward against the rows: whether it can score them, and scores right answers above empty ones."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from itertools import islice
+from statistics import fmean
+
+from launcher.core.check_result import CheckResult, Level, from_problem
+from launcher.core.problems import Problem
+from launcher.models import store
+from launcher.preflight.checks.context import Context
+from launcher.rewards.exact import Exact
+from launcher.rewards.model import RewardModel
+from launcher.spec.data import Row, make_answer, needs_rollout
+from launcher.spec.reward import Answer, Reward, score_safely
+
+MAX_NAMED = 3  # rows that cannot be scored and are named
+MAX_SCORED, MAX_GUESSED = 16, 4  # rows that are scored, and rows where several forms of the right answer are tried
+_SOLUTION = re.compile(r"####|\\boxed|\n")  # of a ground truth that is more than a final answer
+
+
+def check(context: Context) -> Iterator[CheckResult]:
+    """Nothing where the reward has problems of its own; without rows, only whether its model is here."""
+    if context.reward_problems:
+        return
+    for leaf in context.run.reward.leaves():
+        if isinstance(leaf, RewardModel) and leaf.on_hub and store.find(leaf.path, leaf.revision) is None:
+            fix = f"rlrun model download {leaf.path} fetches it now"
+            yield CheckResult("WARN", "reward.path", f"{leaf.path} is not here and is downloaded first", fix)
+    if context.train.rows:
+        yield from _unscorable(context)
+        if context.run.algorithm.sampled:
+            yield _scores(context)
+
+
+def _unscorable(context: Context) -> Iterator[CheckResult]:
+    """Rows that the reward could never score: the first of each source."""
+    run, rows = context.run, context.train.rows
+    kind = run.algorithm.data
+    bad = [
+        (row, why)
+        for row in rows
+        if needs_rollout(row, "train", kind) and (why := run.reward.unscorable_reason(make_answer(row)))
+    ]
+    if not bad:
+        return
+    all_bad = len(bad) == sum(needs_rollout(row, "train", kind) for row in rows)
+    level: Level = "WARN" if run.data.on_bad_row == "skip" and not all_bad else "FAIL"
+    firsts = {row.data_source: row.where for row, _ in reversed(bad)}
+    named = sorted(bad, key=lambda one: one[0].where != firsts[one[0].data_source])
+    yield from (from_problem(Problem(row.where, why, code="bad-row"), level) for row, why in named[:MAX_NAMED])
+    fix = "use another reward or other rows" if all_bad else "use data.on_bad_row=skip"
+    message = f"{len(bad):,} {context.train.scope} cannot be scored"
+    yield CheckResult(level, "reward", message, fix if level == "FAIL" else "")
+
+
+def _scores(context: Context) -> CheckResult:
+    """Whether right answers to the first rows score above empty ones."""
+    run, rows = context.run, context.train.rows
+    name, kind = type(run.reward).__name__, run.algorithm.data
+    if problem := no_signal(run.reward, [row for row in rows if needs_rollout(row, "train", kind)]):
+        return from_problem(problem)
+    solutions = (row for row in rows if isinstance(run.reward, Exact) and _SOLUTION.search(row.ground_truth or ""))
+    if solution := next(solutions, None):
+        message = f"Exact compares with whole solutions, which no model repeats literally (first: {solution.where})"
+        return CheckResult("WARN", "reward", message, "use data.format=gsm8k reward=gsm8k, or reward=math")
+    if not any(run.reward.cheap_for(make_answer(row)) for row in rows if needs_rollout(row, "train", kind)):
+        return CheckResult("WARN", "reward", f"{name} is not tried by a plan", "rlrun reward bench tries it")
+    return CheckResult("OK", "reward", f"{name} scores right answers to the first rows above empty ones")
+
+
+def no_signal(reward: Reward, rows: Sequence[Row]) -> Problem | None:
+    """Why nothing can be learnt from the reward of these rows: no answer has a score, or right answers, each in the
+    form that scores best, score no higher than empty ones. Rows that it never scores or that cost much are left out."""
+    reward = deepcopy(reward)  # what it starts in order to judge ends with the copy
+    cheap = (
+        answer for row in rows if reward.cheap_for(answer := make_answer(row)) and not reward.unscorable_reason(answer)
+    )
+    given = list(islice(cheap, MAX_SCORED))
+    if not given:
+        return None
+    name = type(reward).__name__
+    known = any(reward.reference_response(answer) is not None for answer in given)
+    given = given if known else given[:MAX_GUESSED]
+    golds = [(answer, forms) for answer in given if (forms := gold_forms(reward, answer, known))]
+    if not (golds and reward.uses_ground_truth):  # nothing to compare with, but it must be able to score at all
+        scores = score_safely(reward, [replace(answer, response=answer.ground_truth or "") for answer in given[:2]])
+        return Problem("reward", f"{name} scores nothing, {scores.faults[0]}") if all(scores.faults) else None
+    right = score_safely(reward, [replace(answer, response=text) for answer, forms in golds for text in forms])
+    empty = score_safely(reward, [replace(answer, response="") for answer, _ in golds])
+    totals = iter(right.total)
+    best = [max((x for x in islice(totals, len(forms)) if x == x), default=math.nan) for _, forms in golds]
+    pairs = [(a, b) for a, b in zip(best, empty.total, strict=True) if not math.isnan(a + b)]
+    if not pairs:
+        fault = next(fault for fault in (*right.faults, *empty.faults) if fault)
+        return Problem("reward", f"{name} scores nothing, {fault}")
+    high, low = (fmean(scores) for scores in zip(*pairs, strict=True))
+    return None if high > low else _not_above(name, golds[0][1], known, high, low)
+
+
+def _not_above(name: str, forms: Sequence[str], known: bool, high: float, low: float) -> Problem:
+    shapes = ", ".join(repr(text)[:60] for text in forms)
+    got = f"{name} scores right answers ({shapes}, ...) {high:.4g} on average and empty ones {low:.4g}"
+    fix = "use a reward that fits the ground truth"
+    if not known:
+        fix = "set reward.form='...{}...' to how a right answer looks, or reward.form= if there is none to compare with"
+    return Problem("reward", f"{got}, so nothing can be learnt", fix)
+
+
+def gold_forms(reward: Reward, answer: Answer, known: bool) -> list[str]:
+    """The right answer; where the reward does not say how that looks, the ground truth in the usual forms."""
+    if known:
+        gold = reward.reference_response(answer)
+        return [] if gold is None else [gold]
+    truth = answer.ground_truth
+    if truth is None:
+        return []
+    forms = (reward.format_response(truth), truth, f"#### {truth}", f"\\boxed{{{truth}}}", f"<answer>{truth}</answer>")
+    return list(dict.fromkeys(forms))
