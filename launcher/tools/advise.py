@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 from launcher.core.problems import Problem, Problems, short_repr
 from launcher.data.formats import to_row
-from launcher.data.rows import Found, read_rows
+from launcher.data.rows import RawRow, read_rows
 from launcher.spec.data import RefusedRow
 
 Have = Literal["answers", "pairs", "prompts", "mixed"]
@@ -30,7 +30,7 @@ class Advice:
 def looked_at(file: str) -> Have:
     """What the first rows of a file are. Raises `Problems` where they are neither."""
     rows = list(islice(read_rows(file), LOOKED_AT))
-    found = [row for row in rows if isinstance(row, Found)]
+    found = [row for row in rows if isinstance(row, RawRow)]
     if not found:
         told = f": {rows[0].reason}" if rows and isinstance(rows[0], RefusedRow) else ""
         raise Problems([Problem(file, f"holds no row that can be read{told}", "use JSONL or parquet")])
@@ -48,7 +48,7 @@ def looked_at(file: str) -> Have:
     return "prompts" if graded or "answers" not in kinds else "answers"
 
 
-def _fitting(row: Found) -> Iterator[Have]:
+def _fitting(row: RawRow) -> Iterator[Have]:
     for kind in ("answers", "prompts"):
         if not isinstance(to_row(row.where, row.values, kind), str):
             yield kind

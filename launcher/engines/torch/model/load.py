@@ -22,7 +22,7 @@ from launcher.engines.torch.model.network import CausalLM, Critic
 from launcher.models.pretrained import Pretrained, weights_of
 from launcher.models.scratch import Scratch
 from launcher.spec.model import Model
-from launcher.text.tokenizer import characters, tokenizer_class
+from launcher.text.tokenizer import character_tokenizer, tokenizer_class
 
 ADAPTER = "adapter_config.json"  # peft's name
 BASE = "base"  # beside an adapter: the weights it belongs to, where no hub or folder has them
@@ -84,7 +84,7 @@ def _prepare(module: PreTrainedModel, model: Model) -> None:
 
 
 def _from_scratch(model: Scratch, seed: int, dtype: torch.dtype) -> tuple[Any, PreTrainedTokenizerFast]:
-    tokenizer = characters(model.alphabet)
+    tokenizer = character_tokenizer(model.alphabet)
     config = AutoConfig.for_model(
         model.architecture,
         vocab_size=len(tokenizer),
