@@ -57,7 +57,7 @@ def of_folder(folder: Path) -> dict[str, str] | None:
     """
     if downloaded := manifest.read(folder):
         return {"repo": downloaded.repo, "commit": downloaded.commit, "files": _digest(downloaded.files)}
-    if files := _of_checkpoint(folder):
+    if files := checkpoints.policy_digests(folder):
         return {"checkpoint": str(folder.parent), "files": _digest(files)}
     if not folder.is_dir():
         return None
@@ -69,17 +69,6 @@ def of_folder(folder: Path) -> dict[str, str] | None:
     some = any("of it" in of for of in found.values())
     how = {"hashed": f"files over {WHOLE_BYTES >> 20} MiB by size and {PIECES} pieces of 1 MiB"} if some else {}
     return {"folder": str(folder), "files": _digest(found), **how}
-
-
-def _of_checkpoint(policy: Path) -> dict[str, object]:
-    """What a checkpoint's manifest says of the policy's files; nothing where this is not one."""
-    if policy.name != "policy":
-        return {}
-    try:
-        files = json.loads((policy.parent / checkpoints.MANIFEST).read_bytes())["files"]
-        return {name: of["sha256"] for name, of in files.items() if name.startswith("policy/")}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {}
 
 
 def _told(path: Path) -> str:

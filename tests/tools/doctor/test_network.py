@@ -54,8 +54,6 @@ def test_a_name_that_nobody_knows() -> None:
     found = network.hostname("no-such-machine.invalid")
     assert found.level == "WARN"
     assert found.fix.startswith("add the line `127.0.0.1 no-such-machine.invalid` to /etc/hosts")
-        "add the line `127.0.0.1 no-such-machine.invalid` to /etc/hosts"
-    )
     assert network.hostname("localhost").level == "OK"
 
 
