@@ -93,7 +93,7 @@ def begin(made: Again, typed: Sequence[str], sinks: Sequence[Sink]) -> Outcome:
 
 
 def _changed(folder: Folder, old: RunSpec, words: Sequence[str]) -> RunSpec:
-    node, problems = to_node(old), list[str]()
+    node, problems = to_node(old), list[Problem]()
     root, project = folder.path.absolute().parents[1], folder.path.absolute().parent.name
     name = free_name(root, project, f"{folder.path.name[:100]}-rerun")
     node["trainer"] |= {"run_root": str(root), "project_name": project, "experiment_name": name}
@@ -101,11 +101,11 @@ def _changed(folder: Folder, old: RunSpec, words: Sequence[str]) -> RunSpec:
         try:
             key, value = setting(word)
         except Problems as found:
-            problems += found.lines
+            problems += found.problems
             continue
         held = node.get(key)
         if isinstance(held, dict):
-            problems.append(f"{key}: a rerun keeps what was chosen; {key}.SETTING=VALUE, or rlrun train, would do")
+            problems.append(Problem(key, "a rerun keeps what was chosen", f"use {key}.SETTING=VALUE, or rlrun train"))
         else:
             problems += put(node, key, value)
     try:
