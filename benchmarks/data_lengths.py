@@ -11,11 +11,11 @@ from launcher.models.pretrained import Pretrained
 from launcher.spec.data import Row
 from launcher.text.encoder import Encoder
 from launcher.text.lengths import Lengths
-from launcher.text.tokenizer import tokenizer
+from launcher.text.tokenizer import load_tokenizer
 
 source, model = sys.argv[1:]
 data = Files(train_files=(source,))
-lengths = Lengths(Encoder(tokenizer(Pretrained(path=model)), data))
+lengths = Lengths(Encoder(load_tokenizer(Pretrained(path=model)), data))
 begun = time.process_time()
 rows = [row for row in data.read("train", "prompts") if isinstance(row, Row)]
 kept = sum(count[0] <= 512 for count in lengths.of(rows, "prompts") if not isinstance(count, str))

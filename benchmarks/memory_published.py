@@ -14,7 +14,7 @@ from rich.table import Table
 
 from launcher.config.resolve import conf_dir
 from launcher.models import catalogue
-from launcher.models.colocated import Serving, Training, memory
+from launcher.models.colocated import ColocatedTraining, Serving, memory
 from launcher.spec.hardware import GPUS_GIB
 from launcher.spec.memory import Memory
 from launcher.spec.model import Architecture
@@ -38,9 +38,9 @@ class Row:
     longest: int = 1536
     """Tokens of a sequence, at most."""
 
-    def training(self, micro: int, length: int = TOKENS) -> Training:
+    def training(self, micro: int, length: int = TOKENS) -> ColocatedTraining:
         tokens = micro * length
-        return Training(
+        return ColocatedTraining(
             gpus=self.gpus, tokens=tokens, predicted=tokens, rank=32 if "LoRA" in self.task else 0,
             entropy="LoRA" in self.task, tensor_parallel=self.gpus if self.megatron else 1, offload=True,
         )  # fmt: skip

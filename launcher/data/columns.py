@@ -35,7 +35,7 @@ SMALL = 64
 
 
 @dataclass(frozen=True)
-class Shape:
+class ColumnShape:
     """Which columns a file has, and which of them a row is made of."""
 
     schema: pa.Schema
@@ -49,7 +49,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Taken:
+class GoodRows:
     """The rows that are plainly good, as written columns and extra_info, and where each stands in its block."""
 
     columns: pa.Table
@@ -59,7 +59,7 @@ class Taken:
     """Places of the rows that have to be looked at."""
 
 
-def shape(fields: Mapping[str, pa.DataType], files: Files, kind: Kind) -> Shape | None:
+def column_shape(fields: Mapping[str, pa.DataType], files: Files, kind: Kind) -> ColumnShape | None:
     """The shape of a file with these columns; None where its rows have to be looked at one by one."""
     if kind == "mixed" or fields.keys() & _ELSE or files.format not in ("auto", "gsm8k") or files.response_key:
         return None
@@ -72,7 +72,7 @@ def shape(fields: Mapping[str, pa.DataType], files: Files, kind: Kind) -> Shape 
     found = _keys(fields, files, kind)
     if found is None:
         return None
-    return Shape(pa.schema(list(fields.items())), *found)
+    return ColumnShape(pa.schema(list(fields.items())), *found)
 
 
 def _keys(fields: Mapping[str, pa.DataType], files: Files, kind: Kind) -> tuple[str, str] | None:
@@ -92,7 +92,7 @@ def _keys(fields: Mapping[str, pa.DataType], files: Files, kind: Kind) -> tuple[
     return (first, answer) if answer in text else None
 
 
-def sampled(rows: Iterable[Mapping[str, Any]]) -> dict[str, pa.DataType]:
+def sample_types(rows: Iterable[Mapping[str, Any]]) -> dict[str, pa.DataType]:
     """The columns that some rows of JSON have; one whose values differ in type has none, so that the shape has none."""
     found: dict[str, pa.DataType] = {}
     plain = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_(), type(None): pa.null()}
@@ -107,17 +107,17 @@ def sampled(rows: Iterable[Mapping[str, Any]]) -> dict[str, pa.DataType]:
     return {name: pa.string() if of == pa.null() else of for name, of in found.items()}
 
 
-def parsed(block: Block, shape: Shape) -> Iterator[tuple[Block, pa.Table | None]]:
+def parse_block(block: Block, shape: ColumnShape) -> Iterator[tuple[Block, pa.Table | None]]:
     """The block in pieces with their columns, or None for pieces of at most SMALL lines that arrow cannot read so."""
     table = _parsed(block, shape)
     if table is not None or block.counted() <= SMALL:
         yield block, table
         return
     for half in block.halves():
-        yield from parsed(half, shape)
+        yield from parse_block(half, shape)
 
 
-def _parsed(block: Block, shape: Shape) -> pa.Table | None:
+def _parsed(block: Block, shape: ColumnShape) -> pa.Table | None:
     bom = block.first == 1 and block.view[: len(BOM)] == BOM
     data = block.view[len(BOM) :] if bom else block.view
     block.count, whole = _lines(data)
@@ -179,7 +179,7 @@ def readable(table: pa.Table) -> bool:
     return True
 
 
-def taken(table: pa.Table, shape: Shape, files: Files, kind: Kind) -> Taken:
+def take_good_rows(table: pa.Table, shape: ColumnShape, files: Files, kind: Kind) -> GoodRows:
     """What the table's rows come to."""
     cell = {name: table[name].combine_chunks() for name in table.column_names}
     good = arrays.plain_numbers(cell, table.num_rows)
@@ -193,11 +193,11 @@ def taken(table: pa.Table, shape: Shape, files: Files, kind: Kind) -> Taken:
     columns = pa.table({name: made[name] for name in types(kind)})
     if len(others):
         columns, extras = columns.take(pa.array(places)), extras.take(pa.array(places))
-    return Taken(columns, extras, places, others)
+    return GoodRows(columns, extras, places, others)
 
 
 def _made(
-    cell: Mapping[str, pa.Array], shape: Shape, files: Files, kind: Kind
+    cell: Mapping[str, pa.Array], shape: ColumnShape, files: Files, kind: Kind
 ) -> tuple[dict[str, pa.Array], pa.StructArray, np.ndarray]:
     """The written columns, extra_info, and which rows they are right for."""
     count = len(cell[shape.prompt])

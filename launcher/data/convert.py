@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 
 from launcher.data import columns, parquet_layout
 from launcher.data.blocks import Unread, blocks
-from launcher.data.columns import Taken
+from launcher.data.columns import GoodRows
 from launcher.data.files import Files
 from launcher.data.refused import RefusedLog
-from launcher.data.rows import Found, Opened, batches, opened, rows_of, unread
-from launcher.data.value_checks import Unfit
+from launcher.data.rows import OpenedFile, RawRow, batches, open_rows, refuse_line, rows_of
+from launcher.data.value_checks import UnfitRow
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import RefusedRow, Split
 
@@ -35,7 +35,7 @@ Piece = tuple[pa.Table, pa.StructArray]
 class _Row(NamedTuple):
     """One row that was looked at."""
 
-    found: Found
+    found: RawRow
     made: dict[str, Any]
     extra: dict[str, Any]
 
@@ -83,7 +83,7 @@ class Converter:
 
     def _pieces(self, names: Sequence[str]) -> Iterator[Piece]:
         for name in names:
-            with opened(name) as source:
+            with open_rows(name) as source:
                 if isinstance(source, RefusedRow):
                     self.log.keep(source)
                 else:
@@ -91,22 +91,22 @@ class Converter:
 
     # ---- JSON lines
 
-    def _blocks(self, name: str, source: Opened) -> Iterator[Piece]:
+    def _blocks(self, name: str, source: OpenedFile) -> Iterator[Piece]:
         shape, first, empty, before = None, True, True, 0
         for found in blocks(source.file):
             empty = False
             if isinstance(found, Unread):
-                self.log.keep(unread(name, found))
+                self.log.keep(refuse_line(name, found))
                 continue
             if first:
-                rows = [row.values for row in rows_of(name, found, range(_LOOKED_AT)) if isinstance(row, Found)]
-                shape, first = columns.shape(columns.sampled(rows), self.files, self.kind), False
-            pieces = columns.parsed(found, shape) if shape else [(found, None)]
+                rows = [row.values for row in rows_of(name, found, range(_LOOKED_AT)) if isinstance(row, RawRow)]
+                shape, first = columns.column_shape(columns.sample_types(rows), self.files, self.kind), False
+            pieces = columns.parse_block(found, shape) if shape else [(found, None)]
             for block, table in pieces:
                 if shape is None or table is None:
                     yield from self._one_by_one(rows_of(name, block))
                 else:
-                    taken = columns.taken(table, shape, self.files, self.kind)
+                    taken = columns.take_good_rows(table, shape, self.files, self.kind)
                     yield from self._merged(taken, rows_of(name, block, set(taken.others.tolist())))
             here = source.raw.tell()
             self.read(here - before, self.rows)
@@ -116,7 +116,7 @@ class Converter:
 
     # ---- parquet
 
-    def _batches(self, name: str, source: Opened) -> Iterator[Piece]:
+    def _batches(self, name: str, source: OpenedFile) -> Iterator[Piece]:
         shape, first, before = None, True, 0
         for found in batches(name, source.file, _BATCH_ROWS):
             if isinstance(found, RefusedRow):
@@ -125,11 +125,11 @@ class Converter:
             table = columns.plain(pa.Table.from_batches([found.columns]))
             if first:
                 fields = dict(zip(table.schema.names, table.schema.types, strict=True))
-                shape, first = columns.shape(fields, self.files, self.kind), False
+                shape, first = columns.column_shape(fields, self.files, self.kind), False
             if shape is None or not columns.readable(table):
                 yield from self._one_by_one(found.rows(name))
             else:
-                taken = columns.taken(table, shape, self.files, self.kind)
+                taken = columns.take_good_rows(table, shape, self.files, self.kind)
                 yield from self._merged(taken, found.rows(name, set(taken.others.tolist())))
             here = max(source.raw.tell(), before)  # the end of a parquet file is read first
             self.read(here - before, self.rows)
@@ -137,7 +137,7 @@ class Converter:
 
     # ---- both
 
-    def _merged(self, taken: Taken, found: Iterator[Found | RefusedRow]) -> Iterator[Piece]:
+    def _merged(self, taken: GoodRows, found: Iterator[RawRow | RefusedRow]) -> Iterator[Piece]:
         """The rows taken in columns, and in their places those of the others (`found`) that are good."""
         if not len(taken.others):
             yield taken.columns, self._widened(taken.extras)
@@ -157,12 +157,12 @@ class Converter:
         whole = pa.concat_tables([taken.columns, table]).take(order)
         yield whole, pa.concat_arrays([self._widened(taken.extras), extras]).take(order)
 
-    def _one_by_one(self, found: Iterator[Found | RefusedRow]) -> Iterator[Piece]:
+    def _one_by_one(self, found: Iterator[RawRow | RefusedRow]) -> Iterator[Piece]:
         sifted = (row for row in self._sifted(found) if row)
         while rows := list(islice(sifted, _BATCH_ROWS)):
             yield self._table([rows[place] for place in self._fitting(rows)])
 
-    def _sifted(self, found: Iterator[Found | RefusedRow]) -> Iterator[_Row | None]:
+    def _sifted(self, found: Iterator[RawRow | RefusedRow]) -> Iterator[_Row | None]:
         """What is to be written of each row, None where it is refused."""
         for item in found:
             made = item if isinstance(item, RefusedRow) else self._made(item)
@@ -172,13 +172,13 @@ class Converter:
             else:
                 yield made
 
-    def _made(self, found: Found) -> _Row | RefusedRow:
+    def _made(self, found: RawRow) -> _Row | RefusedRow:
         row = self.files.row(found, self.kind)
         if isinstance(row, RefusedRow):
             return row
         try:
             return _Row(found, parquet_layout.values_of(row, self.kind), dict(row.extra_info))
-        except Unfit as unfit:
+        except UnfitRow as unfit:
             return found.refused(str(unfit))
 
     def _fitting(self, rows: Sequence[_Row]) -> list[int]:
@@ -188,13 +188,13 @@ class Converter:
             return list(range(len(rows)))
         try:
             wider, fitting = parquet_layout.widened(self.extra, extras), list(range(len(rows)))
-        except Unfit:  # some row's; which ones shows when each is asked alone
+        except UnfitRow:  # some row's; which ones shows when each is asked alone
             wider, fitting = self.extra, []
             for place, row in enumerate(rows):
                 try:
                     wider = parquet_layout.widened(wider, [row.extra])
                     fitting.append(place)
-                except Unfit as unfit:
+                except UnfitRow as unfit:
                     self.log.keep(row.found.refused(str(unfit)))
         if wider != self.extra:
             raise parquet_layout.Wider(wider)

@@ -15,9 +15,9 @@ from typing import Self
 from launcher.core.problems import Problem, Problems, suggest
 from launcher.core.settings import Names, settings
 from launcher.data.formats import to_row
-from launcher.data.known_datasets import Format, shaped
-from launcher.data.rows import ENDINGS, Found, ending_problem, read_rows
-from launcher.data.value_checks import Unfit
+from launcher.data.known_datasets import Format, to_standard_row
+from launcher.data.rows import ENDINGS, RawRow, ending_problem, read_rows
+from launcher.data.value_checks import UnfitRow
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Dataset, RefusedRow, Row, Split
 
@@ -106,11 +106,11 @@ class Files(Dataset):
     def _patterns(self, split: Split) -> tuple[str, ...]:
         return self.train_files if split == "train" else self.val_files
 
-    def row(self, found: Found, kind: Kind) -> Row | RefusedRow:
+    def row(self, found: RawRow, kind: Kind) -> Row | RefusedRow:
         """What a row of a file comes to."""
         try:
-            values = shaped(self.format, found.values, self.instruction, self.data_source, self.prompt_key)
-        except Unfit as unfit:
+            values = to_standard_row(self.format, found.values, self.instruction, self.data_source, self.prompt_key)
+        except UnfitRow as unfit:
             return found.refused(str(unfit))
         row = to_row(found.where, values, kind, prompt_key=self.prompt_key, response_key=self.response_key)
         return found.refused(row) if isinstance(row, str) else row

@@ -23,7 +23,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from launcher.core.problems import short_repr, suggest
-from launcher.data.value_checks import Unfit, type_name
+from launcher.data.value_checks import UnfitRow, type_name
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import ROLES, Message, Row, Text
 
@@ -42,7 +42,7 @@ def to_row(
         if kind == "pairs" or (kind == "mixed" and _first(values, ("chosen", "rejected"))):
             return _pair(where, values, prompt_key)
         return _prompt_row(where, values, prompt_key, response_key)
-    except Unfit as unfit:
+    except UnfitRow as unfit:
         return str(unfit)
 
 
@@ -55,10 +55,10 @@ def _demonstration(where: str, values: Values, prompt_key: str | None, response_
         spoken = [turn.content for turn in turns if turn.role == "assistant"]
         if not any(content.strip() for content in spoken):
             lacks = f"the assistant turns of {name} are empty" if spoken else f"no assistant turn in {name}"
-            raise Unfit(f"{lacks}; add one with content")
+            raise UnfitRow(f"{lacks}; add one with content")
         for place, turn in enumerate(turns):
             if turn.role in ("user", "assistant") and not turn.content.strip():
-                raise Unfit(f"{name}[{place}].content is empty")
+                raise UnfitRow(f"{name}[{place}].content is empty")
         return _row(where, values, turns, None, None)
     prompt = _prompt(name, _held(values, name))
     answer = answer or ANSWERS.get(name, ("response",))[0]
@@ -84,16 +84,16 @@ def _pair(where: str, values: Values, prompt_key: str | None) -> Row:
     prompt = _prompt(name, _held(values, name)) if name else None
     (before, chosen), (other, rejected) = (_answered(side, _held(values, side)) for side in ("chosen", "rejected"))
     if before != other:
-        raise Unfit("chosen and rejected answer different conversations; expected equal turns before the last")
+        raise UnfitRow("chosen and rejected answer different conversations; expected equal turns before the last")
     if before and prompt is not None:
         said = (Message("user", prompt),) if isinstance(prompt, str) else prompt
         if before != said:
-            raise Unfit(f"chosen has other turns before its answer than {name}; use the answer alone")
+            raise UnfitRow(f"chosen has other turns before its answer than {name}; use the answer alone")
     opening = prompt if prompt is not None else before
     if not opening:
-        raise Unfit("prompt is missing, and chosen is no conversation that holds it; add a prompt")
+        raise UnfitRow("prompt is missing, and chosen is no conversation that holds it; add a prompt")
     if chosen == rejected:
-        raise Unfit("chosen and rejected are equal, which teaches nothing; use two different answers")
+        raise UnfitRow("chosen and rejected are equal, which teaches nothing; use two different answers")
     return replace(_row(where, values, opening, chosen, None), rejected=rejected)
 
 
@@ -102,10 +102,10 @@ def _answered(path: str, value: Any) -> tuple[tuple[Message, ...], str]:
     if isinstance(value, str):
         return (), _text(path, value)
     if not isinstance(value, list):
-        raise Unfit(f"{path} is {type_name(value)}; it must be text or a list of messages")
+        raise UnfitRow(f"{path} is {type_name(value)}; it must be text or a list of messages")
     turns = _messages(path, value)
     if turns[-1].role != "assistant":
-        raise Unfit(
+        raise UnfitRow(
             f"{path}[{len(turns) - 1}].role is {short_repr(turns[-1].role)}; the last turn must be the assistant's"
         )
     return turns[:-1], _text(f"{path}[{len(turns) - 1}].content", turns[-1].content)
@@ -116,7 +116,7 @@ def _before_last_answer(path: str, value: Any) -> tuple[Text, str | None]:
     turns = _messages(path, value)
     last = max((index for index, turn in enumerate(turns) if turn.role == "assistant"), default=len(turns))
     if not any(turn.content.strip() for turn in turns[:last]):
-        raise Unfit(f"nothing stands before {path}[{last}]; add a turn with content")
+        raise UnfitRow(f"nothing stands before {path}[{last}]; add a turn with content")
     return turns[:last], turns[last].content if last < len(turns) else None
 
 
@@ -150,12 +150,12 @@ def _held(values: Values, name: str) -> Any:
     if values.get(name) is not None:
         return values[name]
     if name in values:
-        raise Unfit(f"{name} is null; expected a value")
+        raise UnfitRow(f"{name} is null; expected a value")
     keys = sorted(values)
     near = get_close_matches(name, keys, n=1)
     listed = ", ".join(key if key.isidentifier() else short_repr(key, 40) for key in keys[:8]) or "no keys"
     more = f" and {len(keys) - 8} more" if len(keys) > 8 else ""
-    raise Unfit(f"{name} is missing; it has {listed}{more}" + (f"; {suggest(near[0], [name])}" if near else ""))
+    raise UnfitRow(f"{name} is missing; it has {listed}{more}" + (f"; {suggest(near[0], [name])}" if near else ""))
 
 
 # ---- values
@@ -163,9 +163,9 @@ def _held(values: Values, name: str) -> Any:
 
 def _text(path: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise Unfit(f"{path} is {type_name(value)}; it must be text")
+        raise UnfitRow(f"{path} is {type_name(value)}; it must be text")
     if not value.strip():
-        raise Unfit(f"{path} is empty")
+        raise UnfitRow(f"{path} is empty")
     return value
 
 
@@ -173,34 +173,34 @@ def _prompt(path: str, value: Any) -> Text:
     if isinstance(value, str):
         return _text(path, value)
     if not isinstance(value, list):
-        raise Unfit(f"{path} is {type_name(value)}; it must be text or a list of messages")
+        raise UnfitRow(f"{path} is {type_name(value)}; it must be text or a list of messages")
     turns = _messages(path, value)
     if not any(turn.content.strip() for turn in turns):
-        raise Unfit(f"{path} is empty: no message has content")
+        raise UnfitRow(f"{path} is empty: no message has content")
     return turns
 
 
 def _messages(path: str, value: Any) -> tuple[Message, ...]:
     if not isinstance(value, list):
-        raise Unfit(f"{path} is {type_name(value)}; it must be a list of messages")
+        raise UnfitRow(f"{path} is {type_name(value)}; it must be a list of messages")
     if not value:
-        raise Unfit(f"{path} is empty; expected a list of messages")
+        raise UnfitRow(f"{path} is empty; expected a list of messages")
     return tuple(_message(f"{path}[{index}]", turn) for index, turn in enumerate(value))
 
 
 def _message(path: str, value: Any) -> Message:
     if not isinstance(value, dict):
-        raise Unfit(f"{path} is {type_name(value)}; it must be an object with role and content")
+        raise UnfitRow(f"{path} is {type_name(value)}; it must be an object with role and content")
     for key in ("role", "content"):
         if key not in value:
-            raise Unfit(f"{path}.{key} is missing")
+            raise UnfitRow(f"{path}.{key} is missing")
     role, content = value["role"], value["content"]
     if role not in ROLES:
-        raise Unfit(f"{path}.role is {short_repr(role)}; it may be {', '.join(ROLES)}")
+        raise UnfitRow(f"{path}.role is {short_repr(role)}; it may be {', '.join(ROLES)}")
     if not isinstance(content, str):
-        raise Unfit(f"{path}.content is {type_name(content)}; it must be text")
+        raise UnfitRow(f"{path}.content is {type_name(content)}; it must be text")
     if value.get("tool_calls"):  # without them the turn would say something else than it did
-        raise Unfit(f"{path}.tool_calls are not read yet; put the whole turn in content")
+        raise UnfitRow(f"{path}.tool_calls are not read yet; put the whole turn in content")
     return Message(role, content)
 
 
@@ -209,9 +209,9 @@ def _truth(path: str, value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Unfit(f"{path} is {type_name(value)}; it must be text or a number")
+        raise UnfitRow(f"{path} is {type_name(value)}; it must be text or a number")
     if not math.isfinite(value):
-        raise Unfit(f"{path} is {value}; expected a finite number")
+        raise UnfitRow(f"{path} is {value}; expected a finite number")
     return str(value)
 
 
@@ -219,11 +219,11 @@ def _object(name: str, values: Values) -> dict[str, Any] | None:
     value = values.get(name)
     if value is None or isinstance(value, dict):
         return value
-    raise Unfit(f"{name} is {type_name(value)}; it must be an object")
+    raise UnfitRow(f"{name} is {type_name(value)}; it must be an object")
 
 
 def _label(name: str, values: Values) -> str:
     value = values.get(name)
     if value is None or isinstance(value, str):
         return value or ""
-    raise Unfit(f"{name} is {type_name(value)}; it must be text")
+    raise UnfitRow(f"{name} is {type_name(value)}; it must be text")

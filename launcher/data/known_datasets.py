@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from launcher.core.problems import short_repr
-from launcher.data.value_checks import Unfit, type_name
+from launcher.data.value_checks import UnfitRow, type_name
 
 Format = Literal["auto", "gsm8k", "math", "hh"]
 Values = Mapping[str, Any]
@@ -36,10 +36,10 @@ _NUMBER = re.compile(NUMBER)
 _TURN = re.compile(r"(?:\A|\n\n)(Human|Assistant):")
 
 
-def shaped(
+def to_standard_row(
     format: Format, values: Values, instruction: str | None, data_source: str | None, prompt_key: str | None = None
 ) -> Values:
-    """The row in a form of `formats`. Raises `Unfit`."""
+    """The row in a form of `formats`. Raises `UnfitRow`."""
     told = instruction if instruction is not None else INSTRUCTIONS.get(format, "")
     made = _auto(values, told, prompt_key) if format == "auto" else _SHAPES[format](values, told)
     source = data_source or made.get("data_source") or SOURCES.get(format)
@@ -52,8 +52,8 @@ def _auto(values: Values, instruction: str, prompt_key: str | None) -> Values:
     keys = (prompt_key,) if prompt_key else ("prompt", "question")
     asked = next((key for key in keys if isinstance(values.get(key), str)), None)
     if asked is None:
-        raise Unfit(f"{' or '.join(keys)} is no text that an instruction can follow; use data.instruction=''")
-    return {**values, asked: followed(values[asked], instruction)}
+        raise UnfitRow(f"{' or '.join(keys)} is no text that an instruction can follow; use data.instruction=''")
+    return {**values, asked: with_instruction(values[asked], instruction)}
 
 
 def _gsm8k(values: Values, instruction: str) -> Values:
@@ -62,7 +62,7 @@ def _gsm8k(values: Values, instruction: str) -> Values:
     truth = number(last) if mark else None
     if truth is None:
         came = f"what follows its last {MARK} is {short_repr(last.strip(), 40)}" if mark else f"it has no {MARK}"
-        raise Unfit(f"answer ends in no number: {came}; expected {MARK} 72")
+        raise UnfitRow(f"answer ends in no number: {came}; expected {MARK} 72")
     return _asked(question, instruction, solution, truth)
 
 
@@ -76,7 +76,7 @@ def _math(values: Values, instruction: str) -> Values:
     problem, solution = _text(values, "problem"), _text(values, "solution")
     truth = last_boxed(solution)
     if not truth:
-        raise Unfit("solution has no closed, non-empty \\boxed{...}")
+        raise UnfitRow("solution has no closed, non-empty \\boxed{...}")
     more = {key: values[key] for key in ("level", "type") if isinstance(values.get(key), str)}
     return {**_asked(problem, instruction, solution, truth), "extra_info": more}
 
@@ -103,7 +103,7 @@ def _hh(values: Values, instruction: str) -> Values:
     prompt = _text(values, "prompt")
     found = list(_TURN.finditer(prompt))
     if not found or prompt[: found[0].start()].strip():
-        raise Unfit("prompt begins with no turn; expected '\\n\\nHuman: ...\\n\\nAssistant:'")
+        raise UnfitRow("prompt begins with no turn; expected '\\n\\nHuman: ...\\n\\nAssistant:'")
     ends = [turn.start() for turn in found[1:]] + [len(prompt)]
     turns = [
         {"role": "user" if turn[1] == "Human" else "assistant", "content": prompt[turn.end() : end].strip()}
@@ -112,10 +112,10 @@ def _hh(values: Values, instruction: str) -> Values:
     if turns[-1] == {"role": "assistant", "content": ""}:  # where the answer goes
         turns.pop()
     if not turns or turns[-1]["role"] != "user":
-        raise Unfit("prompt does not end in a turn of Human, so there is nothing to answer")
+        raise UnfitRow("prompt does not end in a turn of Human, so there is nothing to answer")
     if empty := [place for place, turn in enumerate(turns) if not turn["content"]]:
-        raise Unfit(f"turn {empty[0] + 1} of prompt is empty")
-    turns[-1]["content"] = followed(turns[-1]["content"], instruction)
+        raise UnfitRow(f"turn {empty[0] + 1} of prompt is empty")
+    turns[-1]["content"] = with_instruction(turns[-1]["content"], instruction)
     answers = {key: _text(values, key).strip() for key in ("chosen", "rejected")}
     return {"prompt": turns, **answers, "response": answers["chosen"], "ability": "alignment"}
 
@@ -126,14 +126,14 @@ _SHAPES: Mapping[Format, Callable[[Values, str], Any]] = {"gsm8k": _gsm8k, "math
 def _asked(question: str, instruction: str, solution: str, truth: str) -> dict[str, Any]:
     """A question with a solution: a prompt with its truth, and a demonstration."""
     return {
-        "prompt": followed(question, instruction),
+        "prompt": with_instruction(question, instruction),
         "response": solution,
         "reward_model": {"style": "rule", "ground_truth": truth},
         "ability": "math",
     }
 
 
-def followed(question: str, instruction: str) -> str:
+def with_instruction(question: str, instruction: str) -> str:
     return f"{question} {instruction}" if instruction else question
 
 
@@ -142,4 +142,4 @@ def _text(values: Values, key: str) -> str:
     if isinstance(value, str) and value.strip():
         return value
     came = "missing" if key not in values else "empty" if isinstance(value, str) else type_name(value)
-    raise Unfit(f"{key} is {came}; expected text")
+    raise UnfitRow(f"{key} is {came}; expected text")

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from launcher.data.value_checks import Unfit
+from launcher.data.value_checks import UnfitRow
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Message, Row, Text
 
@@ -45,7 +45,7 @@ def types(kind: Kind) -> dict[str, Any]:
 
 
 def values_of(row: Row, kind: Kind) -> dict[str, Any]:
-    """The row's columns, without extra_info. Raises `Unfit` where they cannot say what the row says."""
+    """The row's columns, without extra_info. Raises `UnfitRow` where they cannot say what the row says."""
     made: dict[str, Any] = {"data_source": row.data_source, "ability": row.ability}
     if kind == "answers":
         return {**made, "messages": _chat(_demonstrated(row))}
@@ -63,7 +63,7 @@ def _demonstrated(row: Row) -> tuple[Message, ...]:
     if row.response is None:
         return turns
     if any(turn.role == "assistant" for turn in turns):
-        raise Unfit("prompt holds assistant turns, which as messages would be imitated, too; use messages")
+        raise UnfitRow("prompt holds assistant turns, which as messages would be imitated, too; use messages")
     return (*turns, Message("assistant", row.response))
 
 
@@ -83,7 +83,7 @@ def table(rows: Sequence[dict[str, Any]], kind: Kind) -> Any:
 
 
 def widened(have: Any, extras: Sequence[Mapping[str, Any]]) -> Any:
-    """The narrowest type of `extra_info` that takes these, too. Raises `Unfit` where there is none."""
+    """The narrowest type of `extra_info` that takes these, too. Raises `UnfitRow` where there is none."""
     import pyarrow as pa  # noqa: PLC0415  late: see above
 
     rows = [dict(extra) for extra in extras]
@@ -92,10 +92,10 @@ def widened(have: Any, extras: Sequence[Mapping[str, Any]]) -> Any:
         wider = merged(have, found) if len(found) else have
         pa.array(rows, wider)  # what was inferred holds for the first rows only
         if _hollow(wider, pa):
-            raise Unfit("extra_info holds an empty object, which a column cannot; leave it out")
+            raise UnfitRow("extra_info holds an empty object, which a column cannot; leave it out")
     except (pa.ArrowException, OverflowError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise Unfit(f"extra_info has other types than in the rows before ({reason}); use equal types") from error
+        raise UnfitRow(f"extra_info has other types than in the rows before ({reason}); use equal types") from error
     return wider
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from launcher.core.problems import error_message, short_repr
 from launcher.data.blocks import BOM, Block, Unread, blocks
-from launcher.data.value_checks import MAX_DEPTH, TOO_DEEP, Unfit, check, type_name
+from launcher.data.value_checks import MAX_DEPTH, TOO_DEEP, UnfitRow, check, type_name
 from launcher.spec.data import RefusedRow
 
 ENDINGS = (".jsonl", ".json", ".ndjson", ".jsonl.gz", ".json.gz", ".ndjson.gz", ".parquet")
@@ -26,7 +26,7 @@ _BATCH_ROWS = 1024
 _BATCH_BYTES = 16 * 2**20
 
 
-class Found(NamedTuple):
+class RawRow(NamedTuple):
     """One row as it stands in its file."""
 
     where: str  # file:line, or file:row for parquet; both count from 1
@@ -46,7 +46,7 @@ def ending_problem(name: str) -> str | None:
     return f"the ending of {short_repr(name)} is not known; expected {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}"
 
 
-class Opened(NamedTuple):
+class OpenedFile(NamedTuple):
     """A file that holds something: the bytes of lines, or parquet."""
 
     file: Any
@@ -56,7 +56,7 @@ class Opened(NamedTuple):
 
 
 @contextmanager
-def opened(name: str) -> Iterator[Opened | RefusedRow]:
+def open_rows(name: str) -> Iterator[OpenedFile | RefusedRow]:
     """The file for reading, or why it cannot be read."""
     if reason := ending_problem(name):
         yield RefusedRow(name, reason, "")
@@ -71,16 +71,16 @@ def opened(name: str) -> Iterator[Opened | RefusedRow]:
         if not head:
             yield RefusedRow(name, "the file is empty", "")
         elif name.lower().endswith(".parquet") or head.startswith(b"PAR1"):
-            yield Opened(file, file, True)
+            yield OpenedFile(file, file, True)
         elif head.startswith(b"\x1f\x8b"):
-            yield Opened(stack.enter_context(gzip.GzipFile(fileobj=file)), file, False)
+            yield OpenedFile(stack.enter_context(gzip.GzipFile(fileobj=file)), file, False)
         else:
-            yield Opened(file, file, False)
+            yield OpenedFile(file, file, False)
 
 
-def read_rows(name: str) -> Iterator[Found | RefusedRow]:
+def read_rows(name: str) -> Iterator[RawRow | RefusedRow]:
     """Every row of the file once, in its order, good or refused."""
-    with opened(name) as source:
+    with open_rows(name) as source:
         if isinstance(source, RefusedRow):
             yield source
         elif source.parquet:
@@ -97,50 +97,50 @@ def _raw(line: bytes) -> str:
 # ---- JSON lines
 
 
-def _json_rows(name: str, file: Any) -> Iterator[Found | RefusedRow]:
+def _json_rows(name: str, file: Any) -> Iterator[RawRow | RefusedRow]:
     empty = True
     for found in blocks(file):
         empty = False
         if isinstance(found, Unread):
-            yield unread(name, found)
+            yield refuse_line(name, found)
         else:
             yield from rows_of(name, found)
     if empty:
         yield RefusedRow(name, "the file is empty", "")
 
 
-def unread(name: str, line: Unread) -> RefusedRow:
+def refuse_line(name: str, line: Unread) -> RefusedRow:
     return RefusedRow(f"{name}:{line.number}", line.reason, _raw(line.line))
 
 
-def rows_of(name: str, block: Block, places: Container[int] | None = None) -> Iterator[Found | RefusedRow]:
+def rows_of(name: str, block: Block, places: Container[int] | None = None) -> Iterator[RawRow | RefusedRow]:
     """The block's lines as rows; with `places` only those of these places, counted from 0."""
     for place, (number, line) in enumerate(block.lines()):
         if places is not None and place not in places:
             continue
         where = f"{name}:{number}"
         try:
-            yield Found(where, _parse(line.removeprefix(BOM) if number == 1 else line), line)
-        except Unfit as unfit:
+            yield RawRow(where, _parse(line.removeprefix(BOM) if number == 1 else line), line)
+        except UnfitRow as unfit:
             yield RefusedRow(where, str(unfit), _raw(line))
 
 
 def _parse(line: bytes) -> dict[str, Any]:
-    """The object that the line holds; raises `Unfit`."""
+    """The object that the line holds; raises `UnfitRow`."""
     if not line.strip():
-        raise Unfit("the line is empty; expected one object on each line")
+        raise UnfitRow("the line is empty; expected one object on each line")
     if (nul := line.find(b"\0")) >= 0:
-        raise Unfit(f"a NUL character at byte offset {nul}")
+        raise UnfitRow(f"a NUL character at byte offset {nul}")
     try:
         values = _DECODER.decode(line.decode())
     except UnicodeDecodeError as error:
-        raise Unfit(f"not UTF-8: byte 0x{line[error.start]:02x} at byte offset {error.start}") from error
+        raise UnfitRow(f"not UTF-8: byte 0x{line[error.start]:02x} at byte offset {error.start}") from error
     except json.JSONDecodeError as error:
-        raise Unfit(f"invalid JSON at column {error.colno}: {error_message(ValueError(error.msg))}") from error
+        raise UnfitRow(f"invalid JSON at column {error.colno}: {error_message(ValueError(error.msg))}") from error
     except RecursionError as error:
-        raise Unfit(TOO_DEEP) from error
+        raise UnfitRow(TOO_DEEP) from error
     if not isinstance(values, dict):
-        raise Unfit(f"the line is of type {type_name(values)}; expected one object on each line")
+        raise UnfitRow(f"the line is of type {type_name(values)}; expected one object on each line")
     if b"\\u" in line or line.count(b"{") + line.count(b"[") > MAX_DEPTH:  # nothing else can need a closer look
         check(values)
     return values
@@ -151,26 +151,26 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(values) < len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise Unfit(f"key {short_repr(twice)} stands twice in one object")
+        raise UnfitRow(f"key {short_repr(twice)} stands twice in one object")
     return values
 
 
 def _int(text: str) -> int:
     """64 bits are what parquet, orjson and a database column hold; a longer number would come back changed."""
     if len(text) > 20 or not -(2**63) <= (number := int(text)) < 2**64:
-        raise Unfit(f"the whole number {short_repr(text, 30)} does not fit 64 bits; write it as text would")
+        raise UnfitRow(f"the whole number {short_repr(text, 30)} does not fit 64 bits; write it as text would")
     return number
 
 
 def _float(text: str) -> float:
     number = float(text)
     if math.isinf(number):
-        raise Unfit(f"the number {short_repr(text, 30)} is too large; write it as text")
+        raise UnfitRow(f"the number {short_repr(text, 30)} is too large; write it as text")
     return number
 
 
 def _constant(text: str) -> float:
-    raise Unfit(f"{text} is no JSON number; use null")
+    raise UnfitRow(f"{text} is no JSON number; use null")
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_int=_int, parse_float=_float, parse_constant=_constant)
@@ -178,19 +178,19 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_int=_int, parse_flo
 # ---- parquet
 
 
-def _parquet_rows(name: str, file: Any) -> Iterator[Found | RefusedRow]:
+def _parquet_rows(name: str, file: Any) -> Iterator[RawRow | RefusedRow]:
     for found in batches(name, file):
         yield from (found,) if isinstance(found, RefusedRow) else found.rows(name)
 
 
 @dataclass(frozen=True)
-class Batch:
+class RowBatch:
     """Some rows of a parquet file, as columns (`pyarrow.RecordBatch`)."""
 
     first: int  # number of its first row, from 1
     columns: Any
 
-    def rows(self, name: str, places: Collection[int] | None = None) -> Iterator[Found | RefusedRow]:
+    def rows(self, name: str, places: Collection[int] | None = None) -> Iterator[RawRow | RefusedRow]:
         """All rows; with `places` only those of these places, counted from 0."""
         chosen = range(self.columns.num_rows) if places is None else sorted(places)
         columns = self.columns if places is None else self.columns.take(chosen)
@@ -198,7 +198,7 @@ class Batch:
             yield _checked(f"{name}:{self.first + place}", values)
 
 
-def batches(name: str, file: Any, size: int = _BATCH_ROWS) -> Iterator[Batch | RefusedRow]:
+def batches(name: str, file: Any, size: int = _BATCH_ROWS) -> Iterator[RowBatch | RefusedRow]:
     """The file's rows in order, and at last why there are no more, where it is damaged."""
     import pyarrow as pa  # noqa: PLC0415  half a second that JSON does not need
     import pyarrow.parquet as pq  # noqa: PLC0415
@@ -212,7 +212,7 @@ def batches(name: str, file: Any, size: int = _BATCH_ROWS) -> Iterator[Batch | R
             return
         for group in range(source.num_row_groups):  # one at a time: a batch may not reach into a broken neighbour
             for batch in source.iter_batches(size, row_groups=[group], use_threads=False):
-                yield Batch(row + 1, batch)
+                yield RowBatch(row + 1, batch)
                 row += batch.num_rows
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: a damaged column name
         where = f"{name}:{row + 1}" if row else name
@@ -254,12 +254,12 @@ def _python_rows(batch: Any) -> Iterator[dict[str, Any] | str]:
                 yield rows[0]
 
 
-def _checked(where: str, values: dict[str, Any] | str) -> Found | RefusedRow:
+def _checked(where: str, values: dict[str, Any] | str) -> RawRow | RefusedRow:
     if isinstance(values, str):
         return RefusedRow(where, values, "")
-    found = Found(where, values, None)
+    found = RawRow(where, values, None)
     try:
         check(values)
-    except Unfit as unfit:
+    except UnfitRow as unfit:
         return found.refused(str(unfit))
     return found

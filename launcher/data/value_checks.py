@@ -17,7 +17,7 @@ _TYPES = {str: "text", bool: "bool", int: "int", float: "float", list: "list", d
 _Trail = tuple[Any, str | int] | None  # the trail of what holds this value, and its key or index there
 
 
-class Unfit(ValueError):
+class UnfitRow(ValueError):
     """Why a row cannot be used."""
 
 
@@ -27,7 +27,7 @@ def type_name(value: object) -> str:
 
 
 def check(values: dict[str, Any]) -> None:
-    """Raise `Unfit` for text with NUL or lone surrogates, numbers that are not finite, too much depth or text.
+    """Raise `UnfitRow` for text with NUL or lone surrogates, numbers that are not finite, too much depth or text.
 
     It neither calls itself nor builds paths on the way, so a row made to hurt costs no more than its length.
     """
@@ -39,26 +39,26 @@ def check(values: dict[str, Any]) -> None:
             _check_text(trail, value)
             size += len(value)
         elif isinstance(value, float) and not math.isfinite(value):
-            raise Unfit(f"{_path(trail)} is {value}; expected a finite number or null")
+            raise UnfitRow(f"{_path(trail)} is {value}; expected a finite number or null")
         elif isinstance(value, dict | list | tuple):
             if depth > MAX_DEPTH:
-                raise Unfit(TOO_DEEP)
+                raise UnfitRow(TOO_DEEP)
             for step, item in value.items() if isinstance(value, dict) else enumerate(value):
                 inner = (trail, step)
                 if isinstance(step, str):
                     _check_text(inner, step)
                 waiting.append((inner, item, depth + 1))
     if size > MAX_ROW_BYTES:
-        raise Unfit(f"the row has {size:,} characters; expected at most {MAX_ROW_BYTES:,}")
+        raise UnfitRow(f"the row has {size:,} characters; expected at most {MAX_ROW_BYTES:,}")
 
 
 def _check_text(trail: _Trail, text: str) -> None:
     if "\0" in text:
-        raise Unfit(f"{_path(trail)} holds a NUL character")
+        raise UnfitRow(f"{_path(trail)} holds a NUL character")
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise Unfit(f"{_path(trail)} holds a lone surrogate at character {error.start}") from error
+        raise UnfitRow(f"{_path(trail)} holds a lone surrogate at character {error.start}") from error
 
 
 def _path(trail: _Trail) -> str:

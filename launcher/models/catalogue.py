@@ -19,7 +19,7 @@ _PRETRAINED = f"{Pretrained.__module__}.{Pretrained.__qualname__}"
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownModel:
     """A model, as far as it is known here."""
 
     name: str | None
@@ -58,12 +58,12 @@ def _count(model: Pretrained) -> int:
     return size.parameters(model.architecture) if model.architecture else 0
 
 
-def every(group: Path) -> list[Known]:
+def list_models(group: Path) -> list[KnownModel]:
     """The whole catalogue, with what is here of it."""
     return [_of_hub(name, model) for name, model in choices(group).items()]
 
 
-def wanted(word: str, group: Path) -> Pretrained:
+def resolve_model(word: str, group: Path) -> Pretrained:
     """What a choice of the group, or a hub id, stands for. Raises `Problems` for anything else."""
     known = choices(group)
     if word in known:
@@ -76,12 +76,12 @@ def wanted(word: str, group: Path) -> Pretrained:
     )
 
 
-def known(word: str, group: Path) -> Known:
+def find_model(word: str, group: Path) -> KnownModel:
     """What is known of a choice, a hub id or a folder, without a network. Raises `Problems` where that is nothing."""
     folder = expand_user(word)
     if word not in choices(group) and folder.is_dir():
         return _of_folder(folder)
-    model = wanted(word, group)
+    model = resolve_model(word, group)
     name = next((name for name, other in choices(group).items() if other == model), None)
     found = _of_hub(name, model)
     if found.architecture is None and found.folder is None:
@@ -98,22 +98,22 @@ def known(word: str, group: Path) -> Known:
     return found
 
 
-def _of_hub(name: str | None, model: Pretrained) -> Known:
+def _of_hub(name: str | None, model: Pretrained) -> KnownModel:
     folder = store.find(model.path, model.revision)
     here = _of_folder(folder) if folder else None
     shape = (here.architecture if here else None) or model.architecture
     count = here.parameters if here and here.parameters else size.parameters(shape) if shape else None
-    return Known(name, model.path, model.gated, folder, here.manifest if here else None, shape, count)
+    return KnownModel(name, model.path, model.gated, folder, here.manifest if here else None, shape, count)
 
 
-def _of_folder(folder: Path) -> Known:
+def _of_folder(folder: Path) -> KnownModel:
     """By its config.json, or where that is no family we count, by the headers of its weights."""
     node, of = config.read(folder), manifest.read(folder)
     if node is None and not (folder / "adapter_config.json").is_file():
         raise Problems([Problem(str(folder), "holds no config.json", "use a model's folder", code="not-found")])
     shape = config.architecture(node) if node else None
     count = size.parameters(shape) if shape else _in_headers(folder)
-    return Known(None, of.repo if of else None, False, folder, of, shape, count)
+    return KnownModel(None, of.repo if of else None, False, folder, of, shape, count)
 
 
 def _in_headers(folder: Path) -> int | None:

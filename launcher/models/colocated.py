@@ -21,7 +21,7 @@ COPIES = {False: 2, True: 3}
 
 
 @dataclass(frozen=True)
-class Training:
+class ColocatedTraining:
     """Of one GPU. Weights, gradients and moments are float32, matrices are multiplied in bfloat16."""
 
     gpus: int
@@ -50,7 +50,7 @@ class Serving:
     """Of the GPU's memory that it takes, weights and cache together."""
 
 
-def memory(a: Architecture, training: Training, serving: Serving, gpu_bytes: int) -> Memory:
+def memory(a: Architecture, training: ColocatedTraining, serving: Serving, gpu_bytes: int) -> Memory:
     """Rollout, sync and update of one GPU."""
     shards = _shards(a, training)
     lies: dict[Part, int] = {} if training.offload else {"weights": shards.weights, "optimizer": shards.optimizer}
@@ -86,14 +86,14 @@ class _Shards:
     optimizer: int
 
 
-def _shards(a: Architecture, training: Training) -> _Shards:
+def _shards(a: Architecture, training: ColocatedTraining) -> _Shards:
     count = size.parameters(a)
     trained = size.lora_parameters(a, training.rank) if training.rank else count
     all_weights = count + (trained if training.rank else 0)
     return _Shards(*(size.FLOAT32 * each // training.gpus for each in (all_weights, trained, 2 * trained)))
 
 
-def _gathered(a: Architecture, training: Training) -> int:
+def _gathered(a: Architecture, training: ColocatedTraining) -> int:
     """Embedding and last layer, and the layers that are computed and fetched, in bfloat16."""
     if training.tensor_parallel == training.gpus:
         return 0
@@ -102,7 +102,7 @@ def _gathered(a: Architecture, training: Training) -> int:
     return (outside + 2 * layer) * size.BFLOAT16
 
 
-def _computed(a: Architecture, training: Training) -> dict[Part, int]:
+def _computed(a: Architecture, training: ColocatedTraining) -> dict[Part, int]:
     numbers = Numbers(size.BFLOAT16, mixed=True, rank=training.rank)
     kept, layer = a.hidden_size * size.BFLOAT16, activations.saved(a, numbers)
     layers = a.num_hidden_layers

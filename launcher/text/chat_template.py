@@ -13,7 +13,7 @@ from launcher.spec.model import Model
 _ENDS = 2  # what a tokenizer itself puts around a text
 
 
-def template(folder: Path) -> str | None:
+def read_template(folder: Path) -> str | None:
     """The chat template of a model's folder; "" where it has none, None where the folder does not tell."""
     try:
         alone = folder / "chat_template.jinja"
@@ -35,7 +35,7 @@ def longest_around(model: Model) -> int | None:
     if not isinstance(model, Pretrained) or model.on_hub:
         return None
     try:
-        held = template(Path(weights_of(model.path)))
+        held = read_template(Path(weights_of(model.path)))
     except Problems:  # no checkpoint verifies; said elsewhere
         return None
     return _ENDS if held == "" else None

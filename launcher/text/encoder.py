@@ -55,7 +55,7 @@ class Encoder:
 
     def demonstration(self, number: int, row: Row) -> Tokens | RefusedRow:
         """Prompt and answer, the answer's tokens and its end marked."""
-        prompt, response = answered(row)
+        prompt, response = prompt_and_response(row)
         try:
             if response is None:
                 ids, mask = self._conversation(_turns(row.prompt))
@@ -104,7 +104,7 @@ class Encoder:
         """The text that the policy reads before it answers. Raises `Unwritable`."""
         if self.templated:
             return self._render(_turns(prompt), open_answer=True)
-        text = alone(prompt)
+        text = single_user_text(prompt)
         if text is None:
             raise Unwritable(NO_TEMPLATE)
         return text
@@ -166,14 +166,14 @@ class Encoder:
         return RefusedRow(row.where, reason, repr(row), wanted=self.data.truncation == "filter")
 
 
-def alone(prompt: Text) -> str | None:
+def single_user_text(prompt: Text) -> str | None:
     """The text of a prompt that is one user's turn and nothing else: it needs no template."""
     if isinstance(prompt, str):
         return prompt
     return prompt[0].content if len(prompt) == 1 and prompt[0].role == "user" else None
 
 
-def answered(row: Row) -> tuple[Text, str | None]:
+def prompt_and_response(row: Row) -> tuple[Text, str | None]:
     """Prompt and answer; of a conversation with one answer, which is its end, too."""
     if row.response is not None or isinstance(row.prompt, str):
         return row.prompt, row.response

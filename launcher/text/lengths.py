@@ -1,7 +1,7 @@
 """Token lengths of many prompts, faster than one by one: equal numbers, the template written once, batches tokenised.
 
 Most of a prompt's time goes into the chat template. For a single user's turn a template writes the same text before and
-after the content, whatever the content is, unless it looks into the content. `Around` finds out whether and for what
+after the content, whatever the content is, unless it looks into the content. `ChatFrame` finds out whether and for what
 this one looks; rows that could be told apart are written by the template itself.
 """
 
@@ -17,8 +17,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import RefusedRow, Row, Text
-from launcher.text.encoder import Encoder, Tokens, Unwritable, alone
-from launcher.text.word_cuts import Words
+from launcher.text.encoder import Encoder, Tokens, Unwritable, single_user_text
+from launcher.text.word_cuts import PieceCounter
 
 BATCH = 1024
 Count = tuple[int, int] | str
@@ -28,7 +28,7 @@ _PROBES = (" \n(7z)\t ", "\n x\u00e9 9 \r\n")  # with blanks at their ends: a te
 
 
 @dataclass(frozen=True)
-class Around:
+class ChatFrame:
     """What a chat template writes around a user's turn, and the texts that it looks for in one."""
 
     before: str
@@ -43,7 +43,7 @@ class Around:
         return tuple(text for text in self.looked_for if text not in self.whole)
 
     @classmethod
-    def of(cls, encoder: Encoder) -> Around | None:
+    def of(cls, encoder: Encoder) -> ChatFrame | None:
         """None where the template changes contents, or cannot be read."""
         if not encoder.templated:
             return None
@@ -123,8 +123,8 @@ class Lengths:
     """Counts tokens of rows as `encoder` writes them."""
 
     def __init__(self, encoder: Encoder) -> None:
-        self.encoder, self.around = encoder, Around.of(encoder)
-        self.words: Words | None = None
+        self.encoder, self.around = encoder, ChatFrame.of(encoder)
+        self.words: PieceCounter | None = None
         self.asked = False
         """Whether it was found out if words can be counted."""
 
@@ -154,22 +154,24 @@ class Lengths:
     def _learn(self, prompts: Sequence[Text]) -> None:
         """The first prompts tell whether words can be counted."""
         if self.around and not self.asked:
-            texts = [text for prompt in prompts if (text := alone(prompt)) is not None and self.around.text(text)]
+            texts = [
+                text for prompt in prompts if (text := single_user_text(prompt)) is not None and self.around.text(text)
+            ]
             texts, self.asked = texts[:SAMPLE], True
             if any(self.around.text(text) != self.encoder.opening(text) for text in texts):
                 self.around = None  # it looks into texts in a way that was not found out
                 return
-            self.words = Words.of(self.encoder.tokenizer, self.around.before, self.around.after, texts)
+            self.words = PieceCounter.of(self.encoder.tokenizer, self.around.before, self.around.after, texts)
 
     def _quickly(self, prompt: Text) -> Count | None:
-        content = alone(prompt)
+        content = single_user_text(prompt)
         if self.words is None or self.around is None or content is None or self.around.text(content) is None:
             return None
         count = self.words.count(content)
         return None if count is None else (count, 0)
 
     def _opening(self, prompt: Text) -> str:
-        content = alone(prompt)
+        content = single_user_text(prompt)
         text = self.around.text(content) if self.around and content is not None else None
         return self.encoder.opening(prompt) if text is None else text
 

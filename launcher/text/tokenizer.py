@@ -1,4 +1,4 @@
-"""A model's tokenizer alone. It loads no torch, unless `tokenizer` has to ask which class a model's is."""
+"""A model's tokenizer alone. It loads no torch, unless `load_tokenizer` has to ask which class a model's is."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from launcher.spec.model import Model
 FILE = "tokenizer.json"
 
 
-def tokenizer(model: Model) -> PreTrainedTokenizerFast:
+def load_tokenizer(model: Model) -> PreTrainedTokenizerFast:
     """The model's tokenizer alone. Raises `Problems` where it cannot be loaded."""
     if isinstance(model, Scratch):
-        return characters(model.alphabet)
+        return character_tokenizer(model.alphabet)
     assert isinstance(model, Pretrained)
     path = weights_of(model.path)
     try:
@@ -31,13 +31,13 @@ def tokenizer(model: Model) -> PreTrainedTokenizerFast:
         raise Problems([_fault(path, error)]) from error
 
 
-def light(model: Model) -> PreTrainedTokenizerFast | None:
+def load_fast_tokenizer(model: Model) -> PreTrainedTokenizerFast | None:
     """The same without torch, from a folder's own tokenizer.json: a second instead of four. None where there is none.
 
     Raises `Problems` where it cannot be read.
     """
     if isinstance(model, Scratch):
-        return characters(model.alphabet)
+        return character_tokenizer(model.alphabet)
     assert isinstance(model, Pretrained)
     folder = Path(weights_of(model.path))
     if not (folder / FILE).is_file():
@@ -64,7 +64,7 @@ def tokenizer_class(folder: Path) -> Any:
     return AutoTokenizer
 
 
-def characters(alphabet: str) -> PreTrainedTokenizerFast:
+def character_tokenizer(alphabet: str) -> PreTrainedTokenizerFast:
     """A tokenizer with one token for each character."""
     special = ["<pad>", "<eos>", "<unk>"]
     vocabulary = {token: number for number, token in enumerate([*special, *alphabet])}

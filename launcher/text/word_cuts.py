@@ -20,7 +20,7 @@ _UNUSUAL = re.compile(r"[^\x20-\x7e\n\r\t]")
 KEPT = 200_000  # pieces that are remembered
 
 
-class Words:
+class PieceCounter:
     """The tokens of `before + text + after` for many texts."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, pattern: str, before: str, after: str) -> None:
@@ -35,7 +35,9 @@ class Words:
         self.known: dict[str, int] = {}
 
     @classmethod
-    def of(cls, tokenizer: PreTrainedTokenizerFast, before: str, after: str, sample: Sequence[str]) -> Words | None:
+    def of(
+        cls, tokenizer: PreTrainedTokenizerFast, before: str, after: str, sample: Sequence[str]
+    ) -> PieceCounter | None:
         """None where the tokenizer is of another kind, or counts a text of `sample` otherwise."""
         pattern = _pattern(json.loads(tokenizer.backend_tokenizer.to_str()))
         if pattern is None:

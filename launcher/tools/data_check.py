@@ -150,10 +150,10 @@ class _Tokens:
             return
         from launcher.text.encoder import Encoder  # noqa: PLC0415  late, as above
         from launcher.text.lengths import Lengths  # noqa: PLC0415  late: transformers takes seconds
-        from launcher.text.tokenizer import tokenizer  # noqa: PLC0415  late, as above
+        from launcher.text.tokenizer import load_tokenizer  # noqa: PLC0415  late, as above
 
         endless = replace(data, max_prompt_length=2**40, max_response_length=2**40)
-        self.lengths = Lengths(Encoder(tokenizer(model), endless))
+        self.lengths = Lengths(Encoder(load_tokenizer(model), endless))
 
     def count(self, rows: list[Row]) -> Iterator[tuple[str, str, str]]:
         """Place, reason and kind of the rows that are too long, or that the model's template cannot write."""

@@ -16,8 +16,8 @@ from launcher.runs.folder import Folder
 from launcher.runs.kept_checkpoints import Kept
 from launcher.tools.merge import folder as models
 from launcher.tools.merge import merge, output
-from launcher.tools.merge.plan import LORA, Asked
-from launcher.tools.merge.tensors import Shape
+from launcher.tools.merge.plan import LORA, MergeRequest
+from launcher.tools.merge.tensors import TensorShape
 
 Show = Callable[[str, int, int], None]
 README = "README.md"
@@ -40,7 +40,7 @@ def export(run: Folder, one: Kept, out: Path, show: Show, *, fold: bool = False,
 
     Raises `Problems`, and then nothing is left at `out`.
     """
-    policy = models.opened(str(one.path / "policy"))
+    policy = models.open_model(str(one.path / "policy"))
     if fold and not policy.is_adapter:
         raise Problems(
             [
@@ -56,15 +56,15 @@ def export(run: Folder, one: Kept, out: Path, show: Show, *, fold: bool = False,
         raise Problems([Problem("--base", "has an effect only with --merge", "leave it out", "conflicting-settings")])
     if fold:
         texts = {README: _card(run, one, None)}
-        made = merge.merge(Asked(LORA, (str(policy.path),), out, base=base, texts=texts), show)
+        made = merge.merge(MergeRequest(LORA, (str(policy.path),), out, base=base, texts=texts), show)
         return Exported(out, one.step, made.bytes, made.tensors, False, made.files)
     return _copied(run, one, policy, out, show)
 
 
-def _copied(run: Folder, one: Kept, policy: models.Folder, out: Path, show: Show) -> Exported:
+def _copied(run: Folder, one: Kept, policy: models.ModelFolder, out: Path, show: Show) -> Exported:
     parts, checkpoint = [policy], one.path.resolve()
     if (policy.path / "base").is_dir():
-        parts.append(models.opened(str(policy.path / "base")))
+        parts.append(models.open_model(str(policy.path / "base")))
     weights = [file for part in parts for file in part.files]
     size = sum(file.stat().st_size for file in weights)
     if wrong := output.out_problems(out, [checkpoint], size):
@@ -80,13 +80,13 @@ def _copied(run: Folder, one: Kept, policy: models.Folder, out: Path, show: Show
         return more
 
     digests = {}
-    with output.drafted(out) as draft:
+    with output.draft_folder(out) as draft:
         for part in parts:
             to = draft / part.path.relative_to(policy.path)
             to.mkdir(exist_ok=True)
             index = [part.path / models.INDEX] if (part.path / models.INDEX).is_file() else []
-            output.copy_beside(part.path, [*output.beside(part.path), *index], to)
-            found = {file.name: output.copied(file, to / file.name, told("copying")) for file in part.files}
+            output.copy_neighbours(part.path, [*output.neighbour_files(part.path), *index], to)
+            found = {file.name: output.copy_file(file, to / file.name, told("copying")) for file in part.files}
             for name, digest in found.items():
                 inside = (part.path / name).relative_to(checkpoint).as_posix()
                 if digest != manifest[inside]["sha256"]:
@@ -94,14 +94,14 @@ def _copied(run: Folder, one: Kept, policy: models.Folder, out: Path, show: Show
                         [Problem(f"{one.path.name}/{inside}", "changed while it was copied", "try again", "changed")]
                     )
                 digests[(to / name).relative_to(draft).as_posix()] = digest
-            shapes = [Shape(tensor.name, tensor.dtype, tensor.shape) for tensor in part.tensors.values()]
+            shapes = [TensorShape(tensor.name, tensor.dtype, tensor.shape) for tensor in part.tensors.values()]
             output.read_back(to, shapes, found, told("reading back"))
         (draft / README).write_text(redact(_card(run, one, _base_of(policy))), encoding="utf-8")
     tensors = sum(len(part.tensors) for part in parts)
     return Exported(out, one.step, size, tensors, policy.is_adapter, digests)
 
 
-def _base_of(policy: models.Folder) -> str | None:
+def _base_of(policy: models.ModelFolder) -> str | None:
     """Where the model that an adapter belongs to is found; None of a whole model."""
     if not policy.is_adapter:
         return None

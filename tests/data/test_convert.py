@@ -17,7 +17,7 @@ from launcher.data import columns, parquet_layout
 from launcher.data.convert import Converter
 from launcher.data.files import Files
 from launcher.data.refused import RefusedLog
-from launcher.data.rows import Found, read_rows
+from launcher.data.rows import RawRow, read_rows
 from launcher.spec.data import Row
 
 QUESTION = 'How many "clips"?\nNone, or 5 \u00e9\u4e2d\U0001f600'
@@ -34,7 +34,7 @@ def converted(
     refused = folder / "refused.jsonl"
     with pytest.MonkeyPatch.context() as patch:
         if not in_columns:
-            patch.setattr(columns, "shape", lambda *_: None)
+            patch.setattr(columns, "column_shape", lambda *_: None)
         while True:
             with RefusedLog(refused) as log:
                 try:
@@ -264,7 +264,7 @@ def test_hh_prompts_become_turns(tmp_path: Path) -> None:
 def test_found_rows_are_those_of_the_reader(tmp_path: Path) -> None:
     """The oracle's own check: the reader names each row by its line."""
     found = list(read_rows(str(lines(tmp_path / "a.jsonl", [GSM8K, "{"]))))
-    assert [isinstance(row, Found) for row in found] == [True, False]
+    assert [isinstance(row, RawRow) for row in found] == [True, False]
 
 
 def test_a_parquet_row_that_is_too_long_is_refused_both_ways(tmp_path: Path) -> None:

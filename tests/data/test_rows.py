@@ -15,24 +15,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.data import blocks
-from launcher.data.rows import Found, read_rows
+from launcher.data.rows import RawRow, read_rows
 from launcher.spec.data import RefusedRow
 
 GOOD = b'{"prompt": "a"}'
 
 
-def read(path: Path, content: bytes | None = None) -> list[Found | RefusedRow]:
+def read(path: Path, content: bytes | None = None) -> list[RawRow | RefusedRow]:
     if content is not None:
         path.write_bytes(content)
     return list(read_rows(str(path)))
 
 
-def refusals(found: list[Found | RefusedRow], folder: Path) -> list[tuple[str, str]]:
+def refusals(found: list[RawRow | RefusedRow], folder: Path) -> list[tuple[str, str]]:
     return [(item.where.removeprefix(f"{folder}/"), item.reason) for item in found if isinstance(item, RefusedRow)]
 
 
-def good(found: list[Found | RefusedRow]) -> list[dict[str, Any]]:
-    return [item.values for item in found if isinstance(item, Found)]
+def good(found: list[RawRow | RefusedRow]) -> list[dict[str, Any]]:
+    return [item.values for item in found if isinstance(item, RawRow)]
 
 
 def back(refused: RefusedRow) -> bytes:
@@ -211,8 +211,8 @@ def test_parquet_rows_are_plain_python(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     write_parquet(path, {"prompt": [[{"role": "user", "content": "a"}], None], "n": [1, 2], "x": [0.5, None]})
     assert read(path) == [
-        Found(f"{path}:1", {"prompt": [{"role": "user", "content": "a"}], "n": 1, "x": 0.5}, None),
-        Found(f"{path}:2", {"prompt": None, "n": 2, "x": None}, None),
+        RawRow(f"{path}:1", {"prompt": [{"role": "user", "content": "a"}], "n": 1, "x": 0.5}, None),
+        RawRow(f"{path}:2", {"prompt": None, "n": 2, "x": None}, None),
     ]
 
 

@@ -14,7 +14,7 @@ from transformers import Qwen3Config, Qwen3ForSequenceClassification
 from twins import TOLERANCE, Foreign, Trained, Unsure, difference, spec, syncs_of_a_step, train
 
 from launcher.spec.run import RunSpec
-from launcher.text.tokenizer import characters
+from launcher.text.tokenizer import character_tokenizer
 
 ALGORITHMS = {
     "sft": [],
@@ -86,7 +86,7 @@ def test_all_that_stands_beside_the_policy_does(name: str, compared: Compared) -
 def test_a_reward_model_scores_as_on_the_cpu(offload: str, tmp_path: Path, compared: Compared) -> None:
     """In float64: weights read from a file may lie at any address, and in float32 the CPU's sums depend on that."""
     torch.manual_seed(0)
-    tokenizer = characters("abcdefghijklmnopqrstuvwxyz0123456789>+-*/=., ")
+    tokenizer = character_tokenizer("abcdefghijklmnopqrstuvwxyz0123456789>+-*/=., ")
     sizes = {
         "hidden_size": 16,
         "intermediate_size": 32,

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from launcher.text.tokenizer import characters
+from launcher.text.tokenizer import character_tokenizer
 
 Make = Callable[..., Path]
 
@@ -32,7 +32,7 @@ def real(
     for weight in model.parameters():
         torch.nn.init.normal_(weight, std=0.2)
     model.save_pretrained(folder, max_shard_size=shard)
-    characters("abcdefghijklmnopqrstuvwxyz0123456789>+-*/=., ").save_pretrained(folder)
+    character_tokenizer("abcdefghijklmnopqrstuvwxyz0123456789>+-*/=., ").save_pretrained(folder)
     return folder
 
 

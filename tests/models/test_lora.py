@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from launcher.core.problems import Problems
 from launcher.tools.merge.merge import merge
-from launcher.tools.merge.plan import Asked
+from launcher.tools.merge.plan import MergeRequest
 
 Make = Callable[..., Path]
 Ulps = Callable[[Tensor, Tensor], int]
@@ -36,7 +36,7 @@ def adapter(base: Path, out: Path, seed: int = 5, **config: Any) -> Path:
 
 
 def folded(at: Path, base: Path | None, out: Path, **more: Any) -> Path:
-    merge(Asked("lora", (str(at),), out, base=str(base) if base else None, **more), lambda *_: None)
+    merge(MergeRequest("lora", (str(at),), out, base=str(base) if base else None, **more), lambda *_: None)
     return out
 
 
@@ -178,7 +178,7 @@ def test_models_in_the_wrong_place(model: Make, tmp_path: Path) -> None:
     assert refused(base, at, tmp_path / "out") == [f"{base}: is a whole model; use the folder of a LoRA adapter"]
     assert refused(at, at, tmp_path / "out") == [f"{at}: is a LoRA adapter; use the folder of a whole model"]
     with pytest.raises(Problems) as found:
-        merge(Asked("linear", (str(base), str(at)), tmp_path / "out"), lambda *_: None)
+        merge(MergeRequest("linear", (str(base), str(at)), tmp_path / "out"), lambda *_: None)
     assert found.value.lines == [f"{at}: is a LoRA adapter; use --method lora to make it a model"]
     tensors = load_file(at / "adapter_model.safetensors")
     name = next(iter(tensors))

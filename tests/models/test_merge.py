@@ -20,8 +20,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from launcher.core.checkpoints import write
 from launcher.core.problems import Problems
-from launcher.tools.merge.merge import Merged, merge
-from launcher.tools.merge.plan import Asked
+from launcher.tools.merge.merge import MergeResult, merge
+from launcher.tools.merge.plan import MergeRequest
 
 Make = Callable[..., Path]
 Ulps = Callable[[Tensor, Tensor], int]
@@ -32,9 +32,9 @@ def quiet(doing: str, done: int, total: int) -> None:
     pass
 
 
-def merged(method: str, models: list[Path], out: Path, base: Path | None = None, **more: Any) -> Merged:
+def merged(method: str, models: list[Path], out: Path, base: Path | None = None, **more: Any) -> MergeResult:
     options = {name: more.pop(name) for name in OPTIONS if name in more}
-    asked = Asked(method, tuple(map(str, models)), out, options, str(base) if base else None, **more)
+    asked = MergeRequest(method, tuple(map(str, models)), out, options, str(base) if base else None, **more)
     return merge(asked, quiet)
 
 
@@ -164,7 +164,7 @@ def test_what_belongs_to_the_model_comes_along_and_nothing_else(model: Make, tmp
 def test_progress_is_told_by_bytes_to_the_last_one(model: Make, tmp_path: Path) -> None:
     heard: list[tuple[str, int, int]] = []
     x, y = model("x", 1), model("y", 2)
-    made = merge(Asked("linear", (str(x), str(y)), tmp_path / "out"), lambda *one: heard.append(one))
+    made = merge(MergeRequest("linear", (str(x), str(y)), tmp_path / "out"), lambda *one: heard.append(one))
     done = [done for _, done, _ in heard]
     assert list(dict.fromkeys(doing for doing, _, _ in heard)) == ["reading", "writing", "reading back"]
     assert done == sorted(done) and done[-1] == heard[-1][2] == 4 * made.bytes  # both read, one written, read back
@@ -212,16 +212,16 @@ from pathlib import Path
 from launcher.tools.merge import tensors
 from launcher.core.checkpoints import write
 from launcher.tools.merge.merge import merge
-from launcher.tools.merge.plan import Asked
+from launcher.tools.merge.plan import MergeRequest
 
-left, write = [int(sys.argv[4])], tensors.Writer._write
+left, write = [int(sys.argv[4])], tensors.TensorWriter._write
 def maybe_die(self, data):
     left[0] -= 1
     if left[0] < 0:
         os.kill(os.getpid(), signal.SIGKILL)
     write(self, data)
-tensors.Writer._write = maybe_die
-merge(Asked("linear", (sys.argv[1], sys.argv[2]), Path(sys.argv[3])), lambda *_: None)
+tensors.TensorWriter._write = maybe_die
+merge(MergeRequest("linear", (sys.argv[1], sys.argv[2]), Path(sys.argv[3])), lambda *_: None)
 """
 
 

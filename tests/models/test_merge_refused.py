@@ -16,21 +16,21 @@ from safetensors.torch import save_file
 
 from launcher.core.problems import Problems
 from launcher.tools.merge import output
-from launcher.tools.merge.merge import Merged, merge
-from launcher.tools.merge.plan import Asked
+from launcher.tools.merge.merge import MergeResult, merge
+from launcher.tools.merge.plan import MergeRequest
 
 Make = Callable[..., Path]
 KIND = "; use models of one kind"
 
 
-def linear(models: list[Path], out: Path, **more: Any) -> Merged:
-    return merge(Asked("linear", tuple(map(str, models)), out, **more), lambda *_: None)
+def linear(models: list[Path], out: Path, **more: Any) -> MergeResult:
+    return merge(MergeRequest("linear", tuple(map(str, models)), out, **more), lambda *_: None)
 
 
 def refused(method: str, models: list[Path], out: Path, **more: Any) -> list[str]:
     was_there = out.exists()
     with pytest.raises(Problems) as found:
-        merge(Asked(method, tuple(map(str, models)), out, **more), lambda *_: None)
+        merge(MergeRequest(method, tuple(map(str, models)), out, **more), lambda *_: None)
     assert out.exists() == was_there
     assert not list(out.parent.glob(".*.unfinished"))
     return found.value.lines

@@ -17,7 +17,7 @@ from launcher.core import checkpoints
 from launcher.core.problems import Problems
 from launcher.runs import kept_checkpoints as keeping
 from launcher.runs.folder import Folder
-from launcher.text.tokenizer import characters
+from launcher.text.tokenizer import character_tokenizer
 from launcher.tools.export import Exported, export
 from launcher.tools.merge import output
 
@@ -46,7 +46,7 @@ def run(tmp_path: Path) -> Folder:
 def save(run: Folder, step: int, fill: Callable[[Path], object], score: float = 0.5) -> Path:
     def into(folder: Path) -> None:
         fill(folder / "policy")
-        characters("abc").save_pretrained(folder / "policy")
+        character_tokenizer("abc").save_pretrained(folder / "policy")
         (folder / "state").mkdir()
         (folder / "state" / "optimizer.safetensors").write_bytes(b"not for others")
         measured = {"step": step, "metrics": {REWARD: score}}
@@ -70,7 +70,9 @@ def test_transformers_loads_it_and_says_the_same(run: Folder, tmp_path: Path) ->
     heard: list[tuple[str, int, int]] = []
     made = export(run, keeping.newest(run), tmp_path / "out", lambda *one: heard.append(one))
     assert torch.equal(logits(AutoModelForCausalLM.from_pretrained(tmp_path / "out")), logits(model.eval()))
-    assert AutoTokenizer.from_pretrained(tmp_path / "out")("cab").input_ids == characters("abc")("cab").input_ids
+    assert (
+        AutoTokenizer.from_pretrained(tmp_path / "out")("cab").input_ids == character_tokenizer("abc")("cab").input_ids
+    )
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "config.json", "generation_config.json", "model.safetensors.index.json", "tokenizer.json",
         "tokenizer_config.json", "README.md", *made.files,
@@ -135,7 +137,7 @@ def test_what_cannot_be_exported(run: Folder, tmp_path: Path, monkeypatch: pytes
     (tmp_path / "full" / "mine").touch()
     assert refused(run, tmp_path / "full") == [f"--out: {tmp_path}/full is there already; a new folder would do"]
 
-    copied = output.copied
+    copied = output.copy_file
 
     def bad_disk(source: Path, target: Path, told: Any) -> str:
         digest = copied(source, target, told)
@@ -145,7 +147,7 @@ def test_what_cannot_be_exported(run: Folder, tmp_path: Path, monkeypatch: pytes
         return digest
 
     with monkeypatch.context() as patched:  # a disk that does not keep what it was given
-        patched.setattr(output, "copied", bad_disk)
+        patched.setattr(output, "copy_file", bad_disk)
         (line,) = refused(run, tmp_path / "out")
         assert line.startswith("model.safetensors: reads back with other bytes than were written")
     one = keeping.newest(run)

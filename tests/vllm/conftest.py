@@ -29,7 +29,7 @@ from launcher.engines.torch.train.optimizer import TrainedNetwork
 from launcher.engines.torch.train.policy import Policy
 from launcher.engines.torch.train.sources import collate
 from launcher.models.scratch import Scratch
-from launcher.text.tokenizer import characters
+from launcher.text.tokenizer import character_tokenizer
 
 WORDS = ["algorithm=grpo", "data=reverse", "sampler=vllm", "sampler.n=2", "sampler.kv_cache_gb=0.06"]
 WORDS += ["data.max_prompt_length=320", "data.max_response_length=24"]  # longer than two blocks of its cache
@@ -117,7 +117,7 @@ def family(tmp_path: Path) -> Callable[..., list[str]]:
     """Words that choose a model of a family with random weights, as a folder holds it."""
 
     def make(name: str, **values: Any) -> list[str]:
-        tokenizer = characters(Scratch().alphabet)
+        tokenizer = character_tokenizer(Scratch().alphabet)
         sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2,
                  "num_key_value_heads": 1, "head_dim": 32, "max_position_embeddings": 512, "pad_token_id": 0,
                  "eos_token_id": 1, "bos_token_id": None}  # fmt: skip

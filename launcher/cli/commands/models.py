@@ -20,7 +20,7 @@ from launcher.core.problems import Problems
 from launcher.core.settings import adapter
 from launcher.hubs import manifest
 from launcher.models import catalogue, size, store
-from launcher.models.catalogue import Known
+from launcher.models.catalogue import KnownModel
 from launcher.spec.model import Architecture
 
 app = typer.Typer(no_args_is_help=True, help="List, inspect, download and merge models.")
@@ -53,7 +53,7 @@ def _faults_named() -> Iterator[None]:
 def list_models(as_json: AsJson = False) -> None:
     """List the catalogue and the models on this machine."""
     with problems_named():
-        found = catalogue.every(_group())
+        found = catalogue.list_models(_group())
     if as_json:
         return say_json([_node(known) for known in found])
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
@@ -76,7 +76,7 @@ def show(word: Word, verify: Annotated[bool, typer.Option("--verify", help="Hash
          as_json: AsJson = False) -> None:  # fmt: skip
     """Show a model's architecture, size and folder."""
     with problems_named():
-        known = catalogue.known(word, _group())
+        known = catalogue.find_model(word, _group())
         faults = [str(each) for each in manifest.verify(known.folder)] if verify and known.folder else []
     if as_json:
         say_json({**_node(known), **({"faults": faults} if verify else {})})
@@ -90,7 +90,7 @@ def show(word: Word, verify: Annotated[bool, typer.Option("--verify", help="Hash
         raise typer.Exit(1)
 
 
-def _rows(known: Known) -> Iterator[tuple[str, str]]:
+def _rows(known: KnownModel) -> Iterator[tuple[str, str]]:
     yield "model", str(known.repo or known.folder)
     if known.parameters:
         yield "parameters", f"{known.parameters:,}"
@@ -122,13 +122,13 @@ def download(
     Exit code 0 when it is complete, 1 when the network failed, 2 for invalid input.
     """
     with _faults_named():
-        asked = catalogue.wanted(word, _group())
+        asked = catalogue.resolve_model(word, _group())
         asked = replace(asked, source=source) if source else asked
         with show_download() as watch:
             folder = store.download(
                 asked.path, watch, sources=asked.hub_order, revision=revision or asked.revision, to=to, workers=workers
             )  # fmt: skip
-        known = catalogue.known(str(folder), _group())
+        known = catalogue.find_model(str(folder), _group())
     if as_json:
         return say_json(_node(known))
     out.print(Text(printable(f"{asked.path} is in {folder}")), soft_wrap=True)
@@ -143,7 +143,7 @@ def sizes(
 ) -> None:
     """Show the memory a model needs: weights, training and serving (without activations)."""
     with problems_named():
-        known = catalogue.known(word, _group())
+        known = catalogue.find_model(word, _group())
     node = {"model": known.repo or str(known.folder), **size.costs(known.parameters, known.architecture, rank)}
     if as_json:
         return say_json(node)
@@ -171,7 +171,7 @@ def _numbers(shape: Architecture | None) -> dict[str, Any]:
     return dict(adapter(Architecture).dump_python(shape, mode="json")) if shape else {}
 
 
-def _node(known: Known) -> dict[str, Any]:
+def _node(known: KnownModel) -> dict[str, Any]:
     of = known.manifest
     return {
         "name": known.name, "id": known.repo, "parameters": known.parameters,

@@ -64,9 +64,9 @@ def _encoder(run: RunSpec) -> Any:
     """None where the model's tokenizer is not on this machine."""
     if isinstance(run.model, Pretrained) and (run.model.on_hub or run.model.trust_remote_code):
         return None
-    from launcher.text.tokenizer import light  # noqa: PLC0415  late: it costs a second
+    from launcher.text.tokenizer import load_fast_tokenizer  # noqa: PLC0415  late: it costs a second
 
-    tokenizer = light(run.model)
+    tokenizer = load_fast_tokenizer(run.model)
     if tokenizer is None:
         return None
     from launcher.text.encoder import Encoder  # noqa: PLC0415  late, as above

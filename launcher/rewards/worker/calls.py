@@ -85,7 +85,7 @@ def serve(channel: socket.socket, names: dict[str, Any]) -> None:
         send(channel, {"raised": [found.kind, found.reason]} if isinstance(found, CallFailure) else {"gave": found})
 
 
-class Remote:
+class RemoteObject:
     """Something that stays in the other process: it can be called and looked into."""
 
     def __init__(self, ask: Ask, target: str | int, attribute: tuple[str, ...] = ()) -> None:
@@ -95,7 +95,7 @@ class Remote:
         given = packed([args, kwargs], _held)
         found, after = self._ask([self._target, self._attribute, given])
         for arg, now in zip(args, after, strict=True):  # a function may change a list that it is given
-            if isinstance(arg, list | set | dict) and not isinstance(now, Remote):
+            if isinstance(arg, list | set | dict) and not isinstance(now, RemoteObject):
                 arg.clear()
                 arg.update(now) if isinstance(arg, set | dict) else arg.extend(now)
         return found
@@ -106,18 +106,18 @@ class Remote:
         return self._ask([self._target, (*self._attribute, name), None])[0]
 
     def __len__(self) -> int:
-        return int(Remote(self._ask, self._target, (*self._attribute, "__len__"))())
+        return int(RemoteObject(self._ask, self._target, (*self._attribute, "__len__"))())
 
     def __getitem__(self, key: Any) -> Any:
-        return Remote(self._ask, self._target, (*self._attribute, "__getitem__"))(key)
+        return RemoteObject(self._ask, self._target, (*self._attribute, "__getitem__"))(key)
 
     def __str__(self) -> str:
-        return str(Remote(self._ask, self._target, (*self._attribute, "__str__"))())
+        return str(RemoteObject(self._ask, self._target, (*self._attribute, "__str__"))())
 
 
 def _held(value: Any) -> Any:
     """What is sent back must have come from there."""
-    if isinstance(value, Remote) and isinstance(value._target, int) and not value._attribute:
+    if isinstance(value, RemoteObject) and isinstance(value._target, int) and not value._attribute:
         return value._target
     raise TypeError(f"a {type(value).__name__} cannot be given to the other process")
 
@@ -135,7 +135,7 @@ def asking(channel: socket.socket) -> Ask:
                 raise known(text)
             raise RuntimeError(text)
         found, after = answer["gave"]
-        made: Callable[[Any], Any] = partial(Remote, ask)
+        made: Callable[[Any], Any] = partial(RemoteObject, ask)
         return unpacked(found, made), [unpacked(arg, made) for arg in after]
 
     return ask

@@ -17,7 +17,7 @@ from launcher.core.bounded_parse import parse_json
 from launcher.core.files import expand_user
 from launcher.core.problems import Problem, Problems, error_message, short_repr
 from launcher.models.pretrained import weights_of
-from launcher.tools.merge.tensors import Stored, stored
+from launcher.tools.merge.tensors import StoredTensor, read_header
 
 CONFIG, ADAPTER_CONFIG = "config.json", "adapter_config.json"
 WEIGHTS, INDEX, ADAPTER = "model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors"
@@ -27,13 +27,13 @@ WORDS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "merges
 
 
 @dataclass(frozen=True)
-class Folder:
+class ModelFolder:
     """A model as it lies on disk. `given` is what a person called it."""
 
     given: str
     path: Path
     config: dict[str, Any] = field(repr=False)
-    tensors: dict[str, Stored] = field(repr=False)
+    tensors: dict[str, StoredTensor] = field(repr=False)
     """By name, in the order in which they lie."""
 
     @property
@@ -41,23 +41,23 @@ class Folder:
         return (self.path / ADAPTER_CONFIG).is_file()
 
     @property
-    def files(self) -> dict[Path, list[Stored]]:
+    def files(self) -> dict[Path, list[StoredTensor]]:
         """The tensors of each file, in its order."""
-        found: dict[Path, list[Stored]] = {}
+        found: dict[Path, list[StoredTensor]] = {}
         for tensor in self.tensors.values():
             found.setdefault(tensor.file, []).append(tensor)
         return found
 
 
-def opened(given: str) -> Folder:
+def open_model(given: str) -> ModelFolder:
     """The model in a folder, in a checkpoint, or in the newest checkpoint of a run that verifies. Raises `Problems`."""
     path = _found(given)
     config = _json(path / (ADAPTER_CONFIG if (path / ADAPTER_CONFIG).is_file() else CONFIG), given)
-    tensors: dict[str, Stored] = {}
+    tensors: dict[str, StoredTensor] = {}
     problems = []
     for file in _weight_files(path, given):
         try:
-            for tensor in stored(file):
+            for tensor in read_header(file):
                 if tensor.name in tensors:
                     problems.append(
                         Problem(
@@ -71,7 +71,7 @@ def opened(given: str) -> Folder:
         problems = _index_problems(path, given, tensors)
     if problems:
         raise Problems(problems)
-    return Folder(given, path, config, tensors)
+    return ModelFolder(given, path, config, tensors)
 
 
 def _found(given: str) -> Path:
@@ -162,7 +162,7 @@ def _plain(name: str) -> bool:
     return name.endswith(".safetensors") and "\0" not in name and "\\" not in name and Path(name).name == name
 
 
-def _index_problems(path: Path, given: str, tensors: dict[str, Stored]) -> list[Problem]:
+def _index_problems(path: Path, given: str, tensors: dict[str, StoredTensor]) -> list[Problem]:
     """Where the index and the files tell different stories."""
     if (path / ADAPTER).is_file() or (path / WEIGHTS).is_file():
         return []
@@ -193,7 +193,7 @@ NEIGHBOURS = ("rope_theta", "rope_scaling", "rope_parameters", "rms_norm_eps", "
 """Settings that may differ, which a person should know."""
 
 
-def unlike(one: Folder, other: Folder) -> tuple[list[Problem], list[Problem]]:
+def find_differences(one: ModelFolder, other: ModelFolder) -> tuple[list[Problem], list[Problem]]:
     """Why `other` is not the same kind of model as `one`: what is wrong, and what is worth knowing."""
     wrong = [
         Problem(
@@ -221,7 +221,7 @@ def unlike(one: Folder, other: Folder) -> tuple[list[Problem], list[Problem]]:
     return wrong, notes
 
 
-def _unlike_tensors(one: Folder, other: Folder) -> list[Problem]:
+def _unlike_tensors(one: ModelFolder, other: ModelFolder) -> list[Problem]:
     found = []
     if missing := [name for name in one.tensors if name not in other.tensors]:
         found.append(Problem(other.given, f"lacks {few(missing)}, which {one.given} has", "use models of one kind"))

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launcher.core.problems import Problem, short_repr
-from launcher.tools.merge.folder import Folder, few
-from launcher.tools.merge.tensors import BLOCK, FLOATS, Block, Reader, Stored
+from launcher.tools.merge.folder import ModelFolder, few
+from launcher.tools.merge.tensors import BLOCK, FLOATS, Block, StoredTensor, TensorReader
 
 PREFIX = "base_model.model."  # peft's name for what it wraps
 _PART = re.compile(r"(?P<layer>.+)\.lora_(?P<embedding>embedding_)?(?P<side>[AB])(\.weight)?")
@@ -34,8 +34,8 @@ _STARTS = (True, False, "gaussian", "eva", "orthogonal", None)
 class Fold:
     """What is added to one matrix."""
 
-    a: Stored  # [r, in]
-    b: Stored  # [out, r]
+    a: StoredTensor  # [r, in]
+    b: StoredTensor  # [out, r]
     scale: float
     turned: bool
     """Whether the matrix is [in, out]."""
@@ -46,15 +46,15 @@ class Adapter:
     """What becomes of the base's tensors, by their names."""
 
     folds: dict[str, Fold] = field(default_factory=dict)
-    placed: dict[str, Stored] = field(default_factory=dict)
+    placed: dict[str, StoredTensor] = field(default_factory=dict)
     """Trained whole, in place of the base's."""
     problems: list[Problem] = field(default_factory=list)
 
 
-def fitted(adapter: Folder, base: Folder) -> Adapter:
+def fit_adapter(adapter: ModelFolder, base: ModelFolder) -> Adapter:
     """The adapter's tensors, each on the one of the base that it belongs to."""
     found = Adapter(problems=_config_problems(adapter))
-    sides: dict[tuple[str, bool], dict[str, Stored]] = {}
+    sides: dict[tuple[str, bool], dict[str, StoredTensor]] = {}
     unknown = []
     for tensor in adapter.tensors.values():
         name = tensor.name.removeprefix(PREFIX)
@@ -88,7 +88,7 @@ def fitted(adapter: Folder, base: Folder) -> Adapter:
     return found
 
 
-def folded(matrix: Stored, of_matrix: Reader, fold: Fold, of_adapter: Reader) -> Iterator[Block]:
+def add_adapter(matrix: StoredTensor, of_matrix: TensorReader, fold: Fold, of_adapter: TensorReader) -> Iterator[Block]:
     """The blocks of `matrix` with the adapter added, some rows at a time."""
     a, b = of_adapter.whole(fold.a), of_adapter.whole(fold.b)
     left, right = (a.T, b.T) if fold.turned else (b, a)  # [rows, r] @ [r, columns]
@@ -101,12 +101,12 @@ def folded(matrix: Stored, of_matrix: Reader, fold: Fold, of_adapter: Reader) ->
         yield added.reshape(-1)
 
 
-def _home(name: str, base: Folder) -> str | None:
+def _home(name: str, base: ModelFolder) -> str | None:
     """The base's name of a tensor. Files of a bare decoder leave out the first word (`transformer.h.0` is `h.0`)."""
     return next((known for known in (name, name.partition(".")[2]) if known in base.tensors), None)
 
 
-def _add(found: Adapter, home: str, fold: Fold | Problem, adapter: Folder) -> None:
+def _add(found: Adapter, home: str, fold: Fold | Problem, adapter: ModelFolder) -> None:
     if isinstance(fold, Problem):
         found.problems.append(fold.within(adapter.given))
     else:
@@ -114,7 +114,7 @@ def _add(found: Adapter, home: str, fold: Fold | Problem, adapter: Folder) -> No
 
 
 def _fold(
-    config: dict[str, Any], layer: str, pair: dict[str, Stored], matrix: Stored, embedding: bool
+    config: dict[str, Any], layer: str, pair: dict[str, StoredTensor], matrix: StoredTensor, embedding: bool
 ) -> Fold | Problem:
     """What is added to `matrix`, or why it cannot be."""
     a, b = pair["A"], pair["B"]
@@ -136,7 +136,7 @@ def _of_layer(pattern: dict[str, float], layer: str, otherwise: float) -> float:
     return next((value for key, value in pattern.items() if re.match(rf"(.*\.)?({key})$", layer)), otherwise)
 
 
-def _config_problems(adapter: Folder) -> list[Problem]:
+def _config_problems(adapter: ModelFolder) -> list[Problem]:
     given, config = adapter.given, adapter.config
     if config.get("peft_type") != "LORA":
         return [Problem(given, f"is a {short_repr(config.get('peft_type'))} adapter", "use a LORA")]
@@ -152,7 +152,7 @@ def _config_problems(adapter: Folder) -> list[Problem]:
     return found
 
 
-def _tied_problems(found: Adapter, adapter: Folder, base: Folder) -> list[Problem]:
+def _tied_problems(found: Adapter, adapter: ModelFolder, base: ModelFolder) -> list[Problem]:
     """The embedding that is the output layer too cannot change in one of its two places only."""
     size = base.config.get("vocab_size")
     touched = [

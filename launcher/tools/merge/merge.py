@@ -15,9 +15,9 @@ from launcher import __version__
 from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import redact
 from launcher.tools.merge import output
-from launcher.tools.merge.folder import CONFIG, Folder, few
-from launcher.tools.merge.plan import SAME, Asked, Plan, planned
-from launcher.tools.merge.tensors import FLOATS, Reader, examined
+from launcher.tools.merge.folder import CONFIG, ModelFolder, few
+from launcher.tools.merge.plan import SAME, MergePlan, MergeRequest, make_plan
+from launcher.tools.merge.tensors import FLOATS, TensorReader, check_file
 
 RECORD = "merge.json"
 
@@ -26,7 +26,7 @@ Show = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
-class Merged:
+class MergeResult:
     """What came of it."""
 
     path: Path
@@ -38,20 +38,20 @@ class Merged:
     """What a person should know."""
 
 
-def merge(asked: Asked, show: Show) -> Merged:
+def merge(asked: MergeRequest, show: Show) -> MergeResult:
     """Make the folder `asked.out`. Raises `Problems` that name all that is wrong, before anything is written."""
-    plan = planned(asked)
+    plan = make_plan(asked)
     shapes = [piece.shape for piece in plan.pieces]
     size = sum(shape.bytes for shape in shapes)
     told = _Count(show, sum(tensor.bytes for at in plan.inputs.values() for tensor in at.tensors.values()) + 2 * size)
     try:
         digests = _examined(plan, told)
-        with output.drafted(asked.out) as draft:
+        with output.draft_folder(asked.out) as draft:
             files = output.write_weights(draft, plan.pieces, asked.shard_bytes, told.doing("writing"))
-            output.copy_beside(plan.like.path, output.beside(plan.like.path), draft)
+            output.copy_neighbours(plan.like.path, output.neighbour_files(plan.like.path), draft)
             if plan.words is not plan.like:
-                tokens = [path for path in output.beside(plan.words.path) if _is_of_words(path)]
-                output.copy_beside(plan.words.path, tokens, draft)
+                tokens = [path for path in output.neighbour_files(plan.words.path) if _is_of_words(path)]
+                output.copy_neighbours(plan.words.path, tokens, draft)
             _write_config(plan.like, asked.dtype, draft)
             for name, text in asked.texts.items():
                 (draft / name).write_text(redact(text), encoding="utf-8")
@@ -60,7 +60,7 @@ def merge(asked: Asked, show: Show) -> Merged:
     finally:
         for reader in plan.readers:
             reader.close()
-    return Merged(asked.out, len(shapes), size, files, tuple(map(str, plan.notes)))
+    return MergeResult(asked.out, len(shapes), size, files, tuple(map(str, plan.notes)))
 
 
 class _Count:
@@ -80,14 +80,14 @@ class _Count:
 # ---- before and after
 
 
-def _examined(plan: Plan, told: _Count) -> dict[str, dict[str, str]]:
+def _examined(plan: MergePlan, told: _Count) -> dict[str, dict[str, str]]:
     """sha256 of every input's files. Raises `Problems` where numbers are not finite, or whole numbers differ."""
     digests: dict[str, dict[str, str]] = {}
     problems = []
     for role, at in plan.inputs.items():
         digests[role] = {}
         for file, tensors in at.files.items():
-            found = examined(file, tensors, told.doing("reading"))
+            found = check_file(file, tensors, told.doing("reading"))
             digests[role][file.name] = found.sha256
             if found.not_finite:
                 problems.append(
@@ -99,12 +99,12 @@ def _examined(plan: Plan, told: _Count) -> dict[str, dict[str, str]]:
     return digests
 
 
-def _whole_problems(found: Sequence[Folder]) -> list[Problem]:
+def _whole_problems(found: Sequence[ModelFolder]) -> list[Problem]:
     """Whole numbers cannot be mixed, so they have to be the same in all models."""
     problems = []
     for tensor in found[0].tensors.values():
         for at in found[1:] if tensor.dtype not in FLOATS else []:
-            with Reader() as one, Reader() as other:
+            with TensorReader() as one, TensorReader() as other:
                 pairs = zip(one.parts(tensor), other.parts(at.tensors[tensor.name]), strict=True)
                 if any((a != b).any() for a, b in pairs):
                     problems.append(
@@ -123,7 +123,7 @@ def _is_of_words(path: Path) -> bool:
     return path.name.startswith(named) or path.suffix in (".jinja", ".tiktoken")
 
 
-def _write_config(like: Folder, dtype: str, draft: Path) -> None:
+def _write_config(like: ModelFolder, dtype: str, draft: Path) -> None:
     """The config, saying the format that the weights have now."""
     config = dict(like.config)
     if dtype != SAME:
@@ -131,7 +131,9 @@ def _write_config(like: Folder, dtype: str, draft: Path) -> None:
     output.write_json(draft / CONFIG, config)
 
 
-def _record(asked: Asked, plan: Plan, digests: Mapping[str, Any], files: Mapping[str, str]) -> dict[str, Any]:
+def _record(
+    asked: MergeRequest, plan: MergePlan, digests: Mapping[str, Any], files: Mapping[str, str]
+) -> dict[str, Any]:
     """Where the result comes from."""
     return {
         "rlrun": __version__,

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from launcher.core.files import expand_user, fsync_path
 from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import redact
-from launcher.tools.merge.folder import INDEX, WEIGHTS, opened
-from launcher.tools.merge.tensors import CHUNK, Shape, Told, Writer, examined, laid_out
+from launcher.tools.merge.folder import INDEX, WEIGHTS, open_model
+from launcher.tools.merge.tensors import CHUNK, OnBytes, TensorShape, TensorWriter, check_file, file_order
 
 BESIDE = (".json", ".jinja", ".txt", ".model", ".tiktoken", ".py")
 """Endings of what belongs to a model beside its weights."""
@@ -29,10 +29,10 @@ ROOM = 1 << 20  # bytes beyond the files' own that a folder takes
 
 
 @dataclass(frozen=True)
-class Piece:
+class OutputTensor:
     """A tensor to write: what it is, and its bytes when they are asked for."""
 
-    shape: Shape
+    shape: TensorShape
     blocks: Callable[[], Iterator[NDArray[Any]]]
 
 
@@ -69,7 +69,7 @@ def _mb(count: int) -> str:
 
 
 @contextmanager
-def drafted(out: Path) -> Iterator[Path]:
+def draft_folder(out: Path) -> Iterator[Path]:
     """A folder to fill, which becomes `out` when all went well. After an error nothing of it remains; what a kill
     leaves has another name, and goes when `out` is made again."""
     final = expand_user(out).resolve()
@@ -111,7 +111,7 @@ def _held(draft: Path, out: Path) -> int:
 # ---- weights
 
 
-def write_weights(folder: Path, pieces: Sequence[Piece], most_bytes: int, told: Told) -> dict[str, str]:
+def write_weights(folder: Path, pieces: Sequence[OutputTensor], most_bytes: int, told: OnBytes) -> dict[str, str]:
     """Write the tensors in files of at most `most_bytes`, a larger tensor in one of its own. The files' sha256."""
     shards = _shards(pieces, most_bytes)
     names = [f"model-{n:05d}-of-{len(shards):05d}.safetensors" for n in range(1, len(shards) + 1)]
@@ -120,8 +120,8 @@ def write_weights(folder: Path, pieces: Sequence[Piece], most_bytes: int, told: 
     written = {}
     for name, shard in zip(names, shards, strict=True):
         by_name = {piece.shape.name: piece for piece in shard}
-        order = laid_out([piece.shape for piece in shard])
-        with Writer(folder / name, order, told) as writer:
+        order = file_order([piece.shape for piece in shard])
+        with TensorWriter(folder / name, order, told) as writer:
             for shape in order:
                 for block in by_name[shape.name].blocks():
                     writer.add(block)
@@ -134,8 +134,8 @@ def write_weights(folder: Path, pieces: Sequence[Piece], most_bytes: int, told: 
     return written
 
 
-def _shards(pieces: Sequence[Piece], most_bytes: int) -> list[list[Piece]]:
-    shards: list[list[Piece]] = [[]]
+def _shards(pieces: Sequence[OutputTensor], most_bytes: int) -> list[list[OutputTensor]]:
+    shards: list[list[OutputTensor]] = [[]]
     size = 0
     for piece in pieces:
         if shards[-1] and size + piece.shape.bytes > most_bytes:
@@ -146,15 +146,15 @@ def _shards(pieces: Sequence[Piece], most_bytes: int) -> list[list[Piece]]:
     return shards
 
 
-def read_back(folder: Path, shapes: Sequence[Shape], sha256: Mapping[str, str], told: Told) -> None:
+def read_back(folder: Path, shapes: Sequence[TensorShape], sha256: Mapping[str, str], told: OnBytes) -> None:
     """Look at the folder as a stranger would: every tensor is there as planned, every byte is what was written, every
     number is finite. Raises `Problems`."""
-    found, wrong = opened(str(folder)), list[str]()
-    held = [Shape(tensor.name, tensor.dtype, tensor.shape) for tensor in found.tensors.values()]
+    found, wrong = open_model(str(folder)), list[str]()
+    held = [TensorShape(tensor.name, tensor.dtype, tensor.shape) for tensor in found.tensors.values()]
     if {file.name for file in found.files} != sha256.keys() or set(held) != set(shapes):
         wrong.append(f"{folder.name}: the tensors that read back are not those that were written; start again")
     for file, tensors in found.files.items():
-        seen = examined(file, tensors, told)
+        seen = check_file(file, tensors, told)
         if seen.sha256 != sha256.get(file.name):
             wrong.append(f"{file.name}: reads back with other bytes than were written; use another disk")
         wrong += [f"{file.name}: {tensor} is not finite; use one of a model that exists" for tensor in seen.not_finite]
@@ -165,7 +165,7 @@ def read_back(folder: Path, shapes: Sequence[Shape], sha256: Mapping[str, str], 
 # ---- what stands beside the weights
 
 
-def beside(folder: Path) -> list[Path]:
+def neighbour_files(folder: Path) -> list[Path]:
     """Config, tokenizer, templates, code and licence of a model."""
     found = [
         path for path in sorted(folder.iterdir())
@@ -175,14 +175,14 @@ def beside(folder: Path) -> list[Path]:
     return found + sorted((folder / "additional_chat_templates").glob("*.jinja"))
 
 
-def copy_beside(source: Path, files: Sequence[Path], folder: Path) -> None:
+def copy_neighbours(source: Path, files: Sequence[Path], folder: Path) -> None:
     for path in files:
         target = folder / path.relative_to(source)
         target.parent.mkdir(exist_ok=True)
         shutil.copyfile(path, target)
 
 
-def copied(source: Path, target: Path, told: Told) -> str:
+def copy_file(source: Path, target: Path, told: OnBytes) -> str:
     """Copy a large file; its sha256 as it was read."""
     sha256 = hashlib.sha256()
     with source.open("rb") as from_file, target.open("xb") as to_file:

@@ -13,10 +13,18 @@ from numpy.typing import NDArray
 from launcher.core.files import expand_user
 from launcher.core.problems import Problem, Problems, short_repr, suggest
 from launcher.tools.merge import lora
-from launcher.tools.merge.folder import Folder, few, opened, unlike
+from launcher.tools.merge.folder import ModelFolder, few, find_differences, open_model
 from launcher.tools.merge.mixing import METHODS, Method
-from launcher.tools.merge.output import Piece, out_problems
-from launcher.tools.merge.tensors import FLOATS, Block, Reader, Shape, Stored, finite, narrowed
+from launcher.tools.merge.output import OutputTensor, out_problems
+from launcher.tools.merge.tensors import (
+    FLOATS,
+    Block,
+    StoredTensor,
+    TensorReader,
+    TensorShape,
+    all_finite,
+    from_float64,
+)
 
 DTYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 NAMES = {ours: name for name, ours in DTYPES.items()}
@@ -24,7 +32,7 @@ LORA, SAME = "lora", "same"
 
 
 @dataclass(frozen=True)
-class Asked:
+class MergeRequest:
     """What a person wants merged. `options` are the method's parameters that were given, by their names."""
 
     method: str
@@ -39,30 +47,30 @@ class Asked:
 
 
 @dataclass
-class Plan:
+class MergePlan:
     """All that is decided before anything is read."""
 
-    inputs: dict[str, Folder]
+    inputs: dict[str, ModelFolder]
     """By what they are: `model 1`, `base`, `adapter`."""
-    like: Folder
+    like: ModelFolder
     """Whose config, tokenizer and order of tensors the result has."""
-    pieces: list[Piece]
-    readers: list[Reader]
+    pieces: list[OutputTensor]
+    readers: list[TensorReader]
     parameters: dict[str, Any]
     notes: list[Problem] = field(default_factory=list)
 
     @property
-    def words(self) -> Folder:
+    def words(self) -> ModelFolder:
         """Whose tokenizer the result has, where it brings one."""
         return self.inputs.get("adapter", self.like)
 
 
-def planned(asked: Asked) -> Plan:
+def make_plan(asked: MergeRequest) -> MergePlan:
     """Raises `Problems` that name all that is wrong with what was asked."""
     return _adapter_plan(asked) if asked.method == LORA else _mixing_plan(asked)
 
 
-def _mixing_plan(asked: Asked) -> Plan:
+def _mixing_plan(asked: MergeRequest) -> MergePlan:
     method, problems = _method(asked)
     problems += _asked_problems(asked)
     found, more = _opened([*asked.models, *([asked.base] if asked.base else [])])
@@ -74,7 +82,7 @@ def _mixing_plan(asked: Asked) -> Plan:
     problems += _twice(whole)
     notes: list[Problem] = []
     for at in whole[1:]:
-        wrong, known = unlike(whole[0], at)
+        wrong, known = find_differences(whole[0], at)
         problems, notes = problems + wrong, notes + known
     problems += _format_problems(whole, asked.dtype)
     if whole:
@@ -82,13 +90,13 @@ def _mixing_plan(asked: Asked) -> Plan:
     if problems or method is None:
         raise Problems(problems)
     names = [f"model {number}" for number in range(1, len(asked.models) + 1)] + ["base"]
-    readers = [Reader() for _ in found]
+    readers = [TensorReader() for _ in found]
     pieces = [_mixed(tensor, found, readers, method, asked.dtype) for tensor in found[0].tensors.values()]
     inputs = dict(zip(names, found, strict=False))
-    return Plan(inputs, found[0], pieces, readers, asdict(method), notes)
+    return MergePlan(inputs, found[0], pieces, readers, asdict(method), notes)
 
 
-def _adapter_plan(asked: Asked) -> Plan:
+def _adapter_plan(asked: MergeRequest) -> MergePlan:
     problems = [Problem(f"--{name.replace('_', '-')}", "lora takes none", "leave it out") for name in asked.options]
     problems += _asked_problems(asked)
     if len(asked.models) != 1:
@@ -103,21 +111,21 @@ def _adapter_plan(asked: Asked) -> Plan:
     if problems or not found:
         raise Problems(problems)
     (adapter,) = found
-    base = opened(asked.base or _base_of(adapter))
+    base = open_model(asked.base or _base_of(adapter))
     if base.is_adapter:
         raise Problems([Problem(base.given, "is a LoRA adapter", "use the folder of a whole model")])
-    fit = lora.fitted(adapter, base)
+    fit = lora.fit_adapter(adapter, base)
     problems = fit.problems + _format_problems([base], asked.dtype)
     problems += out_problems(asked.out, [adapter.path, base.path], _size(base, asked.dtype))
     if problems:
         raise Problems(problems)
-    readers = (Reader(), Reader())
+    readers = (TensorReader(), TensorReader())
     pieces = [_with_adapter(tensor, fit, readers, asked.dtype) for tensor in base.tensors.values()]
     inputs = {"adapter": adapter, "base": base}
-    return Plan(inputs, base, pieces, list(readers), {"folded": len(fit.folds), "placed": len(fit.placed)})
+    return MergePlan(inputs, base, pieces, list(readers), {"folded": len(fit.folds), "placed": len(fit.placed)})
 
 
-def _base_of(adapter: Folder) -> str:
+def _base_of(adapter: ModelFolder) -> str:
     """The base beside an adapter, or the one that its config names."""
     if (adapter.path / "base").is_dir():
         return str(adapter.path / "base")
@@ -136,7 +144,7 @@ def _base_of(adapter: Folder) -> str:
     return named
 
 
-def _method(asked: Asked) -> tuple[Method | None, list[Problem]]:
+def _method(asked: MergeRequest) -> tuple[Method | None, list[Problem]]:
     if asked.method not in METHODS:
         known_methods = suggest(asked.method, [*METHODS, LORA])
         return None, [Problem("--method", f"no method {short_repr(asked.method)}", known_methods, "unknown-choice")]
@@ -158,7 +166,7 @@ def _method(asked: Asked) -> tuple[Method | None, list[Problem]]:
     return method, problems
 
 
-def _asked_problems(asked: Asked) -> list[Problem]:
+def _asked_problems(asked: MergeRequest) -> list[Problem]:
     found = []
     if asked.dtype not in (SAME, *DTYPES):
         found.append(Problem("--dtype", f"got {short_repr(asked.dtype)}", suggest(asked.dtype, [SAME, *DTYPES])))
@@ -167,17 +175,17 @@ def _asked_problems(asked: Asked) -> list[Problem]:
     return found
 
 
-def _opened(given: Sequence[str]) -> tuple[list[Folder], list[Problem]]:
+def _opened(given: Sequence[str]) -> tuple[list[ModelFolder], list[Problem]]:
     found, problems = [], list[Problem]()
     for name in given:
         try:
-            found.append(opened(name))
+            found.append(open_model(name))
         except Problems as wrong:
             problems += wrong.problems
     return found, problems
 
 
-def _twice(found: Sequence[Folder]) -> list[Problem]:
+def _twice(found: Sequence[ModelFolder]) -> list[Problem]:
     paths = [at.path.resolve() for at in found]
     return [
         Problem(at.given, "is given twice", "give each model once")
@@ -186,7 +194,7 @@ def _twice(found: Sequence[Folder]) -> list[Problem]:
     ]
 
 
-def _format_problems(found: Sequence[Folder], dtype: str) -> list[Problem]:
+def _format_problems(found: Sequence[ModelFolder], dtype: str) -> list[Problem]:
     """Where it is not clear which number format the result has, or numbers cannot be computed with."""
     problems = [
         Problem(at.given, "is quantized", "use the model before quantization", code="bad-file")
@@ -206,9 +214,11 @@ def _format_problems(found: Sequence[Folder], dtype: str) -> list[Problem]:
 # ---- tensors
 
 
-def _mixed(tensor: Stored, found: Sequence[Folder], readers: Sequence[Reader], method: Method, dtype: str) -> Piece:
+def _mixed(
+    tensor: StoredTensor, found: Sequence[ModelFolder], readers: Sequence[TensorReader], method: Method, dtype: str
+) -> OutputTensor:
     if tensor.dtype not in FLOATS:
-        return Piece(_shape(tensor, dtype), partial(readers[0].parts, tensor))
+        return OutputTensor(_shape(tensor, dtype), partial(readers[0].parts, tensor))
     shape = _shape(tensor, dtype)
 
     def blocks() -> Iterator[NDArray[Any]]:
@@ -216,39 +226,43 @@ def _mixed(tensor: Stored, found: Sequence[Folder], readers: Sequence[Reader], m
         base = values.pop() if method.with_base else None
         return _narrowed(shape, method.mixed(values, base))
 
-    return Piece(shape, blocks)
+    return OutputTensor(shape, blocks)
 
 
-def _with_adapter(tensor: Stored, fit: lora.Adapter, readers: tuple[Reader, Reader], dtype: str) -> Piece:
+def _with_adapter(
+    tensor: StoredTensor, fit: lora.Adapter, readers: tuple[TensorReader, TensorReader], dtype: str
+) -> OutputTensor:
     of_base, of_adapter = readers
     source = fit.placed.get(tensor.name, tensor)
     reader = of_base if source is tensor else of_adapter
     if tensor.dtype not in FLOATS:
-        return Piece(_shape(tensor, dtype), partial(reader.parts, source))
+        return OutputTensor(_shape(tensor, dtype), partial(reader.parts, source))
     shape = _shape(tensor, dtype)
     fold = fit.folds.get(tensor.name)
 
     def blocks() -> Iterator[NDArray[Any]]:
-        values = lora.folded(source, reader, fold, of_adapter) if fold else reader.values(source)
+        values = lora.add_adapter(source, reader, fold, of_adapter) if fold else reader.values(source)
         return _narrowed(shape, iter(values))
 
-    return Piece(shape, blocks)
+    return OutputTensor(shape, blocks)
 
 
-def _shape(tensor: Shape, dtype: str) -> Shape:
+def _shape(tensor: TensorShape, dtype: str) -> TensorShape:
     """As it is written. Whole numbers stay as they are."""
-    return Shape(tensor.name, DTYPES.get(dtype, tensor.dtype) if tensor.dtype in FLOATS else tensor.dtype, tensor.shape)
+    return TensorShape(
+        tensor.name, DTYPES.get(dtype, tensor.dtype) if tensor.dtype in FLOATS else tensor.dtype, tensor.shape
+    )
 
 
-def _size(like: Folder, dtype: str) -> int:
+def _size(like: ModelFolder, dtype: str) -> int:
     return sum(_shape(tensor, dtype).bytes for tensor in like.tensors.values())
 
 
-def _narrowed(shape: Shape, blocks: Iterator[Block]) -> Iterator[NDArray[Any]]:
+def _narrowed(shape: TensorShape, blocks: Iterator[Block]) -> Iterator[NDArray[Any]]:
     """In the format that is written. Raises `Problems` where a number has become too large for it."""
     for block in blocks:
-        found = narrowed(block, shape.dtype)
-        if not finite(found, shape.dtype):
+        found = from_float64(block, shape.dtype)
+        if not all_finite(found, shape.dtype):
             raise Problems(
                 [Problem(shape.name, f"a number is too large for {NAMES[shape.dtype]}", "use --dtype float32")]
             )

@@ -32,12 +32,12 @@ BYTES = {name: np.dtype(kind).itemsize for name, kind in FLOATS.items()} | WHOLE
 
 Block = NDArray[np.float64]
 Raw = NDArray[np.uint8]
-Told = Callable[[int], None]
+OnBytes = Callable[[int], None]
 """Hears of so many bytes more that were read or written."""
 
 
 @dataclass(frozen=True)
-class Shape:
+class TensorShape:
     """A tensor as it is, wherever it lies."""
 
     name: str
@@ -54,16 +54,16 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Stored(Shape):
+class StoredTensor(TensorShape):
     """A tensor in a file, from byte `begin` on."""
 
     file: Path
     begin: int
 
 
-def stored(file: Path) -> list[Stored]:
+def read_header(file: Path) -> list[StoredTensor]:
     """The tensors of a file, in the order they lie in it. The library checks that the header speaks the truth."""
-    found: list[Stored] = []
+    found: list[StoredTensor] = []
     try:
         with file.open("rb") as raw:
             begin = 8 + int.from_bytes(raw.read(8), "little")
@@ -75,7 +75,7 @@ def stored(file: Path) -> list[Stored]:
                     raise Problems(
                         [Problem(str(file), f"{short_repr(name)} is {dtype}", f"expected one of {', '.join(BYTES)}")]
                     )
-                found.append(Stored(name, dtype, shape, file, begin))
+                found.append(StoredTensor(name, dtype, shape, file, begin))
                 begin += found[-1].bytes
     except (OSError, SafetensorError) as error:
         raise Problems(
@@ -91,14 +91,14 @@ def stored(file: Path) -> list[Stored]:
     return found
 
 
-class Reader:
+class TensorReader:
     """Reads the tensors of one model; of its files one is open at a time."""
 
     def __init__(self) -> None:
         self._path: Path | None = None
         self._file = -1
 
-    def raw(self, tensor: Stored, first: int, last: int) -> Raw:
+    def raw(self, tensor: StoredTensor, first: int, last: int) -> Raw:
         """The bytes of numbers `first` to `last`."""
         if self._path != tensor.file:
             self.close()
@@ -108,17 +108,17 @@ class Reader:
         _read_into(self._file, found, tensor.begin + first * size, tensor.file)
         return found
 
-    def parts(self, tensor: Stored) -> Iterator[Raw]:
+    def parts(self, tensor: StoredTensor) -> Iterator[Raw]:
         """All its bytes, block after block."""
         for first in range(0, tensor.count, BLOCK):
             yield self.raw(tensor, first, min(first + BLOCK, tensor.count))
 
-    def values(self, tensor: Stored, block: int = BLOCK) -> Values:
+    def values(self, tensor: StoredTensor, block: int = BLOCK) -> Values:
         return Values(self, tensor, block)
 
-    def whole(self, tensor: Stored) -> Block:
+    def whole(self, tensor: StoredTensor) -> Block:
         """All numbers of a small tensor, in its shape."""
-        return widened(self.raw(tensor, 0, tensor.count), tensor.dtype).reshape(tensor.shape)
+        return to_float64(self.raw(tensor, 0, tensor.count), tensor.dtype).reshape(tensor.shape)
 
     def close(self) -> None:
         if self._path is not None:
@@ -147,8 +147,8 @@ def _read_into(file: int, found: Raw, begin: int, path: Path) -> None:
 class Values:
     """A tensor's numbers, block after block in the order of memory; each loop begins at the first."""
 
-    reader: Reader
-    tensor: Stored
+    reader: TensorReader
+    tensor: StoredTensor
     block: int
 
     @property
@@ -158,20 +158,20 @@ class Values:
     def __iter__(self) -> Iterator[Block]:
         for first in range(0, self.tensor.count, self.block):
             raw = self.reader.raw(self.tensor, first, min(first + self.block, self.tensor.count))
-            yield widened(raw, self.tensor.dtype)
+            yield to_float64(raw, self.tensor.dtype)
 
 
 # ---- number formats
 
 
-def widened(raw: Raw, dtype: str) -> Block:
+def to_float64(raw: Raw, dtype: str) -> Block:
     """Numbers of any float format as float64, which holds each of them exactly."""
     if dtype == "BF16":  # the upper half of a float32
         return (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
     return raw.view(FLOATS[dtype]).astype(np.float64)
 
 
-def narrowed(values: Block, dtype: str) -> NDArray[Any]:
+def from_float64(values: Block, dtype: str) -> NDArray[Any]:
     """float64 rounded once, to the nearest, ties to even. What is too large becomes infinite."""
     with np.errstate(over="ignore"):
         return _bfloat16(values) if dtype == "BF16" else values.astype(FLOATS[dtype])
@@ -189,7 +189,7 @@ def _bfloat16(values: Block) -> NDArray[np.uint16]:
     return ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
 
 
-def finite(raw: Raw | NDArray[Any], dtype: str) -> bool:
+def all_finite(raw: Raw | NDArray[Any], dtype: str) -> bool:
     """Whether every number is finite; whole numbers are."""
     if dtype == "BF16":
         return not ((raw.view(np.uint16) & 0x7F80) == 0x7F80).any()
@@ -200,34 +200,34 @@ def finite(raw: Raw | NDArray[Any], dtype: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Examined:
+class FileCheck:
     sha256: str
     not_finite: tuple[str, ...]
     """Names of tensors with NaN or infinity."""
 
 
-def examined(file: Path, tensors: Sequence[Stored], told: Told) -> Examined:
+def check_file(file: Path, tensors: Sequence[StoredTensor], told: OnBytes) -> FileCheck:
     """Read a file once, from its first byte to its last; `tensors` are all it holds, in their order."""
     sha256, bad = hashlib.sha256(), list[str]()
-    with Reader() as reader:
+    with TensorReader() as reader:
         header = tensors[0].begin if tensors else file.stat().st_size
-        sha256.update(reader.raw(Stored("header", "U8", (header,), file, 0), 0, header).data)
+        sha256.update(reader.raw(StoredTensor("header", "U8", (header,), file, 0), 0, header).data)
         for tensor in tensors:
             step, good = CHUNK // BYTES[tensor.dtype], True
             for first in range(0, tensor.count, step):
                 raw = reader.raw(tensor, first, min(first + step, tensor.count))
                 sha256.update(raw.data)
-                good = good and finite(raw, tensor.dtype)
+                good = good and all_finite(raw, tensor.dtype)
                 told(len(raw))
             if not good:
                 bad.append(tensor.name)
-    return Examined(sha256.hexdigest(), tuple(bad))
+    return FileCheck(sha256.hexdigest(), tuple(bad))
 
 
-class Writer:
+class TensorWriter:
     """A file that comes into being. Its tensors are known beforehand and are written in that order."""
 
-    def __init__(self, path: Path, tensors: Sequence[Shape], told: Told) -> None:
+    def __init__(self, path: Path, tensors: Sequence[TensorShape], told: OnBytes) -> None:
         self.path, self.told = path, told
         self._left = sum(tensor.bytes for tensor in tensors)
         self._sha256 = hashlib.sha256()
@@ -262,12 +262,12 @@ class Writer:
         self._file.close()
 
 
-def laid_out(tensors: Sequence[Shape]) -> list[Shape]:
+def file_order(tensors: Sequence[TensorShape]) -> list[TensorShape]:
     """In the order of a file: wide formats first, so that every tensor begins at a multiple of its format's size."""
     return sorted(tensors, key=lambda tensor: -BYTES[tensor.dtype])
 
 
-def _header(tensors: Sequence[Shape]) -> bytes:
+def _header(tensors: Sequence[TensorShape]) -> bytes:
     node: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # transformers refuses a file that does not say so
     end = 0
     for tensor in tensors:

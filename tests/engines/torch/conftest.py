@@ -28,7 +28,7 @@ from launcher.engines.torch.parallel import world
 from launcher.engines.torch.train.sources import collate
 from launcher.models.scratch import Scratch
 from launcher.spec.algorithm import Batch
-from launcher.text.tokenizer import characters
+from launcher.text.tokenizer import character_tokenizer
 
 CPU = torch.device("cpu")
 ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789>+-*/=., "  # 45 characters and 3 special tokens
@@ -93,7 +93,7 @@ def family() -> Callable[..., tuple[CausalLM, PreTrainedModel]]:
         plain.load_state_dict(ours.state_dict())
         if ours.config._attn_implementation == "sdpa" and ours._supports_attention_backend:
             ours.set_attn_implementation(NAME)
-        return CausalLM(ours, characters(ALPHABET)), plain
+        return CausalLM(ours, character_tokenizer(ALPHABET)), plain
 
     return make
 

@@ -13,7 +13,7 @@ from launcher.engines.torch.model.attention import NAME, Call
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.model.packing import pack
 from launcher.spec.algorithm import Batch
-from launcher.text.tokenizer import characters
+from launcher.text.tokenizer import character_tokenizer
 
 LENGTHS = (9, 3, 5, 9, 4, 7, 2)  # unsorted, some equal, all but two longer than the sliding windows of 3
 
@@ -223,6 +223,6 @@ def test_a_model_without_our_attention_takes_the_other_way(ids: Callable[..., li
         "llama", vocab_size=48, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4
     )
     module = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
-    assert not CausalLM(module, characters("abc")).supports_packing
+    assert not CausalLM(module, character_tokenizer("abc")).supports_packing
     module.set_attn_implementation(NAME)
-    assert CausalLM(module, characters("abc")).supports_packing
+    assert CausalLM(module, character_tokenizer("abc")).supports_packing

@@ -23,7 +23,7 @@ from launcher.rewards.combined import Weighted
 from launcher.rewards.exact import Exact
 from launcher.rewards.model import RewardModel
 from launcher.spec.reward import Answer, score_safely
-from launcher.text.tokenizer import characters
+from launcher.text.tokenizer import character_tokenizer
 
 CPU = torch.device("cpu")
 ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789>+-*/=., :\n"
@@ -113,7 +113,7 @@ def reward_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path
 
     def make(template: str | None = None, outputs: int = 1) -> Path:
         folder = tmp_path_factory.mktemp("judge")
-        tokenizer = characters(ALPHABET)
+        tokenizer = character_tokenizer(ALPHABET)
         tokenizer.chat_template = template
         tokenizer.save_pretrained(folder)
         config = Qwen3Config(
@@ -140,7 +140,7 @@ ANSWERS = [
 def alone(folder: Path, text: str, longest: int | None) -> float:
     """Plain transformers, one text at a time."""
     model = Qwen3ForSequenceClassification.from_pretrained(folder).eval()
-    ids = characters(ALPHABET)(text).input_ids
+    ids = character_tokenizer(ALPHABET)(text).input_ids
     with torch.no_grad():
         return model(input_ids=torch.tensor([ids[-longest:] if longest else ids])).logits[0, 0].item()
 
@@ -181,7 +181,7 @@ def test_a_model_among_other_rewards_is_loaded_and_told_apart(reward_model: Call
 
 
 def test_several_outputs_are_refused(reward_model: Callable[..., Path]) -> None:
-    with pytest.raises(Problems, match=r"^reward\.path: the model has 3 outputs; one would do$"):
+    with pytest.raises(Problems, match=r"^reward\.path: the model has 3 outputs; use a model with one$"):
         ModelScorer(RewardModel(path=str(reward_model(outputs=3))), CPU)
 
 

@@ -16,7 +16,7 @@ from launcher.spec.algorithm import Kind
 from launcher.spec.data import Dataset, Message, RefusedRow, Row, Split
 from launcher.spec.reward import Answer
 from launcher.text.encoder import Encoder
-from launcher.text.tokenizer import characters
+from launcher.text.tokenizer import character_tokenizer
 
 FOUND = {
     "train": [
@@ -45,7 +45,7 @@ class Listed(Dataset):
 
 
 ANYTHING = Length(high=9)  # a reward that needs no truth
-ENCODER = Encoder(characters("ab"), Listed(max_prompt_length=5))
+ENCODER = Encoder(character_tokenizer("ab"), Listed(max_prompt_length=5))
 
 
 def test_good_rows_are_numbered_by_their_place_among_the_good(tmp_path: Path) -> None:

@@ -16,13 +16,13 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from launcher.core.problems import Problems
+from launcher.core.problems import Problem, Problems
 from launcher.engines.torch.model.attention import NAME
 from launcher.engines.torch.model.network import CausalLM, Critic
 from launcher.models.pretrained import Pretrained, weights_of
 from launcher.models.scratch import Scratch
 from launcher.spec.model import Model
-from launcher.text.tokenizer import characters, tokenizer_class
+from launcher.text.tokenizer import character_tokenizer, tokenizer_class
 
 ADAPTER = "adapter_config.json"  # peft's name
 BASE = "base"  # beside an adapter: the weights it belongs to, where no hub or folder has them
@@ -42,7 +42,8 @@ def load_model(
         module, tokenizer = _from_folder(model, None if adapter else weights, dtype)
     _prepare(module, model)
     if tokenizer.eos_token_id is None:
-        raise Problems(["model.path: its tokenizer names no eos_token, so no answer could end; one that does would do"])
+        got = "its tokenizer names no eos_token, so no answer could end"
+        raise Problems([Problem("model.path", got, "use a tokenizer that names one", "not-supported")])
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     module = module.to(device)
@@ -65,9 +66,8 @@ def load_critic(
         whole = load_model(model, seed, device, adapt=False).base
         decoder = cast("Any", whole).get_decoder()
         if decoder is whole:
-            raise Problems(
-                [f"model.path: {type(whole).__name__} has no decoder of its own for a critic; GRPO would do"]
-            )
+            got = f"{type(whole).__name__} has no decoder of its own for a critic"
+            raise Problems([Problem("model.path", got, "use algorithm=grpo", "not-supported")])
         return Critic(decoder, mixed)
     decoder = AutoModel.from_pretrained(weights, dtype=getattr(torch, model.dtype), use_safetensors=True)
     _prepare(decoder, model)
@@ -84,7 +84,7 @@ def _prepare(module: PreTrainedModel, model: Model) -> None:
 
 
 def _from_scratch(model: Scratch, seed: int, dtype: torch.dtype) -> tuple[Any, PreTrainedTokenizerFast]:
-    tokenizer = characters(model.alphabet)
+    tokenizer = character_tokenizer(model.alphabet)
     config = AutoConfig.for_model(
         model.architecture,
         vocab_size=len(tokenizer),

@@ -13,9 +13,9 @@ from transformers import PreTrainedTokenizerFast
 from launcher.data.files import Files
 from launcher.spec.data import Message, Row
 from launcher.text.encoder import Encoder, Pair, Tokens
-from launcher.text.lengths import Around, Lengths
-from launcher.text.tokenizer import characters
-from launcher.text.word_cuts import Words
+from launcher.text.lengths import ChatFrame, Lengths
+from launcher.text.tokenizer import character_tokenizer
+from launcher.text.word_cuts import PieceCounter
 
 QWEN = r"(?i:'s|'t)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 LLAMA3 = r"(?i:'s|'t)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -102,7 +102,7 @@ ENCODERS = {
     "composed": encoder(bpe(QWEN, TEMPLATES["plain"], normalizers.NFC())),
     "lowercase": encoder(bpe(QWEN, TEMPLATES["plain"], normalizers.Lowercase())),
     "no template": encoder(bpe(QWEN, None)),
-    "letters": encoder(characters("ab C1")),
+    "letters": encoder(character_tokenizer("ab C1")),
 }
 
 
@@ -135,7 +135,7 @@ def test_every_length_is_the_true_one(name: str, prompts: list[Any]) -> None:
     ],
 )
 def test_a_template_is_written_once_where_it_leaves_the_text_alone(name: str, shortcut: bool) -> None:
-    assert (Around.of(ENCODERS[name]) is not None) == shortcut
+    assert (ChatFrame.of(ENCODERS[name]) is not None) == shortcut
 
 
 @pytest.mark.parametrize(
@@ -143,13 +143,13 @@ def test_a_template_is_written_once_where_it_leaves_the_text_alone(name: str, sh
     [("qwen plain", True), ("llama3", True), ("gpt2", True), ("composed", True), ("lowercase", False)],
 )
 def test_words_are_counted_where_the_tokenizer_cuts_by_a_pattern(name: str, counts: bool) -> None:
-    words = Words.of(ENCODERS[name].tokenizer, "<|im_start|>user\n", "<|im_end|>\n", ["It's 12 clips."])
+    words = PieceCounter.of(ENCODERS[name].tokenizer, "<|im_start|>user\n", "<|im_end|>\n", ["It's 12 clips."])
     assert (words is not None) == counts
 
 
 @pytest.mark.parametrize("text", ["caf\u00e9", "\u4e2d", "a\x1cb", "<|im_end|>"])
 def test_what_patterns_may_see_otherwise_the_tokenizer_counts(text: str) -> None:
-    words = Words.of(ENCODERS["qwen plain"].tokenizer, "", "", ["a b"])
+    words = PieceCounter.of(ENCODERS["qwen plain"].tokenizer, "", "", ["a b"])
     assert words
     assert words.count(text) is None
 
@@ -157,9 +157,9 @@ def test_what_patterns_may_see_otherwise_the_tokenizer_counts(text: str) -> None
 def test_a_text_on_which_the_two_differ_stops_the_shortcut() -> None:
     """Whatever else a tokenizer may do, the sample finds it."""
     tokenizer = bpe(QWEN, TEMPLATES["plain"])
-    assert Words.of(tokenizer, "<|im_start|>user\n", "", ["a b"])
+    assert PieceCounter.of(tokenizer, "<|im_start|>user\n", "", ["a b"])
 
-    class Odd(Words):
+    class Odd(PieceCounter):
         def count(self, text: str) -> int | None:
             return 1
 
@@ -174,4 +174,4 @@ def test_the_longer_answer_of_a_pair_counts() -> None:
     assert Lengths(made).of([pair], "pairs") == [(2, len(both.rejected.ids) - 2)]
     assert Lengths(made).of([Row("f:1", "ab", "a")], "answers") == [(2, 2)]
     [refused] = Lengths(made).of([Row("f:1", (Message("system", "a"), Message("user", "b")), "a")], "answers")
-    assert refused == "is a conversation, and the tokenizer has no chat template; a text prompt would do"
+    assert refused == "is a conversation, and the tokenizer has no chat template; use a text prompt"

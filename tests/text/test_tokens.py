@@ -13,7 +13,7 @@ from launcher.core.settings import settings
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Dataset, Message, RefusedRow, Row, Split, Text
 from launcher.text.encoder import Encoder, Tokens
-from launcher.text.tokenizer import characters
+from launcher.text.tokenizer import character_tokenizer
 
 SPECIAL = ["<pad>", "<unk>", "<s>", "<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 LETTERS = [chr(code) for code in range(32, 127)] + ["\n"]
@@ -89,14 +89,14 @@ def talk(*turns: str) -> tuple[Message, ...]:
 
 def test_plain_text_by_hand() -> None:
     """`characters("ab>")`: <pad> 0, <eos> 1, <unk> 2, a 3, b 4, > 5."""
-    plain = encoder(characters("ab>"))
+    plain = encoder(character_tokenizer("ab>"))
     assert plain.prompt(4, row("ab>")) == Tokens(4, [3, 4, 5], [])
     assert plain.demonstration(9, row("ab>", "ba")) == Tokens(9, [3, 4, 5, 4, 3, 1], [0, 0, 0, 1, 1, 1])
     assert plain.prompt(0, row("aXb")) == Tokens(0, [3, 2, 4], [])  # unknown, and still one token
 
 
 def test_an_empty_answer_is_its_end_alone() -> None:
-    assert good(encoder(characters("ab>")).demonstration(0, row("a", ""))).mask == [0, 1]
+    assert good(encoder(character_tokenizer("ab>")).demonstration(0, row("a", ""))).mask == [0, 1]
 
 
 @pytest.mark.parametrize("template", [None, CHATML])
@@ -181,7 +181,7 @@ def test_a_template_that_rewrites_earlier_turns_is_refused() -> None:
     chat = encoder(chat_tokenizer(REWRITES))
     found = chat.demonstration(0, row(talk("user: a", "assistant: one", "user: b", "assistant: two")))
     assert isinstance(found, RefusedRow)
-    assert found.reason == "the chat template rewrites earlier turns; one row for each answer would do"
+    assert found.reason == "the chat template rewrites earlier turns; use one row for each answer"
 
 
 def test_a_template_that_drops_the_thoughts_of_earlier_turns_can_show_the_last_answer() -> None:
@@ -228,29 +228,29 @@ def reason(found: Tokens | RefusedRow) -> str:
         (lambda plain: plain.demonstration(0, row("a", "aa")), "answer has 3 tokens; data.max_response_length is 2"),
         (
             lambda plain: plain.prompt(0, row(talk("system: b", "user: a"))),
-            "is a conversation, and the tokenizer has no chat template; a text prompt would do",
+            "is a conversation, and the tokenizer has no chat template; use a text prompt",
         ),
         (
             lambda plain: plain.demonstration(0, row(talk("system: b", "user: a"), "b")),
-            "is a conversation, and the tokenizer has no chat template; a text prompt would do",
+            "is a conversation, and the tokenizer has no chat template; use a text prompt",
         ),
         (
             lambda plain: plain.demonstration(0, row(talk("system: b", "user: a", "assistant: b"))),
-            "is a conversation, and the tokenizer has no chat template; a text prompt would do",
+            "is a conversation, and the tokenizer has no chat template; use a text prompt",
         ),
         (
             lambda plain: plain.demonstration(0, row(talk("user: a", "assistant: b", "user: a", "assistant: b"))),
-            "is a conversation, and the tokenizer has no chat template; prompt and response would do",
+            "is a conversation, and the tokenizer has no chat template; use prompt and response",
         ),
     ],
 )
 def test_what_plain_text_cannot_hold(make: Callable[[Encoder], Tokens | RefusedRow], words: str) -> None:
-    assert reason(make(encoder(characters("ab>"), max_prompt_length=3, max_response_length=2))) == words
+    assert reason(make(encoder(character_tokenizer("ab>"), max_prompt_length=3, max_response_length=2))) == words
 
 
 def test_a_single_question_needs_no_template() -> None:
     """Prepared rows are messages, and a model without a template reads them as the text they came from."""
-    plain = encoder(characters("ab>"))
+    plain = encoder(character_tokenizer("ab>"))
     assert plain.prompt(0, row(talk("user: a"))) == plain.prompt(0, row("a"))
     assert plain.demonstration(0, row(talk("user: a"), "b")) == plain.demonstration(0, row("a", "b"))
     assert plain.demonstration(0, row(talk("user: a", "assistant: b"))) == plain.demonstration(0, row("a", "b"))
@@ -264,7 +264,7 @@ def test_a_single_question_needs_no_template() -> None:
     ],
 )
 def test_what_is_too_long_is_cut(truncation: Any, prompt: list[int], answer: list[int]) -> None:
-    cut = encoder(characters("ab>"), max_prompt_length=3, max_response_length=3, truncation=truncation)
+    cut = encoder(character_tokenizer("ab>"), max_prompt_length=3, max_response_length=3, truncation=truncation)
     asked = cut.prompt(0, row("abb>a"))
     assert isinstance(asked, Tokens)
     assert asked.ids == ([4, 5, 3] if truncation == "left" else [3, 4, 4])
@@ -274,16 +274,16 @@ def test_what_is_too_long_is_cut(truncation: Any, prompt: list[int], answer: lis
 
 
 def test_what_is_too_long_is_left_out_on_demand() -> None:
-    refused = encoder(characters("ab>"), max_prompt_length=3, truncation="filter").prompt(0, row("abb>a"))
+    refused = encoder(character_tokenizer("ab>"), max_prompt_length=3, truncation="filter").prompt(0, row("abb>a"))
     assert isinstance(refused, RefusedRow)
     assert refused.wanted
-    kept = encoder(characters("ab>"), max_prompt_length=3).prompt(0, row("abb>a"))
+    kept = encoder(character_tokenizer("ab>"), max_prompt_length=3).prompt(0, row("abb>a"))
     assert isinstance(kept, RefusedRow)
     assert not kept.wanted
 
 
 def test_the_longest_that_is_taken() -> None:
-    plain = encoder(characters("ab>"), max_prompt_length=3, max_response_length=2)
+    plain = encoder(character_tokenizer("ab>"), max_prompt_length=3, max_response_length=2)
     assert len(good(plain.prompt(0, row("aaa"))).ids) == 3
     assert len(good(plain.demonstration(0, row("aaa", "b"))).ids) == 5  # with its end, the answer has 2
 
@@ -305,6 +305,6 @@ def test_a_conversation_without_an_answer_is_refused() -> None:
 
 
 def test_a_refused_row_is_kept_whole() -> None:
-    found = encoder(characters("ab>")).prompt(0, row(""))
+    found = encoder(character_tokenizer("ab>")).prompt(0, row(""))
     assert isinstance(found, RefusedRow)
     assert found.raw == repr(row(""))
