@@ -58,7 +58,7 @@ def test_each_algorithm_can_be_chosen_by_its_name():
 def test_a_value_that_only_a_person_knows_is_asked_for(group, name):
     with pytest.raises(Problems) as caught:
         resolve([f"{of}={choice}" for of, choice in {**BASE, group: name}.items()] + ["sampler.n=8"])
-    assert caught.value.lines == [f"{group}.path: has no value; {group}.path=VALUE would do"]
+    assert caught.value.lines == [f"{group}.path: has no value; use {group}.path=VALUE"]
 
 
 def test_lengths_follow_the_data():

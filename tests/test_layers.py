@@ -29,7 +29,7 @@ BELOW = {
     " engines.torch.model engines.torch.parallel engines.torch.rollout engines.torch.train",
     "engines.torch.rollout.vllm": "core spec clusters models engines.torch"
     " engines.torch.model engines.torch.parallel engines.torch.rollout engines.torch.train",
-    "runs": "core clusters",
+    "runs": "core spec clusters",
     "config": "core spec runs",
     "config.reference": "core spec config",
     "preflight.checks": "core spec hubs data models rewards text clusters.nodes runs config tools.doctor",

@@ -37,10 +37,10 @@ class DAPO(GRPO):
         super().__post_init__()
         longest = self.max_response_length
         if self.overlong_buffer_len and longest is None:
-            raise ValueError("overlong_buffer_len needs max_response_length, and it is not given")
+            raise ValueError("overlong_buffer_len needs max_response_length, which is not given; set it")
         if longest is not None and self.overlong_buffer_len > longest:
             raise ValueError(
-                f"overlong_buffer_len is {self.overlong_buffer_len} of {longest} tokens; at most {longest} would do"
+                f"overlong_buffer_len is {self.overlong_buffer_len} of {longest} tokens; use at most {longest}"
             )
 
     def group_filter(self, batch: Batch) -> Tensor:

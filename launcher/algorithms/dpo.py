@@ -62,9 +62,9 @@ class DPO(Algorithm):
 
     def __post_init__(self) -> None:
         if self.label_smoothing and self.loss_type != "sigmoid":
-            raise ValueError(f"label_smoothing belongs to loss_type=sigmoid, and it is {self.loss_type}; 0 would do")
+            raise ValueError(f"label_smoothing belongs to loss_type=sigmoid, and it is {self.loss_type}; use 0")
         if self.length_normalised and self.loss_type != "ipo":
-            raise ValueError(f"length_normalised belongs to loss_type=ipo, and it is {self.loss_type}; false would do")
+            raise ValueError(f"length_normalised belongs to loss_type=ipo, and it is {self.loss_type}; use false")
 
     def loss(self, new: Output, batch: Batch) -> Loss:
         weight = ops.per_sequence_weights(batch.mask) if self.length_normalised else batch.mask

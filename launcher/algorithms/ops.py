@@ -41,7 +41,7 @@ def check_constant(mode: Aggregation, constant: float | None) -> None:
     """Raises `ValueError` where the constant would be taken and ignored."""
     if mode != "seq-mean-token-sum-norm" and constant is not None:
         raise ValueError(
-            f"loss_scale_factor belongs to loss_agg_mode=seq-mean-token-sum-norm, and it is {mode}; null would do"
+            f"loss_scale_factor belongs to loss_agg_mode=seq-mean-token-sum-norm, and it is {mode}; use null"
         )
 
 

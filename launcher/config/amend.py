@@ -10,7 +10,7 @@ from yaml import YAMLError
 
 from launcher.config import guard
 from launcher.core.bounded_parse import parse_yaml
-from launcher.core.problems import Problems, short_repr, suggest
+from launcher.core.problems import Problem, Problems, short_repr, suggest
 
 FREE = ("hardware.", "engine.", "cluster.", "sampler.max_num_seqs", "sampler.n_gpus", "data.val_batch_size")
 FREE_OF_TRAINER = (
@@ -22,20 +22,22 @@ FREE_OF_TRAINER = (
 def amended(node: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
     """The stored run with the settings that `words` (`hardware.nproc_per_node=3`) change. Raises `Problems`."""
     guard.check(words)
-    made, problems = deepcopy(node), list[str]()
+    made, problems = deepcopy(node), list[Problem]()
     for word in words:
         path, equals, text = word.partition("=")
         if not equals or "." not in path:
-            problems.append(f"--resume: {short_repr(word)} changes no setting; hardware.nproc_per_node=2 would do")
+            problems.append(
+                Problem("--resume", f"{short_repr(word)} changes no setting", "use hardware.nproc_per_node=2")
+            )
         elif not _free(path):
             problems.append(
-                f"{path}: a run goes on with what it learns by; leave it out, or change {', '.join(FREE[:3])}..."
+                Problem(path, "cannot change while a run goes on", f"leave it out, or change {', '.join(FREE[:3])}...")
             )
         else:
             try:
                 problems += put(made, path, parse_yaml(text))
             except (YAMLError, ValueError):
-                problems.append(f"{path}: got {short_repr(text)}; a number, a word or a [list] would do")
+                problems.append(Problem(str(path), f"got {short_repr(text)}", "use a number, a word or a [list]"))
     if problems:
         raise Problems(problems)
     return made
@@ -47,7 +49,7 @@ def _free(path: str) -> bool:
     }
 
 
-def put(node: dict[str, Any], path: str, value: Any) -> list[str]:
+def put(node: dict[str, Any], path: str, value: Any) -> list[Problem]:
     """Set `path` of a stored run; why it cannot be set."""
     held: Any = node
     *above, name = path.split(".")
@@ -55,6 +57,6 @@ def put(node: dict[str, Any], path: str, value: Any) -> list[str]:
         held = held.get(step) if isinstance(held, dict) else None
     if not isinstance(held, dict) or name not in held or name == "_target_":
         known = [key for key in held if key != "_target_"] if isinstance(held, dict) else []
-        return [f"{path}: no such setting; {suggest(name, known)}"]
+        return [Problem(path, "no such setting", suggest(name, known), "unknown-setting")]
     held[name] = value
     return []

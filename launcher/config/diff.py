@@ -19,7 +19,7 @@ from launcher.config.recipe import Asked, Given, options_apart
 from launcher.config.resolve import resolve
 from launcher.config.yaml_lines import Leaf, leaves
 from launcher.core.bounded_parse import parse_yaml
-from launcher.core.problems import Problems, error_message, short_repr, suggest
+from launcher.core.problems import Problem, Problems, error_message, short_repr, suggest
 from launcher.runs import store
 from launcher.runs.folder import Folder
 from launcher.spec.run import RunSpec
@@ -121,10 +121,12 @@ def side(text: str, root: Path, config_dir: Path | None = None) -> Side:
         if scripted:
             return _of_recipe(text, config_dir)
         near = suggest(text, recipe.known(), listed="a recipe may be")
-        raise Problems([*problem.lines, f"{short_repr(text)}: is no recipe either; {near}"]) from None
+        raise Problems(
+            [*problem.problems, Problem(short_repr(text), "is no recipe either", near, "not-found")]
+        ) from None
     if scripted:
         raise Problems(
-            [f"{text}: is a run and a recipe; {folder.name} or recipes/{plain.removesuffix('.sh')}.sh would do"]
+            [Problem(text, "is a run and a recipe", f"use {folder.name} or recipes/{plain.removesuffix('.sh')}.sh")]
         )
     return _of_run(text, folder)
 
@@ -134,12 +136,12 @@ def _of_words(text: str, config_dir: Path | None) -> Side:
         words = shlex.split(text)
     except ValueError as error:
         raise Problems(
-            [f"{short_repr(text)}: cannot be read ({error_message(error)}); words such as algorithm=grpo would do"]
+            [Problem(short_repr(text), f"cannot be read ({error_message(error)})", "use words such as algorithm=grpo")]
         ) from error
     words = words[2:] if words[:2] == ["rlrun", "train"] else words
     given, own, others = options_apart([Given(word, f"command line: {word}") for word in words])
     if others:
-        raise Problems([f"{option}: is no word of a run; leaving it out would do" for option in others])
+        raise Problems([Problem(option, "is no word of a run", "leave it out") for option in others])
     return _resolved(text, Asked(given, own or config_dir))
 
 
@@ -152,7 +154,7 @@ def _resolved(name: str, by: Asked) -> Side:
     try:
         run = resolve(by.texts, by.config_dir)
     except Problems as problem:
-        raise Problems([f"{line} (of {short_repr(name)})" for line in problem.lines] + list(by.notes)) from None
+        raise Problems([*(f"{line} (of {short_repr(name)})" for line in problem.lines), *by.notes]) from None
     classes, values = apart(flat(to_node(run)))
     return Side(name, values, origins_of(run, by), by.notes, classes)
 

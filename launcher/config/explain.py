@@ -1,9 +1,9 @@
-"""pydantic's problems as lines for people: where: what came; what would do."""
+"""pydantic's errors as problems: where, what was found, what to use."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -11,17 +11,17 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from launcher.core.classes import locate
-from launcher.core.problems import short_repr, suggest
+from launcher.core.problems import InvalidSettings, Problem, short_repr, suggest
 from launcher.spec.run import RunSpec
 
 
-def explain(error: ValidationError, node: Mapping[str, Any]) -> list[str]:
-    """One line for each problem; several of a union's branches that failed at one place make one line."""
+def explain(error: ValidationError, node: Mapping[str, Any]) -> list[Problem]:
+    """Several branches of a union that failed at one place make one problem."""
     by_place: dict[str, list[ErrorDetails]] = {}
     for problem in error.errors(include_url=False):
         place = ".".join(str(part) for part in problem["loc"] if _is_key(part))
         by_place.setdefault(place, []).append(problem)
-    return [line for place, problems in by_place.items() for line in _lines(place, problems, node)]
+    return [found for place, errors in by_place.items() for found in _problems(place, errors, node)]
 
 
 def _is_key(part: int | str) -> bool:
@@ -29,28 +29,28 @@ def _is_key(part: int | str) -> bool:
     return isinstance(part, int) or "[" not in part
 
 
-def _lines(place: str, problems: list[ErrorDetails], node: Mapping[str, Any]) -> Iterator[str]:
-    first = problems[0]
+def _problems(place: str, errors: list[ErrorDetails], node: Mapping[str, Any]) -> Iterator[Problem]:
+    first = errors[0]
     kind, came = first["type"], first["input"]
     if kind == "unexpected_keyword_argument":
         yield _unknown(place, node)
     elif kind == "missing":
-        yield f"{place}: has no value; {place}=VALUE would do"
-    elif kind == "value_error" and not place:
-        yield from str(first["ctx"]["error"]).splitlines()
+        yield Problem(place, "has no value", f"use {place}=VALUE")
     elif kind == "value_error":
-        yield f"{place}: {first['ctx']['error']}"
+        raised = first["ctx"]["error"]
+        held = raised.problems if isinstance(raised, InvalidSettings) else [Problem("", str(raised))]
+        yield from (replace(each, where=".".join(filter(None, (place, each.where)))) for each in held)
     else:
-        wants = " or ".join(dict.fromkeys(_wanted(problem) for problem in problems))
-        yield f"{place}: got {short_repr(came)}; {wants} would do"
+        wants = " or ".join(dict.fromkeys(_wanted(each) for each in errors))
+        yield Problem(place, f"got {short_repr(came)}", f"use {wants}")
 
 
-def _unknown(place: str, node: Mapping[str, Any]) -> str:
+def _unknown(place: str, node: Mapping[str, Any]) -> Problem:
     parent, _, key = place.rpartition(".")
     owner = owner_of(parent, node)
     known = [field.name for field in fields(owner)] if owner and is_dataclass(owner) else []
     name = owner.__name__ if owner else parent
-    return f"{place}: {name} has no setting {key!r}; {suggest(key, known, listed='it has')}"
+    return Problem(place, f"{name} has no setting {key!r}", suggest(key, known, listed="it has"), "unknown-setting")
 
 
 def owner_of(path: str, node: Mapping[str, Any]) -> type | None:
@@ -91,7 +91,7 @@ _WANTED = {
     "greater_than_equal": "a number >= {ge}",
     "less_than": "a number < {lt}",
     "less_than_equal": "a number <= {le}",
-    "string_pattern_mismatch": "a name of letters, digits, '.', '_' and '-', at most 128 and not beginning with '.',",
+    "string_pattern_mismatch": "a name of letters, digits, '.', '_' and '-', at most 128 and not beginning with '.'",
 }
 
 

@@ -15,7 +15,7 @@ from hydra.errors import HydraException
 
 from launcher.config.flatten import TARGET
 from launcher.config.resolve import names_target
-from launcher.core.problems import Problems, error_message, short_repr, suggest
+from launcher.core.problems import Problem, Problems, error_message, short_repr, suggest
 
 LIMIT = 1_000
 """Most points of a sweep: each is a run, and all are checked before one starts."""
@@ -43,7 +43,7 @@ def points(words: Sequence[str], known: Mapping[str, Sequence[str]]) -> list[Poi
     A word that cannot be read stays as it is: resolving says what is wrong with it. Raises `Problems`.
     """
     parser, swept, given = OverridesParser.create(), dict[int, str](), dict[int, str]()
-    choices, problems = list[list[str]](), list[str]()
+    choices, problems = list[list[str]](), list[Problem]()
     for place, word in enumerate(words):
         try:
             word.encode()
@@ -54,10 +54,10 @@ def points(words: Sequence[str], known: Mapping[str, Sequence[str]]) -> list[Poi
         try:
             values = _values(override, known) if override.is_sweep_override() else None
         except Problems as found:
-            problems += found.lines
+            problems += found.problems
             continue
         except (HydraException, ValueError, DecimalException):  # a step of 0, or what is no number
-            problems.append(f"{short_repr(word)}: is no range; range(first,end,step) would do")
+            problems.append(Problem(short_repr(word), "is no range", "use range(first,end,step)"))
             continue
         given[place] = override.key_or_group
         if values is not None:
@@ -66,10 +66,12 @@ def points(words: Sequence[str], known: Mapping[str, Sequence[str]]) -> list[Poi
     keys = [key.lstrip("+") for key in swept.values()]
     last = {key: place for place, key in given.items()}  # of two values the last is taken
     lost = [given[place] for place in swept if last[given[place]] != place]
-    problems += [f"{key}: is swept, and given again after that; once would do" for key in lost]
-    problems += [f"{key}: its runs stand side by side; one for all would do" for key in keys if key in ONE_FOR_ALL]
+    problems += [Problem(key, "is swept, and given again after that", "give it once") for key in lost]
+    problems += [Problem(key, "its runs stand side by side", "use one for all") for key in keys if key in ONE_FOR_ALL]
     if (count := prod(map(len, choices))) > LIMIT:
-        problems.append(f"-m: {count:,} points are more than {LIMIT:,}; fewer values, or several sweeps would do")
+        problems.append(
+            Problem("-m", f"{count:,} points are more than {LIMIT:,}", "use fewer values, or several sweeps")
+        )
     if problems:
         raise Problems(list(dict.fromkeys(problems)))
     return [_point([*combined], swept) for combined in product(*choices)]
@@ -84,20 +86,20 @@ def _values(override: Override, known: Mapping[str, Sequence[str]]) -> list[str]
     """The words that a sweep stands for, one value each. Raises `Problems`, and what a bad range raises."""
     key, sweep, line = override.key_or_group, override.value(), short_repr(override.input_line)
     if override.is_interval_sweep():
-        raise Problems([f"{key}: {line} has no end of values; a,b or range(a,b,step) would do"])
+        raise Problems([Problem(key, f"{line} has no end of values", "use a,b or range(a,b,step)")])
     if isinstance(sweep, Glob) and key not in known:
-        raise Problems([f"{key}: {line} is for config groups; a,b would do"])
+        raise Problems([Problem(key, f"{line} is for config groups", "use a,b")])
     if isinstance(sweep, Sweep) and sweep.shuffle:
-        raise Problems([f"{key}: {line} has another order each time; without shuffle it would do"])
+        raise Problems([Problem(key, f"{line} has another order each time", "leave shuffle out")])
     found = sweep.filter(list(known[key])) if isinstance(sweep, Glob) else _texts(override)
     values = list(islice(found, LIMIT + 1))
     if not values:
-        would_do = suggest("", known[key]) if key in known else "a range that holds a value would do"
-        raise Problems([f"{key}: {line} is no value at all; {would_do}"])
+        fix = suggest("", known[key]) if key in known else "use a range that holds a value"
+        raise Problems([Problem(key, f"{line} is no value at all", fix)])
     if len(values) > LIMIT:
-        raise Problems([f"{key}: {line} is more than {LIMIT:,} values; fewer would do"])
+        raise Problems([Problem(key, f"{line} is more than {LIMIT:,} values", "use fewer")])
     if twice := [value for value in dict.fromkeys(values) if values.count(value) > 1]:
-        raise Problems([f"{key}: {line} has {', '.join(twice)} twice; once would do"])
+        raise Problems([Problem(key, f"{line} has {', '.join(twice)} twice", "give it once")])
     return [f"{override.get_key_element()}={value}" for value in values]
 
 
@@ -112,11 +114,11 @@ def setting(word: str) -> tuple[str, Any]:
         override = OverridesParser.create().parse_override(word)
     except (HydraException, UnicodeEncodeError) as error:
         reason = error_message(error).partition("See https")[0].strip().rstrip(".")
-        raise Problems([f"{short_repr(word)}: cannot be read ({reason}); optim.lr=1e-6 would do"]) from error
+        raise Problems([Problem(short_repr(word), f"cannot be read ({reason})", "use optim.lr=1e-6")]) from error
     key, plain = override.key_or_group, override.type != OverrideType.DEL and override.package is None
     if not plain or override.is_sweep_override() or "${" in word or "/" in key:
-        raise Problems([f"{short_repr(word)}: sets no value; key=value would do"])
+        raise Problems([Problem(short_repr(word), "sets no value", "use key=value")])
     value = override.value()
     if TARGET in key or names_target(value):
-        raise Problems([f"{key}: {TARGET} is named by config files only; another setting would do"])
+        raise Problems([Problem(key, f"{TARGET} is named by config files only", "use another setting")])
     return key, value

@@ -23,13 +23,14 @@ _OPEN, _CLOSE, _QUOTES = "([{", ")]}", "'\""
 def check(words: Sequence[str]) -> None:
     """Raises `Problems` for words that would take minutes to read. From here on what they set by the name of a secret
     is blotted out of everything that is said: it must not be shown even where it is refused."""
-    found = []
+    found = list[Problem]()
     if len(words) > WORDS:
-        found.append(f"{len(words):,} words came; at most {WORDS}, and a file in --config-dir for more, would do")
+        fix = f"use at most {WORDS}, and a file in --config-dir for more"
+        found.append(Problem("", f"got {len(words):,} arguments", fix))
     for word in words[:WORDS]:
         if len(word) <= LONGEST:
             _learn(word)
-        found += [f"{short_repr(word, 40)}: {why}" for why in beyond(word)]
+        found += [Problem(short_repr(word, 40), why) for why in beyond(word)]
     if found:
         raise Problems(found)
 
@@ -37,13 +38,13 @@ def check(words: Sequence[str]) -> None:
 def beyond(word: str) -> Iterator[str]:
     """Why a word, or another text of Hydra's grammar, would take minutes to read."""
     if len(word) > LONGEST:
-        yield f"has {len(word):,} characters; at most {LONGEST:,}, and a file in --config-dir for more, would do"
+        yield f"has {len(word):,} characters; use at most {LONGEST:,}, and a file in --config-dir for more"
     elif (commas := word.count(",")) > COMMAS:
-        yield f"has {commas:,} commas; at most {COMMAS}, and a file in --config-dir for more, would do"
+        yield f"has {commas:,} commas; use at most {COMMAS}, and a file in --config-dir for more"
     elif _depth(word) > DEPTH:
-        yield f"its brackets stand more than {DEPTH} deep; fewer would do"
+        yield f"its brackets stand more than {DEPTH} deep; use fewer"
     elif _DIGITS.search(word):
-        yield f"holds a number of more than {DIGITS} digits; a smaller one would do"
+        yield f"holds a number of more than {DIGITS} digits; use a smaller one"
 
 
 def _depth(word: str) -> int:
@@ -89,7 +90,9 @@ def kept(node: Any, named: Sequence[Problem] = ()) -> list[Problem]:
             continue
         if (is_secret_setting(name) and value) or redact(value) != value:
             found = "holds a secret, which would be kept with the run"
-            problems.append(Problem(place, found, "use an environment variable, read where it is used"))
+            problems.append(
+                Problem(place, found, "use an environment variable, read where it is used", "not-permitted")
+            )
     return problems
 
 

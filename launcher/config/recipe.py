@@ -16,7 +16,7 @@ from launcher.config.guard import LONGEST
 from launcher.config.resolve import conf_dir
 from launcher.config.shell import ARGUMENTS, Piece, Reader, Word
 from launcher.core.bounded_parse import SIZE, LimitExceeded, read_start
-from launcher.core.problems import Problems, error_message, short_repr, suggest
+from launcher.core.problems import Problem, Problems, error_message, short_repr, suggest
 
 _BRANCH, _END = {"if", "for", "while", "until", "case", "select"}, {"fi", "done", "esac"}
 _LEADS = {"then", "do", "else", "elif", "{", "!", "time", "exec", "command", "env", "export", "local", "readonly"}
@@ -78,7 +78,9 @@ def asked(words: Sequence[str], config_dir: Path | None = None, recipe: str | No
         return Asked(typed, config_dir)
     command = one(recipe)
     if words and not command.passes_on:
-        raise Problems([f'{command.name}: passes no words on, got {short_repr(words[0])}; "$@" at its end would do'])
+        raise Problems(
+            [Problem(command.name, f"passes no words on, got {short_repr(words[0])}", 'add "$@" at its end')]
+        )
     return replace(
         command.asked, words=[*command.asked.words, *typed], config_dir=config_dir or command.asked.config_dir
     )
@@ -97,16 +99,16 @@ def one(name: str) -> Command:
     """The command that `name` means. Raises `Problems` where there is none, or are several."""
     plain, _, number = name.partition("#")
     if len(number) > 4:
-        raise Problems([f"{plain}: has no run #{short_repr(number, 20)}; a number of at most 4 digits would do"])
+        raise Problems([Problem(plain, f"has no run #{short_repr(number, 20)}", "use a number of at most 4 digits")])
     path = folder() / f"{plain}.sh" if plain in known() else Path(plain)
     found = commands(path)
     if not found:
-        raise Problems([f"{name}: has no rlrun train; a script with one would do"])
+        raise Problems([Problem(name, "has no rlrun train", "use a script with one")])
     which = found[0].name + (f" to #{len(found)}" if len(found) > 1 else "")
     if not number and len(found) > 1:
-        raise Problems([f"{name}: has {len(found)} runs; {which} would do"])
+        raise Problems([Problem(name, f"has {len(found)} runs", f"use {which}")])
     if number and not (number.isdecimal() and 1 <= int(number) <= len(found)):
-        raise Problems([f"{name}: has no run #{number}; {which} would do"])
+        raise Problems([Problem(name, f"has no run #{number}", f"use {which}")])
     return found[int(number or 1) - 1]
 
 
@@ -114,15 +116,17 @@ def commands(path: Path, environment: Mapping[str, str] = os.environ) -> list[Co
     """Every `rlrun train` of the script, in its order. Raises `Problems` where it cannot be read."""
     try:
         if path.exists() and not path.is_file():
-            raise Problems([f"{path}: is no file; a shell script would do"])
+            raise Problems([Problem(str(path), "is no file", "use a shell script")])
         data = read_start(path)
         text = data.decode()
     except FileNotFoundError:
         raise Problems([f"{path}: no such recipe; {suggest(path.stem, known())}"]) from None
     except (OSError, ValueError) as error:
-        raise Problems([f"{path}: cannot be read ({error_message(error)}); a shell script would do"]) from error
+        raise Problems(
+            [Problem(str(path), f"cannot be read ({error_message(error)})", "use a shell script")]
+        ) from error
     if len(data) > SIZE:
-        raise Problems([f"{path}: has more than {SIZE:,} bytes; a shorter script would do"])
+        raise Problems([Problem(str(path), f"has more than {SIZE:,} bytes", "use a shorter script")])
     inside = path.resolve().parent == folder().resolve()
     script = _Script(f"recipes/{path.name}" if inside else str(path), environment)
     try:
@@ -194,7 +198,7 @@ class _Script:
             values.append(self._of(piece, line))
             size += len(values[-1].text) + len(values[-1].unknown)  # `a=$b$b`, thirty times over, is a gigabyte
             if size > LONGEST:
-                raise LimitExceeded(f"a value has more than {LONGEST:,} characters; a shorter one would do", line)
+                raise LimitExceeded(f"a value has more than {LONGEST:,} characters; use a shorter one", line)
         unknown = ", ".join(dict.fromkeys(value.unknown for value in values if value.unknown))
         names = dict.fromkeys(name for value in values for name in value.variables)
         return Value("".join(value.text for value in values), unknown, tuple(names))

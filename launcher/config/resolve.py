@@ -25,7 +25,7 @@ from launcher.config import guard, sources
 from launcher.config.explain import explain
 from launcher.config.flatten import TARGET
 from launcher.core.classes import add_code_dir
-from launcher.core.problems import Problems, error_message, short_repr, suggest
+from launcher.core.problems import Problem, Problems, error_message, short_repr, suggest
 from launcher.core.settings import from_node
 from launcher.spec.run import RunSpec
 
@@ -71,7 +71,7 @@ class Words:
     choices: dict[str, str]
     """The word that chooses, for each group that has one."""
     values: list[str]
-    problems: list[str]
+    problems: list[Problem]
     doubtful: set[str]
     """Groups whose choice was refused: what else goes wrong there follows from that."""
 
@@ -83,7 +83,13 @@ def resolve(words: Iterable[str], config_dir: Path | None = None) -> RunSpec:
     """
     if config_dir and not config_dir.is_dir():
         raise Problems(
-            [f"--config-dir: no folder {short_repr(str(config_dir))}; one that holds <group>/<choice>.yaml would do"]
+            [
+                Problem(
+                    "--config-dir",
+                    f"no folder {short_repr(str(config_dir))}",
+                    "use one that holds <group>/<choice>.yaml",
+                )
+            ]
         )
     words = list(words)
     guard.check(words)
@@ -94,19 +100,22 @@ def resolve(words: Iterable[str], config_dir: Path | None = None) -> RunSpec:
     try:
         node, refusals = _compose(base, read.values)
     except Problems as found:
-        raise Problems([*read.problems, *found.lines]) from None
+        raise Problems([*read.problems, *found.problems]) from None
     unchosen = [group for group in known if group not in node]
     problems = [*read.problems, *refusals]
     problems += [
-        f"{group}: not chosen; it may be {', '.join(known[group])}" for group in unchosen if group not in read.doubtful
+        Problem(group, "not chosen", f"it may be {', '.join(known[group])}", "unknown-choice")
+        for group in unchosen
+        if group not in read.doubtful
     ]
-    problems += [f"{place}: has no value; {place}=VALUE would do" for place in _unset(node)]
+    problems += [Problem(place, "has no value", f"use {place}=VALUE") for place in _unset(node)]
     node["code_dir"] = str(config_dir.resolve()) if config_dir and holds_code(config_dir) else None
     try:
         run = from_node(RunSpec, node)
     except ValidationError as error:
         follows = {*unchosen, *read.doubtful}  # what is wrong there is said already
-        problems += [line for line in explain(error, node) if re.split(r"[.:]", line, maxsplit=1)[0] not in follows]
+        said = tuple(f"{group}{mark}" for group in follows for mark in ".:")
+        problems += [each for each in explain(error, node) if not str(each).startswith(said)]
     else:
         if not problems:
             return run
@@ -186,7 +195,9 @@ def _sort(words: Iterable[str], known: dict[str, list[str]]) -> Words:
             override = parser.parse_override(word)
         except (HydraException, UnicodeEncodeError) as error:
             reason = error_message(error).partition("See https")[0].strip().rstrip(".")
-            sorted_words.problems.append(f"{short_repr(word)}: cannot be read ({reason}); {_readable(word)} would do")
+            sorted_words.problems.append(
+                Problem(short_repr(word), f"cannot be read ({reason})", f"use {_readable(word)}")
+            )
             continue
         if problem := _refusal(override, known):
             sorted_words.problems.append(problem)
@@ -201,7 +212,7 @@ def _sort(words: Iterable[str], known: dict[str, list[str]]) -> Words:
             sorted_words.values.append(spelled)
         elif sorted_words.choices.setdefault(key, spelled) != spelled:
             both = f"{sorted_words.choices[key]} and {spelled}"
-            sorted_words.problems.append(f"{key}: chosen twice, as {both}; one of the two would do")
+            sorted_words.problems.append(Problem(key, f"chosen twice, as {both}", "keep one of the two"))
             sorted_words.doubtful.add(key)
     return sorted_words
 
@@ -210,39 +221,39 @@ def _choose_parts(weights: dict[Any, Any], known: list[str], read: Words) -> Non
     """`reward.parts={gsm8k: 1.0}` becomes a choice of the group, put there, and its weight."""
     for name, weight in weights.items():
         if name not in known:
-            read.problems.append(f"{PARTS}: no choice {name!r}; {suggest(str(name), known)}")
+            read.problems.append(Problem(PARTS, f"no choice {name!r}", suggest(str(name), known), "unknown-choice"))
             read.doubtful.add("reward")
         else:
             read.choices[f"{PARTS}.{name}"] = f"+reward@{PARTS}.{name}={name}"
             read.values.append(f"++reward.weights.{name}={weight}")
 
 
-def _refusal(override: Override, known: dict[str, list[str]]) -> str:
-    """Why a word is not taken; empty when it is."""
+def _refusal(override: Override, known: dict[str, list[str]]) -> Problem | None:
+    """Why an argument is refused; None when it is taken."""
     key = override.key_or_group
     top, _, rest = key.partition(".")
     if not top:
-        return f"{short_repr(override.input_line)}: names no setting; key=value would do"
+        return Problem(short_repr(override.input_line), "names no setting", "use key=value")
     if _RESOLVER.search(override.input_line or ""):
-        return f"{key}: ${{...:...}} is for config files only; the value itself would do"
+        return Problem(key, "${...:...} is for config files only", "write the value itself")
     if override.is_sweep_override():
-        return f"{key}: {short_repr(override.input_line)} is a sweep; -m would run it, or one value would do"
+        return Problem(key, f"{short_repr(override.input_line)} is a sweep", "use -m, or one value")
     if override.package is not None:
-        return f"{short_repr(override.input_line)}: a choice has the name of its group; {top}=CHOICE would do"
+        return Problem(short_repr(override.input_line), "a choice has the name of its group", f"use {top}=CHOICE")
     if top == "hydra" or key.startswith("hydra/"):
-        return f"{key}: Hydra's own settings are not part of a run; leave it out"
+        return Problem(key, "Hydra's own settings are not part of a run", "leave it out")
     if TARGET in key or names_target(override.value()):
-        return f"{key}: {TARGET} is named by config files only; {top}=CHOICE would do"
+        return Problem(key, f"{TARGET} is named by config files only", f"use {top}=CHOICE")
     settable = [*known, "optim", "critic", "trainer", "seed"]
     if top not in settable:
-        return f"{key}: no group or setting {top!r}; {suggest(top, settable)}"
+        return Problem(key, f"no group or setting {top!r}", suggest(top, settable), "unknown-setting")
     if not rest and top in known and override.type != OverrideType.DEL:
         choice = override.value()
         if isinstance(choice, str) and choice not in known[top]:
-            return f"{top}: no choice {choice!r}; {suggest(choice, known[top])}"
+            return Problem(top, f"no choice {choice!r}", suggest(choice, known[top]), "unknown-choice")
         if not isinstance(choice, str):
-            return f"{top}: {short_repr(choice)} is no choice; {suggest('', known[top])}"
-    return ""
+            return Problem(top, f"{short_repr(choice)} is no choice", suggest("", known[top]), "unknown-choice")
+    return None
 
 
 def names_target(value: Any) -> bool:
@@ -260,8 +271,8 @@ def _spelling(override: Override, word: str, known: dict[str, list[str]]) -> str
     return f"++{word.removeprefix('+')}" if plain else word
 
 
-def _compose(base: list[str], words: list[str]) -> tuple[dict[str, Any], list[str]]:
-    """The run that the words make, and a line for each word that Hydra cannot apply."""
+def _compose(base: list[str], words: list[str]) -> tuple[dict[str, Any], list[Problem]]:
+    """The run that the arguments make, and a problem for each that Hydra cannot apply."""
     sources.install()
     with initialize_config_dir(str(conf_dir()), version_base=None):
         try:
@@ -278,11 +289,11 @@ def _compose(base: list[str], words: list[str]) -> tuple[dict[str, Any], list[st
                 _composed([*base, word])
                 good.append(word)
             except _FAULTS as error:
-                problems.append(f"{word.lstrip('+')}: {error_message(error)}")
+                problems.append(Problem(word.lstrip("+"), error_message(error)))
         try:
             return _composed([*base, *good]), problems
         except _FAULTS as error:
-            raise Problems([*problems, error_message(error)]) from error
+            raise Problems([*problems, Problem("", error_message(error))]) from error
 
 
 def _composed(words: list[str]) -> dict[str, Any]:
@@ -293,10 +304,10 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", r"\'") + "'"
 
 
-def _config_fault(error: Exception) -> str:
+def _config_fault(error: Exception) -> Problem:
     if isinstance(error, MarkedYAMLError) and error.problem_mark:
-        return f"{error.problem_mark.name}:{error.problem_mark.line + 1}: {error.problem}"
-    return f"--config-dir: {error_message(error)}"
+        return Problem(f"{error.problem_mark.name}:{error.problem_mark.line + 1}", str(error.problem), "", "bad-file")
+    return Problem("--config-dir", error_message(error), "", "bad-file")
 
 
 def _readable(word: str) -> str:

@@ -132,7 +132,7 @@ class Reader:
             if rest[1]:
                 self.depth += 1
                 if self.depth > DEPTH:
-                    raise LimitExceeded(f"defaults stand more than {DEPTH} deep; fewer would do", self.line)
+                    raise LimitExceeded(f"defaults stand more than {DEPTH} deep; use fewer", self.line)
                 default = self._until("}", quoted)
                 self._step()
                 self.depth -= 1

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from yaml import YAMLError
 from launcher.config.guard import beyond
 from launcher.config.interpolation_defaults import defaults
 from launcher.core.bounded_parse import VALUES, LimitExceeded, check_limits, read_start
-from launcher.core.problems import Problems, error_message
+from launcher.core.problems import Problem, Problems, error_message
 from launcher.core.redaction import is_secret_variable
 
 SCHEME = "own"
@@ -44,13 +45,13 @@ class Own(FileConfigSource):
     def load_config(self, config_path: str) -> ConfigResult:
         file = Path(os.path.realpath(Path(self.path) / self._normalize_file_name(config_path)))
         if not file.is_file():
-            raise Problems([f"--config-dir: {file} is no file; one that holds settings would do"])
+            raise Problems([Problem("--config-dir", f"{file} is no file", "use one that holds settings")])
         try:
             check_limits(read_start(file))
         except LimitExceeded as error:
             raise Problems([f"{file}:{error.line}: {error}"]) from error
         except OSError as error:
-            raise Problems([f"{file}: {error_message(error)}; a file that can be read would do"]) from error
+            raise Problems([Problem(str(file), error_message(error), "use a file that can be read")]) from error
         except YAMLError:
             pass  # no YAML, as the next line says
         return super().load_config(config_path)
@@ -60,11 +61,22 @@ def environment(name: str, *default: Any) -> str | None:
     """`${oc.env:NAME}` and `${oc.env:NAME,default}`."""
     if is_secret_variable(name) or not (name in READABLE or name.startswith(BEGINNINGS)):
         known = ", ".join([*READABLE, *(f"{beginning}..." for beginning in BEGINNINGS)])
-        raise Problems([f"${{oc.env:{name}}} is no variable that a config may read; {known} would do"])
+        raise Problems(
+            [Problem(f"${{oc.env:{name}}}", "is no variable that a config may read", f"use {known}", "not-permitted")]
+        )
     if name in os.environ:
         return os.environ[name]
     if not default:
-        raise Problems([f"the environment has no {name}; ${{oc.env:{name},DEFAULT}} would do"])
+        raise Problems(
+            [
+                Problem(
+                    f"${{oc.env:{name}}}",
+                    f"the environment has no {name}",
+                    f"use ${{oc.env:{name},DEFAULT}}",
+                    "not-found",
+                )
+            ]
+        )
     return None if default[0] is None else str(default[0])
 
 
@@ -74,14 +86,14 @@ def create(text: Any, _parent_: Container) -> Any:
         try:
             check_limits(text)
         except (LimitExceeded, YAMLError) as error:
-            raise Problems([f"${{oc.create:...}}: {error_message(error)}; less, and YAML, would do"]) from error
+            raise Problems([Problem("${oc.create:...}", error_message(error), "use less, and YAML")]) from error
     return oc.create(text, _parent_)
 
 
 def decode(text: str | None, _parent_: Container, _node_: Node) -> Any:
     """`${oc.decode:...}`; a text is of the grammar of words."""
     if isinstance(text, str) and (why := next(beyond(text), "")):
-        raise Problems([f"${{oc.decode:...}}: {why}"])
+        raise Problems([Problem("${oc.decode:...}", why)])
     return oc.decode(text, _parent_, _node_)
 
 
@@ -104,7 +116,9 @@ def resolved(config: Any) -> dict[str, Any]:
         cause: BaseException | None = error
         while cause:
             if isinstance(cause, Problems):  # of `environment`, wrapped once or twice
-                raise Problems(f"{error.full_key}: {line}" for line in cause.lines) from error
+                raise Problems(
+                    replace(each, where=f"{error.full_key}: {each.where}") for each in cause.problems
+                ) from error
             cause = cause.__cause__ or cause.__context__
         raise
     assert isinstance(node, dict)
@@ -116,21 +130,21 @@ def _check_expansion(node: Any) -> None:
     texts = dict(_texts(node))
     if not any("${" in text for text in texts.values()):
         return
-    if found := [f"{name}: {why}" for name, text in texts.items() if "${" in text for why in beyond(text)]:
+    if found := [Problem(name, why) for name, text in texts.items() if "${" in text for why in beyond(text)]:
         raise Problems(found)
     weights: dict[str, int] = {}
 
     def weight(place: str, above: tuple[str, ...]) -> int:
         """Values and characters that a setting, or a group of them, stands for."""
         if place in above:
-            raise Problems([f"{place}: stands within itself; a value would do"])
+            raise Problems([Problem(place, "stands within itself", "use a value")])
         if place not in weights:
             inner = [name for name in texts if name == place or name.startswith(f"{place}.")]
             weights[place] = sum(
                 1 + sum(weight(of, (*above, place)) for of in _named(texts[name], name, texts)) for name in inner
             )
             if weights[place] > VALUES:
-                raise Problems([f"{place}: stands for more than {VALUES:,} values; fewer would do"])
+                raise Problems([Problem(place, f"stands for more than {VALUES:,} values", "use fewer")])
         return weights[place]
 
     for name, text in texts.items():

@@ -10,7 +10,7 @@ from typing import Any
 from yaml import MappingNode, Node, ScalarNode, SequenceNode, YAMLError, compose
 
 from launcher.core.bounded_parse import LOADER, LimitExceeded, check_limits, read_start
-from launcher.core.problems import Problems, error_message
+from launcher.core.problems import Problem, Problems, error_message
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ def leaves(path: Path) -> dict[str, Leaf]:
         root = loader.get_single_node()
         return dict(_below(loader, root, "")) if isinstance(root, MappingNode) else {}
     except (YAMLError, ValueError) as error:  # ValueError: a date that there is not
-        raise Problems([f"{path}: cannot be read ({error_message(error)}); a YAML file would do"]) from error
+        raise Problems([Problem(str(path), f"cannot be read ({error_message(error)})", "use a YAML file")]) from error
 
 
 def _checked(path: Path) -> bytes:
@@ -40,7 +40,7 @@ def _checked(path: Path) -> bytes:
     except LimitExceeded as error:
         raise Problems([f"{path}:{error.line}: {error}"]) from error
     except (OSError, YAMLError, ValueError) as error:
-        raise Problems([f"{path}: cannot be read ({error_message(error)}); a YAML file would do"]) from error
+        raise Problems([Problem(str(path), f"cannot be read ({error_message(error)})", "use a YAML file")]) from error
     return text
 
 

@@ -13,7 +13,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -23,6 +24,51 @@ from launcher.core.files import fsync_path
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"step_[0-9]{6,}")
 _UNFINISHED, _REMOVED = ".unfinished-", ".removed-"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One that looks complete; whether it is, only `faults` tells."""
+
+    step: int
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+
+class CheckpointFolder:
+    """All checkpoints in the folder `root`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def newest_first(self) -> list[Checkpoint]:
+        return [_checkpoint(path) for path in newest_first(self.root)]
+
+    def newest_verified(self) -> tuple[Checkpoint | None, list[str]]:
+        path, found = newest_verified(self.root)
+        return (_checkpoint(path) if path else None), found
+
+    def faults(self, checkpoint: Checkpoint) -> list[str]:
+        return faults(checkpoint.path)
+
+    def validated(self, checkpoint: Checkpoint) -> Mapping[str, float]:
+        return validated(checkpoint.path)
+
+    def policy(self, checkpoint: Checkpoint) -> Path:
+        return checkpoint.path / "policy"
+
+    def set_aside_after(self, step: int) -> None:
+        set_aside_after(self.root, step)
+
+    def tidy(self) -> None:
+        tidy(self.root)
+
+
+def _checkpoint(path: Path) -> Checkpoint:
+    return Checkpoint(step_of(path), path)
 
 
 def name_of(step: int) -> str:
@@ -139,6 +185,17 @@ def set_aside_after(root: Path, step: int) -> None:
             while aside.exists():
                 aside, number = root / f"damaged-{folder.name}-{number}", number + 1
             folder.rename(aside)
+
+
+def policy_digests(policy: Path) -> dict[str, object]:
+    """sha256 of each file of a checkpoint's policy, as its manifest says; nothing where the folder is not one."""
+    if policy.name != "policy":
+        return {}
+    try:
+        files = json.loads((policy.parent / MANIFEST).read_bytes())["files"]
+        return {name: of["sha256"] for name, of in files.items() if name.startswith("policy/")}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
 
 
 def validated(folder: Path) -> dict[str, float]:

@@ -42,17 +42,17 @@ def locate(path: str, base: type[T]) -> type[T]:
     """The class at `package.module.Class`; `ValueError` unless it is a `base`."""
     module, _, name = path.rpartition(".")
     if not all(part.isidentifier() for part in path.split(".")) or not module:
-        raise ValueError(f"{path!r} is no class; package.module.Class would do")
+        raise ValueError(f"{path!r} is not a class path; expected package.module.Class")
     if module not in sys.modules and not _may_run(module, name, base):
-        raise ValueError(f"{path} is not of class {base.__name__}; one that extends it would do")
+        raise ValueError(f"{path} is not of class {base.__name__}; use one that extends it")
     try:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise ValueError(
-            f"cannot import {path!r}: {error_message(error)}; a module that can be imported would do"
+            f"cannot import {path!r}: {error_message(error)}; use a module that can be imported"
         ) from error
     if not (isinstance(found, type) and issubclass(found, base)):
-        raise ValueError(f"{path} is not of class {base.__name__}; one that extends it would do")
+        raise ValueError(f"{path} is not of class {base.__name__}; use one that extends it")
     return found
 
 
@@ -88,13 +88,13 @@ class _Source:
         """Raises `ValueError` where the module has no source."""
         file = self._file
         if file is None:
-            raise ValueError(f"there is no source of a module {self.module}; package.module.Class would do")
+            raise ValueError(f"there is no source of a module {self.module}; expected package.module.Class")
         try:
             if file.stat().st_size > LONGEST:
-                raise ValueError(f"{file} has more than {LONGEST:,} bytes; a smaller module would do")
+                raise ValueError(f"{file} has more than {LONGEST:,} bytes; use a smaller module")
             return ast.parse(file.read_bytes())
         except (OSError, SyntaxError, RecursionError) as error:
-            raise ValueError(f"{file} cannot be read: {error_message(error)}; Python that compiles would do") from error
+            raise ValueError(f"{file} cannot be read: {error_message(error)}; use Python that compiles") from error
 
     @property
     def _file(self) -> Path | None:

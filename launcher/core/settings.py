@@ -59,7 +59,7 @@ class ByTarget:
                 raise ValueError(f"{came}; its config file names the {base.__name__} class to build")
             chosen: type = locate(target, base)
             if not is_pydantic_dataclass(chosen) or isabstract(chosen):
-                raise ValueError(f"{target} cannot be built; a class with @settings and every method would do")
+                raise ValueError(f"{target} cannot be built; use a class with @settings and every method")
             return from_node(chosen, values)
 
         def dump(value: Any) -> dict[str, Any]:

@@ -6,14 +6,13 @@ import signal
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launcher.core import checkpoints
 from launcher.core.events import Ended, How
 from launcher.launch.follow import Follower
 from launcher.monitor.failure import CONFIGURATION, FailureDiagnosis, diagnose, left_by
 from launcher.runs.attempts import End
-from launcher.runs.folder import Folder
-from launcher.runs.stop_requests import SIGNALS, Asked
+from launcher.runs.stop_requests import SIGNALS, StopRequest
 from launcher.spec.cluster import Job
+from launcher.spec.engine import Checkpoints
 from launcher.spec.run import RunSpec
 
 
@@ -35,15 +34,15 @@ class Ending:
         return End(cause, self.why, rank, step, at)
 
 
-def finished(step: int, folder: Folder) -> Ending:
-    there = checkpoints.newest_first(folder.checkpoints)
-    unsaved = step > 0 and not (there and checkpoints.step_of(there[0]) == step)
-    return Ending("finished", f"the last step is not saved; {saved(folder)}" if unsaved else "", 0)
+def finished(step: int, checkpoints: Checkpoints) -> Ending:
+    there = checkpoints.newest_first()
+    unsaved = step > 0 and not (there and there[0].step == step)
+    return Ending("finished", f"the last step is not saved; {saved(checkpoints)}" if unsaved else "", 0)
 
 
-def stopped(number: int, told: str, folder: Folder) -> Ending:
+def stopped(number: int, told: str, checkpoints: Checkpoints) -> Ending:
     """By signal `number`; what is `told` of that stands after its name."""
-    return Ending("stopped", f"{signal.Signals(number).name}{told}; {saved(folder)}", 128 + number)
+    return Ending("stopped", f"{signal.Signals(number).name}{told}; {saved(checkpoints)}", 128 + number)
 
 
 def failed(diagnosis: FailureDiagnosis, logs: Path | None) -> Ending:
@@ -61,30 +60,37 @@ def given_up(ending: Ending, restarts: int) -> Ending:
     return replace(ending, why=f"{ending.why}{tries}{fix}")
 
 
-def saved(folder: Folder) -> str:
-    there = checkpoints.newest_first(folder.checkpoints)
+def saved(checkpoints: Checkpoints) -> str:
+    there = checkpoints.newest_first()
     return f"checkpoints/{there[0].name} is the newest checkpoint" if there else "nothing is saved yet"
 
 
 def of_job(
-    code: int, job: Job, run: RunSpec, folder: Folder, logs: Path, follower: Follower, asked: Asked, oom_kills: int
-) -> Ending:
+    code: int,
+    job: Job,
+    run: RunSpec,
+    checkpoints: Checkpoints,
+    logs: Path,
+    follower: Follower,
+    asked: StopRequest,
+    oom_kills: int,
+) -> Ending:  # fmt: skip
     """Of an attempt whose processes have all ended, the first with `code`."""
     rank = job.failed_rank()
     if code == 0:
-        return finished(follower.state.step, folder)
+        return finished(follower.state.step, checkpoints)
     if asked:
-        return stopped(asked.first, "" if code == 128 + asked.first else ", ended at once", folder)
+        return stopped(asked.first, "" if code == 128 + asked.first else ", ended at once", checkpoints)
     number = code - 128 if code >= 128 else -code
     if number in SIGNALS:  # the process itself was asked to stop, or before it could heed that
-        return stopped(number, f" to rank {rank}", folder)
+        return stopped(number, f" to rank {rank}", checkpoints)
     if rank is None and follower.crash and not job.lost():  # the cluster started nothing, and said why
         return failed(FailureDiagnosis(CONFIGURATION, None, "; ".join(follower.crash.lines), follower.crash), logs)
-    found = None if rank is None else left_by(rank, code, logs / f"rank-{rank}.log", run.engine.read)
+    found = None if rank is None else left_by(rank, code, logs / f"rank-{rank}.log", run.engine.reader())
     if found and rank == 0 and follower.crash:
         found = replace(found, crash=follower.crash)
     others = (
-        left_by(other, None, logs / f"rank-{other}.log", run.engine.read)
+        left_by(other, None, logs / f"rank-{other}.log", run.engine.reader())
         for other in range(run.taken.processes)
         if other != rank
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,9 +13,9 @@ from launcher.core.state import RunState, Sink, after, fold, write_all
 from launcher.monitor.console import console_lines
 from launcher.monitor.stall import Watch, stalled
 from launcher.runs.folder import Folder
-from launcher.runs.stop_requests import Asked
+from launcher.runs.stop_requests import StopRequest
 from launcher.spec.cluster import Job
-from launcher.spec.engine import Engine
+from launcher.spec.engine import EventReader
 
 POLL_S = 0.05
 CRASHED_S = 30.0  # for a process that told why it cannot go on to end; some never do
@@ -96,11 +96,41 @@ class Follower:
             sink.close()
 
 
-def follow(job: Job, engine: Engine, follower: Follower, watch: Watch, asked: Asked) -> int:
+class Listener:
+    """Turns what a job's processes report into events."""
+
+    def __init__(self, job: Job, reader: EventReader) -> None:
+        self.job, self.reader = job, reader
+        self._read: dict[Path, int] = {}  # bytes of each file that the reader names
+
+    def hear(self) -> list[Event]:
+        """What the cluster and the processes reported since the last call."""
+        events = list(self.job.news())
+        for line in self.job.lines():
+            events += self.reader.feed(line)
+        for path in self.reader.files():
+            for line in self._lines(path):
+                events += self.reader.feed(line)
+        return events
+
+    def _lines(self, path: Path) -> Iterator[str]:
+        """Whole lines written since the last call."""
+        if path.is_file():
+            with path.open("rb") as file:
+                file.seek(self._read.get(path, 0))
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        return
+                    self._read[path] = self._read.get(path, 0) + len(line)
+                    yield line.decode("utf-8", "replace").rstrip("\n")
+
+
+def follow(job: Job, reader: EventReader, follower: Follower, watch: Watch, asked: StopRequest) -> int:
     """Until all processes have ended; how they did, as `Job.exit_code` says. Who stands still is told meanwhile."""
     crashed_at: float | None = None
+    listener = Listener(job, reader)
     while (code := job.exit_code()) is None:
-        heard, used = hear(job, engine), job.usage()
+        heard, used = listener.hear(), job.usage()
         now = time.monotonic()
         if heard:
             stood = watch.hear(heard, now)
@@ -116,11 +146,5 @@ def follow(job: Job, engine: Engine, follower: Follower, watch: Watch, asked: As
                 job.kill()
         asked.look()
         time.sleep(POLL_S)
-    follower.tell(hear(job, engine))
+    follower.tell(listener.hear())
     return code
-
-
-def hear(job: Job, engine: Engine) -> list[Event]:
-    """What the cluster and rank 0 told since the last call."""
-    told = job.news()
-    return [*told, *(event for line in job.lines() for event in engine.read(line))]

@@ -14,7 +14,7 @@ from launcher.config.grammar import setting
 from launcher.core.problems import Problem, Problems
 from launcher.core.settings import from_node
 from launcher.core.state import Sink
-from launcher.launch import fingerprints, provenance, start
+from launcher.launch import provenance, start
 from launcher.launch.follow import Outcome
 from launcher.preflight.plan import ready
 from launcher.runs.folder import Folder, free_name
@@ -93,7 +93,7 @@ def begin(made: Again, typed: Sequence[str], sinks: Sequence[Sink]) -> Outcome:
 
 
 def _changed(folder: Folder, old: RunSpec, words: Sequence[str]) -> RunSpec:
-    node, problems = to_node(old), list[str]()
+    node, problems = to_node(old), list[Problem]()
     root, project = folder.path.absolute().parents[1], folder.path.absolute().parent.name
     name = free_name(root, project, f"{folder.path.name[:100]}-rerun")
     node["trainer"] |= {"run_root": str(root), "project_name": project, "experiment_name": name}
@@ -101,11 +101,11 @@ def _changed(folder: Folder, old: RunSpec, words: Sequence[str]) -> RunSpec:
         try:
             key, value = setting(word)
         except Problems as found:
-            problems += found.lines
+            problems += found.problems
             continue
         held = node.get(key)
         if isinstance(held, dict):
-            problems.append(f"{key}: a rerun keeps what was chosen; {key}.SETTING=VALUE, or rlrun train, would do")
+            problems.append(Problem(key, "a rerun keeps what was chosen", f"use {key}.SETTING=VALUE, or rlrun train"))
         else:
             problems += put(node, key, value)
     try:
@@ -127,7 +127,7 @@ def _settings(old: RunSpec, new: RunSpec) -> Iterator[Difference]:
 def _surroundings(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Difference]:
     """What two locks say differently, what matters most first. What the old one did not say is taken to be the same."""
     for what in ("data", "model", "reward"):
-        if not fingerprints.same(old.get(what), new[what]):
+        if not provenance.same_files(old.get(what), new[what]):
             yield Difference(what, _origin(old[what]), _origin(new[what]), decides=True)
     for where, told in (("rlrun", "rlrun's source"), ("folder", "working folder's source")):
         if "code" in old and (old["code"] or {}).get(where) != new["code"][where]:

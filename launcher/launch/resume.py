@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from launcher.core import checkpoints
+from launcher.core.checkpoints import Checkpoint
 from launcher.core.events import Alert, Event
-from launcher.core.problems import Problems
-from launcher.launch import fingerprints
+from launcher.core.problems import Problem, Problems
 from launcher.launch import provenance as locks
 from launcher.runs.folder import Folder
 from launcher.spec.run import RunSpec
@@ -18,34 +15,35 @@ def unchanged(run: RunSpec, folder: Folder) -> None:
     recorded = locks.read(folder)
     if run.data.fingerprint() != recorded.get("data"):
         raise Problems(["data: is not what the run began with (its sha256 differs); the data as it was would do"])
-    if needs_initial_weights(run, folder) and not fingerprints.same(
-        recorded.get("model"), fingerprints.of_model(run.model)
+    if needs_initial_weights(run, folder) and not locks.same_files(
+        recorded.get("model"), locks.model_origin(run.model)
     ):
         raise Problems(["model: is not what the run began with (its files differ); the model as it was would do"])
 
 
 def needs_initial_weights(run: RunSpec, folder: Folder) -> bool:
     """Whether it needs the model that it began with, beside what is in its checkpoints."""
-    return "reference" in run.algorithm.needs or not checkpoints.newest_first(folder.checkpoints)
+    return "reference" in run.algorithm.needs or not run.engine.checkpoints(folder.path).newest_first()
 
 
-def newest(folder: Folder) -> tuple[Path | None, list[str]]:
+def newest(run: RunSpec, folder: Folder) -> tuple[Checkpoint | None, list[str]]:
     """The checkpoint to go on from, None for the beginning, and the faults of newer ones. Raises `Problems` where none
     verifies."""
-    checkpoints.tidy(folder.checkpoints)
-    found, faults = checkpoints.newest_verified(folder.checkpoints)
+    checkpoints = run.engine.checkpoints(folder.path)
+    checkpoints.tidy()
+    found, faults = checkpoints.newest_verified()
     if faults and found is None:
-        raise Problems([*faults, f"{folder.name}: no checkpoint verifies; a new run would do"])
+        raise Problems([*faults, Problem(folder.name, "no checkpoint verifies", "start a new run", "bad-file")])
     return found, faults
 
 
-def step_of(checkpoint: Path | None) -> int:
-    return checkpoints.step_of(checkpoint) if checkpoint else 0
+def step_of(checkpoint: Checkpoint | None) -> int:
+    return checkpoint.step if checkpoint else 0
 
 
-def rollback_to(checkpoint: Path | None, faults: list[str], folder: Folder) -> list[Event]:
+def rollback_to(checkpoint: Checkpoint | None, faults: list[str], run: RunSpec, folder: Folder) -> list[Event]:
     """Set aside the checkpoints that are newer than `checkpoint`, because of their `faults`; an alert for each."""
     step = step_of(checkpoint)
-    checkpoints.set_aside_after(folder.checkpoints, step)
-    went_on = f"went on from {checkpoints.name_of(step)}"
+    run.engine.checkpoints(folder.path).set_aside_after(step)
+    went_on = f"went on from {checkpoint.name if checkpoint else 'the beginning'}"
     return [Alert(step=step, text=f"checkpoints/{fault}; {went_on}") for fault in faults]

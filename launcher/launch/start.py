@@ -84,8 +84,8 @@ def resume(folder: Folder, words: Sequence[str], sinks: Sequence[Sink]) -> Outco
         raise Problems([f"{folder.name}: is {waits}; rlrun stop {folder.path} would end it"])
     back.unchanged(run, folder)
     with Lock(folder) as lock:
-        newest, faults = back.newest(folder)
-        alerts = back.rollback_to(newest, faults, folder)
+        newest, faults = back.newest(run, folder)
+        alerts = back.rollback_to(newest, faults, run, folder)
         if words:
             write_atomic(folder.spec, to_yaml(asked))
             locks.amend(folder, to_yaml(asked))

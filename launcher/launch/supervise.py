@@ -20,7 +20,7 @@ from launcher.monitor.failure import CONFIGURATION, NODE, Cause, FailureDiagnosi
 from launcher.monitor.stall import Watch
 from launcher.runs import attempts
 from launcher.runs.folder import FIRST_SEQ, Folder, Lock, unheard_events
-from launcher.runs.stop_requests import Asked, heeding
+from launcher.runs.stop_requests import StopRequest, handle_stop_requests
 from launcher.spec.cluster import Job
 from launcher.spec.run import RunSpec
 
@@ -46,6 +46,7 @@ class Supervisor:
 
     def __init__(self, run: RunSpec, folder: Folder, lock: Lock, sinks: Sequence[Sink]) -> None:
         self.run, self.folder, self.lock, self.sinks = run, folder, lock, sinks
+        self._checkpoints = run.engine.checkpoints(folder.path)
         self._job: Job | None = None
         self._starting = False
 
@@ -55,8 +56,11 @@ class Supervisor:
         Raises `Problems` where the processes cannot be started at all.
         """
         row: list[Cause] = []
-        unheard, attempt = unheard_events(self.folder, self.run.engine.read), self.folder.next_attempt
-        with heeding(self, self.folder) as asked, closing(Follower(self.folder, self.sinks, attempt - 1)) as follower:
+        unheard, attempt = unheard_events(self.folder, self.run.engine.reader()), self.folder.next_attempt
+        with (
+            handle_stop_requests(self, self.folder) as asked,
+            closing(Follower(self.folder, self.sinks, attempt - 1)) as follower,
+        ):
             follower.tell(unheard)
             told = [*([Resumed(step=step, attempt=attempt)] if follower.next_seq else []), *alerts]
             while True:
@@ -72,7 +76,7 @@ class Supervisor:
                     end = ending.given_up(end, len(row)) if end.diagnosis else end
                     follower.tell([end.event])
                     return Outcome(end.exit_code, follower.state, end.diagnosis.crash if end.diagnosis else None)
-                follower.tell(unheard_events(self.folder, self.run.engine.read))
+                follower.tell(unheard_events(self.folder, self.run.engine.reader()))
                 step, told = again
 
     def stop(self, number: int) -> None:
@@ -87,15 +91,15 @@ class Supervisor:
         elif self._starting:
             raise Interrupted
 
-    def _attempt(self, step: int, follower: Follower, asked: Asked, restarts: int) -> Ending:
+    def _attempt(self, step: int, follower: Follower, asked: StopRequest, restarts: int) -> Ending:
         if not self._pause(pause_s(restarts), follower, asked):
-            return ending.stopped(asked.first, "", self.folder)
+            return ending.stopped(asked.first, "", self._checkpoints)
         logs = self.folder.new_attempt()
         write_atomic(logs / FIRST_SEQ, str(follower.next_seq))
         try:
             end = self._run(step, logs, follower, asked)
         except Interrupted:
-            end = ending.stopped(asked.first, "", self.folder)
+            end = ending.stopped(asked.first, "", self._checkpoints)
         except Problems as problems:
             if not restarts:
                 raise
@@ -103,7 +107,7 @@ class Supervisor:
         attempts.write(logs, end.end(follower.state.step, time.time()))
         return end
 
-    def _pause(self, seconds: float, follower: Follower, asked: Asked) -> bool:
+    def _pause(self, seconds: float, follower: Follower, asked: StopRequest) -> bool:
         """Wait; False as soon as the run is asked to end."""
         until = time.monotonic() + seconds
         while time.monotonic() < until and not asked:
@@ -112,7 +116,7 @@ class Supervisor:
             time.sleep(POLL_S)
         return not asked
 
-    def _run(self, step: int, logs: Path, follower: Follower, asked: Asked) -> Ending:
+    def _run(self, step: int, logs: Path, follower: Follower, asked: StopRequest) -> Ending:
         """Start the processes and follow them to their end. Raises `Interrupted`, or `Problems` where none start."""
         run, kills = self.run, machine.oom_kill_count()
         plan, before = run.engine.plan(run, self.folder.path, step), events_of(self.folder.events)
@@ -122,9 +126,9 @@ class Supervisor:
             if asked:
                 raise Interrupted
             self._job = job = run.cluster.start(plan, logs, self.lock.descriptor)
-            code = follow(job, run.engine, follower, watch, asked)
+            code = follow(job, run.engine.reader(), follower, watch, asked)
             kills = machine.oom_kill_count() - kills
-            return ending.of_job(code, job, run, self.folder, logs, follower, asked, kills)
+            return ending.of_job(code, job, run, self._checkpoints, logs, follower, asked, kills)
         finally:
             self._starting = False  # before the job goes: a signal that comes now interrupts nothing
             if self._job:
@@ -137,14 +141,14 @@ class Supervisor:
         most = self.run.trainer.max_restarts
         if end.diagnosis is None or not may_restart(end.diagnosis.cause, [], most):
             return None
-        newest, faults = resume.newest(self.folder)
+        newest, faults = resume.newest(self.run, self.folder)
         if resume.step_of(newest) > step:
             row.clear()
         if not may_restart(end.diagnosis.cause, row, most):
             return None
         resume.unchanged(self.run, self.folder)
         row.append(end.diagnosis.cause)
-        alerts = resume.rollback_to(newest, faults, self.folder)
+        alerts = resume.rollback_to(newest, faults, self.run, self.folder)
         step, cause = resume.step_of(newest), end.diagnosis.cause.name
         return step, [Restarted(step=step, attempt=self.folder.next_attempt, cause=cause, why=end.why), *alerts]
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.core.events import Crashed, Event
+from launcher.core.events import Crashed
+from launcher.spec.engine import EventReader
 
 TAIL_BYTES, TAIL_LINES = 2**18, 60  # of a process's log
 
@@ -115,8 +116,8 @@ def _said(left: Left, cause: Cause) -> str:
     return f"killed by {name}{guess}{told}"
 
 
-def left_by(rank: int, code: int | None, log: Path, read: Callable[[str], Iterable[Event]]) -> Left:
-    """What the process said last; `read` tells the events of its lines."""
+def left_by(rank: int, code: int | None, log: Path, reader: EventReader) -> Left:
+    """What the process said last; `reader` makes events of its lines."""
     try:
         with log.open("rb") as file:
             begin = max(log.stat().st_size - TAIL_BYTES, 0)
@@ -126,7 +127,7 @@ def left_by(rank: int, code: int | None, log: Path, read: Callable[[str], Iterab
         return Left(rank, code)
     crash, last = None, list[str]()
     for line in lines:
-        events = list(read(line))
+        events = list(reader.feed(line))
         crash = next((event for event in events if isinstance(event, Crashed)), crash)
         last += [] if events or not line.strip() else [line]
     return Left(rank, code, crash, last[-TAIL_LINES:])

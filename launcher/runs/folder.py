@@ -12,7 +12,6 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -21,6 +20,7 @@ from launcher.core import machine
 from launcher.core.bounded_parse import parse_json
 from launcher.core.events import LAUNCHER_EVENTS, Event, LogReader, Step, events_of
 from launcher.core.problems import Problems
+from launcher.spec.engine import EventReader
 
 _ATTEMPT = re.compile(r"attempt_[1-9][0-9]*")
 FIRST_SEQ = "first_seq"  # in an attempt's folder: the `seq` that its first event gets
@@ -69,7 +69,7 @@ class Folder:
         """project/experiment"""
         return f"{self.path.parent.name}/{self.path.name}"
 
-    def led_away(self) -> str:
+    def symlink_problem(self) -> str:
         """Why a new run must not be made here; empty where it may. The folder that holds all runs may be a link."""
         links = [path for path in (self.path.parent, self.path) if path.is_symlink()]
         return (
@@ -103,9 +103,9 @@ class Folder:
         logs.mkdir(mode=0o700)
         return logs
 
-    def began(self) -> bool:
+    def has_results(self) -> bool:
         """Whether anything was trained here that a new run must not overwrite."""
-        return any(self.checkpoints.glob("step_*")) or any(isinstance(e, Step) for e in events_of(self.events))
+        return any(self.checkpoints.glob("[!.]*")) or any(isinstance(e, Step) for e in events_of(self.events))
 
 
 def _number_of(attempt: Path) -> int:
@@ -178,12 +178,12 @@ def held(folder: Folder) -> str:
 def take(root: Path, project: str, experiment: str) -> tuple[Folder, Lock]:
     """The folder of a new run, locked. Raises `Problems` where a run of that name has been trained."""
     folder = Folder(root / project / experiment)
-    if led := folder.led_away():
-        raise Problems([led])
+    if problem := folder.symlink_problem():
+        raise Problems([problem])
     folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.check()
     lock = Lock(folder)
-    if folder.began():
+    if folder.has_results():
         with lock:
             raise Problems(
                 [
@@ -203,10 +203,10 @@ def free_name(root: Path, project: str, label: str) -> str:
     return f"{label}-{number}"
 
 
-def unheard_events(folder: Folder, read: Callable[[str], Iterable[Event]]) -> list[Event]:
+def unheard_events(folder: Folder, reader: EventReader) -> list[Event]:
     """What rank 0 of the last attempt reported after the launcher was gone, so that the event log lacks it.
 
-    `read` turns a line of its log into events. The attempt's folder holds the `seq` that its first event got.
+    `reader` makes events of its log's lines. The attempt's folder holds the `seq` that its first event got.
     """
     attempts = folder.attempts()
     log = attempts[-1] / "rank-0.log" if attempts else None
@@ -221,6 +221,6 @@ def unheard_events(folder: Folder, read: Callable[[str], Iterable[Event]]) -> li
             event
             for line in file
             if line.endswith(b"\n")
-            for event in read(line.decode("utf-8", "replace").rstrip("\n"))
+            for event in reader.feed(line.decode("utf-8", "replace").rstrip("\n"))
         ]
     return reported[heard:]

@@ -6,14 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pydantic import TypeAdapter
 from yaml import YAMLError
 
-from launcher.core import checkpoints
 from launcher.core.bounded_parse import parse_yaml
+from launcher.core.checkpoints import CheckpointFolder
 from launcher.core.events import Saved, Step, events_of
 from launcher.core.metrics import grade, held_out_score, main_score, validation
 from launcher.core.problems import Problems, short_repr, suggest
+from launcher.core.settings import Chosen
 from launcher.runs.folder import Folder
+from launcher.spec.engine import Checkpoints, Engine
 
 
 @dataclass(frozen=True)
@@ -70,22 +73,32 @@ def best(folder: Folder, metric: str | None = None) -> Kept:
 
 def newest(folder: Folder) -> Kept:
     """The newest checkpoint that verifies. Raises `Problems` where there is none."""
-    found, faults = checkpoints.newest_verified(folder.checkpoints)
+    found, faults = checkpoints_of(folder).newest_verified()
     if found is None:
         raise Problems([f"{folder.name}: has no checkpoint that verifies; a run that saved one would do", *faults])
-    return _at(folder, found)
+    return _at(folder, found.path)
 
 
 def of_step(folder: Folder, step: int) -> Kept:
     """The checkpoint of a step. Raises `Problems` where there is none or it does not verify."""
-    path = folder.checkpoints / checkpoints.name_of(step)
-    every = checkpoints.newest_first(folder.checkpoints)
-    if path not in every:
-        there = ", ".join(str(checkpoints.step_of(one)) for one in reversed(every)) or "none"
+    checkpoints = checkpoints_of(folder)
+    every = checkpoints.newest_first()
+    found = next((one for one in every if one.step == step), None)
+    if found is None:
+        there = ", ".join(str(one.step) for one in reversed(every)) or "none"
         raise Problems([f"--step: {folder.name} has no checkpoint of step {step}; it has {there}"])
-    if faults := checkpoints.faults(path):
+    if faults := checkpoints.faults(found):
         raise Problems([f"--step: the checkpoint of step {step} does not verify; another would do", *faults])
-    return _at(folder, path)
+    return _at(folder, found.path)
+
+
+def checkpoints_of(folder: Folder) -> Checkpoints:
+    """As the run's engine keeps them; where spec.yaml does not tell the engine, in the layout that is usual."""
+    try:
+        engine: Engine = TypeAdapter(Chosen[Engine]).validate_python(parse_yaml(folder.spec.read_bytes())["engine"])
+    except (OSError, ValueError, YAMLError, KeyError, TypeError):
+        return CheckpointFolder(folder.checkpoints)
+    return engine.checkpoints(folder.path)
 
 
 def own_metric(folder: Folder) -> str | None:
@@ -112,16 +125,17 @@ def _found(folder: Folder, verify: bool) -> list[Kept]:
         elif isinstance(event, Saved):
             saved[event.step] = event.at
     found = []
-    for path in checkpoints.newest_first(folder.checkpoints):
-        step = checkpoints.step_of(path)
-        measured = checkpoints.validated(path) or validation(steps.get(step, {}))
+    checkpoints = checkpoints_of(folder)
+    for checkpoint in checkpoints.newest_first():
+        step, path = checkpoint.step, checkpoint.path
+        measured = checkpoints.validated(checkpoint) or validation(steps.get(step, {}))
         score = main_score(steps.get(step, {}))
         files = [file.stat() for file in path.rglob("*") if file.is_file()]
         written = max((file.st_mtime for file in files), default=path.stat().st_mtime)
         found.append(
             Kept(
                 step=step, path=path, at=saved.get(step, written), bytes=sum(file.st_size for file in files),
-                faults=tuple(checkpoints.faults(path)) if verify else None,
+                faults=tuple(checkpoints.faults(checkpoint)) if verify else None,
                 metrics={**measured, **({score[0]: score[1]} if score else {})}, judged=None,
             )
         )  # fmt: skip

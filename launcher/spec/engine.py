@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
+from launcher.core.checkpoints import Checkpoint, CheckpointFolder
 from launcher.core.events import Event
 from launcher.core.problems import Problem
 
@@ -38,6 +39,44 @@ class Plan:
     """Machines that they are spread over, each with as many."""
     gpus: int = 0
     """Of each process."""
+    resources: Literal["reserve", "attach"] = "reserve"
+    """`reserve`: the cluster reserves CPUs and GPUs for each process. `attach`: the processes bring up a cluster of
+    their own on the machines, so nothing is reserved for them."""
+
+
+class EventReader(Protocol):
+    """Makes events of what the processes of one attempt write. It may keep state between lines."""
+
+    def feed(self, line: str) -> Iterable[Event]:
+        """The events that the next line brings. Pure but for its own state."""
+
+    def files(self) -> Sequence[Path]:
+        """Files beside rank 0's output whose lines are to be fed, too, as they grow; they need not exist yet."""
+
+
+class Checkpoints(Protocol):
+    """A run's checkpoints on disk, in whatever layout its engine writes them."""
+
+    def newest_first(self) -> Sequence[Checkpoint]:
+        """All that look like checkpoints; none is verified."""
+
+    def newest_verified(self) -> tuple[Checkpoint | None, list[str]]:
+        """The newest without a fault, and the faults of those that are newer."""
+
+    def faults(self, checkpoint: Checkpoint) -> list[str]:
+        """What is wrong with it, a line for each file."""
+
+    def validated(self, checkpoint: Checkpoint) -> Mapping[str, float]:
+        """What a validation measured of it; nothing where none did."""
+
+    def policy(self, checkpoint: Checkpoint) -> Path:
+        """The folder with its policy in Hugging Face's layout: what is exported."""
+
+    def set_aside_after(self, step: int) -> None:
+        """Let those later than `step` count no more; their files stay."""
+
+    def tidy(self) -> None:
+        """Remove what a kill left half-written. Only the run's one writer may call it."""
 
 
 class Engine(ABC):
@@ -86,8 +125,12 @@ class Engine(ABC):
         """The processes that train `run` in its run folder, going on after step `start`. Pure."""
 
     @abstractmethod
-    def read(self, line: str) -> Iterator[Event]:
-        """The events that one line of rank 0 tells. Pure."""
+    def reader(self) -> EventReader:
+        """Reads what the processes of one attempt report."""
+
+    def checkpoints(self, folder: Path) -> Checkpoints:
+        """Those of the run in `folder`; by default as `core.checkpoints` describes."""
+        return CheckpointFolder(folder / "checkpoints")
 
 
 def _one_of(what: str, known: Iterable[str]) -> str:

@@ -6,9 +6,11 @@ from typing import Annotated
 
 from pydantic import Field
 
+from launcher.core.problems import Code, InvalidSettings, Problem
 from launcher.core.settings import AtLeastOne, Count, settings
 
 GIB = 2**30
+CONFLICT: Code = "conflicting-settings"
 LEAST = 0.99
 """Of the memory in its name, what a GPU offers at least."""
 GPUS_GIB = {
@@ -37,13 +39,20 @@ class Hardware:
 
     def __post_init__(self) -> None:
         if self.is_cpu and self.n_gpus_per_node:
-            raise ValueError(f"n_gpus_per_node is {self.n_gpus_per_node} and device is cpu; hardware=gpu would do")
-        if not self.is_cpu and not self.n_gpus_per_node:
-            raise ValueError(f"{self.device} needs n_gpus_per_node >= 1, and it is 0")
-        if not self.is_cpu and self.nproc_per_node not in (None, self.n_gpus_per_node):
-            raise ValueError(
-                f"nproc_per_node is {self.nproc_per_node}; a GPU takes one process, so {self.n_gpus_per_node} would do"
+            raise InvalidSettings(
+                [
+                    Problem(
+                        "n_gpus_per_node", f"is {self.n_gpus_per_node} and device is cpu", "use hardware=gpu", CONFLICT
+                    )
+                ]
             )
+        if not self.is_cpu and not self.n_gpus_per_node:
+            raise InvalidSettings(
+                [Problem("n_gpus_per_node", f"is 0 and device is {self.device}", "use at least 1", CONFLICT)]
+            )
+        if not self.is_cpu and self.nproc_per_node not in (None, self.n_gpus_per_node):
+            fix = f"a GPU takes one process; use {self.n_gpus_per_node}"
+            raise InvalidSettings([Problem("nproc_per_node", f"is {self.nproc_per_node}", fix, CONFLICT)])
 
     @property
     def is_cpu(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from math import lcm
 from typing import Annotated, Literal
@@ -9,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from launcher.core.metrics import HELD_OUT
+from launcher.core.problems import InvalidSettings, Problem
 from launcher.core.settings import AtLeastOne, Chosen, Count, NonNegative, Positive, Share, settings
 from launcher.spec.algorithm import Algorithm
 from launcher.spec.cluster import Cluster
@@ -147,70 +149,60 @@ class RunSpec:
 
     def __post_init__(self) -> None:
         of_parts = (self.engine.problems(self), self.sampler.problems(self), self.cluster.problems(self.hardware))
-        if problems := [*(line for lines in of_parts for line in lines), *self._misfits()]:
-            raise ValueError("\n".join(problems))
+        problems: list[Problem | str] = [each for found in of_parts for each in found]
+        if problems := [*problems, *self._conflicts()]:
+            raise InvalidSettings(problems)
 
-    def _misfits(self) -> list[str]:
-        """Values that are fine each, but not together."""
-        found = []
-        batch, processes = self.data.train_batch_size, self.hardware.processes
-        if batch % processes:
-            down, up = batch // processes * processes, -(-batch // processes) * processes
-            nearest = " or ".join(str(size) for size in (down, up) if size)
-            found.append(
-                f"data.train_batch_size: {batch} rows do not split over {processes} processes; {nearest} would"
-            )
-        mini = self.trainer.ppo_mini_batch_size
-        if mini and (mini > batch or batch % mini):
-            fits = [size for size in range(1, batch + 1) if batch % size == 0]
-            near = min(fits, key=lambda size: abs(size - mini))
-            found.append(
-                f"trainer.ppo_mini_batch_size: {mini} prompts do not divide data.train_batch_size={batch}; {near} would"
-            )
-        elif mini and mini % processes:
-            found.append(
-                f"trainer.ppo_mini_batch_size: {mini} prompts do not split over {processes} processes;"
-                f" {-(-mini // processes) * processes} would"
-            )
+    def _conflicts(self) -> Iterator[Problem]:
+        """Values that are valid each, but not together."""
+        yield from self._batch_conflicts()
+        name, trainer = type(self.algorithm).__name__, self.trainer
         if not self.algorithm.sampled:
-            found += self._unused()
-        if self.trainer.critic_warmup and "critic" not in self.algorithm.needs:
-            name = type(self.algorithm).__name__
-            found.append(f"trainer.critic_warmup: {name} has no critic, got {self.trainer.critic_warmup}; 0 would do")
+            yield from self._unused()
+        if trainer.critic_warmup and "critic" not in self.algorithm.needs:
+            yield _conflict("trainer.critic_warmup", f"{name} has no critic, got {trainer.critic_warmup}", "use 0")
         longest, known = self.max_sequence_length, self.model.positions
         if known and longest > known:
-            found.append(
-                f"data.max_response_length: prompt and answer may take {longest} tokens, and the model knows {known}"
-                f" positions; a sum of at most {known} would do"
-            )
-        room = self.trainer.max_tokens_per_gpu
+            got = f"prompt and answer may take {longest} tokens, and the model knows {known} positions"
+            yield _conflict("data.max_response_length", got, f"use a sum of at most {known}")
         most = longest * (2 if self.algorithm.data == "pairs" else 1)
-        if room and room < most:
-            found.append(
-                f"trainer.max_tokens_per_gpu: {room} tokens, and prompt and answer may take {most}; {most} would do"
-            )
-        judge = self.trainer.best_metric
-        if judge is not None and not judge.startswith(HELD_OUT):
-            found.append(f"trainer.best_metric: {judge!r} is not of held-out data; one such as val/loss would do")
+        if trainer.max_tokens_per_gpu and trainer.max_tokens_per_gpu < most:
+            got = f"{trainer.max_tokens_per_gpu} tokens, and prompt and answer may take {most}"
+            yield _conflict("trainer.max_tokens_per_gpu", got, f"use {most}")
+        if trainer.best_metric is not None and not trainer.best_metric.startswith(HELD_OUT):
+            got = f"{trainer.best_metric!r} is not of held-out data"
+            yield _conflict("trainer.best_metric", got, "use one such as val/loss")
         if self.sampler.n < self.algorithm.min_answers:
-            name, least = type(self.algorithm).__name__, self.algorithm.min_answers
-            found.append(
-                f"sampler.n: {name} compares at least {least} answers to a prompt, got {self.sampler.n}; 8 would do"
-            )
-        return found
+            got = f"{name} compares at least {self.algorithm.min_answers} answers to a prompt, got {self.sampler.n}"
+            yield _conflict("sampler.n", got, "use 8")
 
-    def _unused(self) -> list[str]:
+    def _batch_conflicts(self) -> Iterator[Problem]:
+        """Batches that do not split over processes and updates."""
+        batch, processes, mini = self.data.train_batch_size, self.hardware.processes, self.trainer.ppo_mini_batch_size
+        if batch % processes:
+            sizes = (batch // processes * processes, -(-batch // processes) * processes)
+            fix = " or ".join(str(size) for size in sizes if size)
+            yield _conflict(
+                "data.train_batch_size", f"{batch} rows do not split over {processes} processes", f"use {fix}"
+            )
+        if mini and (mini > batch or batch % mini):
+            near = min((size for size in range(1, batch + 1) if batch % size == 0), key=lambda size: abs(size - mini))
+            got = f"{mini} prompts do not divide data.train_batch_size={batch}"
+            yield _conflict("trainer.ppo_mini_batch_size", got, f"use {near}")
+        elif mini and mini % processes:
+            got = f"{mini} prompts do not split over {processes} processes"
+            yield _conflict("trainer.ppo_mini_batch_size", got, f"use {-(-mini // processes) * processes}")
+
+    def _unused(self) -> Iterator[Problem]:
         """Settings of sampling that an algorithm which imitates would take and ignore."""
         given = {
             "trainer.ppo_mini_batch_size": (self.trainer.ppo_mini_batch_size, None),
             "trainer.ppo_epochs": (self.trainer.ppo_epochs, 1),
         }
         name = type(self.algorithm).__name__
-        return [
-            f"{where}: {name} samples no answers, got {value}; leaving it out would do"
-            for where, (value, unset) in given.items()
-            if value != unset
-        ]
+        for where, (value, unset) in given.items():
+            if value != unset:
+                yield _conflict(where, f"{name} samples no answers, got {value}", "leave it out")
 
     @property
     def sequences_per_prompt(self) -> int:
@@ -278,3 +270,7 @@ class RunSpec:
     def label(self) -> str:
         """Base of a made-up run name."""
         return f"{type(self.algorithm).__name__.lower()}-{self.model.label}"[:100]
+
+
+def _conflict(where: str, got: str, fix: str) -> Problem:
+    return Problem(where, got, fix, "conflicting-settings")

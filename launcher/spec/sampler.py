@@ -43,11 +43,9 @@ class Sampler:
 
     def __post_init__(self) -> None:
         if self.top_k == 0:
-            raise ValueError("top_k is 0, which leaves no token to sample; -1 takes all")
+            raise ValueError("top_k is 0, which leaves no token to sample; use -1 for all")
         if self.val_n > 1 and not self.val_temperature:
-            raise ValueError(
-                f"val_n is {self.val_n} and val_temperature 0, so all are alike; val_temperature=1 would do"
-            )
+            raise ValueError(f"val_n is {self.val_n} and val_temperature 0, so all are alike; use val_temperature=1")
 
     def problems(self, run: RunSpec) -> list[str]:
         """Why it cannot sample this run's answers: one line each."""

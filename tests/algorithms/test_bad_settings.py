@@ -77,7 +77,7 @@ def test_a_value_out_of_range(kind: type[Algorithm], field: str, value: Any) -> 
         (DPO, {"label_smoothing": 0.1, "loss_type": "ipo"}, "label_smoothing belongs to loss_type=sigmoid.*ipo"),
         (DPO, {"length_normalised": True}, "length_normalised belongs to loss_type=ipo.*sigmoid"),
         (DAPO, {"overlong_buffer_len": 4}, "overlong_buffer_len needs max_response_length"),
-        (DAPO, {"overlong_buffer_len": 5, "max_response_length": 4}, "5 of 4 tokens; at most 4 would do"),
+        (DAPO, {"overlong_buffer_len": 5, "max_response_length": 4}, "5 of 4 tokens; use at most 4"),
     ],
 )
 def test_values_that_do_not_go_together(kind: type[Algorithm], values: dict[str, Any], said: str) -> None:

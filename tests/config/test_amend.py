@@ -41,7 +41,8 @@ def test_where_it_runs_and_how_fast_is_free(word: str, path: tuple[str, str], va
     assert found == RUN  # nothing else, and the run that was given stays as it was
 
 
-WHAT = "a run goes on with what it learns by; leave it out, or change hardware., engine., cluster...."
+USE = "use hardware.nproc_per_node=2"
+WHAT = "cannot change while a run goes on; leave it out, or change hardware., engine., cluster...."
 REFUSED = [
     ("optim.lr=1", f"optim.lr: {WHAT}"),
     ("algorithm.clip_ratio_low=0.1", f"algorithm.clip_ratio_low: {WHAT}"),
@@ -50,12 +51,12 @@ REFUSED = [
     ("model.lora_rank=4", f"model.lora_rank: {WHAT}"),
     ("trainer.total_training_steps=9", f"trainer.total_training_steps: {WHAT}"),
     ("trainer.ppo_epochs=2", f"trainer.ppo_epochs: {WHAT}"),
-    ("seed=1", "--resume: 'seed=1' changes no setting; hardware.nproc_per_node=2 would do"),
-    ("hardware=cpu", "--resume: 'hardware=cpu' changes no setting; hardware.nproc_per_node=2 would do"),
-    ("faster", "--resume: 'faster' changes no setting; hardware.nproc_per_node=2 would do"),
+    ("seed=1", f"--resume: 'seed=1' changes no setting; {USE}"),
+    ("hardware=cpu", f"--resume: 'hardware=cpu' changes no setting; {USE}"),
+    ("faster", f"--resume: 'faster' changes no setting; {USE}"),
     ("hardware.nproc=2", "hardware.nproc: no such setting; "),
     ("engine._target_=os.system", "engine._target_: no such setting; "),
-    ("engine.strategy=[", "engine.strategy: got '['; a number, a word or a [list] would do"),
+    ("engine.strategy=[", "engine.strategy: got '['; use a number, a word or a [list]"),
 ]  # fmt: skip
 
 
@@ -164,7 +165,7 @@ def test_it_goes_on_with_the_losses_that_it_would_have_had(
     ("word", "line"),
     [
         ("optim.lr=1", f"✗ optim.lr: {WHAT}\n"),
-        ("hardware.nproc_per_node=4", "data.train_batch_size: 6 rows do not split over 4 processes; 4 or 8 would"),
+        ("hardware.nproc_per_node=4", "data.train_batch_size: 6 rows do not split over 4 processes; use 4 or 8"),
         ("engine.strategy=fsdp3", "engine.strategy: got 'fsdp3'"),
     ],
 )

@@ -98,9 +98,9 @@ def test_recipes_by_name_and_by_path():
         ("frist", ["'frist': no run of that name in runs; it may be rlrun/first",
                    "'frist': is no recipe either; a recipe may be dapo-gsm8k, dpo, grpo-gsm8k, quickstart, sft"]),
         ("algorithm='grpo", ["\"algorithm='grpo\": cannot be read (no closing quotation);"
-                             " words such as algorithm=grpo would do"]),
-        ("--resume first seed=1", ["--resume first: is no word of a run; leaving it out would do"]),
-        ("quickstart", ["quickstart: has 2 runs; recipes/quickstart.sh#1 to #2 would do"]),
+                             " use words such as algorithm=grpo"]),
+        ("--resume first seed=1", ["--resume first: is no word of a run; leave it out"]),
+        ("quickstart", ["quickstart: has 2 runs; use recipes/quickstart.sh#1 to #2"]),
         ("  ", ["algorithm: not chosen; it may be dapo, dpo, dr_grpo, grpo, gspo, gspo_selfplay, ppo, sft (of '  ')"]),
     ],
 )  # fmt: skip
@@ -115,7 +115,7 @@ def test_a_name_that_means_two_things_is_refused(run):
     (RUNS / "rlrun" / "dpo" / "spec.yaml").write_text("seed: 1\n")
     with pytest.raises(Problems) as caught:
         side("dpo", RUNS)
-    assert caught.value.lines == ["dpo: is a run and a recipe; rlrun/dpo or recipes/dpo.sh would do"]
+    assert caught.value.lines == ["dpo: is a run and a recipe; use rlrun/dpo or recipes/dpo.sh"]
     assert side("rlrun/dpo", RUNS).values == {"seed": 1}
 
 

@@ -89,7 +89,7 @@ WORDS = [
 @pytest.mark.parametrize(("words", "line"), WORDS, ids=[ascii(words[0])[1:50] for words, _ in WORDS])
 def test_hostile_words(words: list[str], line: str, here: Path) -> None:
     lines = refused(lambda: _planned([*BASE, *words]))
-    assert [found for found in lines if line in found and found.endswith(("would do", "leave it out"))], lines
+    assert [found for found in lines if line in found and "; " in found], lines
     assert all(len(found) < 700 for found in lines) and not list(here.iterdir())
 
 

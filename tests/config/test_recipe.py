@@ -116,14 +116,14 @@ def test_a_folder_of_ones_own_is_taken_from_the_recipe(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        ("quickstart", "quickstart: has 2 runs; recipes/quickstart.sh#1 to #2 would do"),
-        ("quickstart#3", "quickstart#3: has no run #3; recipes/quickstart.sh#1 to #2 would do"),
-        ("quickstart#x", "quickstart#x: has no run #x; recipes/quickstart.sh#1 to #2 would do"),
-        ("grpo-gsm8k#2", "grpo-gsm8k#2: has no run #2; recipes/grpo-gsm8k.sh would do"),
+        ("quickstart", "quickstart: has 2 runs; use recipes/quickstart.sh#1 to #2"),
+        ("quickstart#3", "quickstart#3: has no run #3; use recipes/quickstart.sh#1 to #2"),
+        ("quickstart#x", "quickstart#x: has no run #x; use recipes/quickstart.sh#1 to #2"),
+        ("grpo-gsm8k#2", "grpo-gsm8k#2: has no run #2; use recipes/grpo-gsm8k.sh"),
         ("grpo-gsm9k.sh", "grpo-gsm9k.sh: no such recipe; did you mean grpo-gsm8k?"),
-        ("empty.sh", "empty.sh: has no rlrun train; a script with one would do"),
+        ("empty.sh", "empty.sh: has no rlrun train; use a script with one"),
         ("bytes.sh", "bytes.sh: cannot be read ('utf-8' codec can't decode byte 0xff in position 0:"
-                     " invalid start byte); a shell script would do"),
+                     " invalid start byte); use a shell script"),
     ],
 )  # fmt: skip
 def test_a_recipe_that_cannot_be_meant_is_named(name, line, tmp_path, monkeypatch):
@@ -140,7 +140,7 @@ def test_words_that_a_recipe_would_drop_are_refused(tmp_path, monkeypatch):
     Path("x.sh").write_text("rlrun train a=1\n")
     with pytest.raises(Problems) as caught:
         asked(["seed=1"], None, "x.sh")
-    assert caught.value.lines == ["x.sh: passes no words on, got 'seed=1'; \"$@\" at its end would do"]
+    assert caught.value.lines == ["x.sh: passes no words on, got 'seed=1'; use \"$@\" at its end"]
 
 
 @pytest.mark.parametrize(

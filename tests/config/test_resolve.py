@@ -25,7 +25,7 @@ BASE = {"algorithm": "grpo", "model": "tiny", "data": "reverse", "sampler.n": "4
 GROUPS = groups()
 TOP = ", ".join(sorted([*GROUPS, "critic", "optim", "seed", "trainer"]))
 LONG = "a" * 300
-NAME = "a name of letters, digits, '.', '_' and '-', at most 128 and not beginning with '.', would do"
+NAME = "use a name of letters, digits, '.', '_' and '-', at most 128 and not beginning with '.'"
 TARGET = "_target_ is named by config files only"
 
 
@@ -99,38 +99,38 @@ EXACT = [
     ("algorithm=null", f"algorithm: None is no choice; it may be {choices('algorithm')}"),
     ("algorithm=[grpo]", f"algorithm: ['grpo'] is no choice; it may be {choices('algorithm')}"),
     # a wrong value
-    ("sampler.n=0", "sampler.n: got 0; a number >= 1 would do"),
-    ("sampler.n=1", "sampler.n: GRPO compares at least 2 answers to a prompt, got 1; 8 would do"),
-    ("optim.lr=-1", "optim.lr: got -1; a number > 0.0 would do"),
-    ("optim.lr=nan", "optim.lr: got nan; a finite number would do"),
-    ("optim.lr=inf", "optim.lr: got inf; a finite number would do"),
-    ("optim.betas=[0.9,2]", "optim.betas.1: got 2; a number < 1.0 would do"),
-    ("optim.betas=[0.9]", "optim.betas.1: has no value; optim.betas.1=VALUE would do"),
+    ("sampler.n=0", "sampler.n: got 0; use a number >= 1"),
+    ("sampler.n=1", "sampler.n: GRPO compares at least 2 answers to a prompt, got 1; use 8"),
+    ("optim.lr=-1", "optim.lr: got -1; use a number > 0.0"),
+    ("optim.lr=nan", "optim.lr: got nan; use a finite number"),
+    ("optim.lr=inf", "optim.lr: got inf; use a finite number"),
+    ("optim.betas=[0.9,2]", "optim.betas.1: got 2; use a number < 1.0"),
+    ("optim.betas=[0.9]", "optim.betas.1: has no value; use optim.betas.1=VALUE"),
     ("optim.lr_scheduler_type=cosin", "optim.lr_scheduler_type: got 'cosin';"
-                                      " 'constant', 'linear' or 'cosine' would do"),
-    ("trainer.save_freq=-2", "trainer.save_freq: got -2; a number >= -1 would do"),
-    ("trainer.keep_last=0", "trainer.keep_last: got 0; a number >= 1 would do"),
-    ("seed=-1", "seed: got -1; a number >= 0 would do"),
-    ("seed=99999999999999999999", "seed: got 99999999999999999999; a number < 9223372036854775808 would do"),
-    ("model.dtype=float16", "model.dtype: got 'float16'; 'float32', 'bfloat16' or 'float64' would do"),
-    ("sampler.top_k=0", "sampler: top_k is 0, which leaves no token to sample; -1 takes all"),
+                                      " use 'constant', 'linear' or 'cosine'"),
+    ("trainer.save_freq=-2", "trainer.save_freq: got -2; use a number >= -1"),
+    ("trainer.keep_last=0", "trainer.keep_last: got 0; use a number >= 1"),
+    ("seed=-1", "seed: got -1; use a number >= 0"),
+    ("seed=99999999999999999999", "seed: got 99999999999999999999; use a number < 9223372036854775808"),
+    ("model.dtype=float16", "model.dtype: got 'float16'; use 'float32', 'bfloat16' or 'float64'"),
+    ("sampler.top_k=0", "sampler: top_k is 0, which leaves no token to sample; use -1 for all"),
     # a wrong type: nothing is converted
-    ("sampler.n=true", "sampler.n: got True; a whole number would do"),  # Python's True is 1
-    ("sampler.n=four", "sampler.n: got 'four'; a whole number would do"),
-    ("sampler.n='4'", "sampler.n: got '4'; a whole number would do"),
-    ("sampler.n=2.5", "sampler.n: got 2.5; a whole number would do"),
-    ("sampler.n=2.0", "sampler.n: got 2.0; a whole number would do"),
-    ("sampler.n=[1]", "sampler.n: got [1]; a whole number would do"),
-    ("sampler.n.x=1", "sampler.n: got {'x': 1}; a whole number would do"),
-    ("sampler.n=", "sampler.n: got ''; a whole number would do"),
-    ("optim.lr=fast", "optim.lr: got 'fast'; a number would do"),
-    ("optim.lr=true", "optim.lr: got True; a number would do"),
-    ("optim.betas=0.9", "optim.betas: got 0.9; a list would do"),
-    ("optim=adam", "optim: got 'adam'; a group of settings would do"),
-    ("trainer=null", "trainer: got None; a group of settings would do"),
-    ("trainer.val_before_train=1", "trainer.val_before_train: got 1; true or false would do"),
-    ("trainer.val_before_train=yes", "trainer.val_before_train: got 'yes'; true or false would do"),
-    ("trainer.run_root=5", "trainer.run_root: got 5; text would do"),
+    ("sampler.n=true", "sampler.n: got True; use a whole number"),  # Python's True is 1
+    ("sampler.n=four", "sampler.n: got 'four'; use a whole number"),
+    ("sampler.n='4'", "sampler.n: got '4'; use a whole number"),
+    ("sampler.n=2.5", "sampler.n: got 2.5; use a whole number"),
+    ("sampler.n=2.0", "sampler.n: got 2.0; use a whole number"),
+    ("sampler.n=[1]", "sampler.n: got [1]; use a whole number"),
+    ("sampler.n.x=1", "sampler.n: got {'x': 1}; use a whole number"),
+    ("sampler.n=", "sampler.n: got ''; use a whole number"),
+    ("optim.lr=fast", "optim.lr: got 'fast'; use a number"),
+    ("optim.lr=true", "optim.lr: got True; use a number"),
+    ("optim.betas=0.9", "optim.betas: got 0.9; use a list"),
+    ("optim=adam", "optim: got 'adam'; use a group of settings"),
+    ("trainer=null", "trainer: got None; use a group of settings"),
+    ("trainer.val_before_train=1", "trainer.val_before_train: got 1; use true or false"),
+    ("trainer.val_before_train=yes", "trainer.val_before_train: got 'yes'; use true or false"),
+    ("trainer.run_root=5", "trainer.run_root: got 5; use text"),
     # names that would be paths
     ("trainer.experiment_name=../x", f"trainer.experiment_name: got '../x'; {NAME}"),
     ("trainer.project_name=..", f"trainer.project_name: got '..'; {NAME}"),
@@ -147,48 +147,48 @@ EXACT = [
     ("trainer.run_root='~no-such-user/x'", "trainer.run_root: got '~no-such-user/x',"
                                            " could not determine home directory; another folder would do"),
     # what cannot be read
-    ("seed", "'seed': cannot be read (missing EQUAL at '<EOF>'); key=value would do"),
-    ("=5", "'=5': names no setting; key=value would do"),
-    ("seed=[1", "'seed=[1': cannot be read (no viable alternative at input '[1'); key=value would do"),
-    ("seed = 4", "'seed = 4': cannot be read (token recognition error at: ' '); key=value would do"),
-    ("--seed=4", "'--seed=4': cannot be read (token recognition error at: '-'); key=value would do"),
+    ("seed", "'seed': cannot be read (missing EQUAL at '<EOF>'); use key=value"),
+    ("=5", "'=5': names no setting; use key=value"),
+    ("seed=[1", "'seed=[1': cannot be read (no viable alternative at input '[1'); use key=value"),
+    ("seed = 4", "'seed = 4': cannot be read (token recognition error at: ' '); use key=value"),
+    ("--seed=4", "'--seed=4': cannot be read (token recognition error at: '-'); use key=value"),
     ("data.prompt_key=\udc80", "'data.prompt_key=\\udc80': cannot be read ('utf-8' codec can't encode character"
-                               " '\\udc80' in position 16: surrogates not allowed); key=value would do"),
+                               " '\\udc80' in position 16: surrogates not allowed); use key=value"),
     # plain to a person, not to Hydra: the line can be pasted into a shell
     ("trainer.run_root=~/x", "'trainer.run_root=~/x': cannot be read (token recognition error at: '~');"
-                             " 'trainer.run_root=\"~/x\"' would do"),
+                             " use 'trainer.run_root=\"~/x\"'"),
     ("trainer.run_root=数据", "'trainer.run_root=数据': cannot be read (token recognition error at: '数');"
-                            " 'trainer.run_root=\"数据\"' would do"),
+                            " use 'trainer.run_root=\"数据\"'"),
     # a sweep
-    ("sampler.n=2,4", "sampler.n: 'sampler.n=2,4' is a sweep; -m would run it, or one value would do"),
+    ("sampler.n=2,4", "sampler.n: 'sampler.n=2,4' is a sweep; use -m, or one value"),
     ("sampler.n=range(1,4)",
-     "sampler.n: 'sampler.n=range(1,4)' is a sweep; -m would run it, or one value would do"),
-    ("algorithm=grpo,sft", "algorithm: 'algorithm=grpo,sft' is a sweep; -m would run it, or one value would do"),
+     "sampler.n: 'sampler.n=range(1,4)' is a sweep; use -m, or one value"),
+    ("algorithm=grpo,sft", "algorithm: 'algorithm=grpo,sft' is a sweep; use -m, or one value"),
     # code from the command line, in every disguise
-    ("algorithm._target_=os.system", f"algorithm._target_: {TARGET}; algorithm=CHOICE would do"),
-    ("+algorithm._target_=os.system", f"algorithm._target_: {TARGET}; algorithm=CHOICE would do"),
-    ("++algorithm._target_=os.system", f"algorithm._target_: {TARGET}; algorithm=CHOICE would do"),
-    ("~algorithm._target_", f"algorithm._target_: {TARGET}; algorithm=CHOICE would do"),
-    ("reward={_target_:os.system}", f"reward: {TARGET}; reward=CHOICE would do"),
-    ("+reward={_target_:os.system}", f"reward: {TARGET}; reward=CHOICE would do"),
-    ("++reward={a:[{_target_:os.system}]}", f"reward: {TARGET}; reward=CHOICE would do"),
-    ("data.x=[{_target_:os.system}]", f"data.x: {TARGET}; data=CHOICE would do"),
-    ("optim.x=[[{_target_:os.system}]]", f"optim.x: {TARGET}; optim=CHOICE would do"),
-    ("++trainer._target_.x=1", f"trainer._target_.x: {TARGET}; trainer=CHOICE would do"),
-    ("reward@_target_=exact", "'reward@_target_=exact': a choice has the name of its group; reward=CHOICE would do"),
+    ("algorithm._target_=os.system", f"algorithm._target_: {TARGET}; use algorithm=CHOICE"),
+    ("+algorithm._target_=os.system", f"algorithm._target_: {TARGET}; use algorithm=CHOICE"),
+    ("++algorithm._target_=os.system", f"algorithm._target_: {TARGET}; use algorithm=CHOICE"),
+    ("~algorithm._target_", f"algorithm._target_: {TARGET}; use algorithm=CHOICE"),
+    ("reward={_target_:os.system}", f"reward: {TARGET}; use reward=CHOICE"),
+    ("+reward={_target_:os.system}", f"reward: {TARGET}; use reward=CHOICE"),
+    ("++reward={a:[{_target_:os.system}]}", f"reward: {TARGET}; use reward=CHOICE"),
+    ("data.x=[{_target_:os.system}]", f"data.x: {TARGET}; use data=CHOICE"),
+    ("optim.x=[[{_target_:os.system}]]", f"optim.x: {TARGET}; use optim=CHOICE"),
+    ("++trainer._target_.x=1", f"trainer._target_.x: {TARGET}; use trainer=CHOICE"),
+    ("reward@_target_=exact", "'reward@_target_=exact': a choice has the name of its group; use reward=CHOICE"),
     # Hydra's own settings and ways around the groups
     ("hydra.run.dir=x", "hydra.run.dir: Hydra's own settings are not part of a run; leave it out"),
     ("+hydra.searchpath=[/tmp]", "hydra.searchpath: Hydra's own settings are not part of a run; leave it out"),
     ("hydra/launcher=x", "hydra/launcher: Hydra's own settings are not part of a run; leave it out"),
-    ("reward@_global_=exact", "'reward@_global_=exact': a choice has the name of its group; reward=CHOICE would do"),
-    ("model@data=tiny", "'model@data=tiny': a choice has the name of its group; model=CHOICE would do"),
+    ("reward@_global_=exact", "'reward@_global_=exact': a choice has the name of its group; use reward=CHOICE"),
+    ("model@data=tiny", "'model@data=tiny': a choice has the name of its group; use model=CHOICE"),
     # what lies outside the run
     ("trainer.run_root=${oc.env:HOME}", "trainer.run_root: ${...:...} is for config files only;"
-                                        " the value itself would do"),
+                                        " write the value itself"),
     ("trainer.run_root='${ oc.env : HOME}'", "trainer.run_root: ${...:...} is for config files only;"
-                                             " the value itself would do"),
+                                             " write the value itself"),
     ("trainer.run_root='${oc.${trainer.project_name}:HOME}'", "trainer.run_root: ${...:...} is for config files only;"
-                                                              " the value itself would do"),
+                                                              " write the value itself"),
     ("optim.lr=${sede}", "optim.lr=${sede}: interpolation key 'sede' not found"),
     # taken away
     ("~hardware", f"hardware: not chosen; it may be {choices('hardware')}"),
@@ -196,14 +196,14 @@ EXACT = [
     ("~optim.lr", "~optim.lr: could not delete from config. 'optim.lr' does not exist"),
     # fine each, but not together
     ("hardware.nnodes=2", "hardware.nnodes: cluster local is one machine, got 2; 1, or cluster=ray, would do"),
-    ("hardware.n_gpus_per_node=2", "hardware: n_gpus_per_node is 2 and device is cpu; hardware=gpu would do"),
-    ("hardware.nproc_per_node=3", "data.train_batch_size: 16 rows do not split over 3 processes; 15 or 18 would"),
-    ("hardware.nproc_per_node=32", "data.train_batch_size: 16 rows do not split over 32 processes; 32 would"),
+    ("hardware.n_gpus_per_node=2", "hardware.n_gpus_per_node: is 2 and device is cpu; use hardware=gpu"),
+    ("hardware.nproc_per_node=3", "data.train_batch_size: 16 rows do not split over 3 processes; use 15 or 18"),
+    ("hardware.nproc_per_node=32", "data.train_batch_size: 16 rows do not split over 32 processes; use 32"),
     ("trainer.ppo_mini_batch_size=5", "trainer.ppo_mini_batch_size: 5 prompts do not divide"
-                                      " data.train_batch_size=16; 4 would"),
+                                      " data.train_batch_size=16; use 4"),
     ("model.hidden_size=65", "model: hidden_size 65 does not split over 4 attention heads"),
     ("data.max_response_length=5000", "data.max_response_length: prompt and answer may take 5016 tokens, and the model"
-                                      " knows 2048 positions; a sum of at most 2048 would do"),
+                                      " knows 2048 positions; use a sum of at most 2048"),
     # what stands on the disk
     ("trainer.run_root=note.txt", "trainer.run_root: '{here}/note.txt' is a file; a folder would do"),
     ("trainer.run_root=note.txt/x", "trainer.run_root: '{here}/note.txt' is a file; a folder would do"),
@@ -217,19 +217,19 @@ def test_a_wrong_word_makes_one_line(word: str, line: str, here: Path) -> None:
 
 SEVERAL = [
     (["algorithm=sft", "algorithm=grpo"],
-     ["algorithm: chosen twice, as algorithm=sft and algorithm=grpo; one of the two would do"]),
+     ["algorithm: chosen twice, as algorithm=sft and algorithm=grpo; keep one of the two"]),
     (["trainer.run_root=taken", "trainer.project_name=a", "trainer.experiment_name=b"],  # a file has the run's name
      ["trainer.run_root: '{here}/taken/a/b' is a file; a folder would do"]),
     (["trainer.run_root=taken/a", "trainer.project_name=b"],  # a file has the project's name
      ["trainer.run_root: '{here}/taken/a/b' is a file; a folder would do"]),
-    (["model=hf"], ["model.path: has no value; model.path=VALUE would do"]),
+    (["model=hf"], ["model.path: has no value; use model.path=VALUE"]),
     (["model=hf", "model.path=empty"],
      ["model.path: 'empty' holds no config.json and no checkpoint; a model's folder would do"]),
     (["model=hf", "model.path=note.txt"],
      ["model.path: 'note.txt' is a file; the folder that holds config.json would do"]),
     (["model=hf", "model.path=emtpy"], ["model.path: no folder 'emtpy'; did you mean empty?"]),
     (["model=hf", "model.path=a/b/c"], ["model.path: no folder 'a/b/c'; neither is the folder 'a/b'"]),
-    (["model=hf", "model.path=5"], ["model.path: got 5; text would do"]),
+    (["model=hf", "model.path=5"], ["model.path: got 5; use text"]),
     (["model=hf", f"model.path={LONG}"],
      [f"model.path: got '{LONG[:76]}..., file name too long; a model's folder or hub id would do"]),
     (["model=hf", "model.path='~no-such-user/x'"],
@@ -245,22 +245,22 @@ SEVERAL = [
     (["data=files", "data.train_files=note.txt"],
      ["data.train_files: the ending of 'note.txt' is not known; .jsonl, .json, .ndjson, .jsonl.gz, .json.gz,"
       " .ndjson.gz or .parquet would do"]),
-    (["data=files", "data.train_files=5"], ["data.train_files: got 5; a list would do"]),
-    (["data=files", "data.train_files=[train.jsonl,1]"], ["data.train_files.1: got 1; text would do"]),
+    (["data=files", "data.train_files=5"], ["data.train_files: got 5; use a list"]),
+    (["data=files", "data.train_files=[train.jsonl,1]"], ["data.train_files.1: got 1; use text"]),
     (["data=files", f"data.train_files={LONG}.jsonl"],
      [f"data.train_files: {LONG}.jsonl is not there; its folder has train.jsonl"]),
     # everything at once
     (["algorithm.cilp_ratio_low=1", "sampler.n=four", "data.train_batch_size=0", "seed=1.5", "modle=tiny", "x"],
      ["modle: no group or setting 'modle'; did you mean model?",
-      "'x': cannot be read (missing EQUAL at '<EOF>'); key=value would do",
+      "'x': cannot be read (missing EQUAL at '<EOF>'); use key=value",
       "algorithm.cilp_ratio_low: GRPO has no setting 'cilp_ratio_low'; did you mean clip_ratio_low?",
-      "data.train_batch_size: got 0; a number >= 1 would do",
-      "sampler.n: got 'four'; a whole number would do",
-      "seed: got 1.5; a whole number would do"]),
+      "data.train_batch_size: got 0; use a number >= 1",
+      "sampler.n: got 'four'; use a whole number",
+      "seed: got 1.5; use a whole number"]),
     (["hardware.nproc_per_node=3", "trainer.ppo_mini_batch_size=5", "sampler.n=1"],
-     ["data.train_batch_size: 16 rows do not split over 3 processes; 15 or 18 would",
-      "trainer.ppo_mini_batch_size: 5 prompts do not divide data.train_batch_size=16; 4 would",
-      "sampler.n: GRPO compares at least 2 answers to a prompt, got 1; 8 would do"]),
+     ["data.train_batch_size: 16 rows do not split over 3 processes; use 15 or 18",
+      "trainer.ppo_mini_batch_size: 5 prompts do not divide data.train_batch_size=16; use 4",
+      "sampler.n: GRPO compares at least 2 answers to a prompt, got 1; use 8"]),
     (["data=files", "data.train_files=[gone.jsonl,empty]", "data.val_files=gone.jsonl", "model=hf", "model.path=empty",
       "trainer.run_root=note.txt"],
      ["data.train_files: gone.jsonl is not there; did you mean train.jsonl?",
@@ -429,14 +429,14 @@ def test_code_beside_the_config_groups_is_recorded_with_the_run(here: Path) -> N
 
 
 OWN = [
-    ("_target_: os.system\n", "algorithm: os.system is not of class Algorithm; one that extends it would do"),
+    ("_target_: os.system\n", "algorithm: os.system is not of class Algorithm; use one that extends it"),
     ("_target_: launcher.models.scratch.Scratch\n",
-     "algorithm: launcher.models.scratch.Scratch is not of class Algorithm; one that extends it would do"),
+     "algorithm: launcher.models.scratch.Scratch is not of class Algorithm; use one that extends it"),
     ("_target_: launcher.spec.algorithm.Algorithm\n",  # the noun itself
-     "algorithm: launcher.spec.algorithm.Algorithm cannot be built; a class with @settings and every method would do"),
+     "algorithm: launcher.spec.algorithm.Algorithm cannot be built; use a class with @settings and every method"),
     ("_target_: no.such.Class\n",
-     "algorithm: there is no source of a module no.such; package.module.Class would do"),
-    ("_target_: Class\n", "algorithm: 'Class' is no class; package.module.Class would do"),
+     "algorithm: there is no source of a module no.such; expected package.module.Class"),
+    ("_target_: Class\n", "algorithm: 'Class' is not a class path; expected package.module.Class"),
     ("_target_: 5\n", "algorithm: _target_ is 5; its config file names the Algorithm class to build"),
     ("_target_: [os.system]\n",
      "algorithm: _target_ is ['os.system']; its config file names the Algorithm class to build"),

@@ -109,7 +109,7 @@ def test_what_the_launcher_did_not_hear_is_found(
         logs = folder.new_attempt()
         (logs / FIRST_SEQ).write_text(str(first))
         (logs / "rank-0.log").write_bytes(log.encode("utf-8", "surrogateescape"))
-    assert unheard_events(folder, Torch().read) == unheard
+    assert unheard_events(folder, Torch().reader()) == unheard
 
 
 def test_only_the_last_attempts_log_is_heard(folder: Folder) -> None:
@@ -117,20 +117,20 @@ def test_only_the_last_attempts_log_is_heard(folder: Folder) -> None:
     logs = folder.new_attempt()
     (logs / FIRST_SEQ).write_text("0")
     (logs / "rank-0.log").write_text(rank_0(STARTED, step(1), step(2)))
-    assert unheard_events(folder, Torch().read) == [step(2)]
+    assert unheard_events(folder, Torch().reader()) == [step(2)]
     logs = folder.new_attempt()
-    assert unheard_events(folder, Torch().read) == []  # killed before it began
+    assert unheard_events(folder, Torch().reader()) == []  # killed before it began
     (logs / FIRST_SEQ).write_text("2")
     (logs / "rank-0.log").write_text(rank_0(step(7)))
-    assert unheard_events(folder, Torch().read) == [step(7)]
+    assert unheard_events(folder, Torch().reader()) == [step(7)]
 
 
 @pytest.mark.parametrize(
     "line", [f"{MARK}{{", f"{MARK}null", f"{MARK}5", f'{MARK}{{"kind":"Step"}}', f"{MARK}\ufffd", MARK]
 )
 def test_a_damaged_line_of_rank_0_is_told(line: str) -> None:
-    (alert,) = Torch().read(line)
-    assert isinstance(alert, Alert) and alert.text.startswith("rank 0 told what cannot be read: ")
+    (alert,) = Torch().reader().feed(line)
+    assert isinstance(alert, Alert) and alert.text.startswith("rank 0 reported what cannot be read: ")
 
 
 @pytest.mark.parametrize("cut", range(1, 12))
@@ -150,7 +150,7 @@ def test_wherever_the_launcher_dies_each_step_stands_once(folder: Folder, cut: i
         (logs / "rank-0.log").write_text(rank_0(*second))
         _write(folder, [STALLED, *second], cut - 6)
     before = folder.events.read_bytes()
-    unheard = unheard_events(folder, Torch().read)
+    unheard = unheard_events(folder, Torch().reader())
     with closing(Follower(folder, [], 2)) as follower:
         follower.tell(unheard)
         follower.begin(3)

@@ -366,7 +366,7 @@ def test_where_every_checkpoint_is_damaged_nothing_is_started(done: tuple[Any, P
     ran = rlrun("train", "--resume", "all-damaged")
     assert ran.returncode == 2 and "Traceback" not in ran.stderr
     assert len(ran.stderr.splitlines()) == 4
-    assert ran.stderr.splitlines()[-1] == "✗ rlrun/all-damaged: no checkpoint verifies; a new run would do"
+    assert ran.stderr.splitlines()[-1] == "✗ rlrun/all-damaged: no checkpoint verifies; start a new run"
     assert (damaged / "events.jsonl").read_bytes() == (run / "events.jsonl").read_bytes()
 
 

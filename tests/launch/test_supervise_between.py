@@ -56,7 +56,7 @@ def test_where_no_checkpoint_verifies_it_fails_with_both_reasons(
     ran = supervised([{"steps": 3, "saves": (2,), "code": -9, "during": flip}])
     assert ran.outcome.exit_code == 2 and ran.outcome.crash and len(ran.outcome.crash.lines) == 3
     assert "killed by SIGKILL" in ran.outcome.crash.lines[0] and ran.steps == [1, 2, 3]
-    assert ran.outcome.crash.lines[-1] == "p/a: no checkpoint verifies; a new run would do"
+    assert ran.outcome.crash.lines[-1] == "p/a: no checkpoint verifies; start a new run"
 
 
 def test_other_data_is_not_gone_on_with(supervised: Callable[..., Any], tmp_path: Path) -> None:

@@ -58,8 +58,8 @@ def test_problems_go_by_the_words_that_make_them() -> None:
     planned = points.plan([*WORDS, "optim.lr=1e-3,fast", "seed=0,1,x", "sampler.m=1"], None)
     assert len(planned) == 6 and all(each.problems for each in planned)
     found = points.problems(planned)
-    assert [line for line in found if "'fast'" in line] == ["optim.lr=fast: optim.lr: got 'fast'; a number would do"]
-    assert [line for line in found if "'x'" in line] == ["seed=x: seed: got 'x'; a whole number would do"]
+    assert [line for line in found if "'fast'" in line] == ["optim.lr=fast: optim.lr: got 'fast'; use a number"]
+    assert [line for line in found if "'x'" in line] == ["seed=x: seed: got 'x'; use a whole number"]
     (common,) = [line for line in found if "sampler.m" in line]
     assert common.startswith("sampler.m: ")  # of all points: no point is named
     with pytest.raises(Problems):

@@ -95,8 +95,8 @@ def _span(run: Path) -> tuple[float, float]:
 @pytest.mark.parametrize(
     ("words", "lines"),
     [
-        (["optim.lr=1e-2,fast"], ["✗ optim.lr=fast: optim.lr: got 'fast'; a number would do"]),
-        (["seed=0,0"], ["✗ seed: 'seed=0,0' has 0 twice; once would do"]),
+        (["optim.lr=1e-2,fast"], ["✗ optim.lr=fast: optim.lr: got 'fast'; use a number"]),
+        (["seed=0,0"], ["✗ seed: 'seed=0,0' has 0 twice; give it once"]),
         (["seed=0,1", "--parallel", "none"], ["✗ --parallel: got 'none'; auto or a number >= 1 would do"]),
         (["seed=0,1", "--parallel", "0"], ["✗ --parallel: got '0'; auto or a number >= 1 would do"]),
         (["seed=0,1", "--resume", "none"], ["✗ --resume: no sweep 'none' in runs; -m alone would begin one"]),
@@ -113,7 +113,7 @@ def test_where_one_point_is_wrong_nothing_starts(
 def test_several_values_without_m_are_refused(rlrun: Any, small: list[str]) -> None:
     ran = rlrun("train", "algorithm=sft", *small, "seed=0,1")
     assert (ran.returncode, ran.stderr) == (
-        2, "✗ seed: 'seed=0,1' is a sweep; -m would run it, or one value would do\n"
+        2, "✗ seed: 'seed=0,1' is a sweep; use -m, or one value\n"
     )  # fmt: skip
     ran = rlrun("train", "algorithm=sft", *small, "--parallel", "2")
     assert (ran.returncode, ran.stderr) == (2, "✗ --parallel: is for a sweep; -m would make one\n")

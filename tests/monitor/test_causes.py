@@ -146,14 +146,16 @@ def test_a_log_is_read_from_its_end(tmp_path: Path) -> None:
     early, late = crash("early"), crash("late")
     lines = ["x" * 2**18, MARK + to_line(early), "talk", spoken, MARK + to_line(late), "Traceback", "ValueError: late"]
     log.write_text("".join(line + "\n" for line in lines))
-    left = left_by(1, -6, log, Torch().read)
+    left = left_by(1, -6, log, Torch().reader())
     assert left == Left(1, -6, late, ["talk", "Traceback", "ValueError: late"])
     log.write_text("".join(f"{number}\n" for number in range(500)))
-    assert left_by(1, 0, log, Torch().read).last == [str(number) for number in range(440, 500)]
+    assert left_by(1, 0, log, Torch().reader()).last == [str(number) for number in range(440, 500)]
     odd = crash("ValueError: a\u2028b")
     log.write_text(f"{MARK}{to_line(odd)}\n")
-    assert left_by(1, 1, log, Torch().read) == Left(1, 1, odd, []), "a text may hold what Python takes for a line's end"
-    assert left_by(2, -9, tmp_path / "none.log", Torch().read) == Left(2, -9)
+    assert left_by(1, 1, log, Torch().reader()) == Left(1, 1, odd, []), (
+        "a text may hold what Python takes for a line's end"
+    )
+    assert left_by(2, -9, tmp_path / "none.log", Torch().reader()) == Left(2, -9)
 
 
 # ---- which of several ends is the first

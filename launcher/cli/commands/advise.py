@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from launcher.cli.output import AsJson, out, printable, problems_named, say_json
-from launcher.core.problems import Problems
+from launcher.core.problems import Problem, Problems
 from launcher.tools.advise import Compute, Have, advise, looked_at
 
 QUESTIONS = {
@@ -52,7 +52,7 @@ def _asked(given: dict[str, str | None]) -> dict[str, str | None]:
     """What was not given is asked for; where nobody can answer, all that is missing is named."""
     missing = [name for name, value in given.items() if value is None]
     if missing and not sys.stdin.isatty():
-        raise Problems([f"{name}: is not given; {_would_do(name)} would do" for name in missing])
+        raise Problems([Problem(name, "is not given", f"use {_example(name)}") for name in missing])
     choices = {"have": get_args(Have), "compute": get_args(Compute)}
     for name in missing:
         if name == "compute" and given["have"] not in (None, "prompts"):
@@ -65,7 +65,7 @@ def _asked(given: dict[str, str | None]) -> dict[str, str | None]:
     return given
 
 
-def _would_do(name: str) -> str:
+def _example(name: str) -> str:
     return {
         "have": "--have answers, pairs, prompts or mixed", "compute": "--compute little or much",
         "model": "--model Qwen/Qwen3-0.6B", "files": "a file of rows",

@@ -21,7 +21,7 @@ from launcher.config.flatten import TARGET
 from launcher.config.resolve import conf_dir, groups
 from launcher.config.yaml_lines import defaults_choices, leaves
 from launcher.core.classes import add_code_dir, locate
-from launcher.core.problems import Problems, short_repr, suggest
+from launcher.core.problems import Problem, Problems, short_repr, suggest
 from launcher.spec.run import RunSpec
 
 PLAIN = ("optim", "critic", "trainer", "seed", "code_dir")
@@ -90,12 +90,21 @@ def sections(target: str, config_dir: Path | None = None) -> list[Section]:
     top, _, rest = top.partition(".")
     known = groups(config_dir)
     if top not in known and top not in PLAIN:
-        raise Problems([f"{short_repr(target)}: no group or setting {top!r}; {suggest(top, [*known, *PLAIN])}"])
+        raise Problems(
+            [
+                Problem(
+                    short_repr(target),
+                    f"no group or setting {top!r}",
+                    suggest(top, [*known, *PLAIN]),
+                    "unknown-setting",
+                )
+            ]
+        )
     if equals:
         if top not in known or rest:
-            raise Problems([f"{short_repr(target)}: is no choice; GROUP=CHOICE would do"])
+            raise Problems([Problem(short_repr(target), "is no choice", "use GROUP=CHOICE")])
         if choice not in known[top]:
-            raise Problems([f"{top}: no choice {choice!r}; {suggest(choice, known[top])}"])
+            raise Problems([Problem(top, f"no choice {choice!r}", suggest(choice, known[top]), "unknown-choice")])
         add_code_dir(config_dir)
         return [_whole(top, _choice(top, choice, config_dir))]
     found = list(_sections_of(top, choices(top, config_dir))) if top in known else [_plain(top)]
@@ -114,7 +123,7 @@ def _only(found: list[Section], target: str, rest: str) -> list[Section]:
     if not any(name == target or name.startswith(f"{target}.") for name in names):
         top = target.partition(".")[0]
         near = suggest(rest, [name.removeprefix(f"{top}.") for name in names], listed="it has")
-        raise Problems([f"{target}: {top} has no setting {rest!r}; {near}"])
+        raise Problems([Problem(target, f"{top} has no setting {rest!r}", near, "unknown-setting")])
     kept = []
     for section in found:
         settings = [one for one in section.settings if one.name == target or one.name.startswith(f"{target}.")]
@@ -172,7 +181,7 @@ def _class_of(name: str, path: Path) -> type:
     try:
         return locate(str(target.value), noun) if target else noun
     except ValueError as error:
-        raise Problems([f"{path}: {error}; a class of that noun would do"]) from error
+        raise Problems([Problem(str(path), f"{error}", "use a class of that noun")]) from error
 
 
 def _header(path: Path) -> str:

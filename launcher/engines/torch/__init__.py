@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator
 
-from launcher.core.events import MARK, Alert, Event, from_line
+from launcher.core.events import INVALID, MARK, Alert, Event, from_line
 from launcher.core.problems import short_repr
 from launcher.core.settings import Count, listed, settings
 from launcher.engines.torch.rollout.sampler import Colocated
@@ -46,7 +46,7 @@ class Torch(Engine):
 
     def problems(self, run: RunSpec) -> list[str]:
         found = super().problems(run)
-        found += [f"engine.offload: {why}; leaving it out would do" for why in self._unused_offloads(run)]
+        found += [f"engine.offload: {why}; leave it out" for why in self._unused_offloads(run)]
         if self.mixed_precision and run.model.dtype != "float32":
             found.append(
                 f"engine.mixed_precision: needs model.dtype=float32 to compute in bfloat16 over, got {run.model.dtype}"
@@ -103,16 +103,26 @@ class Torch(Engine):
             made += [process(trainers + number, *place, samples) for number, place in enumerate(places)]
         return Plan(tuple(made), nnodes=hardware.nnodes, gpus=0 if hardware.is_cpu else 1)
 
-    def read(self, line: str) -> Iterator[Event]:
+    def reader(self) -> MarkedLines:
+        return MarkedLines()
+
+
+class MarkedLines:
+    """Events on lines of rank 0, each after a `MARK`; other lines are talk."""
+
+    def feed(self, line: str) -> Iterator[Event]:
         _, mark, text = line.partition(MARK)  # talk may stand before it: what a reward prints need not end its line
         if not mark:
             return
         try:
             event = from_line(text)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            event = Alert(step=0, text=f"rank 0 told what cannot be read: {short_repr(text)}")
+        except INVALID:
+            event = Alert(step=0, text=f"rank 0 reported what cannot be read: {short_repr(text)}")
         if event:
             yield event
+
+    def files(self) -> tuple[Path, ...]:
+        return ()
 
 
 def _has_network(reward: Reward) -> bool:

@@ -92,7 +92,8 @@ def build_parts(run: RunSpec, device: torch.device, checkpoint: Path | None, ref
     train_rows, held_out = _read(run, Encoder(model.tokenizer, run.data), refused)
     order = Order(len(train_rows.rows), run.data.train_batch_size, run.seed, run.data.shuffle)
     if order.rows < order.batch:
-        raise Problems([f"data.train_batch_size: {order.batch} rows, and the data has {order.rows}; fewer would do"])
+        got = f"{order.batch} rows, and the data has {order.rows}"
+        raise Problems([Problem("data.train_batch_size", got, f"use at most {order.rows}", "not-enough")])
     steps = run.total_steps(order.rows)
     policy = _policy(run, model, parallel, steps, load_device, mixed, checkpoint)
     if checkpoint:
@@ -159,16 +160,15 @@ def _check_length(run: RunSpec, model: CausalLM) -> None:
     longest = run.max_sequence_length
     known = getattr(model.base.config.get_text_config(), "max_position_embeddings", None)
     if known and longest > known:
-        raise Problems(
-            [f"data.max_response_length: prompt and answer may take {longest} tokens, and the model knows {known}"
-             f" positions; a sum of at most {known} would do"]
-        )  # fmt: skip
+        got = f"prompt and answer may take {longest} tokens, and the model has {known} positions"
+        raise Problems([Problem("data.max_response_length", got, f"use a sum of at most {known}")])
 
 
 def _take_up(policy: Policy, checkpoint: Path, order: Order) -> None:
     position = read_position(checkpoint)
     if position.rows != order.rows:
-        raise Problems([f"data: the run began with {position.rows} training rows and finds {order.rows} now"])
+        got = f"the run began with {position.rows} training rows and finds {order.rows} now"
+        raise Problems([Problem("data", got, "use the rows that it began with", "changed")])
     load_optimizers(policy, checkpoint)
 
 

@@ -80,7 +80,7 @@ class Context:
         return self.asked.data.problems()
 
     @cached_property
-    def folder_problems(self) -> Sequence[Problem | str]:
+    def folder_problems(self) -> list[Problem]:
         return folder_problems(self.asked.trainer)
 
     @cached_property

@@ -181,7 +181,7 @@ def test_a_model_among_other_rewards_is_loaded_and_told_apart(reward_model: Call
 
 
 def test_several_outputs_are_refused(reward_model: Callable[..., Path]) -> None:
-    with pytest.raises(Problems, match=r"^reward\.path: the model has 3 outputs; one would do$"):
+    with pytest.raises(Problems, match=r"^reward\.path: the model has 3 outputs; use a model with one$"):
         ModelScorer(RewardModel(path=str(reward_model(outputs=3))), CPU)
 
 

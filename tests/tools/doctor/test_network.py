@@ -52,7 +52,8 @@ def test_a_taken_port_is_told_with_its_holder() -> None:
 
 def test_a_name_that_nobody_knows() -> None:
     found = network.hostname("no-such-machine.invalid")
-    assert found.level == "WARN" and found.fix.startswith("a line `127.0.0.1 no-such-machine.invalid` in /etc/hosts")
+    assert found.level == "WARN"
+    assert found.fix.startswith("add the line `127.0.0.1 no-such-machine.invalid` to /etc/hosts")
     assert network.hostname("localhost").level == "OK"
 
 
@@ -83,9 +84,9 @@ def test_any_answer_of_a_hub_counts(server: str) -> None:
         ("http://user:canary@no-such-hub.invalid", "no-such-hub.invalid cannot be reached"),
         (
             "http://user:canary:x@127.0.0.1:port",
-            "HF_ENDPOINT is no address of a server",
+            "HF_ENDPOINT is not a server address",
         ),  # urllib's own error quotes it
-        ("canary", "HF_ENDPOINT is no address"),
+        ("canary", "HF_ENDPOINT is not a server address"),
     ],
 )
 def test_a_hub_that_cannot_be_reached_is_a_warning_without_its_password(endpoint: str, word: str) -> None:
@@ -108,4 +109,4 @@ def test_offline_by_choice_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_address_that_no_name_server_takes() -> None:
     found = network.hub("huggingface", f"http://{'a' * 70}.com")
-    assert (found.level, found.message) == ("WARN", "HF_ENDPOINT is no address of a server")
+    assert (found.level, found.message) == ("WARN", "HF_ENDPOINT is not a server address")

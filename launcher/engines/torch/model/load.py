@@ -16,7 +16,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from launcher.core.problems import Problems
+from launcher.core.problems import Problem, Problems
 from launcher.engines.torch.model.attention import NAME
 from launcher.engines.torch.model.network import CausalLM, Critic
 from launcher.models.pretrained import Pretrained, weights_of
@@ -42,7 +42,8 @@ def load_model(
         module, tokenizer = _from_folder(model, None if adapter else weights, dtype)
     _prepare(module, model)
     if tokenizer.eos_token_id is None:
-        raise Problems(["model.path: its tokenizer names no eos_token, so no answer could end; one that does would do"])
+        got = "its tokenizer names no eos_token, so no answer could end"
+        raise Problems([Problem("model.path", got, "use a tokenizer that names one", "not-supported")])
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     module = module.to(device)
@@ -65,9 +66,8 @@ def load_critic(
         whole = load_model(model, seed, device, adapt=False).base
         decoder = cast("Any", whole).get_decoder()
         if decoder is whole:
-            raise Problems(
-                [f"model.path: {type(whole).__name__} has no decoder of its own for a critic; GRPO would do"]
-            )
+            got = f"{type(whole).__name__} has no decoder of its own for a critic"
+            raise Problems([Problem("model.path", got, "use algorithm=grpo", "not-supported")])
         return Critic(decoder, mixed)
     decoder = AutoModel.from_pretrained(weights, dtype=getattr(torch, model.dtype), use_safetensors=True)
     _prepare(decoder, model)

@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from launcher.core.problems import Problems
+from launcher.core.problems import Problem, Problems
 from launcher.models.pretrained import weights_of
 from launcher.rewards.combined import Combined
 from launcher.rewards.model import RewardModel
@@ -34,7 +34,8 @@ class ModelScorer(Reward):
             said = " ".join(str(error).split())
             raise Problems([f"reward.path: {settings.path!r} cannot be loaded: {said}"]) from error
         if module.config.num_labels != 1:
-            raise Problems([f"reward.path: the model has {module.config.num_labels} outputs; one would do"])
+            got = f"the model has {module.config.num_labels} outputs"
+            raise Problems([Problem("reward.path", got, "use a model with one", "not-supported")])
         module.config.pad_token_id = -1  # it reads the last token before the padding, of which we give none
         self.module = module.eval().to("cpu" if offloaded else device)
         self.longest = settings.max_length or getattr(module.config, "max_position_embeddings", None)

@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
-from launcher.core.problems import Problems
+from launcher.core.problems import Problem, Problems
 from launcher.engines.torch.model.network import Network
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.parallel.strategy import Parallel
@@ -36,9 +36,8 @@ class Sharded(Parallel):
         """Raises `Problems` where processes would not meet equally often."""
         if not network.supports_packing:  # it computes each length apart, and processes have other lengths
             name = type(network.base).__name__
-            raise Problems(
-                [f"engine.strategy: fsdp2 needs a model that packs sequences, and {name} mixes them; ddp would do"]
-            )
+            got = f"fsdp2 needs a model that keeps packed sequences apart, and {name} mixes them"
+            raise Problems([Problem("engine.strategy", got, "use ddp", "not-supported")])
         network.device = self.device
         for layer in [*network.layers(), network]:
             fully_shard(

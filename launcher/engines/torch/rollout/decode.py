@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
-from launcher.core.problems import Problems
+from launcher.core.problems import Problem, Problems
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.parallel.strategy import Parallel
 from launcher.engines.torch.rollout import cache, random_streams
@@ -60,7 +60,8 @@ class Decoder(Generator):
         """A model that knows no `past_key_values` would take them, ignore them, and read single tokens."""
         if "past_key_values" not in signature(self.model.base.forward).parameters:
             name = type(self.model.base).__name__
-            raise Problems([f"model.path: {name} keeps a cache of its own kind, so it gives no answers; SFT would do"])
+            got = f"{name} keeps a cache of its own kind, so it gives no answers"
+            raise Problems([Problem("model.path", got, "use algorithm=sft", "not-supported")])
 
     def _parts(self, prompts: Sequence[list[int]], n: int) -> Iterator[list[int]]:
         """Prompts of like length together, as many as may be answered at a time."""

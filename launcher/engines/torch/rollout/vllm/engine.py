@@ -139,7 +139,7 @@ class ColocatedVllmGenerator(Generator):
 
 
 TOKENS = 4096  # of all prompts that are read at a time on a CPU
-INSTEAD = "sampler=torch would do"
+INSTEAD = "use sampler=torch"
 
 
 def _load_weights(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> list[str]:
