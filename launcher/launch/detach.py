@@ -88,8 +88,8 @@ def _made(run: RunSpec) -> Folder:
     root, name = Path(trainer.run_root).expanduser(), trainer.experiment_name
     while True:
         folder = Folder(root / trainer.project_name / (name or free_name(root, trainer.project_name, run.label)))
-        if led := folder.led_away():
-            raise Problems([led])
+        if problem := folder.symlink_problem():
+            raise Problems([problem])
         try:
             folder.path.mkdir(mode=0o700, parents=True, exist_ok=name is not None)
         except FileExistsError:

@@ -10,7 +10,7 @@ from launcher.core.events import Ended, How
 from launcher.launch.follow import Follower
 from launcher.monitor.failure import CONFIGURATION, FailureDiagnosis, diagnose, left_by
 from launcher.runs.attempts import End
-from launcher.runs.stop_requests import SIGNALS, Asked
+from launcher.runs.stop_requests import SIGNALS, StopRequest
 from launcher.spec.cluster import Job
 from launcher.spec.engine import Checkpoints
 from launcher.spec.run import RunSpec
@@ -72,7 +72,7 @@ def of_job(
     checkpoints: Checkpoints,
     logs: Path,
     follower: Follower,
-    asked: Asked,
+    asked: StopRequest,
     oom_kills: int,
 ) -> Ending:  # fmt: skip
     """Of an attempt whose processes have all ended, the first with `code`."""

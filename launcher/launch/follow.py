@@ -13,7 +13,7 @@ from launcher.core.state import RunState, Sink, after, fold, write_all
 from launcher.monitor.console import console_lines
 from launcher.monitor.stall import Watch, stalled
 from launcher.runs.folder import Folder
-from launcher.runs.stop_requests import Asked
+from launcher.runs.stop_requests import StopRequest
 from launcher.spec.cluster import Job
 from launcher.spec.engine import EventReader
 
@@ -125,7 +125,7 @@ class Listener:
                     yield line.decode("utf-8", "replace").rstrip("\n")
 
 
-def follow(job: Job, reader: EventReader, follower: Follower, watch: Watch, asked: Asked) -> int:
+def follow(job: Job, reader: EventReader, follower: Follower, watch: Watch, asked: StopRequest) -> int:
     """Until all processes have ended; how they did, as `Job.exit_code` says. Who stands still is told meanwhile."""
     crashed_at: float | None = None
     listener = Listener(job, reader)

@@ -14,7 +14,7 @@ from launcher.config.grammar import setting
 from launcher.core.problems import Problem, Problems
 from launcher.core.settings import from_node
 from launcher.core.state import Sink
-from launcher.launch import fingerprints, provenance, start
+from launcher.launch import provenance, start
 from launcher.launch.follow import Outcome
 from launcher.preflight.plan import ready
 from launcher.runs.folder import Folder, free_name
@@ -127,7 +127,7 @@ def _settings(old: RunSpec, new: RunSpec) -> Iterator[Difference]:
 def _surroundings(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Difference]:
     """What two locks say differently, what matters most first. What the old one did not say is taken to be the same."""
     for what in ("data", "model", "reward"):
-        if not fingerprints.same(old.get(what), new[what]):
+        if not provenance.same_files(old.get(what), new[what]):
             yield Difference(what, _origin(old[what]), _origin(new[what]), decides=True)
     for where, told in (("rlrun", "rlrun's source"), ("folder", "working folder's source")):
         if "code" in old and (old["code"] or {}).get(where) != new["code"][where]:

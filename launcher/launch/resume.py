@@ -5,7 +5,6 @@ from __future__ import annotations
 from launcher.core.checkpoints import Checkpoint
 from launcher.core.events import Alert, Event
 from launcher.core.problems import Problem, Problems
-from launcher.launch import fingerprints
 from launcher.launch import provenance as locks
 from launcher.runs.folder import Folder
 from launcher.spec.run import RunSpec
@@ -16,8 +15,8 @@ def unchanged(run: RunSpec, folder: Folder) -> None:
     recorded = locks.read(folder)
     if run.data.fingerprint() != recorded.get("data"):
         raise Problems(["data: is not what the run began with (its sha256 differs); the data as it was would do"])
-    if needs_initial_weights(run, folder) and not fingerprints.same(
-        recorded.get("model"), fingerprints.of_model(run.model)
+    if needs_initial_weights(run, folder) and not locks.same_files(
+        recorded.get("model"), locks.model_origin(run.model)
     ):
         raise Problems(["model: is not what the run began with (its files differ); the model as it was would do"])
 

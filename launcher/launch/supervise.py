@@ -20,7 +20,7 @@ from launcher.monitor.failure import CONFIGURATION, NODE, Cause, FailureDiagnosi
 from launcher.monitor.stall import Watch
 from launcher.runs import attempts
 from launcher.runs.folder import FIRST_SEQ, Folder, Lock, unheard_events
-from launcher.runs.stop_requests import Asked, heeding
+from launcher.runs.stop_requests import StopRequest, handle_stop_requests
 from launcher.spec.cluster import Job
 from launcher.spec.run import RunSpec
 
@@ -57,7 +57,10 @@ class Supervisor:
         """
         row: list[Cause] = []
         unheard, attempt = unheard_events(self.folder, self.run.engine.reader()), self.folder.next_attempt
-        with heeding(self, self.folder) as asked, closing(Follower(self.folder, self.sinks, attempt - 1)) as follower:
+        with (
+            handle_stop_requests(self, self.folder) as asked,
+            closing(Follower(self.folder, self.sinks, attempt - 1)) as follower,
+        ):
             follower.tell(unheard)
             told = [*([Resumed(step=step, attempt=attempt)] if follower.next_seq else []), *alerts]
             while True:
@@ -88,7 +91,7 @@ class Supervisor:
         elif self._starting:
             raise Interrupted
 
-    def _attempt(self, step: int, follower: Follower, asked: Asked, restarts: int) -> Ending:
+    def _attempt(self, step: int, follower: Follower, asked: StopRequest, restarts: int) -> Ending:
         if not self._pause(pause_s(restarts), follower, asked):
             return ending.stopped(asked.first, "", self._checkpoints)
         logs = self.folder.new_attempt()
@@ -104,7 +107,7 @@ class Supervisor:
         attempts.write(logs, end.end(follower.state.step, time.time()))
         return end
 
-    def _pause(self, seconds: float, follower: Follower, asked: Asked) -> bool:
+    def _pause(self, seconds: float, follower: Follower, asked: StopRequest) -> bool:
         """Wait; False as soon as the run is asked to end."""
         until = time.monotonic() + seconds
         while time.monotonic() < until and not asked:
@@ -113,7 +116,7 @@ class Supervisor:
             time.sleep(POLL_S)
         return not asked
 
-    def _run(self, step: int, logs: Path, follower: Follower, asked: Asked) -> Ending:
+    def _run(self, step: int, logs: Path, follower: Follower, asked: StopRequest) -> Ending:
         """Start the processes and follow them to their end. Raises `Interrupted`, or `Problems` where none start."""
         run, kills = self.run, machine.oom_kill_count()
         plan, before = run.engine.plan(run, self.folder.path, step), events_of(self.folder.events)

@@ -69,7 +69,7 @@ class Folder:
         """project/experiment"""
         return f"{self.path.parent.name}/{self.path.name}"
 
-    def led_away(self) -> str:
+    def symlink_problem(self) -> str:
         """Why a new run must not be made here; empty where it may. The folder that holds all runs may be a link."""
         links = [path for path in (self.path.parent, self.path) if path.is_symlink()]
         return (
@@ -103,7 +103,7 @@ class Folder:
         logs.mkdir(mode=0o700)
         return logs
 
-    def began(self) -> bool:
+    def has_results(self) -> bool:
         """Whether anything was trained here that a new run must not overwrite."""
         return any(self.checkpoints.glob("[!.]*")) or any(isinstance(e, Step) for e in events_of(self.events))
 
@@ -178,12 +178,12 @@ def held(folder: Folder) -> str:
 def take(root: Path, project: str, experiment: str) -> tuple[Folder, Lock]:
     """The folder of a new run, locked. Raises `Problems` where a run of that name has been trained."""
     folder = Folder(root / project / experiment)
-    if led := folder.led_away():
-        raise Problems([led])
+    if problem := folder.symlink_problem():
+        raise Problems([problem])
     folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.check()
     lock = Lock(folder)
-    if folder.began():
+    if folder.has_results():
         with lock:
             raise Problems(
                 [

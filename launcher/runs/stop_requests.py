@@ -20,7 +20,7 @@ from launcher.runs.folder import Folder
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 LOOK_S = 1.0  # between two looks at the file
 
-Wish = Literal["save", "now"]
+StopMode = Literal["save", "now"]
 
 
 class Stoppable(Protocol):
@@ -31,8 +31,8 @@ class Stoppable(Protocol):
         """End at once."""
 
 
-class Asked:
-    """The first signal stops `job`, any other kills it; a wish in the folder counts as SIGTERM."""
+class StopRequest:
+    """The first signal stops `job`, any other kills it; a mode in the folder counts as SIGTERM."""
 
     def __init__(self, job: Stoppable, folder: Folder) -> None:
         self._job, self._folder = job, folder
@@ -46,7 +46,7 @@ class Asked:
     def first(self) -> int:
         return self.came[0]
 
-    def heed(self, number: int, _: FrameType | None = None) -> None:
+    def request(self, number: int, _: FrameType | None = None) -> None:
         self.came.append(number)
         if len(self.came) == 1:
             self._job.stop(number)
@@ -54,23 +54,23 @@ class Asked:
             self._job.kill()
 
     def look(self) -> None:
-        """Heed what lies in the folder; now and then, as that may be far away."""
+        """Take the request that lies in the folder, if any; at most every LOOK_S, as the disk may be remote."""
         if time.monotonic() - self._looked < LOOK_S:
             return
         self._looked = time.monotonic()
-        wish = _taken(self._folder)
-        if wish:
-            self.heed(signal.SIGTERM)
-        if wish == "now" and len(self.came) == 1:
-            self.heed(signal.SIGTERM)
+        mode = _taken(self._folder)
+        if mode:
+            self.request(signal.SIGTERM)
+        if mode == "now" and len(self.came) == 1:
+            self.request(signal.SIGTERM)
 
 
 @contextmanager
-def heeding(job: Stoppable, folder: Folder) -> Iterator[Asked]:
+def handle_stop_requests(job: Stoppable, folder: Folder) -> Iterator[StopRequest]:
     """While `folder` is written by this process."""
-    asked = Asked(job, folder)
-    heeded = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup ignores SIGHUP
-    before = {number: signal.signal(number, asked.heed) for number in heeded}
+    asked = StopRequest(job, folder)
+    handled = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup ignores SIGHUP
+    before = {number: signal.signal(number, asked.request) for number in handled}
     try:
         yield asked
     finally:
@@ -78,17 +78,17 @@ def heeding(job: Stoppable, folder: Folder) -> Iterator[Asked]:
             signal.signal(number, handler)
 
 
-def ask(folder: Folder, wish: Wish) -> None:
+def ask(folder: Folder, mode: StopMode) -> None:
     """Ask whoever writes the folder."""
-    write_atomic(_file(folder), wish)
+    write_atomic(_file(folder), mode)
 
 
 def withdraw(folder: Folder) -> None:
     _file(folder).unlink(missing_ok=True)
 
 
-def _taken(folder: Folder) -> Wish | None:
-    """The wish, which is then gone. One that is older than the lock was meant for who held that before."""
+def _taken(folder: Folder) -> StopMode | None:
+    """The mode, which is then gone. One that is older than the lock was meant for who held that before."""
     file = _file(folder)
     try:
         found = file.lstat()
@@ -100,7 +100,7 @@ def _taken(folder: Folder) -> Wish | None:
         stale = found.st_mtime_ns < (folder.path / ".lock").stat().st_mtime_ns
     except OSError:  # mostly it is not there; a disk that does not answer is asked again
         return None
-    return None if stale else next((wish for wish in get_args(Wish) if wish == said), None)
+    return None if stale else next((mode for mode in get_args(StopMode) if mode == said), None)
 
 
 def _file(folder: Folder) -> Path:

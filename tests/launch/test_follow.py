@@ -14,7 +14,7 @@ from launcher.launch.follow import Follower, Listener, follow
 from launcher.monitor import stall
 from launcher.monitor.stall import Watch
 from launcher.runs.folder import Folder
-from launcher.runs.stop_requests import Asked
+from launcher.runs.stop_requests import StopRequest
 from launcher.spec.cluster import Stack
 
 
@@ -64,7 +64,10 @@ def test_what_a_process_uses_is_no_sign_that_it_goes_on(tmp_path: Path, monkeypa
     monkeypatch.setattr(stall, "UNKNOWN_S", 0.2)
     folder, job = Folder(tmp_path), Silent(0.8)
     with closing(Follower(folder, [], 1)) as follower:
-        assert follow(job, Torch().reader(), follower, Watch(2.0, 0.0, [], time.monotonic()), Asked(job, folder)) == 0
+        assert (
+            follow(job, Torch().reader(), follower, Watch(2.0, 0.0, [], time.monotonic()), StopRequest(job, folder))
+            == 0
+        )
         state = follower.state
     told = list(events_of(folder.events))
     assert sum(isinstance(event, Stalled) for event in told) == 1

@@ -14,7 +14,7 @@ import pytest
 from launcher.config.resolve import resolve
 from launcher.core import checkpoints
 from launcher.core.problems import Problems
-from launcher.launch import fingerprints, provenance, source_version
+from launcher.launch import provenance
 from launcher.models.pretrained import Pretrained
 from launcher.rewards.python import Python
 from launcher.runs.folder import Folder
@@ -82,7 +82,7 @@ def model(folder: Path, **files: bytes) -> Path:
 
 
 def files_of(folder: Path) -> str:
-    found = fingerprints.of_model(Pretrained(path=str(folder)))
+    found = provenance.model_origin(Pretrained(path=str(folder)))
     assert found
     return found["files"]
 
@@ -99,9 +99,9 @@ def test_a_folder_is_told_by_its_content(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", [0, 2**20 - 1, -1], ids=["the header", "its end", "the last byte"])
 def test_a_large_file_is_told_by_pieces(place: int, tmp_path: Path) -> None:
-    size = fingerprints.WHOLE_BYTES + 12_345
+    size = provenance.WHOLE_BYTES + 12_345
     folder = model(tmp_path / "a", **{"model.safetensors": bytes(size)})
-    found, before = fingerprints.of_folder(folder), files_of(folder)
+    found, before = provenance.folder_origin(folder), files_of(folder)
     assert found and "8 pieces of 1 MiB" in found["hashed"], "what was not read is told"
     with (folder / "model.safetensors").open("r+b") as file:
         file.seek(place % size)
@@ -131,7 +131,7 @@ def test_a_checkpoint_is_told_by_its_manifest(tmp_path: Path) -> None:
             for number, of in enumerate([(b"w", b"1"), (b"w", b"2"), (b"v", b"1")])]  # fmt: skip
     first, same, other = map(files_of, made)
     assert first == same != other  # when it was saved does not count, its weights do
-    told = fingerprints.of_folder(made[0])
+    told = provenance.folder_origin(made[0])
     assert told and told["checkpoint"].endswith("0/checkpoints/step_000001")
 
 
@@ -148,18 +148,18 @@ def test_a_checkpoint_is_told_by_its_manifest(tmp_path: Path) -> None:
     ],
 )
 def test_when_two_origins_are_the_same(recorded: Any, now: Any, same: bool) -> None:
-    assert fingerprints.same(recorded, now) is same
+    assert provenance.same_files(recorded, now) is same
 
 
 def test_a_reward_of_ones_own_is_told_by_its_file(tmp_path: Path) -> None:
     (tmp_path / "my.py").write_text("def f(*a): return 1.0\n")
     reward = Python(path=str(tmp_path / "my.py"), name="f")
-    before = fingerprints.of_reward(reward)
+    before = provenance.reward_origin(reward)
     (tmp_path / "my.py").write_text("def f(*a): return 2.0\n")
-    assert before and not fingerprints.same(before, fingerprints.of_reward(reward))
+    assert before and not provenance.same_files(before, provenance.reward_origin(reward))
     (tmp_path / "my.py").unlink()
     with pytest.raises(Problems, match=r"reward.path: "):
-        fingerprints.of_reward(reward)
+        provenance.reward_origin(reward)
 
 
 # ---- which source
@@ -182,7 +182,7 @@ def repository(tmp_path: Path) -> Callable[..., str]:
 
 def test_changes_count_and_runs_do_not(repository: Callable[..., str], tmp_path: Path) -> None:
     def seen() -> dict[str, str] | None:
-        return source_version.around(tmp_path, tmp_path / "runs")
+        return provenance.folder_source(tmp_path, tmp_path / "runs")
 
     commit = repository("rev-parse", "HEAD")
     assert seen() == {"commit": commit}
@@ -206,21 +206,21 @@ def test_no_program_that_the_repository_names_is_run(repository: Callable[..., s
         repository("config", name, "touch ran; true")
     (tmp_path / ".gitattributes").write_text("*.py diff=x\n")
     (tmp_path / "a.py").write_text("2\n")
-    assert (source_version.around(tmp_path, tmp_path / "runs") or {})["diff"]
+    assert (provenance.folder_source(tmp_path, tmp_path / "runs") or {})["diff"]
     assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize("path", ["", "/nowhere"])
 def test_without_git_or_a_repository_there_is_none(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert source_version.around(tmp_path, tmp_path / "runs") is None
+    assert provenance.folder_source(tmp_path, tmp_path / "runs") is None
     monkeypatch.setenv("PATH", path)
-    assert source_version.own() is None
+    assert provenance.own_source() is None
 
 
 def test_a_repository_without_a_commit(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
     (tmp_path / "a.py").write_text("1\n")
-    found = source_version.around(tmp_path, tmp_path / "runs")
+    found = provenance.folder_source(tmp_path, tmp_path / "runs")
     assert found and found["commit"] == "none yet" and len(found["diff"]) == 64
 
 
@@ -229,7 +229,7 @@ def test_a_package_inside_another_repository_has_no_source_of_its_own(
 ) -> None:
     inside = tmp_path / ".venv" / "site-packages" / "launcher"
     inside.mkdir(parents=True)
-    monkeypatch.setattr(source_version, "PACKAGE", inside)
-    assert source_version.own() is None
-    monkeypatch.setattr(source_version, "PACKAGE", tmp_path / "launcher")
-    assert source_version.own() == {"commit": repository("rev-parse", "HEAD")}
+    monkeypatch.setattr(provenance, "PACKAGE", inside)
+    assert provenance.own_source() is None
+    monkeypatch.setattr(provenance, "PACKAGE", tmp_path / "launcher")
+    assert provenance.own_source() == {"commit": repository("rev-parse", "HEAD")}

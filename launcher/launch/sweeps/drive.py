@@ -20,7 +20,7 @@ from launcher.launch.sweeps.points import Entry, Status, Sweep
 from launcher.preflight.capacity import Place, Room
 from launcher.runs import store
 from launcher.runs.folder import Folder, Lock, holder
-from launcher.runs.stop_requests import Asked, heeding
+from launcher.runs.stop_requests import StopRequest, handle_stop_requests
 
 LIFELINE = "RLRUN_POINT"  # tells an `rlrun train` that its standard input is the pipe described in `_Point`
 CROSS = "✗ "  # begins a line that says what is wrong
@@ -61,7 +61,7 @@ def drive(sweep: Sweep, show: Show, room: Room | None = None) -> int:
         raise Problems([f"{sweep.name}: was typed in {sweep.folder}, which is gone; a sweep of its own would do"])
     with Lock(Folder(sweep.path)) as lock:
         driver = _Driver(sweep, show, room or Room(sweep.parallel), lock.descriptor)
-        with heeding(driver, Folder(sweep.path)) as asked:
+        with handle_stop_requests(driver, Folder(sweep.path)) as asked:
             driver.work(asked)
     if asked:
         return 128 + asked.first
@@ -76,7 +76,7 @@ class _Driver:
         self.running: dict[int, _Point] = {}
         self.looked = 0.0
 
-    def work(self, asked: Asked) -> None:
+    def work(self, asked: StopRequest) -> None:
         waiting = self._begin()
         while self.running or (waiting and not asked):
             for number in list(waiting):
@@ -102,14 +102,14 @@ class _Driver:
         self.sweep.write()
         return [number for number, view in enumerate(self.views) if view.entry.status == "waiting"]
 
-    def _start(self, number: int, place: Place, asked: Asked) -> None:
+    def _start(self, number: int, place: Place, asked: StopRequest) -> None:
         entry = self.sweep.points[number]
         self._set(number, "running")
         self.running[number] = _Point(self.sweep, entry, place, self.lock)
         if asked:  # it came while the process was started
             self.running[number].signal(asked.first)
 
-    def _hear(self, number: int, asked: Asked) -> list[tuple[str, str]]:
+    def _hear(self, number: int, asked: StopRequest) -> list[tuple[str, str]]:
         """What a point said; where it has ended, that is written down."""
         point = self.running[number]
         code = point.process.poll()
@@ -145,7 +145,7 @@ class _Point:
 
     def __init__(self, sweep: Sweep, entry: Entry, place: Place, lock: int) -> None:
         folder = sweep.run_of(entry)
-        again = folder.spec.is_file() and folder.began()
+        again = folder.spec.is_file() and folder.has_results()
         config = ["--config-dir", sweep.config_dir] if sweep.config_dir else []
         words = ["--resume", str(folder.path)] if again else [*config, *entry.words]
         gpus = {} if place.gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(place.gpus)}
@@ -172,7 +172,7 @@ class _Point:
         if self.process.poll() is None:
             self.process.send_signal(number)
 
-    def became(self, code: int, asked: Asked) -> tuple[Status, str]:
+    def became(self, code: int, asked: StopRequest) -> tuple[Status, str]:
         """How the process, which ended with `code`, left its point, and why."""
         if code == 0:
             return "finished", ""

@@ -55,7 +55,7 @@ def _problems(trainer: Trainer) -> list[Problem]:
         return [Problem(ROOT, f"{str(existing)!r} is a file", "use a folder", "bad-file")]
     if not os.access(existing, os.W_OK | os.X_OK):
         return [Problem(ROOT, f"cannot write to {str(existing)!r}", "use another folder", "not-permitted")]
-    if trainer.experiment_name and Folder(folder).began():
+    if trainer.experiment_name and Folder(folder).has_results():
         named = Path(trainer.run_root) / trainer.project_name / trainer.experiment_name
         fix = f"use {trainer.experiment_name}-2, or rlrun train --resume {named}"
         return [Problem("trainer.experiment_name", f"{named} already has results", fix, "in-use")]

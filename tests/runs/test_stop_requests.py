@@ -15,7 +15,7 @@ import pytest
 
 from launcher.runs import stop_requests, store
 from launcher.runs.folder import Folder, Lock
-from launcher.runs.stop_requests import Asked, ask, heeding
+from launcher.runs.stop_requests import StopRequest, ask, handle_stop_requests
 
 
 class Told:
@@ -41,16 +41,16 @@ def folder(tmp_path: Path) -> Iterator[Folder]:
 
 
 @pytest.fixture
-def asked(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> tuple[Asked, Told]:
+def asked(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> tuple[StopRequest, Told]:
     monkeypatch.setattr(stop_requests, "LOOK_S", 0.0)
     job = Told()
-    return Asked(job, folder), job
+    return StopRequest(job, folder), job
 
 
 def test_the_first_signal_stops_and_the_next_one_kills(folder: Folder) -> None:
     job = Told()
     before = signal.getsignal(signal.SIGTERM)
-    with heeding(job, folder) as asked:
+    with handle_stop_requests(job, folder) as asked:
         assert not asked
         os.kill(os.getpid(), signal.SIGINT)
         assert asked and asked.first == signal.SIGINT and job.told == [signal.SIGINT]
@@ -59,7 +59,7 @@ def test_the_first_signal_stops_and_the_next_one_kills(folder: Folder) -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_a_wish_to_save_counts_as_the_first_signal(folder: Folder, asked: tuple[Asked, Told]) -> None:
+def test_a_wish_to_save_counts_as_the_first_signal(folder: Folder, asked: tuple[StopRequest, Told]) -> None:
     heeded, job = asked
     ask(folder, "save")
     assert stat.S_IMODE((folder.path / ".stop").stat().st_mode) == 0o600
@@ -72,7 +72,7 @@ def test_a_wish_to_save_counts_as_the_first_signal(folder: Folder, asked: tuple[
     assert job.told == [signal.SIGTERM, "kill"], "who does not want to wait asks again"
 
 
-def test_a_wish_to_end_now_stops_and_kills(folder: Folder, asked: tuple[Asked, Told]) -> None:
+def test_a_wish_to_end_now_stops_and_kills(folder: Folder, asked: tuple[StopRequest, Told]) -> None:
     heeded, job = asked
     ask(folder, "now")
     heeded.look()
@@ -86,11 +86,11 @@ def test_a_wish_of_an_earlier_life_is_not_heeded(tmp_path: Path, monkeypatch: py
     ask(folder, "now")
     os.utime(tmp_path / ".stop", (time.time() - 5, time.time() - 5))
     with Lock(folder):
-        Asked(job, folder).look()
+        StopRequest(job, folder).look()
         assert job.told == [] and not (tmp_path / ".stop").exists()
 
 
-def test_what_is_no_wish_is_no_harm(folder: Folder, asked: tuple[Asked, Told], tmp_path: Path) -> None:
+def test_what_is_no_wish_is_no_harm(folder: Folder, asked: tuple[StopRequest, Told], tmp_path: Path) -> None:
     heeded, job = asked
     file = folder.path / ".stop"
     for text in (b"", b"\xff\xfe", b"save\n" * 10**6, b"NOW"):
@@ -108,7 +108,7 @@ def test_what_is_no_wish_is_no_harm(folder: Folder, asked: tuple[Asked, Told], t
 def test_it_looks_once_a_second(folder: Folder) -> None:
     """The folder may be far away."""
     job = Told()
-    heeded = Asked(job, folder)
+    heeded = StopRequest(job, folder)
     heeded.look()
     ask(folder, "save")
     heeded.look()
@@ -118,7 +118,7 @@ def test_it_looks_once_a_second(folder: Folder) -> None:
     assert job.told == [signal.SIGTERM]
 
 
-def test_a_run_of_another_host_is_asked_by_its_folder(tmp_path: Path, asked: tuple[Asked, Told]) -> None:
+def test_a_run_of_another_host_is_asked_by_its_folder(tmp_path: Path, asked: tuple[StopRequest, Told]) -> None:
     folder = Folder(tmp_path / "q")
     folder.path.mkdir()
     job, ended = Told(), threading.Event()
@@ -126,7 +126,7 @@ def test_a_run_of_another_host_is_asked_by_its_folder(tmp_path: Path, asked: tup
     def elsewhere() -> None:
         with Lock(folder):
             (folder.path / ".lock").write_text(json.dumps({"pid": 1, "host": "elsewhere"}))
-            heeded = Asked(job, folder)
+            heeded = StopRequest(job, folder)
             ended.set()
             while not heeded:
                 heeded.look()
