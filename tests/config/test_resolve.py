@@ -228,7 +228,8 @@ SEVERAL = [
     (["model=hf", "model.path=note.txt"],
      ["model.path: 'note.txt' is a file; use the folder that holds config.json"]),
     (["model=hf", "model.path=emtpy"], ["model.path: there is no folder 'emtpy'; did you mean empty?"]),
-    (["model=hf", "model.path=a/b/c"], ["model.path: there is no folder 'a/b/c', nor 'a/b'; use a model's folder or hub id"]),
+    (["model=hf", "model.path=a/b/c"], ["model.path: there is no folder 'a/b/c', nor 'a/b';"
+      " use a model's folder or hub id"]),
     (["model=hf", "model.path=5"], ["model.path: got 5; use text"]),
     (["model=hf", f"model.path={LONG}"],
      [f"model.path: got '{LONG[:76]}..., file name too long; use a model's folder or hub id"]),
