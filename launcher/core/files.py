@@ -1,4 +1,4 @@
-"""Writing so that a kill, a full disk or a second writer cannot leave a lie behind. No secret is written."""
+"""Atomic and append-only writes that survive a kill, a full disk or a second writer. Secrets are redacted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def expand_user(path: str | Path) -> Path:
 
 
 class AppendOnlyFile:
-    """An append-only text file. While the disk refuses, lines wait in memory and none is lost or torn."""
+    """An append-only text file. While the disk refuses writes, lines are kept in memory; none is lost or torn."""
 
     def __init__(self, descriptor: int) -> None:
         self._file = descriptor

@@ -1,6 +1,6 @@
 """Between the processes of a run and their logs: `python -m launcher.core.log_redactor DESCRIPTOR LOG ...`.
 
-It copies what each descriptor (the reading end of a pipe) brings to its log, line by line, with secrets blotted out. As
+It copies what each descriptor (the reading end of a pipe) brings to its log, line by line, with secrets redacted. As
 a process of its own it also sees what libraries, C code and whatever they start say, and has it all on the disk when
 the others are killed. It ends when nobody holds a pipe any more.
 """

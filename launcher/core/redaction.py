@@ -1,4 +1,4 @@
-"""What is a secret, and how it is blotted out of every text that leaves a process: files, logs, screens.
+"""What is a secret, and how it is redacted from every text that leaves a process: files, logs, screens.
 
 Three things are: the values of environment variables that are named like secrets, in any spelling (`spellings`); texts
 that look like a token of a known service; and what stands beside a secret's name, in a URL or in a header. Innocent
@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 
 MARK = "[secret]"
-MIN_LENGTH = 8  # characters of a value that is blotted wherever it stands; a shorter one would blot words, too
-_SHORTEST = 6  # ... of one that is learned
+MIN_LENGTH = 8  # characters of a value that is redacted wherever it stands; a shorter one would redact words, too
+_SHORTEST = 6  # ... of one that is registered
 
 _SURE = {"token", "secret", "auth", "authorization", "cookie", "password", "passwd", "passphrase", "apikey"}
 _OF_KEY = {"api", "access", "private", "secret", "signing"}  # any other key may be that of a dict
@@ -99,7 +99,7 @@ def _guessable(value: str) -> bool:
 
 
 def _number(value: str) -> bool:
-    """Whether it is a measure, and so no secret: blotting it would leave JSON that nobody can read."""
+    """Whether it is a measure, and so no secret: redacting it would leave invalid JSON."""
     try:
         float(value.rstrip("."))
     except ValueError:
@@ -133,20 +133,20 @@ def spellings(value: str) -> list[str]:
     return [form for form in dict.fromkeys([*found, *lines]) if len(form) >= _SHORTEST]
 
 
-_learned: set[str] = set()
+_registered: set[str] = set()
 
 
 def register_secret(value: str) -> None:
-    """Blot this value, too, from here on, in this process."""
+    """Redact this value, too, from here on, in this process."""
     if len(value) >= _SHORTEST and value not in MARK:
-        _learned.add(value)
+        _registered.add(value)
         known_secrets.cache_clear()
 
 
 @cache
 def known_secrets() -> tuple[str, ...]:
     """Every text that is a secret's, the longest first. The environment is read once."""
-    values = {value for _, value in secrets_of_environment(os.environ) if not _guessable(value)} | _learned
+    values = {value for _, value in secrets_of_environment(os.environ) if not _guessable(value)} | _registered
     return tuple(sorted({form for value in values for form in spellings(value)}, key=len, reverse=True))
 
 

@@ -1,4 +1,4 @@
-"""Calling code that is not ours: whatever it raises comes back as a reason. The one place that catches everything.
+"""Calls user code: whatever it raises is returned as a reason. The one place that catches every exception.
 
 It loads little more than the standard library, as the processes that run such code begin with it.
 """
@@ -20,7 +20,7 @@ LONGEST = 300  # characters of a reason
 
 @dataclass(frozen=True)
 class CallFailure:
-    """Why there is no value."""
+    """Why a call returned no value."""
 
     reason: str
     kind: str = ""
@@ -31,8 +31,8 @@ def try_call(call: Callable[[], T], file: str = "") -> T | CallFailure:
     """What `call` returns, or what it raised; of the code in `file`, the line is named where it is part of it."""
     try:
         return call()
-    except (Exception, SystemExit) as error:  # noqa: BLE001  a stranger's code may raise anything, and must not end us
-        text = try_call(partial(_one_line, error))  # a stranger's __str__ may raise, too
+    except (Exception, SystemExit) as error:  # noqa: BLE001  user code may raise anything, and must not end the process
+        text = try_call(partial(_one_line, error))  # its __str__ may raise, too
         said = f": {text}" if isinstance(text, str) and text else ""
         kind = type(error).__name__
         place = try_call(partial(_place, error, file))  # where memory has run out, there may be none to look it up

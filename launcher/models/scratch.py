@@ -26,7 +26,7 @@ class Scratch(Model):
     num_attention_heads: AtLeastOne = 4
     """Heads of each layer, which `hidden_size` is split over."""
     num_key_value_heads: AtLeastOne = 4
-    """Heads that are asked, shared by the others."""
+    """Key-value heads of each layer, shared by the query heads."""
     max_position_embeddings: AtLeastOne = 2048
     """Tokens of the longest prompt with its answer."""
     tie_word_embeddings: bool = False

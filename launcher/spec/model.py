@@ -17,23 +17,23 @@ class Architecture:
     model_type: Literal["llama", "mistral", "qwen2", "qwen3", "qwen3_moe"]
     """The family, which says how the layers are built."""
     hidden_size: AtLeastOne
-    """Numbers that stand for one token between layers; weights grow with its square."""
+    """Width of the hidden state of one token; weights grow with its square."""
     intermediate_size: AtLeastOne
     """Width of the feed-forward network in each layer."""
     num_hidden_layers: AtLeastOne
     """Layers; weights, activations and the cache of keys and values grow with it."""
     num_attention_heads: AtLeastOne
-    """Heads that ask, in each layer."""
+    """Query heads of each layer."""
     num_key_value_heads: AtLeastOne
-    """Heads that are asked, shared by the others: the cache of keys and values grows with it."""
+    """Key-value heads of each layer, shared by the query heads: the cache of keys and values grows with it."""
     head_dim: AtLeastOne
-    """Numbers of one head."""
+    """Width of one head."""
     vocab_size: AtLeastOne
-    """Tokens that it knows; logits take that many numbers for each token."""
+    """Tokens in the vocabulary; the logits of each token have that many entries."""
     max_position_embeddings: AtLeastOne
     """Tokens of the longest sequence that it was trained for."""
     tie_word_embeddings: bool = False
-    """The last layer is the embedding once more, and costs nothing."""
+    """The output layer shares the embedding's weights."""
     attention_bias: Literal["none", "qkv", "qkvo"] = "none"
     """Which of attention's matrices have a bias."""
     mlp_bias: bool = False

@@ -33,7 +33,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     redaction.known_secrets.cache_clear()
     yield tmp_path
-    redaction._learned.clear()
+    redaction._registered.clear()
     redaction.known_secrets.cache_clear()
 
 
@@ -186,7 +186,7 @@ def test_what_a_word_sets_by_a_secrets_name_is_not_said_again(here: Path) -> Non
     word = "wandb.api_key=only-letters-of-mine"
     (line,) = refused(lambda: resolve([*BASE, word]))
     assert redaction.redact(f"{line} {word}").endswith("wandb.api_key=[secret]")
-    redaction._learned.clear()
+    redaction._registered.clear()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Secrets are blotted out however they are written, and innocent text stays as it is."""
+"""Secrets are redacted however they are written, and innocent text stays as it is."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def fresh() -> Iterator[None]:
     """Each test reads an environment of its own, and leaves nothing learned behind."""
     redaction.known_secrets.cache_clear()
     yield
-    redaction._learned.clear()
+    redaction._registered.clear()
     redaction.known_secrets.cache_clear()
 
 
@@ -78,7 +78,7 @@ def test_names_of_variables(name: str, secret: bool) -> None:
 
 @pytest.mark.parametrize("value", ["false", "1234567", "training", "/usr/bin/env", "secret"])
 def test_a_value_that_innocent_text_may_hold_is_left(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A word, a small number or a path that is set as a token would be blotted out of every path and metric."""
+    """A word, a small number or a path that is set as a token would be redacted from every path and metric."""
     monkeypatch.setenv("SOME_TOKEN", value)
     assert redact(f"read {value}.jsonl") == f"read {value}.jsonl"
 
@@ -163,7 +163,7 @@ def test_a_learned_value_never_stays(value: str, around: str) -> None:
 
 
 def test_every_way_out_is_one_of_these(tmp_path, planted: str) -> None:
-    """What is cut is blotted before: a half of a secret is not known as one."""
+    """What is cut is redacted before: a half of a secret is not known as one."""
     write_atomic(tmp_path / "whole", f"a {planted}\n")
     log = AppendOnlyFile.open(tmp_path / "log")
     log.append(f"b {planted}")

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from launcher.config.resolve import conf_dir
-from launcher.engines.torch.model.load import load
+from launcher.engines.torch.model.load import load_model
 from launcher.models import catalogue, size
 from launcher.models.config import architecture
 from launcher.models.scratch import Scratch
@@ -94,7 +94,7 @@ def test_what_is_not_counted_is_unknown(node: dict[str, Any]) -> None:
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_model_from_scratch(family: Any, tied: bool) -> None:
     model = Scratch(architecture=family, tie_word_embeddings=tied, num_key_value_heads=2)
-    assert size.parameters(model.shape) == weights(load(model, 0, torch.device("cpu")).base)
+    assert size.parameters(model.shape) == weights(load_model(model, 0, torch.device("cpu")).base)
 
 
 def test_experts_that_a_token_does_not_take() -> None:

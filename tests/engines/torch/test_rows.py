@@ -67,7 +67,7 @@ def test_in_is_out_plus_refused_over_both_splits(tmp_path: Path) -> None:
     assert [(line["where"], line["reason"]) for line in kept] == [
         ("f:2", "prompt is missing"),
         ("f:3", "prompt has 6 tokens; data.max_prompt_length is 5"),
-        ("f:4", "is a conversation, and the tokenizer has no chat template; a text prompt would do"),
+        ("f:4", "is a conversation, and the tokenizer has no chat template; use a text prompt"),
         ("v:2", "response is empty"),
     ]
     assert kept[0]["raw"] == '{"promt": "a"}'
