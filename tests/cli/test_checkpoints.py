@@ -104,7 +104,7 @@ def test_one_is_exported_and_loads(which: list[str], trained: Path, look: Look, 
     theirs = AutoModelForCausalLM.from_pretrained(trained / "runs/rlrun/r/checkpoints" / name_of(step) / "policy")
     assert all((a == b).all() for a, b in zip(model.parameters(), theirs.parameters(), strict=True))
     again = look("r", "export", "--to", "hf", "--out", str(out))
-    assert (again.exit_code, again.stderr) == (2, f"✗ --out: {out} is there already; a new folder would do\n")
+    assert (again.exit_code, again.stderr) == (2, f"✗ --out: {out} is there already; use a new folder\n")
 
 
 @pytest.mark.slow

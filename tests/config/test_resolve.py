@@ -141,11 +141,11 @@ EXACT = [
     ('trainer.experiment_name="a\n"', f"trainer.experiment_name: got 'a\\n'; {NAME}"),  # `$` must mean the end
     (f"trainer.experiment_name={LONG}", f"trainer.experiment_name: got '{LONG[:76]}...; {NAME}"),
     (f"trainer.run_root={LONG}", f"trainer.run_root: got '{LONG[:76]}..., file name too long;"
-                                 " another folder would do"),
-    ("trainer.run_root='a\0b'", "trainer.run_root: holds '\\x00', which cannot be seen;"
-                              " letters, digits and signs would do"),
+                                 " use another folder"),
+    ("trainer.run_root='a\0b'", "trainer.run_root: contains the invisible character '\\x00';"
+                              " use letters, digits and punctuation"),
     ("trainer.run_root='~no-such-user/x'", "trainer.run_root: got '~no-such-user/x',"
-                                           " could not determine home directory; another folder would do"),
+                                           " could not determine home directory; use another folder"),
     # what cannot be read
     ("seed", "'seed': cannot be read (missing EQUAL at '<EOF>'); use key=value"),
     ("=5", "'=5': names no setting; use key=value"),
@@ -205,8 +205,8 @@ EXACT = [
     ("data.max_response_length=5000", "data.max_response_length: prompt and answer may take 5016 tokens, and the model"
                                       " knows 2048 positions; use a sum of at most 2048"),
     # what stands on the disk
-    ("trainer.run_root=note.txt", "trainer.run_root: '{here}/note.txt' is a file; a folder would do"),
-    ("trainer.run_root=note.txt/x", "trainer.run_root: '{here}/note.txt' is a file; a folder would do"),
+    ("trainer.run_root=note.txt", "trainer.run_root: '{here}/note.txt' is a file; use a folder"),
+    ("trainer.run_root=note.txt/x", "trainer.run_root: '{here}/note.txt' is a file; use a folder"),
 ]  # fmt: skip
 
 
@@ -219,32 +219,33 @@ SEVERAL = [
     (["algorithm=sft", "algorithm=grpo"],
      ["algorithm: chosen twice, as algorithm=sft and algorithm=grpo; keep one of the two"]),
     (["trainer.run_root=taken", "trainer.project_name=a", "trainer.experiment_name=b"],  # a file has the run's name
-     ["trainer.run_root: '{here}/taken/a/b' is a file; a folder would do"]),
+     ["trainer.run_root: '{here}/taken/a/b' is a file; use a folder"]),
     (["trainer.run_root=taken/a", "trainer.project_name=b"],  # a file has the project's name
-     ["trainer.run_root: '{here}/taken/a/b' is a file; a folder would do"]),
+     ["trainer.run_root: '{here}/taken/a/b' is a file; use a folder"]),
     (["model=hf"], ["model.path: has no value; use model.path=VALUE"]),
     (["model=hf", "model.path=empty"],
-     ["model.path: 'empty' holds no config.json and no checkpoint; a model's folder would do"]),
+     ["model.path: 'empty' holds no config.json and no checkpoint; use a model's folder"]),
     (["model=hf", "model.path=note.txt"],
-     ["model.path: 'note.txt' is a file; the folder that holds config.json would do"]),
-    (["model=hf", "model.path=emtpy"], ["model.path: no folder 'emtpy'; did you mean empty?"]),
-    (["model=hf", "model.path=a/b/c"], ["model.path: no folder 'a/b/c'; neither is the folder 'a/b'"]),
+     ["model.path: 'note.txt' is a file; use the folder that holds config.json"]),
+    (["model=hf", "model.path=emtpy"], ["model.path: there is no folder 'emtpy'; did you mean empty?"]),
+    (["model=hf", "model.path=a/b/c"], ["model.path: there is no folder 'a/b/c', nor 'a/b';"
+      " use a model's folder or hub id"]),
     (["model=hf", "model.path=5"], ["model.path: got 5; use text"]),
     (["model=hf", f"model.path={LONG}"],
-     [f"model.path: got '{LONG[:76]}..., file name too long; a model's folder or hub id would do"]),
+     [f"model.path: got '{LONG[:76]}..., file name too long; use a model's folder or hub id"]),
     (["model=hf", "model.path='~no-such-user/x'"],
-     ["model.path: got '~no-such-user/x', could not determine home directory; a model's folder or hub id would do"]),
-    (["data=files"], ["data.train_files: none is given; a JSONL or parquet file would do"]),
+     ["model.path: got '~no-such-user/x', could not determine home directory; use a model's folder or hub id"]),
+    (["data=files"], ["data.train_files: none is given; use a JSONL or parquet file"]),
     (["data=files", "data.train_files=trian.jsonl"],
      ["data.train_files: trian.jsonl is not there; did you mean train.jsonl?"]),
-    (["data=files", "data.train_files=empty"], ["data.train_files: empty is a folder; empty/*.jsonl would do"]),
+    (["data=files", "data.train_files=empty"], ["data.train_files: empty is a folder; use empty/*.jsonl"]),
     (["data=files", "data.train_files=gone/x.jsonl"],
      ["data.train_files: gone/x.jsonl is not there; neither is the folder gone"]),
     (["data=files", "data.train_files='empty/*.jsonl'"],
      ["data.train_files: empty/*.jsonl matches no file; its folder has no JSONL or parquet file"]),
     (["data=files", "data.train_files=note.txt"],
-     ["data.train_files: the ending of 'note.txt' is not known; .jsonl, .json, .ndjson, .jsonl.gz, .json.gz,"
-      " .ndjson.gz or .parquet would do"]),
+     ["data.train_files: the ending of 'note.txt' is not known; expected .jsonl, .json, .ndjson, .jsonl.gz, .json.gz,"
+      " .ndjson.gz or .parquet"]),
     (["data=files", "data.train_files=5"], ["data.train_files: got 5; use a list"]),
     (["data=files", "data.train_files=[train.jsonl,1]"], ["data.train_files.1: got 1; use text"]),
     (["data=files", f"data.train_files={LONG}.jsonl"],
@@ -264,10 +265,10 @@ SEVERAL = [
     (["data=files", "data.train_files=[gone.jsonl,empty]", "data.val_files=gone.jsonl", "model=hf", "model.path=empty",
       "trainer.run_root=note.txt"],
      ["data.train_files: gone.jsonl is not there; did you mean train.jsonl?",
-      "data.train_files: empty is a folder; empty/*.jsonl would do",
+      "data.train_files: empty is a folder; use empty/*.jsonl",
       "data.val_files: gone.jsonl is not there; did you mean train.jsonl?",
-      "model.path: 'empty' holds no config.json and no checkpoint; a model's folder would do",
-      "trainer.run_root: '{here}/note.txt' is a file; a folder would do"]),
+      "model.path: 'empty' holds no config.json and no checkpoint; use a model's folder",
+      "trainer.run_root: '{here}/note.txt' is a file; use a folder"]),
 ]  # fmt: skip
 
 
