@@ -9,7 +9,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from launcher.clusters.gpu_use import GpuUse, driver, gpu_of
+from launcher.clusters.local.gpu_use import GpuUse, driver, gpu_of
 
 OWN = [
     ({}, "0"),  # CUDA sees all, and a process without a rank of its own takes the first

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from launcher.clusters.local import LocalJob
-from launcher.clusters.standing import STACK
+from launcher.clusters.local.stacks import STACK
 from launcher.spec.cluster import Stack
 from launcher.spec.engine import Plan, Process
 

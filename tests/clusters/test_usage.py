@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from launcher.clusters.local import Local, LocalJob
-from launcher.clusters.usage import Meter
+from launcher.clusters.local.usage import Meter
 from launcher.core import machine
 from launcher.core.events import Usage
 from launcher.spec.engine import Plan, Process

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import NoReturn
 
 from launcher.clusters.local import LIFELINE, TOLD
-from launcher.clusters.standing import STACK
+from launcher.clusters.local.stacks import STACK
 from launcher.core import machine
 from launcher.core.events import MARK, CrashCause, Crashed, Event, to_line
 from launcher.core.files import AppendOnlyFile

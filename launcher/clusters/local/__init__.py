@@ -14,9 +14,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from launcher.clusters.gpu_use import gpu_of
-from launcher.clusters.standing import STACK, stacks
-from launcher.clusters.usage import Meter
+from launcher.clusters.local.gpu_use import gpu_of
+from launcher.clusters.local.stacks import STACK, stacks
+from launcher.clusters.local.usage import Meter
 from launcher.core.events import Event, Usage
 from launcher.core.machine import LOOPBACK, free_ports
 from launcher.core.machine import loopback as loopback_interface

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from launcher.clusters.gpu_use import GpuUse, driver
+from launcher.clusters.local.gpu_use import GpuUse, driver
 from launcher.core import machine
 from launcher.core.events import Usage
 

@@ -22,7 +22,7 @@ from pydantic import BeforeValidator, Field
 
 from launcher.clusters.local import Local
 from launcher.clusters.ray import Ray
-from launcher.clusters.slurm_script import Script
+from launcher.clusters.slurm.script import Script
 from launcher.core.bounded_parse import parse_json
 from launcher.core.files import write_atomic
 from launcher.core.problems import Problem, Problems, error_message
