@@ -24,7 +24,6 @@ def benchmark(name: str) -> Any:
     """A file of benchmarks/, by the name that its neighbours import it by."""
     if name == "local_hub":
         benchmark("misbehaving")
-        benchmark("local_xet")
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
         assert spec and spec.loader
