@@ -23,7 +23,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from misbehaving import PIECE, Act, Answering
 
 BLOCK, CHUNK = 1 << 20, 1 << 16
-"""Bytes of a file in one xorb of Xet, and in one chunk: https://huggingface.co/docs/xet. Hashes of xorbs are made up."""
+"""Bytes of a file in one xorb of Xet, and in one chunk: https://huggingface.co/docs/xet. Xorbs have made-up hashes."""
 LFS = (".safetensors", ".bin", ".parquet", ".gz")
 TELEMETRY = "/api/agent-harnesses"
 """What the Hugging Face client requests once in a process, whatever it is used for; not recorded."""
