@@ -1,8 +1,7 @@
-"""A hub on this machine: it answers as Hugging Face and as ModelScope do, and misbehaves when it is told to.
+"""A hub on this machine: it answers as Hugging Face (with Xet) and as ModelScope do, with faults on request.
 
-Both clients talk to it with their real libraries. Large files lie on a second server (another port, and the name
-`localhost` where the hub is `127.0.0.1`), to which the hub sends its callers with a link that carries a signature.
-Every byte that is sent is counted.
+The real client libraries talk to it. Large files are served by a second server (another port, and the name `localhost`
+where the hub is `127.0.0.1`), to which the hub redirects with a signed link. Every byte that is sent is counted.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import json
 import re
 import socket
 import threading
+import time
 from collections import defaultdict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,12 +20,13 @@ from http.server import ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from local_xet import BLOCK, reconstruction, token_headers, xorb
 from misbehaving import PIECE, Act, Answering
 
+BLOCK, CHUNK = 1 << 20, 1 << 16
+"""Bytes of a file in one xorb of Xet, and in one chunk: https://huggingface.co/docs/xet. Xorbs have made-up hashes."""
 LFS = (".safetensors", ".bin", ".parquet", ".gz")
 TELEMETRY = "/api/agent-harnesses"
-"""What the Hugging Face client asks once in a process, whatever it was started for; not kept among what was asked."""
+"""What the Hugging Face client requests once in a process, whatever it is used for; not recorded."""
 
 
 @dataclass
@@ -40,8 +41,8 @@ class Repo:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A request, as the server saw it."""
+class ReceivedRequest:
+    """A request, as the server received it."""
 
     port: int
     method: str
@@ -57,12 +58,12 @@ class LocalHub:
     def __init__(self) -> None:
         self.repos: dict[tuple[str, str], Repo] = {}
         self.sent: dict[str, int] = defaultdict(int)
-        """Bytes of each file that were handed to the system."""
-        self.asked: list[Asked] = []
+        """Bytes of each file that were written to sockets."""
+        self.asked: list[ReceivedRequest] = []
         self.acts: dict[str, deque[Act]] = defaultdict(deque)
         self.bytes_per_s: float | None = None
         self.token: str | None = None
-        """What a gated repository wants to see."""
+        """The token that may read gated repositories."""
         self.hub, self.cdn = _Server("127.0.0.1", self), _Server("127.0.0.1", self)
         self.endpoint = f"http://127.0.0.1:{self.hub.server_port}"
         self.cdn_url = f"http://localhost:{self.cdn.server_port}"
@@ -73,18 +74,18 @@ class LocalHub:
         return made
 
     def misbehave(self, path: str, *acts: Act) -> None:
-        """The next requests for the bytes of `path`, one act each; then it behaves."""
+        """The next requests for the bytes of `path` are answered with these faults, one each."""
         self.acts[path].extend(acts)
 
     def environment(self) -> dict[str, str]:
-        """What makes the clients talk to this hub."""
+        """Environment variables that make the clients use this hub."""
         return {"HF_ENDPOINT": self.endpoint, "MODELSCOPE_ENDPOINT": self.endpoint, "HF_HUB_OFFLINE": "0"}
 
     @property
     def total(self) -> int:
         return sum(list(self.sent.values()))
 
-    def of_bytes(self, path: str) -> list[Asked]:
+    def of_bytes(self, path: str) -> list[ReceivedRequest]:
         """Requests for the bytes of a file, at whichever server."""
         return [asked for asked in self.asked if asked.method == "GET" and path in unquote(asked.path)]
 
@@ -112,12 +113,12 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, host: str, of: LocalHub) -> None:
         self.of = of
         super().__init__((host, 0), _Handler, bind_and_activate=False)
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PIECE)  # what is sent is soon received
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PIECE)  # little is in flight
         self.server_bind()
         self.server_activate()
 
     def handle_error(self, *_: Any) -> None:
-        """A caller that hangs up is what is tested."""
+        """Clients that hang up are expected."""
 
 
 class _Handler(Answering):
@@ -132,12 +133,12 @@ class _Handler(Answering):
         headers = {name.title(): value for name, value in self.headers.items()}
         path = unquote(url.path)
         if path != TELEMETRY:
-            hub.asked.append(Asked(self.server.server_port, self.command, self.path, headers))
+            hub.asked.append(ReceivedRequest(self.server.server_port, self.command, self.path, headers))
         for pattern, answer in _ROUTES:
             if match := re.fullmatch(pattern, path):
                 getattr(self, answer)(**match.groupdict())
                 return
-        self._json({"error": "no such door"}, 404)
+        self._json({"error": "no such endpoint"}, 404)
 
     def _repo(self, kind: str, repo: str) -> Repo | None:
         found = self.hub.repos.get((kind.strip("/").removesuffix("s"), repo))
@@ -146,7 +147,7 @@ class _Handler(Answering):
         return found
 
     def _open(self, kind: str, repo: str) -> Repo | None:
-        """A repository, to who may have what is in it."""
+        """The repository, where this client may read its files."""
         found = self._repo(kind, repo)
         if found and found.gated and f"Bearer {self.hub.token}" != self.headers.get("Authorization"):
             told = {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access to it is restricted"}
@@ -165,7 +166,7 @@ class _Handler(Answering):
             for node in siblings:
                 if lfs := node["lfs"]:
                     node["lfs"] = {"size": lfs["size"], "sha256": lfs["oid"], "pointerSize": lfs["pointerSize"]}
-            gated = "manual" if found.gated else False  # the listing is everyone's
+            gated = "manual" if found.gated else False  # listed to everyone
             more = {"tags": [], "private": False, "gated": gated}
             self._json({"id": repo, "sha": found.commit, "siblings": siblings, **more})
 
@@ -203,21 +204,21 @@ class _Handler(Answering):
 
     def xet_token(self, kind: str, repo: str) -> None:
         if self._open(kind, repo):
-            self._json({}, headers=token_headers(self.hub.cdn_url))
+            self._json({}, headers=_xet_headers(self.hub.cdn_url))
 
     def xet_terms(self, name: str) -> None:
         for (kind, repo), found in self.hub.repos.items():
             for path, data in found.files.items():
                 if hashlib.sha256(found.listed.get(path, data)).hexdigest() == name:
                     url = f"{self.hub.cdn_url}/xorbs/{kind}/{repo}/{path}"
-                    node = reconstruction(data, self.headers.get("Range", ""), url)
+                    node = _reconstruction(data, self.headers.get("Range", ""), url)
                     self._json(node, 200 if node else 416)
                     return
         self._json({}, 404)
 
     def xet_bytes(self, kind: str, repo: str, path: str, number: str) -> None:
         place = int(number) * BLOCK
-        self.send_bytes(self.hub, path, xorb(self.hub.repos[kind, repo].files[path][place : place + BLOCK]), {})
+        self.send_bytes(self.hub, path, _xorb(self.hub.repos[kind, repo].files[path][place : place + BLOCK]), {})
 
     # ModelScope
 
@@ -275,6 +276,36 @@ def _tree(repo: Repo) -> list[dict[str, Any]]:
             node["lfs"] = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 134}
         nodes.append(node)
     return nodes
+
+
+def _xorb(data: bytes) -> bytes:
+    """Chunks, each behind its header: version, size (3 bytes), compression (none), size again."""
+    chunks = [data[place : place + CHUNK] for place in range(0, len(data), CHUNK)]
+    sizes = [len(chunk).to_bytes(3, "little") for chunk in chunks]
+    return b"".join(b"\0" + size + b"\0" + size + chunk for size, chunk in zip(sizes, chunks, strict=True))
+
+
+def _xet_headers(endpoint: str) -> dict[str, str]:
+    """Where the storage is, and what it is asked with."""
+    expires = str(int(time.time()) + 3600)
+    return {"X-Xet-Cas-Url": endpoint, "X-Xet-Access-Token": "xet", "X-Xet-Token-Expiration": expires}
+
+
+def _reconstruction(data: bytes, wanted: str, url: str) -> dict[str, Any] | None:
+    """What blocks hold the bytes of the `Range` header `wanted`; None where it begins behind the end."""
+    found = re.fullmatch(r"bytes=(\d+)-(\d+)", wanted)
+    start, end = (int(found[1]), min(int(found[2]), len(data) - 1)) if found else (0, len(data) - 1)
+    if start >= len(data):
+        return None
+    terms, fetch = [], {}
+    for number in range(start // BLOCK, end // BLOCK + 1):
+        block = data[number * BLOCK : (number + 1) * BLOCK]
+        name = hashlib.sha256(b"%d " % number + block).hexdigest()
+        chunks = {"start": 0, "end": -(-len(block) // CHUNK)}
+        terms.append({"hash": name, "unpacked_length": len(block), "range": chunks})
+        whole = {"start": 0, "end": len(_xorb(block)) - 1}
+        fetch[name] = [{"range": chunks, "url": f"{url}/{number}", "url_range": whole}]
+    return {"offset_into_first_range": start % BLOCK, "terms": terms, "fetch_info": fetch}
 
 
 _ID = r"[^/]+/[^/]+"

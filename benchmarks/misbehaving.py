@@ -1,4 +1,4 @@
-"""A server of bytes that cuts, stalls, drips, lies and refuses when it is told to, and counts what it sends."""
+"""A server of bytes with faults on request: it cuts, stalls, drips, serves wrong bytes or refuses, and counts bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
 from typing import Any, Literal, Protocol
 
-PIECE = 16 << 10  # bytes handed to the system at a time
+PIECE = 16 << 10  # bytes written to a socket at a time
 
 What = Literal[
     "cut", "stall", "drip", "garble", "416", "403", "500", "429", "size", "no-range", "shift", "gzip", "more",
@@ -31,7 +31,7 @@ class Act:
 
 class Misbehaving(Protocol):
     acts: dict[str, deque[Act]]
-    """What the next requests for each file get."""
+    """Faults of the next requests for each file."""
     sent: dict[str, int]
     bytes_per_s: float | None
     closing: threading.Event
@@ -43,7 +43,7 @@ class Answering(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_: Any) -> None:
-        """The tests speak."""
+        """No log."""
 
     def send_bytes(self, hub: Misbehaving, path: str, data: bytes, headers: dict[str, str]) -> None:
         acts = hub.acts[path]
@@ -64,7 +64,7 @@ class Answering(BaseHTTPRequestHandler):
             body = bytes(byte ^ 1 for byte in body)
         if what == "size":
             body, headers = body[:-1], {name: of for name, of in headers.items() if name != "Content-Range"}
-        if what == "more":  # told by no length, more than there is
+        if what == "more":  # no length is announced, and there is more
             self.answer(206 if asked else 200, {**headers, "Connection": "close"}, length=None)
             self._write(hub, path, body + b"more", act)
             self.close_connection = True

@@ -42,7 +42,7 @@ def _refusal(path: str) -> str:
     if not all(parts):
         return "is empty or absolute, or has an empty part"
     if any(part in (".", "..") for part in parts):
-        return "has a part . or .., which can lead out of the folder"
+        return "leads out of its folder, or has a part ."
     if any(len(part.encode()) > _MAX_PART_BYTES for part in parts) or len(path.encode()) > _MAX_BYTES:
         return "is too long"
     if any(_RESERVED.fullmatch(part) or part[-1] in " ." or part[0] == " " for part in parts):

@@ -16,7 +16,7 @@ from launcher.hubs.fetch import fetch, list_files
 from launcher.hubs.repo import Listing, RemoteFile, check_repo, is_id
 
 HOSTILE = {
-    "can lead out of the folder": ["../x", "a/../../x", "..", ".", "a/./b", "a/.."],
+    "leads out of its folder": ["../x", "a/../../x", "..", ".", "a/./b", "a/.."],
     "is empty or absolute": ["/etc/passwd", "//host/x", "a//b", "a/", ""],
     "invisible character": ["a\0b", "a\nb", "a\x1b[2Jb", "a\u202egpj.exe", "a\u200bb", "a\ufeffb", "a\ud800b"],
     "is a path on some systems": ["a\\b", "..\\x", "C:\\x", "C:x", "c:/x"],

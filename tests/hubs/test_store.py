@@ -80,7 +80,7 @@ REFUSED = [
     ({"pytorch_model.bin": b"p"}, "has its weights as 'pytorch_model.bin' only, a format that can run code"),
     ({"tf_model.h5": b"p", "x.msgpack": b"p"}, "has its weights as 'tf_model.h5' only"),
     ({"README.md": b"x"}, f"has no model.safetensors and no {INDEX}"),
-    ({INDEX: index("../evil.safetensors")}, f"{INDEX}: '../evil.safetensors': has a part . or .."),
+    ({INDEX: index("../evil.safetensors")}, f"{INDEX}: '../evil.safetensors': leads out of its folder"),
     ({INDEX: index("gone.safetensors")}, f"{INDEX}: 'gone.safetensors': is named by the index and is not there"),
     ({INDEX: index("a.bin"), "a.bin": b"p"}, f"{INDEX}: 'a.bin': is no safetensors file"),
     ({INDEX: b"{"}, f"{INDEX}: names no files in its weight_map"),
