@@ -8,41 +8,53 @@ from pathlib import Path
 import pytest
 
 BELOW = {
-    "spec": "core",
+    "clusters.nodes": "core",
     "hubs": "core",
+    "spec": "core",
     "algorithms": "core spec",
-    "rewards.worker": "core spec",
-    "rewards": "core spec hubs rewards.worker",
-    "data": "core spec hubs",
-    "models": "core spec hubs",
+    "clusters.local": "core spec",
+    "data": "core hubs spec",
+    "models": "core hubs spec",
     "monitor": "core spec",
-    "clusters": "core spec clusters.ray",
-    "clusters.nodes": "core clusters",
-    "clusters.ray": "core spec clusters clusters.nodes",
+    "rewards.worker": "core spec",
+    "clusters.ray": "core clusters.nodes spec clusters.local",
+    "rewards": "core hubs spec rewards.worker",
     "text": "core spec models",
-    "engines.torch.model": "core spec models rewards text",
-    "engines.torch.parallel": "core spec clusters engines.torch.model",
-    "engines.torch.rollout": "core spec engines.torch.model engines.torch.parallel",
-    "engines.torch.train": "core spec algorithms data monitor text"
-    " engines.torch.model engines.torch.parallel engines.torch.rollout",
-    "engines.torch": "core spec algorithms data models rewards text"
-    " engines.torch.model engines.torch.parallel engines.torch.rollout engines.torch.train",
-    "engines.torch.rollout.vllm": "core spec clusters models engines.torch"
-    " engines.torch.model engines.torch.parallel engines.torch.rollout engines.torch.train",
-    "runs": "core spec clusters",
-    "config": "core spec runs",
-    "config.reference": "core spec config",
-    "preflight.checks": "core spec hubs data models rewards text clusters.nodes runs config tools.doctor",
-    "preflight": "core spec models config preflight.checks",
-    "launch": "core spec hubs data models rewards monitor clusters clusters.nodes clusters.ray runs config"
-    " preflight preflight.checks",
-    "launch.sweeps": "core spec runs config preflight launch",
     "tools.merge": "core models",
-    "tools.doctor": "core hubs data models rewards.worker clusters.nodes preflight.checks",
-    "tools": "core spec hubs data text clusters clusters.nodes runs config preflight.checks tools.doctor tools.merge",
+    "clusters.slurm": "core spec clusters.local clusters.ray",
+    "engines.torch.model": "core spec models rewards text",
+    "engines.torch.parallel": "core spec clusters.local engines.torch.model",
+    "runs": "core spec clusters.slurm",
+    "config": "core spec runs",
+    "engines.torch.rollout": "core spec engines.torch.model engines.torch.parallel",
+    "config.reference": "core spec config",
+    "engines.torch.train": (
+        "core spec algorithms data monitor text engines.torch.model engines.torch.parallel engines.torch.rollout"
+    ),
+    "preflight.checks": "core clusters.nodes hubs spec data models clusters.ray rewards text runs config",
     "cli": "core hubs monitor config.reference",
-    "cli.commands": "core spec hubs data models monitor clusters.nodes runs config config.reference"
-    " preflight launch launch.sweeps tools tools.doctor tools.merge cli",
+    "engines.torch": (
+        "core spec algorithms data models rewards text engines.torch.model engines.torch.parallel "
+        "engines.torch.rollout engines.torch.train"
+    ),
+    "preflight": "core spec models config preflight.checks",
+    "tools": (
+        "core clusters.nodes hubs spec data clusters.ray text tools.merge clusters.slurm runs config preflight.checks"
+    ),
+    "tools.doctor": "core clusters.nodes hubs spec data models rewards.worker clusters.ray preflight.checks",
+    "engines.torch.rollout.vllm": (
+        "core spec clusters.local models engines.torch.model engines.torch.parallel engines.torch.rollout "
+        "engines.torch.train engines.torch"
+    ),
+    "launch": (
+        "core clusters.nodes hubs spec data models monitor clusters.ray rewards clusters.slurm runs config "
+        "preflight.checks preflight"
+    ),
+    "launch.sweeps": "core spec runs config preflight launch",
+    "cli.commands": (
+        "core clusters.nodes hubs spec data models monitor clusters.ray tools.merge runs config "
+        "config.reference cli preflight tools tools.doctor launch launch.sweeps"
+    ),
 }
 """Of each package, those that it may import; whatever is not named here imports nothing of ours."""
 ROOMS = {  # where each heavy library may be imported when the file runs
