@@ -82,7 +82,7 @@ $(JOBS)/ready: $(VENV)/ready-dev
 	@touch $@
 
 test-jobs: $(JOBS)/ready  ## detached runs as jobs of a Ray cluster, whose job server .venv does without
-	$(JOBS)/bin/python -m pytest tests/clusters/test_jobs.py tests/clusters/test_far.py --durations=5
+	$(JOBS)/bin/python -m pytest tests/clusters/test_jobs.py tests/clusters/test_remote.py --durations=5
 
 equality: $(VENV)/ready-dev  ## train every algorithm with commit BASE and with this tree: equal events and weights
 	git worktree add --quiet --detach .base-$(BASE) $(BASE)

@@ -71,10 +71,10 @@ ROOMS = {  # where each heavy library may be imported when the file runs
     "math_verify": ("rewards/",),
     "ray": ("clusters/ray/",),
     "vllm": ("engines/torch/rollout/vllm/engine.py",),
-    "psutil": ("core/machine.py", "clusters/nodes/", "clusters/usage.py", "tools/doctor/"),  # whose processes are whose
+    "psutil": ("core/machine.py", "clusters/nodes/", "clusters/local/usage.py", "tools/doctor/"),  # whose processes are whose
     "pynvml": (
         "core/machine.py",
-        "clusters/gpu_use.py",
+        "clusters/local/gpu_use.py",
         "tools/doctor/gpus.py",
     ),  # held open for a whole run in the second
     "typer": ("cli/",),
