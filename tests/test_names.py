@@ -1,0 +1,131 @@
+"""The project speaks the field's standard English: words that it used to have for itself do not come back."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PYTHON = [path for folder in ("launcher", "benchmarks", "tests", "docs") for path in (ROOT / folder).rglob("*.py")]
+TEXTS = [
+    *PYTHON,
+    *(path for folder in ("docs", "conf", "recipes") for path in (ROOT / folder).rglob("*") if path.suffix != ".svg"),
+    *ROOT.glob("*.md"),
+    ROOT / "Makefile",
+]
+
+IDENTIFIERS = frozenset(
+    [
+        "Told",
+        "Total",
+        "alone",
+        "highest",
+        "gathered",
+        "union",
+        "spoilt",
+        "Spoilt",
+        "rests",
+        "awake",
+        "brought",
+        "even",
+        "whole_value",
+        "laid_like",
+        "Apart",
+        "own_arithmetic",
+        "left_out",
+        "shaped",
+        "came",
+        "lies",
+        "minis",
+        "heeds",
+        "dressed",
+        "said",
+        "gold",
+        "unfit",
+        "lacks",
+        "as_it_is",
+        "rooted",
+        "elsewhere",
+        "mendable",
+        "Verdict",
+        "says",
+        "mend",
+        "weights_elsewhere",
+        "Wish",
+        "led_away",
+        "told_by",
+        "blotted",
+        "blotting",
+        "learn",
+        "sieve",
+        "foreign",
+        "bounded",
+        "handed",
+        "meet",
+        "patience",
+        "heed",
+        "Heed",
+    ]
+)
+"""Names that nothing of ours may have; each has a plain one."""
+
+PHRASES = {
+    r"\bwould do\b": "use X, expected X, try X",
+    r"\bis words\b": "key=value arguments",
+    r"\bmend(s|ed|ing|able)?\b": "fix, fixed",
+    r"\bblot(s|ted|ting)?\b": "redact",
+    r"\bas promised\b|\bas it should be\b": "pass",
+    r"\bdoes not wait\b": "exits at once",
+    r"\bnobody asks\b|\bnobody (needs|wants|knows)\b": "say who or what",
+    r"\bheed(s|ed|ing)?\b": "handle, respect",
+    r"\bstands still\b|\bstood still\b": "stalled",
+    r"\bruns of before\b|\bof before\b": "written by older versions",
+    r"\bis no class\b": "not a class path",
+    r"\bwoken\b|\bawake\b": "on the device",
+    r"\bhow far the two programs are apart\b": "mismatch",
+}
+
+
+def defined(tree: ast.AST) -> set[str]:
+    """Names of functions, classes, arguments and variables that a file makes."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name.removeprefix("_"))
+        elif isinstance(node, ast.arg):
+            found.add(node.arg.removeprefix("_"))
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id.removeprefix("_"))
+    return found
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_private_names(path):
+    found = defined(ast.parse(path.read_text())) & set(IDENTIFIERS)
+    assert not found, f"{sorted(found)}: use the field's words"
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_private_phrases(path):
+    if path == Path(__file__):
+        return
+    found = [
+        f"line {number}: {match[0]!r}; use: {better}"
+        for number, line in enumerate(path.read_text().splitlines(), start=1)
+        for phrase, better in PHRASES.items()
+        if (match := re.search(phrase, line, re.IGNORECASE))
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_no_class_name_twice():
+    places = defaultdict(list)
+    for path in (ROOT / "launcher").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(path.relative_to(ROOT).as_posix())
+    assert not {name: at for name, at in places.items() if len(at) > 1}
