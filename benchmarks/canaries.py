@@ -84,10 +84,10 @@ def run(name: str, words: Sequence[str], home: Path, variables: dict[str, str], 
     )
     watch = threading.Thread(target=command_lines, args=(process, lines))
     watch.start()
-    said, complained = process.communicate(timeout=300)
+    output, complained = process.communicate(timeout=300)
     watch.join()
     seen.texts |= {
-        f"output of {name}": said,
+        f"output of {name}": output,
         f"errors of {name}": complained,
         f"ps of {name}": b"\n".join(lines.values()),
     }

@@ -158,15 +158,15 @@ def plant(given: Path, hub: LocalHub) -> Iterator[str]:
     (given / "held.jsonl").write_text(json.dumps(held) + "\n")
     run = given / "runs" / "theirs" / "old"
     run.mkdir(parents=True)
-    said = VALUES["a run that others wrote"]
+    output = VALUES["a run that others wrote"]
     events = [
         {"kind": "Started", "at": 1.0, "run": "theirs/old", "algorithm": "GRPO", "processes": 1},
-        {"kind": "Alert", "at": 2.0, "step": 1, "text": f"token={said}"},
-        {"kind": "Ended", "at": 3.0, "how": "failed", "why": f"401 for {said}"},
+        {"kind": "Alert", "at": 2.0, "step": 1, "text": f"token={output}"},
+        {"kind": "Ended", "at": 3.0, "how": "failed", "why": f"401 for {output}"},
     ]
-    (run / "spec.yaml").write_text(f"reward: {{headers: {{X: {said}}}}}\n")
+    (run / "spec.yaml").write_text(f"reward: {{headers: {{X: {output}}}}}\n")
     (run / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
-    (run / "console.log").write_text(f"failed: 401 for {said}\n")
+    (run / "console.log").write_text(f"failed: 401 for {output}\n")
     link = f"http://127.0.0.1:9/cdn?X-Amz-Signature={VALUES['a signed link']}"
     hub.add("some/model", {"config.json": b"{}", "model.safetensors": b"x" * 100})
     hub.misbehave("model.safetensors", *[Act("redirect", to=link)] * 12)

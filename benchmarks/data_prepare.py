@@ -33,8 +33,8 @@ def ran(command: list[str], env: dict[str, str]) -> tuple[dict[str, object], flo
         file_actions=[(os.POSIX_SPAWN_DUP2, writer, 1), (os.POSIX_SPAWN_CLOSE, reader)],
     )  # fmt: skip
     os.close(writer)
-    with os.fdopen(reader, encoding="utf-8") as said:
-        text = said.read()
+    with os.fdopen(reader, encoding="utf-8") as output:
+        text = output.read()
     _, status, usage = os.wait4(pid, 0)
     if os.waitstatus_to_exitcode(status):
         sys.exit(f"{' '.join(command)} ended with {os.waitstatus_to_exitcode(status)}")

@@ -148,7 +148,7 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def alone(*nodes: Node) -> bool:
+def single(*nodes: Node) -> bool:
     """Whether a launch on these sites needs a process of its own, because of how that is started."""
     return any(node.get(name) for node in nodes for name in ("disks", "packages"))
 

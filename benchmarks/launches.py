@@ -56,7 +56,7 @@ class Answer:
 
     @property
     def fails(self) -> list[Said]:
-        return [said for said in self.results if said["level"] == "FAIL"]
+        return [output for output in self.results if output["level"] == "FAIL"]
 
 
 @dataclass(frozen=True)
@@ -78,13 +78,13 @@ class Case:
     """Words that take the place of those with the same key; `~key` takes one away."""
     fixed_site: Mapping[str, Any] = field(default_factory=dict)
 
-    def names_it(self, said: Said) -> bool:
-        level = said["level"] in (("FAIL", "WARN") if self.level == "any" else (self.level,))
-        line = f"{said['subject']}: {said['message']}; {said['fix']}"
-        return level and _holds(self.subject, said["subject"]) and _holds(self.message, line)
+    def names_it(self, output: Said) -> bool:
+        level = output["level"] in (("FAIL", "WARN") if self.level == "any" else (self.level,))
+        line = f"{output['subject']}: {output['message']}; {output['fix']}"
+        return level and _holds(self.subject, output["subject"]) and _holds(self.message, line)
 
-    def shows_fix(self, said: Said) -> bool:
-        return _holds(self.fix, f"{said['message']}; {said['fix']}")
+    def shows_fix(self, output: Said) -> bool:
+        return _holds(self.fix, f"{output['message']}; {output['fix']}")
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def understood(stdout: str, stderr: str, code: int) -> Answer:
     try:
         node = json.loads(stdout)
         results = tuple({name: str(of[name]) for name in FIELDS} for of in node["results"])
-        agrees = node["ok"] == (code == 0) == all(said["level"] != "FAIL" for said in results)
+        agrees = node["ok"] == (code == 0) == all(output["level"] != "FAIL" for output in results)
     except (ValueError, KeyError, TypeError):
         return Answer((), code, (stderr.strip() or stdout).strip()[-300:] or f"nothing, and exit code {code}")
     return Answer(results, code, "" if agrees else f"ok={node['ok']}, exit code {code} and the results disagree")
@@ -157,12 +157,12 @@ def judge(case: Case, folder: Path, plan: Plan) -> Outcome:
     with site(folder, case.site) as where:
         words = where.words(case.words)
         before = plan(where, words)
-        named = [said for said in before.results if case.names_it(said)]
-        fix_shown = [said for said in named if case.shows_fix(said)]
+        named = [output for output in before.results if case.names_it(output)]
+        fix_shown = [output for output in named if case.shows_fix(output)]
         saw = "" if fix_shown else before.trouble or _lines(named or before.results)
         where.build(case.fixed_site)
         after = plan(where, with_arguments(words, where.words(case.fixed)))
-    left = after.fails + [said for said in after.results if case.names_it(said)]
+    left = after.fails + [output for output in after.results if case.names_it(output)]
     fine = not after.trouble and not left
     saw = saw or ("" if fine else "after: " + (after.trouble or _lines(left)))
     return Outcome(case.name, bool(named) and not before.trouble, bool(fix_shown), fine, saw)
@@ -183,9 +183,10 @@ def with_arguments(words: Sequence[str], instead: Sequence[str]) -> list[str]:
 
 
 def _lines(results: Sequence[Said]) -> str:
-    told = [said for said in results if said["level"] != "OK"]
+    told = [output for output in results if output["level"] != "OK"]
     return (
-        " | ".join(f"{said['level']} {said['subject']}: {said['message']}; {said['fix']}" for said in told) or "all OK"
+        " | ".join(f"{output['level']} {output['subject']}: {output['message']}; {output['fix']}" for output in told)
+        or "all OK"
     )
 
 

@@ -244,11 +244,11 @@ class _Handler(Answering):
 
     # bytes
 
-    def _bytes(self, kind: str, repo: str, path: str, headers: dict[str, str], elsewhere: bool) -> None:
+    def _bytes(self, kind: str, repo: str, path: str, headers: dict[str, str], remote: bool) -> None:
         acts = self.hub.acts[path]
         if acts and acts[0].what == "redirect":
             self.answer(302, {**headers, "Location": acts.popleft().to})
-        elif elsewhere:
+        elif remote:
             signed = f"{self.hub.cdn_url}/cdn/{kind.strip('/')}/{repo}/{path}?signature=s{len(self.hub.asked)}"
             self.answer(302, {**headers, "Location": signed})
         else:

@@ -135,8 +135,8 @@ def main(each: int, seed: int, victims: Sequence[str]) -> int:
     table = Table("victim", "at step", "run", "recovery", "restarts", title=f"kill -9 on two nodes, seed {seed}")
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        alone = ["trainer.experiment_name=learnt"]
-        subprocess.run([*RLRUN, "train", *LEARNT, *DATA, *PROJECT, *alone], check=True, stdout=subprocess.DEVNULL)
+        single = ["trainer.experiment_name=learnt"]
+        subprocess.run([*RLRUN, "train", *LEARNT, *DATA, *PROJECT, *single], check=True, stdout=subprocess.DEVNULL)
         with nodes(2) as cluster:
             if _begin(cluster, "untouched").wait():
                 raise SystemExit(Path("untouched.log").read_text()[-3000:])

@@ -75,9 +75,9 @@ def missing(cluster: Nodes) -> Row:
     process = begin(cluster, "missing", *words)
     code, ended = process.wait(), time.time()
     began = min((event.at for event in events_of(folder_of("missing") / "events.jsonl")), default=0.0)  # it waits
-    said = Path("missing.log").read_text()
+    output = Path("missing.log").read_text()
     left = [one for number in range(cluster.count) for one in on(cluster, number, "ray::Rank")]
-    waited = "1 GPU asked for" in said and f"after {WAIT_S} s" in said
+    waited = "1 GPU asked for" in output and f"after {WAIT_S} s" in output
     good = code == 2 and waited and not left
     late = ended - began - WAIT_S
     told = f"exit {code}, told {late:.1f} s after cluster.wait_s, {len(left)} processes left"
@@ -138,8 +138,8 @@ def main(count: int) -> int:
     table = Table("what", "seen", "", title=f"runs over {count} nodes")
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        alone = ["trainer.experiment_name=learnt"]
-        subprocess.run([*RLRUN, "train", *LEARNT, *DATA, *PROJECT, *alone], check=True, stdout=subprocess.DEVNULL)
+        single = ["trainer.experiment_name=learnt"]
+        subprocess.run([*RLRUN, "train", *LEARNT, *DATA, *PROJECT, *single], check=True, stdout=subprocess.DEVNULL)
         with nodes(count) as cluster:
             rows = [equal(cluster, 2), missing(cluster), stopped(cluster), asked(cluster)]
             rows += [equal(cluster, count)] if count > 2 else []

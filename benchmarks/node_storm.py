@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from launcher.core.events import Event, Loaded, Restarted, Step, events_of
-from launcher.runs.store import Reader
+from launcher.runs.store import RunReader
 
 LEAST = 0.8
 SHARE = {"driver": 2, "worker": 2, "raylet": 1, "head": 1}
@@ -67,7 +67,7 @@ def kill_parts(
     cluster: Nodes, process: subprocess.Popen[str], seconds: float, every_s: float, rng: random.Random
 ) -> Killed:
     """Kill until the time is over: what was killed, and how long until the run, begun again, told a step."""
-    began, found, news = time.time(), Killed(), Reader(FOLDER / "events.jsonl")
+    began, found, news = time.time(), Killed(), RunReader(FOLDER / "events.jsonl")
     for number, victim in enumerate(drawn(rng, int(seconds / every_s) - 1), 1):
         time.sleep(max(began + number * every_s - time.time(), 0))
         news.look()
@@ -82,7 +82,7 @@ def kill_parts(
     return found
 
 
-def _until_again(process: subprocess.Popen[str], news: Reader, killed: float, give_up: float) -> None:
+def _until_again(process: subprocess.Popen[str], news: RunReader, killed: float, give_up: float) -> None:
     """Until a step is told by an attempt that began after `killed`, or it is time for the next kill."""
     begun = False
     while process.poll() is None and time.time() < give_up:

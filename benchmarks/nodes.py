@@ -116,8 +116,8 @@ class Nodes:
     def alive(self) -> dict[str, str]:
         """Id and address of the nodes that the head counts; none while there is no head."""
         ran = self.run(0, [sys.executable, "-W", "ignore", "-c", ALIVE, self.address])
-        said: dict[str, dict[str, str]] = json.loads(ran.stdout.splitlines()[-1]) if ran.stdout else {}
-        return said.get("alive", {})
+        output: dict[str, dict[str, str]] = json.loads(ran.stdout.splitlines()[-1]) if ran.stdout else {}
+        return output.get("alive", {})
 
     def whole(self, seconds: float = WHOLE_S, gone: str = "") -> float:
         """Wait until every node is counted, once each: seconds that it took.

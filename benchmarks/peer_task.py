@@ -44,14 +44,14 @@ MINUS = ("{} gives {} away.", "Then {} loses {}.", "In the afternoon {} sells {}
 def problem(chance: random.Random) -> tuple[str, str, int]:
     """A question, its working, and its result."""
     name, thing, have = chance.choice(NAMES), chance.choice(THINGS), chance.randint(1, 9)
-    said, working = [f"{name} has {have} {thing}."], []
+    output, working = [f"{name} has {have} {thing}."], []
     for _ in range(chance.randint(1, 5)):
         result = chance.choice([number for number in range(10) if number != have])
         by = abs(result - have)
-        said.append(chance.choice(PLUS if result > have else MINUS).format(name, by))
+        output.append(chance.choice(PLUS if result > have else MINUS).format(name, by))
         working.append(f"{name} has {have} {'+' if result > have else '-'} {by} = {result} {thing}.")
         have = result
-    return " ".join([*said, f"How many {thing} does {name} have?"]), "\n".join(working), have
+    return " ".join([*output, f"How many {thing} does {name} have?"]), "\n".join(working), have
 
 
 def write_rows(folder: Path) -> None:

@@ -51,8 +51,8 @@ class Run:
     def __init__(self, here: Here, name: str, *words: str) -> None:
         self.here, self.folder, self.said = here, Path("runs/slurm") / name, Path(f"{name}.said")
         argv = [*RLRUN, "train", *WORDS, "cluster=slurm", f"trainer.experiment_name={name}", *words]
-        with self.said.open("w") as said:
-            self.process = subprocess.Popen(here.inside(argv), env=here.env, stdout=said, stderr=said)
+        with self.said.open("w") as output:
+            self.process = subprocess.Popen(here.inside(argv), env=here.env, stdout=output, stderr=output)
 
     @property
     def step(self) -> int:
@@ -133,14 +133,14 @@ def out_of_time(here: Here, expected: Expected) -> Went:
 def stopped(here: Here, expected: Expected) -> Went:
     began, run = time.monotonic(), Run(here, "stopped")
     run.at(100)
-    said, code = run.rlrun("stop", str(run.folder)), run.end()
+    output, code = run.rlrun("stop", str(run.folder)), run.end()
     saved = newest_first(run.folder / "checkpoints")[0].name
     ok = code == 143 and run.starts == 1 and saved == f"step_{run.step:06d}" and not here("squeue", "-h")
     again = subprocess.run(
         [*RLRUN, "train", "--resume", str(run.folder)], env=here.env, capture_output=True, check=False
     )
     equal = again.returncode == 0 and result_of(run.folder, STEPS) == expected
-    got = f"{said.rpartition(': ')[2]}; exit {code}, {saved}; --resume {'equal' if equal else 'DIFFERS'}"
+    got = f"{output.rpartition(': ')[2]}; exit {code}, {saved}; --resume {'equal' if equal else 'DIFFERS'}"
     return Went("rlrun stop, then --resume", got, ok and equal, time.monotonic() - began)
 
 
@@ -150,10 +150,10 @@ def stopped_waiting(here: Here, expected: Expected) -> Went:
     run = Run(here, "waiting")
     run.until(lambda: "pending (" in run.said.read_text(), "waiting")
     listed = [line for line in run.rlrun("runs").splitlines() if "slurm/waiting" in line]
-    said, code = run.rlrun("stop", str(run.folder)), run.end()
+    output, code = run.rlrun("stop", str(run.folder)), run.end()
     here("scancel", "--user=root")
-    ok = "stopped" in said and code == 143 and run.starts == 0 and "waiting" in listed[0].split()[1:]
-    return Went("rlrun stop of one that still waits", said.rpartition(": ")[2], ok, time.monotonic() - began)
+    ok = "stopped" in output and code == 143 and run.starts == 0 and "waiting" in listed[0].split()[1:]
+    return Went("rlrun stop of one that still waits", output.rpartition(": ")[2], ok, time.monotonic() - began)
 
 
 def _job(run: Run) -> str:

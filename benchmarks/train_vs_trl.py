@@ -218,8 +218,8 @@ def main(arguments: argparse.Namespace) -> int:
                     pairs.append((bench.ours(size, what, number), bench.trl(size, what, number)))
                     ours, trl = (f"{side.speed:,.0f}" for side in pairs[-1])
                     others = max(side.watched.others for side in pairs[-1])
-                    said = f"{size} {what} {number + 1}: {ours} / {trl} tokens a CPU s; others took {others:.0%}"
-                    console.print(said, style="red" if others > OTHERS else "dim")
+                    output = f"{size} {what} {number + 1}: {ours} / {trl} tokens a CPU s; others took {others:.0%}"
+                    console.print(output, style="red" if others > OTHERS else "dim")
                 cells, good = compared(size, what, pairs)
                 table.add_row(*cells)
                 bad += not good

@@ -131,12 +131,12 @@ def weights(words: list[str], table: Table) -> bool:
 def apart(words: Iterable[str], policy: Any) -> Iterator[Any]:
     """vLLM in a process of its own, as a plan starts it behind one trainer: the policy's, which is this process."""
     run = resolve([*WORDS, *words, "sampler.n_gpus=1"])
-    meet = {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(free_ports(1, LOOPBACK)[0]), "GLOO_SOCKET_IFNAME": "lo"}
+    rendezvous = {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(free_ports(1, LOOPBACK)[0]), "GLOO_SOCKET_IFNAME": "lo"}
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "spec.yaml").write_text(to_yaml(run), encoding="utf-8")
         _, sampler = run.engine.plan(run, Path(folder)).processes
-        began = subprocess.Popen(sampler.argv, env={**os.environ, **sampler.env, **meet})
-        os.environ.update(meet)
+        began = subprocess.Popen(sampler.argv, env={**os.environ, **sampler.env, **rendezvous})
+        os.environ.update(rendezvous)
         generator = run.sampler.generator(run, policy)  # type: ignore[attr-defined]
         yield generator
         generator.close()

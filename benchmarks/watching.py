@@ -55,12 +55,12 @@ def peak_mib(pid: int) -> float:
     return total / 1024
 
 
-def watch(command: Sequence[str], log: Path, mark: bytes, steps: int, said: Path) -> Watched:
+def watch(command: Sequence[str], log: Path, mark: bytes, steps: int, output: Path) -> Watched:
     """Run the command to its end; `log` is where it writes a line with `mark` for every step."""
     seen, start, peak, others = 0, 0.0, 0.0, 0.0
     began, busy = time.monotonic(), machine_seconds()
     with (
-        said.open("wb") as out,
+        output.open("wb") as out,
         subprocess.Popen(
             command, env={**os.environ, **QUIET}, stdin=subprocess.DEVNULL, stdout=out, stderr=out
         ) as process,
@@ -77,6 +77,6 @@ def watch(command: Sequence[str], log: Path, mark: bytes, steps: int, said: Path
                 process.wait()
     if process.returncode or seen < steps:
         sys.exit(
-            f"{' '.join(command)}\nended with {process.returncode} after {seen} steps:\n{said.read_text()[-3000:]}"
+            f"{' '.join(command)}\nended with {process.returncode} after {seen} steps:\n{output.read_text()[-3000:]}"
         )
     return Watched(start, peak, max(others, 0.0))

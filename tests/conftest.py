@@ -35,8 +35,8 @@ Ran = subprocess.CompletedProcess[str]
 
 def plain() -> dict[str, str]:
     """This environment without what changes how things are printed."""
-    left_out = ("COLUMNS", "FORCE_COLOR", "NO_COLOR", "TERM")
-    return {name: value for name, value in os.environ.items() if name not in left_out}
+    excluded = ("COLUMNS", "FORCE_COLOR", "NO_COLOR", "TERM")
+    return {name: value for name, value in os.environ.items() if name not in excluded}
 
 
 class Commands:
@@ -52,8 +52,8 @@ class Commands:
 
     def begin(self, *words: str, **more: Any) -> subprocess.Popen[str]:
         """Without waiting; what it says goes to the file `said`."""
-        with (self.folder / "said").open("a") as said:
-            told = {"cwd": self.folder, "env": plain(), "text": True, "stdout": said, "stderr": said}
+        with (self.folder / "said").open("a") as output:
+            told = {"cwd": self.folder, "env": plain(), "text": True, "stdout": output, "stderr": output}
             return subprocess.Popen([*RLRUN, *words], **{**told, "stdin": subprocess.DEVNULL, **more})
 
     def run(self, name: str) -> Path:

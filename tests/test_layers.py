@@ -71,7 +71,12 @@ ROOMS = {  # where each heavy library may be imported when the file runs
     "math_verify": ("rewards/",),
     "ray": ("clusters/ray/",),
     "vllm": ("engines/torch/rollout/vllm/engine.py",),
-    "psutil": ("core/machine.py", "clusters/nodes/", "clusters/local/usage.py", "tools/doctor/"),  # whose processes are whose
+    "psutil": (
+        "core/machine.py",
+        "clusters/nodes/",
+        "clusters/local/usage.py",
+        "tools/doctor/",
+    ),
     "pynvml": (
         "core/machine.py",
         "clusters/local/gpu_use.py",

@@ -14,7 +14,7 @@ from typer.main import get_command, get_group
 
 
 @dataclass(frozen=True)
-class Entry:
+class CommandEntry:
     """One command of the group."""
 
     name: str
@@ -24,7 +24,7 @@ class Entry:
     """The first sentence of the command's help, shown without importing it."""
 
 
-def group(*entries: Entry) -> type[TyperGroup]:
+def group(*entries: CommandEntry) -> type[TyperGroup]:
     """A class for `typer.Typer(cls=...)` which has these commands, in this order."""
     at = {entry.name: entry.at for entry in entries}
 
@@ -50,6 +50,6 @@ def load(name: str, at: str) -> Any:
         gc.enable()
     if isinstance(found, typer.Typer):
         return get_group(found)
-    alone = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
-    alone.command(name)(found)
-    return get_command(alone)
+    single = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
+    single.command(name)(found)
+    return get_command(single)

@@ -7,31 +7,31 @@ from typing import Annotated, Any
 import typer
 
 from launcher import __version__
-from launcher.cli.lazy import Entry, group
+from launcher.cli.lazy import CommandEntry, group
 from launcher.cli.redacted_streams import redact_standard_streams
 
 COMMANDS = (
-    Entry("train", "train:train", "Start a run and follow it to its end."),
-    Entry("plan", "plan:plan", "Show what a run would do, and what would fail, before anything starts."),
-    Entry("doctor", "doctor:doctor", "Check this machine, or with --nodes a Ray cluster."),
-    Entry("advise", "advise:recommend", "Suggest a command for your data, model and hardware."),
-    Entry("rerun", "rerun:rerun", "Repeat a run in a new folder, after listing what has changed since."),
-    Entry("runs", "runs:list_runs", "List the runs, the latest first."),
-    Entry("show", "runs:show", "Show the state of a run, or of each point of a sweep."),
-    Entry("status", "runs:show", "Show the state of a run, or of each point of a sweep."),
-    Entry(
+    CommandEntry("train", "train:train", "Start a run and follow it to its end."),
+    CommandEntry("plan", "plan:plan", "Show what a run would do, and what would fail, before anything starts."),
+    CommandEntry("doctor", "doctor:doctor", "Check this machine, or with --nodes a Ray cluster."),
+    CommandEntry("advise", "advise:recommend", "Suggest a command for your data, model and hardware."),
+    CommandEntry("rerun", "rerun:rerun", "Repeat a run in a new folder, after listing what has changed since."),
+    CommandEntry("runs", "runs:list_runs", "List the runs, the latest first."),
+    CommandEntry("show", "runs:show", "Show the state of a run, or of each point of a sweep."),
+    CommandEntry("status", "runs:show", "Show the state of a run, or of each point of a sweep."),
+    CommandEntry(
         "watch",
         "runs:watch",
         "Watch a run until it ends, from any machine that sees its folder or its cluster.",
     ),
-    Entry("logs", "runs:logs", "Print a run's console log; with --json its events."),
-    Entry("stop", "runs:stop", "Save and stop a run, or all running points of a sweep."),
-    Entry("checkpoints", "checkpoints:of_run", "List a run's checkpoints, print the path of the best, or export one."),
-    Entry("config", "config:app", "Show settings, metrics, and how two runs differ."),
-    Entry("data", "data:app", "Prepare, check and show datasets."),
-    Entry("model", "models:app", "List, inspect, download and merge models."),
-    Entry("reward", "reward:app", "Test a reward before a run trains with it."),
-    Entry("cluster", "cluster:app", "Start, inspect and stop a Ray cluster of your machines."),
+    CommandEntry("logs", "runs:logs", "Print a run's console log; with --json its events."),
+    CommandEntry("stop", "runs:stop", "Save and stop a run, or all running points of a sweep."),
+    CommandEntry("checkpoints", "checkpoints:of_run", "List a run's checkpoints, print the best, or export one."),
+    CommandEntry("config", "config:app", "Show settings, metrics, and how two runs differ."),
+    CommandEntry("data", "data:app", "Prepare, check and show datasets."),
+    CommandEntry("model", "models:app", "List, inspect, download and merge models."),
+    CommandEntry("reward", "reward:app", "Test a reward before a run trains with it."),
+    CommandEntry("cluster", "cluster:app", "Start, inspect and stop a Ray cluster of your machines."),
 )  # fmt: skip
 
 

@@ -106,7 +106,7 @@ def declaration(cls: type, name: str) -> Declaration:
     if not held:
         return Declaration(_file_of(cls), "")
     owner, (line, _) = held[0]
-    return Declaration(f"{_file_of(owner)}:{line}", next((says for _, (_, says) in held if says), ""))
+    return Declaration(f"{_file_of(owner)}:{line}", next((message for _, (_, message) in held if message), ""))
 
 
 @cache
@@ -188,10 +188,10 @@ def _list(args: tuple[Any, ...], metadata: Sequence[Any]) -> Shape:
     item = shape_of(args[0])
     each = f"{item.kind} {item.range}".strip() if item.kind == "one of" else item.range
     kind = "one" if item.kind == "one of" else item.kind
-    alone = any(isinstance(rule, BeforeValidator) and rule.func is listed for rule in metadata)
+    single = any(isinstance(rule, BeforeValidator) and rule.func is listed for rule in metadata)
     count = f"{len(args)} of them" if Ellipsis not in args else ""
     return Shape(
-        f"{kind} or list[{kind}]".replace("list[one]", "a list") if alone else f"list[{kind}]",
+        f"{kind} or list[{kind}]".replace("list[one]", "a list") if single else f"list[{kind}]",
         ", ".join(part for part in (count, f"each {each}" if each else "", _bounds(metadata)) if part),
     )
 

@@ -77,7 +77,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
+class DiffRow:
     """What differs at one place."""
 
     name: str
@@ -87,7 +87,7 @@ class Row:
     """The group's class differs, so its settings are others."""
 
 
-def rows(a: Side, b: Side) -> Iterator[Row]:
+def rows(a: Side, b: Side) -> Iterator[DiffRow]:
     """What differs, in the order of a run; a group whose class differs comes before its settings."""
     names = dict.fromkeys([*a.classes, *b.classes, *a.values, *b.values])
     tops = list(dict.fromkeys(name.partition(".")[0] for name in [*fields_of(RunSpec), *names]))
@@ -95,7 +95,7 @@ def rows(a: Side, b: Side) -> Iterator[Row]:
         for whole in (True, False):
             cells = _cell(a, name, whole), _cell(b, name, whole)
             if _spelled(cells[0]) != _spelled(cells[1]):
-                yield Row(name, cells, whole)
+                yield DiffRow(name, cells, whole)
 
 
 def _cell(side: Side, name: str, whole: bool) -> Cell | None:

@@ -31,7 +31,7 @@ def _is_key(part: int | str) -> bool:
 
 def _problems(place: str, errors: list[ErrorDetails], node: Mapping[str, Any]) -> Iterator[Problem]:
     first = errors[0]
-    kind, came = first["type"], first["input"]
+    kind, received = first["type"], first["input"]
     if kind == "unexpected_keyword_argument":
         yield _unknown(place, node)
     elif kind == "missing":
@@ -42,7 +42,7 @@ def _problems(place: str, errors: list[ErrorDetails], node: Mapping[str, Any]) -
         yield from (replace(each, where=".".join(filter(None, (place, each.where)))) for each in held)
     else:
         wants = " or ".join(dict.fromkeys(_wanted(each) for each in errors))
-        yield Problem(place, f"got {short_repr(came)}", f"use {wants}")
+        yield Problem(place, f"got {short_repr(received)}", f"use {wants}")
 
 
 def _unknown(place: str, node: Mapping[str, Any]) -> Problem:

@@ -83,10 +83,10 @@ def _learn(word: str) -> None:
 def kept(node: Any, named: Sequence[Problem] = ()) -> list[Problem]:
     """A problem for each secret among the settings of a run (`to_node`), which are written down with it; those that
     `named` speaks of already are left out."""
-    said = {place for problem in named for place in _above(problem.where)}
+    output = {place for problem in named for place in _above(problem.where)}
     problems = []
     for place, name, value in _texts(node):
-        if said & {*_above(place)} - {place.partition(".")[0]}:
+        if output & {*_above(place)} - {place.partition(".")[0]}:
             continue
         if (is_secret_setting(name) and value) or redact(value) != value:
             found = "holds a secret, which would be kept with the run"

@@ -57,12 +57,12 @@ def origins_of(run: RunSpec, by: Asked) -> dict[str, Origin]:
             if key.partition(".")[0] != "defaults":
                 origin = Origin("file", f"{_spelled(path)}:{leaf.line}")
                 _set(found, f"{place}.{key}".lstrip("."), leaf.texts, origin)
-    for word, said in zip(by.words, sources.words, strict=True):
-        key = "reward.weights" if said.key == PARTS else said.key
-        if said.taken_away:
+    for word, output in zip(by.words, sources.words, strict=True):
+        key = "reward.weights" if output.key == PARTS else output.key
+        if output.taken_away:
             found = {name: origin for name, origin in found.items() if not f"{name}.".startswith(f"{key}.")}
         else:
-            _apply(found, key, said.value, Origin(word.source, word.where))
+            _apply(found, key, output.value, Origin(word.source, word.where))
     if run.code_dir:
         found["code_dir"] = Origin("command line", f"command line: --config-dir {by.config_dir}")
     classes, values = apart(flat(to_node(run)))

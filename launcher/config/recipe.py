@@ -14,7 +14,7 @@ from typing import Literal
 
 from launcher.config.guard import LONGEST
 from launcher.config.resolve import conf_dir
-from launcher.config.shell import ARGUMENTS, Piece, Reader, Word
+from launcher.config.shell import ARGUMENTS, Piece, ShellReader, Word
 from launcher.core.bounded_parse import SIZE, LimitExceeded, read_start
 from launcher.core.problems import Problem, Problems, error_message, short_repr, suggest
 
@@ -146,7 +146,7 @@ class _Script:
 
     def read(self, text: str) -> Iterator[Command]:
         depth = 0
-        for words in Reader(text).commands():
+        for words in ShellReader(text).commands():
             plain = [_plain(word) for word in words]
             depth += sum(word in _BRANCH for word in plain[:1]) - sum(word in _END for word in plain[:1])
             if plain[0] in ("for", "select") and len(plain) > 1:
@@ -180,10 +180,10 @@ class _Script:
                 continue
             where, value = f"{self.name}:{word.line}", self._value(word.pieces, word.line)
             if value.unknown:
-                left_out = "=" not in value.text
-                stands = "is left out" if left_out else f"stands here as {value.text}"
+                excluded = "=" not in value.text
+                stands = "is left out" if excluded else f"stands here as {value.text}"
                 notes.append(f"{where}: {_plain(word)} {stands}; only a running shell knows {value.unknown}")
-                if left_out:
+                if excluded:
                     continue
             where += "".join(f", environment {name}" for name in value.variables)
             split = all(piece.quoted or not piece.name for piece in word.pieces)

@@ -114,8 +114,8 @@ def resolve(words: Iterable[str], config_dir: Path | None = None) -> RunSpec:
         run = from_node(RunSpec, node)
     except ValidationError as error:
         follows = {*unchosen, *read.doubtful}  # what is wrong there is said already
-        said = tuple(f"{group}{mark}" for group in follows for mark in ".:")
-        problems += [each for each in explain(error, node) if not str(each).startswith(said)]
+        output = tuple(f"{group}{mark}" for group in follows for mark in ".:")
+        problems += [each for each in explain(error, node) if not str(each).startswith(output)]
     else:
         if not problems:
             return run
@@ -164,10 +164,10 @@ def _file(name: str, folders: list[Path]) -> Path:
 
 def _base(read: Words, config_dir: Path | None) -> list[str]:
     """The words that choose, as Hydra takes them."""
-    left_out = sorted(_required() - read.choices.keys())
+    excluded = sorted(_required() - read.choices.keys())
     where = _quoted(f"{sources.SCHEME}://{config_dir.resolve()}") if config_dir else ""
     search = [f"hydra.searchpath=[{where}]"] if config_dir else []
-    return [*search, *(f"~{group}" for group in left_out), *read.choices.values()]
+    return [*search, *(f"~{group}" for group in excluded), *read.choices.values()]
 
 
 def _unset(node: Any, place: str = "") -> Iterator[str]:

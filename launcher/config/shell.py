@@ -34,7 +34,7 @@ class Word:
     pieces: list[Piece] = field(default_factory=list)
 
 
-class Reader:
+class ShellReader:
     """Cuts a script into commands of words. Raises `LimitExceeded` where `${a:-${b:-...}}` is nested too deep."""
 
     def __init__(self, text: str) -> None:

@@ -55,8 +55,8 @@ class ByTarget:
             values = dict(node)
             target = values.pop("_target_", None)
             if not isinstance(target, str):
-                came = "has no _target_" if target is None else f"_target_ is {target!r}"
-                raise ValueError(f"{came}; its config file names the {base.__name__} class to build")
+                received = "has no _target_" if target is None else f"_target_ is {target!r}"
+                raise ValueError(f"{received}; its config file names the {base.__name__} class to build")
             chosen: type = locate(target, base)
             if not is_pydantic_dataclass(chosen) or isabstract(chosen):
                 raise ValueError(f"{target} cannot be built; use a class with @settings and every method")

@@ -33,10 +33,10 @@ def try_call(call: Callable[[], T], file: str = "") -> T | CallFailure:
         return call()
     except (Exception, SystemExit) as error:  # noqa: BLE001  user code may raise anything, and must not end the process
         text = try_call(partial(_one_line, error))  # its __str__ may raise, too
-        said = f": {text}" if isinstance(text, str) and text else ""
+        output = f": {text}" if isinstance(text, str) and text else ""
         kind = type(error).__name__
         place = try_call(partial(_place, error, file))  # where memory has run out, there may be none to look it up
-        return CallFailure(shorten(f"{kind}{said}") + (place if isinstance(place, str) else ""), kind)
+        return CallFailure(shorten(f"{kind}{output}") + (place if isinstance(place, str) else ""), kind)
 
 
 def _one_line(error: BaseException) -> str:

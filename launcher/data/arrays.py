@@ -56,8 +56,8 @@ def chats(messages: pa.Array) -> np.ndarray:
     of = pc.list_parent_indices(messages).to_numpy()
     speaks = true(pc.is_in(role, pa.array(["user", "assistant"])))
     odd = np.bincount(of, weights=~plain | nul(content) | (speaks & ~some(content)), minlength=count)
-    said = np.bincount(of, weights=answers, minlength=count)
-    return true(pc.is_valid(messages)) & (odd == 0) & (said > 0)
+    output = np.bincount(of, weights=answers, minlength=count)
+    return true(pc.is_valid(messages)) & (odd == 0) & (output > 0)
 
 
 def nul(text: pa.Array) -> np.ndarray:

@@ -178,8 +178,8 @@ class Converter:
             return row
         try:
             return _Row(found, parquet_layout.values_of(row, self.kind), dict(row.extra_info))
-        except UnfitRow as unfit:
-            return found.refused(str(unfit))
+        except UnfitRow as unscorable:
+            return found.refused(str(unscorable))
 
     def _fitting(self, rows: Sequence[_Row]) -> list[int]:
         """The rows whose extra_info can stand in one column with those before. Raises `Wider` where that is wider."""
@@ -194,8 +194,8 @@ class Converter:
                 try:
                     wider = parquet_layout.widened(wider, [row.extra])
                     fitting.append(place)
-                except UnfitRow as unfit:
-                    self.log.keep(row.found.refused(str(unfit)))
+                except UnfitRow as unscorable:
+                    self.log.keep(row.found.refused(str(unscorable)))
         if wider != self.extra:
             raise parquet_layout.Wider(wider)
         return fitting

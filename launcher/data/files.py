@@ -110,8 +110,8 @@ class Files(Dataset):
         """What a row of a file comes to."""
         try:
             values = to_standard_row(self.format, found.values, self.instruction, self.data_source, self.prompt_key)
-        except UnfitRow as unfit:
-            return found.refused(str(unfit))
+        except UnfitRow as unscorable:
+            return found.refused(str(unscorable))
         row = to_row(found.where, values, kind, prompt_key=self.prompt_key, response_key=self.response_key)
         return found.refused(row) if isinstance(row, str) else row
 

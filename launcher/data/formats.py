@@ -42,8 +42,8 @@ def to_row(
         if kind == "pairs" or (kind == "mixed" and _first(values, ("chosen", "rejected"))):
             return _pair(where, values, prompt_key)
         return _prompt_row(where, values, prompt_key, response_key)
-    except UnfitRow as unfit:
-        return str(unfit)
+    except UnfitRow as unscorable:
+        return str(unscorable)
 
 
 def _demonstration(where: str, values: Values, prompt_key: str | None, response_key: str | None) -> Row:
@@ -54,8 +54,8 @@ def _demonstration(where: str, values: Values, prompt_key: str | None, response_
         turns = _messages(name, values[name])
         spoken = [turn.content for turn in turns if turn.role == "assistant"]
         if not any(content.strip() for content in spoken):
-            lacks = f"the assistant turns of {name} are empty" if spoken else f"no assistant turn in {name}"
-            raise UnfitRow(f"{lacks}; add one with content")
+            missing = f"the assistant turns of {name} are empty" if spoken else f"no assistant turn in {name}"
+            raise UnfitRow(f"{missing}; add one with content")
         for place, turn in enumerate(turns):
             if turn.role in ("user", "assistant") and not turn.content.strip():
                 raise UnfitRow(f"{name}[{place}].content is empty")
@@ -86,8 +86,8 @@ def _pair(where: str, values: Values, prompt_key: str | None) -> Row:
     if before != other:
         raise UnfitRow("chosen and rejected answer different conversations; expected equal turns before the last")
     if before and prompt is not None:
-        said = (Message("user", prompt),) if isinstance(prompt, str) else prompt
-        if before != said:
+        output = (Message("user", prompt),) if isinstance(prompt, str) else prompt
+        if before != output:
             raise UnfitRow(f"chosen has other turns before its answer than {name}; use the answer alone")
     opening = prompt if prompt is not None else before
     if not opening:

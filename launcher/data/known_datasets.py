@@ -61,8 +61,8 @@ def _gsm8k(values: Values, instruction: str) -> Values:
     _, mark, last = solution.rpartition(MARK)
     truth = number(last) if mark else None
     if truth is None:
-        came = f"what follows its last {MARK} is {short_repr(last.strip(), 40)}" if mark else f"it has no {MARK}"
-        raise UnfitRow(f"answer ends in no number: {came}; expected {MARK} 72")
+        received = f"what follows its last {MARK} is {short_repr(last.strip(), 40)}" if mark else f"it has no {MARK}"
+        raise UnfitRow(f"answer ends in no number: {received}; expected {MARK} 72")
     return _asked(question, instruction, solution, truth)
 
 
@@ -141,5 +141,5 @@ def _text(values: Values, key: str) -> str:
     value = values.get(key)
     if isinstance(value, str) and value.strip():
         return value
-    came = "missing" if key not in values else "empty" if isinstance(value, str) else type_name(value)
-    raise UnfitRow(f"{key} is {came}; expected text")
+    received = "missing" if key not in values else "empty" if isinstance(value, str) else type_name(value)
+    raise UnfitRow(f"{key} is {received}; expected text")

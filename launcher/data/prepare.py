@@ -36,7 +36,7 @@ _CONVERTED = ("format", "instruction", "data_source", "prompt_key", "response_ke
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedData:
     """A prepared dataset: what `manifest.json` says of it."""
 
     name: str
@@ -60,11 +60,11 @@ def store() -> Path:
     return Path(os.environ.get("RLRUN_DATA") or Path("~/.cache/rlrun/data")).expanduser().absolute()
 
 
-def prepared(folder: Path) -> Prepared | None:
+def prepared(folder: Path) -> PreparedData | None:
     """What the folder holds, where its preparation was finished and no file is missing or cut."""
     try:
         node = parse_json((folder / MANIFEST).read_text(encoding="utf-8"))
-        found = Prepared(**node)
+        found = PreparedData(**node)
     except (OSError, ValueError, TypeError):
         return None
     return found if all(_bytes(folder / name) == size for name, size in found.files.items()) else None
@@ -74,7 +74,7 @@ def _bytes(path: Path) -> int:
     return path.stat().st_size if path.is_file() else -1
 
 
-def every() -> Iterator[tuple[Path, Prepared]]:
+def every() -> Iterator[tuple[Path, PreparedData]]:
     """All prepared datasets of the store, the newest first."""
     root = store()
     found = [(path, prepared(path)) for path in root.iterdir() if path.is_dir()] if root.is_dir() else []
@@ -111,7 +111,7 @@ def prepare(
         raise Problems(found)
     sources = {file: (hashes or {}).get(file) or _sha256(file) for split in names.values() for file in split}
     content = [[sources[file] for file in names[split]] for split in names]
-    known = Prepared(
+    known = PreparedData(
         name=name, kind=kind, rows={}, refused=0, sources=sources, settings=converted(files), origin=dict(origin or {}),
         files={}, digest=digest(kind, converted(files), content), made_at=time.time(),
     )  # fmt: skip
@@ -174,7 +174,7 @@ def _tidy(root: Path) -> None:
 
 
 def _convert(
-    files: Files, names: Mapping[str, list[str]], draft: Path, known: Prepared, watch: OnDataProgress, final: Path
+    files: Files, names: Mapping[str, list[str]], draft: Path, known: PreparedData, watch: OnDataProgress, final: Path
 ) -> None:
     """Fill the draft: its parquet files, what was refused, and the manifest."""
     from launcher.data.convert import Converter  # noqa: PLC0415  late: arrow takes half a second

@@ -121,8 +121,8 @@ def rows_of(name: str, block: Block, places: Container[int] | None = None) -> It
         where = f"{name}:{number}"
         try:
             yield RawRow(where, _parse(line.removeprefix(BOM) if number == 1 else line), line)
-        except UnfitRow as unfit:
-            yield RefusedRow(where, str(unfit), _raw(line))
+        except UnfitRow as unscorable:
+            yield RefusedRow(where, str(unscorable), _raw(line))
 
 
 def _parse(line: bytes) -> dict[str, Any]:
@@ -260,6 +260,6 @@ def _checked(where: str, values: dict[str, Any] | str) -> RawRow | RefusedRow:
     found = RawRow(where, values, None)
     try:
         check(values)
-    except UnfitRow as unfit:
-        return found.refused(str(unfit))
+    except UnfitRow as unscorable:
+        return found.refused(str(unscorable))
     return found

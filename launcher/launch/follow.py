@@ -11,7 +11,7 @@ from launcher.core.events import GOES_BACK, Crashed, Event, LoggedEvent, WentOn,
 from launcher.core.files import AppendOnlyFile
 from launcher.core.state import RunState, Sink, after, fold, write_all
 from launcher.monitor.console import console_lines
-from launcher.monitor.stall import Watch, stalled
+from launcher.monitor.stall import StallDetector, stalled
 from launcher.runs.folder import Folder
 from launcher.runs.stop_requests import StopRequest
 from launcher.spec.cluster import Job
@@ -125,7 +125,7 @@ class Listener:
                     yield line.decode("utf-8", "replace").rstrip("\n")
 
 
-def follow(job: Job, reader: EventReader, follower: Follower, watch: Watch, asked: StopRequest) -> int:
+def follow(job: Job, reader: EventReader, follower: Follower, watch: StallDetector, asked: StopRequest) -> int:
     """Until all processes have ended; how they did, as `Job.exit_code` says. Who stands still is told meanwhile."""
     crashed_at: float | None = None
     listener = Listener(job, reader)

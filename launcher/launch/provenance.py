@@ -239,8 +239,8 @@ def folder_source(folder: Path, runs: Path) -> dict[str, str] | None:
 
 
 def _repository(folder: Path) -> Path | None:
-    said = _git(folder, time.monotonic() + LIMIT_S, "rev-parse", "--show-toplevel")
-    return Path(os.fsdecode(said.strip())).resolve() if said else None
+    output = _git(folder, time.monotonic() + LIMIT_S, "rev-parse", "--show-toplevel")
+    return Path(os.fsdecode(output.strip())).resolve() if output else None
 
 
 def _version_of(top: Path, paths: Sequence[str]) -> dict[str, str]:

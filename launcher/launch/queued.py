@@ -13,7 +13,7 @@ from launcher.core.state import RunState, Sink, write_all
 from launcher.launch.follow import Outcome
 from launcher.monitor.console import console_lines
 from launcher.runs.folder import Folder
-from launcher.runs.store import Reader
+from launcher.runs.store import RunReader
 from launcher.spec.cluster import Queued
 from launcher.spec.run import RunSpec
 
@@ -25,7 +25,7 @@ CODES = {"finished": 0, "failed": 1, "stopped": 128 + signal.SIGTERM}
 def hand_over(run: RunSpec, folder: Folder, sinks: Sequence[Sink]) -> Outcome:
     """Submit, and watch until it has left the queue. Ctrl-C ends the watching only."""
     queued = run.cluster.submit(folder.name, folder.path, run.taken)
-    watch = Watch(folder, queued, sinks)
+    watch = QueueWatcher(folder, queued, sinks)
     try:
         return watch.until_it_left()
     except KeyboardInterrupt:
@@ -33,12 +33,12 @@ def hand_over(run: RunSpec, folder: Folder, sinks: Sequence[Sink]) -> Outcome:
         return Outcome(128 + signal.SIGINT, replace(watch.state, why=""))
 
 
-class Watch:
+class QueueWatcher:
     """Reads what the run's writer, on whatever machine, writes down."""
 
     def __init__(self, folder: Folder, queued: Queued, sinks: Sequence[Sink]) -> None:
         self.folder, self.queued, self.sinks = folder, queued, sinks
-        self._reader = Reader(folder.events)
+        self._reader = RunReader(folder.events)
 
     def until_it_left(self) -> Outcome:
         standing, asked_at = "", -ASK_S

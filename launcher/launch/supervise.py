@@ -17,7 +17,7 @@ from launcher.launch import ending, resume
 from launcher.launch.ending import Ending
 from launcher.launch.follow import POLL_S, Follower, Outcome, follow
 from launcher.monitor.failure import CONFIGURATION, NODE, Cause, FailureDiagnosis
-from launcher.monitor.stall import Watch
+from launcher.monitor.stall import StallDetector
 from launcher.runs import attempts
 from launcher.runs.folder import FIRST_SEQ, Folder, Lock, unheard_events
 from launcher.runs.stop_requests import StopRequest, handle_stop_requests
@@ -120,7 +120,7 @@ class Supervisor:
         """Start the processes and follow them to their end. Raises `Interrupted`, or `Problems` where none start."""
         run, kills = self.run, machine.oom_kill_count()
         plan, before = run.engine.plan(run, self.folder.path, step), events_of(self.folder.events)
-        watch = Watch(run.cluster.stall_factor, run.cluster.stall_grace_s, before, time.monotonic())
+        watch = StallDetector(run.cluster.stall_factor, run.cluster.stall_grace_s, before, time.monotonic())
         try:
             self._starting = True
             if asked:

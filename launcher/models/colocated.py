@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from launcher.models import activations, size
 from launcher.models.activations import Numbers
-from launcher.spec.memory import Memory, Part, Phase
+from launcher.spec.memory import Memory, MemoryPhase, Part
 from launcher.spec.model import Architecture
 
 ASLEEP = 2 * 2**30
@@ -53,7 +53,7 @@ class Serving:
 def memory(a: Architecture, training: ColocatedTraining, serving: Serving, gpu_bytes: int) -> Memory:
     """Rollout, sync and update of one GPU."""
     shards = _shards(a, training)
-    lies: dict[Part, int] = {} if training.offload else {"weights": shards.weights, "optimizer": shards.optimizer}
+    location: dict[Part, int] = {} if training.offload else {"weights": shards.weights, "optimizer": shards.optimizer}
     serves = round(serving.share * gpu_bytes)
     served = size.parameters(a) * size.BFLOAT16 // serving.tensor_parallel
     layers = _gathered(a, training)
@@ -64,9 +64,9 @@ def memory(a: Architecture, training: ColocatedTraining, serving: Serving, gpu_b
     }
     return Memory(
         (
-            Phase("rollout", {**lies, "kv_cache": max(serves, served)}),
-            Phase("sync", {**lies, "weights": shards.weights + layers + served}),
-            Phase("update", {**learns, **_computed(a, training), "runtime": ASLEEP}),
+            MemoryPhase("rollout", {**location, "kv_cache": max(serves, served)}),
+            MemoryPhase("sync", {**location, "weights": shards.weights + layers + served}),
+            MemoryPhase("update", {**learns, **_computed(a, training), "runtime": ASLEEP}),
         ),
         BAND,
     )  # fmt: skip

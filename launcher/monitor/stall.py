@@ -21,7 +21,7 @@ TOP_FRAMES = 4  # in which a process that waits for the others says so
 WAITS = re.compile(r"torch/distributed/|torch/nn/parallel/|engines/torch/(world|vllm/link)\.py")
 
 
-class Watch:
+class StallDetector:
     """Listens to one attempt. `now` is any clock in seconds that only goes forward."""
 
     def __init__(self, factor: float, grace_s: float, before: Iterable[Event], now: float) -> None:
@@ -93,9 +93,9 @@ STANDS: Sequence[tuple[Rule, str]] = (
 
 def stalled(why: str, stacks: Sequence[Stack], state: RunState) -> Stalled:
     """Who stands still, and where; `why` is what `Watch` says of it."""
-    named, said = _named(stacks)
+    named, output = _named(stacks)
     who = ", ".join(f"rank {stack.rank} (process {stack.pid} on {stack.host})" for stack in named)
-    told = f"{why}; {who}: {said}" if named else f"{why}; {said}"
+    told = f"{why}; {who}: {output}" if named else f"{why}; {output}"
     rank = named[0].rank if named else None
     stack = next((_main_first(stack.text) for stack in named if stack.text), "")
     return Stalled(step=state.step, rank=rank, why=told, stack=stack[:STACK_CHARS])
@@ -103,9 +103,9 @@ def stalled(why: str, stacks: Sequence[Stack], state: RunState) -> Stalled:
 
 def _named(stacks: Sequence[Stack]) -> tuple[Sequence[Stack], str]:
     """Those that the others wait for, and what is known of them; none where they cannot be told from the others."""
-    for rule, said in STANDS:
+    for rule, output in STANDS:
         if found := [stack for stack in stacks if rule(stack)]:
-            return found, said
+            return found, output
     answered = [stack for stack in stacks if stack.text]
     if not answered:
         return (stacks, "does not answer") if len(stacks) == 1 else ([], "no process answers")

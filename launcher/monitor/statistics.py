@@ -20,10 +20,10 @@ def best_of(scores: Sequence[float], k: int) -> float:
     return sum(math.comb(i, k - 1) / draws * score for i, score in enumerate(sorted(scores)))
 
 
-def majority(scores: Sequence[float], said: Sequence[Hashable]) -> float:
+def majority(scores: Sequence[float], output: Sequence[Hashable]) -> float:
     """Score of what most answers say; of equals, of what was said first."""
-    winner, _ = Counter(said).most_common(1)[0]
-    return scores[said.index(winner)]
+    winner, _ = Counter(output).most_common(1)[0]
+    return scores[output.index(winner)]
 
 
 def wilson(share: float, n: int, z: float = 1.959963984540054) -> tuple[float, float]:

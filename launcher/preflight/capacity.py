@@ -36,7 +36,7 @@ def needs(run: RunSpec) -> Needs:
 
 
 @dataclass(frozen=True)
-class Place:
+class Allocation:
     """Resources assigned to one run."""
 
     needs: Needs
@@ -52,26 +52,26 @@ class Room:
     cores: int = field(default_factory=machine.cpu_count)
     memory_bytes: int = field(default_factory=machine.free_memory_bytes)
     gpus: tuple[str, ...] = field(default_factory=lambda: machine.visible_gpus())
-    taken: list[Place] = field(default_factory=list)
+    taken: list[Allocation] = field(default_factory=list)
 
-    def take(self, wanted: Needs) -> Place | None:
+    def take(self, wanted: Needs) -> Allocation | None:
         """Resources for a run, None while there are not enough. A single run always gets them."""
         busy = {gpu for place in self.taken for gpu in place.gpus or ()}
         free = [gpu for gpu in self.gpus if gpu not in busy]
         if self.taken and not self._fits(wanted, len(free)):
             return None
         known = wanted.gpus and wanted.nodes == 1 and wanted.gpus <= len(free)
-        place = Place(wanted, tuple(free[: wanted.gpus]) if known else None)
+        place = Allocation(wanted, tuple(free[: wanted.gpus]) if known else None)
         self.taken.append(place)
         return place
 
-    def give(self, place: Place) -> None:
+    def give(self, place: Allocation) -> None:
         self.taken.remove(place)
 
     def _fits(self, wanted: Needs, free_gpus: int) -> bool:
-        alone = [each for each in (wanted, *(place.needs for place in self.taken)) if each.nodes > 1]
+        single = [each for each in (wanted, *(place.needs for place in self.taken)) if each.nodes > 1]
         beyond = [place for place in self.taken if place.needs.gpus and place.gpus is None]  # it takes what there is
-        if alone or wanted.gpus > free_gpus or (beyond and wanted.gpus):
+        if single or wanted.gpus > free_gpus or (beyond and wanted.gpus):
             return False
         if self.parallel is not None:
             return len(self.taken) < self.parallel

@@ -69,9 +69,9 @@ class Code(Reward):
     without root). `limits` bounds time and memory only: the code can do all else that you can."""
 
     def problems(self) -> list[Problem]:
-        lacks = sandbox.missing() if self.sandbox == "kernel" else ()
+        absent = sandbox.missing() if self.sandbox == "kernel" else ()
         fix = "use another system, or reward.sandbox=limits, which does not forbid it"
-        return [Problem("reward.sandbox", f"this system has no {lack}", fix, "not-supported") for lack in lacks]
+        return [Problem("reward.sandbox", f"this system has no {lack}", fix, "not-supported") for lack in absent]
 
     def score(self, answers: Sequence[Answer]) -> list[float]:
         return list(self.judge(answers).total)

@@ -119,13 +119,13 @@ class _Worker:
                 pass_fds=[theirs.fileno()], start_new_session=True, env=self.env,
             )  # fmt: skip
         answer = self._exchange(dict(self.settings), LOAD_S)
-        said = None if isinstance(answer, CallFailure) else answer.get("fault")
-        if not isinstance(answer, CallFailure) and said is None:
+        output = None if isinstance(answer, CallFailure) else answer.get("fault")
+        if not isinstance(answer, CallFailure) and output is None:
             self.failed = 0
             return None
         self.failed += 1
-        fault = CallFailure(f"cannot be loaded: {said or answer.reason}")
-        if said or self.failed == STARTS:
+        fault = CallFailure(f"cannot be loaded: {output or answer.reason}")
+        if output or self.failed == STARTS:
             self.broken = fault
         self.end()
         return fault

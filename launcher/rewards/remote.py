@@ -245,12 +245,12 @@ class _Tls(urllib.request.HTTPSHandler):
     def https_open(self, req: urllib.request.Request) -> HTTPResponse:
         watch = self.deadline.watch
 
-        class Connection(HTTPSConnection):
+        class SecureConnection(HTTPSConnection):
             def connect(self) -> None:
                 super().connect()
                 watch(self.sock)
 
-        return self.do_open(Connection, req, context=_context())
+        return self.do_open(SecureConnection, req, context=_context())
 
 
 @cache

@@ -95,12 +95,12 @@ def _taken(folder: Folder) -> StopMode | None:
         if not stat.S_ISREG(found.st_mode):
             return None
         with file.open("rb") as opened:
-            said = opened.read(10).decode("ascii", "replace")
+            output = opened.read(10).decode("ascii", "replace")
         file.unlink()
         stale = found.st_mtime_ns < (folder.path / ".lock").stat().st_mtime_ns
     except OSError:  # mostly it is not there; a disk that does not answer is asked again
         return None
-    return None if stale else next((mode for mode in get_args(StopMode) if mode == said), None)
+    return None if stale else next((mode for mode in get_args(StopMode) if mode == output), None)
 
 
 def _file(folder: Folder) -> Path:

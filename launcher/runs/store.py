@@ -55,7 +55,7 @@ def _judged(folder: Folder, state: RunState, lives: bool) -> RunState:
     return replace(state, status="failed", phase="", why=state.why or "its processes are gone; --resume goes on")
 
 
-class Reader:
+class RunReader:
     """A run's events as they come, and the state that they make."""
 
     def __init__(self, events: Path) -> None:
@@ -82,7 +82,7 @@ class Reader:
 
 def watch(folder: Folder, view: Sink) -> None:
     """Show a run again and again until nobody writes it any more, nor will."""
-    reader = Reader(folder.events)
+    reader = RunReader(folder.events)
     while True:
         lives = holder(folder) is not None  # asked first, as in `see`
         state = _judged(folder, reader.look(), lives)

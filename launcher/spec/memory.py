@@ -15,7 +15,7 @@ PARTS: tuple[Part, ...] = Part.__args__  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
-class Phase:
+class MemoryPhase:
     """What one process holds when a phase of the run is at its fullest, in bytes; parts that are 0 are left out."""
 
     name: PhaseName
@@ -30,12 +30,12 @@ class Phase:
 class Memory:
     """Of the fullest process of a run, on the device that it computes on."""
 
-    phases: tuple[Phase, ...]
+    phases: tuple[MemoryPhase, ...]
     band: float
     """The estimate may be wrong by this share, up or down."""
 
     @property
-    def peak(self) -> Phase:
+    def peak(self) -> MemoryPhase:
         return max(self.phases, key=lambda phase: phase.total_bytes)
 
     @property

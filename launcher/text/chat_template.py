@@ -16,9 +16,9 @@ _ENDS = 2  # what a tokenizer itself puts around a text
 def read_template(folder: Path) -> str | None:
     """The chat template of a model's folder; "" where it has none, None where the folder does not tell."""
     try:
-        alone = folder / "chat_template.jinja"
-        if alone.is_file():
-            return alone.read_text(encoding="utf-8")
+        single = folder / "chat_template.jinja"
+        if single.is_file():
+            return single.read_text(encoding="utf-8")
         held = json.loads((folder / "tokenizer_config.json").read_bytes()).get("chat_template", "")
     except (OSError, ValueError, AttributeError):
         return None

@@ -83,5 +83,5 @@ def _pattern(node: dict[str, Any]) -> str | None:
     if len(steps) != 2 or last["use_regex"]:
         return None
     split = steps[0]
-    alone = split["type"] == "Split" and split["behavior"] == "Isolated" and not split["invert"]
-    return split["pattern"].get("Regex") if alone else None
+    single = split["type"] == "Split" and split["behavior"] == "Isolated" and not split["invert"]
+    return split["pattern"].get("Regex") if single else None

@@ -19,7 +19,7 @@ LOOKED_AT = 100  # rows of a file
 
 
 @dataclass(frozen=True)
-class Advice:
+class AlgorithmAdvice:
     """An algorithm, why it fits, and the words that run it."""
 
     algorithm: str
@@ -54,7 +54,7 @@ def _fitting(row: RawRow) -> Iterator[Have]:
             yield kind
 
 
-def advise(have: Have, compute: Compute, model: str, files: str, device: str = "cpu") -> Advice:
+def advise(have: Have, compute: Compute, model: str, files: str, device: str = "cpu") -> AlgorithmAdvice:
     """First demonstrations, then preferences, then rewards.
 
     Prompts without answers need a reward: with much compute PPO, whose critic is a second model to train; with
@@ -66,15 +66,19 @@ def advise(have: Have, compute: Compute, model: str, files: str, device: str = "
     common = (f"model.path={model}", "data=files", f"data.train_files={files}", f"hardware={device}")
     if have == "answers":
         why = "answers to imitate: supervised fine-tuning comes first, whatever follows"
-        return Advice("sft", why, ("algorithm=sft", "model=hf", *common, "optim.lr=1e-5"))
+        return AlgorithmAdvice("sft", why, ("algorithm=sft", "model=hf", *common, "optim.lr=1e-5"))
     if have == "pairs":
         why = "chosen and rejected answers: DPO learns from them without a reward model"
-        return Advice("dpo", why, ("algorithm=dpo", "model=hf", *common, "optim.lr=1e-6", "algorithm.beta=0.1"))
+        return AlgorithmAdvice(
+            "dpo", why, ("algorithm=dpo", "model=hf", *common, "optim.lr=1e-6", "algorithm.beta=0.1")
+        )
     if have == "mixed":
         why = "pairs and prompts in one file: the pairs teach as in DPO, the prompts as in GSPO"
-        return Advice("gspo_selfplay", why, ("algorithm=gspo_selfplay", "model=hf", *common, "sampler.n=8"))
+        return AlgorithmAdvice("gspo_selfplay", why, ("algorithm=gspo_selfplay", "model=hf", *common, "sampler.n=8"))
     if compute == "much":
         why = "prompts with a reward and much compute: PPO trains a critic beside the policy"
-        return Advice("ppo", why, ("algorithm=ppo", "model=hf", *common, "optim.lr=1e-6", "critic.optim.lr=1e-5"))
+        return AlgorithmAdvice(
+            "ppo", why, ("algorithm=ppo", "model=hf", *common, "optim.lr=1e-6", "critic.optim.lr=1e-5")
+        )
     why = "prompts with a reward and little compute: GRPO compares answers and needs no critic"
-    return Advice("grpo", why, ("algorithm=grpo", "model=hf", *common, "optim.lr=1e-6", "sampler.n=8"))
+    return AlgorithmAdvice("grpo", why, ("algorithm=grpo", "model=hf", *common, "optim.lr=1e-6", "sampler.n=8"))

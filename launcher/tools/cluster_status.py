@@ -48,7 +48,7 @@ def _own(address: str) -> CheckResult | None:
         lost = f"its keeper has gone, and {left} processes are left" if left else "its keeper has gone"
         return CheckResult("FAIL", what, lost, "use rlrun cluster down, then up or join again")
     if state is None or state.phase != "up":
-        says = f"{state.phase}: {state.why or 'Ray begins'}" if state else "starting"
-        return CheckResult("WARN", what, says, f"see {home.ray_log}")
+        message = f"{state.phase}: {state.why or 'Ray begins'}" if state else "starting"
+        return CheckResult("WARN", what, message, f"see {home.ray_log}")
     again = f", started {state.starts} times" if state.starts > 1 else ""
     return CheckResult("OK", what, f"kept by process {state.pid}{again}")

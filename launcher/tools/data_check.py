@@ -23,7 +23,7 @@ _CHUNK = 4096
 
 
 @dataclass(frozen=True)
-class Report:
+class DataReport:
     """Results; `wrong` holds the reasons not to train on the data, and is empty where it passes."""
 
     name: str
@@ -56,7 +56,7 @@ def check(
     out: Path,
     watch: OnDataProgress,
     reward: Reward | None = None,
-) -> Report:
+) -> DataReport:
     """Read every row and write report.json, refused.jsonl and findings.jsonl (each repeated, leaked or overlong row) to
     `out`. With `model` tokens are counted by its tokenizer and chat template, and what these cannot write is refused;
     with `reward`, what it could never score. Raises `Problems`."""
@@ -74,9 +74,9 @@ def check(
                     if (
                         reward
                         and needs_rollout(row, split, kind)
-                        and (unfit := reward.unscorable_reason(make_answer(row)))
+                        and (unscorable := reward.unscorable_reason(make_answer(row)))
                     ):
-                        findings.add("unfit", row.where, unfit)
+                        findings.add("unfit", row.where, unscorable)
                 for where, reason, what in tokens.count(rows):
                     findings.add(what, where, reason)
     for twice in repeated(seen["train"]):
@@ -91,10 +91,10 @@ def check(
 
 def _report(
     name: str, data: Dataset, kind: Kind, seen: dict[Split, Seen], log: RefusedLog, tokens: _Tokens, findings: _Findings
-) -> Report:
+) -> DataReport:
     sources: Counter[str] = sum((each.sources for each in seen.values()), Counter())
     count = findings.counts
-    report = Report(
+    report = DataReport(
         name=name, kind=kind, rows={split: len(each.lines) for split, each in seen.items()}, refused=log.refused,
         sources=dict(sources.most_common()), without_truth=sum(each.without_truth for each in seen.values()),
         repeated=count["repeated"], in_both=count["in both"],
@@ -107,7 +107,7 @@ def _report(
     return replace(report, wrong=wrong, notes=notes)
 
 
-def _judge(report: Report, data: Dataset) -> tuple[list[str], list[str]]:
+def _judge(report: DataReport, data: Dataset) -> tuple[list[str], list[str]]:
     """Reasons not to train on the data, and what else is worth knowing."""
     wrong, notes, total = list[str](), list[str](), sum(report.rows.values()) + report.refused
     if report.refused:

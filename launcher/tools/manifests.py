@@ -28,17 +28,17 @@ ON_RAY = ("cluster=ray", "cluster.address=auto")
 TTL_S, BACKOFF = 300, 3
 
 
-class Kind(StrEnum):
+class ManifestKind(StrEnum):
     KUBERAY = "kuberay"
     SLURM = "slurm"
     SKYPILOT = "skypilot"
 
 
-def manifest(kind: Kind, words: Sequence[str], config_dir: Path | None, image: str | None) -> str:
+def manifest(kind: ManifestKind, words: Sequence[str], config_dir: Path | None, image: str | None) -> str:
     """Raises `Problems` for words that make no run, or where `image` is missing or would be ignored."""
-    if kind is Kind.KUBERAY and not image:
+    if kind is ManifestKind.KUBERAY and not image:
         raise Problems([Problem("--image", "kuberay starts containers", "name an image that has rlrun")])
-    if kind is Kind.SLURM and image:
+    if kind is ManifestKind.SLURM and image:
         raise Problems(
             [
                 Problem(
@@ -50,18 +50,18 @@ def manifest(kind: Kind, words: Sequence[str], config_dir: Path | None, image: s
             ]
         )
     judged = [word for word in words if not word.startswith("cluster=")]
-    run = resolve([*judged, *(["cluster=slurm"] if kind is Kind.SLURM else ON_RAY)], config_dir)
+    run = resolve([*judged, *(["cluster=slurm"] if kind is ManifestKind.SLURM else ON_RAY)], config_dir)
     name = run.trainer.experiment_name or run.label
     run = replace(run, trainer=replace(run.trainer, experiment_name=name))
-    said = [word for word in words if not word.startswith(("cluster=", "trainer.experiment_name="))]
-    said.append(f"trainer.experiment_name={name}")
+    output = [word for word in words if not word.startswith(("cluster=", "trainer.experiment_name="))]
+    output.append(f"trainer.experiment_name={name}")
     if config_dir:
-        said = ["--config-dir", str(config_dir), *said]
-    if kind is Kind.SLURM:
-        return _slurm(run, [*said, "cluster=slurm"])
-    said = [word for word in said if not word.startswith("trainer.run_root=")]
-    begin = _begin([*said, *ON_RAY, f"trainer.run_root={MOUNT}"], f"{MOUNT}/{run.trainer.project_name}/{name}")
-    return _kuberay(run, begin, image or "") if kind is Kind.KUBERAY else _skypilot(run, begin, image)
+        output = ["--config-dir", str(config_dir), *output]
+    if kind is ManifestKind.SLURM:
+        return _slurm(run, [*output, "cluster=slurm"])
+    output = [word for word in output if not word.startswith("trainer.run_root=")]
+    begin = _begin([*output, *ON_RAY, f"trainer.run_root={MOUNT}"], f"{MOUNT}/{run.trainer.project_name}/{name}")
+    return _kuberay(run, begin, image or "") if kind is ManifestKind.KUBERAY else _skypilot(run, begin, image)
 
 
 def _begin(words: Sequence[str], folder: str) -> str:

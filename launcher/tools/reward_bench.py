@@ -33,7 +33,7 @@ SHOWN = 20  # answers without a score that are named
 
 
 @dataclass(frozen=True)
-class Kind:
+class AnswerKind:
     """The scores of one kind of answer, over the rows that have it; NaN where nothing was scored."""
 
     name: str
@@ -48,10 +48,10 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Report:
+class BenchReport:
     reward: str
     rows: int
-    kinds: tuple[Kind, ...]
+    kinds: tuple[AnswerKind, ...]
     gold_known: bool
     """Whether the reward says how a right answer looks; otherwise several forms of the ground truth were tried, and
     the best counts."""
@@ -78,7 +78,7 @@ def run_of(words: Sequence[str], config_dir: Path | None = None) -> RunSpec:
     return resolve([*more, *words], config_dir)
 
 
-def bench(run: RunSpec, count: int, watch: OnDataProgress) -> Report:
+def bench(run: RunSpec, count: int, watch: OnDataProgress) -> BenchReport:
     """Score six kinds of answers to the first `count` rows. Raises `Problems` where there is nothing to score."""
     if lines := [*run.data.problems(), *run.reward.problems()]:
         raise Problems(lines)
@@ -96,7 +96,7 @@ def bench(run: RunSpec, count: int, watch: OnDataProgress) -> Report:
     same = all(a == b or (math.isnan(a) and math.isnan(b)) for a, b in zip(scores, again, strict=True))
     seconds.sort()
     uses_truth = reward.uses_ground_truth and (known or reward.cheap)
-    return Report(
+    return BenchReport(
         name, len(rows), kinds, known, same, median(seconds), seconds[math.ceil(len(seconds) * 0.95) - 1],
         tuple(faults[:SHOWN]), tuple(_wrong(kinds, known, same, len(faults), uses_truth)),
     )  # fmt: skip
@@ -120,12 +120,12 @@ def _answers(rows: Sequence[Row], reward: Reward, known: bool) -> list[Asked]:
     """Each kind's answer to each row, several where its form is not known."""
     golds = [gold_forms(reward, make_answer(row), known) for row in rows]
     found: list[Asked] = []
-    for place, (row, gold) in enumerate(zip(rows, golds, strict=True)):
+    for place, (row, truth) in enumerate(zip(rows, golds, strict=True)):
         others = (golds[(place + step) % len(rows)] for step in range(1, len(rows)))
-        wrong = next((other for other in others if other != gold), [])
+        wrong = next((other for other in others if other != truth), [])
         texts = {
-            "gold": gold, "empty": [""], "wrong": wrong,
-            "overlong": [(f"{text}\n" * (LONG // (len(text) + 1) + 1)) for text in gold[:1]],
+            "gold": truth, "empty": [""], "wrong": wrong,
+            "overlong": [(f"{text}\n" * (LONG // (len(text) + 1) + 1)) for text in truth[:1]],
             "format": [reward.format_response("")], "injection": [INJECTION],
         }  # fmt: skip
         found += [(kind, row, make_answer(row, text)) for kind in KINDS for text in texts[kind]]
@@ -145,7 +145,7 @@ def _timed(reward: Reward, answers: Sequence[Asked]) -> tuple[list[float], list[
     return scores, faults, seconds
 
 
-def _kinds(answers: Sequence[Asked], scores: Sequence[float]) -> tuple[Kind, ...]:
+def _kinds(answers: Sequence[Asked], scores: Sequence[float]) -> tuple[AnswerKind, ...]:
     best: dict[tuple[str, str], float] = {}
     for (kind, row, _), score in zip(answers, scores, strict=True):
         before = best.get((kind, row.where), math.nan)
@@ -153,25 +153,27 @@ def _kinds(answers: Sequence[Asked], scores: Sequence[float]) -> tuple[Kind, ...
     return tuple(_kind(name, [score for (kind, _), score in best.items() if kind == name]) for name in KINDS)
 
 
-def _kind(name: str, scores: Sequence[float]) -> Kind:
+def _kind(name: str, scores: Sequence[float]) -> AnswerKind:
     real = [score for score in scores if not math.isnan(score)]
     if not real:
-        return Kind(name, len(scores), len(scores), *[math.nan] * 5)
+        return AnswerKind(name, len(scores), len(scores), *[math.nan] * 5)
     zeros = sum(score == 0 for score in real) / len(real)
-    return Kind(name, len(scores), len(scores) - len(real), fmean(real), min(real), median(real), max(real), zeros)
+    return AnswerKind(
+        name, len(scores), len(scores) - len(real), fmean(real), min(real), median(real), max(real), zeros
+    )
 
 
-def _wrong(kinds: Sequence[Kind], known: bool, same: bool, faults: int, heeds: bool) -> Iterator[str]:
+def _wrong(kinds: Sequence[AnswerKind], known: bool, same: bool, faults: int, looks_at_truth: bool) -> Iterator[str]:
     """Why a run should not learn from it."""
     mean = {kind.name: kind.mean for kind in kinds if not math.isnan(kind.mean)}
-    gold = mean.get("gold")
+    truth = mean.get("gold")
     if faults:
         yield f"{faults} answers have no score"
     if not same:
         yield "the same answers scored otherwise when asked again"
     if len(set(mean.values())) == 1 and len(mean) > 1 and not known:
         yield f"every kind of answer scores {next(iter(mean.values())):.4g} on the mean, so nothing can be learnt"
-    elif gold is not None and heeds:
+    elif truth is not None and looks_at_truth:
         for name in ("empty", "wrong", "format", "injection") if known else ("empty",):
-            if mean.get(name, -math.inf) >= gold:
-                yield f"{name} ({MEANING[name]}) scores {mean[name]:.4g} on the mean, and the right answer {gold:.4g}"
+            if mean.get(name, -math.inf) >= truth:
+                yield f"{name} ({MEANING[name]}) scores {mean[name]:.4g} on the mean, and the right answer {truth:.4g}"

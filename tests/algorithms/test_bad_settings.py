@@ -71,7 +71,7 @@ def test_a_value_out_of_range(kind: type[Algorithm], field: str, value: Any) -> 
 
 
 @pytest.mark.parametrize(
-    ("kind", "values", "said"),
+    ("kind", "values", "output"),
     [
         (DPO, {"label_smoothing": 0.1, "loss_type": "hinge"}, "label_smoothing belongs to loss_type=sigmoid.*hinge"),
         (DPO, {"label_smoothing": 0.1, "loss_type": "ipo"}, "label_smoothing belongs to loss_type=sigmoid.*ipo"),
@@ -80,10 +80,10 @@ def test_a_value_out_of_range(kind: type[Algorithm], field: str, value: Any) -> 
         (DAPO, {"overlong_buffer_len": 5, "max_response_length": 4}, "5 of 4 tokens; use at most 4"),
     ],
 )
-def test_values_that_do_not_go_together(kind: type[Algorithm], values: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_values_that_do_not_go_together(kind: type[Algorithm], values: dict[str, Any], output: str) -> None:
+    with pytest.raises(ValueError, match=output):
         kind(**values)
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=output):
         from_node(kind, values)
 
 

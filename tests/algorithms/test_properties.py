@@ -90,8 +90,8 @@ def test_processes_do_not_matter(algorithm, drawn, pulled, count: int) -> None:
         parts = in_groups(batch.group, count)
         made, told = algorithm.prepare(batch, told)
         found = prepared_apart(algorithm, batch, told_apart, parts)
-        for (mine, said), part in zip(found, parts, strict=True):
-            assert said == pytest.approx(told, rel=CLOSE)
+        for (mine, output), part in zip(found, parts, strict=True):
+            assert output == pytest.approx(told, rel=CLOSE)
             for field in ("mask", "reward", "advantage", "target"):
                 expected = getattr(made, field)
                 if expected is not None:

@@ -65,8 +65,8 @@ def test_the_list_says_what_each_is_worth(trained: Path, look: Look) -> None:
     best = best_of(trained)
     ran = look("r")
     assert ran.exit_code == 0
-    header, *rows, said = (line.rstrip() for line in ran.stdout.splitlines())
-    assert header.split() == ["step", "written", "MB", "files", "val", "loss"] and said == "best by val/loss"
+    header, *rows, output = (line.rstrip() for line in ran.stdout.splitlines())
+    assert header.split() == ["step", "written", "MB", "files", "val", "loss"] and output == "best by val/loss"
     assert [row.split()[0] for row in rows] == ["6", "5", str(best)]
     assert all("verified" in row for row in rows)
     assert rows[0].endswith("newest") and rows[2].endswith("best") and "best" not in rows[1]

@@ -94,10 +94,10 @@ def some(tmp_path: Path) -> Path:
 
 
 def test_help_names_every_command_and_version_is_the_packages(rlrun: Any) -> None:
-    said = rlrun("--help")
-    assert said.returncode == 0 and said.stderr == ""
+    output = rlrun("--help")
+    assert output.returncode == 0 and output.stderr == ""
     for command in ("train", "plan", "runs", "show", "logs", "stop"):
-        assert command in said.stdout
+        assert command in output.stdout
     assert rlrun("--version").stdout == f"rlrun {__version__}\n"
     assert "Usage" in rlrun().stdout  # no word at all
     wrong = rlrun("trian")
@@ -106,14 +106,14 @@ def test_help_names_every_command_and_version_is_the_packages(rlrun: Any) -> Non
 
 def test_completion_for_a_shell_is_printed(rlrun: Any) -> None:
     quiet = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
-    said = rlrun("--show-completion", "bash", env=quiet)
-    assert said.returncode == 0 and "complete" in said.stdout and "rlrun" in said.stdout
+    output = rlrun("--show-completion", "bash", env=quiet)
+    assert output.returncode == 0 and "complete" in output.stdout and "rlrun" in output.stdout
 
 
 def test_runs_are_listed_the_latest_first(look: Look, some: Path) -> None:
-    said = look("runs")
-    assert (said.exit_code, said.stderr) == (0, "")
-    assert [line.split() for line in said.stdout.splitlines()] == [
+    output = look("runs")
+    assert (output.exit_code, output.stderr) == (0, "")
+    assert [line.split() for line in output.stdout.splitlines()] == [
         ["run", "algorithm", "status", "step", "score", "held", "out"],
         ["p/done", "SFT", "finished", "2/4", "1.5", "maths", "0.25"],
         ["p/nan", "SFT", "stopped", "2/4", "nan", "maths", "0.25"],
@@ -146,28 +146,28 @@ def test_a_long_name_is_whole_where_it_is_read_by_a_program(look: Look, tmp_path
 def test_hostile_names_are_shown_as_text(look: Look, tmp_path: Path) -> None:
     for name in ("p/\x1b[2J[bold]", os.fsdecode(b"p/\xff")):
         make(tmp_path, name, *life(name))
-    said = look("runs")
-    assert said.exit_code == 0 and "\x1b" not in said.stdout
-    assert "p/\\x1b[2J[bold]" in said.stdout and "p/\\udcff" in said.stdout
+    output = look("runs")
+    assert output.exit_code == 0 and "\x1b" not in output.stdout
+    assert "p/\\x1b[2J[bold]" in output.stdout and "p/\\udcff" in output.stdout
     assert {node["run"] for node in strictly(look("runs", "--json").stdout)} == {"p/\x1b[2J[bold]", "p/\\udcff"}
     assert "\x1b" not in look("show", "p/\x1b[2J[bold]").stdout
     assert look("stop", "p/\x1b[2J[bold]").stdout == "p/\\x1b[2J[bold]: was not running\n"
 
 
 def test_show(look: Look, some: Path) -> None:
-    said = look("show", "killed")
-    assert said.exit_code == 0
-    assert "q/killed" in said.stdout and "failed  its processes are gone; --resume goes on" in said.stdout
-    assert said.stdout.endswith("runs/q/killed  ·  0 attempts\n")
+    output = look("show", "killed")
+    assert output.exit_code == 0
+    assert "q/killed" in output.stdout and "failed  its processes are gone; --resume goes on" in output.stdout
+    assert output.stdout.endswith("runs/q/killed  ·  0 attempts\n")
     node = strictly(look("show", "p/nan", "--json").stdout)
     assert (node["run"], node["status"], node["metrics"]["train/loss"]) == ("p/nan", "stopped", "NaN")
 
 
 @pytest.mark.parametrize("command", ["show", "logs", "stop"])
 def test_a_run_that_is_not_there(look: Look, some: Path, command: str) -> None:
-    said = look(command, "kiled", "--json")
-    assert (said.exit_code, said.stdout) == (2, "")
-    assert said.stderr == "✗ 'kiled': no run of that name in runs; did you mean q/killed?\n"
+    output = look(command, "kiled", "--json")
+    assert (output.exit_code, output.stdout) == (2, "")
+    assert output.stderr == "✗ 'kiled': no run of that name in runs; did you mean q/killed?\n"
 
 
 def test_logs(look: Look, some: Path) -> None:
@@ -188,8 +188,8 @@ def test_a_log_cannot_steer_the_terminal_and_a_half_line_waits(look: Look, some:
 
 def test_a_run_without_a_log_says_nothing(look: Look, some: Path) -> None:
     (some / "p" / "done" / "console.log").unlink()
-    said = look("logs", "done")
-    assert (said.exit_code, said.stdout, said.stderr) == (0, "", "")
+    output = look("logs", "done")
+    assert (output.exit_code, output.stdout, output.stderr) == (0, "", "")
 
 
 def test_a_reader_that_leaves_early_is_no_error(rlrun: Any, some: Path) -> None:
@@ -224,9 +224,9 @@ def writer(some: Path) -> Any:
 def test_logs_follow_until_the_run_ends(rlrun: Any, writer: Callable[[int], Any]) -> None:
     writer(20)
     started = time.monotonic()
-    said = rlrun("logs", "done", "-f")
-    assert said.returncode == 0 and time.monotonic() - started < 20
-    assert said.stdout.splitlines() == [*LINES, *(f"more {number} é" for number in range(20))]
+    output = rlrun("logs", "done", "-f")
+    assert output.returncode == 0 and time.monotonic() - started < 20
+    assert output.stdout.splitlines() == [*LINES, *(f"more {number} é" for number in range(20))]
 
 
 def test_ctrl_c_ends_following_and_not_the_run(rlrun: Any, writer: Callable[[int], Any], until: Any) -> None:
@@ -258,7 +258,7 @@ def test_plan_says_what_would_run_and_starts_nothing(look: Look, tmp_path: Path)
     assert page["ok"] and {result["level"] for result in page["results"]} == {"OK"}
     assert page["arithmetic"]["steps"] == 375 and len(page["processes"]) == 1
     assert node["sampler"]["n"] == 4 and node["algorithm"]["_target_"] == "launcher.algorithms.grpo.GRPO"
-    said = look("plan", *words).stdout
-    assert "OK  folder    [/x]/rlrun/grpo-llama-64x2-N" in said
-    assert "launcher.engines.torch.worker" in said
+    output = look("plan", *words).stdout
+    assert "OK  folder    [/x]/rlrun/grpo-llama-64x2-N" in output
+    assert "launcher.engines.torch.worker" in output
     assert list(tmp_path.iterdir()) == []

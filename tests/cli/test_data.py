@@ -87,7 +87,7 @@ def test_bad_rows_are_named_and_end_with_2() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "printed"),
     [
         (["prepare", "gsm9k"], "did you mean gsm8k?"),
         (["prepare", "nowhere.jsonl"], "'nowhere.jsonl': not a file, a hub id (owner/name) or a choice of data"),
@@ -100,8 +100,8 @@ def test_bad_rows_are_named_and_end_with_2() -> None:
         (["show", "sums.jsonl", "algorithm=sft", "--for", "pairs"], "use one of them"),
     ],
 )
-def test_what_is_not_understood_is_said(words: list[str], said: str) -> None:
-    assert said in rlrun(*words, code=2).stderr
+def test_what_is_not_understood_is_said(words: list[str], printed: str) -> None:
+    assert printed in rlrun(*words, code=2).stderr
 
 
 def test_a_hub_that_may_not_be_asked_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,14 +126,14 @@ def test_check_passes_good_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "passed", "said"),
+    ("words", "passed", "printed"),
     [
         ([], False, "15 prompts"),  # longer than the limit below
         (["data.truncation=filter"], True, "data.truncation=filter"),
         (["data.truncation=left"], True, "data.truncation=left"),
     ],
 )
-def test_check_judges_lengths_by_what_becomes_of_them(words: list[str], passed: bool, said: str) -> None:
+def test_check_judges_lengths_by_what_becomes_of_them(words: list[str], passed: bool, printed: str) -> None:
     Path("sums.jsonl").write_text(
         "".join(json.dumps({"prompt": "a" * (n + 1), "response": "b"}) + "\n" for n in range(20))
     )
@@ -146,7 +146,7 @@ def test_check_judges_lengths_by_what_becomes_of_them(words: list[str], passed: 
         *words,
         code=0 if passed else 1,
     )
-    assert said in ran.stdout
+    assert printed in ran.stdout
     found = [json.loads(line) for line in Path("check-sums/findings.jsonl").read_text().splitlines()]
     assert [one["where"] for one in found] == [f"sums.jsonl:{n}" for n in range(6, 21)]
 
@@ -164,9 +164,9 @@ def test_check_finds_what_hurts_training() -> None:
 
 
 def test_show_prints_rows_as_a_run_reads_them() -> None:
-    said = rlrun("show", "gsm8k.jsonl", "data.format=gsm8k", "--for", "prompts", "-n", "1").stdout
-    assert 'output the final answer after "####".' in said
-    assert "ground_truth: 1\n" in said
+    printed = rlrun("show", "gsm8k.jsonl", "data.format=gsm8k", "--for", "prompts", "-n", "1").stdout
+    assert 'output the final answer after "####".' in printed
+    assert "ground_truth: 1\n" in printed
     Path("sums.jsonl").write_text("{\n")
     assert "✗ invalid JSON" in rlrun("show", "sums.jsonl", "--for", "answers").stdout
 
@@ -177,7 +177,7 @@ def test_a_terminal_escape_in_a_row_is_shown_and_not_obeyed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "words", "said"),
+    ("rows", "words", "printed"),
     [
         ([{"x": 1}], ["--for", "answers", "data.on_bad_row=skip"], "0 rows do not fill data.train_batch_size"),
         ([SUMS[0]], [], "1 rows do not fill data.train_batch_size=256"),
@@ -193,6 +193,6 @@ def test_a_terminal_escape_in_a_row_is_shown_and_not_obeyed() -> None:
         ),
     ],
 )
-def test_check_refuses_what_training_would(rows: list[Any], words: list[str], said: str) -> None:
+def test_check_refuses_what_training_would(rows: list[Any], words: list[str], printed: str) -> None:
     Path("sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert said in rlrun("check", "sums.jsonl", *words, code=1).stdout
+    assert printed in rlrun("check", "sums.jsonl", *words, code=1).stdout

@@ -8,7 +8,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from launcher.cli.lazy import Entry, load
+from launcher.cli.lazy import CommandEntry, load
 from launcher.cli.main import COMMANDS, app
 
 LOOK = """
@@ -23,7 +23,7 @@ print("loaded", sorted(name for name in sys.modules if name.startswith("launcher
 
 
 @pytest.mark.parametrize("entry", COMMANDS, ids=lambda entry: entry.name)
-def test_its_help_begins_with_what_the_group_says(entry: Entry) -> None:
+def test_its_help_begins_with_what_the_group_says(entry: CommandEntry) -> None:
     assert load(entry.name, entry.at).help.replace("\n", " ").startswith(entry.help)
     ran = CliRunner().invoke(app, [entry.name, "--help"], prog_name="rlrun")
     assert ran.exit_code == 0 and f"rlrun {entry.name}" in ran.output, ran.output

@@ -68,17 +68,17 @@ def flat(text: str) -> str:
 def test_a_running_run_shows_all_that_matters() -> None:
     text = drawn(RUNNING)
     assert "maths/grpo-1  GRPO" in text.splitlines()[0]
-    said = flat(text)
-    assert "rollout" in said and "30/120" in said  # what it does, and how far it is
-    assert "01:15 elapsed · 03:00 left" in said  # by the clock on the wall; 90 steps of 2 s
+    printed = flat(text)
+    assert "rollout" in printed and "30/120" in printed  # what it does, and how far it is
+    assert "01:15 elapsed · 03:00 left" in printed  # by the clock on the wall; 90 steps of 2 s
     for number in ("score 0.4375", "entropy 0.5123", "kl to ref 0.0012", "no signal 0.25", "grad norm 1.5",
                    "length 6.5"):  # fmt: skip
-        assert number in said
-    assert "tokens/s" not in said, "six numbers, the most important ones"
-    assert "score ▁▂▄█" in said
-    assert "held out at step 20 openai/gsm8k 0.625" in said
-    assert "checkpoint checkpoints/step_000020" in said
-    assert "alert checkpoint step_000030 not written: no space left on device" in said
+        assert number in printed
+    assert "tokens/s" not in printed, "six numbers, the most important ones"
+    assert "score ▁▂▄█" in printed
+    assert "held out at step 20 openai/gsm8k 0.625" in printed
+    assert "checkpoint checkpoints/step_000020" in printed
+    assert "alert checkpoint step_000030 not written: no space left on device" in printed
     assert max(len(line) for line in text.splitlines()) == 76
 
 
@@ -98,10 +98,10 @@ STATES = [
     ("state", "parts"), STATES, ids=[f"{state.status}{place}" for place, (state, _) in enumerate(STATES)]
 )
 def test_a_run_at_any_time(state: RunState, parts: list[str]) -> None:
-    said = flat(drawn(state))
+    printed = flat(drawn(state))
     for part in parts:
-        assert part in said
-    assert bool(re.search(r"\d left", said)) == (state.status == "running" and len(state.marks) > 1)
+        assert part in printed
+    assert bool(re.search(r"\d left", printed)) == (state.status == "running" and len(state.marks) > 1)
 
 
 @pytest.mark.parametrize("width", [10, 40, 80, 200])
@@ -129,8 +129,8 @@ USES = [
 
 @pytest.mark.parametrize(("usage", "line"), USES)
 def test_what_is_in_use_is_one_line(usage: list[Usage], line: str) -> None:
-    said = flat(drawn(replace(RUNNING, usage=dict(enumerate(usage)))))
-    assert f" {line} " in said
+    printed = flat(drawn(replace(RUNNING, usage=dict(enumerate(usage)))))
+    assert f" {line} " in printed
     assert "in use" not in flat(drawn(RUNNING))
 
 

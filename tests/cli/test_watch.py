@@ -122,7 +122,7 @@ def test_where_there_is_no_terminal_lines_are_printed(run: Written, tmp_path: Pa
 
 
 def test_a_reader_goes_on_where_it_was(run: Written) -> None:
-    reader = store.Reader(run.folder.events)
+    reader = store.RunReader(run.folder.events)
     assert (reader.look().status, reader.look().phase) == ("running", "rollout")
     run.tell(*(Step(step=step, metrics={}) for step in (1, 2, 3)))
     assert (reader.look().step, len(reader.look().marks)) == (3, 3)
@@ -137,7 +137,7 @@ def test_a_reader_goes_on_where_it_was(run: Written) -> None:
 
 
 def test_a_reader_waits_for_a_log(tmp_path: Path) -> None:
-    reader = store.Reader(tmp_path / "events.jsonl")
+    reader = store.RunReader(tmp_path / "events.jsonl")
     assert reader.look() == RunState()
     (tmp_path / "events.jsonl").write_text(to_line(BEGUN[0]) + "\n")
     assert reader.look().status == "running"

@@ -39,15 +39,15 @@ def refuse(code: int) -> Callable[..., Any]:
 @pytest.fixture
 def card(monkeypatch: pytest.MonkeyPatch) -> tuple[Answers, list[str]]:
     """NVML with two GPUs as numbers; what it was told to begin and end. Its answers may be replaced."""
-    said: list[str] = []
+    output: list[str] = []
     names = {"GPU-aa": 0, "GPU-bb": 1}
 
     def by_index(index: int) -> int:
         return index if index in (0, 1) else refuse(pynvml.NVML_ERROR_INVALID_ARGUMENT)()
 
     answers: Answers = {
-        "nvmlInit": lambda: said.append("init"),
-        "nvmlShutdown": lambda: said.append("shutdown"),
+        "nvmlInit": lambda: output.append("init"),
+        "nvmlShutdown": lambda: output.append("shutdown"),
         "nvmlDeviceGetHandleByIndex": by_index,
         "nvmlDeviceGetHandleByUUID": lambda name: names[name],
         "nvmlDeviceGetUtilizationRates": lambda gpu: SimpleNamespace(gpu=[87, 3][gpu], memory=50),
@@ -57,7 +57,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> tuple[Answers, list[str]]:
     }
     for name in answers:
         monkeypatch.setattr(pynvml, name, lambda *words, name=name: answers[name](*words))
-    return answers, said
+    return answers, output
 
 
 BUSY = GpuUse(87.0, 60 << 30, 80 << 30, 71.0, 612.345)

@@ -15,7 +15,7 @@ import pytest
 from launcher.clusters.nodes import processes, ray_start
 from launcher.clusters.nodes.home import Home, Node
 from launcher.clusters.nodes.ray_start import MARK, serves_jobs
-from launcher.core.redaction import learn
+from launcher.core.redaction import register_secret
 from launcher.launch import detach
 from launcher.preflight.plan import Ready
 from launcher.runs.folder import Folder, holder
@@ -122,9 +122,9 @@ def test_without_a_job_server_it_is_a_process_of_this_machine(head: Any, small: 
     head("stop", "--now", str(head.run("own")))
 
 
-def begin(small: list[str], folder: Path, said: list[str]) -> detach.Detached:
+def begin(small: list[str], folder: Path, output: list[str]) -> detach.Detached:
     words = [*small, "algorithm=sft", "cluster=ray", "cluster.address=127.0.0.1:9", f"trainer.run_root={folder}"]
-    return detach.begin([*words, "trainer.experiment_name=r"], None, said.append)
+    return detach.begin([*words, "trainer.experiment_name=r"], None, output.append)
 
 
 @pytest.fixture
@@ -138,18 +138,18 @@ def no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_cluster")
 def test_a_cluster_that_takes_no_jobs(small: list[str], tmp_path: Path) -> None:
     """A process of this machine then, which finds nobody at that address here."""
-    said: list[str] = []
-    begun = begin(small, tmp_path, said)
-    at = said.index("so it becomes a process of this machine")
-    assert "the cluster starts no job: 127.0.0.1:9" in said[at - 1]
-    assert begun.exit_code == 2 and begun.cluster is None and "127.0.0.1:9" in said[-1]
+    output: list[str] = []
+    begun = begin(small, tmp_path, output)
+    at = output.index("so it becomes a process of this machine")
+    assert "the cluster starts no job: 127.0.0.1:9" in output[at - 1]
+    assert begun.exit_code == 2 and begun.cluster is None and "127.0.0.1:9" in output[-1]
     assert not list(tmp_path.rglob(".detached-*"))
 
 
 @pytest.mark.usefixtures("no_cluster")
 def test_an_argument_that_is_a_secret_stays_here(small: list[str], tmp_path: Path) -> None:
-    learn("tmp-9f8e7d6c5b4a3210")
-    said: list[str] = []
-    begin(small, tmp_path / "tmp-9f8e7d6c5b4a3210", said)
-    assert said[:2] == ["an argument is a secret, which no job may hold", "so it becomes a process of this machine"]
+    register_secret("tmp-9f8e7d6c5b4a3210")
+    output: list[str] = []
+    begin(small, tmp_path / "tmp-9f8e7d6c5b4a3210", output)
+    assert output[:2] == ["an argument is a secret, which no job may hold", "so it becomes a process of this machine"]
     assert not list(tmp_path.rglob(".detached-*"))

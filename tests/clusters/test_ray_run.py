@@ -103,13 +103,13 @@ DEATHS = [
 ]
 
 
-@pytest.mark.parametrize(("whose", "says"), DEATHS, ids=[row[0] for row in DEATHS])
-def test_a_part_of_ray_that_dies_is_named(running: subprocess.Popen[str], rlrun: Any, whose: str, says: str) -> None:
+@pytest.mark.parametrize(("whose", "message"), DEATHS, ids=[row[0] for row in DEATHS])
+def test_a_part_of_ray_that_dies_is_named(running: subprocess.Popen[str], rlrun: Any, whose: str, message: str) -> None:
     launcher = psutil.Process(running.pid)
     [victim] = [process for process in launcher.children(recursive=True) if whose in " ".join(process.cmdline())][:1]
     victim.kill()
     assert running.wait(60) == 1
-    assert says in _end(rlrun).why
+    assert message in _end(rlrun).why
 
 
 def test_a_launcher_that_is_killed_takes_all_with_it(

@@ -22,7 +22,7 @@ from launcher.clusters.nodes.home import Home
 from launcher.clusters.nodes.processes import DETACHED
 from launcher.clusters.nodes.ray_start import MARK, serves_jobs
 from launcher.clusters.ray import job_client, remote
-from launcher.core.redaction import known
+from launcher.core.redaction import known_secrets
 from launcher.runs.folder import Folder, holder
 
 ROOT = Path(__file__).parents[2]
@@ -94,9 +94,9 @@ def test_what_the_head_refuses_comes_here(head: Any) -> None:
 @takes_jobs
 def test_who_only_looks_may_leave(head: Any, run: Path, until: Callable[..., None]) -> None:
     """Nothing of the command is left on the head, and the run goes on."""
-    said = head.folder / "said"
+    printed = head.folder / "said"
     looks = head.begin("watch", str(run), "--cluster", "auto", start_new_session=True)
-    until(lambda: "step:" in said.read_text())
+    until(lambda: "step:" in printed.read_text())
     assert at_head("watch", run)
     os.killpg(looks.pid, signal.SIGINT)
     assert looks.wait(20) == 0
@@ -220,7 +220,7 @@ def show_variables(
     (tmp_path / "show.py").write_text("import json, os; print(json.dumps(dict(os.environ)))")
     for name, value in {"PYTHONPATH": f"{tmp_path}:{ROOT}", **shell}.items():
         monkeypatch.setenv(name, value)
-    known.cache_clear()
+    known_secrets.cache_clear()
     asked = remote.detached_command(tmp_path, ["show"])
     assert asked and asked.claim and not any(value in asked.entrypoint for value in SECRET.values())
     asked.claim.touch()

@@ -171,10 +171,10 @@ def test_in_the_allocation_processes_are_started(tmp_path: Path, monkeypatch: py
     assert not Slurm().queues and Slurm().missing_requirements(CPU) == []
     lock = os.open(tmp_path / ".lock", os.O_CREAT | os.O_RDWR)
     job = Slurm().start(Plan((Process(0, (sys.executable, "-c", "print('here')")),)), tmp_path, lock)
-    said, give_up = list[str](), time.monotonic() + 20
+    output, give_up = list[str](), time.monotonic() + 20
     while job.exit_code() is None and time.monotonic() < give_up:
-        said += job.lines()
-    assert job.exit_code() == 0 and [*said, *job.lines()] == ["here"]
+        output += job.lines()
+    assert job.exit_code() == 0 and [*output, *job.lines()] == ["here"]
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,8 @@ def _cut(word: str) -> list[str]:
 
 def zsh(line: str) -> list[str]:
     told = {"_TYPER_COMPLETE_ARGS": line, "_RLRUN_COMPLETE": "complete_zsh"}
-    said = CliRunner().invoke(app, [], env=told, prog_name="rlrun").stdout
-    return said.partition("((")[2].partition("))")[0].replace('"', "").split()
+    output = CliRunner().invoke(app, [], env=told, prog_name="rlrun").stdout
+    return output.partition("((")[2].partition("))")[0].replace('"', "").split()
 
 
 @pytest.mark.parametrize(

@@ -234,9 +234,9 @@ def test_every_setting_of_a_run_is_on_the_page():
 
 
 def test_on_a_terminal_the_consequence_has_lines_of_its_own(monkeypatch):
-    said = StringIO()
-    monkeypatch.setattr(config, "out", Console(file=said, force_terminal=True, width=60, color_system=None))
+    output = StringIO()
+    monkeypatch.setattr(config, "out", Console(file=output, force_terminal=True, width=60, color_system=None))
     assert CliRunner().invoke(app, ["config", "show", "model=hf"]).exit_code == 0
-    lines = said.getvalue().splitlines()
+    lines = output.getvalue().splitlines()
     place = lines.index("model.path  str · required · this choice: required")
     assert lines[place + 1].startswith("    Hub id (")

@@ -21,13 +21,13 @@ SIEVE = [sys.executable, "-P", "-m", "launcher.core.log_redactor"]
 
 def sieved(talk: list[bytes], log: Path, **more: Any) -> bytes:
     """The log when all of `talk` was written to the pipe and its end was closed."""
-    source, said = os.pipe()
+    source, output = os.pipe()
     environment = {**os.environ, "MY_PASSWORD": SECRET}
     process = subprocess.Popen([*SIEVE, str(source), str(log)], pass_fds=[source], env=environment, **more)
     os.close(source)
     for piece in talk:
-        os.write(said, piece) if len(piece) < 2**15 else os.fdopen(os.dup(said), "wb").write(piece)
-    os.close(said)
+        os.write(output, piece) if len(piece) < 2**15 else os.fdopen(os.dup(output), "wb").write(piece)
+    os.close(output)
     assert process.wait(timeout=30) == 0
     return log.read_bytes()
 
@@ -54,16 +54,16 @@ def test_a_line_without_end_is_cut_where_no_secret_is(tmp_path: Path) -> None:
 
 def test_it_outlives_what_ends_the_others(tmp_path: Path) -> None:
     """Ctrl-C and a stop reach it, too; the last words of the others are still to come."""
-    source, said = os.pipe()
+    source, output = os.pipe()
     process = subprocess.Popen([*SIEVE, str(source), str(tmp_path / "log")], pass_fds=[source])
     os.close(source)
-    os.write(said, b"first\n")
+    os.write(output, b"first\n")
     while not (tmp_path / "log").exists() or not (tmp_path / "log").read_bytes():
         assert process.poll() is None
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         process.send_signal(number)
-    os.write(said, b"last\n")
-    os.close(said)
+    os.write(output, b"last\n")
+    os.close(output)
     assert process.wait(timeout=30) == 0
     assert (tmp_path / "log").read_bytes() == b"first\nlast\n"
 

@@ -27,7 +27,7 @@ def use() -> Iterator[Use]:
 
 
 @pytest.mark.parametrize(
-    "meet",
+    "rendezvous",
     [
         lambda x, y: x @ y,
         lambda x, y: y + x,
@@ -39,12 +39,14 @@ def use() -> Iterator[Use]:
         lambda x, y: torch.nn.functional.linear(x, y),
     ],
 )
-def test_a_cpu_tensor_that_meets_one_of_the_device_raises(meet: Callable[[Tensor, Tensor], Tensor], use: Use) -> None:
+def test_a_cpu_tensor_that_meets_one_of_the_device_raises(
+    rendezvous: Callable[[Tensor, Tensor], Tensor], use: Use
+) -> None:
     x, y = torch.ones(3, 3, device=DEVICE), torch.ones(3, 3)
     with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
-        meet(x, y)
+        rendezvous(x, y)
     assert len(use.meetings) == 1
-    assert meet(x, y.to(DEVICE)).device == DEVICE
+    assert rendezvous(x, y.to(DEVICE)).device == DEVICE
     assert len(use.meetings) == 1
 
 

@@ -60,9 +60,9 @@ def test_list(look: Look, files: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("source", ["huggingface", "modelscope"])
 def test_download_show_and_size(look: Look, hub: Any, files: Any, source: str, tmp_path: Path) -> None:
-    said = look("download", "o/m", "--source", source, "--to", "there", "--json")
-    assert said.exit_code == 0
-    node = json.loads(said.stdout)
+    output = look("download", "o/m", "--source", source, "--to", "there", "--json")
+    assert output.exit_code == 0
+    node = json.loads(output.stdout)
     assert (node["source"], node["parameters"], node["context"]) == (source, COUNT, 64)
     assert [file["name"] for file in node["files"]] == ["config.json", NAME, "tokenizer.json"]
     assert hub.sent["x.py"] == 0
@@ -80,9 +80,9 @@ def test_download_show_and_size(look: Look, hub: Any, files: Any, source: str, t
 def test_a_damaged_file_is_shown(look: Look, files: Any, tmp_path: Path) -> None:
     look("download", "o/m", "--to", "there")
     (tmp_path / "there" / NAME).write_bytes(b"x" * 3_000_000)
-    said = look("show", "there", "--verify")
-    assert said.exit_code == 1
-    assert said.stderr == f"✗ there/{NAME}: changed since it was downloaded (sha256 differs); download it again\n"
+    output = look("show", "there", "--verify")
+    assert output.exit_code == 1
+    assert output.stderr == f"✗ there/{NAME}: changed since it was downloaded (sha256 differs); download it again\n"
 
 
 BAD = [
@@ -106,11 +106,11 @@ BAD = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("words", "code", "said"), BAD, ids=[" ".join(row[0]) for row in BAD])
+@pytest.mark.parametrize(("words", "code", "output"), BAD, ids=[" ".join(row[0]) for row in BAD])
 def test_what_goes_wrong_is_said(
     words: list[str],
     code: int,
-    said: str,
+    output: str,
     look: Look,
     hub: Any,
     files: Any,
@@ -122,7 +122,7 @@ def test_what_goes_wrong_is_said(
     hub.misbehave(NAME, *[act("500")] * (12 if "o/cut" in words else 0))
     found = look(*words)
     assert (found.exit_code, found.stdout) == (code, "")
-    assert said in found.stderr and found.stderr.splitlines()[-1].startswith("✗ ")
+    assert output in found.stderr and found.stderr.splitlines()[-1].startswith("✗ ")
 
 
 @pytest.mark.parametrize(("source", "resumes"), [("huggingface", False), ("xet", False), ("modelscope", True)])

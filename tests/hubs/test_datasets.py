@@ -160,7 +160,7 @@ def test_any_dataset_by_its_id(place: Any, files: dict[str, Any], words: list[st
 
 
 @pytest.mark.parametrize(
-    ("files", "said"),
+    ("files", "printed"),
     [
         ({"README.md": b"#"}, "o/d has no JSONL or parquet file"),
         ({"other.jsonl": jsonl(GSM8K)}, "o/d has no data/train-*.parquet; it has other.jsonl"),
@@ -168,10 +168,10 @@ def test_any_dataset_by_its_id(place: Any, files: dict[str, Any], words: list[st
         ({"../train.jsonl": jsonl(GSM8K)}, "../train.jsonl"),
     ],
 )
-def test_what_cannot_be_used_is_named(place: Any, files: dict[str, bytes], said: str) -> None:
+def test_what_cannot_be_used_is_named(place: Any, files: dict[str, bytes], printed: str) -> None:
     place.add("o/d", files, kind="dataset")
     ran = rlrun("prepare", "o/d", "--for", "answers", code=2)
-    assert said in ran.stderr
+    assert printed in ran.stderr
     assert not list(Path(ran.stderr).parent.glob("**/train.jsonl"))
 
 

@@ -78,9 +78,9 @@ def test_a_plan_asks_nobody(hub: Any, commands: Any, tmp_path: Path) -> None:
     words = ["algorithm=grpo", "data=reverse", "sampler.n=2", "model=llama3-8b-instruct", "hardware=h100x8",
              "model.lora_rank=16", "model.dtype=bfloat16", "data.max_prompt_length=64", "data.max_response_length=64",
              "data.train_batch_size=64", "trainer.micro_batch_size_per_gpu=1"]  # fmt: skip
-    said = commands(tmp_path)("plan", "--json", *words)
-    assert said.returncode == 0 and hub.asked == []
-    assert json.loads(said.stdout)["run"]["model"]["architecture"]["num_hidden_layers"] == 32
+    output = commands(tmp_path)("plan", "--json", *words)
+    assert output.returncode == 0 and hub.asked == []
+    assert json.loads(output.stdout)["run"]["model"]["architecture"]["num_hidden_layers"] == 32
 
 
 def test_positions_are_known_before_it_is_here() -> None:
@@ -129,8 +129,8 @@ def test_a_run_from_a_hub(hub: Any, commands: Any, small: list[str], tmp_path: P
     policy = rlrun.run("a") / "checkpoints" / "step_000001" / "policy"
     hub.add("o/policy", {path.name: path.read_bytes() for path in policy.iterdir()})
     of_data = [word for word in words if not word.startswith("model")]
-    said = rlrun("train", *of_data, "model=hf", "model.path=o/policy", "trainer.experiment_name=b")
-    assert said.returncode == 0, said.stderr
+    output = rlrun("train", *of_data, "model=hf", "model.path=o/policy", "trainer.experiment_name=b")
+    assert output.returncode == 0, output.stderr
     spec = yaml.safe_load((rlrun.run("b") / "spec.yaml").read_text())
     found = json.loads((rlrun.run("b") / "prepared.json").read_text())
     assert spec["model"]["path"] == "o/policy", "as it was asked"

@@ -89,13 +89,13 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("files", "said"), REFUSED, ids=[row[1][:50] for row in REFUSED])
-def test_what_is_no_model_is_refused(files: dict[str, bytes], said: str, hub: Any, download: Any) -> None:
+@pytest.mark.parametrize(("files", "output"), REFUSED, ids=[row[1][:50] for row in REFUSED])
+def test_what_is_no_model_is_refused(files: dict[str, bytes], output: str, hub: Any, download: Any) -> None:
     hub.add("o/m", {"config.json": CONFIG, "weights-1.safetensors.x": b"", **files})
     with pytest.raises(Problems) as caught:
         download(sources=["huggingface"])
     (line,) = caught.value.lines
-    assert line.startswith("o/m on huggingface: ") and said in line
+    assert line.startswith("o/m on huggingface: ") and output in line
     assert store.find("o/m") is None
 
 

@@ -91,7 +91,7 @@ SCRIPT: list[Attempt] = []
 
 
 @settings
-class Told(Cluster):
+class ScriptedCluster(Cluster):
     """Goes as SCRIPT says."""
 
     def start(self, plan: Plan, logs: Path, lock: int) -> Scripted:
@@ -124,7 +124,7 @@ class Ran:
 @pytest.fixture
 def run(tmp_path: Path) -> RunSpec:
     words = ["algorithm=sft", "model=tiny", "data=reverse", f"trainer.run_root={tmp_path}"]
-    return replace(resolve(words), cluster=Told())
+    return replace(resolve(words), cluster=ScriptedCluster())
 
 
 @pytest.fixture

@@ -65,10 +65,10 @@ class Terminal:
         os.close(inside)
 
     def read_until(self, text: str) -> str:
-        said = b""
-        while text.encode() not in said:
-            said += os.read(self.ours, 65536)
-        return said.decode()
+        output = b""
+        while text.encode() not in output:
+            output += os.read(self.ours, 65536)
+        return output.decode()
 
     def close(self) -> None:
         os.close(self.ours)
@@ -83,8 +83,8 @@ def typed(words: list[str]) -> str:
 def test_a_terminal_that_is_closed_changes_nothing(rlrun: Any, small: list[str], until: Callable[..., None]) -> None:
     words = typed(["train", "-d", *small, *LONG, "trainer.experiment_name=away"])
     terminal, run = Terminal(rlrun, f"{words} && sleep 1000"), rlrun.run("away")
-    said = terminal.read_until("stop")
-    assert "rlrun/away goes on by itself" in said and "rlrun watch runs/rlrun/away" in said
+    output = terminal.read_until("stop")
+    assert "rlrun/away goes on by itself" in output and "rlrun watch runs/rlrun/away" in output
     who = holder(Folder(run))
     assert who
     pid = int(who["pid"])

@@ -194,11 +194,11 @@ def ended(rlrun: Any, small: list[str], until: Callable[..., None]) -> dict[str,
     def second(process: subprocess.Popen[str]) -> None:
         os.kill(workers(process.pid)[1], signal.SIGTERM)
 
-    def elsewhere(process: subprocess.Popen[str]) -> None:
+    def remote(process: subprocess.Popen[str]) -> None:
         stop_requests.ask(Folder(run), "save")
 
     run, found = rlrun.run("asked"), {}
-    for way in (launcher, group, second, elsewhere):
+    for way in (launcher, group, second, remote):
         words = ["--resume", "asked"] if found else [*small, *LONG, *TWO, "trainer.experiment_name=asked"]
         process = rlrun.begin("train", *words)
         before = steps_told(run)

@@ -12,7 +12,7 @@ from launcher.core.events import Event, Stalled, Step, Usage, WentOn, events_of
 from launcher.engines.torch import Torch
 from launcher.launch.follow import Follower, Listener, follow
 from launcher.monitor import stall
-from launcher.monitor.stall import Watch
+from launcher.monitor.stall import StallDetector
 from launcher.runs.folder import Folder
 from launcher.runs.stop_requests import StopRequest
 from launcher.spec.cluster import Stack
@@ -65,7 +65,9 @@ def test_what_a_process_uses_is_no_sign_that_it_goes_on(tmp_path: Path, monkeypa
     folder, job = Folder(tmp_path), Silent(0.8)
     with closing(Follower(folder, [], 1)) as follower:
         assert (
-            follow(job, Torch().reader(), follower, Watch(2.0, 0.0, [], time.monotonic()), StopRequest(job, folder))
+            follow(
+                job, Torch().reader(), follower, StallDetector(2.0, 0.0, [], time.monotonic()), StopRequest(job, folder)
+            )
             == 0
         )
         state = follower.state

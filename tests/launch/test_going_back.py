@@ -30,7 +30,7 @@ from launcher.core.state import fold
 from launcher.engines.torch import Torch
 from launcher.launch.follow import Follower
 from launcher.runs.folder import FIRST_SEQ, Folder, unheard_events
-from launcher.runs.store import Reader
+from launcher.runs.store import RunReader
 
 STARTED = Started(at=1.0, run="p/a", algorithm="SFT", processes=1)
 LOADED = Loaded(at=2.0, rows=8, refused=0, val_rows=0, val_refused=0, steps_per_epoch=4, steps=4)
@@ -173,7 +173,7 @@ def _write(folder: Folder, events: list[Event], whole: int) -> None:
 
 
 def test_a_reader_that_saw_what_is_undone_later_shows_what_stands(folder: Folder) -> None:
-    reader = Reader(folder.events)
+    reader = RunReader(folder.events)
     with closing(Follower(folder, [], 1)) as follower:
         follower.tell([STARTED, step(1), step(2), Step(step=3, metrics={"val/loss": 9.0, "train/loss": 9.0}), ENDED])
         assert (reader.look().step, reader.look().status, reader.look().score) == (3, "stopped", 9.0)

@@ -14,7 +14,7 @@ from launcher.core.events import Ended, Event, LoggedEvent, Resumed, Saved, Star
 from launcher.core.problems import Problems
 from launcher.core.state import RunState
 from launcher.launch import queued
-from launcher.launch.queued import Watch
+from launcher.launch.queued import QueueWatcher
 from launcher.runs import store
 from launcher.runs.folder import Folder
 
@@ -37,10 +37,10 @@ class Queue:
         self.asked += 1
         if not self.says:
             return ""
-        said = self.says.pop(0)
-        if said == "!":
+        output = self.says.pop(0)
+        if output == "!":
             raise Problems(["squeue: did not answer"])
-        return said
+        return output
 
     def stop(self, now: bool) -> None:
         raise AssertionError("watching stops nothing")
@@ -75,7 +75,7 @@ def watched(tmp_path: Path, queue: Queue, *events: Event) -> tuple[int, Shown]:
     folder, shown = Folder(tmp_path), Shown()
     if events:
         write(folder, *events)
-    return Watch(folder, queue, [shown]).until_it_left().exit_code, shown
+    return QueueWatcher(folder, queue, [shown]).until_it_left().exit_code, shown
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_steps_that_are_taken_back_are_told_again(tmp_path: Path, until: Callabl
     """A run that goes back to its checkpoint says so in its log."""
     folder, shown, queue = Folder(tmp_path), Shown(), Queue(["running on n"] * 10_000)
     write(folder, BEGUN, ONE, SAVED, TWO)
-    thread = threading.Thread(target=Watch(folder, queue, [shown]).until_it_left)
+    thread = threading.Thread(target=QueueWatcher(folder, queue, [shown]).until_it_left)
     thread.start()
     until(lambda: shown.state.step == 2, 5)
     with folder.events.open("a") as log:

@@ -176,8 +176,8 @@ def test_a_rerun_is_equal_to_the_last_digit(
     words = [*small, "algorithm=grpo", "trainer.total_training_steps=3", "trainer.experiment_name=first"]
     assert rlrun("train", *words).returncode == 0
     first, again = rlrun.run("first"), rlrun.run("first-rerun-1")
-    said = rlrun("rerun", "first", "--dry-run")
-    assert (said.returncode, said.stdout, again.exists()) == (0, "nothing differs\n", False)
+    output = rlrun("rerun", "first", "--dry-run")
+    assert (output.returncode, output.stdout, again.exists()) == (0, "nothing differs\n", False)
     ran = rlrun("rerun", "first")
     assert ran.returncode == 0 and ran.stdout.startswith("nothing differs\n"), ran.stderr
     assert result(again, 3) == result(first, 3)

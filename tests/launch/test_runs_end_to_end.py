@@ -255,8 +255,8 @@ def test_a_killed_training_process_is_told(stages: dict[str, Stage], rlrun: Any)
     (ended,) = stage.ended
     assert ended.how == "failed"
     assert ended.why.startswith("rank 0: killed by SIGKILL, often because memory ran out; its log is ")
-    said = (rlrun.folder / "said").read_text()
-    assert f"✗ {ended.why}" in said and "Traceback" not in said
+    output = (rlrun.folder / "said").read_text()
+    assert f"✗ {ended.why}" in output and "Traceback" not in output
 
 
 def test_a_killed_launcher_leaves_no_process_behind(stages: dict[str, Stage], rlrun: Any) -> None:

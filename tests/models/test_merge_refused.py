@@ -110,8 +110,8 @@ def test_neighbours_may_be_mixed_but_are_told(model: Make, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_every_tensor_that_is_not_finite_is_named(bad: float, plain: Make, w: Any, tmp_path: Path) -> None:
-    spoilt = {**w, "a": torch.full((4, 2), bad)}
-    x, y = plain("x", {**spoilt, "b": torch.tensor([0.0, bad, 0.0])}), plain("y", spoilt)
+    nonfinite = {**w, "a": torch.full((4, 2), bad)}
+    x, y = plain("x", {**nonfinite, "b": torch.tensor([0.0, bad, 0.0])}), plain("y", nonfinite)
     assert refused("linear", [x, y], tmp_path / "out") == [
         f"{x}: 'a', 'b' not finite; use one of a model that exists",
         f"{y}: 'a' not finite; use one of a model that exists",

@@ -104,9 +104,9 @@ def test_a_file_of_the_library_is_read_by_the_block(tmp_path: Path) -> None:
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("dtype", TORCH)
 def test_a_tensor_that_is_not_finite_is_named(dtype: str, bad: float, tmp_path: Path) -> None:
-    spoilt = torch.randn(1000)
-    spoilt[777] = bad
-    save_file({"good": torch.ones(9), "spoilt": spoilt.to(TORCH[dtype])}, tmp_path / "x.safetensors")
+    nonfinite = torch.randn(1000)
+    nonfinite[777] = bad
+    save_file({"good": torch.ones(9), "spoilt": nonfinite.to(TORCH[dtype])}, tmp_path / "x.safetensors")
     held = read_header(tmp_path / "x.safetensors")
     assert check_file(tmp_path / "x.safetensors", held, nobody).not_finite == ("spoilt",)
 
@@ -114,9 +114,9 @@ def test_a_tensor_that_is_not_finite_is_named(dtype: str, bad: float, tmp_path: 
 def test_it_is_named_wherever_in_the_file_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launcher.tools.merge.tensors.CHUNK", 64)
     for place in (0, 15, 16, 999):
-        spoilt = torch.ones(1000)
-        spoilt[place] = float("nan")
-        save_file({"spoilt": spoilt}, tmp_path / "x.safetensors")
+        nonfinite = torch.ones(1000)
+        nonfinite[place] = float("nan")
+        save_file({"spoilt": nonfinite}, tmp_path / "x.safetensors")
         assert check_file(tmp_path / "x.safetensors", read_header(tmp_path / "x.safetensors"), nobody).not_finite == (
             "spoilt",
         )

@@ -34,15 +34,15 @@ BAD = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "said"), BAD, ids=[row[0][:50] for row in BAD])
-def test_a_bad_index_is_refused(text: str, said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("text", "output"), BAD, ids=[row[0][:50] for row in BAD])
+def test_a_bad_index_is_refused(text: str, output: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "a.safetensors").write_bytes(b"")
     (tmp_path / weights.INDEX).write_text(text)
     (line,) = map(str, weights.folder_faults(tmp_path))
-    assert line.startswith(f"{tmp_path / weights.INDEX}: ") and said in line
+    assert line.startswith(f"{tmp_path / weights.INDEX}: ") and output in line
     (problem,) = map(str, Pretrained(path=str(tmp_path)).problems())  # before a run starts, too
-    assert problem.startswith("model.path: ") and said in problem
+    assert problem.startswith("model.path: ") and output in problem
 
 
 def test_a_good_index_is_not(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_a_lost_node_goes_before_what_its_processes_left() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "last", "kills", "said"),
+    ("code", "last", "kills", "output"),
     [
         (-9, (), 0, "rank 0: killed by SIGKILL, often because memory ran out"),
         (-9, (), 2, "rank 0: killed by SIGKILL, as the machine's memory ran out"),
@@ -132,8 +132,8 @@ def test_a_lost_node_goes_before_what_its_processes_left() -> None:
          "rank 0: ended with exit code 1: OSError: No space left on device"),
     ],
 )  # fmt: skip
-def test_what_is_said_of_it(code: int, last: tuple[str, ...], kills: int, said: str) -> None:
-    assert diagnose(Left(0, code, None, last), [], "", kills).why == said
+def test_what_is_said_of_it(code: int, last: tuple[str, ...], kills: int, output: str) -> None:
+    assert diagnose(Left(0, code, None, last), [], "", kills).why == output
 
 
 # ---- what a process left

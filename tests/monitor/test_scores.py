@@ -43,7 +43,7 @@ def test_more_than_there_are_cannot_be_drawn(k: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "scores", "expected"),
+    ("output", "scores", "expected"),
     [
         ("aab", [1.0, 1.0, 0.0], 1.0),
         ("abb", [1.0, 0.0, 0.0], 0.0),  # the majority may be wrong
@@ -53,8 +53,8 @@ def test_more_than_there_are_cannot_be_drawn(k: int) -> None:
         ("a", [0.25], 0.25),
     ],
 )
-def test_majority(said: str, scores: list[float], expected: float) -> None:
-    assert majority(scores, list(said)) == expected
+def test_majority(output: str, scores: list[float], expected: float) -> None:
+    assert majority(scores, list(output)) == expected
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from launcher.core.events import Alert, Event, Loaded, Phase, Restarted, Saved, Started, Step
 from launcher.core.state import RunState, fold
-from launcher.monitor.stall import UNKNOWN_S, Watch, stalled
+from launcher.monitor.stall import UNKNOWN_S, StallDetector, stalled
 from launcher.spec.cluster import Stack
 
 BEGUN: list[Event] = [
@@ -22,9 +22,9 @@ def steps(last: int, took: float, begin: float = 20.0) -> list[Event]:
     return [Step(at=begin + took * number, step=number, metrics={}) for number in range(1, last + 1)]
 
 
-def watch(before: list[Event]) -> tuple[Watch, RunState]:
+def watch(before: list[Event]) -> tuple[StallDetector, RunState]:
     """A first attempt that has told `before`, on a clock of its own that then stands at 1000."""
-    made = Watch(2.0, 8.0, [], before[0].at if before else 1000.0)
+    made = StallDetector(2.0, 8.0, [], before[0].at if before else 1000.0)
     for event in before:
         made.hear([event], event.at)
     if before:
@@ -32,7 +32,7 @@ def watch(before: list[Event]) -> tuple[Watch, RunState]:
     return made, fold(before)
 
 
-def silent(made: Watch, state: RunState, begin: float, seconds: float) -> list[tuple[float, str]]:
+def silent(made: StallDetector, state: RunState, begin: float, seconds: float) -> list[tuple[float, str]]:
     """Looks every half second; when something was said, and what."""
     looks = [begin + 0.5 * number for number in range(1, int(2 * seconds) + 1)]
     return [(now - begin, why) for now in looks if (why := made.stalls(state, now))]
@@ -65,10 +65,10 @@ def test_how_long_it_may_be_silent(told: list[Event], limit: float) -> None:
 
 def test_an_attempt_knows_what_those_before_it_took() -> None:
     before = [*TRAINED, *SAVED, Restarted(at=900.0, step=5, attempt=2, cause="killed", why="")]
-    made, state = Watch(2.0, 8.0, before, 1000.0), fold(before)
+    made, state = StallDetector(2.0, 8.0, before, 1000.0), fold(before)
     ((at, why),) = silent(made, state, 1000.0, 100.0)
     assert 48.0 < at <= 49.0 and why == "nothing for 48 s in phase loading, which took 20 s before"
-    made = Watch(2.0, 8.0, before, 1000.0)
+    made = StallDetector(2.0, 8.0, before, 1000.0)
     made.hear([Phase(at=0.0, name="saving")], 1001.0)
     assert [at for at, _ in silent(made, state, 1001.0, 100.0)] == [68.5]
     made.hear([Step(at=0.0, step=6, metrics={})], 1110.0)
@@ -93,7 +93,7 @@ def test_what_held_us_up_is_not_held_against_others() -> None:
 
 
 def test_factor_and_grace_are_the_settings() -> None:
-    made = Watch(10.0, 0.5, [], 1000.0)
+    made = StallDetector(10.0, 0.5, [], 1000.0)
     made.hear([Step(at=0.0, step=5, metrics={})], 1000.0)
     assert [at for at, _ in silent(made, fold(TRAINED), 1000.0, 60.0)] == [31.0]
 
@@ -140,11 +140,11 @@ WHO: list[tuple[str, list[Stack], int | None, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("stacks", "rank", "said"), [row[1:] for row in WHO], ids=[row[0] for row in WHO])
-def test_who_is_named(stacks: list[Stack], rank: int | None, said: str) -> None:
+@pytest.mark.parametrize(("stacks", "rank", "output"), [row[1:] for row in WHO], ids=[row[0] for row in WHO])
+def test_who_is_named(stacks: list[Stack], rank: int | None, output: str) -> None:
     told = stalled("nothing for 20 s", stacks, RunState(step=7))
     assert (told.step, told.rank) == (7, rank)
-    assert said in told.why and told.why.startswith("nothing for 20 s")
+    assert output in told.why and told.why.startswith("nothing for 20 s")
 
 
 def test_its_stack_is_told_with_the_main_thread_first() -> None:

@@ -112,14 +112,14 @@ def test_there_are_enough_cases_and_each_has_a_name_of_its_own() -> None:
 # ---- the judge
 
 
-def said(
+def output(
     level: str = "FAIL", subject: str = "optim.lr", message: str = "got 'fast'", fix: str = "a number would do"
 ) -> Any:
     return {"level": level, "subject": subject, "message": message, "fix": fix}
 
 
-NAMED = said()
-FINE = launches.Answer((said("OK", "batch", "all is well", ""),), 0)
+NAMED = output()
+FINE = launches.Answer((output("OK", "batch", "all is well", ""),), 0)
 ASKED = launches.Case("a case", "R1", "optim.lr=fast", r"^optim\.lr$", "fast", "a number", fixed="optim.lr=1e-4")
 
 
@@ -127,11 +127,11 @@ ASKED = launches.Case("a case", "R1", "optim.lr=fast", r"^optim\.lr$", "fast", "
     ("before", "after", "marks"),
     [
         (NAMED, FINE, (True, True, True)),
-        (said("WARN"), FINE, (False, False, True)),  # a failure must FAIL
-        (said(subject="optim"), FINE, (False, False, True)),  # another setting is named
-        (said(message="is wrong", fix=""), FINE, (False, False, True)),  # that it fails is not why
-        (said(fix="another would do"), FINE, (True, False, True)),  # the word is not shown
-        (NAMED, launches.Answer((said(subject="disk"),), 1), (True, True, False)),  # mended, and something else fails
+        (output("WARN"), FINE, (False, False, True)),  # a failure must FAIL
+        (output(subject="optim"), FINE, (False, False, True)),  # another setting is named
+        (output(message="is wrong", fix=""), FINE, (False, False, True)),  # that it fails is not why
+        (output(fix="another would do"), FINE, (True, False, True)),  # the word is not shown
+        (NAMED, launches.Answer((output(subject="disk"),), 1), (True, True, False)),  # mended, and something else fails
         (NAMED, launches.Answer((), 1, "Traceback"), (True, True, False)),  # mended, and it breaks
     ],
 )
@@ -153,7 +153,7 @@ def test_a_case_is_judged_by_what_is_said_of_it(
 
 @pytest.mark.parametrize("level", ["WARN", "any"])
 def test_a_warning_that_stays_is_not_mended(level: Any, tmp_path: Path) -> None:
-    warns = launches.Answer((said("WARN"),), 0)
+    warns = launches.Answer((output("WARN"),), 0)
     case = launches.Case("a case", "R1", "optim.lr=fast", "lr", "fast", "a number", level)
     assert not launches.judge(case, tmp_path / "here", lambda *_: warns).fine_after
 

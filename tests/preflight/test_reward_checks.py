@@ -14,7 +14,7 @@ from launcher.config.resolve import resolve
 from launcher.core.problems import Problems
 from launcher.preflight.plan import page
 from launcher.spec.run import RunSpec
-from launcher.tools.reward_bench import KINDS, Kind, Report, bench, run_of
+from launcher.tools.reward_bench import KINDS, AnswerKind, BenchReport, bench, run_of
 
 Lines = Callable[..., str]
 GRPO = ["algorithm=grpo", "model=tiny", "sampler.n=2", "data=files", "data.train_batch_size=1"]
@@ -39,10 +39,10 @@ def silent(_: object) -> None:
 
 
 def refused(*words: str) -> list[str]:
-    return said(resolve([*GRPO, *words]))
+    return output(resolve([*GRPO, *words]))
 
 
-def said(run: RunSpec) -> list[str]:
+def output(run: RunSpec) -> list[str]:
     return [result.line for result in page(run).results if result.level == "FAIL"]
 
 
@@ -98,7 +98,7 @@ def test_a_reward_that_gives_right_answers_nothing_is_refused(lines: Lines, tmp_
         "weights: {exact: 0.0}\n"
     )
     run = resolve([*GRPO, lines("18", "7"), "reward=zero"], tmp_path / "conf")
-    assert said(run) == [
+    assert output(run) == [
         "reward: Weighted scores right answers ('18', ...) 0 on average and empty ones 0, so nothing can be learnt; use"
         " a reward that fits the ground truth"
     ]
@@ -158,19 +158,19 @@ def test_an_algorithm_that_does_not_sample_asks_no_reward(lines: Lines) -> None:
         "data.prompt_key=prompt",
         "data.response_key=prompt",
     ]
-    assert said(resolve([*words, "reward=gsm8k"])) == []
+    assert output(resolve([*words, "reward=gsm8k"])) == []
 
 
 def test_the_copy_that_a_plan_asks_is_gone_when_it_is_done(lines: Lines) -> None:
     run = resolve([*GRPO, lines("18"), "reward=math"])
-    assert said(run) == []
+    assert output(run) == []
     assert "_pool" not in vars(run.reward)
 
 
 # ---- the bench
 
 
-def kind(report: Report, name: str) -> Kind:
+def kind(report: BenchReport, name: str) -> AnswerKind:
     return next(kind for kind in report.kinds if kind.name == name)
 
 

@@ -272,8 +272,8 @@ def test_the_last_block_is_the_code(response: str, code: Any) -> None:
 
 def test_a_rows_own_solution_is_gold() -> None:
     answer = Answer("", PROGRAM, extra_info={"solution": SUM})
-    gold = REWARD.reference_response(answer)
-    assert gold is not None and score(gold, PROGRAM) == 1.0
+    reference_answer = REWARD.reference_response(answer)
+    assert reference_answer is not None and score(reference_answer, PROGRAM) == 1.0
     assert REWARD.reference_response(Answer("", PROGRAM)) is None
 
 

@@ -60,10 +60,10 @@ def test_a_part_that_counts_for_nothing_costs_nothing() -> None:
 
 def test_gold_has_the_form_that_every_part_asks_for() -> None:
     reward = resolve([*WORDS, "reward=gsm8k_format"]).reward
-    gold = reward.reference_response(Answer("", "18"))
-    assert gold == "<think>\n\n</think>\n<answer>#### 18</answer>"
-    assert score_safely(reward, [Answer(gold, "18")]).total == [pytest.approx(1.2)]
-    assert reward.extract_answer(gold) == "18"  # as the part with the largest weight reads it
+    truth = reward.reference_response(Answer("", "18"))
+    assert truth == "<think>\n\n</think>\n<answer>#### 18</answer>"
+    assert score_safely(reward, [Answer(truth, "18")]).total == [pytest.approx(1.2)]
+    assert reward.extract_answer(truth) == "18"  # as the part with the largest weight reads it
     assert reward.unscorable_reason(Answer("", None)) == "has no ground truth, which reward GSM8K compares with"
 
 

@@ -205,6 +205,6 @@ def test_a_file_that_is_not_there() -> None:
 def test_it_is_found_from_any_folder(written: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written("def compute_score(solution_str): return 1.0")
     monkeypatch.chdir(tmp_path)
-    rooted = Python(path="mine.py").with_absolute_paths()
+    absolute = Python(path="mine.py").with_absolute_paths()
     monkeypatch.chdir("/")
-    assert rooted.problems() == [] and list(score_safely(rooted, [Answer("")]).total) == [1.0]
+    assert absolute.problems() == [] and list(score_safely(absolute, [Answer("")]).total) == [1.0]

@@ -50,17 +50,17 @@ def test_what_cannot_be_read_is_no_end(folder: Folder, left: str) -> None:
 
 
 def show(folder: Folder, *words: str) -> Any:
-    said = CliRunner().invoke(app, ["show", str(folder.path), *words])
-    assert said.exit_code == 0, said.output
-    return said.stdout
+    printed = CliRunner().invoke(app, ["show", str(folder.path), *words])
+    assert printed.exit_code == 0, printed.output
+    return printed.stdout
 
 
 def test_they_are_shown_as_rows_whatever_they_hold(folder: Folder) -> None:
     attempts.write(folder.new_attempt(), End("killed", "rank 1: \x1b[2Jgone [bold]x[/]\n", 1, 41, 1e9))
     folder.new_attempt()
-    said = show(folder)
-    assert "\x1b[2J" not in said and "[bold]x[/]" in said and "2 attempts" in said
-    (first, second) = said.splitlines()[-2:]
+    printed = show(folder)
+    assert "\x1b[2J" not in printed and "[bold]x[/]" in printed and "2 attempts" in printed
+    (first, second) = printed.splitlines()[-2:]
     assert first.split()[0] == "1" and " 41 " in first
     assert second.split() == ["2", "nobody", "was", "left", "to", "tell"]
     node = json.loads(show(folder, "--json"))

@@ -18,7 +18,7 @@ from launcher.runs.folder import Folder, Lock
 from launcher.runs.stop_requests import StopRequest, ask, handle_stop_requests
 
 
-class Told:
+class ScriptedCluster:
     """A job that keeps what it was told."""
 
     def __init__(self) -> None:
@@ -41,14 +41,14 @@ def folder(tmp_path: Path) -> Iterator[Folder]:
 
 
 @pytest.fixture
-def asked(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> tuple[StopRequest, Told]:
+def asked(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> tuple[StopRequest, ScriptedCluster]:
     monkeypatch.setattr(stop_requests, "LOOK_S", 0.0)
-    job = Told()
+    job = ScriptedCluster()
     return StopRequest(job, folder), job
 
 
 def test_the_first_signal_stops_and_the_next_one_kills(folder: Folder) -> None:
-    job = Told()
+    job = ScriptedCluster()
     before = signal.getsignal(signal.SIGTERM)
     with handle_stop_requests(job, folder) as asked:
         assert not asked
@@ -59,7 +59,7 @@ def test_the_first_signal_stops_and_the_next_one_kills(folder: Folder) -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_a_wish_to_save_counts_as_the_first_signal(folder: Folder, asked: tuple[StopRequest, Told]) -> None:
+def test_a_wish_to_save_counts_as_the_first_signal(folder: Folder, asked: tuple[StopRequest, ScriptedCluster]) -> None:
     heeded, job = asked
     ask(folder, "save")
     assert stat.S_IMODE((folder.path / ".stop").stat().st_mode) == 0o600
@@ -72,7 +72,7 @@ def test_a_wish_to_save_counts_as_the_first_signal(folder: Folder, asked: tuple[
     assert job.told == [signal.SIGTERM, "kill"], "who does not want to wait asks again"
 
 
-def test_a_wish_to_end_now_stops_and_kills(folder: Folder, asked: tuple[StopRequest, Told]) -> None:
+def test_a_wish_to_end_now_stops_and_kills(folder: Folder, asked: tuple[StopRequest, ScriptedCluster]) -> None:
     heeded, job = asked
     ask(folder, "now")
     heeded.look()
@@ -82,7 +82,7 @@ def test_a_wish_to_end_now_stops_and_kills(folder: Folder, asked: tuple[StopRequ
 def test_a_wish_of_an_earlier_life_is_not_heeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It came when the run had ended already."""
     monkeypatch.setattr(stop_requests, "LOOK_S", 0.0)
-    folder, job = Folder(tmp_path), Told()
+    folder, job = Folder(tmp_path), ScriptedCluster()
     ask(folder, "now")
     os.utime(tmp_path / ".stop", (time.time() - 5, time.time() - 5))
     with Lock(folder):
@@ -90,7 +90,7 @@ def test_a_wish_of_an_earlier_life_is_not_heeded(tmp_path: Path, monkeypatch: py
         assert job.told == [] and not (tmp_path / ".stop").exists()
 
 
-def test_what_is_no_wish_is_no_harm(folder: Folder, asked: tuple[StopRequest, Told], tmp_path: Path) -> None:
+def test_what_is_no_wish_is_no_harm(folder: Folder, asked: tuple[StopRequest, ScriptedCluster], tmp_path: Path) -> None:
     heeded, job = asked
     file = folder.path / ".stop"
     for text in (b"", b"\xff\xfe", b"save\n" * 10**6, b"NOW"):
@@ -107,7 +107,7 @@ def test_what_is_no_wish_is_no_harm(folder: Folder, asked: tuple[StopRequest, To
 
 def test_it_looks_once_a_second(folder: Folder) -> None:
     """The folder may be far away."""
-    job = Told()
+    job = ScriptedCluster()
     heeded = StopRequest(job, folder)
     heeded.look()
     ask(folder, "save")
@@ -118,12 +118,14 @@ def test_it_looks_once_a_second(folder: Folder) -> None:
     assert job.told == [signal.SIGTERM]
 
 
-def test_a_run_of_another_host_is_asked_by_its_folder(tmp_path: Path, asked: tuple[StopRequest, Told]) -> None:
+def test_a_run_of_another_host_is_asked_by_its_folder(
+    tmp_path: Path, asked: tuple[StopRequest, ScriptedCluster]
+) -> None:
     folder = Folder(tmp_path / "q")
     folder.path.mkdir()
-    job, ended = Told(), threading.Event()
+    job, ended = ScriptedCluster(), threading.Event()
 
-    def elsewhere() -> None:
+    def remote() -> None:
         with Lock(folder):
             (folder.path / ".lock").write_text(json.dumps({"pid": 1, "host": "elsewhere"}))
             heeded = StopRequest(job, folder)
@@ -132,7 +134,7 @@ def test_a_run_of_another_host_is_asked_by_its_folder(tmp_path: Path, asked: tup
                 heeded.look()
                 time.sleep(0.01)
 
-    other = threading.Thread(target=elsewhere)
+    other = threading.Thread(target=remote)
     other.start()
     ended.wait()
     assert store.stop(folder, now=False, wait_s=10) == "stopped"

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from launcher.core.problems import Problems
-from launcher.tools.manifests import Kind, manifest
+from launcher.tools.manifests import ManifestKind, manifest
 
 RUN = ["algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=8", "data.train_batch_size=32"]
 GPUS = [*RUN, "hardware=h100x8", "trainer.project_name=p", "trainer.experiment_name=Big_1"]
@@ -19,7 +19,7 @@ TWO = [*GPUS, "hardware.nnodes=2"]
 FOUR = [*GPUS, "hardware.nnodes=4"]
 
 
-def parsed(kind: Kind, words: list[str], image: str | None = None) -> Any:
+def parsed(kind: ManifestKind, words: list[str], image: str | None = None) -> Any:
     return yaml.safe_load(manifest(kind, words, None, image))
 
 
@@ -45,7 +45,7 @@ def shell_of(text: str, tmp_path: Path) -> list[str]:
 @pytest.mark.parametrize(("words", "workers"), [(GPUS, 0), (TWO, 1), (FOUR, 3)])
 def test_kuberay_has_a_pod_for_each_node(words: list[str], workers: int) -> None:
     """The head is one of them, and trains like the others."""
-    node = parsed(Kind.KUBERAY, words, "me/rlrun:1")
+    node = parsed(ManifestKind.KUBERAY, words, "me/rlrun:1")
     assert (node["apiVersion"], node["kind"], node["metadata"]["name"]) == ("ray.io/v1", "RayJob", "p-big-1")
     cluster = node["spec"]["rayClusterSpec"]
     groups = cluster.get("workerGroupSpecs", [])
@@ -59,7 +59,7 @@ def test_kuberay_has_a_pod_for_each_node(words: list[str], workers: int) -> None
 
 
 def test_kuberay_begins_and_goes_on(tmp_path: Path) -> None:
-    entry = shlex.split(parsed(Kind.KUBERAY, TWO, "i")["spec"]["entrypoint"])
+    entry = shlex.split(parsed(ManifestKind.KUBERAY, TWO, "i")["spec"]["entrypoint"])
     assert entry[:2] == ["sh", "-c"]
     new, again = shell_of(entry[2], tmp_path)
     assert new.startswith("train algorithm=grpo ") and "cluster=ray cluster.address=auto" in new and "nnodes=2" in new
@@ -76,12 +76,12 @@ def test_kuberay_begins_and_goes_on(tmp_path: Path) -> None:
     ],
 )
 def test_skypilot_asks_for_the_gpus(hardware: list[str], named: str | None) -> None:
-    node = parsed(Kind.SKYPILOT, [*RUN, *hardware], "me/rlrun:1")
+    node = parsed(ManifestKind.SKYPILOT, [*RUN, *hardware], "me/rlrun:1")
     assert node["resources"].get("accelerators") == named and node["resources"]["image_id"] == "docker:me/rlrun:1"
 
 
 def test_skypilot_is_a_head_and_others(tmp_path: Path) -> None:
-    node = parsed(Kind.SKYPILOT, FOUR)
+    node = parsed(ManifestKind.SKYPILOT, FOUR)
     assert node["num_nodes"] == 4 and node["secrets"] == {"RLRUN_TOKEN": None} and "image_id" not in node["resources"]
     for part in ("setup", "run"):
         subprocess.run(["bash", "-n", "-c", node[part]], check=True)
@@ -97,7 +97,7 @@ def test_skypilot_is_a_head_and_others(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("words", [GPUS, TWO])
 def test_slurm_is_a_script(words: list[str], tmp_path: Path) -> None:
-    text = manifest(Kind.SLURM, [*words, "cluster.partition=big", "cluster.time=120"], None, None)
+    text = manifest(ManifestKind.SLURM, [*words, "cluster.partition=big", "cluster.time=120"], None, None)
     (tmp_path / "job.sh").write_text(text)
     subprocess.run(["bash", "-n", str(tmp_path / "job.sh")], check=True)
     options = {line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH")}
@@ -110,13 +110,13 @@ def test_slurm_is_a_script(words: list[str], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "words", "image", "line"),
     [
-        (Kind.KUBERAY, RUN, None, "--image: kuberay starts containers; "),
-        (Kind.SLURM, RUN, "me/rlrun:1", "--image: slurm starts processes; "),
-        (Kind.SKYPILOT, [*RUN, "sampler.m=1"], None, "sampler.m: "),  # words that make no run
-        (Kind.SLURM, [*RUN, "cluster.time=1 day"], None, "cluster.time: "),
+        (ManifestKind.KUBERAY, RUN, None, "--image: kuberay starts containers; "),
+        (ManifestKind.SLURM, RUN, "me/rlrun:1", "--image: slurm starts processes; "),
+        (ManifestKind.SKYPILOT, [*RUN, "sampler.m=1"], None, "sampler.m: "),  # words that make no run
+        (ManifestKind.SLURM, [*RUN, "cluster.time=1 day"], None, "cluster.time: "),
     ],
 )
-def test_what_cannot_be_is_refused(kind: Kind, words: list[str], image: str | None, line: str) -> None:
+def test_what_cannot_be_is_refused(kind: ManifestKind, words: list[str], image: str | None, line: str) -> None:
     with pytest.raises(Problems) as caught:
         manifest(kind, words, None, image)
     assert caught.value.lines[0].startswith(line), caught.value.lines

@@ -129,9 +129,9 @@ def test_verl_scores_the_prepared_truth(made: Any) -> None:
     """Its router knows the source, and both give a right answer 1 and a wrong one 0."""
     _, ours, _ = made(PROBLEMS, "prompts", "gsm8k")
     for row in ours:
-        for said in (f"so\n#### {row.ground_truth}", "#### 7", "no idea"):
-            theirs = default_compute_score(row.data_source, said, row.ground_truth)
-            assert theirs == GSM8K().score([Answer(said, row.ground_truth, row.data_source)])[0]
+        for output in (f"so\n#### {row.ground_truth}", "#### 7", "no idea"):
+            theirs = default_compute_score(row.data_source, output, row.ground_truth)
+            assert theirs == GSM8K().score([Answer(output, row.ground_truth, row.data_source)])[0]
 
 
 @pytest.mark.parametrize(

@@ -60,8 +60,8 @@ def test_an_answer_does_not_depend_on_its_company_and_siblings_differ(
     with made.generator.current_weights():
         whole = made.generator.sample(prompts, n, keys, 1.0)
         for row in (4, 1):
-            alone = made.generator.sample([prompts[row]], n, keys[row * n : row * n + n], 1.0)
-            assert [answer.tokens for answer in alone] == [answer.tokens for answer in whole[row * n : row * n + n]]
+            single = made.generator.sample([prompts[row]], n, keys[row * n : row * n + n], 1.0)
+            assert [answer.tokens for answer in single] == [answer.tokens for answer in whole[row * n : row * n + n]]
         other = made.generator.sample(prompts, n, random_streams.stream_keys(7, 2, range(len(prompts)), n), 1.0)
     assert len({tuple(answer.tokens) for answer in whole}) == len(whole)
     assert [answer.tokens for answer in other] != [answer.tokens for answer in whole]

@@ -145,7 +145,7 @@ def down(ssh: Ssh = "ssh", rlrun: Rlrun = None, as_json: AsJson = False) -> None
 @app.command("manifest")
 def manifest(
     words: Annotated[list[str], typer.Argument(help="Hydra's words of the run, as for rlrun train.")],
-    kind: Annotated[manifests.Kind, typer.Option(help="For whom.")],
+    kind: Annotated[manifests.ManifestKind, typer.Option(help="For whom.")],
     image: Annotated[str | None, typer.Option(help="Container image that has rlrun; kuberay needs one.")] = None,
     config_dir: ConfigDir = None,
 ) -> None:
@@ -180,8 +180,10 @@ def _say(what: str, style: str = "") -> None:
 
 
 def _say_verdict(result: CheckResult) -> None:
-    says = f"{result.message}; {result.fix}" if result.fix else result.message
-    line = Text.assemble((f"{result.level:<5}", LEVELS[result.level]), (f"{result.subject}  ", "bold"), printable(says))
+    report = f"{result.message}; {result.fix}" if result.fix else result.message
+    line = Text.assemble(
+        (f"{result.level:<5}", LEVELS[result.level]), (f"{result.subject}  ", "bold"), printable(report)
+    )
     out.print(line, soft_wrap=True, highlight=False)
 
 

@@ -146,8 +146,8 @@ def metrics(
         return say_json([{"metric": name, **asdict(entry)} for name, entry in found.items()])
     table = _table("metric", "unit", "better", "what it measures")
     for name, entry in found.items():
-        says = f"{entry.meaning} ({entry.formula})" if entry.formula else entry.meaning
-        table.add_row(Text(name, "bold"), Text(entry.unit), entry.better or "", Text(says))
+        message = f"{entry.meaning} ({entry.formula})" if entry.formula else entry.meaning
+        table.add_row(Text(name, "bold"), Text(entry.unit), entry.better or "", Text(message))
     wide().print(table)
     return None
 
@@ -176,7 +176,7 @@ def diff(
     raise typer.Exit(1 if rows else 0)
 
 
-def _row_node(row: differ.Row, source: bool) -> dict[str, Any]:
+def _row_node(row: differ.DiffRow, source: bool) -> dict[str, Any]:
     """A side that has no such setting has no key."""
     node: dict[str, Any] = {"setting": row.name, "group": row.whole}
     for side, cell in zip("ab", row.cells, strict=True):
@@ -185,7 +185,7 @@ def _row_node(row: differ.Row, source: bool) -> dict[str, Any]:
     return node
 
 
-def _say_rows(a: str, b: str, rows: list[differ.Row], source: bool) -> None:
+def _say_rows(a: str, b: str, rows: list[differ.DiffRow], source: bool) -> None:
     if not rows:
         return
     table = _table("setting", "A", *(["from"] if source else []), "B", *(["from"] if source else []))

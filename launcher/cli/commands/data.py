@@ -24,7 +24,7 @@ from launcher.spec.algorithm import Kind
 from launcher.spec.data import DataProgress, OnDataProgress, RefusedRow, Row, Split
 from launcher.tools import data_check as checking
 from launcher.tools import datasets
-from launcher.tools.data_check import Report
+from launcher.tools.data_check import DataReport
 
 WIDTH = 40
 MANY = 10_000  # rows from which the speed is shown
@@ -108,7 +108,7 @@ def check(
     raise typer.Exit(0 if report.passed else 1)
 
 
-def _say(report: Report, folder: Path) -> None:
+def _say(report: DataReport, folder: Path) -> None:
     rows = ", ".join(f"{count:,} {split} rows" for split, count in report.rows.items() if count)
     out.print(Text(printable(f"{report.name}: {rows or 'no rows'} as {report.kind}, {report.refused:,} refused")))
     sources = ", ".join(f"{name} {count:,}" for name, count in list(report.sources.items())[:8])

@@ -58,10 +58,10 @@ def _say(where: str, result: CheckResult) -> None:
     """A line, after the name of the machine where that is another."""
     if where:
         out.print(Text(printable(where), "bold"), soft_wrap=True)
-    said = f"{result.message}; {result.fix}" if result.fix else result.message
+    printed = f"{result.message}; {result.fix}" if result.fix else result.message
     line = Text.assemble(
         ("  ", ""), (f"{result.level:<5}", LEVELS[result.level]), (f"{printable(result.subject)}  ", "bold"),
-        printable(said),
+        printable(printed),
     )  # fmt: skip
     out.print(line, soft_wrap=True, highlight=False)
 

@@ -130,8 +130,8 @@ def _chosen(page: Page) -> Table:
         of_group.setdefault(group, []).append(f"{name}={written(value.value)}" if name else written(value.value))
     for group in dict.fromkeys([*page.choices, *of_group]):
         if "." not in group:
-            said = Text(printable("  ".join(of_group.get(group, []))))
-            table.add_row(Text(group, "bold"), Text(page.choices.get(group, ""), "bold cyan"), said)
+            printed = Text(printable("  ".join(of_group.get(group, []))))
+            table.add_row(Text(group, "bold"), Text(page.choices.get(group, ""), "bold cyan"), printed)
     return table
 
 

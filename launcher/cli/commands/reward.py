@@ -14,7 +14,7 @@ from launcher.cli.commands.data import watched
 from launcher.cli.output import AsJson, out, printable, problems_named, say_json
 from launcher.monitor.console import compact
 from launcher.tools import reward_bench
-from launcher.tools.reward_bench import MEANING, Report
+from launcher.tools.reward_bench import MEANING, BenchReport
 
 app = typer.Typer(no_args_is_help=True, help="Test a reward before a run trains with it.")
 
@@ -46,7 +46,7 @@ def bench(
     raise typer.Exit(0 if report.ok else 1)
 
 
-def _say(report: Report) -> None:
+def _say(report: BenchReport) -> None:
     known = "" if report.gold_known else "; it does not define a right answer's form: the best of several forms counts"
     out.print(Text(f"{report.reward} over {report.rows} rows{known}", "bold"), soft_wrap=True)
     out.print(_table(report))
@@ -60,7 +60,7 @@ def _say(report: Report) -> None:
         out.print(Text.assemble(("✓ ", "bold green"), "a run can learn from it"))
 
 
-def _table(report: Report) -> Table:
+def _table(report: BenchReport) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for name in ("answer", "", "n", "unscored", "mean", "min", "p50", "max", "zeros"):
         table.add_column(name, justify="right" if name not in ("answer", "") else "left")

@@ -105,12 +105,12 @@ class _RayRun:
 
     def _join(self) -> bool:
         """Whether it came about. One that does not answer is waited for: a head that was killed may come back."""
-        give_up, said = time.monotonic() + self.request.wait_s, ""
+        give_up, output = time.monotonic() + self.request.wait_s, ""
         while isinstance(joined := resources.join(self.request), CallFailure):
             why = f"{self.request.address or 'a Ray of this machine alone'} cannot be joined: {joined.reason}"
             if not self.request.address or time.monotonic() > give_up:
                 raise NotStarted(f"cluster.address: {why}; rlrun doctor --nodes tells more")
-            said = self._wait(f"the cluster {why}", said)
+            output = self._wait(f"the cluster {why}", output)
             time.sleep(LOOK_S)
             if not self._handle_requests():
                 return False
@@ -127,7 +127,7 @@ class _RayRun:
         strategy = "STRICT_PACK" if self.request.nnodes == 1 else "STRICT_SPREAD"
         group = placement_group([bundle] * self.request.nnodes, strategy=strategy)
         self.group = group
-        give_up, said = time.monotonic() + self.request.wait_s, ""
+        give_up, output = time.monotonic() + self.request.wait_s, ""
         while not group.wait(LOOK_S):
             missing = resources.missing_resources(bundle, self.request.nnodes)
             if time.monotonic() > give_up:
@@ -135,14 +135,14 @@ class _RayRun:
                 raise NotStarted(
                     f"cluster: after {self.request.wait_s:g} s {why}; use less hardware, or a longer cluster.wait_s"
                 )
-            said = self._wait(missing, said)
+            output = self._wait(missing, output)
             if not self._handle_requests():
                 return False
         return True
 
-    def _wait(self, missing: str, said: str) -> str:
+    def _wait(self, missing: str, output: str) -> str:
         """Say what is missing where it is not what was `said` last."""
-        if missing and missing != said:
+        if missing and missing != output:
             self.send(waiting=missing)
         return missing
 
@@ -153,12 +153,12 @@ class _RayRun:
             more = {"num_gpus": self.request.gpus, "max_concurrency": 4, **options[process["node"]]}
             self.actors[process["rank"]] = remote.options(**more).remote()
         self.places = self._answers({rank: actor.describe.remote() for rank, actor in self.actors.items()})
-        alone = len({place["address"] for place in self.places.values()}) == 1
+        single = len({place["address"] for place in self.places.values()}) == 1
         shared: dict[str, str] = {}
         if len(self.places) > 1:
             first = self.places[min(self.places)]
             shared = {
-                "MASTER_ADDR": machine.LOOPBACK if alone else first["address"],
+                "MASTER_ADDR": machine.LOOPBACK if single else first["address"],
                 "MASTER_PORT": str(first["port"]),
             }
         begun, self.left = {}, set(self.places)
@@ -167,7 +167,7 @@ class _RayRun:
                 continue
             own = {"LOCAL_RANK": "0"} if self.request.gpus else {}  # Ray shows each its own GPU only
             if shared:
-                own |= _interface("lo" if alone else self.places[rank]["interface"])
+                own |= _interface("lo" if single else self.places[rank]["interface"])
             env = {**self.request.env, **process["env"], **shared, **own}
             where = self.request.logs, self.request.cwd
             begun[rank] = self.actors[rank].start.remote(
@@ -207,13 +207,13 @@ class _RayRun:
     def _forward(self, rank: int, task: Any) -> bool:
         """Pass on what a process said; False where it has ended."""
         try:
-            said, kept, code, used = ray.get(task)
+            output, kept, code, used = ray.get(task)
         except RayError:
             self.send(rank=rank, lost=resources.describe_loss(rank, self.places[rank]))
             self.left.discard(rank)
             return False
-        if said:
-            self.send(rank=rank, said=said, kept=kept)
+        if output:
+            self.send(rank=rank, output=output, kept=kept)
         if used:
             self.send(usage=[asdict(usage) for usage in used])
         if code is not None:

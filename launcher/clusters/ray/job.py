@@ -217,8 +217,8 @@ class RayJob:
 
     def _receive(self) -> None:
         assert self._driver.stdout
-        came = self._driver.stdout.read() or b""
-        *whole, self._half = (self._half + came).split(b"\n")
+        received = self._driver.stdout.read() or b""
+        *whole, self._half = (self._half + received).split(b"\n")
         for line in whole:
             self._handle(json.loads(line))
 

@@ -132,8 +132,8 @@ def _submission_client(address: str, host: str) -> JobSubmissionClient | Problem
     """A problem where it would be another's: a head that was told no other host says `127.0.0.1` to all."""
     url: str = get_address_for_submission_client(address)
     if machine.is_this_machine(urlsplit(url).hostname or "") and not machine.is_this_machine(host.strip("[]")):
-        says = "its job server answers on its head alone"
-        return Problem(address, says, "use ray start --dashboard-host there", "not-reachable")
+        text = "its job server answers on its head alone"
+        return Problem(address, text, "use ray start --dashboard-host there", "not-reachable")
     return JobSubmissionClient(url)
 
 

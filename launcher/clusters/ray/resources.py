@@ -23,8 +23,8 @@ def join(request: StartRequest) -> Any | CallFailure:
     quiet = partial(ray.init, log_to_driver=False, logging_level="ERROR")
     if not request.address:
         cpus = max(machine.cpu_count(), round(request.cpus * len(request.processes) + 0.5))
-        alone = {"include_dashboard": False, "object_store_memory": STORE, "_temp_dir": request.temp}
-        return try_call(partial(quiet, "local", num_cpus=cpus, **alone))
+        single = {"include_dashboard": False, "object_store_memory": STORE, "_temp_dir": request.temp}
+        return try_call(partial(quiet, "local", num_cpus=cpus, **single))
     if not _answers(request.address):
         return CallFailure("nothing answers there")
     joined = try_call(partial(quiet, address=request.address))

@@ -89,8 +89,8 @@ def targets(incomplete: str, config_dir: Path | None = None) -> list[str]:
 def run_names(incomplete: str, root: Path) -> list[str]:
     """`project/experiment` of the runs below `root`, which are not read; an experiment's name alone will do, too."""
     found = sorted(f"{path.parent.parent.name}/{path.parent.name}" for path in root.glob("*/*/spec.yaml"))
-    alone = [name.partition("/")[2] for name in found]
-    return [name for name in [*found, *(name for name in alone if incomplete)] if name.startswith(incomplete)]
+    single = [name.partition("/")[2] for name in found]
+    return [name for name in [*found, *(name for name in single if incomplete)] if name.startswith(incomplete)]
 
 
 def sides(incomplete: str, root: Path) -> list[str]:

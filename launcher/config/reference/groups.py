@@ -135,8 +135,8 @@ def _only(found: list[Section], target: str, rest: str) -> list[Section]:
 def _plain(name: str) -> Section:
     settings = list(settings_of(RunSpec, "", only=[name]))
     cls = fields_of(RunSpec)[name].annotation
-    says = class_says(cls) if isinstance(cls, type) and is_pydantic_dataclass(cls) else ""
-    return Section(name, says or declaration(RunSpec, name).says, [], [], settings, {})
+    message = class_says(cls) if isinstance(cls, type) and is_pydantic_dataclass(cls) else ""
+    return Section(name, message or declaration(RunSpec, name).says, [], [], settings, {})
 
 
 def _whole(name: str, choice: Choice) -> Section:
@@ -154,15 +154,15 @@ def _sections_of(name: str, of: list[Choice]) -> Iterator[Section]:
         also = [base.__name__ for base in cls.__bases__ if fields_of(base)]
         settings = list(settings_of(cls, name, only=own_fields(cls)))
         below = [each.__name__ for each in chosen if each is not cls and issubclass(each, cls)]
-        says = class_says(cls) if words else f"Settings of {', '.join(below)}."
-        yield Section(cls.__name__, says, words, also, settings, {})
+        message = class_says(cls) if words else f"Settings of {', '.join(below)}."
+        yield Section(cls.__name__, message, words, also, settings, {})
 
 
 def _choice(name: str, choice: str, config_dir: Path | None) -> Choice:
     path = _file(name, choice, config_dir)
     cls, held = _class_of(name, path), leaves(path)
-    said = {key: leaf.value for key, leaf in held.items() if key.partition(".")[0] not in ("defaults", TARGET)}
-    sets = {key: REQUIRED if value == "???" else written(value) for key, value in said.items()}
+    output = {key: leaf.value for key, leaf in held.items() if key.partition(".")[0] not in ("defaults", TARGET)}
+    sets = {key: REQUIRED if value == "???" else written(value) for key, value in output.items()}
     parts = [entry.partition("@")[0] for entry in defaults_choices(path) if "@parts." in entry]
     if parts:
         sets["parts"] = written(parts)

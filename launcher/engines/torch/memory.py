@@ -17,7 +17,7 @@ from launcher.engines.torch.rollout.sampler import Colocated, SamplerMemory
 from launcher.engines.torch.workload import Workload
 from launcher.models import activations, size
 from launcher.models.activations import BYTES, Head, Numbers
-from launcher.spec.memory import Memory, Part, Phase, PhaseName
+from launcher.spec.memory import Memory, MemoryPhase, Part, PhaseName
 from launcher.spec.model import Architecture
 from launcher.spec.run import RunSpec
 
@@ -99,10 +99,10 @@ class _Estimate:
         band = BAND["cuda" if self.on_gpu else "cpu"]
         return Memory(tuple(self._phase(name, parts) for name, parts in phases), band)
 
-    def _phase(self, name: PhaseName, parts: Parts) -> Phase:
+    def _phase(self, name: PhaseName, parts: Parts) -> MemoryPhase:
         """With what is there in every phase."""
         parts = {"runtime": self._runtime(), "allocator": self._allocator_overhead(), **parts}
-        return Phase(name, {part: round(count) for part, count in parts.items() if count})
+        return MemoryPhase(name, {part: round(count) for part, count in parts.items() if count})
 
     # ---- what lies there
 
@@ -140,16 +140,19 @@ class _Estimate:
         Moments are there from the first update on (`learnt`).
         """
         policy, critic, n = self.policy, self.critic, self.shards
-        lies = 0 if self._is_offloaded("weights") and n > 1 else 1
+        location = 0 if self._is_offloaded("weights") and n > 1 else 1
         parts: Parts = {
-            "weights": lies * policy.weights // n,
-            "optimizer": lies * learnt * policy.moments // n,
-            "reference": lies * (on_device == "reference" or not self._is_offloaded("reference")) * self.reference // n,
+            "weights": location * policy.weights // n,
+            "optimizer": location * learnt * policy.moments // n,
+            "reference": location
+            * (on_device == "reference" or not self._is_offloaded("reference"))
+            * self.reference
+            // n,
             "reward": self._reward(),
             "sampler": self.extra_memory.asleep_bytes if self.extra_memory else 0,
         }
         if critic and (on_device == "critic" or not self._is_offloaded("critic")):
-            parts["critic"] = lies * (critic.weights + learnt * critic.moments) // n
+            parts["critic"] = location * (critic.weights + learnt * critic.moments) // n
         return parts
 
     def _reward(self) -> int:
@@ -159,8 +162,8 @@ class _Estimate:
         """Weights that a process gathers from the others: embedding and last layer, and two layers, or all."""
         if self.shards == 1:
             return 0
-        gathered = whole.weights if all_layers else whole.whole + 2 * whole.layer
-        return gathered * self.numbers.computed // self.numbers.weights
+        collected = whole.weights if all_layers else whole.whole + 2 * whole.layer
+        return collected * self.numbers.computed // self.numbers.weights
 
     # ---- phases
 
@@ -181,8 +184,8 @@ class _Estimate:
         parts = self._resident()
         if self.extra_memory:
             within: Parts = {**parts, "sampler": self.extra_memory.awake_bytes, "batch": w.batch_bytes}
-            alone: Parts = {"sampler": self.extra_memory.separate_bytes}  # in a process that holds nothing else
-            return "rollout", max(within, alone, key=lambda one: sum(one.values()))
+            single: Parts = {"sampler": self.extra_memory.separate_bytes}  # in a process that holds nothing else
+            return "rollout", max(within, single, key=lambda one: sum(one.values()))
         per_token = size.kv_bytes_per_token(a, own)
         held = w.cached_tokens * w.written if self.on_gpu else w.longest * w.written
         layer = per_token // a.num_hidden_layers * w.written * w.longest

@@ -16,8 +16,8 @@ from typing import BinaryIO
 from launcher.core.problems import Problems
 from launcher.core.state import RunState
 from launcher.launch.follow import POLL_S
-from launcher.launch.sweeps.points import Entry, Status, Sweep
-from launcher.preflight.capacity import Place, Room
+from launcher.launch.sweeps.points import Status, Sweep, SweepEntry
+from launcher.preflight.capacity import Allocation, Room
 from launcher.runs import store
 from launcher.runs.folder import Folder, Lock, holder
 from launcher.runs.stop_requests import StopRequest, handle_stop_requests
@@ -32,7 +32,7 @@ LOOK_S = 0.5  # between two looks at the runs' events
 class View:
     """A point as it stands now."""
 
-    entry: Entry
+    entry: SweepEntry
     folder: Folder
     state: RunState = field(default_factory=RunState)
 
@@ -102,7 +102,7 @@ class _Driver:
         self.sweep.write()
         return [number for number, view in enumerate(self.views) if view.entry.status == "waiting"]
 
-    def _start(self, number: int, place: Place, asked: StopRequest) -> None:
+    def _start(self, number: int, place: Allocation, asked: StopRequest) -> None:
         entry = self.sweep.points[number]
         self._set(number, "running")
         self.running[number] = _Point(self.sweep, entry, place, self.lock)
@@ -143,13 +143,13 @@ class _Point:
     sweep's lock, too, so that nobody goes on with the sweep before that.
     """
 
-    def __init__(self, sweep: Sweep, entry: Entry, place: Place, lock: int) -> None:
+    def __init__(self, sweep: Sweep, entry: SweepEntry, place: Allocation, lock: int) -> None:
         folder = sweep.run_of(entry)
         again = folder.spec.is_file() and folder.has_results()
         config = ["--config-dir", sweep.config_dir] if sweep.config_dir else []
         words = ["--resume", str(folder.path)] if again else [*config, *entry.words]
         gpus = {} if place.gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(place.gpus)}
-        self.place, self.log, self.events = place, sweep.log_of(entry), store.Reader(folder.events)
+        self.place, self.log, self.events = place, sweep.log_of(entry), store.RunReader(folder.events)
         descriptor = os.open(self.log, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         self._begin = os.fstat(descriptor).st_size
         self.process = subprocess.Popen(

@@ -49,7 +49,7 @@ class Planned:
 
 
 @dataclass(frozen=True)
-class Entry:
+class SweepEntry:
     """A point as sweep.json holds it."""
 
     name: str
@@ -72,16 +72,16 @@ class Sweep:
     folder: str
     """Where it was typed: relative paths in the words are meant from there."""
     parallel: int | None
-    points: list[Entry] = field(default_factory=list)
+    points: list[SweepEntry] = field(default_factory=list)
 
     @property
     def name(self) -> str:
         return f"{self.path.parent.name}/{self.path.name}"
 
-    def run_of(self, entry: Entry) -> Folder:
+    def run_of(self, entry: SweepEntry) -> Folder:
         return Folder(self.path.parent / entry.run)
 
-    def log_of(self, entry: Entry) -> Path:
+    def log_of(self, entry: SweepEntry) -> Path:
         return self.path / f"{entry.name}.log"
 
     def set(self, place: int, **changes: object) -> None:
@@ -177,7 +177,7 @@ def begin(words: Sequence[str], config_dir: Path | None, planned: Sequence[Plann
     path = _take(Path(trainer.run_root).expanduser().absolute() / trainer.project_name, base)
     sweep = Sweep(path, list(words), str(config_dir.absolute()) if config_dir else None, str(Path.cwd()), parallel)
     sweep.points = [
-        Entry(each.name, dict(each.point.differs), _named(each.point.words, f"{path.name}-{each.name}"),
+        SweepEntry(each.name, dict(each.point.differs), _named(each.point.words, f"{path.name}-{each.name}"),
               f"{path.name}-{each.name}", needs(run))
         for each, run in made
     ]  # fmt: skip
@@ -220,7 +220,7 @@ def read(path: Path) -> Sweep:
     file = path / FILE
     try:
         node = parse_json(file.read_bytes())
-        entries = [Entry(**{**each, "needs": Needs(**each["needs"])}) for each in node.pop("points")]
+        entries = [SweepEntry(**{**each, "needs": Needs(**each["needs"])}) for each in node.pop("points")]
         sweep = Sweep(path, points=entries, **node)
         strange = [entry.status for entry in entries if entry.status not in get_args(Status)]
         if strange or any(
@@ -246,6 +246,6 @@ def unfinished(words: Sequence[str], project: Path) -> list[Sweep]:
     return found
 
 
-def done(sweep: Sweep, entry: Entry) -> bool:
+def done(sweep: Sweep, entry: SweepEntry) -> bool:
     folder = sweep.run_of(entry)
     return folder.spec.is_file() and store.see(folder).state.status == "finished"

@@ -12,7 +12,7 @@ from launcher.core.check_result import CheckResult, Level
 from launcher.core.problems import Problem
 from launcher.models import store
 from launcher.models.pretrained import Pretrained
-from launcher.preflight.checks.lengths import Lengths, measure_lengths, sizes
+from launcher.preflight.checks.lengths import LengthReport, measure_lengths, sizes
 from launcher.preflight.checks.run_folder import folder_problems
 from launcher.preflight.checks.step_counts import Steps, count_steps
 from launcher.spec.data import Dataset, RefusedRow, Row, Split
@@ -114,9 +114,9 @@ class Context:
         return found
 
     @cached_property
-    def lengths(self) -> Lengths:
+    def lengths(self) -> LengthReport:
         if self.model_problems or not self.train.rows:
-            return Lengths([])
+            return LengthReport([])
         return measure_lengths(self.run, self.train.rows, self.val.rows)
 
     @cached_property

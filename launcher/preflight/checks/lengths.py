@@ -18,31 +18,31 @@ FIRST = 100  # rows that are counted in any case: they may be of a form that can
 
 
 @dataclass(frozen=True)
-class Lengths:
+class LengthReport:
     """Check results on lengths, and how many training rows data.truncation=filter leaves out."""
 
     results: list[CheckResult]
     left_out: int = 0
 
 
-def measure_lengths(run: RunSpec, train: Sequence[Row], val: Sequence[Row]) -> Lengths:
+def measure_lengths(run: RunSpec, train: Sequence[Row], val: Sequence[Row]) -> LengthReport:
     """Compare prompts and responses with their limits: by bytes where that is enough, otherwise by tokens."""
     limits = run.data.max_prompt_length, run.data.max_response_length
     longest = [max(of) for of in zip(*(sizes(row) for row in [*train, *val]), strict=True)]
     around = longest_around(run.model)
     fits = all(most + (around or 0) <= limit for most, limit in zip(longest, limits, strict=True))
     if around is not None and fits and all(map(_single, [*train, *val])):
-        said = f"all fit, as the longest prompt has {longest[0]} bytes"
-        return Lengths([*_without_template(train), CheckResult("OK", "lengths", said)])
+        output = f"all fit, as the longest prompt has {longest[0]} bytes"
+        return LengthReport([*_without_template(train), CheckResult("OK", "lengths", output)])
     try:
         encoder = _encoder(run)
     except Problems as problems:
-        return Lengths(from_problems(problems.problems))
+        return LengthReport(from_problems(problems.problems))
     if encoder is None:
-        said = "no tokens are counted, as the model's tokenizer is not here yet"
-        return Lengths([CheckResult("WARN", "lengths", said, _download_command(run))])
+        output = "no tokens are counted, as the model's tokenizer is not here yet"
+        return LengthReport([CheckResult("WARN", "lengths", output, _download_command(run))])
     counter = _TokenCounter(run, encoder)
-    return Lengths([*counter.check("train", train), *counter.check("val", val)], counter.left_out)
+    return LengthReport([*counter.check("train", train), *counter.check("val", val)], counter.left_out)
 
 
 def _single(row: Row) -> bool:

@@ -26,7 +26,7 @@ Change = tuple[str, Any]
 
 
 @dataclass(frozen=True)
-class Advice:
+class MemoryAdvice:
     """Arguments to use instead, and the memory they lead to."""
 
     words: tuple[str, ...]
@@ -84,7 +84,7 @@ def check_memory(run: RunSpec, limit_bytes: int | None) -> list[CheckResult]:
     return [CheckResult("FAIL" if memory.at_least_bytes > limit_bytes else "WARN", "memory", message, fix)]
 
 
-def _fix(advice: Advice) -> str:
+def _fix(advice: MemoryAdvice) -> str:
     words = " ".join(advice.words)
     if advice.fits:
         return f"use {words}: {_gib(advice.peak_bytes)}, {advice.price}"
@@ -131,7 +131,7 @@ def _largest(run: RunSpec, name: str, least: int, most: int, limit_bytes: int) -
     return least
 
 
-def advice(run: RunSpec, limit_bytes: int) -> list[Advice]:
+def advice(run: RunSpec, limit_bytes: int) -> list[MemoryAdvice]:
     """Changes that save memory: first those that fit, the cheaper first; then by how much they save.
 
     Where no single setting makes it fit, some are put together: of those that leave the result as it is, if they do.
@@ -149,7 +149,7 @@ def advice(run: RunSpec, limit_bytes: int) -> list[Advice]:
     return sorted(singles, key=lambda made: (not made.fits, rank[made] if made.fits else made.peak_bytes))
 
 
-def _together(run: RunSpec, limit_bytes: int, first: str, same: bool) -> Advice | None:
+def _together(run: RunSpec, limit_bytes: int, first: str, same: bool) -> MemoryAdvice | None:
     """Add settings greedily, the largest saving first, until the run fits or nothing helps.
 
     It begins with the setting `first`, if there is one. With `same`, only those that leave the result as it is.
@@ -178,19 +178,19 @@ def _together(run: RunSpec, limit_bytes: int, first: str, same: bool) -> Advice 
         run, words = _changed(run, (micro,)) or run, words | _typed((micro,))
     memory = run.engine.memory(run)
     assert memory
-    return Advice(
+    return MemoryAdvice(
         tuple(f"{name}={value}" for name, value in words.items()), memory.peak_bytes, last.fits, ", ".join(prices)
     )
 
 
-def _advice(run: RunSpec, offer: _Offer, limit_bytes: int) -> Advice | None:
+def _advice(run: RunSpec, offer: _Offer, limit_bytes: int) -> MemoryAdvice | None:
     """None where the words are not valid for this run."""
     changed = _changed(run, offer.changes)
     memory = changed and changed.engine.memory(changed)
     if not memory:
         return None
     words = tuple(f"{name}={value}" for name, value in _typed(offer.changes).items())
-    return Advice(words, memory.peak_bytes, fits(memory, limit_bytes), offer.price)
+    return MemoryAdvice(words, memory.peak_bytes, fits(memory, limit_bytes), offer.price)
 
 
 def _typed(changes: tuple[Change, ...]) -> dict[str, str]:

@@ -74,16 +74,16 @@ def _tokenizer(folder: Path) -> Iterator[CheckResult]:
         vocabulary = node["model"]["vocab"]
         ids = [of["id"] for of in node.get("added_tokens", ())]
         ids += [len(vocabulary) - 1] if isinstance(vocabulary, list) else vocabulary.values()
-        highest = max(ids)
+        maximum = max(ids)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         yield CheckResult("FAIL", "model.path", f"{file} cannot be read: {error_message(error)}", "download it again")
         return
     known = (config.read(folder) or {}).get("vocab_size")
-    if isinstance(known, int) and highest >= known:
+    if isinstance(known, int) and maximum >= known:
         yield CheckResult(
             "FAIL",
             "model.path",
-            f"the tokenizer of {folder} makes ids up to {highest}, and the model knows {known}",
+            f"the tokenizer of {folder} makes ids up to {maximum}, and the model knows {known}",
             "use the tokenizer that the model was trained with",
         )
 

@@ -51,10 +51,10 @@ def check_packages(distribution: str = OURS) -> list[CheckResult]:
 
 
 def _python(promised: str | None) -> CheckResult:
-    came = platform.python_version()
-    if promised and not SpecifierSet(promised).contains(came, prereleases=True):
-        return CheckResult("FAIL", "python", f"is {came}, and {promised} is needed", f"use python {promised}")
-    return CheckResult("OK", "python", came)
+    received = platform.python_version()
+    if promised and not SpecifierSet(promised).contains(received, prereleases=True):
+        return CheckResult("FAIL", "python", f"is {received}, and {promised} is needed", f"use python {promised}")
+    return CheckResult("OK", "python", received)
 
 
 def _walk(distribution: str) -> tuple[dict[str, str], list[Unmet]]:
@@ -87,7 +87,7 @@ def _wants(distribution: str, extras: frozenset[str]) -> Iterator[Requirement]:
 def _of(distribution: str, unmet: Unmet) -> CheckResult:
     """What we need and is not there stops us; what others disagree about is found out by loading them."""
     wants = f"{unmet.wants.name}{unmet.wants.specifier}"
-    came = f"{unmet.found} is installed" if unmet.found else "is not installed"
+    received = f"{unmet.found} is installed" if unmet.found else "is not installed"
     direct = unmet.by == distribution
-    message = f"{came}, {unmet.by} wants {unmet.wants.specifier or 'any version'}"
+    message = f"{received}, {unmet.by} wants {unmet.wants.specifier or 'any version'}"
     return CheckResult("FAIL" if direct else "WARN", unmet.wants.name, message, f"run pip install '{wants}'")

@@ -115,8 +115,8 @@ def _not_above(name: str, forms: Sequence[str], known: bool, high: float, low: f
 def gold_forms(reward: Reward, answer: Answer, known: bool) -> list[str]:
     """The right answer; where the reward does not say how that looks, the ground truth in the usual forms."""
     if known:
-        gold = reward.reference_response(answer)
-        return [] if gold is None else [gold]
+        reference_answer = reward.reference_response(answer)
+        return [] if reference_answer is None else [reference_answer]
     truth = answer.ground_truth
     if truth is None:
         return []

@@ -36,8 +36,8 @@ Child = Callable[[], None]
 
 def load(settings: Mapping[str, Any]) -> Callable[[dict[str, Any]], Any]:
     """Raises `OSError` where this system has no sandbox and one is asked for."""
-    if settings["strict"] and (lacks := sandbox.missing()):
-        raise OSError(f"this system has no {' and no '.join(lacks)}")
+    if settings["strict"] and (absent := sandbox.missing()):
+        raise OSError(f"this system has no {' and no '.join(absent)}")
     os.environ.clear()  # what is a secret to us is one to them
     os.environ |= {"PATH": "/usr/bin:/bin", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     places = sandbox.readable()

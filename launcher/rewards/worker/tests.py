@@ -29,8 +29,10 @@ def run(tests: dict[str, Any], channel: socket.socket, report: int) -> None:
 def _calls(tests: dict[str, Any], ask: Ask) -> Iterator[bool]:
     for args, expected in tests["calls"]:
         found = try_call(partial(_called, tests["name"], ask, args))
-        alone = isinstance(expected, list) and len(expected) == 1  # some data sets wrap each result in a list
-        yield not isinstance(found, CallFailure) and (_equal(found, expected) or (alone and _equal(found, expected[0])))
+        single = isinstance(expected, list) and len(expected) == 1  # some data sets wrap each result in a list
+        yield not isinstance(found, CallFailure) and (
+            _equal(found, expected) or (single and _equal(found, expected[0]))
+        )
 
 
 def _called(name: str, ask: Ask, args: list[Any]) -> Any:

@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 import launcher
 from launcher.core import machine
 from launcher.core.check_result import CheckResult
-from launcher.tools.doctor.loading import Loaded
+from launcher.tools.doctor.loading import LoadedLibraries
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Facts:
     nccl: str
 
 
-def gathered(loaded: Loaded | None) -> Facts:
+def collected(loaded: LoadedLibraries | None) -> Facts:
     """Of this machine; `loaded` None where torch does not load."""
     gpus = machine.query_gpus()
     return Facts(
@@ -62,8 +62,8 @@ def compared(nodes: Mapping[str, Facts], code_here: str) -> list[CheckResult]:
     packages = sorted({package for facts in nodes.values() for package in facts.packages})
     for package in packages:
         if package != "rlrun":
-            came = {name: facts.packages.get(package) or "not installed" for name, facts in nodes.items()}
-            found += _differ(package, came, "use one version on all nodes")
+            received = {name: facts.packages.get(package) or "not installed" for name, facts in nodes.items()}
+            found += _differ(package, received, "use one version on all nodes")
     for what, of in (
         ("torch's CUDA", {name: facts.torch_cuda for name, facts in nodes.items()}),
         ("NCCL", {name: facts.nccl for name, facts in nodes.items()}),
@@ -84,16 +84,16 @@ def compared(nodes: Mapping[str, Facts], code_here: str) -> list[CheckResult]:
 def _differ(what: str, of: Mapping[str, str], cure: str, level: str = "FAIL") -> list[CheckResult]:
     if len(set(of.values())) < 2:
         return []
-    says = "; ".join(f"{value} on {', '.join(names)}" for value, names in _by_value(of).items())
-    return [CheckResult("WARN" if level == "WARN" else "FAIL", what, says, cure)]
+    text = "; ".join(f"{value} on {', '.join(names)}" for value, names in _by_value(of).items())
+    return [CheckResult("WARN" if level == "WARN" else "FAIL", what, text, cure)]
 
 
 def _codes(of: Mapping[str, str]) -> list[CheckResult]:
     groups = list(_by_value(of).values())
     if len(groups) < 2:
         return []
-    says = f"other code on {', '.join(groups[1])} than on {', '.join(groups[0])}"
-    return [CheckResult("FAIL", "rlrun", says, "use one version, or one commit, on all nodes")]
+    text = f"other code on {', '.join(groups[1])} than on {', '.join(groups[0])}"
+    return [CheckResult("FAIL", "rlrun", text, "use one version, or one commit, on all nodes")]
 
 
 def _by_value(of: Mapping[str, str]) -> dict[str, list[str]]:

@@ -24,7 +24,7 @@ SLOWED = {
 
 
 @dataclass(frozen=True)
-class Card:
+class NvmlGpu:
     """What NVML reports of one GPU beyond its memory; defaults stand for what it does not report."""
 
     uuid: str
@@ -107,7 +107,7 @@ def _known(word: str, here: int, uuids: list[str]) -> bool:
     return word.startswith("GPU-") and any(uuid.startswith(word) for uuid in uuids)
 
 
-def check_card(gpu: machine.Gpu, card: Card) -> list[CheckResult]:
+def check_card(gpu: machine.Gpu, card: NvmlGpu) -> list[CheckResult]:
     """One result for the card's memory and one for each fault."""
     what = f"gpu {gpu.index}"
     message = f"{gpu.name}, {gpu.free_bytes / GB:.1f} GB free of {gpu.memory_bytes / GB:.1f} GB"
@@ -131,7 +131,7 @@ def check_card(gpu: machine.Gpu, card: Card) -> list[CheckResult]:
     return found
 
 
-def _cards(count: int) -> list[Card]:
+def _cards(count: int) -> list[NvmlGpu]:
     """Raises `pynvml.NVMLError` where the driver does not answer."""
     pynvml.nvmlInit()
     try:
@@ -140,7 +140,7 @@ def _cards(count: int) -> list[Card]:
         pynvml.nvmlShutdown()
 
 
-def _card(handle: object) -> Card:
+def _card(handle: object) -> NvmlGpu:
     users: tuple[tuple[int, str, int], ...] = ()
     errors, remap, reasons, persistent = 0, False, 0, True
     with suppress(pynvml.NVMLError):
@@ -157,7 +157,7 @@ def _card(handle: object) -> Card:
     with suppress(pynvml.NVMLError):
         persistent = bool(pynvml.nvmlDeviceGetPersistenceMode(handle))
     slowed = " and ".join(sorted({why for bit, why in SLOWED.items() if reasons & bit}))
-    return Card(pynvml.nvmlDeviceGetUUID(handle), users, errors, remap, slowed, persistent)
+    return NvmlGpu(pynvml.nvmlDeviceGetUUID(handle), users, errors, remap, slowed, persistent)
 
 
 def _name(pid: int) -> str:

@@ -43,7 +43,7 @@ def looked(root: Path, *, for_ray: bool = False) -> Iterator[CheckResult]:
     yield from tokens.check()
 
 
-def all_reduced(loaded: loading.Loaded) -> CheckResult:
+def all_reduced(loaded: loading.LoadedLibraries) -> CheckResult:
     """By NCCL on all GPUs where there are several, otherwise by gloo between two processes."""
     on_gpus = len(loaded.gpus) > 1 and loaded.nccl is not None
     if not on_gpus and not loaded.gloo:

@@ -23,7 +23,7 @@ TAIL = 20_000  # bytes of what a process says last
 
 
 @dataclass(frozen=True)
-class Card:
+class TorchGpu:
     """One GPU as torch sees it."""
 
     name: str
@@ -33,7 +33,7 @@ class Card:
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedLibraries:
     """What `launcher.engines.torch.installed` says."""
 
     torch_s: float
@@ -45,7 +45,7 @@ class Loaded:
     gloo: bool
     why: str
     """Why CUDA does not start."""
-    gpus: tuple[Card, ...]
+    gpus: tuple[TorchGpu, ...]
     kernels: tuple[str, ...]
     broken: dict[str, str]
     """Other libraries that cannot be loaded, and why."""
@@ -59,7 +59,7 @@ class Loading:
         words = [sys.executable, "-m", MODULE]
         self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=self._out, stderr=self._err)
 
-    def ended(self, patience_s: float = PATIENCE_S) -> Loaded | CheckResult:
+    def ended(self, patience_s: float = PATIENCE_S) -> LoadedLibraries | CheckResult:
         """What was found, or why nothing was. Waits at most `patience_s`, and leaves no process behind."""
         try:
             code = self._process.wait(patience_s)
@@ -70,7 +70,7 @@ class Loading:
             self.end()
         try:
             *_, last = tail(self._out).splitlines() or [""]
-            return TypeAdapter(Loaded).validate_python(json.loads(last))
+            return TypeAdapter(LoadedLibraries).validate_python(json.loads(last))
         except (ValueError, ValidationError):
             return CheckResult("FAIL", "torch", f"does not load: {reason(tail(self._err), code)}", "pip install torch")
 
@@ -85,15 +85,15 @@ def tail(file: IO[bytes]) -> str:
     return file.read().decode("utf-8", "replace").strip()
 
 
-def reason(said: str, code: int) -> str:
+def reason(output: str, code: int) -> str:
     """The last line of what a process said, or how it ended."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
     if lines:
         return lines[-1]
     return f"it was ended by signal {-code}" if code < 0 else f"it ended with {code} and said nothing"
 
 
-def check(loaded: Loaded, found: machine.Gpus) -> list[CheckResult]:
+def check(loaded: LoadedLibraries, found: machine.Gpus) -> list[CheckResult]:
     """Of torch, its GPUs, and of each companion that is broken."""
     return [_torch(loaded, found), *_cards(loaded.gpus, loaded.kernels), *map(_broken, loaded.broken.items())]
 
@@ -104,7 +104,7 @@ def _broken(companion: tuple[str, str]) -> CheckResult:
     return CheckResult("FAIL", package, f"does not load: {why}", f"pip install --force-reinstall {package}")
 
 
-def _torch(loaded: Loaded, found: machine.Gpus) -> CheckResult:
+def _torch(loaded: LoadedLibraries, found: machine.Gpus) -> CheckResult:
     build = f"CUDA {loaded.cuda}" if loaded.cuda else "CPU only"
     message = f"{loaded.torch} ({build}) loads in {loaded.torch_s:.1f} s"
     if not found.found:
@@ -127,7 +127,7 @@ def _torch(loaded: Loaded, found: machine.Gpus) -> CheckResult:
     return CheckResult("FAIL", "torch", f"cannot use the {here}: {why}", "see nvidia-smi, and restart after an update")
 
 
-def _cards(gpus: Sequence[Card], kernels: Sequence[str]) -> list[CheckResult]:
+def _cards(gpus: Sequence[TorchGpu], kernels: Sequence[str]) -> list[CheckResult]:
     return [
         CheckResult("FAIL", f"cuda:{index}", f"{gpu.name} ({gpu.capability}): {gpu.fault}",
                 f"use a build of torch with kernels for it; this one has {', '.join(kernels) or 'none'}")

@@ -28,7 +28,7 @@ PREFIX = ".rlrun-doctor-"
 
 
 @dataclass(frozen=True)
-class Place:
+class CheckedFolder:
     """A folder, its purpose, and the argument that changes it."""
 
     what: str
@@ -38,7 +38,7 @@ class Place:
     """Bytes below which a warning is due."""
 
 
-def places(root: Path) -> tuple[list[Place], list[CheckResult]]:
+def places(root: Path) -> tuple[list[CheckedFolder], list[CheckResult]]:
     """The folders that a run in `root` writes to, and problems of their names."""
     named: list[tuple[str, Callable[[], Path], str]] = [
         ("run root", root.absolute, "--root DIR (trainer.run_root)"),
@@ -46,16 +46,16 @@ def places(root: Path) -> tuple[list[Place], list[CheckResult]]:
         ("model store", store.root, "RLRUN_MODELS=DIR"),
         ("hub cache", huggingface.cache, "HF_HOME=DIR"),
     ]
-    found, wrong = list[Place](), list[CheckResult]()
+    found, wrong = list[CheckedFolder](), list[CheckResult]()
     for what, where, by in named:
         try:
-            found.append(Place(what, where().absolute(), by))
+            found.append(CheckedFolder(what, where().absolute(), by))
         except Problems as problems:
             wrong += from_problems(problems.problems)
         except RuntimeError as error:
             wrong.append(CheckResult("FAIL", what, error_message(error), f"set {by}"))
     try:
-        found.append(Place("temporary", Path(tempfile.gettempdir()), "TMPDIR=DIR", little=int(GB)))
+        found.append(CheckedFolder("temporary", Path(tempfile.gettempdir()), "TMPDIR=DIR", little=int(GB)))
     except OSError as error:  # it tried each folder that there is
         wrong.append(CheckResult("FAIL", "temporary", error_message(error), "set TMPDIR=DIR"))
     return found, wrong
@@ -66,7 +66,7 @@ def check(root: Path) -> list[CheckResult]:
     return [*wrong, *(check_place(place) for place in found)]
 
 
-def check_place(place: Place, patience_s: float = PATIENCE_S) -> CheckResult:
+def check_place(place: CheckedFolder, patience_s: float = PATIENCE_S) -> CheckResult:
     """A disk that does not answer in `patience_s` is reported, not waited for."""
     try:
         message, trouble = call_with_timeout(patience_s, lambda: _tried(place.path))

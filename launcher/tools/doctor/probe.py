@@ -69,7 +69,7 @@ def _look(share: Share) -> Looked:
     finally:
         started.end()
     results += [loaded] if isinstance(loaded, CheckResult) else loading.check(loaded, machine.query_gpus())
-    found = facts.gathered(None if isinstance(loaded, CheckResult) else loaded)
+    found = facts.collected(None if isinstance(loaded, CheckResult) else loaded)
     return Looked(tuple(results), found, tuple(file for file in share.files if Path(file).exists()))
 
 

@@ -48,8 +48,8 @@ def examined(address: str | None, root: Path, wait_s: float, tell: Tell) -> Iter
     alive = [node for node in nodes if node.alive]
     yield CLUSTER, _listed(alive, reached.address)
     if gone := sorted({node.address for node in nodes} - {node.address for node in alive}):
-        says = f"{', '.join(gone)} died while the cluster was up"
-        yield CLUSTER, CheckResult("WARN", "nodes", says, "if it is to come back, use rlrun cluster join there")
+        message = f"{', '.join(gone)} died while the cluster was up"
+        yield CLUSTER, CheckResult("WARN", "nodes", message, "if it is to come back, use rlrun cluster join there")
     if alive:
         yield from _Probes(named(alive), tell).lines(reached, root.absolute(), wait_s)
 
@@ -166,8 +166,8 @@ class _Probes:
             yield from (shared(what, file, seen) for what, file in files.items())
         over = f"{'NCCL' if shares[0].backend == 'nccl' else 'gloo'} over {len(shares)} node{'s' * (len(shares) > 1)}"
         if self.failed:
-            says = f"{', '.join(sorted(self.failed))} did not answer, so nothing was added by {over}"
-            yield CheckResult("FAIL", allreduce.SUBJECT, says, "see that node's own line")
+            message = f"{', '.join(sorted(self.failed))} did not answer, so nothing was added by {over}"
+            yield CheckResult("FAIL", allreduce.SUBJECT, message, "see that node's own line")
             return
         heard, whose = list[allreduce.Heard](), dict[int, str]()
         for name, share in zip(self.names, shares, strict=True):
@@ -212,15 +212,15 @@ def shared(what: str, file: str, seen: Mapping[str, set[str]]) -> CheckResult:
     blind = [name for name in sorted(seen) if file not in seen[name]]
     if not blind:
         return CheckResult("OK", what, f"{folder} is one folder on {len(seen)} nodes")
-    says = f"{folder} is not one folder: {', '.join(blind)} does not see what this machine puts there"
+    message = f"{folder} is not one folder: {', '.join(blind)} does not see what this machine puts there"
     if what == "run root":
-        return CheckResult("WARN", what, says, "use a folder that all nodes share (--root, trainer.run_root)")
-    return CheckResult("OK", what, f"{says}; each fetches its own")
+        return CheckResult("WARN", what, message, "use a folder that all nodes share (--root, trainer.run_root)")
+    return CheckResult("OK", what, f"{message}; each fetches its own")
 
 
 def counts(node: RayNode, one: facts.Facts) -> list[CheckResult]:
     """Ray gives out as many GPUs as it was told of when the node was started."""
     if node.gpus == len(one.gpus):
         return []
-    says = f"Ray counts {node.gpus:g}, the driver {len(one.gpus)}"
-    return [CheckResult("WARN", "GPUs of Ray", says, f"use ray start --num-gpus={len(one.gpus)} there")]
+    message = f"Ray counts {node.gpus:g}, the driver {len(one.gpus)}"
+    return [CheckResult("WARN", "GPUs of Ray", message, f"use ray start --num-gpus={len(one.gpus)} there")]

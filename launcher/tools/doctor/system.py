@@ -127,9 +127,9 @@ def _locked() -> CheckResult | None:
 
 
 def _sandbox() -> CheckResult:
-    lacks = sandbox.missing()
-    if lacks:
-        message = f"this system lacks {', and '.join(lacks)}; reward=code cannot run answers safely"
+    absent = sandbox.missing()
+    if absent:
+        message = f"this system lacks {', and '.join(absent)}; reward=code cannot run answers safely"
         return CheckResult("WARN", "sandbox", message, "use a newer kernel, or a container whose profile allows it")
     return CheckResult("OK", "sandbox", f"Landlock {sandbox.landlock_version()} and seccomp, for reward=code")
 

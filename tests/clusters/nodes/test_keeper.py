@@ -49,8 +49,8 @@ def test_a_head_is_up_until_it_is_taken_down(home: Home, fake_ray: Path) -> None
     assert home.token.read_text() not in json.dumps(starts(fake_ray))
     everything = processes.find(node)
     assert len(everything) >= 2  # `ray start` and what it started, though that one's environment has no mark
-    said = begin.down(None, silent).says
-    assert said == f"the cluster at {node.address} has ended"
+    output = begin.down(None, silent).says
+    assert output == f"the cluster at {node.address} has ended"
     assert not home.has_keeper() and home.node() is None and not home.token.exists() and not Path(node.temp).exists()
     assert not any(machine.lives(process.pid) for process in everything)
 
@@ -121,7 +121,7 @@ def test_a_node_starts_again_when_its_head_does(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("said", "why", "least"),
+    ("output", "why", "least"),
     [  # the last: how often it is tried
         ("Unauthenticated: WrongAuthToken", "the token is not the cluster's; use the head's, by --token-file", 1),
         ("Error: No such option: --gpus", "ray start does not know one of the options that are passed to it; ", 1),
@@ -129,9 +129,9 @@ def test_a_node_starts_again_when_its_head_does(tmp_path: Path, monkeypatch: pyt
     ],
 )
 def test_what_cannot_start_is_told_and_leaves_nothing(
-    home: Home, fake_ray: Path, said: str, why: str, least: int
+    home: Home, fake_ray: Path, output: str, why: str, least: int
 ) -> None:
-    (fake_ray / "fails").write_text(said)
+    (fake_ray / "fails").write_text(output)
     with pytest.raises(Problems) as caught:
         up()
     assert caught.value.lines[0].startswith(f"ray start: {why}"), caught.value.lines

@@ -70,10 +70,10 @@ def test_the_token_goes_by_standard_input(tmp_path: Path) -> None:
     ],
 )
 def test_what_went_wrong_there_is_said_here(tmp_path: Path, body: str, why: str) -> None:
-    (said,) = dict(shell(tmp_path, body).join([Host("b")], "10.0.0.1:6379", "t")).values()
-    assert said.startswith(why)
+    (output,) = dict(shell(tmp_path, body).join([Host("b")], "10.0.0.1:6379", "t")).values()
+    assert output.startswith(why)
 
 
 def test_a_program_that_is_missing(tmp_path: Path) -> None:
-    (said,) = dict(Shell(("no-such-ssh",), ("rlrun",)).down([Host("b")])).values()
-    assert said == "no-such-ssh: no such file or directory"
+    (output,) = dict(Shell(("no-such-ssh",), ("rlrun",)).down([Host("b")])).values()
+    assert output == "no-such-ssh: no such file or directory"

@@ -232,13 +232,20 @@ def _run(size: int) -> list[dict[str, Any]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    meet = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+    rendezvous = {
+        "WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
     started = [
         subprocess.Popen(
-            [sys.executable, "-P", str(JOBS)], env={**os.environ, **meet, "RANK": str(rank)}, stdout=subprocess.PIPE
+            [sys.executable, "-P", str(JOBS)],
+            env={**os.environ, **rendezvous, "RANK": str(rank)},
+            stdout=subprocess.PIPE,
         )
         for rank in range(size)
     ]
-    said = [process.communicate(timeout=300)[0] for process in started]
+    output = [process.communicate(timeout=300)[0] for process in started]
     assert [process.returncode for process in started] == [0] * size
-    return [json.loads(text.splitlines()[-1]) for text in said]
+    return [json.loads(text.splitlines()[-1]) for text in output]

@@ -191,7 +191,7 @@ def policy_for(
     )  # fmt: skip
 
 
-def learn(
+def train_until(
     policy: Policy, step: int, told: AlgorithmState, updates: int = 2
 ) -> tuple[list[dict[str, float]], AlgorithmState]:
     """The metrics of some updates from a step's batch; all but the first are off-policy."""
@@ -204,7 +204,7 @@ def trained(kind: str, dtype: str, limits: Limits, steps: int = 5, **values: Any
     """The metrics of every update and the weights at the end."""
     policy, told, metrics = policy_for(kind, dtype, limits, **values), dict[str, float](), []
     for step in range(1, steps + 1):
-        found, told = learn(policy, step, told)
+        found, told = train_until(policy, step, told)
         metrics += found
     return {"metrics": metrics, "weights": weights(policy).tolist()}
 

@@ -121,8 +121,8 @@ def test_a_shared_prompt_is_what_a_prompt_of_ones_own_would_be(shared: int, wind
     found, _ = attention(nn.Module(), query, key, value, NO_MASK, layout=layout, sliding_window=window)
     for prompt, begin in ((3, 6), (0, 8), (3, 10), (3, 12)):
         places = [prompt, prompt + 1, prompt + 2, begin, begin + 1]
-        alone = by_hand(*(x[:, :, places] for x in (query, key, value)), ((1, 5),), 1 / math.sqrt(D), window)
-        assert (found[0, places] - alone[0]).abs().max() <= 1e-13
+        single = by_hand(*(x[:, :, places] for x in (query, key, value)), ((1, 5),), 1 / math.sqrt(D), window)
+        assert (found[0, places] - single[0]).abs().max() <= 1e-13
 
 
 def test_empty_places_take_part_in_nothing() -> None:

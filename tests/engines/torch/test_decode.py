@@ -88,8 +88,8 @@ def test_a_cache_that_it_would_ignore_is_refused(family: Callable[..., Any], ids
 
 @pytest.mark.parametrize("n", [1, 3])
 def test_siblings_of_a_greedy_answer_are_equal(n: int, tiny: Callable[..., CausalLM], ids: Ids) -> None:
-    alone = greedy(decoder(tiny()), ids(*LENGTHS))
-    assert greedy(decoder(tiny()), ids(*LENGTHS), n) == [answer for answer in alone for _ in range(n)]
+    single = greedy(decoder(tiny()), ids(*LENGTHS))
+    assert greedy(decoder(tiny()), ids(*LENGTHS), n) == [answer for answer in single for _ in range(n)]
 
 
 # ---- what an answer may not depend on

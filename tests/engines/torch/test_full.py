@@ -131,21 +131,21 @@ def by_group(shares: Sequence[dict[str, Any]]) -> dict[int, list[tuple[Any, ...]
 def test_processes_fill_a_step_with_the_same(
     size: int, way: str, together: Callable[[int], list[dict[str, Any]]]
 ) -> None:
-    (alone,), found = together(1), together(size)
+    (single,), found = together(1), together(size)
     for step in range(3):
         shares = [each[f"filled{way}"][step] for each in found]
-        assert by_group(shares) == by_group([alone["filled"][step]])
-        assert all(share["told"] == alone["filled"][step]["told"] for share in shares)
+        assert by_group(shares) == by_group([single["filled"][step]])
+        assert all(share["told"] == single["filled"][step]["told"] for share in shares)
         assert len({len(share["group"]) for share in shares}) == 1  # as many to each process
-    assert max(step["told"]["train/num_gen_batches"] for step in alone["filled"]) > 1
+    assert max(step["told"]["train/num_gen_batches"] for step in single["filled"]) > 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["", " fsdp2"])
 @pytest.mark.parametrize("size", [2, 3])
 def test_a_process_may_hold_pairs_only(size: int, way: str, together: Callable[[int], list[dict[str, Any]]]) -> None:
-    (alone,), found = together(1), together(size)
-    assert by_group([each[f"mixed{way}"] for each in found]) == by_group([alone["mixed"]])
+    (single,), found = together(1), together(size)
+    assert by_group([each[f"mixed{way}"] for each in found]) == by_group([single["mixed"]])
     preferences = [set(each[f"mixed{way}"]["preference"]) for each in found]
     if size == 2:
         assert preferences == [{1, -1}, {0}]

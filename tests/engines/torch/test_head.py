@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from launcher.engines.torch.model import head
-from launcher.engines.torch.model.head import Scores, scores_from_hidden, scores_from_logits
+from launcher.engines.torch.model.head import TokenScores, scores_from_hidden, scores_from_logits
 
 M, H, V = 7, 5, 11
 TARGET = torch.tensor([0, 3, 10, 3, 7, 1, 9])
@@ -23,12 +23,12 @@ def drawn(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
     return hidden.to(dtype).requires_grad_(), weight.to(dtype).requires_grad_()
 
 
-def plain(hidden: Tensor, weight: Tensor, temperature: float) -> Scores:
+def plain(hidden: Tensor, weight: Tensor, temperature: float) -> TokenScores:
     logp = (hidden @ weight.T / temperature).log_softmax(-1)
-    return Scores(logp.gather(1, TARGET[:, None])[:, 0], -(logp.exp() * logp).sum(-1))
+    return TokenScores(logp.gather(1, TARGET[:, None])[:, 0], -(logp.exp() * logp).sum(-1))
 
 
-def grads(scores: Scores, *inputs: Tensor) -> list[Tensor]:
+def grads(scores: TokenScores, *inputs: Tensor) -> list[Tensor]:
     """Of a sum in which every token's log-probability and entropy counts for something else."""
     factors = torch.linspace(0.5, 2, M, dtype=scores.logp.dtype)
     return list(torch.autograd.grad((scores.logp * factors + scores.entropy * factors.flip(0)).sum(), inputs))

@@ -50,12 +50,12 @@ def learnt(policy: Policy, batch: Batch, jobs: ModuleType) -> tuple[torch.Tensor
 @pytest.mark.parametrize("kind", SAMPLED)
 def test_the_others_learn_what_they_would_learn_without_it(kind: str, limits: Limits, jobs: ModuleType) -> None:
     weights = []
-    for left_out in (True, False):
+    for excluded in (True, False):
         policy = jobs.policy_for(kind, "float64", limits)
         batch = jobs.batch_for(policy.algorithm, policy.model, 1)
         row = int((batch.preference == 0).nonzero()[0])  # of mixed rows a prompt's
         group = batch.group == batch.group[row]
-        weights.append(learnt(policy, nonfinite_source(batch, row + 1) if left_out else batch.rows(~group), jobs))
+        weights.append(learnt(policy, nonfinite_source(batch, row + 1) if excluded else batch.rows(~group), jobs))
     (ours, told), (expected, wanted) = weights
     assert torch.allclose(ours, expected, rtol=0, atol=1e-12)
     assert told == pytest.approx(wanted, rel=1e-9, abs=1e-12)  # means, too, are taken over the others
@@ -74,9 +74,9 @@ def test_only_the_groups_at_fault_are_left_out(jobs: ModuleType) -> None:
 
 def test_means_are_taken_over_what_was_scored(jobs: ModuleType) -> None:
     batch = jobs.rollouts_of(jobs.small("float64"), 1)
-    came = nonfinite_source(batch, 0)
-    made = mask_unscored(came)
-    found = measure.batch_metrics(came, made, True, 6)
+    received = nonfinite_source(batch, 0)
+    made = mask_unscored(received)
+    found = measure.batch_metrics(received, made, True, 6)
     rest = batch.reward[4:]
     assert found["critic/score/mean"] == pytest.approx(rest.mean().item())
     assert found["critic/rewards/max"] == rest.max().item()

@@ -102,8 +102,8 @@ def test_logits_take_what_is_said(rows: int, entropy: bool, what: str, monkeypat
             now += event.nbytes()
             most = max(most, now)
     more = 4 * (2 * rows * 8 + v * 8 + 6 * rows)  # gradients, and what is one number a row
-    said = activations.logits(shape, rows, Numbers(4), bounds, what)  # type: ignore[arg-type]
-    assert said <= most <= said + more + 64 * 1024
+    output = activations.logits(shape, rows, Numbers(4), bounds, what)  # type: ignore[arg-type]
+    assert output <= most <= output + more + 64 * 1024
 
 
 def test_a_cache_makes_the_room_that_the_estimate_counts() -> None:

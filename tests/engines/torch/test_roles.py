@@ -33,8 +33,8 @@ TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content 
 def test_a_frozen_copy_learns_nothing_and_drops_nothing(tiny: Callable[..., CausalLM]) -> None:
     model = tiny()
     model.train()
-    with FrozenCopy(model).on_device() as awake:
-        assert awake is model and not model.training
+    with FrozenCopy(model).on_device() as active:
+        assert active is model and not model.training
         assert not any(weight.requires_grad for weight in model.parameters())
 
 
@@ -137,7 +137,7 @@ ANSWERS = [
 ]
 
 
-def alone(folder: Path, text: str, longest: int | None) -> float:
+def single(folder: Path, text: str, longest: int | None) -> float:
     """Plain transformers, one text at a time."""
     model = Qwen3ForSequenceClassification.from_pretrained(folder).eval()
     ids = character_tokenizer(ALPHABET)(text).input_ids
@@ -156,11 +156,11 @@ def test_scores_are_what_each_answer_alone_gets(
     found = scorer.score(ANSWERS)
     for answer, score in zip(ANSWERS, found, strict=True):
         turns = [("user", answer.prompt)] if isinstance(answer.prompt, str) else list(answer.prompt)
-        text = "".join(f"{role}: {said}\n" for role, said in [*turns, ("assistant", answer.response)])
+        text = "".join(f"{role}: {output}\n" for role, output in [*turns, ("assistant", answer.response)])
         if template is None:
-            text = "".join(said for _, said in turns) + answer.response
+            text = "".join(output for _, output in turns) + answer.response
         assert scorer.text(answer) == text
-        assert score == pytest.approx(alone(folder, text, longest or 64), abs=1e-5)
+        assert score == pytest.approx(single(folder, text, longest or 64), abs=1e-5)
     assert len({round(score, 4) for score in found}) > 3
 
 
@@ -174,7 +174,7 @@ def test_a_model_among_other_rewards_is_loaded_and_told_apart(reward_model: Call
     parts = {"right": Exact(), "judge": RewardModel(path=str(folder))}
     reward = load_reward_models(Weighted(parts=parts, weights={"right": 2.0}), CPU)
     answer = Answer("42", "42", prompt="6*7=")
-    found, opinion = score_safely(reward, [answer]), alone(folder, "6*7=42", None)
+    found, opinion = score_safely(reward, [answer]), single(folder, "6*7=42", None)
     assert found.total == [pytest.approx(2.0 + opinion)]
     assert found.parts["rule_based"] == [2.0] and found.parts["rm_based"] == [pytest.approx(opinion)]
     assert load_reward_models(Exact(), CPU) == Exact()

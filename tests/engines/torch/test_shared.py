@@ -121,8 +121,8 @@ def test_rows_are_what_they_are_alone(
 def test_a_prompt_is_laid_down_once(ids: Ids) -> None:
     packed = pack(grouped(ids, GROUPS))
     assert packed.ids.shape[1] == sum(prompt + sum(answers) for prompt, answers in GROUPS)
-    alone = pack(grouped(ids, GROUPS), share=False)
-    assert alone.ids.shape[1] == sum(len(answers) * prompt + sum(answers) for prompt, answers in GROUPS)
+    single = pack(grouped(ids, GROUPS), share=False)
+    assert single.ids.shape[1] == sum(len(answers) * prompt + sum(answers) for prompt, answers in GROUPS)
 
 
 def test_little_to_save_is_not_worth_a_call_more(ids: Ids) -> None:

@@ -157,8 +157,8 @@ def test_rollouts_are_answers_to_the_steps_prompts_with_their_scores(
         assert found.tokens[place, : len(prompt)].tolist() == prompt
         assert answer.tolist() == [len(prompt) <= t < length for t in range(found.tokens.shape[1])]
         tokens = found.tokens[place, answer].tolist()
-        said = model.tokenizer.decode(tokens[:-1] if tokens[-1] in model.eos else tokens)
-        assert found.reward[place].item() == 100 * prompts[place // 3] + len(said)
+        output = model.tokenizer.decode(tokens[:-1] if tokens[-1] in model.eos else tokens)
+        assert found.reward[place].item() == 100 * prompts[place // 3] + len(output)
 
 
 @pytest.mark.parametrize("size", [2, 4])

@@ -76,13 +76,13 @@ def test_processes_do_not_change_the_result(
 ) -> None:
     if size == 3 and dtype == "float32":
         pytest.skip("two processes say what there is to say of float32")
-    (alone,), found = together(1), together(size)
+    (single,), found = together(1), together(size)
     name = f"{kind} {dtype}{way}"
     for other in found[1:]:
         assert other[name] == found[0][name]  # each process holds the same weights, to the last bit
     near = 1e-6 if dtype == "float32" else 1e-12
-    check_equal(found[0][name]["metrics"], alone[f"{kind} {dtype}"]["metrics"], near)
-    assert found[0][name]["weights"] == pytest.approx(alone[f"{kind} {dtype}"]["weights"], rel=0, abs=near)
+    check_equal(found[0][name]["metrics"], single[f"{kind} {dtype}"]["metrics"], near)
+    assert found[0][name]["weights"] == pytest.approx(single[f"{kind} {dtype}"]["weights"], rel=0, abs=near)
 
 
 @pytest.mark.gpu

@@ -30,8 +30,12 @@ TIMEOUT_S = 60
 
 def ran(trainers: int, samplers: int, *words: str, team: int = 1) -> list[tuple[int, Any, str]]:
     """Exit code, what was printed last and what was complained of, of each process."""
-    meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1, "127.0.0.1")[0]), "GLOO_SOCKET_IFNAME": "lo"}
-    env = {**os.environ, **meet, "WORLD_SIZE": str(trainers), "OMP_NUM_THREADS": "1"}
+    rendezvous = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_ports(1, "127.0.0.1")[0]),
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    env = {**os.environ, **rendezvous, "WORLD_SIZE": str(trainers), "OMP_NUM_THREADS": "1"}
     began = [
         subprocess.Popen(
             [sys.executable, "-P", str(JOBS), str(samplers), str(team), *words], env={**env, "RANK": str(rank)},
@@ -40,13 +44,13 @@ def ran(trainers: int, samplers: int, *words: str, team: int = 1) -> list[tuple[
         for rank in range(trainers + samplers)
     ]  # fmt: skip
     try:
-        said = [process.communicate(timeout=TIMEOUT_S) for process in began]
+        output = [process.communicate(timeout=TIMEOUT_S) for process in began]
     finally:
         for process in began:
             process.kill()
     return [
         (process.returncode, json.loads(out.splitlines()[-1]) if out else None, wrong)
-        for process, (out, wrong) in zip(began, said, strict=True)
+        for process, (out, wrong) in zip(began, output, strict=True)
     ]
 
 
@@ -67,13 +71,15 @@ def test_each_question_is_answered_once_in_its_place_by_a_copy_with_the_newest_w
     found = ran(trainers, samplers, team=team)
     assert [code for code, _, _ in found] == [0] * (trainers + samplers), found
     for number, expected in enumerate(by):
-        rounds = [said["rounds"][number] for _, said, _ in found[:trainers]]
+        rounds = [output["rounds"][number] for _, output, _ in found[:trainers]]
         assert all(one["right"] for one in rounds), rounds
         assert all(one["told"] == ["timing_s/update_weights"] for one in rounds)
         for one, who in zip(rounds, expected, strict=True):
             assert one["asked"] == len(who)
             assert all(one_by in (None, rank) for one_by, rank in zip(one["by"], who, strict=True)), (one, who)
-    assert [said["taken"] for _, said, _ in found[trainers:]] == [2] * samplers  # once for each step that moved them
+    assert [output["taken"] for _, output, _ in found[trainers:]] == [
+        2
+    ] * samplers  # once for each step that moved them
 
 
 @pytest.mark.parametrize(
@@ -85,7 +91,7 @@ def test_each_question_is_answered_once_in_its_place_by_a_copy_with_the_newest_w
 )
 def test_what_a_sampler_cannot_do_the_trainer_says(word: str, told: str) -> None:
     found = ran(1, 2, word)
-    assert [(code, said) for code, said, _ in found] == [(2, {"problems": [told]})] * 3
+    assert [(code, output) for code, output, _ in found] == [(2, {"problems": [told]})] * 3
 
 
 def test_a_sampler_that_dies_is_not_waited_for() -> None:
@@ -124,6 +130,6 @@ def test_what_is_asked_and_answered_comes_through_unchanged() -> None:
     assert [seed for _, seed in mine] == [2**63 - 1, 0, 3, 4]  # the halves of what a uint64 holds
     assert unpack_requests(pack_requests(mine, 0.7, [1, 9])) == (mine, 0.7, [1, 9])
     assert unpack_requests(pack_requests([], 1.0, [1])) == ([], 1.0, [1])
-    said = [Completion([4, 1], False, [-0.1, -1e-300]), Completion([5], True, [-0.30000000000000004])]
-    assert list(unpack_completions(pack_completions(said))) == said
+    output = [Completion([4, 1], False, [-0.1, -1e-300]), Completion([5], True, [-0.30000000000000004])]
+    assert list(unpack_completions(pack_completions(output))) == output
     assert list(unpack_completions(pack_completions([]))) == []

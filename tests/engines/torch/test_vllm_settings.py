@@ -140,10 +140,10 @@ def test_a_plan_loads_neither_it_nor_torch() -> None:
         "import sys; from launcher.config.resolve import resolve; r = resolve(sys.argv[1:]); r.engine.memory(r);"
         "print([name for name in ('vllm', 'torch', 'transformers') if name in sys.modules])"
     )
-    said = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", code, "algorithm=grpo", *WORDS, *TINY], capture_output=True, text=True, check=True
     )
-    assert said.stdout.strip() == "[]"
+    assert output.stdout.strip() == "[]"
 
 
 def test_the_estimate_holds_it_beside_the_trainer_asleep_or_awake() -> None:

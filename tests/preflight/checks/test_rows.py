@@ -23,7 +23,7 @@ TEMPLATE = "{% for m in messages %}<{{ m['role'] }}> {{ m['content'] }} {% endfo
 
 
 @pytest.fixture
-def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lines:
+def output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lines:
     """What is said of a file with these rows."""
     monkeypatch.chdir(tmp_path)
 
@@ -55,21 +55,21 @@ def folder(path: Path, template: str | None) -> Path:
 GOOD = [{"prompt": f"p{n}", "response": "r"} for n in range(4)]
 
 
-def test_good_rows(said: Lines) -> None:
-    assert said(GOOD) == ["OK data: 4 rows", "OK lengths: all fit, as the longest prompt has 2 bytes"]
+def test_good_rows(output: Lines) -> None:
+    assert output(GOOD) == ["OK data: 4 rows", "OK lengths: all fit, as the longest prompt has 2 bytes"]
 
 
-def test_bad_rows_are_named(said: Lines) -> None:
-    found = said([*GOOD, {"prompt": 5}])
+def test_bad_rows_are_named(output: Lines) -> None:
+    found = output([*GOOD, {"prompt": 5}])
     assert found[0].startswith("FAIL train.jsonl:5: ")
     assert found[1] == "FAIL data.on_bad_row: 1 of 5 rows are bad; use skip"
-    assert said([*GOOD, {"prompt": 5}], "data.on_bad_row=skip")[0].startswith(
+    assert output([*GOOD, {"prompt": 5}], "data.on_bad_row=skip")[0].startswith(
         "WARN data train: 1 of 5 rows are bad and skipped, the first is train.jsonl:5: "
     )
 
 
-def test_held_out_prompts_that_are_trained_on(said: Lines) -> None:
-    found = said(GOOD, val=[{"prompt": "new", "response": "r"}, GOOD[2]])
+def test_held_out_prompts_that_are_trained_on(output: Lines) -> None:
+    found = output(GOOD, val=[{"prompt": "new", "response": "r"}, GOOD[2]])
     assert found[1] == (
         "WARN data.val_files: 1 held-out prompts of 2 rows are also trained on (val.jsonl:2 is train.jsonl:3),"
         " so validation overestimates the model; use other rows"
@@ -93,17 +93,17 @@ def test_held_out_prompts_that_are_trained_on(said: Lines) -> None:
          " tokens (train.jsonl:5 is the first), and cut on the right; use 4 to keep all"),
     ],
 )  # fmt: skip
-def test_rows_over_the_limits(words: list[str], line: str, said: Lines) -> None:
-    assert line in said([*GOOD, {"prompt": "123456789", "response": "123"}], *words)
+def test_rows_over_the_limits(words: list[str], line: str, output: Lines) -> None:
+    assert line in output([*GOOD, {"prompt": "123456789", "response": "123"}], *words)
 
 
-def test_rows_that_are_left_out_for_their_length_do_not_count(tmp_path: Path, said: Lines) -> None:
-    said([*GOOD, {"prompt": "123456789", "response": "123"}])
+def test_rows_that_are_left_out_for_their_length_do_not_count(tmp_path: Path, output: Lines) -> None:
+    output([*GOOD, {"prompt": "123456789", "response": "123"}])
     words = ["algorithm=sft", "model=tiny", "data=files", "data.train_files=train.jsonl", "data.max_prompt_length=4"]
     assert Context(resolve([*words, "data.truncation=filter"]), here=True).steps.rows == 4
 
 
-def test_a_conversation_needs_a_template(tmp_path: Path, said: Lines) -> None:
+def test_a_conversation_needs_a_template(tmp_path: Path, output: Lines) -> None:
     turns = [
         {"role": "user", "content": "a b"},
         {"role": "assistant", "content": "c"},
@@ -111,46 +111,48 @@ def test_a_conversation_needs_a_template(tmp_path: Path, said: Lines) -> None:
     ]
     talk = [{"messages": [*turns, {"role": "assistant", "content": "e"}]}]
     bare = folder(tmp_path / "bare", None)
-    found = said(talk, "model=hf", f"model.path={bare}")
+    found = output(talk, "model=hf", f"model.path={bare}")
     assert found[1] == (
         "FAIL train.jsonl:1: 1 rows cannot be written with the model's chat template, the first: is a conversation, and"
         " the tokenizer has no chat template; use prompt and response"
     )
-    dressed = folder(tmp_path / "dressed", TEMPLATE)
-    found = said(talk, "model=hf", f"model.path={dressed}", "data.max_prompt_length=3", "data.max_response_length=9")
+    formatted = folder(tmp_path / "dressed", TEMPLATE)
+    found = output(
+        talk, "model=hf", f"model.path={formatted}", "data.max_prompt_length=3", "data.max_response_length=9"
+    )
     assert found[1] == "OK lengths train: prompts of at most 3 and responses of at most 6 tokens"
 
 
-def test_sources_are_counted_and_each_unfit_one_is_named(said: Lines) -> None:
+def test_sources_are_counted_and_each_unfit_one_is_named(output: Lines) -> None:
     def row(n: int, source: str) -> dict[str, Any]:
         return {"prompt": f"{n}?", "data_source": source, "reward_model": {"ground_truth": "1"}}
 
     given = [row(n, "openai/gsm8k") for n in range(3)] + [row(n, name) for n, name in enumerate(["gsm-8k", "mine"], 3)]
-    found = said(given, "reward=auto", algorithm="grpo")
+    found = output(given, "reward=auto", algorithm="grpo")
     assert found[0] == "OK data: 5 rows: openai/gsm8k 3, gsm-8k 1, mine 1"
     assert found[2] == "FAIL train.jsonl:4: data_source 'gsm-8k' has no reward; did you mean gsm8k?"
     assert found[3].startswith("FAIL train.jsonl:5: data_source 'mine' has no reward; ")
     assert found[4] == "FAIL reward: 2 of 5 rows cannot be scored; use data.on_bad_row=skip"
 
 
-def test_a_file_without_rows(said: Lines) -> None:
-    assert said([]) == ["FAIL train.jsonl: the file is empty; use the complete file, with rows"]
+def test_a_file_without_rows(output: Lines) -> None:
+    assert output([]) == ["FAIL train.jsonl: the file is empty; use the complete file, with rows"]
 
 
-def test_a_best_metric_that_no_row_gives(said: Lines) -> None:
+def test_a_best_metric_that_no_row_gives(output: Lines) -> None:
     val = [{"prompt": "p", "data_source": "gsm8k", "reward_model": {"ground_truth": "1"}}]
     given = [{**val[0], "prompt": f"{n}?"} for n in range(3)]
-    wrong = said(given, "trainer.best_metric=val-core/gsm/reward/mean@1", "reward=gsm8k", val=val, algorithm="grpo")
+    wrong = output(given, "trainer.best_metric=val-core/gsm/reward/mean@1", "reward=gsm8k", val=val, algorithm="grpo")
     assert wrong[1] == (
         "WARN trainer.best_metric: val-core/gsm/reward/mean@1 is never measured: no held-out row gives it; did you"
         " mean val-core/gsm8k/reward/mean@1?"
     )
-    right = said(given, "trainer.best_metric=val-core/gsm8k/reward/mean@1", "reward=gsm8k", val=val, algorithm="grpo")
+    right = output(given, "trainer.best_metric=val-core/gsm8k/reward/mean@1", "reward=gsm8k", val=val, algorithm="grpo")
     assert not any("best_metric" in line for line in right)
 
 
-def test_more_rows_than_a_plan_reads(said: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_rows_than_a_plan_reads(output: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contexts, "MAX_ROWS", 3)
-    assert said(GOOD)[0] == "OK data: 3 rows and more"
+    assert output(GOOD)[0] == "OK data: 3 rows and more"
     words = ["algorithm=sft", "model=tiny", "data=files", "data.train_files=train.jsonl"]
     assert Context(resolve(words), here=True).steps.rows is None

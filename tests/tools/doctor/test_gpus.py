@@ -12,8 +12,8 @@ import pytest
 from launcher.core.check_result import CheckResult
 from launcher.core.machine import Gpu, Gpus
 from launcher.tools.doctor import gpus, loading
-from launcher.tools.doctor.gpus import Card, check_card, check_visible_devices
-from launcher.tools.doctor.loading import Loaded, Loading
+from launcher.tools.doctor.gpus import NvmlGpu, check_card, check_visible_devices
+from launcher.tools.doctor.loading import LoadedLibraries, Loading
 
 ONE = Gpu(0, "NVIDIA H200", 141 << 30, 140 << 30)
 TWO = Gpus("550.54", "12.4", (ONE, Gpu(1, "NVIDIA H200", 141 << 30, 140 << 30)))
@@ -49,15 +49,15 @@ def test_the_real_check_of_this_machine_names_absent_gpus(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("card", "levels", "word"),
     [
-        (Card("u"), ["OK"], "140.0 GB free of 141.0 GB"),
-        (Card("u", users=((77, "python", 3 << 30),)), ["WARN"], "held by python (pid 77) 3.0 GB"),
-        (Card("u", uncorrected=2), ["OK", "FAIL"], "2 uncorrectable memory errors"),
-        (Card("u", remap=True), ["OK", "WARN"], "faulty memory rows"),
-        (Card("u", slowed="by heat"), ["OK", "WARN"], "throttled by heat"),
-        (Card("u", persistent=False), ["OK", "WARN"], "persistence mode is off"),
+        (NvmlGpu("u"), ["OK"], "140.0 GB free of 141.0 GB"),
+        (NvmlGpu("u", users=((77, "python", 3 << 30),)), ["WARN"], "held by python (pid 77) 3.0 GB"),
+        (NvmlGpu("u", uncorrected=2), ["OK", "FAIL"], "2 uncorrectable memory errors"),
+        (NvmlGpu("u", remap=True), ["OK", "WARN"], "faulty memory rows"),
+        (NvmlGpu("u", slowed="by heat"), ["OK", "WARN"], "throttled by heat"),
+        (NvmlGpu("u", persistent=False), ["OK", "WARN"], "persistence mode is off"),
     ],
 )
-def test_a_card(card: Card, levels: list[str], word: str) -> None:
+def test_a_card(card: NvmlGpu, levels: list[str], word: str) -> None:
     found = check_card(ONE, card)
     assert [one.level for one in found] == levels
     assert word in found[-1].message
@@ -79,18 +79,18 @@ def test_what_a_card_does_not_tell_is_none(monkeypatch: pytest.MonkeyPatch) -> N
     }.items():  # fmt: skip
         monkeypatch.setattr(pynvml, name, answer)
     user = ((1 << 30, "a process", 5),)  # of another namespace: it has no name here
-    assert gpus._cards(1) == [Card("GPU-0", user, 0, False, "by heat", False)]
+    assert gpus._cards(1) == [NvmlGpu("GPU-0", user, 0, False, "by heat", False)]
 
 
-def loaded(**more: object) -> Loaded:
-    cards = (loading.Card("NVIDIA H200", "9.0", ""), loading.Card("NVIDIA H200", "9.0", ""))
+def loaded(**more: object) -> LoadedLibraries:
+    cards = (loading.TorchGpu("NVIDIA H200", "9.0", ""), loading.TorchGpu("NVIDIA H200", "9.0", ""))
     usual = {"torch_s": 2.0, "torch": "2.13.0", "cuda": "12.4", "cudnn": 91000, "nccl": "2.27.3", "gloo": True,
              "why": "", "gpus": cards, "kernels": ("sm_90",), "broken": {}}  # fmt: skip
-    return Loaded(**{**usual, **more})
+    return LoadedLibraries(**{**usual, **more})
 
 
 @pytest.mark.parametrize(
-    ("came", "found", "level", "word"),
+    ("received", "found", "level", "word"),
     [
         (loaded(), TWO, "OK", "uses 2 of 2 GPUs; cuDNN 91000, NCCL 2.27.3"),
         (loaded(cuda=None, gpus=()), NONE, "OK", "(CPU only)"),
@@ -102,13 +102,13 @@ def loaded(**more: object) -> Loaded:
         (loaded(nccl=None), TWO, "WARN", "NCCL missing"),
     ],
 )
-def test_torch_beside_its_driver(came: Loaded, found: Gpus, level: str, word: str) -> None:
-    told = loading.check(came, found)[0]
+def test_torch_beside_its_driver(received: LoadedLibraries, found: Gpus, level: str, word: str) -> None:
+    told = loading.check(received, found)[0]
     assert told.level == level and word in told.message, told
 
 
 def test_cards_and_companions_that_do_not_work() -> None:
-    new = loading.Card("NVIDIA B300", "10.3", "RuntimeError: no kernel image is available")
+    new = loading.TorchGpu("NVIDIA B300", "10.3", "RuntimeError: no kernel image is available")
     _, card, peft = loading.check(loaded(gpus=(new,), broken={"peft": "ImportError: no x"}), TWO)
     assert card.subject == "cuda:0" and "this one has sm_90" in card.fix
     assert (peft.level, peft.subject) == ("FAIL", "peft") and "ImportError: no x" in peft.message

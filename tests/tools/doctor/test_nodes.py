@@ -73,8 +73,8 @@ def test_ranks_count_on_through_the_nodes() -> None:
     # where one has no GPU, all add on the CPU
     found = remote_probe.shares_of([*nodes[:2], replace(nodes[2], gpus=0)], "/r", (), 5)
     assert {(one.count, one.world, one.backend) for one in found} == {(1, 3, "gloo")}
-    (alone,) = remote_probe.shares_of([replace(nodes[0], gpus=1)], "/r", (), 5)
-    assert (alone.count, alone.world, alone.backend) == (2, 2, "gloo")
+    (single,) = remote_probe.shares_of([replace(nodes[0], gpus=1)], "/r", (), 5)
+    assert (single.count, single.world, single.backend) == (2, 2, "gloo")
 
 
 def test_nodes_of_one_address_have_their_ids_in_their_names() -> None:

@@ -12,39 +12,39 @@ from pathlib import Path
 import pytest
 
 from launcher.tools.doctor import places, timeouts
-from launcher.tools.doctor.places import Place, check_place
+from launcher.tools.doctor.places import CheckedFolder, check_place
 
 Mount = Callable[[int, Path], Path]
 MB = 1 << 20
 
 
 def test_a_healthy_folder_is_left_as_it_was(tmp_path: Path) -> None:
-    found = check_place(Place("run root", tmp_path, "--root DIR", little=0))
+    found = check_place(CheckedFolder("run root", tmp_path, "--root DIR", little=0))
     assert (found.level, found.fix) == ("OK", "")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_one_that_is_not_there_is_judged_by_where_it_would_be_made(tmp_path: Path) -> None:
-    found = check_place(Place("run root", tmp_path / "a" / "b", "--root DIR", little=0))
+    found = check_place(CheckedFolder("run root", tmp_path / "a" / "b", "--root DIR", little=0))
     assert found.level == "OK" and found.message.endswith("(not made yet)")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_below_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    found = check_place(Place("data store", tmp_path / "file" / "data", "RLRUN_DATA=DIR"))
+    found = check_place(CheckedFolder("data store", tmp_path / "file" / "data", "RLRUN_DATA=DIR"))
     assert found.level == "FAIL" and f"{tmp_path}/file is a file" in found.message
     assert found.fix == "use a folder's path (RLRUN_DATA=DIR)"
 
 
 def test_a_system_that_takes_no_files() -> None:
-    assert check_place(Place("run root", Path("/proc/runs"), "--root DIR")).level == "FAIL"
+    assert check_place(CheckedFolder("run root", Path("/proc/runs"), "--root DIR")).level == "FAIL"
 
 
 def test_a_full_disk(tmp_path: Path, small_disk: Mount) -> None:
     disk = small_disk(64, tmp_path / "disk")
     (disk / "much").write_bytes(bytes(48 << 10))
-    found = check_place(Place("run root", disk, "--root DIR"))
+    found = check_place(CheckedFolder("run root", disk, "--root DIR"))
     assert found.level == "FAIL" and "no space left" in found.message
     assert found.fix == "use room there, or another disk (--root DIR)"
     assert [path.name for path in disk.iterdir()] == ["much"]
@@ -52,33 +52,33 @@ def test_a_full_disk(tmp_path: Path, small_disk: Mount) -> None:
 
 def test_a_disk_with_no_room_for_a_run(tmp_path: Path, small_disk: Mount) -> None:
     """A small file fits, a checkpoint would not."""
-    found = check_place(Place("run root", small_disk(4096, tmp_path / "disk"), "--root DIR"))
+    found = check_place(CheckedFolder("run root", small_disk(4096, tmp_path / "disk"), "--root DIR"))
     assert found.level == "FAIL" and "0.0 GB free on tmpfs" in found.message
 
 
 def test_a_disk_that_is_read_only(tmp_path: Path, small_disk: Mount) -> None:
     disk = small_disk(4096, tmp_path / "disk")
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-    found = check_place(Place("model store", disk, "RLRUN_MODELS=DIR"))
+    found = check_place(CheckedFolder("model store", disk, "RLRUN_MODELS=DIR"))
     assert found.level == "FAIL" and "read-only" in found.message
     assert found.fix == "use a folder that can be written (RLRUN_MODELS=DIR)"
 
 
 def test_little_room_is_a_warning(tmp_path: Path) -> None:
-    assert check_place(Place("run root", tmp_path, "--root DIR", little=1 << 60)).level == "WARN"
+    assert check_place(CheckedFolder("run root", tmp_path, "--root DIR", little=1 << 60)).level == "WARN"
 
 
 def test_locks_that_hold_nobody_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on some network disks; here the system's own call is the edge."""
     monkeypatch.setattr("fcntl.flock", lambda *_: None)
-    found = check_place(Place("run root", tmp_path, "--root DIR", little=0))
+    found = check_place(CheckedFolder("run root", tmp_path, "--root DIR", little=0))
     assert found.level == "WARN" and found.message.endswith("locks hold nobody off there")
 
 
 def test_a_disk_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.fsync", lambda _: time.sleep(100))
     began = time.monotonic()
-    found = check_place(Place("run root", tmp_path, "--root DIR"), patience_s=0.2)
+    found = check_place(CheckedFolder("run root", tmp_path, "--root DIR"), patience_s=0.2)
     assert found.level == "FAIL" and "no answer in 0.2 s" in found.message
     assert time.monotonic() - began < 60
 
@@ -112,5 +112,5 @@ def test_both_the_file_and_its_name_are_synced(tmp_path: Path, monkeypatch: pyte
         real(descriptor)
 
     monkeypatch.setattr("os.fsync", fsync)
-    check_place(Place("run root", tmp_path, "--root DIR"))
+    check_place(CheckedFolder("run root", tmp_path, "--root DIR"))
     assert synced == [False, True]

@@ -52,8 +52,8 @@ class Cluster:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    left_out = ("RAY_ADDRESS", "OMP_NUM_THREADS")
-    return {name: value for name, value in os.environ.items() if name not in left_out} | {
+    excluded = ("RAY_ADDRESS", "OMP_NUM_THREADS")
+    return {name: value for name, value in os.environ.items() if name not in excluded} | {
         "PYTHONPATH": str(ROOT), "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_TMPDIR": str(folder), "RLRUN_DATA": str(folder / "data"), "RLRUN_MODELS": str(folder / "models"),
         "HF_HUB_OFFLINE": "1",

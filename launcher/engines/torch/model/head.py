@@ -15,7 +15,7 @@ from torch.nn.functional import linear
 from launcher.engines.torch.model.blocks import KEPT, LOGITS
 
 
-class Scores(NamedTuple):
+class TokenScores(NamedTuple):
     """Of each predicted token."""
 
     logp: Tensor  # [M] log-probability
@@ -24,14 +24,16 @@ class Scores(NamedTuple):
 
 def scores_from_hidden(
     hidden: Tensor, weight: Tensor, target: Tensor, temperature: float = 1.0, *, entropy: bool = True
-) -> Scores:
+) -> TokenScores:
     """Scores of `target` [M] after the `hidden` states [M, H], by the output layer's `weight` [V, H]."""
-    return Scores(*_Scores.apply(hidden, weight, target, temperature, entropy, torch.is_grad_enabled()))
+    return TokenScores(*_Scores.apply(hidden, weight, target, temperature, entropy, torch.is_grad_enabled()))
 
 
-def scores_from_logits(logits: Tensor, target: Tensor, temperature: float = 1.0, *, entropy: bool = True) -> Scores:
+def scores_from_logits(
+    logits: Tensor, target: Tensor, temperature: float = 1.0, *, entropy: bool = True
+) -> TokenScores:
     """Scores of `target` [M] by ready `logits` [M, V], for models whose output layer is more than a matrix."""
-    return Scores(*_Scores.apply(logits, None, target, temperature, entropy, torch.is_grad_enabled()))
+    return TokenScores(*_Scores.apply(logits, None, target, temperature, entropy, torch.is_grad_enabled()))
 
 
 class _Scores(torch.autograd.Function):

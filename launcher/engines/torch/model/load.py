@@ -18,7 +18,7 @@ from transformers import (
 
 from launcher.core.problems import Problem, Problems
 from launcher.engines.torch.model.attention import NAME
-from launcher.engines.torch.model.network import CausalLM, Critic
+from launcher.engines.torch.model.network import CausalLM, CriticNetwork
 from launcher.models.pretrained import Pretrained, weights_of
 from launcher.models.scratch import Scratch
 from launcher.spec.model import Model
@@ -60,7 +60,7 @@ def load_model(
 
 def load_critic(
     model: Model, seed: int, device: torch.device, weights: Path | None = None, *, mixed: bool = False
-) -> Critic:
+) -> CriticNetwork:
     """The critic that begins as `model`, or as it stands in the folder `weights`."""
     if weights is None:
         whole = load_model(model, seed, device, adapt=False).base
@@ -68,10 +68,10 @@ def load_critic(
         if decoder is whole:
             got = f"{type(whole).__name__} has no decoder of its own for a critic"
             raise Problems([Problem("model.path", got, "use algorithm=grpo", "not-supported")])
-        return Critic(decoder, mixed)
+        return CriticNetwork(decoder, mixed)
     decoder = AutoModel.from_pretrained(weights, dtype=getattr(torch, model.dtype), use_safetensors=True)
     _prepare(decoder, model)
-    made = Critic(decoder.to(device), mixed)
+    made = CriticNetwork(decoder.to(device), mixed)
     made.head.load_state_dict(load_file(weights / VALUE_HEAD))
     return made
 

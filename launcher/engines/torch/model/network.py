@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from launcher.engines.torch.model import head
 from launcher.engines.torch.model.attention import NAME, NO_MASK
-from launcher.engines.torch.model.head import Scores
+from launcher.engines.torch.model.head import TokenScores
 from launcher.engines.torch.model.packing import Packed, pack
 from launcher.spec.algorithm import Batch
 
@@ -90,7 +90,7 @@ class CausalLM(Network):
         found = {self.tokenizer.eos_token_id, *(ids if isinstance(ids, list) else [ids])} - {None}
         return sorted(cast("set[int]", found))
 
-    def forward(self, packed: Packed, temperature: float = 1.0, entropy: bool = False) -> Scores:
+    def forward(self, packed: Packed, temperature: float = 1.0, entropy: bool = False) -> TokenScores:
         """[B, T] log-probability of each predicted token, and entropy where asked for; 0 elsewhere."""
         with self.autocast():
             if self.has_linear_head:
@@ -100,7 +100,7 @@ class CausalLM(Network):
                 )
             else:
                 found = head.scores_from_logits(self.logits(packed), packed.target, temperature, entropy=entropy)
-        return Scores(*map(packed.unpack, found))
+        return TokenScores(*map(packed.unpack, found))
 
     def logits(self, packed: Packed) -> Tensor:
         """[M, V] logits of the predicted tokens."""
@@ -110,7 +110,7 @@ class CausalLM(Network):
                           for ids in _rectangles(packed)])[packed.source]  # fmt: skip
 
 
-class Critic(Network):
+class CriticNetwork(Network):
     """Expects an answer's reward, at each of its tokens: a decoder with one output."""
 
     def __init__(self, decoder: PreTrainedModel, mixed: bool = False) -> None:
@@ -171,8 +171,8 @@ def _supports_packing(module: PreTrainedModel) -> bool:
         return False
     if found.shape[0] != packed.ids.shape[1]:
         return False
-    alone = [module(input_ids=row[None], use_cache=False)[0][0] for row in rows]
-    expected = torch.stack([alone[row][column - 1] for row, column in zip(packed.row, packed.column, strict=True)])
+    single = [module(input_ids=row[None], use_cache=False)[0][0] for row in rows]
+    expected = torch.stack([single[row][column - 1] for row, column in zip(packed.row, packed.column, strict=True)])
     return _near(found[packed.source], expected)
 
 

@@ -50,8 +50,8 @@ def set_up(ask: Callable[[int, object], None]) -> None:
 
 def emit_crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """An uncaught error as an event for people, and as a traceback for the log."""
-    said = f"{kind.__name__}: {error}" if str(error) else kind.__name__
-    lines = tuple(error.lines) if isinstance(error, Problems) else (said,)
+    output = f"{kind.__name__}: {error}" if str(error) else kind.__name__
+    lines = tuple(error.lines) if isinstance(error, Problems) else (output,)
     emit(Crashed(lines=lines, cause=_cause_of(error)))
     traceback.print_exception(kind, error, trace)
 

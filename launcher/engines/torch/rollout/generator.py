@@ -48,5 +48,5 @@ class Generator(ABC):
 
     def texts(self, answers: Sequence[Completion]) -> list[str]:
         """What the answers say, without the token that ends them; other special tokens are shown, not hidden."""
-        said = [answer.tokens if answer.truncated else answer.tokens[:-1] for answer in answers]
-        return self.model.tokenizer.batch_decode(said, skip_special_tokens=False)
+        output = [answer.tokens if answer.truncated else answer.tokens[:-1] for answer in answers]
+        return self.model.tokenizer.batch_decode(output, skip_special_tokens=False)

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from launcher.engines.torch.model.load import BASE, VALUE_HEAD
-from launcher.engines.torch.model.network import Critic
+from launcher.engines.torch.model.network import CriticNetwork
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.parallel.strategy import distribute_like, full_tensor
 from launcher.engines.torch.train.optimizer import TrainedNetwork
@@ -81,10 +81,10 @@ def load_optimizers(policy: Policy, folder: Path) -> None:
         _load_optimizer(policy.critic, folder / "state" / "critic_optimizer.safetensors")
 
 
-def critic_network(policy: Policy) -> Critic | None:
+def critic_network(policy: Policy) -> CriticNetwork | None:
     if policy.critic is None:
         return None
-    assert isinstance(policy.critic.network, Critic)
+    assert isinstance(policy.critic.network, CriticNetwork)
     return policy.critic.network
 
 

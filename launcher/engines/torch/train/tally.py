@@ -30,10 +30,10 @@ def unscored_rows(batch: Batch) -> Tensor:
 
 def mask_unscored(batch: Batch) -> Batch:
     """The same rows, of which those without a score count for nothing. The batch itself where all have one."""
-    left_out = unscored_rows(batch)
-    if not left_out.any():
+    excluded = unscored_rows(batch)
+    if not excluded.any():
         return batch
-    return replace(batch, mask=batch.mask * ~left_out[:, None], reward=batch.reward.masked_fill(left_out, 0.0))
+    return replace(batch, mask=batch.mask * ~excluded[:, None], reward=batch.reward.masked_fill(excluded, 0.0))
 
 
 @dataclass
@@ -59,10 +59,10 @@ class Tally:
         """Metrics, and lines for a person, over all processes; every process must ask. Parts are those of `groups`,
         without the groups that are left out of the step.
         """
-        left_out = {group for group, _, _ in self.faults}
+        excluded = {group for group, _, _ in self.faults}
         sums: dict[str, tuple[float, int]] = {}
         for group, name, value in self.parts:
-            if group not in left_out and (groups is None or group in groups):
+            if group not in excluded and (groups is None or group in groups):
                 total, count = sums.get(name, (0.0, 0))
                 sums[name] = total + value, count + 1
         held = world.all_gather_object((self.answers, self.faults, sums))

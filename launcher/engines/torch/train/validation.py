@@ -84,8 +84,8 @@ class Validation:
         found = {"prompts": 1.0, f"mean@{n}": mean, "unlike": float(sum(score not in (0.0, 1.0) for score in scores))}
         if n > 1:
             found |= {f"best@{k}/mean": best_of(scores, k) for k in powers(n)[1:]}
-            said = [self.reward.extract_answer(answer.response) for answer in asked.answers]
-            found[f"maj@{n}/mean"] = majority(scores, said)
+            output = [self.reward.extract_answer(answer.response) for answer in asked.answers]
+            found[f"maj@{n}/mean"] = majority(scores, output)
             found[f"std@{n}"] = math.sqrt(math.fsum((score - mean) ** 2 for score in scores) / (n - 1))
         return found
 

@@ -95,8 +95,8 @@ def serve(link: Link, start: StartModel) -> None:
         if do == "take":
             _load_weights(link, copy)
             continue
-        came = [unpack_requests(link.receive_arrays(trainer)) for trainer in link.trainers]
-        for trainer, found in zip(link.trainers, _generate(copy, came), strict=True):
+        received = [unpack_requests(link.receive_arrays(trainer)) for trainer in link.trainers]
+        for trainer, found in zip(link.trainers, _generate(copy, received), strict=True):
             if link.rank in link.speakers:
                 link.send_arrays(trainer, pack_completions(found))
     copy.close()
@@ -117,15 +117,15 @@ def _load_weights(link: Link, copy: ServedModel) -> None:
 
 
 def _generate(
-    copy: ServedModel, came: Sequence[tuple[list[GenerationRequest], float, list[int]]]
+    copy: ServedModel, received: Sequence[tuple[list[GenerationRequest], float, list[int]]]
 ) -> list[list[Completion]]:
     """All trainers' answers, written together; who asks nothing has no temperature to speak of."""
-    whole = [one for mine, _, _ in came for one in mine]
+    whole = [one for mine, _, _ in received for one in mine]
     if not whole:
-        return [[] for _ in came]
-    temperature, ends = next((warmth, ends) for mine, warmth, ends in came if mine)
+        return [[] for _ in received]
+    temperature, ends = next((warmth, ends) for mine, warmth, ends in received if mine)
     found = iter(copy.generate(whole, temperature, ends))
-    return [[next(found) for _ in mine] for mine, _, _ in came]
+    return [[next(found) for _ in mine] for mine, _, _ in received]
 
 
 def _own_device(run: RunSpec) -> torch.device:
