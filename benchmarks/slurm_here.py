@@ -137,8 +137,8 @@ def slurm(grace_s: int = 0, machines: Sequence[Machine] = ()) -> Iterator[Here]:
         _until(lambda: (folder / "munge.socket").exists(), "munged")
         daemons.append(_daemon(["slurmctld", "-D"], first, here))
         daemons += [_daemon(["slurmd", "-D", "-N", machine.host], machine, here) for machine in machines]
-        _until(lambda: _output_of(["sinfo", "-h", "-N", "-p", "low", "-o", "%T"], here).split() == ["idle"] * len(machines),
-               f"slurm ({folder}/*.log)")  # fmt: skip
+        states = ["sinfo", "-h", "-N", "-p", "low", "-o", "%T"]
+        _until(lambda: _output_of(states, here).split() == ["idle"] * len(machines), f"slurm ({folder}/*.log)")
         yield here
     finally:
         _output_of(["scancel", "--signal=KILL", "--full", "--user=root"], here)
