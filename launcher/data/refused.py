@@ -77,7 +77,7 @@ class RefusedLog:
 
     @property
     def bad(self) -> int:
-        """Rows that are something to mend."""
+        """Rows that are errors: refused, and not because a setting asks for it."""
         return self.refused - self.wanted
 
     def lines(self) -> list[str]:

@@ -56,7 +56,7 @@ def memory(a: Architecture, training: ColocatedTraining, serving: Serving, gpu_b
     location: dict[Part, int] = {} if training.offload else {"weights": shards.weights, "optimizer": shards.optimizer}
     serves = round(serving.share * gpu_bytes)
     served = size.parameters(a) * size.BFLOAT16 // serving.tensor_parallel
-    layers = _gathered(a, training)
+    layers = _gathered_bytes(a, training)
     learns: dict[Part, int] = {
         "weights": shards.weights + layers,
         "optimizer": shards.optimizer,
@@ -93,7 +93,7 @@ def _shards(a: Architecture, training: ColocatedTraining) -> _Shards:
     return _Shards(*(size.FLOAT32 * each // training.gpus for each in (all_weights, trained, 2 * trained)))
 
 
-def _gathered(a: Architecture, training: ColocatedTraining) -> int:
+def _gathered_bytes(a: Architecture, training: ColocatedTraining) -> int:
     """Embedding and last layer, and the layers that are computed and fetched, in bfloat16."""
     if training.tensor_parallel == training.gpus:
         return 0

@@ -138,7 +138,7 @@ class Code(Reward):
                          "all": self.partial} for place in open_]  # fmt: skip
             most = max((len(wanted[place].inputs) for place in open_), default=0)
             keys = prompts(answers[place] for place in open_)
-            for place, runs in zip(open_, self._pool.ask(requests, self._patience(most), keys), strict=True):
+            for place, runs in zip(open_, self._pool.ask(requests, self._time_limit(most), keys), strict=True):
                 if isinstance(runs, CallFailure):
                     found[place] = runs
                     continue
@@ -155,12 +155,12 @@ class Code(Reward):
                 file = Path(folder) / f"{place}.json"
                 file.write_text(json.dumps(tests.payload), encoding="utf-8")
                 requests.append({"code": code_of(answers[place].response), "tests": str(file)})
-            found = self._pool.ask(requests, self._patience(1), prompts(answers[place] for place in wanted))
+            found = self._pool.ask(requests, self._time_limit(1), prompts(answers[place] for place in wanted))
         return {place: one if isinstance(one, CallFailure) else one["passed"].count("1")
                 for place, one in zip(wanted, found, strict=True)}  # fmt: skip
 
-    def _patience(self, runs: int) -> float:
-        """Seconds for a process that itself ends each run in time."""
+    def _time_limit(self, runs: int) -> float:
+        """Seconds after which a test process is killed; it ends each run after `timeout_s` itself."""
         return runs * self.timeout_s + 30.0
 
 

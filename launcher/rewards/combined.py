@@ -99,13 +99,14 @@ class Weighted(Combined):
         """The answer of the first part that knows it, in the form of each part after that."""
         for name, part in self.parts.items():
             if (found := part.reference_response(answer)) is not None:
-                return self._dressed(found, [of for other, of in self.parts.items() if other != name])
+                return self._format_with(found, [of for other, of in self.parts.items() if other != name])
         return None
 
     def format_response(self, text: str) -> str:
-        return self._dressed(text, list(self.parts.values()))
+        return self._format_with(text, list(self.parts.values()))
 
-    def _dressed(self, text: str, parts: Sequence[Reward]) -> str:
+    @staticmethod
+    def _format_with(text: str, parts: Sequence[Reward]) -> str:
         for part in parts:
             text = part.format_response(text)
         return text

@@ -69,7 +69,7 @@ class Mean(NamedTuple):
     """A number to report, in two parts that add up over micro-batches and processes."""
 
     total: Tensor  # []
-    count: Tensor  # type: ignore[assignment]  # [] (a tuple has a method of this name, which nobody needs here)
+    count: Tensor  # type: ignore[assignment]  # [] (hides tuple.count)
 
 
 Loss = tuple["Tensor", Mapping[str, Mean]]

@@ -64,7 +64,7 @@ class RefusedRow:
     where: str
     reason: str
     raw: str  # bytes that are no UTF-8 stand as surrogates, so that nothing is lost
-    wanted: bool = False  # a setting asks for it to be left out, so it is nothing to mend
+    wanted: bool = False  # a setting asks for it to be left out, so it is no error
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ _FOLDED = {source.casefold(): rule for source, rule in ROUTES.items()}
 
 
 def route(data_source: str, more: Mapping[str, str] | None = None) -> str | None:
-    """The rule for a data source, `more` before the table; None where nobody knows it."""
+    """The rule for a data source, `more` before the table; None for an unknown source."""
     if more and data_source in more:
         return more[data_source]
     folded = data_source.casefold()

@@ -140,7 +140,7 @@ class Lengths:
         return found
 
     def _counts(self, prompts: Sequence[Text]) -> list[Count]:
-        self._learn(prompts)
+        self._choose_method(prompts)
         counts: list[Count | None] = [self._quickly(prompt) for prompt in prompts]
         texts = dict[int, str]()
         for place in (place for place, count in enumerate(counts) if count is None):
@@ -151,8 +151,8 @@ class Lengths:
         made = dict(zip(texts, _counted(self.encoder, list(texts.values())), strict=True))
         return [(made[place], 0) if count is None else count for place, count in enumerate(counts)]
 
-    def _learn(self, prompts: Sequence[Text]) -> None:
-        """The first prompts tell whether words can be counted."""
+    def _choose_method(self, prompts: Sequence[Text]) -> None:
+        """Decide from the first prompts whether words can be counted."""
         if self.around and not self.asked:
             texts = [
                 text for prompt in prompts if (text := single_user_text(prompt)) is not None and self.around.text(text)

@@ -117,13 +117,13 @@ def test_a_prepared_row_reads_as_the_row_it_was(tmp_path: Path, kind: Any, forma
     [after] = Files(train_files=(str(tmp_path / "out.parquet"),)).read("train", kind)
     assert isinstance(before, Row)
     assert isinstance(after, Row)
-    assert _said(after) == _said(before)
+    assert _turns(after) == _turns(before)
     assert (after.rejected, after.data_source, after.ability) == (before.rejected, before.data_source, before.ability)
     if kind == "prompts":
         assert after.ground_truth == before.ground_truth
 
 
-def _said(row: Row) -> list[tuple[str, str]]:
+def _turns(row: Row) -> list[tuple[str, str]]:
     turns = [("user", row.prompt)] if isinstance(row.prompt, str) else [(m.role, m.content) for m in row.prompt]
     return turns if row.response is None else [*turns, ("assistant", row.response)]
 

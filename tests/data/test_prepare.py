@@ -88,7 +88,7 @@ def test_bad_rows_stop_it_and_are_kept(tmp_path: Path, root: Path) -> None:
     with pytest.raises(Problems) as caught:
         prepare(files, "prompts", "sums", nothing)
     assert caught.value.lines[0].startswith(f"{tmp_path}/a.jsonl:2: invalid JSON")
-    assert len(caught.value.lines) == 22  # 20 rows, how many more, and what would do
+    assert len(caught.value.lines) == 22  # 20 rows, how many more, and the fix
     [kept] = root.glob("*-refused.jsonl")
     assert caught.value.lines[-1] == f"data.on_bad_row: 31 of 32 rows are bad, kept in {kept}; use skip"
     assert len(kept.read_text().splitlines()) == 31

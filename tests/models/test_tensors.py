@@ -172,7 +172,7 @@ LIES: dict[str, bytes] = {
     "a shape of another size": file_of({"a": one(0, 16, [5])}, bytes(16)),
     "a shape below 0": file_of({"a": one(0, 4, [-1])}, bytes(4)),
     "a size that overflows": file_of({"a": one(0, 16, [1 << 62, 1 << 62])}, bytes(16)),
-    "a format nobody knows": file_of({"a": one(0, 4, [1], "F31")}, bytes(4)),
+    "an unknown format": file_of({"a": one(0, 4, [1], "F31")}, bytes(4)),
     "a format that cannot be computed with": file_of({"a": one(0, 4, [4], "F8_E4M3")}, bytes(4)),
 }
 

@@ -85,7 +85,7 @@ def test_the_command_line_names_choices_and_weights() -> None:
         (["reward=weighted"], ["reward.parts: has no value; use reward.parts=VALUE"]),
         (["reward=weighted", "reward.parts={gsm8 k: 1}"], None),
         (["reward=weighted", "reward.parts={gsm8: 1.0}"], ["reward.parts: no choice 'gsm8'; did you mean gsm8k?"]),
-        (["reward=weighted", "reward.parts={gsm8k: a}"], ["reward.weights.gsm8k: got 'a'; a number would do"]),
+        (["reward=weighted", "reward.parts={gsm8k: a}"], ["reward.weights.gsm8k: got 'a'; use a number"]),
         (["reward=weighted", "reward.parts={gsm8k: 1}", "reward.parts.gsm8k.methd=x"],
          ["reward.parts.gsm8k.methd: GSM8K has no setting 'methd'; did you mean method?"]),
         (["reward=gsm8k_format", "reward.weights.gsm8k=.inf"], None),

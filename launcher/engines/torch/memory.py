@@ -135,9 +135,10 @@ class _Estimate:
         return self.on_gpu and what in self.engine.offload
 
     def _resident(self, *, learnt: bool = True, on_device: str = "") -> Parts:
-        """Weights and optimizers of all networks between the phases; what is `awake` is there though it may rest.
+        """Bytes of the weights and optimizer states of all networks.
 
-        Moments are there from the first update on (`learnt`).
+        `on_device` names a network that counts even if it is offloaded between phases; `learnt`: after the first
+        update, when the optimizer's moments exist.
         """
         policy, critic, n = self.policy, self.critic, self.shards
         location = 0 if self._is_offloaded("weights") and n > 1 else 1
@@ -158,7 +159,7 @@ class _Estimate:
     def _reward(self) -> int:
         return 0 if self._is_offloaded("reward") else self.work.reward_bytes
 
-    def _gathered(self, whole: NetworkBytes, *, all_layers: bool = False) -> int:
+    def _gathered_bytes(self, whole: NetworkBytes, *, all_layers: bool = False) -> int:
         """Weights that a process gathers from the others: embedding and last layer, and two layers, or all."""
         if self.shards == 1:
             return 0
@@ -194,7 +195,7 @@ class _Estimate:
         parts["kv_cache"] = per_token * held + max(layer, repeated)
         parts["logits"] = w.written * a.vocab_size * (own + 3 * 4)
         parts["activations"] = w.prefilled * w.prompt * activations.forward_working(a, self.numbers)
-        parts["weights"] += self._gathered(self.policy, all_layers=True) + self._autocast_copy(self.policy)
+        parts["weights"] += self._gathered_bytes(self.policy, all_layers=True) + self._autocast_copy(self.policy)
         parts["batch"] = w.batch_bytes
         return "rollout", parts
 
@@ -207,7 +208,7 @@ class _Estimate:
         parts = self._resident(on_device="reference" if self.reference else "critic")
         parts["activations"] = w.tokens * (activations.forward_working(a, self.full) + self._attention_extra(False))
         parts["logits"] = activations.logits(a, w.predicted, self.numbers, HEAD, "scores")
-        parts["weights"] += self._gathered(self.policy) + self._autocast_copy(self.policy)
+        parts["weights"] += self._gathered_bytes(self.policy) + self._autocast_copy(self.policy)
         parts["batch"] = w.batch_bytes
         return "log_prob", parts
 
@@ -227,7 +228,7 @@ class _Estimate:
         """At the fullest moment of forward and backward pass."""
         a, w = self.shape, self.work
         parts = self._resident(on_device=on_device)
-        parts["weights"] += self._gathered(network) + self._autocast_copy(network)
+        parts["weights"] += self._gathered_bytes(network) + self._autocast_copy(network)
         parts["batch"] = w.batch_bytes
         layer = w.tokens * (activations.saved(a, numbers) + self._attention_extra(True))
         working = w.tokens * activations.backward_working(a, numbers)

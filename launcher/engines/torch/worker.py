@@ -1,8 +1,8 @@
 """One training process: `python -m launcher.engines.torch.worker RUN_FOLDER START_STEP`.
 
-Its environment names its rank (RANK, WORLD_SIZE, LOCAL_RANK) and, for several, where they meet. It reads the
-run's spec.yaml, tells what happens in the log that it is given, or on standard output, and ends with 0, 1 (failed), 2
-(something to mend), or 128 + the signal that asked it to stop.
+Its environment holds its rank (RANK, WORLD_SIZE, LOCAL_RANK) and, for several, the rendezvous address. It reads the
+run's spec.yaml, writes events to its log file or to standard output, and exits with 0, 1 (failed), 2 (a user error),
+or 128 + the signal that asked it to stop.
 """
 
 from __future__ import annotations

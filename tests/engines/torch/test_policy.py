@@ -1,4 +1,4 @@
-"""One optimizer step: what plain torch would do, and what is told of it."""
+"""One optimizer step equals the same step in plain torch; its metrics."""
 
 from __future__ import annotations
 

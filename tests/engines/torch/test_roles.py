@@ -191,7 +191,7 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
 
 
 def test_without_an_engine_nobody_scores() -> None:
-    with pytest.raises(NotImplementedError, match="engine=torch would do"):
+    with pytest.raises(NotImplementedError, match="use engine=torch"):
         RewardModel(path="some/where").score([Answer("x")])
 
 

@@ -1,4 +1,4 @@
-"""Models that stand beside the policy, and may rest in CPU memory while nobody asks them."""
+"""Frozen models beside the policy, which may be offloaded to CPU memory while idle."""
 
 from __future__ import annotations
 

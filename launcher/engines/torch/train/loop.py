@@ -111,7 +111,7 @@ class Training:
             self.start_phase("rollout" if self.policy.sampled else "update")
             raw, source_metrics = self.source.batch(step, self.clock)  # tokens, mask, reward
             self.alert(step, self.source.alerts)
-            prepared, metrics, nonfinite_source = self.learn(raw, step)
+            prepared, metrics, nonfinite_source = self.update(raw, step)
         begun = {"training/global_step": float(step), "training/epoch": float(self.source.order.epoch(step))}
         metrics = begun | metrics | source_metrics
         metrics |= measure.batch_metrics(raw, prepared, self.policy.sampled, self.run.data.max_response_length)
@@ -122,8 +122,8 @@ class Training:
             metrics |= self.validate(step)
         return metrics | self.clock.pop_timings(), nonfinite_source
 
-    def learn(self, batch: Batch, step: int) -> tuple[Batch, dict[str, float], str]:
-        """The batch with its advantages, what its updates measured, and what was not finite."""
+    def update(self, batch: Batch, step: int) -> tuple[Batch, dict[str, float], str]:
+        """Update the networks on one batch. Returns it with its advantages, the metrics, and what was not finite."""
         trainer, algorithm = self.run.trainer, self.policy.algorithm
         if self.policy.sampled and not world.all_reduce_sum((~tally.unscored_rows(batch)).sum().double()).item():
             return batch, {f"{self.policy.prefix}/skipped_nonfinite": 1.0}, "reward"

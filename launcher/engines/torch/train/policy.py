@@ -103,17 +103,19 @@ class Policy:
         parts, metrics, nonfinite_source = self._parts(batch), dict[str, float](), ""
         if step > self.critic_warmup or not self.critic:
             units = self.algorithm.units(batch)
-            metrics, nonfinite_source = self._learn(
+            metrics, nonfinite_source = self._optimize(
                 self.actor, batch, parts, self._policy_loss, units, step, self.prefix
             )
         if self.critic:
             with self.critic.on_device(learning=True):
-                more, bad = self._learn(self.critic, batch, parts, self._value_loss, batch.mask.sum(), step, "critic")
+                more, bad = self._optimize(
+                    self.critic, batch, parts, self._value_loss, batch.mask.sum(), step, "critic"
+                )
             metrics |= more
             nonfinite_source = nonfinite_source or (bad and f"critic's {bad}")
         return Update(metrics, nonfinite_source)
 
-    def _learn(
+    def _optimize(
         self,
         trained: TrainedNetwork,
         batch: Batch,

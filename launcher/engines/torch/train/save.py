@@ -110,7 +110,9 @@ class Saver:
 
 def read_position(folder: Path) -> TrainingPosition:
     node = json.loads((folder / "trainer.json").read_text())
-    seen = node.pop("validated", {"step": None, "metrics": {}})  # a checkpoint of before may not have it
+    seen = node.pop(
+        "validated", {"step": None, "metrics": {}}
+    )  # absent before the first validation and in older checkpoints
     return TrainingPosition(
         **node, validated=LastValidation(seen["step"], {name: float(x) for name, x in seen["metrics"].items()})
     )

@@ -87,12 +87,12 @@ class Rollouts:
         self.tally, self.alerts = Tally(), list[str]()
 
     def batch(self, step: int, clock: Clock) -> tuple[Batch, dict[str, float]]:
-        """The step's answers, and what there is to tell of them; `alerts` are for people."""
+        """The step's scored answers, and their metrics; sets `alerts`, messages for the user."""
         self.tally = Tally()
-        with self.generator.current_weights() as woken:
-            batch, told, groups = self._sample_until_full(step, clock)
-        scored, self.alerts = self.tally.summary(groups)
-        return batch, {**woken, **told, **scored}
+        with self.generator.current_weights() as sync_metrics:
+            batch, sampling_metrics, groups = self._sample_until_full(step, clock)
+        reward_metrics, self.alerts = self.tally.summary(groups)
+        return batch, {**sync_metrics, **sampling_metrics, **reward_metrics}
 
     def _sample_until_full(self, step: int, clock: Clock) -> tuple[Batch, dict[str, float], set[int] | None]:
         """An algorithm that wants a step full of groups it keeps gets them, within its bound. With what there is to

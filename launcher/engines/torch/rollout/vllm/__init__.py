@@ -122,7 +122,7 @@ class VllmSampler(Colocated):
 
     def _on_cpu(self, shape: Architecture | None) -> list[str]:
         found = []
-        if self.gpu_memory_utilization not in (None, SHARE):  # runs of before name what was the default
+        if self.gpu_memory_utilization not in (None, SHARE):  # older run folders store the former default
             found.append("sampler.gpu_memory_utilization: this run has no GPU; use sampler.kv_cache_gb")
         if shape and shape.num_experts:
             found.append(f"sampler: {EXPERTS}; use sampler=torch")

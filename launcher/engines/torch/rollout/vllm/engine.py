@@ -31,9 +31,9 @@ from launcher.engines.torch.rollout.weight_export import ExportedWeights
 from launcher.engines.torch.train.policy import Policy
 from launcher.spec.run import RunSpec
 
-os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # it warns of much that is as it should be here
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # many of its warnings do not apply here
 
-from vllm import LLM, RequestOutput, SamplingParams  # by now its environment is as it must be
+from vllm import LLM, RequestOutput, SamplingParams  # after its environment variables are set
 from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
 from vllm.model_executor.layers import utils as layers
 

@@ -1,8 +1,8 @@
 """One process that only samples: `python -m launcher.engines.torch.rollout.vllm.server RUN_FOLDER`.
 
-Its environment names its rank, which is behind those of the WORLD_SIZE trainers, and where they meet. It does what they
-say, and ends with 0 when they have no more to say, with 2 where there is something to mend. It saves nothing, so it
-leaves it to the trainers to heed signals.
+Its environment holds its rank, which follows those of the WORLD_SIZE trainers, and the rendezvous address. It serves
+the trainers' requests and exits with 0 after the last, or with 2 on a user error. It saves nothing and ignores signals:
+the trainers handle them.
 """
 
 from __future__ import annotations
