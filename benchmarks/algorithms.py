@@ -1,7 +1,7 @@
 """Every RL algorithm on the quickstart's task: `python benchmarks/algorithms.py [--seeds 3] [--steps 100] [--write]`.
 
 Each seed learns by imitation first, then every algorithm goes on from there with equal settings. Ends with 1 when
-one of them does not raise the held-out accuracy by the least that is promised. `--write` keeps the table and the
+one of them does not raise the held-out accuracy by the required minimum. `--write` keeps the table and the
 curves in docs/.
 """
 
@@ -78,7 +78,7 @@ def rise(curve: Curve) -> float:
 
 def table(found: Sequence[Mapping[str, Curve]], steps: int) -> Table:
     made = Table(title=f"held-out accuracy before and after {steps} steps, seeds 0 to {len(found) - 1}")
-    for column in ("algorithm", "before", "after", "least rise", "promised"):
+    for column in ("algorithm", "before", "after", "least rise", "required"):
         made.add_column(column, justify="left" if column == "algorithm" else "right")
     for name in ALGORITHMS:
         curves = [curves[name] for curves in found]

@@ -11,7 +11,7 @@ A site is data, as the cases in launch_cases/ write it; all of it lies in one fo
     env: {HF_HUB_OFFLINE: "1"}
     packages: {transformers: "4.40.0", peft: null}   another version than is installed; null: none
     ports: [taken]                           <taken> in the words is a port that somebody listens at
-    closed: [judge]                          <judge> is one that nobody listens at; <free> always is
+    closed: [judge]                          <judge> is a port without a listener; <free> always is
     serving: [judge]                         <judge> is that of a server that scores answers
 """
 

@@ -1,10 +1,10 @@
 """Launches that fail and launches that are healthy: `python benchmarks/launches.py [PART OF A NAME ...]`.
 
-Each case of launch_cases/ is a failure that somebody met (`source` names the thread or the document), told in our
-words. `rlrun plan WORDS --json` must name it, with the word that mends it; mended, the plan must hold no FAIL. A
-healthy launch must hold none either. Every plan is made in a process of its own, offline.
+Each case of launch_cases/ is a failure that a user reported (`source` names the thread or the document), reduced
+to its arguments. `rlrun plan ARGUMENTS --json` must name it and the argument that fixes it; with the fix, the plan must
+have no FAIL. A healthy launch must have none either. Every plan runs in its own process, offline.
 
-Ends with 1 where fewer than LEAST of the failures are named and mended, or a healthy launch is refused.
+Ends with 1 where fewer than LEAST of the failures are named and fixed, or a healthy launch is refused.
 """
 
 from __future__ import annotations

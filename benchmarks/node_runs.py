@@ -2,7 +2,7 @@
 
 Network namespaces, each with a Ray of its own (`nodes`). GRPO over 2 and over all nodes against as many processes of
 one machine; a run that asks for GPUs that no node has; SIGSTOP of one process, which must be named; SIGTERM, which must
-save and be resumed to the same end. Ends with 1 where a row is not as it should be.
+save and be resumed to the same end. Ends with 1 if a row fails.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _until(ready: Callable[[], bool], process: subprocess.Popen[str], seconds: f
 
 
 def stopped(cluster: Nodes) -> Row:
-    """A process that stands still is named."""
+    """A stalled process is named."""
     name = "standing"
     long = [word for word in RUN if not word.startswith("trainer.total")]
     process = begin(cluster, name, *long, "trainer.total_training_steps=2000", *there(2))
@@ -145,7 +145,7 @@ def main(count: int) -> int:
             rows += [equal(cluster, count)] if count > 2 else []
         os.chdir("/")
     for what, seen, good in rows:
-        table.add_row(what, seen, "as it should be" if good else "[red]NO[/]")
+        table.add_row(what, seen, "pass" if good else "[red]fail[/]")
     Console().print(table)
     assert psutil.Process().children() == []
     return 0 if all(good for _, _, good in rows) else 1

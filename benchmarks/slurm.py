@@ -87,7 +87,7 @@ Expected = tuple[list[str], str]
 Case = Callable[[Here, Expected], Went]
 
 
-def _alone(name: str, *words: str, steps: int = STEPS) -> Expected:
+def _one_machine(name: str, *words: str, steps: int = STEPS) -> Expected:
     """What a run without a queue comes to."""
     argv = [*RLRUN, "train", *WORDS, f"trainer.experiment_name={name}", *words]
     subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
@@ -125,7 +125,7 @@ def out_of_time(here: Here, expected: Expected) -> Went:
     """A slow machine meets the limit more than once."""
     """Slurm looks at its clock twice a minute, so this run is longer than the others."""
     longer = f"trainer.total_training_steps={LONG}"
-    expected = _alone("alone-longer", longer, steps=LONG)
+    expected = _one_machine("one-machine-longer", longer, steps=LONG)
     began, run = time.monotonic(), Run(here, "out-of-time", longer, "cluster.time=2", "cluster.save_s=110")
     return _ended(run, expected, 2, "its time limit is near: saved, requeued by the script, resumed", began, LONG)
 
@@ -181,21 +181,21 @@ SEVERAL = {"over-two": over_two, "one-taken": one_taken}
 
 
 def _went(cases: Sequence[Case], count: int) -> Iterator[Went]:
-    """In a Slurm of so many nodes, against as many processes of this machine alone."""
+    """In a Slurm of so many nodes, against the same number of processes without Slurm."""
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         machines = stack.enter_context(several(count)) if count > 1 else []
         here = stack.enter_context(slurm(machines=machines))
         os.chdir(folder)
         stack.callback(os.chdir, "/")
-        expected = _alone("alone", f"hardware.nproc_per_node={count}")
+        expected = _one_machine("one-machine", f"hardware.nproc_per_node={count}")
         for case in cases:
             yield case(here, expected)
 
 
 def main(names: list[str]) -> int:
     if lacking := missing():
-        raise SystemExit(f"{', '.join(lacking)} missing; slurmctld, slurmd, slurm-client and munge would do")
+        raise SystemExit(f"{', '.join(lacking)} missing; install slurmctld, slurmd, slurm-client and munge")
     table = Table("what happens", "what came of it", "", "s", title="runs in Slurm's queue")
     good = True
     for cases, count in ((CASES, 1), (SEVERAL, 2)):

@@ -80,7 +80,7 @@ class Here:
     """The words that run others on the first node."""
 
     def __call__(self, *words: str) -> str:
-        """What a command of Slurm says. Raises `AssertionError` where it fails."""
+        """Output of a Slurm command. Raises `AssertionError` where it fails."""
         ran = subprocess.run(self.inside(words), env=self.env, capture_output=True, text=True, check=False)
         assert ran.returncode == 0, f"{words}: {ran.stdout}{ran.stderr}"
         return ran.stdout.strip()
@@ -137,12 +137,12 @@ def slurm(grace_s: int = 0, machines: Sequence[Machine] = ()) -> Iterator[Here]:
         _until(lambda: (folder / "munge.socket").exists(), "munged")
         daemons.append(_daemon(["slurmctld", "-D"], first, here))
         daemons += [_daemon(["slurmd", "-D", "-N", machine.host], machine, here) for machine in machines]
-        _until(lambda: _said(["sinfo", "-h", "-N", "-p", "low", "-o", "%T"], here).split() == ["idle"] * len(machines),
-               f"slurm ({folder}/*.log)")  # fmt: skip
+        states = ["sinfo", "-h", "-N", "-p", "low", "-o", "%T"]
+        _until(lambda: _output_of(states, here).split() == ["idle"] * len(machines), f"slurm ({folder}/*.log)")
         yield here
     finally:
-        _said(["scancel", "--signal=KILL", "--full", "--user=root"], here)
-        _said(["scancel", "--user=root"], here)
+        _output_of(["scancel", "--signal=KILL", "--full", "--user=root"], here)
+        _output_of(["scancel", "--user=root"], here)
         time.sleep(1)
         for daemon in reversed(daemons):
             daemon.terminate()
@@ -177,7 +177,7 @@ def _daemon(argv: Sequence[str], machine: Machine, here: Here) -> subprocess.Pop
         return subprocess.Popen(words, env=here.env, stdout=log, stderr=log, start_new_session=True)
 
 
-def _said(words: Sequence[str], here: Here) -> str:
+def _output_of(words: Sequence[str], here: Here) -> str:
     return subprocess.run(here.inside(words), env=here.env, capture_output=True, text=True, check=False).stdout
 
 

@@ -103,13 +103,13 @@ def weights(words: list[str], table: Table) -> bool:
         for copy, value in zip(copies, tensors, strict=True):
             copy.copy_(value)
 
-    def woken() -> None:
+    def wake_up_only() -> None:
         with generator.current_weights():
             pass
 
     def sent() -> None:
         policy.actor.steps_taken += 1
-        woken()
+        wake_up_only()
 
     with apart([*LARGE, *words], policy) as other:
 
@@ -118,7 +118,7 @@ def weights(words: list[str], table: Table) -> bool:
             with other.current_weights():
                 pass
 
-        spent = _milliseconds({"copy": copied, "away": sent_away, "sync": sent, "none": woken})
+        spent = _milliseconds({"copy": copied, "away": sent_away, "sync": sent, "none": wake_up_only})
     generator.close()
     table.add_row(f"bringing {gigabytes:.2f} GB of weights over", f"{spent['sync'] / gigabytes:.0f} ms a GB", "")
     table.add_row("to a process of its own", f"{spent['away'] / gigabytes:.0f} ms a GB", "")
@@ -164,7 +164,7 @@ PARTS: dict[str, Callable[[list[str], Table], bool]] = {"answers": answers, "wei
 
 def main(given: list[str]) -> int:
     words = [word for word in given if word not in PARTS]
-    table = Table("vLLM beside the trainer", "", "promised", title=" ".join(words) or None)
+    table = Table("vLLM beside the trainer", "", "required", title=" ".join(words) or None)
     good = [PARTS[name](words, table) for name in PARTS if name in given or not set(given) & PARTS.keys()]
     Console().print(table)
     return 0 if all(good) else 1

@@ -19,7 +19,7 @@ AT_STEP = 260
 def main() -> int:
     logs = sorted(Path("runs/quickstart").glob("grpo-*/events.jsonl"), key=lambda path: path.stat().st_mtime)
     if not logs:
-        print("no quickstart run; make demo would do", file=sys.stderr)
+        print("no quickstart run; run make demo", file=sys.stderr)
         return 1
     state = RunState()
     for event in events_of(logs[-1]):

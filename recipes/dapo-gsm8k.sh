@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# DAPO of Qwen3-1.7B on grade-school maths, weights in parts on eight GPUs (FSDP2).
+# DAPO of Qwen3-1.7B on grade-school maths, weights sharded over eight GPUs (FSDP2).
 # recipes/dapo-gsm8k.sh trainer.experiment_name=first
 # Date 2026-11-21 · hardware: 8 GPUs with 80 GB · result: not measured yet.
 set -euo pipefail

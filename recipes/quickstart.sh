@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Learn to reverse a word: SFT on demonstrations of which half are wrong, then GRPO with a verifier.
-# Date 2026-11-21 · hardware: 2 CPU cores, no GPU · result: held-out accuracy 0.19 after SFT, 0.91 after GRPO (seed 0).
-# Words given to this script are passed on to both runs: recipes/quickstart.sh seed=1
+# Date 2026-11-21 · hardware: 2 CPU cores, no GPU · result: printed by make demo.
+# Arguments of this script are passed to both runs: recipes/quickstart.sh seed=1
 set -euo pipefail
 
 name=${NAME:-$(date +%m%d-%H%M%S)}

@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 @settings
 class DAPO(GRPO):
-    """GRPO with more room upwards, every token counting the same, and only groups with right and wrong answers."""
+    """GRPO with a larger upper clip range, token-mean loss, and only groups with both right and wrong answers."""
 
     clip_ratio_high: Positive = 0.28
     loss_agg_mode: ops.Aggregation = "token-mean"
     max_num_gen_batches: AtLeastOne = 10
-    """Times a step samples prompts until it is full of groups that teach; 1 never samples again. Places that stay
-    empty are left out of the step."""
+    """Sampling rounds of a step, repeated until its batch is full of groups with both right and wrong answers; 1 never
+    samples again. Unfilled places are excluded from the update."""
     max_response_length: AtLeastOne | None = None
-    """Tokens of the longest answer, from which the price of length is counted."""
+    """Tokens of the longest answer, from which the length penalty is computed."""
     overlong_buffer_len: Count = 0
-    """Tokens before the longest length over which the price of an answer's length rises from 0; 0 asks no price."""
+    """Tokens before the maximum length over which the length penalty rises from 0; 0 disables the penalty."""
     overlong_penalty_factor: NonNegative = 1.0
-    """The price of the longest answer."""
+    """Length penalty of the longest answer."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -44,7 +44,7 @@ class DAPO(GRPO):
             )
 
     def group_filter(self, batch: Batch) -> Tensor:
-        """Eq. 11: neither all right nor all wrong, by the score without the price of length."""
+        """Eq. 11: groups with both right and wrong answers, judged by the score without the length penalty."""
         return super().group_filter(batch) & ~ops.same_in_group(batch.reward, ops.group_index(batch.group))
 
     def shape_reward(self, batch: Batch) -> Tensor:

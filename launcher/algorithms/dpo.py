@@ -47,14 +47,15 @@ class DPO(Algorithm):
     """
 
     beta: Positive = 0.1
-    """How dear it is to leave the reference: small is free, large is strict."""
+    """Strength of the KL constraint towards the reference model: small values let the policy move further from it."""
     loss_type: Literal["sigmoid", "hinge", "ipo"] = "sigmoid"
-    """`sigmoid` never has enough of a margin, `hinge` (arXiv:2305.10425) stops at one, `ipo` (arXiv:2310.12036) aims at
-    one and resists overfitting."""
+    """`sigmoid` increases the margin without limit, `hinge` (arXiv:2305.10425) stops at a margin of 1, `ipo`
+    (arXiv:2310.12036) regresses the margin to a finite target, which resists overfitting."""
     label_smoothing: Smoothing = 0.0
-    """With sigmoid: the share of pairs that are thought to be labelled the wrong way round."""
+    """With sigmoid: the assumed fraction of pairs with swapped labels (cDPO)."""
     length_normalised: bool = False
-    """With ipo: the mean log-ratio of an answer's tokens instead of their sum, so that long answers weigh no more."""
+    """With ipo: use the mean log-ratio of an answer's tokens instead of the sum, so that long answers have no larger
+    weight."""
 
     needs: ClassVar[frozenset[Need]] = frozenset({"reference"})
     data = "pairs"

@@ -1,6 +1,8 @@
-"""Dr. GRPO, GRPO done right (arXiv:2503.20783, section 3.2): neither the group's spread nor an answer's length counts.
+"""Dr. GRPO, GRPO done right (arXiv:2503.20783, section 3.2): without the biases of the group's standard deviation and
+of answer length.
 
-Dividing by the one favours prompts that are nearly solved or nearly hopeless, by the other long wrong answers.
+Dividing by the former gives prompts with nearly equal rewards too much weight, dividing by the latter favours long
+wrong answers.
 """
 
 from __future__ import annotations

@@ -24,29 +24,31 @@ AboveOne = Annotated[float, Field(gt=1, allow_inf_nan=False)]
 
 @settings
 class GRPO(Algorithm):
-    """PPO without a critic: an answer's advantage is how much better it scored than its siblings."""
+    """PPO without a critic: an answer's advantage is its reward relative to the other answers of its group."""
 
     clip_ratio_low: Fraction = 0.2
-    """A token's ratio stops counting below 1 - clip_ratio_low."""
+    """The probability ratio of a token is clipped below 1 - clip_ratio_low."""
     clip_ratio_high: Positive = 0.2
-    """A token's ratio stops counting above 1 + clip_ratio_high."""
+    """The probability ratio of a token is clipped above 1 + clip_ratio_high."""
     clip_ratio_c: AboveOne | None = None
-    """Dual clip: where the advantage is negative, the ratio counts for at most this much."""
+    """Dual clip: upper bound of the ratio where the advantage is negative; null disables it."""
     kl_loss_coef: NonNegative = 0.0
-    """Weight of the pull towards the reference model (the paper takes 0.04); 0 loads no reference model."""
+    """Weight of the KL loss towards the reference model (the paper uses 0.04); 0 loads no reference model."""
     kl_loss_type: ops.Estimator = "k3"
-    """How the distance from the reference is estimated: `k3` is never negative, `k2` has the KL's own gradient; that of
-    `k1` has mean zero, so it teaches nothing."""
+    """KL estimator: `k3` is never negative, `k2` has the gradient of the KL; the gradient of `k1` has mean zero, so as
+    a loss it has no effect on average."""
     entropy_coeff: NonNegative = 0.0
-    """Weight of a bonus for the policy's entropy."""
+    """Weight of the entropy bonus."""
     norm_adv_by_std_in_grpo: bool = True
-    """Divide the advantage by the group's standard deviation, so that easy and hard prompts pull alike."""
+    """Divide the advantage by the standard deviation of the group's rewards, so that easy and hard prompts have equal
+    weight."""
     min_group_std: NonNegative = 0.0
-    """Groups whose rewards spread less are left out of the step."""
+    """Groups whose rewards have a smaller standard deviation are excluded from the update."""
     loss_agg_mode: ops.Aggregation = "seq-mean-token-mean"
-    """How tokens add up: the paper's eq. 3 counts every answer as 1, however long."""
+    """How token losses are aggregated; the paper's eq. 3 is `seq-mean-token-mean`: each answer has equal weight,
+    whatever its length."""
     loss_scale_factor: Positive | None = None
-    """With seq-mean-token-sum-norm: the constant that an answer's sum is divided by; null is 1."""
+    """With seq-mean-token-sum-norm: the constant that the sum over an answer's tokens is divided by; null is 1."""
 
     min_answers = 2
 

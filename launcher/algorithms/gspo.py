@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @settings
 class GSPO(GRPO):
-    """Clips whole answers, a hundred times nearer to 1 than GRPO clips tokens: a mean varies less than its parts."""
+    """Clips one probability ratio per answer, not per token, in a range several hundred times narrower than GRPO's."""
 
     clip_ratio_low: Fraction = 3e-4
     clip_ratio_high: Positive = 4e-4

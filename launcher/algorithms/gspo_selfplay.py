@@ -25,11 +25,11 @@ class GSPOSelfPlay(GSPO):
     """GSPO on prompts and DPO on pairs, from one file that holds both."""
 
     beta: Positive = 0.1
-    """Of the pairs: how dear it is to leave the reference."""
+    """DPO's beta for the pairs: strength of the constraint towards the reference model."""
     label_smoothing: Smoothing = 0.0
-    """Share of pairs that are thought to be labelled the wrong way round."""
+    """Assumed fraction of pairs with swapped labels."""
     pair_weight: Positive = 1.0
-    """What a pair counts for, where a sampled answer counts for 1."""
+    """Weight of a pair in the loss, relative to a sampled answer."""
 
     data = "mixed"
     whole_groups = True

@@ -24,37 +24,36 @@ COEFFICIENT = "actor/reward_kl_penalty_coeff"
 
 @settings
 class PPO(Algorithm):
-    """A clipped step towards answers that scored better than a critic expected."""
+    """Clipped policy gradient with a critic as baseline."""
 
     clip_ratio_low: Fraction = 0.2
-    """A token's ratio stops counting below 1 - clip_ratio_low."""
+    """The probability ratio of a token is clipped below 1 - clip_ratio_low."""
     clip_ratio_high: Positive = 0.2
-    """A token's ratio stops counting above 1 + clip_ratio_high."""
+    """The probability ratio of a token is clipped above 1 + clip_ratio_high."""
     clip_ratio_c: AboveOne | None = 3.0
-    """Dual clip (arXiv:1912.09729): where the advantage is negative, the ratio counts for at most this much."""
+    """Dual clip (arXiv:1912.09729): upper bound of the ratio where the advantage is negative; null disables it."""
     gamma: Share = 1.0
-    """What a reward one token later is worth."""
+    """Discount factor per token."""
     lam: Share = 1.0
-    """1 trusts the rewards that came, 0 the critic (arXiv:1506.02438)."""
+    """GAE's lambda (arXiv:1506.02438): 1 uses the observed rewards, 0 the critic's one-step estimate."""
     cliprange_value: Positive = 0.5
-    """A value's step away from what it was counts for at most this much."""
+    """The new value is clipped to within this distance of the old one."""
     kl_coef: NonNegative = 0.001
-    """Price of one nat from the reference, taken off each token's reward; 0 loads no reference model."""
+    """Coefficient of the KL penalty that is subtracted from each token's reward; 0 loads no reference model."""
     kl_penalty: ops.Estimator = "k1"
-    """How the distance from the reference is estimated: `k1` may be negative, `k3` never is, `k2` varies least but is
-    biased."""
+    """KL estimator: `k1` may be negative, `k3` never is, `k2` has the smallest variance but is biased."""
     kl_ctrl: Literal["fixed", "adaptive"] = "fixed"
-    """`adaptive` moves the price until the distance is `target_kl` (arXiv:1909.08593, section 2.2)."""
+    """`adaptive` adjusts the coefficient until the KL is `target_kl` (arXiv:1909.08593, section 2.2)."""
     target_kl: Positive = 0.1
-    """Nats per token, not per answer."""
+    """Target of the adaptive coefficient: nats per token, not per answer."""
     horizon: AtLeastOne = 10_000
-    """Answers over which the price adapts."""
+    """Answers over which the adaptive coefficient changes."""
     entropy_coeff: NonNegative = 0.0
-    """Weight of a bonus for the policy's entropy."""
+    """Weight of the entropy bonus."""
     loss_agg_mode: ops.Aggregation = "token-mean"
-    """How tokens add up."""
+    """How token losses are aggregated."""
     loss_scale_factor: Positive | None = None
-    """With seq-mean-token-sum-norm: the constant that an answer's sum is divided by; null is 1."""
+    """With seq-mean-token-sum-norm: the constant that the sum over an answer's tokens is divided by; null is 1."""
 
     def __post_init__(self) -> None:
         ops.check_constant(self.loss_agg_mode, self.loss_scale_factor)

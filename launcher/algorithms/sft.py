@@ -17,7 +17,7 @@ class SFT(Algorithm):
     """Negative log-likelihood of the answers."""
 
     loss_agg_mode: Literal["token-mean", "seq-mean-token-mean"] = "token-mean"
-    """Mean over all answer tokens of the batch, so that a long answer counts for more; or every answer counts as 1."""
+    """`token-mean`: mean over all answer tokens of the batch; `seq-mean-token-mean`: each answer has equal weight."""
 
     data = "answers"
 

@@ -27,21 +27,21 @@ class Files(Dataset):
     """Rows from files. Patterns such as `data/part-*.jsonl` are expanded, their files read in sorted order."""
 
     train_files: Names = ()
-    """Files or patterns with the rows to learn from, read in this order."""
+    """Files or patterns of training rows, read in this order."""
     val_files: Names = ()
-    """Files or patterns with held-out rows; without them nothing is validated."""
+    """Files or patterns of held-out rows; without them there is no validation."""
     prompt_key: str | None = None
-    """The key of the prompt in rows of the format `auto`; by default messages, prompt or question, whichever the row
-    has."""
+    """Field of the prompt in rows of format `auto`; by default messages, prompt or question, whichever a row has."""
     response_key: str | None = None
-    """The key of the answer in rows of the format `auto`; by default response or answer, whichever the row has."""
+    """Field of the answer in rows of format `auto`; by default response or answer, whichever a row has."""
     format: Format = "auto"
-    """What a row looks like: `auto` takes messages, prompt and response, question and answer, prompt, chosen and
-    rejected, and verl's rows; `gsm8k`, `math` and `hh` those of the datasets of that name."""
+    """Row format: `auto` reads messages, prompt and response, question and answer, prompt with chosen and rejected, and
+    verl's rows; `gsm8k`, `math` and `hh` read the datasets of that name."""
     instruction: str | None = None
-    """Text after each question; by default the format's own, which asks for the answer where its reward looks."""
+    """Text appended to each question; by default that of the format, which asks for the answer in the form its reward
+    reads."""
     data_source: str | None = None
-    """Name of the rows' source, by which rewards are chosen; by default what the row says, or the format."""
+    """Source name of the rows, which selects their reward; by default the row's own, or the format's."""
 
     def read(self, split: Split, kind: Kind) -> Iterator[Row | RefusedRow]:
         for pattern in self._patterns(split):

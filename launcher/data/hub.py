@@ -1,4 +1,4 @@
-"""A dataset of a hub: its files are fetched, and prepared once. After that it is read from parquet like any other."""
+"""A dataset on a hub: its files are downloaded and converted once, and then read from parquet."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Hub(Files):
     repo: str
     """Id of the dataset, such as openai/gsm8k."""
     revision: str | None = None
-    """Branch, tag or commit; by default the hub's main one."""
+    """Branch, tag or commit; by default the hub's default branch."""
     holds: Kind | None = None
-    """What its rows are, where nobody says what they are to be: answers, pairs, prompts or mixed."""
+    """Kind of its rows, where the algorithm does not determine it: answers, pairs, prompts or mixed."""
     source: Literal["auto", "huggingface", "modelscope"] = "auto"
-    """Which hub it is fetched from; `auto` asks those of `sources` in turn."""
+    """Hub to download from; `auto` tries those of `sources` in turn."""
     sources: HubOrder = ("huggingface", "modelscope")
-    """What `auto` means: the first hub that has it is taken."""
+    """Hubs that `auto` tries, in this order: the first that has the dataset is used."""
 
     def problems(self) -> list[Problem]:
         if is_id(self.repo):

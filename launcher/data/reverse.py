@@ -32,15 +32,15 @@ class Reverse(Dataset):
     """Strings of 4 to 8 letters, followed by `>`; the answer is the string reversed."""
 
     n_prompts: AtLeastOne = 6000
-    """Training prompts, all different."""
+    """Training prompts, all distinct."""
     n_val: Count = 256
-    """Held-out prompts, none of them among the training prompts; 0 leaves nothing to validate."""
+    """Held-out prompts, disjoint from the training prompts; 0 disables validation."""
     n_demos: Count = 4000
-    """Demonstrations: the first so many training prompts, or all, each with a response."""
+    """Demonstrations: this many of the first training prompts (at most all), each with a response."""
     noise: Share = 0.5
-    """Share of the demonstrations that copy the letters instead of reversing them; held-out rows have no noise."""
+    """Fraction of the demonstrations that copy the letters instead of reversing them; held-out rows have no noise."""
     data_seed: Annotated[int, Field(ge=0)] = 77
-    """Another seed draws other strings; it is apart from the run's seed, so runs with other seeds see equal data."""
+    """Seed of the strings; independent of the run's seed, so runs with other seeds see the same data."""
 
     @property
     def held_out(self) -> int:

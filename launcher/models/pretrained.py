@@ -1,4 +1,4 @@
-"""A model in Hugging Face's layout: from a hub, a folder, or an earlier run."""
+"""A model in Hugging Face's format: from a hub, a folder, or an earlier run."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ LAYOUTS = ("config.json", "adapter_config.json")
 
 @settings
 class Pretrained(FromHub, Model):
-    """A model in Hugging Face's layout: from a hub, a folder, or an earlier run."""
+    """A model in Hugging Face's format: from a hub, a folder, or an earlier run."""
 
     path: str
     """Hub id (`Qwen/Qwen3-0.6B`), a folder with a config.json, or a run's folder: its newest checkpoint."""
     trust_remote_code: bool = False
-    """Run Python code that comes with the model. It is then left to transformers to fetch both."""
+    """Run Python code that comes with the model; transformers then downloads model and code itself."""
     gated: bool = False
-    """The hub shows it only to those who accepted its licence at its page."""
+    """The hub serves it only to accounts that accepted its licence."""
     architecture: Architecture | None = None
-    """Its numbers, so that a plan can be made before it is here; a folder's own config.json goes before."""
+    """Its dimensions, so that a plan needs no download; a folder's own config.json takes precedence."""
 
     @property
     def label(self) -> str:

@@ -1,4 +1,4 @@
-"""A model made here: an architecture with random weights and a tokenizer of single characters."""
+"""A randomly initialised model with a character-level tokenizer."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ SPECIAL_TOKENS = 3
 
 @settings
 class Scratch(Model):
-    """A decoder that starts from random weights (drawn from the run's seed). Nothing is downloaded."""
+    """A randomly initialised decoder (from the run's seed). Nothing is downloaded."""
 
     architecture: Literal["llama", "qwen3"] = "llama"
-    """Whose layers: `qwen3` normalises queries and keys."""
+    """Layer architecture: `qwen3` normalises queries and keys."""
     hidden_size: AtLeastOne = 64
-    """Numbers that stand for one token between layers: more learns harder tasks and costs its square."""
+    """Width of the hidden state; compute grows with its square."""
     intermediate_size: AtLeastOne = 192
     """Width of the feed-forward network in each layer."""
     num_hidden_layers: AtLeastOne = 2
-    """Layers; time and memory grow with it."""
+    """Number of layers; time and memory grow with it."""
     num_attention_heads: AtLeastOne = 4
-    """Heads of each layer, which `hidden_size` is split over."""
+    """Query heads of each layer; `hidden_size` is split over them."""
     num_key_value_heads: AtLeastOne = 4
     """Key-value heads of each layer, shared by the query heads."""
     max_position_embeddings: AtLeastOne = 2048
-    """Tokens of the longest prompt with its answer."""
+    """Tokens of the longest prompt plus answer."""
     tie_word_embeddings: bool = False
-    """The last layer is the embedding once more: fewer weights."""
+    """The output layer shares the embedding's weights."""
     alphabet: str = "abcdefghijklmnopqrstuvwxyz0123456789>+-*/=., "
-    """Each character is one token; any other is unknown."""
+    """The vocabulary: each character is one token, any other is unknown."""
 
     def __post_init__(self) -> None:
         if self.hidden_size % self.num_attention_heads:

@@ -38,14 +38,14 @@ _LISTS = ("asserts", "assert_case", "test_list")
 
 @dataclass(frozen=True)
 class Tests:
-    """What a ground truth asks for."""
+    """The tests of a ground truth."""
 
     count: int
     inputs: tuple[str, ...] = ()
-    """Of a program, with its `outputs`."""
+    """Inputs of a program, with its expected `outputs`."""
     outputs: tuple[str, ...] = ()
     payload: Mapping[str, Any] | None = None
-    """Of a function: what the tests' own process is given."""
+    """For a function: the input of the test process."""
 
 
 @settings
@@ -55,18 +55,18 @@ class Code(Reward):
     cheap = False
 
     partial: bool = False
-    """The share of the tests that pass, in place of all or nothing."""
+    """Score the fraction of the tests that pass, instead of all or nothing."""
     timeout_s: Positive = 5.0
-    """Seconds for a program with one input, or for all calls of a function."""
+    """Time limit of a program on one input, or of all calls of a function, in seconds."""
     memory_mb: Annotated[int, Field(ge=128)] = 512
-    """Address space of the code under test."""
+    """Address space of the tested code, in MiB."""
     workers: AtLeastOne = 4
-    """Answers tested at the same time, for each training process."""
+    """Answers tested in parallel, per training process."""
     max_tests: AtLeastOne | None = None
-    """Only the first so many tests of each row."""
+    """Use only this many of the first tests of each row."""
     sandbox: Literal["kernel", "limits"] = "kernel"
-    """`kernel`: no file is written and none read but Python's, no network, no other process (Landlock and seccomp,
-    without root). `limits` bounds time and memory only: the code can do all else that you can."""
+    """`kernel`: no writes, no reads outside Python's own files, no network, no other processes (Landlock and seccomp,
+    without root). `limits`: time and memory limits only; the code has your permissions otherwise."""
 
     def problems(self) -> list[Problem]:
         absent = sandbox.missing() if self.sandbox == "kernel" else ()
@@ -165,7 +165,8 @@ class Code(Reward):
 
 
 def code_of(response: str) -> str:
-    """The last fenced block, to the end where it was cut; the whole response where there is none."""
+    """The last fenced block, up to the end of the response where it is not closed; the whole response where there is
+    none."""
     marks = list(_FENCE.finditer(response))
     if not marks:
         return response
@@ -175,7 +176,7 @@ def code_of(response: str) -> str:
 
 
 def equal_output(printed: str, expected: str) -> bool:
-    """Line by line, without blanks at their ends; numbers with a point may differ in their last digits."""
+    """Equal line by line, up to trailing blanks; decimal numbers may differ in their last digits."""
     ours, theirs = (text.strip().splitlines() for text in (printed, expected))
     return len(ours) == len(theirs) and all(map(_equal_line, ours, theirs))
 

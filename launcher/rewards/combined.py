@@ -1,4 +1,4 @@
-"""Rewards made of rewards: a weighted sum of several, or for each row the one that its data source asks for."""
+"""Rewards that combine others: a weighted sum, or one chosen per row by its data source."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ SUMS = {False: "rule_based", True: "rm_based"}  # by whether a reward is learned
 
 @settings
 class Combined(Reward):
-    """What both have in common."""
+    """Base of rewards made of several."""
 
     parts: Parts
     """The rewards, by name. A config file composes them from the group's other choices; on the command line
-    `reward=weighted reward.parts={gsm8k:1.0,format:0.2}` names choices and their weights."""
+    `reward=weighted reward.parts={gsm8k:1.0,format:0.2}` gives choices and their weights."""
 
     @property
     def learned(self) -> bool:  # type: ignore[override]  # the base class names a constant
@@ -64,7 +64,7 @@ class Weighted(Combined):
     """The sum of each part's score times its weight."""
 
     weights: dict[str, Weight] = field(default_factory=dict)
-    """By the parts' names; what is not named counts once. With 0 a part is told and counts for nothing."""
+    """Weights by the parts' names; the default is 1. A part of weight 0 is reported but not added."""
 
     def problems(self) -> list[Problem]:
         known = list(self.parts)
@@ -73,7 +73,7 @@ class Weighted(Combined):
         return [*strange, *super().problems()]
 
     def judge(self, answers: Sequence[Answer]) -> Scores:
-        """An answer that one part cannot score has no score, as the others alone would mean something else."""
+        """An answer that one of the weighted parts cannot score has no score."""
         total, faults, told = [0.0] * len(answers), [""] * len(answers), dict[str, Sequence[float]]()
         sums = {name: [0.0] * len(answers) for name in SUMS.values()}
         for name, part in self.parts.items():
@@ -96,7 +96,7 @@ class Weighted(Combined):
         return next((reason for reason in reasons if reason), "")
 
     def reference_response(self, answer: Answer) -> str | None:
-        """The answer of the first part that knows it, in the form of each part after that."""
+        """The response of the first part that has one, formatted by each of the other parts."""
         for name, part in self.parts.items():
             if (found := part.reference_response(answer)) is not None:
                 return self._format_with(found, [of for other, of in self.parts.items() if other != name])
@@ -112,20 +112,20 @@ class Weighted(Combined):
         return text
 
     def extract_answer(self, response: str) -> str:
-        """As the part with the largest weight reads it."""
+        """The final answer by the part with the largest weight."""
         chief = max(self.parts, key=lambda name: self.weights.get(name, 1.0))
         return self.parts[chief].extract_answer(response)
 
 
 @settings
 class Auto(Combined):
-    """For each row the rule that its data_source asks for, as verl's default does."""
+    """For each row the rule of its data_source, as in verl's default."""
 
     routes: dict[str, str] = field(default_factory=dict)
-    """data_source -> part, for sources that the table (launcher/spec/routes.py) does not know, or knows otherwise."""
+    """data_source -> part, in addition to the table in launcher/spec/routes.py, and before it."""
 
     def problems(self) -> list[Problem]:
-        """A part that cannot work here is no problem until a row asks for it."""
+        """Errors of its routes; a part that cannot work on this machine is no error until a row needs it."""
         known = list(self.parts)
         return [Problem("reward.routes", f"{source!r} leads to {part!r}, which is not a part", suggest(part, known))
                 for source, part in self.routes.items() if part not in known]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Right or wrong: the answer is the expected text."""
+"""Exact match with the ground truth."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from launcher.spec.reward import Answer, Reward
 
 @settings
 class Exact(Reward):
-    """1.0 when the response equals its ground truth, otherwise 0.0; 0.0 too where no ground truth is given."""
+    """1.0 when the response equals its ground truth, otherwise, and without a ground truth, 0.0."""
 
     strip: bool = True
-    """Blanks and line ends around either text do not count."""
+    """Ignore white space around either text."""
     ignore_case: bool = False
-    """`Paris` equals `paris`."""
+    """Ignore case: `Paris` equals `paris`."""
 
     def score(self, answers: Sequence[Answer]) -> list[float]:
         return [float(self._right(answer)) for answer in answers]

@@ -1,4 +1,4 @@
-"""The form of a response, whatever it says: a regular expression that the whole of it must match."""
+"""The format of a response, whatever its content: a regular expression that all of it must match."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from launcher.spec.reward import Answer, Reward, Scores
 
 _SAID = r"(?:(?!</?think>|</?answer>).)*+"  # anything but a tag; possessive, so that a match takes one walk
 THINK_ANSWER = rf"\s*+<think>{_SAID}</think>\s*+<answer>{_SAID}</answer>\s*+"
-"""DeepSeek-R1's form (arXiv:2501.12948, section 2.2.2): each tag once, and nothing but blanks outside."""
+"""DeepSeek-R1's format (arXiv:2501.12948, section 2.2.2): each tag once, and only white space outside."""
 
 
 @settings
@@ -24,11 +24,11 @@ class Format(Reward):
     uses_ground_truth = False
 
     pattern: str = THINK_ANSWER
-    """Python's syntax; `.` matches line ends, too."""
+    """A Python regular expression; `.` matches line ends, too."""
     timeout_s: Positive = 1.0
-    """Seconds for one response; a pattern that can match in many ways may take for ever."""
+    """Time limit per response, in seconds: a pattern may backtrack exponentially."""
     workers: AtLeastOne = 1
-    """Processes that match, for each training process."""
+    """Matching processes, per training process."""
 
     def score(self, answers: Sequence[Answer]) -> list[float]:
         return list(self.judge(answers).total)

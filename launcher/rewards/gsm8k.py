@@ -30,7 +30,7 @@ class GSM8K(Reward):
     method: Literal["strict", "flexible"] = "strict"
     """`strict` takes the number right after the last `####`, `flexible` the last number of the response."""
     format_score: Share = 0.0
-    """What a wrong number earns for being written where it belongs; a response without a number earns 0."""
+    """Score of a wrong number in the right format; a response without a number scores 0."""
 
     def score(self, answers: Sequence[Answer]) -> list[float]:
         return [self._score(answer) for answer in answers]

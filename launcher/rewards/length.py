@@ -21,18 +21,18 @@ def length(text: str, unit: Unit) -> int:
 
 @settings
 class Length(Reward):
-    """1.0 between `low` and `high`; outside it falls in a straight line to 0.0."""
+    """1.0 between `low` and `high`; decreases linearly to 0.0 outside."""
 
     uses_ground_truth = False
 
     low: Count = 0
-    """The shortest response that earns everything."""
+    """Smallest length that scores 1.0."""
     high: AtLeastOne
-    """The longest such; equal to `low` it is a target."""
+    """Largest length that scores 1.0; equal to `low` it is a target."""
     margin: AtLeastOne = 100
-    """So far outside nothing is left."""
+    """Distance from that range at which the score reaches 0.0."""
     unit: Unit = "characters"
-    """What is counted."""
+    """Unit of the lengths."""
 
     def __post_init__(self) -> None:
         if self.high < self.low:
@@ -48,16 +48,17 @@ class Length(Reward):
 
 @settings
 class Overlong(Reward):
-    """DAPO's soft punishment (arXiv:2503.14476, eq. 13): 0.0, then down to -1.0 where a response is too long."""
+    """DAPO's soft overlong punishment (arXiv:2503.14476, eq. 13): 0.0, and down to -1.0 where a response is too
+    long."""
 
     uses_ground_truth = False
 
     longest: AtLeastOne
-    """From this length on it is -1."""
+    """Length from which the score is -1.0."""
     buffer: AtLeastOne
-    """Over so much before that length it falls."""
+    """Length before `longest` over which the score decreases from 0.0."""
     unit: Unit = "characters"
-    """What is counted."""
+    """Unit of the lengths."""
 
     def __post_init__(self) -> None:
         if self.buffer > self.longest:

@@ -25,16 +25,16 @@ _OUT_OF_BOUNDS = (Late, Died)
 
 @settings
 class Math(Reward):
-    """1.0 when the answer equals the ground truth; 0.0 otherwise, and where that cannot be found out in time."""
+    """1.0 when the answer equals the ground truth; otherwise, and when the comparison times out, 0.0."""
 
     boxed: bool = True
-    r"""Only the last `\boxed{}` counts; false takes the last expression of a response that has none."""
+    r"""Use the last `\boxed{}` only; false uses the last expression of a response without one."""
     timeout_s: Positive = 5.0
-    """Seconds to compare two expressions."""
+    """Time limit of one comparison, in seconds."""
     workers: AtLeastOne = 2
-    """Processes that compare, for each training process."""
+    """Comparing processes, per training process."""
     memory_gb: Annotated[float, Field(ge=0.5)] = 2.0
-    """Address space of each of them."""
+    """Address space of each of them, in GiB."""
 
     def score(self, answers: Sequence[Answer]) -> list[float]:
         return list(self.judge(answers).total)

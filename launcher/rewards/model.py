@@ -1,4 +1,4 @@
-"""A reward model: a network that was trained to say how good an answer is. The engine loads it and asks it."""
+"""A trained reward model: settings only; the engine loads the network and computes its scores."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RewardModel(FromHub, Reward):
     batch_size: AtLeastOne = 16
     """Answers scored at a time; it changes memory and speed only."""
     max_length: AtLeastOne | None = None
-    """Tokens of prompt and answer; of a longer one the beginning is cut. By default the model's positions."""
+    """Maximum tokens of prompt and answer; longer ones are cut at the beginning. By default the model's positions."""
 
     def problems(self) -> list[Problem]:
         return self.path_problems("reward.path", lambda folder: (folder / "config.json").is_file())

@@ -33,21 +33,21 @@ class Python(Reward):
     """Scores with a function of a Python file."""
 
     path: str
-    """The file. It is not part of the run's folder: a run that is resumed finds it as it is then."""
+    """The Python file. It is not copied to the run's folder: a resumed run reads its current version."""
     name: str = "compute_score"
-    """The function in it."""
+    """Name of the function."""
     kwargs: dict[str, Any] = field(default_factory=dict)
-    """What it is called with besides, kept with the run: a secret is read from the environment by the function."""
+    """Further arguments of each call, stored with the run; the function should read secrets from the environment."""
     form: str | None = None
-    """How a right answer looks, `{}` standing for the ground truth: `Final answer: {}`. A plan refuses a function that
-    gives such answers no more than empty ones; without a form the usual ones are tried, and with an empty one, for a
-    function that does not look at the ground truth, none."""
+    """Format of a right answer, `{}` for the ground truth: `Final answer: {}`. A plan refuses a function that does not
+    score such answers above empty ones; by default common formats are tried, and "" disables the check, for a function
+    that ignores the ground truth."""
     timeout_s: Positive = 10.0
-    """Seconds for an answer; of a function that takes lists, for a whole call."""
+    """Time limit per answer, in seconds; of a function that takes lists, per call."""
     workers: AtLeastOne = 1
-    """Processes that call it, for each training process."""
+    """Processes that call the function, per training process."""
     memory_gb: Positive | None = None
-    """Address space of each of them; libraries such as torch take much more of it than memory."""
+    """Address space of each of them, in GiB; libraries such as torch reserve much more of it than they use."""
 
     @property
     def uses_ground_truth(self) -> bool:  # type: ignore[override]  # the base class names a constant

@@ -1,4 +1,4 @@
-"""A reward behind an address: answers are sent as JSON, and their scores come back.
+"""A remote reward server: answers are sent as JSON, and their scores are returned.
 
 POST url  {"answers": [{"response", "ground_truth", "data_source", "extra_info", "prompt"}, ...]}
 ->        {"scores": [0.5, 1, ...]}, one number for each answer, in order; null for one that it cannot score
@@ -41,30 +41,30 @@ CONNECTS_S = 2.0  # for a server that runs
 
 @settings
 class Remote(Reward):
-    """Asks a server. Answers that it does not score in time are without a score; the run goes on."""
+    """Scores by an HTTP server. Answers that it does not score in time have no score; the run goes on."""
 
     cheap = False
 
     url: str
-    """Where answers are sent, http or https."""
+    """Address of the server, http or https."""
     token_env: str | None = None
-    """Name of the environment variable that holds a bearer token; the token itself is never part of a run."""
+    """Name of the environment variable with a bearer token; the token itself is never stored with a run."""
     kind: Literal["rule", "model"] = "model"
-    """Whether reports add its scores to those of rules or of models."""
+    """Whether its scores are reported with those of rules or of models."""
     batch_size: AtLeastOne = 32
     """Answers in one request."""
     max_parallel: AtLeastOne = 8
-    """Requests under way at the same time, of each training process."""
+    """Concurrent requests, per training process."""
     timeout_s: Positive = 60.0
-    """Seconds for one request, however slowly its reply comes."""
+    """Time limit of a request, in seconds, until the whole reply has arrived."""
     retries: Count = 3
-    """Times that a request is sent again where the server is busy or cannot be reached."""
+    """Times a request is repeated where the server is busy or unreachable."""
     backoff_s: NonNegative = 1.0
-    """Seconds before the first such time; each next waits twice as long."""
+    """Seconds before the first retry; doubles for each further one."""
     send: Names = ("response", "ground_truth", "data_source", "extra_info", "prompt")
-    """What the server is told of an answer."""
+    """Fields of an answer that are sent."""
     headers: dict[str, str] = field(default_factory=dict)
-    """More of each request; a secret belongs in token_env."""
+    """Additional HTTP headers; use token_env for secrets."""
 
     @property
     def learned(self) -> bool:  # type: ignore[override]  # the base class names a constant
@@ -177,7 +177,7 @@ class Remote(Reward):
 
 
 class Unanswered(Exception):
-    """A request that came to nothing; `passing` where it may be otherwise in a moment, after `wait_s`."""
+    """A request that failed; `passing` if a retry after `wait_s` may succeed."""
 
     def __init__(self, text: str, passing: bool = False, wait_s: float = 0.0) -> None:
         super().__init__(text)
@@ -185,7 +185,7 @@ class Unanswered(Exception):
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Following one would hand the token to whoever is named there."""
+    """Redirects are refused, as they would send the token to another host."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
@@ -194,7 +194,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 class _Deadline:
-    """Ends connections when the time is over, also in the middle of a header that drips."""
+    """Closes connections at the deadline, even in the middle of a header."""
 
     def __init__(self, timeout_s: float) -> None:
         self.over = threading.Event()

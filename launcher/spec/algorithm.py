@@ -1,9 +1,9 @@
-"""What an algorithm is: settings, and arithmetic on tensors. It owns no model, device, file or clock.
+"""Interface of algorithms: settings, and computations on tensors. They own no model, device, file or clock.
 
-Shapes, used in every file that speaks of batches:
+Shapes, used in every file that handles batches:
     B  sequences in the batch      T  tokens in a sequence (prompt + answer, right-padded)
     P  prompts                     G  answers to one prompt
-Position t of a [B, T] tensor speaks of token t, given the tokens before it.
+Position t of a [B, T] tensor belongs to token t, given the tokens before it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ABSENT: Any = None  # nobody has filled this field; `needs` and `data` say who w
 
 @dataclass(frozen=True)
 class Batch:
-    """What is fixed before the gradient step. A field is ABSENT when the algorithm does not need it."""
+    """Constants of a gradient step. A field is ABSENT when the algorithm does not need it."""
 
     tokens: Tensor  # [B, T] int64
     length: Tensor  # [B] int64, prompt + answer; padding begins there
@@ -59,14 +59,14 @@ class Batch:
 
 @dataclass(frozen=True)
 class Output:
-    """What carries gradient."""
+    """Tensors that carry gradients."""
 
     logp: Tensor  # [B, T] log-probability of token t; 0 where the mask is 0
     entropy: Tensor = ABSENT  # [B, T] entropy of the distribution that token t was drawn from, in nats; likewise
 
 
 class Mean(NamedTuple):
-    """A number to report, in two parts that add up over micro-batches and processes."""
+    """A metric as sum and count, which add up over micro-batches and processes."""
 
     total: Tensor  # []
     count: Tensor  # type: ignore[assignment]  # [] (hides tuple.count)
@@ -88,44 +88,44 @@ class Algorithm(ABC):
     needs: ClassVar[frozenset[Need]] = frozenset()
     data: ClassVar[Kind] = "prompts"
     min_answers: ClassVar[int] = 1
-    """Answers to one prompt (sampler.n) without which it cannot learn."""
+    """Minimum number of answers per prompt (sampler.n)."""
     whole_groups: ClassVar[bool] = False
     """The loss compares rows of a group, so they must be computed in one micro-batch."""
     max_num_gen_batches: int = 1
-    """Times a step may sample prompts until it is full of groups that are `kept`."""
+    """Sampling rounds of a step, repeated until it is full of groups that pass `group_filter`."""
 
     @property
     def sampled(self) -> bool:
-        """Whether it learns from answers that the policy itself gives."""
+        """Whether it trains on answers sampled from the policy."""
         return self.data in ("prompts", "mixed")
 
     @property
     def has_value_loss(self) -> bool:
-        """Whether it can teach a critic."""
+        """Whether it defines a loss for a critic."""
         return type(self).value_loss is not Algorithm.value_loss
 
     def group_filter(self, batch: Batch) -> Tensor:
-        """[B] bool: rows of groups that it wants to learn from, judged by their rewards."""
+        """[B] bool: rows of groups to train on, by their rewards."""
         return batch.group >= 0
 
     def prepare(
         self, batch: Batch, state: AlgorithmState, all_reduce: AllReduce = no_reduce
     ) -> tuple[Batch, AlgorithmState]:
-        """Fill in advantages. Runs once per step over whole groups, without gradient.
+        """Compute advantages. Runs once per step over whole groups, without gradient.
 
-        `state` is what it returned a step ago; it is reported, and kept in checkpoints. `all_reduce` adds up a tensor
-        over all processes, which each hold a part of the step.
+        `state` is the state returned by the previous step; it is reported, and saved in checkpoints. `all_reduce` sums
+        a tensor over all processes, each of which holds a part of the step.
         """
         return batch, {}
 
     @abstractmethod
     def loss(self, new: Output, batch: Batch) -> Loss:
-        """[] the SUM of the loss over `units`, and what to report. The engine divides."""
+        """[] the SUM of the loss over `units`, and the metrics. The engine divides."""
 
     def value_loss(self, value: Tensor, batch: Batch) -> Loss:
-        """[] the SUM over answer tokens of the loss of the critic's `value` [B, T], and what to report."""
+        """[] the SUM over answer tokens of the loss of the critic's `value` [B, T], and the metrics."""
         raise NotImplementedError(f"{type(self).__name__} has no critic")
 
     def units(self, batch: Batch) -> Tensor:
-        """[] what the sum is divided by, after adding up all micro-batches of all processes."""
+        """[] divisor of the loss, after summing over all micro-batches of all processes."""
         return batch.mask.sum()

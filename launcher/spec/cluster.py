@@ -1,4 +1,4 @@
-"""Where processes run."""
+"""Interface of clusters: where the processes of a run start."""
 
 from __future__ import annotations
 
@@ -23,31 +23,32 @@ KILLED = (9, 11, 7)  # by the system or its own memory (SIGKILL, SIGSEGV, SIGBUS
 
 @dataclass(frozen=True)
 class Stack:
-    """Where a process stands now."""
+    """The current stack of a process."""
 
     rank: int
     host: str
     pid: int
     state: str
-    """As Linux tells it: R runs, S sleeps, T was stopped, D waits for a disk, Z and X have ended; empty: unknown."""
+    """Process state in Linux: R running, S sleeping, T stopped, D waiting for a disk, Z and X ended; empty if
+    unknown."""
     text: str
-    """The stacks of its threads as Python writes them, the main one last; empty where it did not answer."""
+    """The stacks of its threads as Python formats them, the main one last; empty where it did not answer."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A process that did not end with 0."""
+    """A process with an exit code other than 0."""
 
     rank: int
     code: int
     """Negative: the signal that killed it."""
     at: float
-    """Seconds of a clock that all of them share."""
+    """Seconds on a clock shared by all processes."""
 
 
 def first_failure(found: Sequence[Failure]) -> Failure | None:
-    """The one that the others follow from: the soonest, and of those that ended within moments one that was killed, as
-    the others then end because they cannot reach it."""
+    """The root failure: the earliest, or, of those within MOMENTS_S of it, one that was killed, as the others then end
+    because they cannot reach it."""
     soonest = min((failure.at for failure in found), default=0.0)
     near = [failure for failure in found if failure.at - soonest <= MOMENTS_S]
     return min(near, key=lambda failure: (-failure.code not in KILLED, failure.at, failure.rank), default=None)
@@ -57,25 +58,25 @@ class Job(Protocol):
     """Processes that were started together and end together."""
 
     def lines(self) -> list[str]:
-        """What rank 0 has written since the last call, whole lines only."""
+        """Whole lines that rank 0 has written since the last call."""
 
     def exit_code(self) -> int | None:
         """None while any process runs; then 0, or the first failure (negative: the signal that killed it)."""
 
     def failed_rank(self) -> int | None:
-        """Which process failed first, as `first_failure` says."""
+        """Rank of the `first_failure`."""
 
     def poll_events(self) -> list[Event]:
-        """What the cluster itself tells since the last call: that it waits for nodes, or why it starts nothing."""
+        """Events of the cluster itself since the last call, such as waiting for nodes."""
 
     def lost_resources(self) -> str:
-        """What of the cluster is gone, such as "node 10.0.0.2 is gone"; empty while all is there."""
+        """Resources that the cluster has lost, such as "node 10.0.0.2 is gone"; empty if none."""
 
     def stacks(self, wait_s: float) -> list[Stack]:
-        """Where each process stands. Blocks for at most `wait_s`, and disturbs none."""
+        """The stack of each process. Blocks for at most `wait_s`; the processes go on running."""
 
     def usage(self) -> list[Usage]:
-        """What each process uses, as far as it was found out since the last call. Never waits."""
+        """Resource usage of each process, measured since the last call. Never blocks."""
 
     def stop(self, number: int) -> None:
         """Ask all processes to save and end."""
@@ -85,7 +86,7 @@ class Job(Protocol):
 
 
 class Queued(Protocol):
-    """A run that another system starts in its time, as `rlrun train --resume` of its folder."""
+    """A run that another system starts later, as `rlrun train --resume` of its folder."""
 
     @property
     def name(self) -> str:
@@ -93,17 +94,17 @@ class Queued(Protocol):
 
     @property
     def log(self) -> Path:
-        """What it says beside the run's own logs."""
+        """The queue's own log of the job, beside the run's logs."""
 
     def queue_status(self) -> str:
         """`pending (Resources)`, `running on node-1`; empty once it has left. Raises `Problems`, which may pass."""
 
     @property
     def stopped(self) -> bool:
-        """Whether somebody has asked it to end."""
+        """Whether the job has been asked to stop."""
 
     def stop(self, now: bool) -> None:
-        """Ask it to save and end; `now`: not to save."""
+        """Ask it to save and end; `now`: end without saving."""
 
 
 @settings
@@ -111,38 +112,38 @@ class Cluster(ABC):
     """Subclass it, decorate with @settings, and name the class in conf/cluster/<name>.yaml."""
 
     stall_factor: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 2.0
-    """Times a usual step (or loading, validation, checkpoint) that may pass in silence before the process that stands
-    still is named; large values suit runs whose steps differ much in length."""
+    """A step (or loading, validation, checkpoint) that takes longer than this many times the usual duration is reported
+    as stalled, with the stalled process; use large values where the durations of steps differ much."""
     stall_grace_s: NonNegative = 8.0
-    """Seconds beyond that, so that a short pause is no news."""
+    """Seconds added to that limit, so that short pauses are not reported."""
     usage_s: NonNegative = 15.0
-    """Seconds between two looks at what each process uses of its GPU, processor and memory; 0 never looks. They grow
-    with the number of processes beyond 8, so that the events of a large run do not drown in it."""
+    """Seconds between two measurements of each process's GPU, CPU and memory usage; 0 disables them. The interval grows
+    with the number of processes beyond 8, to limit the size of the event log."""
 
     def usage_pause_s(self, plan: Plan) -> float:
-        """What `usage_s` is for as many processes."""
+        """`usage_s`, scaled to the number of processes of the plan."""
         return self.usage_s * max(1.0, len(plan.processes) / FEW)
 
     def problems(self, hardware: Hardware) -> list[str]:
-        """Why it cannot give this hardware: one line each."""
+        """Why it cannot provide this hardware, one line each."""
         return []
 
     @property
     def remote_address(self) -> str | None:
-        """Address of a cluster whose machines may be others than this one; None where the run is on this one."""
+        """Address of a cluster of other machines; None where the run is on this one."""
         return None
 
     def each_node(self, hardware: Hardware) -> Mapping[str, float]:
-        """What each node has to have free, as Ray counts it."""
+        """Resources that each node has to have free, by Ray's names."""
         return {"GPU": float(hardware.n_gpus_per_node)}
 
     def missing_requirements(self, hardware: Hardware) -> list[Problem]:
-        """What is missing right now, such as a port that is in use."""
+        """What is missing at this moment, such as a port that is in use."""
         return []
 
     @property
     def queues(self) -> bool:
-        """Whether a run is to be handed over with `submit`, and not started from here."""
+        """Whether a run is queued with `submit` instead of started at once."""
         return False
 
     def submit(self, name: str, folder: Path, hardware: Hardware) -> Queued:

@@ -45,13 +45,14 @@ class Row:
 
 
 def make_answer(row: Row, text: str = "") -> Answer:
-    """`text` as an answer to the row's prompt, with what a reward may know of it."""
+    """`text` as an answer to the row's prompt, with the fields that a reward may use."""
     prompt = row.prompt if isinstance(row.prompt, str) else tuple((turn.role, turn.content) for turn in row.prompt)
     return Answer(text, row.ground_truth, row.data_source, row.extra_info, prompt)
 
 
 def needs_rollout(row: Row, split: Split, kind: Kind) -> bool:
-    """Whether the policy answers its prompt and the reward scores that: held-out rows only where the truth is known."""
+    """Whether the policy answers the prompt and the reward scores it: held-out rows only where they have a ground
+    truth."""
     if split == "val":
         return row.ground_truth is not None
     return kind in ("prompts", "mixed") and row.rejected is None
@@ -59,7 +60,7 @@ def needs_rollout(row: Row, split: Split, kind: Kind) -> bool:
 
 @dataclass(frozen=True)
 class RefusedRow:
-    """A row that cannot be used: where it stands, why, and the whole of it."""
+    """A row that cannot be used: its place, the reason, and its raw text."""
 
     where: str
     reason: str
@@ -69,13 +70,13 @@ class RefusedRow:
 
 @dataclass(frozen=True)
 class DataProgress:
-    """How far rows are with being fetched and prepared."""
+    """Progress of fetching and preparing rows."""
 
     doing: str
     done_bytes: int
     bytes: int
     rows: int
-    """Written so far; 0 while files are fetched."""
+    """Rows written so far; 0 while files are fetched."""
     elapsed_s: float
 
     @property
@@ -95,18 +96,19 @@ class Dataset(ABC):
     val_batch_size: AtLeastOne = 256
     """Held-out prompts answered at a time by each process; it changes memory and speed only."""
     max_prompt_length: AtLeastOne = 512
-    """Tokens; what becomes of a longer prompt, `truncation` says."""
+    """Tokens of a prompt; `truncation` says how longer ones are handled."""
     max_response_length: AtLeastOne = 1024
-    """Tokens; a longer sampled answer is cut, and what becomes of a longer demonstration, `truncation` says."""
+    """Tokens of an answer: sampled answers end there; `truncation` says how longer demonstrations are handled."""
     truncation: Literal["error", "filter", "left", "right"] = "error"
-    """Of rows longer than that: `error` takes them for bad rows, `filter` leaves them out, `left` and `right` cut the
-    prompt on that side, which may cut into the chat template; a demonstration loses its end."""
+    """Rows that are too long: `error` counts them as bad rows, `filter` drops them, `left` and `right` cut the prompt
+    on that side, which may cut into the chat template; a demonstration is cut at its end."""
     chat_template: Literal["auto", "never"] = "auto"
-    """`auto` writes prompts with the tokenizer's chat template where it has one; a text is then the user's turn."""
+    """`auto` formats prompts with the tokenizer's chat template if it has one; a plain text then becomes the user's
+    turn."""
     shuffle: bool = True
     """Draw a new order for every epoch, from the seed."""
     on_bad_row: Literal["error", "skip"] = "error"
-    """`error` starts nothing while a row is bad; `skip` sets bad rows aside in a file and goes on."""
+    """`error` refuses to start while there are bad rows; `skip` writes them to a file and trains on the others."""
 
     @abstractmethod
     def read(self, split: Split, kind: Kind) -> Iterator[Row | RefusedRow]:
@@ -114,29 +116,30 @@ class Dataset(ABC):
 
     @property
     def held_out(self) -> int | None:
-        """Held-out rows, where the settings tell how many; None where only reading them does."""
+        """Number of held-out rows, where the settings determine it; None where only reading them does."""
         return None
 
     def problems(self) -> list[Problem]:
-        """What can be seen to be wrong without reading rows."""
+        """Errors that can be found without reading rows."""
         return []
 
     def with_absolute_paths(self) -> Self:
-        """The same data, found from any working folder."""
+        """The same data with absolute paths, valid in any working folder."""
         return self
 
     def local(self, kind: Kind) -> Dataset | None:
-        """The same rows as they can be read now; None where they have to be `prepared` first. Asks no network."""
+        """The same rows as they can be read now; None where they have to be `prepared` first. Makes no network
+        request."""
         return self
 
     def raw(self, watch: OnDataProgress) -> Dataset:
-        """The same rows where they come from, bad ones too. Raises `Problems`."""
+        """The same rows from their source, bad ones included. Raises `Problems`."""
         return self
 
     def prepared(self, kind: Kind, watch: OnDataProgress) -> Dataset:
-        """The same rows, lying on this machine and ready to be read. Raises `Problems`."""
+        """The same rows, stored on this machine and ready to be read. Raises `Problems`."""
         return self
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """sha256 over what the rows come from: equal text, equal rows."""
+        """sha256 over the source of the rows: equal fingerprints mean equal rows."""

@@ -1,4 +1,4 @@
-"""What runs a RunSpec: it says which processes to start, and what their lines mean."""
+"""Interface of engines: which processes train a RunSpec, and how their output is read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Process:
-    """One process to start. Its standard output is kept as `rank-<rank>.log`."""
+    """One process to start. Its standard output is written to `rank-<rank>.log`."""
 
     rank: int
     argv: tuple[str, ...]
@@ -32,30 +32,30 @@ class Process:
 
 @dataclass(frozen=True)
 class Plan:
-    """All processes of a run; rank 0 is the one that tells what happens, and on the first node."""
+    """All processes of a run; rank 0 reports events and is on the first node."""
 
     processes: tuple[Process, ...]
     nnodes: int = 1
-    """Machines that they are spread over, each with as many."""
+    """Machines that the processes are spread over evenly."""
     gpus: int = 0
-    """Of each process."""
+    """GPUs of each process."""
     resources: Literal["reserve", "attach"] = "reserve"
     """`reserve`: the cluster reserves CPUs and GPUs for each process. `attach`: the processes bring up a cluster of
     their own on the machines, so nothing is reserved for them."""
 
 
 class EventReader(Protocol):
-    """Makes events of what the processes of one attempt write. It may keep state between lines."""
+    """Parses events from the output of one attempt's processes. It may keep state between lines."""
 
     def feed(self, line: str) -> Iterable[Event]:
-        """The events that the next line brings. Pure but for its own state."""
+        """The events of the next line. No side effects but on its own state."""
 
     def files(self) -> Sequence[Path]:
         """Files beside rank 0's output whose lines are to be fed, too, as they grow; they need not exist yet."""
 
 
 class Checkpoints(Protocol):
-    """A run's checkpoints on disk, in whatever layout its engine writes them."""
+    """A run's checkpoints on disk, in the layout of its engine."""
 
     def newest_first(self) -> Sequence[Checkpoint]:
         """All that look like checkpoints; none is verified."""
@@ -64,19 +64,19 @@ class Checkpoints(Protocol):
         """The newest without a fault, and the faults of those that are newer."""
 
     def faults(self, checkpoint: Checkpoint) -> list[str]:
-        """What is wrong with it, a line for each file."""
+        """What is wrong with it, one line per file."""
 
     def validated(self, checkpoint: Checkpoint) -> Mapping[str, float]:
-        """What a validation measured of it; nothing where none did."""
+        """Metrics of its validation; empty if there was none."""
 
     def policy(self, checkpoint: Checkpoint) -> Path:
         """The folder with its policy in Hugging Face's layout: what is exported."""
 
     def set_aside_after(self, step: int) -> None:
-        """Let those later than `step` count no more; their files stay."""
+        """Ignore checkpoints later than `step` from now on; their files are kept."""
 
     def tidy(self) -> None:
-        """Remove what a kill left half-written. Only the run's one writer may call it."""
+        """Remove files left half-written by a kill. Only the run's one writer may call it."""
 
 
 class Engine(ABC):
@@ -90,7 +90,7 @@ class Engine(ABC):
     def supports(self, algorithm: Algorithm) -> list[Problem]:
         """Why it cannot train with this algorithm; empty where it can.
 
-        Judged by what the algorithm needs, takes and defines, not by its name: a class of one's own is as good as ours.
+        Decided by what the algorithm needs, reads and defines, not by its name, so user-defined classes work as well.
         """
         name, engine, found = type(algorithm).__name__, type(self).__name__, list[Problem]()
         if lacking := sorted(algorithm.needs - self.computes):
@@ -105,28 +105,28 @@ class Engine(ABC):
         return found
 
     def problems(self, run: RunSpec) -> list[str]:
-        """Why it cannot run this: one line each."""
+        """Why it cannot train this run, one line each."""
         return [str(problem) for problem in self.supports(run.algorithm)]
 
     def reward(self, run: RunSpec) -> Reward:
-        """The run's reward, ready to be asked here and now: where it has a network, that is loaded."""
+        """The run's reward, ready to score in this process, with its networks loaded."""
         return run.reward
 
     def cores(self) -> int:
-        """CPU cores that each of its processes computes on; 0 is its share of all of them."""
+        """CPU cores of each process; 0 is an equal share of all cores."""
         return 0
 
     def memory(self, run: RunSpec) -> Memory | None:
-        """What the fullest of its processes holds in each phase; None where that cannot be known."""
+        """Estimated peak memory of each phase, of the process that needs most; None where it is unknown."""
         return None
 
     @abstractmethod
     def plan(self, run: RunSpec, folder: Path, start: int = 0) -> Plan:
-        """The processes that train `run` in its run folder, going on after step `start`. Pure."""
+        """The processes that train `run` in its run folder, starting after step `start`. No side effects."""
 
     @abstractmethod
     def reader(self) -> EventReader:
-        """Reads what the processes of one attempt report."""
+        """Reader of the events of one attempt."""
 
     def checkpoints(self, folder: Path) -> Checkpoints:
         """Those of the run in `folder`; by default as `core.checkpoints` describes."""

@@ -1,4 +1,4 @@
-"""What a run may use: nodes, GPUs, processes."""
+"""The hardware of a run: nodes, GPUs, processes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from launcher.core.settings import AtLeastOne, Count, settings
 GIB = 2**30
 CONFLICT: Code = "conflicting-settings"
 LEAST = 0.99
-"""Of the memory in its name, what a GPU offers at least."""
+"""Fraction of the memory in its name that a GPU offers at least."""
 GPUS_GIB = {
     "a10": 22.4, "a100": 39.4, "a100-40g": 39.4, "a100-80g": 79.2, "a6000": 47.5, "b200": 178.0, "h100": 79.1,
     "h20": 95.0, "h200": 139.8, "h800": 79.1, "l4": 22.4, "l40s": 44.4, "rtx3090": 23.5, "rtx4090": 23.5, "t4": 14.5,
     "v100-16g": 15.7, "v100-32g": 31.7,
 }  # fmt: skip
-"""What a program can have of a GPU, by its name: the total that its driver tells, and about 1 % less."""
+"""Usable GiB of a GPU, by its name: the total that its driver reports, less about 1 %."""
 
 
 @settings
@@ -28,14 +28,14 @@ class Hardware:
     device: str = "cpu"
     """`cpu`, or the GPU's name: h100, a100-80g, ...; any name but `cpu` means CUDA."""
     memory_gb: Annotated[float, Field(gt=0)] | None = None
-    """GiB of one GPU, as in its name; 1 % of it is never there. What a run takes is compared with it before it starts.
-    By default what is known of `device`, or of the GPU that is here."""
+    """GiB of one GPU, as in its name; 1 % of it is reserved. The run's estimated memory is compared with it before the
+    start. By default that of `device`, or of the GPU found on this machine."""
     nnodes: AtLeastOne = 1
-    """Machines; more than one needs a cluster that has them."""
+    """Number of machines; more than one needs a cluster."""
     n_gpus_per_node: Count = 0
-    """GPUs taken on each node, not on all together."""
+    """GPUs used on each node."""
     nproc_per_node: AtLeastOne | None = None
-    """Training processes on each node; by default one for each GPU, and one on `cpu`."""
+    """Training processes on each node; by default one per GPU, and one on `cpu`."""
 
     def __post_init__(self) -> None:
         if self.is_cpu and self.n_gpus_per_node:
@@ -60,7 +60,7 @@ class Hardware:
 
     @property
     def memory_bytes(self) -> int | None:
-        """Of one GPU, as far as `memory_gb` or its name tell."""
+        """Bytes of one GPU, from `memory_gb` or the GPU's name; None where it is unknown."""
         if self.memory_gb is not None:
             return int(self.memory_gb * LEAST * GIB)
         known = GPUS_GIB.get(self.device.lower())

@@ -1,4 +1,4 @@
-"""How much memory a run takes, as far as that can be known before it starts."""
+"""Estimate of a run's memory before it starts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PARTS: tuple[Part, ...] = Part.__args__  # type: ignore[attr-defined]
 
 @dataclass(frozen=True)
 class MemoryPhase:
-    """What one process holds when a phase of the run is at its fullest, in bytes; parts that are 0 are left out."""
+    """Peak memory of one process in a phase of the run, by part, in bytes; parts of 0 bytes are left out."""
 
     name: PhaseName
     parts: Mapping[Part, int]
@@ -28,11 +28,11 @@ class MemoryPhase:
 
 @dataclass(frozen=True)
 class Memory:
-    """Of the fullest process of a run, on the device that it computes on."""
+    """Memory of the process of a run that needs most, on its compute device."""
 
     phases: tuple[MemoryPhase, ...]
     band: float
-    """The estimate may be wrong by this share, up or down."""
+    """Relative error of the estimate, in both directions."""
 
     @property
     def peak(self) -> MemoryPhase:
@@ -44,12 +44,12 @@ class Memory:
 
     @property
     def at_most_bytes(self) -> int:
-        """The upper end of the band: a limit above it holds the run."""
+        """Upper end of the band: with more memory than this the run fits."""
         return round(self.peak_bytes * (1 + self.band))
 
     @property
     def at_least_bytes(self) -> int:
-        """The lower end of the band: a limit below it does not."""
+        """Lower end of the band: with less memory than this the run does not fit."""
         return round(self.peak_bytes * (1 - self.band))
 
     def to_node(self) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from launcher.core.settings import AtLeastOne, Count, Names, settings
 
 @settings
 class Architecture:
-    """The numbers of a decoder that decide how many weights it has and what they cost. The names are those of its
-    config.json, so a plan can be made before anything is downloaded."""
+    """The dimensions of a decoder, which determine its number of weights, memory and cost. The names are those of its
+    config.json, so a plan needs no download."""
 
     model_type: Literal["llama", "mistral", "qwen2", "qwen3", "qwen3_moe"]
     """The family, which says how the layers are built."""
@@ -41,9 +41,10 @@ class Architecture:
     qk_norm: bool = False
     """Queries and keys are normalised, each with head_dim weights."""
     num_experts: Count = 0
-    """Feed-forward networks in each layer, of which each token takes num_experts_per_tok; 0 is one for all tokens."""
+    """Feed-forward networks (experts) in each layer, of which each token uses num_experts_per_tok; 0 is a dense
+    model."""
     num_experts_per_tok: Count = 0
-    """Experts that compute each token: what it costs, where `num_experts` says what has to be held."""
+    """Experts that compute each token: they determine the cost, `num_experts` the memory."""
     moe_intermediate_size: Count = 0
     """Width of one expert."""
 
@@ -53,17 +54,20 @@ class Model(ABC):
     """Subclass it, decorate with @settings, and name the class in conf/model/<name>.yaml."""
 
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
-    """Format of weights, gradients and optimizer. `bfloat16` halves the memory, but has 8 bits for a weight: steps
-    smaller than 1/256 of it are lost, so small learning rates teach nothing. `float64` is for exactness tests."""
+    """Number format of weights, gradients and optimizer. `bfloat16` halves the memory, but has 8 bits of precision:
+    updates smaller than 1/256 of a weight are lost, so small learning rates have no effect. `float64` is for exactness
+    tests."""
 
     lora_rank: Count = 0
-    """Train low-rank adapters of this rank and leave the weights as they are; 0 trains the weights."""
+    """Train low-rank adapters (LoRA) of this rank and freeze the weights; 0 trains the weights."""
     lora_alpha: AtLeastOne = 16
-    """What adapters add counts for lora_alpha / lora_rank."""
+    """The adapters' output is scaled by lora_alpha / lora_rank."""
     target_modules: Names = ("all-linear",)
-    """Layers that get adapters, by the end of their names; `all-linear` takes every matrix but the last layer's."""
+    """Modules that get adapters, by the end of their names; `all-linear` selects every linear layer but the output
+    layer."""
     enable_gradient_checkpointing: bool = False
-    """Compute each layer a second time instead of keeping what it computed: less memory, a third more time."""
+    """Recompute each layer in the backward pass instead of keeping its activations: less memory, about a third more
+    time."""
 
     @property
     @abstractmethod
@@ -72,18 +76,18 @@ class Model(ABC):
 
     @property
     def shape(self) -> Architecture | None:
-        """Its numbers, where they are known before it is loaded."""
+        """Its dimensions, where they are known before it is loaded; else None."""
         return None
 
     @property
     def positions(self) -> int | None:
-        """Tokens of the longest sequence it knows, where that is known before it is loaded."""
+        """Tokens of the longest sequence it supports, where that is known before it is loaded; else None."""
         return self.shape.max_position_embeddings if self.shape else None
 
     def problems(self) -> list[Problem]:
-        """What can be seen to be wrong before anything is loaded."""
+        """Errors that can be found before anything is loaded."""
         return []
 
     def with_absolute_paths(self) -> Self:
-        """The same model, found from any working folder."""
+        """The same model with absolute paths, valid in any working folder."""
         return self

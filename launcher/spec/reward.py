@@ -1,4 +1,4 @@
-"""What a reward is: it scores finished answers. It knows nothing of tokens or training."""
+"""Interface of rewards: they score finished answers, and are independent of tokens and training."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from launcher.core.problems import Problem, short_repr
 from launcher.core.user_code import CallFailure, try_call
 
 MAX_SCORE = 1e6
-"""A score further from 0 is a mistake (a sentinel, an overflow): one such answer would drown its whole group."""
+"""Scores with a larger absolute value are errors (a sentinel, an overflow): one such answer would dominate its whole
+group."""
 
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./@-]{0,63}")
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One finished answer and what is known of its prompt."""
+    """One finished answer, with its prompt and the row's fields."""
 
     response: str
     ground_truth: str | None = None
@@ -33,12 +34,12 @@ class Answer:
 
 @dataclass(frozen=True)
 class Scores:
-    """What answers scored, place by place."""
+    """Scores of a list of answers, in the same order."""
 
     total: Sequence[float]
-    """NaN where there is none."""
+    """NaN where an answer has no score."""
     parts: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """What the total is made of, or comes with, by name; NaN for an answer that has no such part."""
+    """Named components of the total, or values reported with it; NaN for an answer without that part."""
     faults: Sequence[str] = ()
     """Why an answer has no score, "" where it has one; empty when all have."""
 
@@ -47,39 +48,39 @@ class Reward(ABC):
     """Subclass it, decorate with @settings, and name the class in conf/reward/<name>.yaml."""
 
     learned: ClassVar[bool] = False
-    """It is a network's opinion and no rule: reports add the two kinds up apart."""
+    """Scores by a network instead of a rule; the two kinds are summed up separately in reports."""
     cheap: ClassVar[bool] = True
-    """It may be asked about a few answers before anything starts: it needs no network of either kind, and no minute."""
+    """Can score a few answers before the start: quickly, without a network connection or a neural network."""
 
     uses_ground_truth: ClassVar[bool] = True
-    """It looks at the ground truth, so a right answer must score more than an empty one."""
+    """Uses the ground truth, so a right answer must score more than an empty one."""
 
     @abstractmethod
     def score(self, answers: Sequence[Answer]) -> list[float]:
         """One finite number for each answer, higher is better; the order is kept."""
 
     def judge(self, answers: Sequence[Answer]) -> Scores:
-        """The scores with their parts and faults, where it has such to tell."""
+        """The scores with their parts and faults, if it has any."""
         return Scores(self.score(answers))
 
     def unscorable_reason(self, answer: Answer) -> str:
-        """Why no response to this prompt could ever be scored; "" where one could. The response does not matter."""
+        """Why no response to this prompt can be scored; "" where one can. The response is ignored."""
         return ""
 
     def reference_response(self, answer: Answer) -> str | None:
-        """A response to this prompt that should score best; None where the row does not say, or only in some form."""
+        """A response to this prompt that should get the best score; None if the row does not contain one."""
         return None
 
     def format_response(self, text: str) -> str:
-        """`text` in the form that this reward reads an answer from."""
+        """`text` in the format from which this reward extracts an answer."""
         return text
 
     def leaves(self) -> Iterator[Reward]:
-        """Itself, or the rewards that it is made of."""
+        """Itself, or the rewards it combines."""
         yield self
 
     def problems(self) -> list[Problem]:
-        """What can be seen to be wrong before anything is loaded."""
+        """Errors that can be found before anything is loaded."""
         return []
 
     def cheap_for(self, answer: Answer) -> bool:
@@ -87,22 +88,22 @@ class Reward(ABC):
         return self.cheap
 
     def missing_requirements(self) -> list[Problem]:
-        """What it needs that is not there right now, such as its server."""
+        """Requirements that are missing at this moment, such as its server."""
         return []
 
     def with_absolute_paths(self) -> Self:
-        """The same reward, found from any working folder."""
+        """The same reward with absolute paths, valid in any working folder."""
         return self
 
     def extract_answer(self, response: str) -> str:
-        """What a response comes to: answers that say the same are one when the majority is asked."""
+        """The final answer in a response; a majority vote counts responses with equal final answers together."""
         return response.strip()
 
 
 def score_safely(reward: Reward, answers: Sequence[Answer]) -> Scores:
-    """What the reward says, whatever it does: each answer has a finite total, or NaN and the reason why.
+    """Score with any reward: each answer gets a finite total, or NaN and the reason.
 
-    Where it raises, the answers are asked about one by one, so that only the one at fault is without a score.
+    Where the reward raises, the answers are scored one by one, so that only the failing one is without a score.
     """
     if not answers:
         return Scores([], {}, [])
@@ -119,7 +120,7 @@ def score_safely(reward: Reward, answers: Sequence[Answer]) -> Scores:
 
 
 def to_score(value: object) -> tuple[float, str]:
-    """`value` as a finite float within LIMIT; otherwise NaN and what is wrong with it."""
+    """`value` as a finite float within MAX_SCORE; otherwise NaN and the reason."""
     if isinstance(value, bool) or not isinstance(value, SupportsFloat):
         plain = value is None or isinstance(value, str | bool)
         return math.nan, f"gave {short_repr(value, 40) if plain else f'a {type(value).__name__}'}; expected a number"
@@ -139,7 +140,7 @@ def is_metric_name(name: object) -> bool:
 
 
 def _read(found: object, count: int) -> Scores | str:
-    """What a reward gave, made anew as lists of floats and texts; or why that cannot be."""
+    """A reward's result, copied to lists of floats and texts; or what is wrong with it."""
     if not isinstance(found, Scores):
         return f"gave a {type(found).__name__}; expected one number for each answer"
     columns: dict[str, object] = {"scores": found.total, "faults": found.faults}
@@ -158,7 +159,7 @@ def _read(found: object, count: int) -> Scores | str:
 
 
 def _joined(each: Sequence[Scores]) -> Scores:
-    """Scores of single answers as those of all."""
+    """Scores of single answers, concatenated."""
     names = dict.fromkeys(name for scores in each for name in scores.parts)
     parts = {name: [scores.parts.get(name, [math.nan])[0] for scores in each] for name in names}
     return Scores([scores.total[0] for scores in each], parts, [reason for scores in each for reason in scores.faults])

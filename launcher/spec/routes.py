@@ -1,7 +1,6 @@
-"""Which rule scores the rows of which data source: verl's table, and the plain names that people give.
+"""Which rule scores the rows of a data source: verl's table, and short names.
 
-Preparing data names a source so that it is found here, and a run whose rows are scored by their source is refused
-before it starts where one is not.
+Data preparation writes source names of this table; a run with a source that is in no table is refused before it starts.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ ROUTES: Mapping[str, str] = {
 }
 """data_source -> choice of the group reward. The case of letters does not count."""
 BEGINNINGS: Mapping[str, str] = {"aime": "math"}
-"""... of sources whose names begin so."""
+"""Prefixes of source names -> choice of the group reward."""
 
 _FOLDED = {source.casefold(): rule for source, rule in ROUTES.items()}
 

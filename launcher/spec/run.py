@@ -33,33 +33,34 @@ class Optim:
     """AdamW (arXiv:1711.05101)."""
 
     lr: Positive = 1e-6
-    """Learning rate after the warm-up: too large and the loss diverges, too small and nothing is learnt. Adapters
-    (`model.lora_rank`) want ten times what all weights want."""
+    """Learning rate after the warm-up: the loss diverges if it is too large and hardly falls if it is too small.
+    Adapters (`model.lora_rank`) need about ten times the rate of full training."""
     betas: tuple[Decay, Decay] = (0.9, 0.999)
-    """How long the means of the gradient and of its square remember: 0.9 about ten steps, 0.999 about a thousand."""
+    """Decay rates of the running means of the gradient and of its square: 0.9 averages over about ten steps, 0.999 over
+    about a thousand."""
     weight_decay: NonNegative = 0.01
-    """Pull of the weights towards 0, times the learning rate; 0 leaves them alone."""
+    """Decoupled weight decay, times the learning rate; 0 disables it."""
     clip_grad: Positive = 1.0
-    """The gradient is shortened to this length; its length before that is reported."""
+    """Maximum norm of the gradient; the norm before clipping is reported."""
     lr_warmup_steps: Count = 0
     """Steps over which the learning rate rises from 0."""
     lr_scheduler_type: Literal["constant", "linear", "cosine"] = "constant"
-    """After the warm-up: stay, or fall to `min_lr_ratio` at the last step."""
+    """Schedule after the warm-up: constant, or a linear or cosine decay to `min_lr_ratio` at the last step."""
     min_lr_ratio: Share = 0.0
-    """The learning rate of the last step, as a share of `lr`; 1 lets it stay."""
+    """Learning rate of the last step, as a fraction of `lr`; 1 keeps it constant."""
 
 
 @settings
 class CriticOptim(Optim):
-    """AdamW for the critic, which learns faster than the policy that it judges."""
+    """AdamW for the critic, with a larger learning rate than the policy."""
 
     lr: Positive = 1e-5
 
 
 @settings
 class Critic:
-    """The model that expects rewards (PPO). It begins as the policy's model with an output of its own, and all of its
-    weights learn, also where the policy's do not (lora_rank)."""
+    """The value model (PPO). It starts from the policy's model with a new scalar output layer; all of its weights are
+    trained, even where the policy trains adapters (lora_rank)."""
 
     optim: CriticOptim = Field(default_factory=CriticOptim)
     """The critic's own optimizer."""
@@ -67,53 +68,52 @@ class Critic:
 
 @settings
 class Trainer:
-    """How long a run trains, how its steps are cut, and what it keeps."""
+    """Length of the training, batches of a step, checkpoints and validation."""
 
     project_name: Name = "rlrun"
-    """Folder that the runs of one project share."""
+    """Folder shared by the runs of one project."""
     experiment_name: Name | None = None
-    """The run is the folder run_root/project_name/experiment_name; by default a free name is made."""
+    """The run's folder is run_root/project_name/experiment_name; by default an unused name is generated."""
     run_root: str = "runs"
-    """Folder of all projects; `rlrun runs --root` has to be told of another one."""
+    """Folder of all projects; for another one, give it to `rlrun runs --root`."""
     total_epochs: AtLeastOne = 1
-    """Times that the rows are gone through; `total_training_steps` ends the run earlier."""
+    """Passes over the training rows; `total_training_steps` may end the run earlier."""
     total_training_steps: AtLeastOne | None = None
-    """Steps of the whole run; by default as many as the epochs take."""
+    """Steps of the whole run; by default those of `total_epochs`."""
     save_freq: int = Field(default=-1, ge=-1)
     """Steps between checkpoints; -1 and 0 save at the end only."""
     test_freq: int = Field(default=-1, ge=-1)
     """Steps between validations; -1 and 0 validate at the end only."""
     val_before_train: bool = True
-    """Validate before the first step, so that what follows can be compared with where it began; it costs one
-    validation."""
+    """Validate before the first step, as a baseline; it costs one validation."""
     keep_last: AtLeastOne = 3
-    """Newest checkpoints that stay; with 1 there is none to fall back on when the newest is damaged."""
+    """Newest checkpoints that are kept; with 1 there is no older one to resume from if the newest is damaged."""
     keep_best: Count = 1
-    """Best checkpoints that stay beside the newest ones, by `best_metric`: at most so many more on the disk; 0 lets the
-    best go when it is old. Only a checkpoint whose step was validated can be best, so let `test_freq` divide
-    `save_freq`. On a full disk all go but the newest that verifies and the best one."""
+    """Best checkpoints by `best_metric` that are kept beside the newest ones; 0 keeps none. Only a checkpoint whose
+    step was validated counts, so `test_freq` should divide `save_freq`. On a full disk all are deleted but the newest
+    verified one and the best one."""
     best_metric: str | None = None
-    """Held-out metric that says which checkpoint is best, such as `val-core/gsm8k/reward/mean@1` or `val/loss`; by
-    default the mean score over the data sources, or the loss where nothing is scored. Of equals the newer is best."""
+    """Held-out metric that ranks checkpoints, such as `val-core/gsm8k/reward/mean@1` or `val/loss`; by default the mean
+    score over the data sources, or the loss where nothing is scored. Of equals the newer is best."""
     max_bad_steps: AtLeastOne = 5
-    """Steps in a row with a gradient that is not finite, or no answer that could be scored, before the run gives up.
-    Such steps change nothing."""
+    """Consecutive steps with a non-finite gradient, or without any scorable answer, before the run fails. Such steps do
+    not change the weights."""
     max_restarts: Count = 3
-    """Times in a row that the run goes on by itself from its newest checkpoint after a fault that may pass: a lost
-    node, a killed process, a broken connection, and once only where memory ran out. A new checkpoint starts the count
-    again, so a run that gets on may be restarted any number of times; 0 ends it at the first fault."""
+    """Consecutive automatic restarts from the newest checkpoint after a transient fault: a lost node, a killed process,
+    a broken connection, and once where memory ran out. A new checkpoint resets the count, so a run that makes progress
+    may restart any number of times; 0 ends it at the first fault."""
     ppo_mini_batch_size: AtLeastOne | None = None
-    """Prompts of one optimizer update; by default the whole batch, which is then on-policy."""
+    """Prompts of one optimizer update; by default the whole batch, which makes the update on-policy."""
     ppo_epochs: AtLeastOne = 1
-    """Times the step's answers are learnt from."""
+    """Passes over the sampled answers of a step."""
     critic_warmup: Count = 0
-    """Steps at the beginning in which only the critic learns."""
+    """First steps in which only the critic is trained."""
     micro_batch_size_per_gpu: AtLeastOne = 16
     """Sequences computed at a time in one process; it changes memory and speed, never the result."""
     max_tokens_per_gpu: AtLeastOne | None = None
-    """Tokens computed at a time in one process, in place of a number of sequences: fuller, so faster."""
+    """Tokens computed at a time in one process, instead of a number of sequences: fuller micro-batches, so faster."""
     log_val_generations: Count = 4
-    """Held-out answers of each validation that are kept as events."""
+    """Held-out answers of each validation that are logged as events."""
 
 
 @settings
@@ -121,17 +121,17 @@ class RunSpec:
     """Everything about a run."""
 
     algorithm: Chosen[Algorithm]
-    """What is learnt, and from what: answers, pairs of answers, or rewards."""
+    """The training algorithm and the data it needs: answers, pairs of answers, or rewards."""
     model: Chosen[Model]
-    """The model that is trained, and where it comes from."""
+    """The model to train, and its source."""
     data: Chosen[Dataset]
-    """The rows that it is trained and validated on."""
+    """Training and validation rows."""
     reward: Chosen[Reward]
-    """What scores answers; algorithms that imitate take it for validation only."""
+    """Scores answers; SFT and DPO use it for validation only."""
     hardware: Hardware
-    """Machines and GPUs that the run may use."""
+    """Machines and GPUs of the run."""
     engine: Chosen[Engine]
-    """The program that trains, and how it uses memory and numbers."""
+    """The training backend: its sharding, memory and number formats."""
     sampler: Chosen[Sampler]
     """How answers are sampled, in training and in validation."""
     cluster: Chosen[Cluster]
@@ -139,11 +139,11 @@ class RunSpec:
     optim: Optim = Field(default_factory=Optim)
     """The policy's optimizer."""
     critic: Critic = Field(default_factory=Critic)
-    """The model that expects rewards; only PPO has one."""
+    """The value model; only PPO has one."""
     trainer: Trainer = Field(default_factory=Trainer)
-    """Steps, checkpoints, validation, names."""
+    """Steps, checkpoints, validation and names."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    """All random numbers of the run come from it: equal seeds and settings give equal runs."""
+    """Seed of all random numbers of the run: equal seeds and settings give equal runs."""
     code_dir: str | None = None
     """Folder of the user's own classes, given by --config-dir: importable in every process of the run."""
 
@@ -154,7 +154,7 @@ class RunSpec:
             raise InvalidSettings(problems)
 
     def _conflicts(self) -> Iterator[Problem]:
-        """Values that are valid each, but not together."""
+        """Combinations of valid values that are invalid together."""
         yield from self._batch_conflicts()
         name, trainer = type(self.algorithm).__name__, self.trainer
         if not self.algorithm.sampled:
@@ -194,7 +194,7 @@ class RunSpec:
             yield _conflict("trainer.ppo_mini_batch_size", got, f"use {-(-mini // processes) * processes}")
 
     def _unused(self) -> Iterator[Problem]:
-        """Settings of sampling that an algorithm which imitates would take and ignore."""
+        """Settings of sampling that an algorithm without sampling would ignore."""
         given = {
             "trainer.ppo_mini_batch_size": (self.trainer.ppo_mini_batch_size, None),
             "trainer.ppo_epochs": (self.trainer.ppo_epochs, 1),
@@ -260,7 +260,7 @@ class RunSpec:
 
     @property
     def taken(self) -> Hardware:
-        """All that the run takes of its machines: `hardware` is what it trains on, and a sampler's own comes on top."""
+        """All hardware of the run: `hardware` is for training, GPUs of the sampler's own are added to it."""
         asked, more = self.hardware, self.sampler.n_gpus // self.hardware.nnodes
         if asked.is_cpu:
             return replace(asked, nproc_per_node=asked.processes_per_node + more)
@@ -268,7 +268,7 @@ class RunSpec:
 
     @property
     def label(self) -> str:
-        """Base of a made-up run name."""
+        """Base of a generated run name."""
         return f"{type(self.algorithm).__name__.lower()}-{self.model.label}"[:100]
 
 

@@ -19,27 +19,26 @@ class Sampler:
     """Subclass it, decorate with @settings, and name the class in conf/sampler/<name>.yaml."""
 
     n: AtLeastOne = 1
-    """Answers to each prompt (G)."""
+    """Answers to each prompt (the group size G)."""
     temperature: Positive = 1.0
-    """Logits are divided by it, when sampling and when training."""
+    """Logits are divided by it, in sampling and in training."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Sample from the likeliest tokens that hold this much probability."""
+    """Sample from the smallest set of most likely tokens with at least this total probability."""
     top_k: Annotated[int, Field(ge=-1)] = -1
-    """Sample from this many likeliest tokens; -1 from all."""
+    """Sample from this many most likely tokens; -1 from all."""
     val_temperature: NonNegative = 0.0
-    """Temperature for held-out prompts; 0 takes the likeliest token."""
+    """Temperature for held-out prompts; 0 is greedy decoding."""
     val_n: AtLeastOne = 1
     """Answers to each held-out prompt."""
     max_num_seqs: AtLeastOne = 1024
-    """Answers being written at the same time in one process, though never fewer than one prompt's; memory grows
-    with it."""
+    """Answers decoded at the same time in one process, at least those of one prompt; memory grows with it."""
 
     logprobs_match_trainer: ClassVar[bool] = True
-    """Whether the trainer would compute the same log-probabilities of what is sampled, so that nothing is to tell."""
+    """Whether sampler and trainer compute equal log-probabilities, so that no mismatch is reported."""
     importance_sampling: ClassVar[float | None] = None
-    """The most that a token's loss is weighed by where another program sampled it; None weighs nothing."""
+    """Upper bound of the importance weight of a token sampled by another program; None disables weighting."""
     n_gpus: ClassVar[int] = 0
-    """GPUs (on a CPU processes) of all nodes that it takes for itself, beside those that the run trains on."""
+    """GPUs (on a CPU: processes) of all nodes that the sampler uses exclusively, in addition to those for training."""
 
     def __post_init__(self) -> None:
         if self.top_k == 0:
@@ -48,13 +47,13 @@ class Sampler:
             raise ValueError(f"val_n is {self.val_n} and val_temperature 0, so all are alike; use val_temperature=1")
 
     def problems(self, run: RunSpec) -> list[str]:
-        """Why it cannot sample this run's answers: one line each."""
+        """Why it cannot sample this run's answers, one line each."""
         return []
 
     def missing_requirements(self) -> list[str]:
-        """What is not on this machine that it needs: one line each."""
+        """Missing requirements on this machine, one line each."""
         return []
 
     def environment(self, hardware: Hardware) -> Mapping[str, str]:
-        """Variables that the run's processes start with."""
+        """Environment variables of the run's processes."""
         return {}

@@ -28,18 +28,18 @@ SPEC, PREPARED = "spec.yaml", "prepared.json"
 
 @settings
 class Prepared:
-    """What was found on this machine for a run: everything that it reads, whatever folder it is read from."""
+    """The local files of a run, with absolute paths: everything that it reads."""
 
     directory: str
-    """Working directory of the command that prepared it: relative paths of the RunSpec are meant from there."""
+    """Working directory of the command that prepared it: relative paths of the RunSpec are relative to it."""
     model: Chosen[Model]
-    """With the folder that holds it."""
+    """The model in its local folder."""
     data: Chosen[Dataset]
-    """As files, with absolute paths."""
+    """The data as local files, with absolute paths."""
     reward: Chosen[Reward]
-    """With the folders of its models."""
+    """The reward, with its models in local folders."""
     rows: Count | None = None
-    """Good rows of the training data; None where nobody has counted them."""
+    """Good rows of the training data; None if they have not been counted."""
 
     @classmethod
     def from_local(cls, run: RunSpec) -> Prepared:
@@ -61,7 +61,7 @@ class Prepared:
 
 
 def to_node(run: RunSpec) -> dict[str, Any]:
-    """Plain dicts, lists, numbers and texts."""
+    """The run as plain dicts, lists, numbers and strings."""
     node: dict[str, Any] = adapter(RunSpec).dump_python(run, mode="json")
     return node
 

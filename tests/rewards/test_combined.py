@@ -23,8 +23,8 @@ WORDS = ["algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=2"]
 
 
 @settings
-class Opinion(Reward):
-    """Fake: a network's opinion, which is the number that the response is; of text it raises."""
+class FakeModel(Reward):
+    """Fake reward model: the score is the number in the response; text raises."""
 
     learned = True
 
@@ -33,27 +33,27 @@ class Opinion(Reward):
 
 
 def test_a_weighted_sum_and_its_parts_by_hand() -> None:
-    reward = Weighted(parts={"right": Exact(), "opinion": Opinion(), "short": Length(high=1, margin=1)},
-                      weights={"right": 2.0, "opinion": -0.5, "short": 0.0})  # fmt: skip
+    reward = Weighted(parts={"right": Exact(), "model": FakeModel(), "short": Length(high=1, margin=1)},
+                      weights={"right": 2.0, "model": -0.5, "short": 0.0})  # fmt: skip
     found = score_safely(reward, [Answer("4", "4"), Answer("6", "4"), Answer("44", "4")])
     assert list(found.total) == [2.0 - 2.0, -3.0, -22.0]
     assert found.parts == {
-        "right": [1.0, 0.0, 0.0], "opinion": [4.0, 6.0, 44.0], "short": [1.0, 1.0, 0.0],
+        "right": [1.0, 0.0, 0.0], "model": [4.0, 6.0, 44.0], "short": [1.0, 1.0, 0.0],
         "rule_based": [2.0, 0.0, 0.0], "rm_based": [-2.0, -3.0, -22.0],
     }  # fmt: skip
 
 
 def test_an_answer_that_one_part_cannot_score_has_no_score() -> None:
-    reward = Weighted(parts={"right": Exact(), "opinion": Opinion()})
+    reward = Weighted(parts={"right": Exact(), "model": FakeModel()})
     found = score_safely(reward, [Answer("4", "4"), Answer("x", "x")])
     assert found.total[0] == 5.0 and math.isnan(found.total[1])
-    assert found.faults[1].startswith("opinion: ValueError: could not convert") and found.faults[0] == ""
+    assert found.faults[1].startswith("model: ValueError: could not convert") and found.faults[0] == ""
     assert found.parts["right"] == [1.0, 1.0]  # of the part itself all is known
     assert math.isnan(found.parts["rule_based"][1])
 
 
 def test_a_part_that_counts_for_nothing_costs_nothing() -> None:
-    reward = Weighted(parts={"right": Exact(), "opinion": Opinion()}, weights={"opinion": 0.0})
+    reward = Weighted(parts={"right": Exact(), "model": FakeModel()}, weights={"model": 0.0})
     found = score_safely(reward, [Answer("x", "x")])
     assert (list(found.total), list(found.faults)) == ([1.0], [""])
 

@@ -1,4 +1,4 @@
-"""Our own engine: torch and transformers. This file says how to start it and loads neither."""
+"""The built-in engine: torch and transformers. This file starts it, and imports neither."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from launcher.spec.reward import Reward
 from launcher.spec.run import RunSpec
 
 MALLOC = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0:glibc.malloc.mxfast=0"}
-"""For processes that compute on a CPU. glibc cuts an aligned tensor out of a larger hole, and keeps what is left over
-(under 100 bytes) aside for small requests. There it holds apart the holes of the tensors around it, which then fit
-nothing as large again. Given back at once, it lets holes join: up to a quarter less memory, at the same speed."""
+"""For processes that compute on a CPU: disables glibc's caches of small free blocks. They would keep leftovers of
+aligned allocations (under 100 bytes) between large free blocks, which then could not merge for reuse. Without them the
+heap fragments less: up to a quarter less memory, at the same speed."""
 
 Offloadable = Literal["weights", "reference", "critic", "reward"]
 
 
 @settings
 class Torch(Engine):
-    """Trains on as many processes as the hardware has, samples from the model under training."""
+    """Trains in one process per GPU with DDP or FSDP2, and samples from the model under training."""
 
     strategy: Literal["ddp", "fsdp2"] = "ddp"
-    """`ddp`: each process holds the whole model. `fsdp2`: each holds a part of every weight, gradient and optimizer
-    state, and layers are gathered while they are computed."""
+    """`ddp`: each process holds the whole model. `fsdp2`: weights, gradients and optimizer states are sharded over the
+    processes, and a layer is gathered while it is computed."""
     mixed_precision: bool = False
-    """Compute in bfloat16 over weights and an optimizer that stay in the model's number format."""
+    """Compute in bfloat16 with autocast; weights and optimizer keep the model's number format."""
     offload: Annotated[tuple[Offloadable, ...], BeforeValidator(listed)] = ()
-    """What rests in CPU memory while it is not computed with; `weights` (and the optimizer) need fsdp2."""
+    """Kept in CPU memory while idle; `weights` (with the optimizer) needs fsdp2."""
     num_threads: Count = 0
-    """CPU threads of each process; 0 shares the machine's cores. One is fastest for very small models."""
+    """CPU threads of each process; 0 shares the machine's cores. 1 is fastest for very small models."""
 
     computes = frozenset({"reference", "critic", "old"})
     reads = frozenset({"answers", "pairs", "prompts", "mixed"})
@@ -54,7 +54,7 @@ class Torch(Engine):
         return found
 
     def _unused_offloads(self, run: RunSpec) -> list[str]:
-        """What is asked to rest and never would."""
+        """Offloads that would have no effect."""
         name, needs, sharded = type(run.algorithm).__name__, run.algorithm.needs, self.strategy == "fsdp2"
         found = []
         if "weights" in self.offload and not (sharded and run.hardware.processes > 1):
@@ -86,7 +86,8 @@ class Torch(Engine):
         return memory.memory(run, self)
 
     def plan(self, run: RunSpec, folder: Path, start: int = 0) -> Plan:
-        """Trainers first; those that only sample have the ranks behind theirs, and are not of their WORLD_SIZE."""
+        """Trainers first; processes that only sample have the ranks after theirs, and are not part of their
+        WORLD_SIZE."""
         hardware, sampler = run.hardware, run.sampler
         trainers, each, more = hardware.processes, hardware.processes_per_node, sampler.n_gpus // hardware.nnodes
         env = {**(MALLOC if hardware.is_cpu else {}), **sampler.environment(hardware), "WORLD_SIZE": str(trainers)}
@@ -108,7 +109,7 @@ class Torch(Engine):
 
 
 class MarkedLines:
-    """Events on lines of rank 0, each after a `MARK`; other lines are talk."""
+    """Events on lines of rank 0, each after a `MARK`; other lines are ignored."""
 
     def feed(self, line: str) -> Iterator[Event]:
         _, mark, text = line.partition(MARK)  # talk may stand before it: what a reward prints need not end its line

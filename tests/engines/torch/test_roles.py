@@ -80,7 +80,7 @@ def test_resting_changes_no_number(kind: str, jobs: ModuleType) -> None:
 # ---- critic
 
 
-def test_a_critic_begins_without_an_opinion_and_speaks_before_each_token(jobs: ModuleType) -> None:
+def test_critic_values_start_at_zero_and_precede_each_token(jobs: ModuleType) -> None:
     made = load_critic(Scratch(hidden_size=16, intermediate_size=24, num_hidden_layers=1, dtype="float64"), 0, CPU)
     batch = jobs.rollouts_of(jobs.small("float64"), 1)
     assert (made(made.pack(batch)) == 0).all()
@@ -174,9 +174,9 @@ def test_a_model_among_other_rewards_is_loaded_and_told_apart(reward_model: Call
     parts = {"right": Exact(), "judge": RewardModel(path=str(folder))}
     reward = load_reward_models(Weighted(parts=parts, weights={"right": 2.0}), CPU)
     answer = Answer("42", "42", prompt="6*7=")
-    found, opinion = score_safely(reward, [answer]), single(folder, "6*7=42", None)
-    assert found.total == [pytest.approx(2.0 + opinion)]
-    assert found.parts["rule_based"] == [2.0] and found.parts["rm_based"] == [pytest.approx(opinion)]
+    found, model_score = score_safely(reward, [answer]), single(folder, "6*7=42", None)
+    assert found.total == [pytest.approx(2.0 + model_score)]
+    assert found.parts["rule_based"] == [2.0] and found.parts["rm_based"] == [pytest.approx(model_score)]
     assert load_reward_models(Exact(), CPU) == Exact()
 
 
@@ -190,7 +190,7 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
         ModelScorer(RewardModel(path=str(tmp_path)), CPU)
 
 
-def test_without_an_engine_nobody_scores() -> None:
+def test_a_reward_model_without_an_engine_raises() -> None:
     with pytest.raises(NotImplementedError, match="use engine=torch"):
         RewardModel(path="some/where").score([Answer("x")])
 

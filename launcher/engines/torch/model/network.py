@@ -118,7 +118,7 @@ class CriticNetwork(Network):
         self.module = decoder
         width = decoder.config.get_text_config().hidden_size
         self.head = nn.Linear(width, 1, device=decoder.device, dtype=decoder.dtype)
-        nn.init.zeros_(self.head.weight)  # it begins without an opinion
+        nn.init.zeros_(self.head.weight)  # zero-initialised: values start at 0
         nn.init.zeros_(self.head.bias)
 
     def forward(self, packed: Packed) -> Tensor:

@@ -1,4 +1,4 @@
-"""How the torch engine samples answers: settings only; what computes is loaded when a run needs it."""
+"""Samplers of the torch engine: settings only; the implementations are loaded when a run needs them."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SamplerMemory:
-    """Bytes that another program takes beside the model under training."""
+    """Bytes that a separate sampling program uses beside the model under training."""
 
     awake_bytes: int
-    """While answers are written."""
+    """While it generates."""
     asleep_bytes: int
     separate_bytes: int = 0
     """In a process of its own, always."""
 
 
 class Colocated(Sampler, ABC):
-    """Answers are written in the training processes themselves, or in `n_gpus` of the sampler's own beside them."""
+    """Answers are generated in the training processes, or in `n_gpus` additional processes of the sampler."""
 
     module: ClassVar[str] = ""
-    """What each of those processes runs."""
+    """Python module that each additional process runs."""
 
     def extra_memory(self, run: RunSpec) -> SamplerMemory | None:
-        """None where the model under training writes them itself."""
+        """None where the model under training generates the answers."""
         return None
 
     @abstractmethod
     def generator(self, run: RunSpec, policy: Policy) -> Generator:
-        """What gives the run's answers to this training process; every one must ask."""
+        """The generator for this training process. Collective: every process must call it."""
 
 
 @settings

