@@ -46,7 +46,7 @@ def test_no_canary_is_found(canaries: Any, seen: Any) -> None:
 
 
 def test_what_was_said_is_there_without_them(seen: Any) -> None:
-    """Blotting takes the secret and leaves the line."""
+    """Redaction replaces the secret and keeps the rest of the line."""
     texts = seen[0].texts
     log = texts["runs/rlrun/three/logs/attempt_1/rank-0.log"].decode()
     for line in (

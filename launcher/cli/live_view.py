@@ -160,7 +160,7 @@ def _news(state: RunState) -> list[RenderableType]:
     if state.restarts:
         lines.append(Text.assemble(("restarts  ", "bold yellow"), str(state.restarts)))
     if state.stalled:
-        lines.append(Text.assemble(("stands still  ", "bold red"), printable(state.stalled)))
+        lines.append(Text.assemble(("stalled  ", "bold red"), printable(state.stalled)))
     if state.alert:
         lines.append(Text.assemble(("alert  ", "bold yellow"), printable(state.alert)))
     if state.why and state.status != "running":

@@ -12,7 +12,7 @@ from launcher.cli.redacted_streams import redact_standard_streams
 
 COMMANDS = (
     CommandEntry("train", "train:train", "Start a run and follow it to its end."),
-    CommandEntry("plan", "plan:plan", "Show what a run would do, and what would fail, before anything starts."),
+    CommandEntry("plan", "plan:plan", "Show a run's settings, what it needs and what would fail, without starting it."),
     CommandEntry("doctor", "doctor:doctor", "Check this machine, or with --nodes a Ray cluster."),
     CommandEntry("advise", "advise:recommend", "Suggest a command for your data, model and hardware."),
     CommandEntry("rerun", "rerun:rerun", "Repeat a run in a new folder, after listing what has changed since."),

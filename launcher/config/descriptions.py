@@ -52,7 +52,7 @@ class Setting:
     required: bool
     default: Any
     """None, too, where it is required."""
-    says: str
+    description: str
     """The consequence."""
     where: str
     """File and line that declare it."""
@@ -70,7 +70,7 @@ def settings_of(cls: type, prefix: str, only: Sequence[str] | None = None) -> It
         shape, where = shape_of(field.annotation, field.metadata), f"{prefix}.{name}" if prefix else name
         found = declaration(cls, name)
         default = None if field.is_required() else field.get_default(call_default_factory=True, validated_data={})
-        row = Setting(where, shape, field.is_required(), default, found.says, found.where)
+        row = Setting(where, shape, field.is_required(), default, found.description, found.where)
         if shape.inside is None:
             yield row
             continue
@@ -96,7 +96,7 @@ def own_fields(cls: type) -> list[str]:
 class Declaration:
     where: str
     """`launcher/spec/run.py:40`: the line that gives the field its default."""
-    says: str
+    description: str
     """The string under the field as one line; empty where there is none."""
 
 

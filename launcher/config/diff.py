@@ -160,13 +160,13 @@ def _resolved(name: str, by: Asked) -> Side:
 
 
 def _of_run(name: str, folder: Folder) -> Side:
-    """As spec.yaml says, whatever version wrote it."""
+    """The settings of spec.yaml, whatever version wrote it."""
     held = leaves(folder.spec)
     names = {key: key.removesuffix(f".{TARGET}") for key in held}
     origins = {names[key]: Origin("run", f"{folder.spec}:{leaf.line}") for key, leaf in held.items()}
     for word in _typed(folder):
         key, _, text = word.partition("=")
-        if (leaf := held.get(key)) and _says(text, leaf):
+        if (leaf := held.get(key)) and _still_holds(text, leaf):
             origins[key] = Origin("run", f"{folder.words}: {word}")
     classes, values = apart({key: leaf.value for key, leaf in held.items()})
     return Side(name, values, origins, (), classes)
@@ -180,7 +180,7 @@ def _typed(folder: Folder) -> list[str]:
         return []
 
 
-def _says(text: str, leaf: Leaf) -> bool:
+def _still_holds(text: str, leaf: Leaf) -> bool:
     """Whether the word still holds: words of `--resume` may have changed the value since."""
     with suppress(ValueError):
         return bool(float(text) == leaf.value)  # 1e-3 is a number of Hydra's, and none of YAML's

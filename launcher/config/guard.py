@@ -22,14 +22,14 @@ _OPEN, _CLOSE, _QUOTES = "([{", ")]}", "'\""
 
 def check(words: Sequence[str]) -> None:
     """Raises `Problems` for words that would take minutes to read. From here on what they set by the name of a secret
-    is blotted out of everything that is said: it must not be shown even where it is refused."""
+    is redacted from all output: it must not be shown even where it is refused."""
     found = list[Problem]()
     if len(words) > WORDS:
         fix = f"use at most {WORDS}, and a file in --config-dir for more"
         found.append(Problem("", f"got {len(words):,} arguments", fix))
     for word in words[:WORDS]:
         if len(word) <= LONGEST:
-            _learn(word)
+            _register_secrets(word)
         found += [Problem(short_repr(word, 40), why) for why in beyond(word)]
     if found:
         raise Problems(found)
@@ -68,11 +68,11 @@ def _depth(word: str) -> int:
     return deepest
 
 
-def _learn(word: str) -> None:
+def _register_secrets(word: str) -> None:
     for password in passwords_in_urls(word):
         register_secret(password)
     key, _, value = word.partition("=")
-    if is_secret_setting(key.rpartition(".")[2]):  # also where nobody can read the value
+    if is_secret_setting(key.rpartition(".")[2]):  # also where the value cannot be parsed
         for text in [value, value.strip(), *_PIECE.findall(value)[:PIECES]]:
             register_secret(text)
     for match in _PAIR.finditer(word):

@@ -209,7 +209,7 @@ def validated(folder: Path) -> dict[str, float]:
 
 
 Grade = Callable[[Path], float | None]
-"""How good a checkpoint is, the more the better; None where nobody knows."""
+"""Scores a checkpoint, higher is better; None where it has no score."""
 
 
 def best_first(root: Path, grade: Grade) -> list[Path]:

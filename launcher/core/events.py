@@ -145,7 +145,7 @@ class Resumed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Stalled(Event):
-    """Nothing was told for longer than it should take, since `step`; said once for each time that it stands still."""
+    """No event for longer than a step or phase should take, since `step`; once for each stall."""
 
     step: int
     rank: int | None
@@ -157,7 +157,7 @@ class Stalled(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class WentOn(Event):
-    """After it stood still for `after_s` seconds."""
+    """The run went on after a stall of `after_s` seconds."""
 
     step: int
     after_s: float

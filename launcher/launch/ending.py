@@ -82,7 +82,7 @@ def of_job(
     if asked:
         return stopped(asked.first, "" if code == 128 + asked.first else ", ended at once", checkpoints)
     number = code - 128 if code >= 128 else -code
-    if number in SIGNALS:  # the process itself was asked to stop, or before it could heed that
+    if number in SIGNALS:  # the process itself was asked to stop, or before its handler was installed
         return stopped(number, f" to rank {rank}", checkpoints)
     if rank is None and follower.crash and not job.lost_resources():  # the cluster started nothing, and said why
         return failed(FailureDiagnosis(CONFIGURATION, None, "; ".join(follower.crash.lines), follower.crash), logs)

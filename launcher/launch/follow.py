@@ -126,7 +126,7 @@ class Listener:
 
 
 def follow(job: Job, reader: EventReader, follower: Follower, watch: StallDetector, asked: StopRequest) -> int:
-    """Until all processes have ended; how they did, as `Job.exit_code` says. Who stands still is told meanwhile."""
+    """Wait until all processes have ended, reporting stalls; returns `Job.exit_code()`."""
     crashed_at: float | None = None
     listener = Listener(job, reader)
     while (code := job.exit_code()) is None:

@@ -25,7 +25,7 @@ from launcher.config.resolve import PACKAGE
 from launcher.core import checkpoints, machine
 from launcher.core.bounded_parse import parse_json
 from launcher.core.files import write_atomic
-from launcher.core.problems import Problems, error_message
+from launcher.core.problems import Problem, Problems, error_message
 from launcher.hubs import manifest
 from launcher.models.pretrained import Pretrained
 from launcher.rewards.model import RewardModel
@@ -67,10 +67,12 @@ def read(folder: Folder) -> dict[str, Any]:
     try:
         recorded = parse_json(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise Problems([f"{path}: cannot be read, {error_message(error)}; a new run would do"]) from error
+        raise Problems(
+            [Problem(str(path), f"cannot be read, {error_message(error)}", "start a new run", "bad-file")]
+        ) from error
     fits = isinstance(recorded, dict) and all(isinstance(recorded.get(key, of()), of) for key, of in _HOLDS.items())
     if not fits or not all(isinstance(line, str) for line in recorded.get("installed", [])):
-        raise Problems([f"{path}: holds no lock; a new run would do"])
+        raise Problems([Problem(str(path), "holds no lock", "start a new run", "bad-file")])
     return recorded
 
 
@@ -185,7 +187,9 @@ def folder_origin(folder: Path) -> dict[str, str] | None:
         decide = sorted(path for path in folder.iterdir() if path.suffix in _DECIDE and path.is_file())
         found = {path.name: _file_digest(path) for path in decide}
     except OSError as error:
-        raise Problems([f"{folder}: cannot be read, {error_message(error)}; a model's folder would do"]) from error
+        raise Problems(
+            [Problem(str(folder), f"cannot be read, {error_message(error)}", "use a model's folder", "bad-file")]
+        ) from error
     some = any("of it" in of for of in found.values())
     how = {"hashed": f"files over {WHOLE_BYTES >> 20} MiB by size and {PIECES} pieces of 1 MiB"} if some else {}
     return {"folder": str(folder), "files": _digest(found), **how}
@@ -208,7 +212,7 @@ def _file_origin(path: Path) -> dict[str, str]:
         return {"file": str(path), "files": checkpoints.sha256(path)}
     except OSError as error:
         raise Problems(
-            [f"reward.path: {path} cannot be read, {error_message(error)}; a Python file would do"]
+            [Problem("reward.path", f"{path} cannot be read, {error_message(error)}", "use a Python file", "bad-file")]
         ) from error
 
 

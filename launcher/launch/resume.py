@@ -14,11 +14,13 @@ def unchanged(run: RunSpec, folder: Folder) -> None:
     """Raises `Problems` where the data or the model is not what the run began with."""
     recorded = locks.read(folder)
     if run.data.fingerprint() != recorded.get("data"):
-        raise Problems(["data: is not what the run began with (its sha256 differs); the data as it was would do"])
+        got = "is not what the run began with (its sha256 differs)"
+        raise Problems([Problem("data", got, "use the original data", "changed")])
     if needs_initial_weights(run, folder) and not locks.same_files(
         recorded.get("model"), locks.model_origin(run.model)
     ):
-        raise Problems(["model: is not what the run began with (its files differ); the model as it was would do"])
+        got = "is not what the run began with (its files differ)"
+        raise Problems([Problem("model", got, "use the original model", "changed")])
 
 
 def needs_initial_weights(run: RunSpec, folder: Folder) -> bool:

@@ -70,7 +70,7 @@ def resume(folder: Folder, words: Sequence[str], sinks: Sequence[Sink]) -> Outco
     `words` may change where and how fast it runs, as `amend` says.
     """
     if not folder.spec.is_file():
-        raise Problems([f"--resume: {folder.path} holds no spec.yaml; a run's folder would do"])
+        raise Problems([Problem("--resume", f"{folder.path} holds no spec.yaml", "use a run's folder", "not-found")])
     folder.check()
     asked = _asked(folder, words)
     run = _as_prepared(asked, folder)
@@ -97,7 +97,7 @@ def resume(folder: Folder, words: Sequence[str], sinks: Sequence[Sink]) -> Outco
 
 
 def _check_data(run: RunSpec, folder: Folder) -> int | None:
-    """How many rows there are to train on; None where nobody needs to look. Raises `Problems` with the bad rows."""
+    """How many rows there are to train on; None where bad rows are allowed. Raises `Problems` with the bad rows."""
     if run.data.on_bad_row != "error":
         return None
     kind, batch, rows = run.algorithm.data, run.data.train_batch_size, 0
@@ -105,11 +105,11 @@ def _check_data(run: RunSpec, folder: Folder) -> int | None:
         rows = sum(1 for _ in log.sift(run.data.read("train", kind)))
         for _ in log.sift(run.data.read("val", kind)):
             pass
-    found = log.lines() if log.bad else []
+    found: list[str | Problem] = [*log.lines()] if log.bad else []
     if rows < batch and not found:
         fits = run.largest_batch(rows)
-        would_do = str(fits) if fits else "more data, or fewer processes,"
-        found.append(f"data.train_batch_size: got {batch}, and the data has {rows} rows; {would_do} would do")
+        fix = f"use {fits or 'more data, or fewer processes'}"
+        found.append(Problem("data.train_batch_size", f"got {batch}, and the data has {rows} rows", fix, "not-enough"))
     if found:
         raise Problems(found)
     return rows
@@ -139,11 +139,11 @@ def _asked(folder: Folder, words: Sequence[str]) -> RunSpec:
             add_code_dir(node["code_dir"])
         if not words or not isinstance(node, dict):
             return from_node(RunSpec, node)
-        with suppress(ValidationError):  # which the words may mend
+        with suppress(ValidationError):  # which the arguments may fix
             node = to_node(from_node(RunSpec, node))  # with what has been added since it was written
         return from_node(RunSpec, amended(node, words))
     except ValidationError as error:
-        lines = explain(error, node) if isinstance(node, dict) else ["holds no run; the file of another run would do"]
+        lines = explain(error, node) if isinstance(node, dict) else ["holds no run; use the file of another run"]
         raise Problems([f"{folder.spec}: {line}" for line in lines]) from error
     except (YAMLError, ValueError) as error:
-        raise Problems([f"{folder.spec}: cannot be read, {error_message(error)}; a new run would do"]) from error
+        raise Problems([f"{folder.spec}: cannot be read, {error_message(error)}; start a new run"]) from error

@@ -28,7 +28,7 @@ LONGEST_PAUSE_S = 60.0
 
 
 class Interrupted(BaseException):
-    """A signal came while nothing was there that could heed it."""
+    """A signal came while no job was running that could save a checkpoint."""
 
 
 def may_restart(cause: Cause, row: list[Cause], most: int) -> bool:

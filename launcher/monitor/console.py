@@ -23,7 +23,7 @@ from launcher.core.state import RunState
 
 LINE_S = 5.0
 BAR = 10
-FRAMES = 5  # of the place where a process stands still
+FRAMES = 5  # shown of a stalled process's stack
 EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
@@ -69,7 +69,7 @@ def _lines(event: Event, state: RunState) -> list[str]:
         case Resumed():
             return [f"resumed: {_went_back(event)}"]
         case Stalled():
-            return [f"stands still after step {event.step}: {event.why}", *event.stack.splitlines()[:FRAMES]]
+            return [f"stalled after step {event.step}: {event.why}", *event.stack.splitlines()[:FRAMES]]
         case WentOn():
             return [f"goes on after {event.after_s:.0f} s"]
         case Ended():

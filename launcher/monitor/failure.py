@@ -49,7 +49,7 @@ CONFIGURATION = Cause("configuration", 0)
 CODE = Cause("code", 0)
 MARKED = (GPU_MEMORY, MEMORY, DISK, GPU, CONNECTION)  # the first that fits is meant
 KILLS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
-"""Of a process that ends by these nobody asks what it said; one that aborts (SIGABRT) mostly said why."""
+"""Signals whose process has not logged why it ended; one that aborts (SIGABRT) mostly has."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Left:
 
     rank: int
     code: int | None
-    """How it ended, negative: the signal; None where only what it said is known."""
+    """Its exit code, -N for signal N; None where only its output is known."""
     crash: Crashed | None = None
     last: Sequence[str] = ()
     """The last lines of its log, without those that tell events."""
@@ -89,7 +89,7 @@ def diagnose(failed: Left | None, others: Iterable[Left], lost: str, oom_kills: 
             if found not in (CONNECTION, CODE) or (found is CODE and other.crash):
                 failed, cause = other, found
                 break
-    return FailureDiagnosis(cause, failed.rank, f"rank {failed.rank}: {_said(failed, cause)}", failed.crash)
+    return FailureDiagnosis(cause, failed.rank, f"rank {failed.rank}: {_message(failed, cause)}", failed.crash)
 
 
 def _cause_of(left: Left, oom_kills: int) -> Cause:
@@ -102,7 +102,7 @@ def _cause_of(left: Left, oom_kills: int) -> Cause:
     return next((cause for cause in MARKED if re.search(cause.marks, text)), unmarked)
 
 
-def _said(left: Left, cause: Cause) -> str:
+def _message(left: Left, cause: Cause) -> str:
     if left.crash:
         return "; ".join(left.crash.lines)
     marks = [line.strip() for line in left.last if cause.marks and re.search(cause.marks, line)]

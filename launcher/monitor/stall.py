@@ -61,7 +61,7 @@ class StallDetector:
         self._looked = now
 
     def _usual(self, state: RunState) -> float | None:
-        """Seconds that what goes on now takes; None where nobody knows."""
+        """Seconds that the current phase or step usually takes; None before one was seen."""
         if self._phase:
             return self._longest.get(self._phase)
         return state.seconds_per_step if len(state.marks) > 2 else None
@@ -92,7 +92,7 @@ STANDS: Sequence[tuple[Rule, str]] = (
 
 
 def stalled(why: str, stacks: Sequence[Stack], state: RunState) -> Stalled:
-    """Who stands still, and where; `why` is what `Watch` says of it."""
+    """The stalled processes and where they are; `why` is the stall detector's message."""
     named, output = _named(stacks)
     who = ", ".join(f"rank {stack.rank} (process {stack.pid} on {stack.host})" for stack in named)
     told = f"{why}; {who}: {output}" if named else f"{why}; {output}"

@@ -15,7 +15,7 @@ def best_of(scores: Sequence[float], k: int) -> float:
     """
     n = len(scores)
     if not 1 <= k <= n:
-        raise ValueError(f"k is {k} of {n} scores; 1 to {n} would do")
+        raise ValueError(f"k is {k} of {n} scores; use 1 to {n}")
     draws = math.comb(n, k)
     return sum(math.comb(i, k - 1) / draws * score for i, score in enumerate(sorted(scores)))
 

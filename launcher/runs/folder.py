@@ -19,7 +19,7 @@ from typing import Self
 from launcher.core import machine
 from launcher.core.bounded_parse import parse_json
 from launcher.core.events import LAUNCHER_EVENTS, Event, LogReader, Step, events_of
-from launcher.core.problems import Problems
+from launcher.core.problems import Problem, Problems
 from launcher.spec.engine import EventReader
 
 _ATTEMPT = re.compile(r"attempt_[1-9][0-9]*")
@@ -72,9 +72,7 @@ class Folder:
     def symlink_problem(self) -> str:
         """Why a new run must not be made here; empty where it may. The folder that holds all runs may be a link."""
         links = [path for path in (self.path.parent, self.path) if path.is_symlink()]
-        return (
-            f"trainer.run_root: {links[0]} is a link to elsewhere; a run_root where it leads would do" if links else ""
-        )
+        return f"trainer.run_root: {links[0]} is a link to another folder; use that one as run_root" if links else ""
 
     def check(self) -> None:
         """Raises `Problems` where what is written here would land elsewhere: a copied folder may hold links."""
@@ -84,7 +82,7 @@ class Folder:
         )  # fmt: skip
         if found := [name for name in names if (self.path / name).is_symlink()]:
             raise Problems(
-                [f"{self.path / name}: is a link; what it leads to, in its place, would do" for name in found]
+                [Problem(str(self.path / name), "is a link", "replace it by what it leads to") for name in found]
             )
 
     def attempts(self) -> list[Path]:
@@ -187,8 +185,12 @@ def take(root: Path, project: str, experiment: str) -> tuple[Folder, Lock]:
         with lock:
             raise Problems(
                 [
-                    f"trainer.experiment_name: {folder.path} is there already; another name, or"
-                    f" rlrun train --resume {folder.path}, would do"
+                    Problem(
+                        "trainer.experiment_name",
+                        f"{folder.path} is there already",
+                        f"use another name, or rlrun train --resume {folder.path}",
+                        "in-use",
+                    )
                 ]
             )
     return folder, lock

@@ -13,7 +13,7 @@ from launcher.core.bounded_parse import parse_yaml
 from launcher.core.checkpoints import CheckpointFolder
 from launcher.core.events import Saved, Step, events_of
 from launcher.core.metrics import grade, held_out_score, main_score, validation
-from launcher.core.problems import Problems, short_repr, suggest
+from launcher.core.problems import Problem, Problems, short_repr, suggest
 from launcher.core.settings import Chosen
 from launcher.runs.folder import Folder
 from launcher.spec.engine import Checkpoints, Engine
@@ -67,7 +67,8 @@ def best(folder: Folder, metric: str | None = None) -> Kept:
         wrong = [f"{folder.name}/checkpoints/{fault}" for one in found for fault in one.faults or ()]
         measured = any(validation(one.metrics) for one in found)
         why = f"no checkpoint that verifies has {own_metric(folder) or 'a score'}" if measured else "none was validated"
-        raise Problems([f"{folder.name}: {why}; trainer.test_freq that divides trainer.save_freq would do", *wrong])
+        fix = "use a trainer.test_freq that divides trainer.save_freq"
+        raise Problems([Problem(folder.name, why, fix, "not-found"), *wrong])
     return chosen
 
 
@@ -75,7 +76,8 @@ def newest(folder: Folder) -> Kept:
     """The newest checkpoint that verifies. Raises `Problems` where there is none."""
     found, faults = checkpoints_of(folder).newest_verified()
     if found is None:
-        raise Problems([f"{folder.name}: has no checkpoint that verifies; a run that saved one would do", *faults])
+        got, fix = "has no checkpoint that verifies", "use a run that saved one"
+        raise Problems([Problem(folder.name, got, fix, "not-found"), *faults])
     return _at(folder, found.path)
 
 
@@ -88,7 +90,8 @@ def of_step(folder: Folder, step: int) -> Kept:
         there = ", ".join(str(one.step) for one in reversed(every)) or "none"
         raise Problems([f"--step: {folder.name} has no checkpoint of step {step}; it has {there}"])
     if faults := checkpoints.faults(found):
-        raise Problems([f"--step: the checkpoint of step {step} does not verify; another would do", *faults])
+        got = f"the checkpoint of step {step} does not verify"
+        raise Problems([Problem("--step", got, "use another", "bad-file"), *faults])
     return _at(folder, found.path)
 
 

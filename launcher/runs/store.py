@@ -13,7 +13,7 @@ from pathlib import Path
 
 from launcher.clusters import slurm
 from launcher.core.events import GOES_BACK, LoggedEvent, LogReader, events_of
-from launcher.core.problems import Problems, short_repr, suggest
+from launcher.core.problems import Problem, Problems, short_repr, suggest
 from launcher.core.state import RunState, Sink, after, fold
 from launcher.runs import stop_requests
 from launcher.runs.folder import Folder, holder
@@ -118,7 +118,9 @@ def named(name: str, root: Path, holds: str = "spec.yaml") -> Folder | None:
     known = {f"{path.parent.parent.name}/{path.parent.name}": path.parent for path in root.glob(f"*/*/{holds}")}
     same = [full for full in known if full.partition("/")[2] == name]
     if len(same) > 1:
-        raise Problems([f"{short_repr(name)}: is the name of {len(same)} runs; {' or '.join(sorted(same))} would do"])
+        raise Problems(
+            [Problem(short_repr(name), f"is the name of {len(same)} runs", f"use {' or '.join(sorted(same))}")]
+        )
     return Folder(known[same[0]]) if same else None
 
 
@@ -146,7 +148,7 @@ def stop(folder: Folder, *, now: bool, wait_s: float = 60.0) -> str:
     give_up = time.monotonic() + wait_s
     while holder(folder) is not None:
         if time.monotonic() > give_up:
-            return f"was asked to stop and is still saving after {wait_s:.0f} s; rlrun stop --now does not wait"
+            return f"was asked to stop and is still saving after {wait_s:.0f} s; use rlrun stop --now to end it at once"
         time.sleep(0.1)
     stop_requests.withdraw(folder)  # it ended before it looked
     return "stopped"
@@ -166,6 +168,6 @@ def _stop_queued(job: slurm.SlurmJob, now: bool, wait_s: float) -> str:
     give_up = time.monotonic() + wait_s
     while standing := job.queue_status():
         if time.monotonic() > give_up:
-            return f"was asked to stop and is still {standing} as {job.name}; rlrun stop --now does not wait"
+            return f"was asked to stop and is still {standing} as {job.name}; use rlrun stop --now to end it at once"
         time.sleep(1)
     return f"stopped, and {job.name} has left the queue"

@@ -35,7 +35,7 @@ class DataReport:
     repeated: int
     in_both: int
     unwritable: int
-    unfit: int
+    unscorable: int
     prompt_tokens: Histogram | None
     answer_tokens: Histogram | None
     first: list[str]
@@ -76,7 +76,7 @@ def check(
                         and needs_rollout(row, split, kind)
                         and (unscorable := reward.unscorable_reason(make_answer(row)))
                     ):
-                        findings.add("unfit", row.where, unscorable)
+                        findings.add("unscorable", row.where, unscorable)
                 for where, reason, what in tokens.count(rows):
                     findings.add(what, where, reason)
     for twice in repeated(seen["train"]):
@@ -98,7 +98,7 @@ def _report(
         name=name, kind=kind, rows={split: len(each.lines) for split, each in seen.items()}, refused=log.refused,
         sources=dict(sources.most_common()), without_truth=sum(each.without_truth for each in seen.values()),
         repeated=count["repeated"], in_both=count["in both"],
-        unwritable=count["unwritable"], unfit=count["unfit"],
+        unwritable=count["unwritable"], unscorable=count["unscorable"],
         prompt_tokens=histogram(tokens.prompts, data.max_prompt_length) if tokens.prompts else None,
         answer_tokens=histogram(tokens.answers, data.max_response_length) if any(tokens.answers) else None,
         first=[*log.first, *findings.first][:SHOWN],
@@ -118,7 +118,7 @@ def _judge(report: DataReport, data: Dataset) -> tuple[list[str], list[str]]:
         wrong.append(f"{rows:,} rows do not fill data.train_batch_size={data.train_batch_size}; use a smaller one")
     for count, told in (
         (report.unwritable, "rows cannot be written with the model's chat template; use another model or format"),
-        (report.unfit, "rows can never be scored by the reward; use another reward"),
+        (report.unscorable, "rows can never be scored by the reward; use another reward"),
     ):
         if count:
             (notes if data.on_bad_row == "skip" else wrong).append(f"{count:,} {told}")

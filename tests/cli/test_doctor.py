@@ -43,7 +43,7 @@ def test_this_machine(tmp_path: Path, commands: Any) -> None:
     assert levels["WANDB_API_KEY"] == levels["proxy"] == levels["huggingface"] == "WARN"
     for one in told["results"]:
         assert one["node"] == "this machine" and one["message"]
-        assert bool(one["fix"]) == (one["level"] != "OK"), "what is not OK says what would mend it"
+        assert bool(one["fix"]) == (one["level"] != "OK"), "every result that is not OK has a fix"
 
 
 def test_an_address_without_nodes(tmp_path: Path, commands: Any) -> None:

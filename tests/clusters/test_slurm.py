@@ -63,7 +63,7 @@ def test_names_with_blanks(tmp_path: Path) -> None:
     [
         (0, False, False),  # it is done
         (1, False, False),  # it would fail again
-        (2, False, False),  # something is to mend
+        (2, False, False),  # invalid configuration
         (143, False, True),  # it saved because it had to leave
         (143, True, False),  # it saved because somebody asked it to
     ],

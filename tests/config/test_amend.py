@@ -74,7 +74,7 @@ def test_a_run_of_before_takes_settings_that_are_newer(tmp_path: Path) -> None:
     folder.spec.write_text(yaml.safe_dump(older))
     assert run_of(folder, ["cluster.stall_grace_s=3"]).cluster.stall_grace_s == 3
     folder.spec.write_text(yaml.safe_dump({**older, "cluster": {**older["cluster"], "usage_s": -1}}))
-    assert run_of(folder, ["cluster.usage_s=1"]).cluster.usage_s == 1, "words may mend what is not allowed any more"
+    assert run_of(folder, ["cluster.usage_s=1"]).cluster.usage_s == 1, "replaces a value that is no longer valid"
     folder.spec.write_text(yaml.safe_dump(older))
     with pytest.raises(Problems, match=r"cluster\.stall_grace: no such setting; did you mean"):
         run_of(folder, ["cluster.stall_grace=3"])

@@ -49,7 +49,7 @@ class Below(Base):
     maybe: Inner | None = None
     """There when it is given."""
     asked: str
-    """Nobody knows it."""
+    """A setting without a default."""
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_class_with_settings_inside():
         "group.maybe.size",
         "group.asked",
     ]
-    assert (found["group.moved"].default, found["group.moved"].says) == (0.25, "Changed below.")
+    assert (found["group.moved"].default, found["group.moved"].description) == (0.25, "Changed below.")
     assert found["group.moved"].where.endswith(f"{Path(__file__).name}:{_line('moved: Share = 0.25')}")
     assert found["group.kept"].where.endswith(f":{_line('kept: Count')}")
     assert (found["group.asked"].required, found["group.asked"].shown_default) == (True, "required")
@@ -106,10 +106,10 @@ def _line(begins: str) -> int:
 def test_every_setting_says_its_consequence(target):
     """The string under the field, or under the field that it overrides; and a string for every class."""
     for section in handbook.sections(target):
-        assert section.says, f"{section.title} of {target}: no class doc"
+        assert section.description, f"{section.title} of {target}: no class doc"
         for one in section.settings:
-            assert one.says, f"{one.name} ({one.where}): no string under it"
-            assert one.says[-1] in ".`", one.where  # a sentence
+            assert one.description, f"{one.name} ({one.where}): no string under it"
+            assert one.description[-1] in ".`", one.where  # a sentence
 
 
 def test_every_default_is_within_its_range():
@@ -199,7 +199,7 @@ def test_markdown_keeps_its_columns_whatever_stands_in_them():
 
 def test_a_class_without_a_file_has_no_strings():
     made = settings(type("Made", (), {"__annotations__": {"size": int}, "size": 1, "__module__": "nowhere"}))
-    assert declaration(made, "size").says == "" == class_says(made)
+    assert declaration(made, "size").description == "" == class_says(made)
 
 
 def test_json_and_markdown_of_the_command():

@@ -1,4 +1,4 @@
-"""Hostile words, files and folders: each is refused within a second, named with what would do, and leaves no trace."""
+"""Hostile arguments, files and folders: each is refused within a second, named with a fix, and leaves no trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrong words: each is named with what would do, all at once, and nothing is started."""
+"""Wrong arguments: each is named with a fix, all at once, and nothing is started."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ EXACT = [
     ("~algorithm=grpo", f"algorithm: not chosen; it may be {choices('algorithm')}"),
     ("~optim.lr", "~optim.lr: could not delete from config. 'optim.lr' does not exist"),
     # fine each, but not together
-    ("hardware.nnodes=2", "hardware.nnodes: cluster local is one machine, got 2; 1, or cluster=ray, would do"),
+    ("hardware.nnodes=2", "hardware.nnodes: cluster local is one machine, got 2; use 1, or cluster=ray"),
     ("hardware.n_gpus_per_node=2", "hardware.n_gpus_per_node: is 2 and device is cpu; use hardware=gpu"),
     ("hardware.nproc_per_node=3", "data.train_batch_size: 16 rows do not split over 3 processes; use 15 or 18"),
     ("hardware.nproc_per_node=32", "data.train_batch_size: 16 rows do not split over 32 processes; use 32"),

@@ -46,7 +46,7 @@ def save(root: Path, *steps: int, sizes: Mapping[str, int] = SIZES) -> Path:
 
 
 def ungraded(folder: Path) -> None:
-    """Nobody knows how good it is."""
+    """A grade that gives no score."""
 
 
 @pytest.fixture(autouse=True)

@@ -122,7 +122,7 @@ INNOCENT = [
     "https://huggingface.co/Qwen/Qwen3-0.6B/resolve/main/config.json?download=true", "git@github.com:a/b.git",
     "ssh://git@github.com/a/b", "mail me@example.com", "token=12345678, key=value, secret: no", "sk-learn-things",
     "def check(password): return password == stored_password", "task-0123456789abcdefghijklmnop", "a@b://c",
-    "550e8400-e29b-41d4-a716-446655440000", "1795240018.4975293", "the secret: nobody knows", "password=get_password()",
+    "550e8400-e29b-41d4-a716-446655440000", "1795240018.4975293", "the secret: is unknown", "password=get_password()",
 ]  # fmt: skip
 
 

@@ -116,7 +116,7 @@ def test_hubs_are_asked_in_the_order_given(words: list[str], first: str, hub: An
 
 
 def test_no_hub_at_all_is_no_order() -> None:
-    with pytest.raises(Problems, match=r"model.sources: got .*; at least 1 of them would do"):
+    with pytest.raises(Problems, match=r"model.sources: got .*; expected at least 1"):
         run_of("model.path=o/policy", "model.sources=[]")
 
 
@@ -144,5 +144,5 @@ def test_a_run_from_a_hub(hub: Any, commands: Any, small: list[str], tmp_path: P
     of.write_text(re.sub("[0-9a-f]{64}", "e" * 64, of.read_text(), count=1))
     again = rlrun("train", "--resume", "b")
     assert (again.returncode, again.stderr) == (
-        2, "✗ model: is not what the run began with (its files differ); the model as it was would do\n"
+        2, "✗ model: is not what the run began with (its files differ); use the original model\n"
     )  # fmt: skip

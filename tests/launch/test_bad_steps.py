@@ -47,7 +47,7 @@ def test_it_ends_with_two_and_a_line(algorithm: str, rlrun: Any, small: list[str
     ran = rlrun("train", *words, "--config-dir", "conf", f"trainer.experiment_name={algorithm}")
     line = "step 5: no group of answers could be scored, 3 steps in a row; use a reward that gives numbers"
     assert (ran.returncode, ran.stderr.splitlines()[0]) == (2, f"✗ {line}")
-    assert re.search(r"^✗ reverse:train:\d+: gave nan; a finite number would do; 32 of 32 answers", ran.stderr, re.M)
+    assert re.search(r"^✗ reverse:train:\d+: gave nan; expected a finite number; 32 of 32 answers", ran.stderr, re.M)
     run: Path = rlrun.run(algorithm)
     told = [e for e in events_of(run / "events.jsonl") if isinstance(e, Step | Alert | Crashed | Ended)]
     assert [(type(event).__name__, getattr(event, "step", None)) for event in told] == [

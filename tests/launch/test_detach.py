@@ -154,7 +154,7 @@ def test_a_sweep_goes_on_by_itself(rlrun: Any, small: list[str], until: Callable
     shown = rlrun("status", name).stdout
     assert shown.count("finished") == 2
     watched = rlrun("watch", name)
-    assert watched.returncode == 2 and "is a sweep; rlrun status, or watch with one of its runs" in watched.stderr
+    assert watched.returncode == 2 and "is a sweep; use rlrun status" in watched.stderr
 
 
 # ---- what is refused
@@ -163,7 +163,7 @@ def test_a_sweep_goes_on_by_itself(rlrun: Any, small: list[str], until: Callable
 REFUSED = [
     (["algorithm=sft", "model=tiny", "data=reverse", "data.train_batch_size=7000"], "data.train_batch_size: got 7000"),
     (["algorithm=stf", "model=tiny"], "algorithm: "),
-    (["--dry-run", "algorithm=sft"], "--dry-run: starts nothing that could go on by itself; without -d would do"),
+    (["--dry-run", "algorithm=sft"], "--dry-run: starts nothing that could be detached; leave out -d"),
     (["--resume", "none"], "none"),
     (["-m", "algorithm=sft", "model=tiny", "data=reverse", "seed=0,1", "optim.lr=x"], "optim.lr"),
 ]
@@ -184,7 +184,7 @@ def test_what_only_the_new_process_can_refuse_is_said_here(rlrun: Any, small: li
     (run / "lock.json").write_text("{}")
     ran = rlrun("train", "-d", "--resume", "other")
     assert (ran.returncode, ran.stdout) == (2, "")
-    line = "✗ data: is not what the run began with (its sha256 differs); the data as it was would do\n"
+    line = "✗ data: is not what the run began with (its sha256 differs); use the original data\n"
     assert ran.stderr == line == (run / "detached.log").read_text()
     assert rlrun("train", "-d", "--resume", "other").stderr == line, "and not what stood there before"
 
@@ -195,9 +195,7 @@ def test_a_run_that_cannot_be_read_starts_nothing(rlrun: Any) -> None:
     (run / "spec.yaml").write_text("[")
     ran = rlrun("train", "-d", "--resume", "broken")
     assert ran.returncode == 2 and not (run / "detached.log").exists()
-    assert (
-        ran.stderr == "✗ runs/rlrun/broken/spec.yaml: cannot be read, while parsing a flow node; a new run would do\n"
-    )
+    assert ran.stderr == "✗ runs/rlrun/broken/spec.yaml: cannot be read, while parsing a flow node; start a new run\n"
 
 
 def test_a_log_that_leads_elsewhere_is_not_written(rlrun: Any) -> None:
@@ -241,7 +239,7 @@ def test_a_project_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "rlrun").symlink_to(tmp_path)
     run = resolve(["algorithm=sft", "model=tiny", "data=reverse", f"trainer.run_root={tmp_path / 'runs'}"])
-    with pytest.raises(Problems, match="is a link to elsewhere"):
+    with pytest.raises(Problems, match="is a link to another folder"):
         detach._made(run)
 
 

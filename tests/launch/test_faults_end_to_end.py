@@ -170,7 +170,7 @@ def test_a_process_that_stands_still_is_named(rlrun: Any, small: list[str], unti
         (went_on,) = events(run, WentOn)
         assert went_on.after_s == pytest.approx(went_on.at - stopped_at, abs=1.0) and state_of(run).stalled == ""
         console = (run / "console.log").read_text()
-        assert "stands still after step" in console and "goes on after" in console
+        assert "stalled after step" in console and "goes on after" in console
     finally:
         process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=30) == 143

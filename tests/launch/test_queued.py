@@ -27,7 +27,7 @@ SAVED = Saved(at=2.5, step=1, path="checkpoints/step_000001")
 class Queue:
     """Says one thing after the other; then the run has left."""
 
-    says: list[str]
+    answers: list[str]
     asked: int = 0
     stopped: bool = False
     name: str = "slurm job 12"
@@ -35,9 +35,9 @@ class Queue:
 
     def queue_status(self) -> str:
         self.asked += 1
-        if not self.says:
+        if not self.answers:
             return ""
-        output = self.says.pop(0)
+        output = self.answers.pop(0)
         if output == "!":
             raise Problems(["squeue: did not answer"])
         return output

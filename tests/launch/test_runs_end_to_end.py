@@ -139,7 +139,7 @@ def test_the_same_name_again_is_refused(done: tuple[Any, Path], rlrun: Any, smal
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr == (
         "✗ trainer.experiment_name: runs/rlrun/done is there already;"
-        " done-2, or rlrun train --resume runs/rlrun/done, would do\n"
+        " use done-2, or rlrun train --resume runs/rlrun/done\n"
     )
     assert kept(run) == before
 
@@ -374,10 +374,10 @@ def test_where_every_checkpoint_is_damaged_nothing_is_started(done: tuple[Any, P
     ("name", "text", "line"),
     [
         ("spec.yaml", "seed: x\n", "✗ {run}/spec.yaml: algorithm: has no value; "),  # one line for each
-        ("spec.yaml", "[", "✗ {run}/spec.yaml: cannot be read, while parsing a flow node; a new run would do\n"),
-        ("spec.yaml", "", "✗ {run}/spec.yaml: holds no run; the file of another run would do\n"),
+        ("spec.yaml", "[", "✗ {run}/spec.yaml: cannot be read, while parsing a flow node; start a new run\n"),
+        ("spec.yaml", "", "✗ {run}/spec.yaml: holds no run; use the file of another run\n"),
         ("lock.json", "{", "✗ {run}/lock.json: cannot be read, "),
-        ("lock.json", None, "✗ {run}/lock.json: cannot be read, no such file or directory; a new run would do\n"),
+        ("lock.json", None, "✗ {run}/lock.json: cannot be read, no such file or directory; start a new run\n"),
     ],
 )
 def test_a_folder_that_lost_what_it_needs_is_refused_in_words(
@@ -420,7 +420,7 @@ def test_a_disk_that_is_full_before_anything_starts_is_told_in_words(
     for words in (["algorithm=sft", *small, f"trainer.run_root={disk}/runs"], ["--resume", str(finished)]):
         ran = rlrun("train", *words)
         assert (ran.returncode, ran.stdout) == (2, ""), ran.stderr
-        assert re.fullmatch(r"✗ (.+: no space left on device|disk: .+ free); a .+ would do\n", ran.stderr)
+        assert re.fullmatch(r"✗ (.+: no space left on device|disk: .+ free); use a .+\n", ran.stderr)
     assert not faults(finished / "checkpoints" / "step_000006"), "and nothing is harmed"
 
 
@@ -471,7 +471,7 @@ def test_a_bad_row_is_named_before_anything_starts(rlrun: Any, small: list[str],
     assert (ran.returncode, ran.stdout) == (2, "")
     first, second = ran.stderr.splitlines()
     assert first.startswith(f"✗ {data}:4: ") and "promt" in first
-    assert second == "✗ data.on_bad_row: 1 of 10 rows are bad; skip would do"
+    assert second == "✗ data.on_bad_row: 1 of 10 rows are bad; use skip"
     assert not rlrun.run("bad").exists()
 
 

@@ -79,10 +79,10 @@ def test_zero_restarts_end_it_at_the_first_fault(supervised: Callable[..., Any])
     ("crash", "exit_code", "cause", "why"),
     [
         (
-            Crashed(lines=("a: b; c would do", "d: e"), cause="configuration"),
+            Crashed(lines=("a: b; use c", "d: e"), cause="configuration"),
             2,
             "configuration",
-            "rank 0: a: b; c would do; d: e; its log",
+            "rank 0: a: b; use c; d: e; its log",
         ),
         (Crashed(lines=("ValueError: x",), cause="error"), 1, "code", "rank 0: ValueError: x; its log"),
         (

@@ -21,20 +21,20 @@ DONE = {"steps": 6}
 
 
 def test_a_cluster_that_cannot_start_again_is_tried_like_a_lost_node(supervised: Callable[..., Any]) -> None:
-    nowhere = {"refused": ["cluster: has 1 node of 2; another would do"]}
+    nowhere = {"refused": ["cluster: has 1 node of 2; use another"]}
     ran = supervised([KILL, nowhere, DONE])
     assert ran.outcome.exit_code == 0 and ran.causes == ["killed", "node", "finished"]
 
 
 def test_where_it_cannot_start_at_all_that_is_said(supervised: Callable[..., Any]) -> None:
-    ran = supervised([KILL, *[{"refused": ["cluster: has 1 node of 2; another would do"]}] * 2], most=2)
+    ran = supervised([KILL, *[{"refused": ["cluster: has 1 node of 2; use another"]}] * 2], most=2)
     assert (ran.outcome.exit_code, ran.outcome.state.status) == (2, "failed")
-    assert ran.outcome.crash and ran.outcome.crash.lines == ("cluster: has 1 node of 2; another would do",)
+    assert ran.outcome.crash and ran.outcome.crash.lines == ("cluster: has 1 node of 2; use another",)
 
 
 def test_the_first_start_is_refused_as_it_came(supervised: Callable[..., Any]) -> None:
     with pytest.raises(Problems, match="has 1 node of 2"):
-        supervised([{"refused": ["cluster: has 1 node of 2; another would do"]}])
+        supervised([{"refused": ["cluster: has 1 node of 2; use another"]}])
 
 
 def test_a_checkpoint_that_broke_meanwhile_is_told(supervised: Callable[..., Any], tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_signal_in_the_pause_ends_the_run(supervised: Callable[..., Any], monk
 
 @pytest.mark.parametrize(("code", "name"), [(143, "SIGTERM"), (130, "SIGINT"), (-15, "SIGTERM"), (-1, "SIGHUP")])
 def test_a_process_that_was_asked_itself_is_no_fault(supervised: Callable[..., Any], code: int, name: str) -> None:
-    """Negative: before it could heed the signal."""
+    """Negative: before its signal handler was installed."""
     ran = supervised([{"steps": 1, "saves": (1,), "code": code}])
     assert ran.outcome.exit_code == 128 + getattr(signal, name) and ran.outcome.state.status == "stopped"
     assert ran.outcome.state.why.startswith(f"{name} to rank 0; checkpoints/step_000001 is")

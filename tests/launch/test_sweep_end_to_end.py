@@ -97,9 +97,9 @@ def _span(run: Path) -> tuple[float, float]:
     [
         (["optim.lr=1e-2,fast"], ["✗ optim.lr=fast: optim.lr: got 'fast'; use a number"]),
         (["seed=0,0"], ["✗ seed: 'seed=0,0' has 0 twice; give it once"]),
-        (["seed=0,1", "--parallel", "none"], ["✗ --parallel: got 'none'; auto or a number >= 1 would do"]),
-        (["seed=0,1", "--parallel", "0"], ["✗ --parallel: got '0'; auto or a number >= 1 would do"]),
-        (["seed=0,1", "--resume", "none"], ["✗ --resume: no sweep 'none' in runs; -m alone would begin one"]),
+        (["seed=0,1", "--parallel", "none"], ["✗ --parallel: got 'none'; use auto or a number >= 1"]),
+        (["seed=0,1", "--parallel", "0"], ["✗ --parallel: got '0'; use auto or a number >= 1"]),
+        (["seed=0,1", "--resume", "none"], ["✗ --resume: no sweep 'none' in runs; use -m alone to start one"]),
     ],
 )
 def test_where_one_point_is_wrong_nothing_starts(
@@ -116,7 +116,7 @@ def test_several_values_without_m_are_refused(rlrun: Any, small: list[str]) -> N
         2, "✗ seed: 'seed=0,1' is a sweep; use -m, or one value\n"
     )  # fmt: skip
     ran = rlrun("train", "algorithm=sft", *small, "--parallel", "2")
-    assert (ran.returncode, ran.stderr) == (2, "✗ --parallel: is for a sweep; -m would make one\n")
+    assert (ran.returncode, ran.stderr) == (2, "✗ --parallel: is for a sweep; use -m to start one\n")
 
 
 def test_plan_says_each_point(rlrun: Any, small: list[str]) -> None:
@@ -173,7 +173,7 @@ def test_a_sweep_survives_everything(rlrun: Any, small: list[str], until: Callab
         told = [event.step for event in events_of(run / "events.jsonl") if isinstance(event, Step)]
         assert told == list(range(LAST + 1))  # none twice, none missing
     other = rlrun("train", "-m", *words[:-3], "seed=7,8", "--resume", SWEEP)
-    assert other.returncode == 2 and "began with other words" in other.stderr
+    assert other.returncode == 2 and "was started with other arguments" in other.stderr
 
 
 def holder_of(run: Path) -> int:
@@ -199,7 +199,7 @@ def test_two_sweeps_at_a_time_in_one_project(rlrun: Any, small: list[str]) -> No
     (two,) = [points for points in found.values() if len(points) == 2]
     (one,) = [points for points in found.values() if len(points) == 1]
     assert [point["status"] for point in (*two, *one)] == ["finished", "failed", "finished"]
-    assert "is not finite" in two[1]["why"] and two[1]["why"].endswith("a smaller optim.lr would do")
+    assert "is not finite" in two[1]["why"] and two[1]["why"].endswith("use a smaller optim.lr")
     assert state_of(rlrun.run(two[0]["run"])).step == 3
     assert f"✗ {two[1]['name']}: {two[1]['why']}" in (rlrun.folder / "said").read_text()
 

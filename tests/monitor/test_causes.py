@@ -58,7 +58,7 @@ ALONE: list[tuple[str, int, Crashed | None, tuple[str, ...], int, Cause]] = [
      failure.CONNECTION),
     ("bad steps", 2, crash(BAD, cause="numbers"), (), 0, failure.NUMBERS),
     ("no scores", 2, crash(UNSCORED, "reverse:train:3: gave nan", cause="numbers"), (), 0, failure.NUMBERS),
-    ("invalid configuration", 2, crash("model.path: no such folder; another would do", cause=INVALID), (), 0,
+    ("invalid configuration", 2, crash("model.path: no such folder; use another", cause=INVALID), (), 0,
      failure.CONFIGURATION),
     ("configuration, whatever it says", 2, crash("disk: No space left on device", cause=INVALID), (), 0,
      failure.CONFIGURATION),

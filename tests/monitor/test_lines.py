@@ -60,7 +60,7 @@ PROGRESS = [
     (at(160, 320, 60.0, 1.0), " 50%|█████     | 160/320 [01:00<02:40, 1.00s/it]"),
     (at(320, 320, 4.0, 0.0125), "100%|██████████| 320/320 [00:04<00:00, 80.00it/s]"),
     (at(319, 320, 4.0, 0.999), "100%|█████████▉| 319/320 [00:04<00:00, 1.00it/s]"),
-    (at(2, 4, 0.0, 0.0), " 50%|█████     | 2/4 [00:00<00:00, ?it/s]"),  # a clock that stands still
+    (at(2, 4, 0.0, 0.0), " 50%|█████     | 2/4 [00:00<00:00, ?it/s]"),  # a clock that does not advance
     (RunState(step=3), "  0%|          | 3/0 [00:00<?, ?s/it]"),  # nobody has said how many steps
 ]
 
@@ -136,8 +136,8 @@ LINES: list[tuple[Event, list[str]]] = [
     (Restarted(step=4, attempt=3, cause="killed", why="rank 0: killed"),
      ["restart 1: rank 0: killed; attempt 3 went back to step 4"]),
     (Restarted(step=0, attempt=2, cause="killed", why="w"), ["restart 1: w; attempt 2 went back to the beginning"]),
-    (Stalled(step=4, rank=1, why="w", stack=STACK), ["stands still after step 4: w", *STACK.splitlines()[:5]]),
-    (Stalled(step=4, rank=None, why="w", stack=""), ["stands still after step 4: w"]),
+    (Stalled(step=4, rank=1, why="w", stack=STACK), ["stalled after step 4: w", *STACK.splitlines()[:5]]),
+    (Stalled(step=4, rank=None, why="w", stack=""), ["stalled after step 4: w"]),
     (WentOn(step=4, after_s=34.4), ["goes on after 34 s"]),
     (Ended(how="finished"), ["finished"]),
     (Ended(how="stopped", why="SIGTERM"), ["stopped: SIGTERM"]),

@@ -38,7 +38,7 @@ def test_best_of_one_is_the_mean_and_best_of_all_the_best() -> None:
 
 @pytest.mark.parametrize("k", [0, -1, 4])
 def test_more_than_there_are_cannot_be_drawn(k: int) -> None:
-    with pytest.raises(ValueError, match=f"k is {k} of 3 scores; 1 to 3 would do"):
+    with pytest.raises(ValueError, match=f"k is {k} of 3 scores; use 1 to 3"):
         best_of([1.0, 2.0, 3.0], k)
 
 

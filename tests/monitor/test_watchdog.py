@@ -80,7 +80,7 @@ def test_anything_that_is_told_ends_the_silence() -> None:
     assert silent(made, state, 1000.0, 14.0) == []
     assert made.hear([Alert(at=0.0, step=5, text="")], 1014.4) is None, "it was never said to stand still"
     assert len(silent(made, state, 1014.4, 40.0)) == 1
-    assert made.hear([Alert(at=0.0, step=5, text="")], 1054.9) == pytest.approx(40.5), "how long it stood still"
+    assert made.hear([Alert(at=0.0, step=5, text="")], 1054.9) == pytest.approx(40.5), "seconds of the stall"
     assert made.hear([Alert(at=0.0, step=5, text="")], 1055.0) is None, "once"
     assert len(silent(made, state, 1055.0, 15.0)) == 1, "and the next time is said again"
 

@@ -1,4 +1,4 @@
-"""What fails for people is named before it starts, with the word that mends it; what is well is not refused.
+"""Common mistakes are named before a run starts, with the argument that fixes them; valid runs are not refused.
 
 The cases are data: benchmarks/launch_cases. Here most plans are made in this process, which costs a tenth of one of
 their own; `make launches` makes each as a person does.
@@ -113,7 +113,7 @@ def test_there_are_enough_cases_and_each_has_a_name_of_its_own() -> None:
 
 
 def output(
-    level: str = "FAIL", subject: str = "optim.lr", message: str = "got 'fast'", fix: str = "a number would do"
+    level: str = "FAIL", subject: str = "optim.lr", message: str = "got 'fast'", fix: str = "use a number"
 ) -> Any:
     return {"level": level, "subject": subject, "message": message, "fix": fix}
 
@@ -130,9 +130,9 @@ ASKED = launches.Case("a case", "R1", "optim.lr=fast", r"^optim\.lr$", "fast", "
         (output("WARN"), FINE, (False, False, True)),  # a failure must FAIL
         (output(subject="optim"), FINE, (False, False, True)),  # another setting is named
         (output(message="is wrong", fix=""), FINE, (False, False, True)),  # that it fails is not why
-        (output(fix="another would do"), FINE, (True, False, True)),  # the word is not shown
-        (NAMED, launches.Answer((output(subject="disk"),), 1), (True, True, False)),  # mended, and something else fails
-        (NAMED, launches.Answer((), 1, "Traceback"), (True, True, False)),  # mended, and it breaks
+        (output(fix="use another"), FINE, (True, False, True)),  # the word is not shown
+        (NAMED, launches.Answer((output(subject="disk"),), 1), (True, True, False)),  # fixed, and something else fails
+        (NAMED, launches.Answer((), 1, "Traceback"), (True, True, False)),  # fixed, and it breaks
     ],
 )
 def test_a_case_is_judged_by_what_is_said_of_it(

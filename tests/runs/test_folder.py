@@ -86,7 +86,7 @@ def test_a_second_writer_is_refused_at_once_and_told_who_writes(
     process, _ = hold()
     assert holder(folder) == {"pid": process.pid, "host": HOST} and writer_lives(folder)
     with pytest.raises(Problems) as refused:
-        Lock(folder, wait_s=60)  # it does not wait for a writer that lives
+        Lock(folder, wait_s=60)  # fails at once while a live process holds it
     assert refused.value.lines == [
         f"p/a: is being written by process {process.pid} on {HOST}; rlrun stop {folder.path} would end it"
     ]
@@ -189,7 +189,7 @@ def test_what_was_trained_is_not_overwritten(tmp_path: Path, left: dict[str, str
         take(tmp_path, "p", "a")
     path = tmp_path / "p" / "a"
     assert refused.value.lines == [
-        f"trainer.experiment_name: {path} is there already; another name, or rlrun train --resume {path}, would do"
+        f"trainer.experiment_name: {path} is there already; use another name, or rlrun train --resume {path}"
     ]
 
 
@@ -245,7 +245,7 @@ def test_a_run_is_found(root: Path, tmp_path: Path, name: str, path: str) -> Non
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        ("two", "'two': is the name of 2 runs; p/two or q/two would do"),
+        ("two", "'two': is the name of 2 runs; use p/two or q/two"),
         ("tiny-2", "'tiny-2': no run of that name in {root}; did you mean q/tiny-1?"),
         ("q/tiny-2", "'q/tiny-2': no run of that name in {root}; did you mean q/tiny-1?"),
         ("no-run", "'no-run': no run of that name in {root}; it may be p/one, p/two, q/tiny-1, q/two"),

@@ -59,28 +59,28 @@ def test_the_first_signal_stops_and_the_next_one_kills(folder: Folder) -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_a_wish_to_save_counts_as_the_first_signal(folder: Folder, asked: tuple[StopRequest, ScriptedCluster]) -> None:
-    heeded, job = asked
+def test_a_save_request_counts_as_the_first_signal(folder: Folder, asked: tuple[StopRequest, ScriptedCluster]) -> None:
+    request, job = asked
     ask(folder, "save")
     assert stat.S_IMODE((folder.path / ".stop").stat().st_mode) == 0o600
     for _ in range(3):
-        heeded.look()
-    assert job.told == [signal.SIGTERM] and heeded.came == [signal.SIGTERM]
-    assert not (folder.path / ".stop").exists(), "it is heeded once"
+        request.look()
+    assert job.told == [signal.SIGTERM] and request.came == [signal.SIGTERM]
+    assert not (folder.path / ".stop").exists(), "it is handled once"
     ask(folder, "now")
-    heeded.look()
+    request.look()
     assert job.told == [signal.SIGTERM, "kill"], "who does not want to wait asks again"
 
 
-def test_a_wish_to_end_now_stops_and_kills(folder: Folder, asked: tuple[StopRequest, ScriptedCluster]) -> None:
-    heeded, job = asked
+def test_a_request_to_end_now_stops_and_kills(folder: Folder, asked: tuple[StopRequest, ScriptedCluster]) -> None:
+    request, job = asked
     ask(folder, "now")
-    heeded.look()
+    request.look()
     assert job.told == [signal.SIGTERM, "kill"]
 
 
-def test_a_wish_of_an_earlier_life_is_not_heeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It came when the run had ended already."""
+def test_a_request_older_than_the_run_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was made before this process started."""
     monkeypatch.setattr(stop_requests, "LOOK_S", 0.0)
     folder, job = Folder(tmp_path), ScriptedCluster()
     ask(folder, "now")
@@ -90,31 +90,33 @@ def test_a_wish_of_an_earlier_life_is_not_heeded(tmp_path: Path, monkeypatch: py
         assert job.told == [] and not (tmp_path / ".stop").exists()
 
 
-def test_what_is_no_wish_is_no_harm(folder: Folder, asked: tuple[StopRequest, ScriptedCluster], tmp_path: Path) -> None:
-    heeded, job = asked
+def test_invalid_requests_are_ignored(
+    folder: Folder, asked: tuple[StopRequest, ScriptedCluster], tmp_path: Path
+) -> None:
+    request, job = asked
     file = folder.path / ".stop"
     for text in (b"", b"\xff\xfe", b"save\n" * 10**6, b"NOW"):
         file.write_bytes(text)
-        heeded.look()
+        request.look()
     (tmp_path / "elsewhere").write_text("now")
     file.symlink_to(tmp_path / "elsewhere")
-    heeded.look()
+    request.look()
     file.unlink()
     os.mkfifo(file)  # nobody writes it: opening it would wait for ever
-    heeded.look()
+    request.look()
     assert job.told == [] and (tmp_path / "elsewhere").exists()
 
 
 def test_it_looks_once_a_second(folder: Folder) -> None:
     """The folder may be far away."""
     job = ScriptedCluster()
-    heeded = StopRequest(job, folder)
-    heeded.look()
+    request = StopRequest(job, folder)
+    request.look()
     ask(folder, "save")
-    heeded.look()
+    request.look()
     assert job.told == [], "just looked"
     time.sleep(stop_requests.LOOK_S)
-    heeded.look()
+    request.look()
     assert job.told == [signal.SIGTERM]
 
 
@@ -128,10 +130,10 @@ def test_a_run_of_another_host_is_asked_by_its_folder(
     def remote() -> None:
         with Lock(folder):
             (folder.path / ".lock").write_text(json.dumps({"pid": 1, "host": "elsewhere"}))
-            heeded = StopRequest(job, folder)
+            request = StopRequest(job, folder)
             ended.set()
-            while not heeded:
-                heeded.look()
+            while not request:
+                request.look()
                 time.sleep(0.01)
 
     other = threading.Thread(target=remote)
@@ -142,8 +144,8 @@ def test_a_run_of_another_host_is_asked_by_its_folder(
     assert job.told == [signal.SIGTERM] and not (folder.path / ".stop").exists()
 
 
-def test_a_wish_that_nobody_heeds_is_not_left_behind(folder: Folder) -> None:
+def test_a_request_that_is_not_handled_stays(folder: Folder) -> None:
     (folder.path / ".lock").write_text(json.dumps({"pid": 1, "host": "elsewhere"}))
     found = store.stop(folder, now=True, wait_s=0.2)
     assert found.startswith("was asked to stop and is still saving")
-    assert (folder.path / ".stop").read_text() == "now", "it may be heeded yet"
+    assert (folder.path / ".stop").read_text() == "now", "it may be handled later"

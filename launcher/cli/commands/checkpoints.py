@@ -16,7 +16,7 @@ from launcher.cli.byte_progress import counted
 from launcher.cli.commands.runs import Name, Root
 from launcher.cli.output import AsJson, err, out, printable, problems_named, say_json, wide
 from launcher.core.metrics import label
-from launcher.core.problems import Problems
+from launcher.core.problems import Problem, Problems
 from launcher.monitor.console import compact
 from launcher.runs import kept_checkpoints as keeping
 from launcher.runs import store
@@ -54,7 +54,7 @@ def of_run(
     with problems_named():
         alien = [word for word, value in given.items() if value and word not in BELONGS[action]]
         if alien:
-            raise Problems([f"{word}: does not belong to {action}; leaving it out would do" for word in alien])
+            raise Problems([Problem(word, f"is not an option of {action}", "leave it out") for word in alien])
         run = store.find(name, root)
         if action == "list":
             return _list(run, metric, verify, as_json)
@@ -72,16 +72,16 @@ def of_run(
 
 def _export_problems(
     to: str | None, folder: Path | None, which: list[bool], metric: str | None, best: bool
-) -> list[str]:
+) -> list[Problem]:
     found = []
     if to != "hf":
-        found.append(f"--to: {'is missing' if to is None else f'got {to!r}'}; hf would do")
+        found.append(Problem("--to", "is missing" if to is None else f"got {to!r}", "use hf"))
     if folder is None:
-        found.append("--out: is missing; a new folder would do")
+        found.append(Problem("--out", "is missing", "use a new folder"))
     if sum(which) > 1:
-        found.append("--step, --best, --newest: more than one is given; one would do")
+        found.append(Problem("--step, --best, --newest", "more than one is given", "use one"))
     if metric and not best:
-        found.append("--metric: says what --best is; with it, it would do")
+        found.append(Problem("--metric", "is only used with --best", "add --best, or leave it out"))
     return found
 
 

@@ -134,7 +134,7 @@ def down(ssh: Ssh = "ssh", rlrun: Rlrun = None, as_json: AsJson = False) -> None
         if as_json:
             say_json(asdict(became))
         else:
-            _say(became.says)
+            _say(became.message)
         if became.left:
             raise Problems(
                 Problem(host, f"has not left: {why}", "use rlrun cluster down there")

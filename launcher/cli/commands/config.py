@@ -63,7 +63,7 @@ def _say_groups(found: list[Group], as_json: bool) -> None:
     table = _table("group", "default", "choices", "what it is")
     for group in found:
         choices = Text(printable(", ".join(group.choices)))
-        table.add_row(Text(group.name, "bold"), group.default or "-", choices, Text(group.says))
+        table.add_row(Text(group.name, "bold"), group.default or "-", choices, Text(group.description))
     table.add_row(Text(", ".join(groups.PLAIN), "bold"), "", "", "settings of every run")
     out.print(table)
     out.print(Text("rlrun config show GROUP, GROUP=CHOICE or GROUP.SETTING says more", "dim"), soft_wrap=True)
@@ -75,8 +75,8 @@ def _say_section(section: Section, first: bool) -> None:
     if not first:
         out.print()
     out.print(Text.assemble((section.title, "bold cyan"), f"  {printable('  '.join(section.choices))}"), soft_wrap=True)
-    if section.says:
-        out.print(Text(printable(section.says), "dim"))
+    if section.description:
+        out.print(Text(printable(section.description), "dim"))
     if also and section.settings:
         out.print(Text(also, "dim"))
     if out.is_terminal:
@@ -91,7 +91,7 @@ def _say_setting(one: Setting, chosen: str) -> None:
     facts = [one.shape.kind, one.shape.range, one.shown_default if one.required else f"default {one.shown_default}"]
     line = Text.assemble((one.name, "bold"), "  ", (printable(" · ".join(fact for fact in facts if fact)), "cyan"))
     out.print(line.append(f" · this choice: {printable(chosen)}" if chosen else "", "bold"))
-    out.print(Padding(Text(printable(one.says)), (0, 0, 0, 4)))
+    out.print(Padding(Text(printable(one.description)), (0, 0, 0, 4)))
 
 
 def _settings(section: Section) -> Table:
@@ -102,7 +102,7 @@ def _settings(section: Section) -> Table:
         chosen = [Text(printable(section.sets.get(one.name, "")), "bold")] if section.sets else []
         table.add_row(
             Text(one.name, "bold"), one.shape.kind, Text(printable(one.shown_default)), *chosen,
-            Text(one.shape.range), Text(printable(one.says)),
+            Text(one.shape.range), Text(printable(one.description)),
         )  # fmt: skip
     return table
 
@@ -115,18 +115,19 @@ def _table(*columns: str) -> Table:
 
 
 def _group_node(group: Group) -> dict[str, Any]:
-    return {"group": group.name, "says": group.says, "default": group.default or None, "choices": group.choices}
+    return {"group": group.name, "says": group.description, "default": group.default or None, "choices": group.choices}
 
 
 def _section_node(section: Section) -> dict[str, Any]:
     settings = [_setting_node(one, section) for one in section.settings]
-    return {"class": section.title, "says": section.says, "choices": section.choices, "also": section.also,
+    return {"class": section.title, "says": section.description, "choices": section.choices, "also": section.also,
             "settings": settings}  # fmt: skip
 
 
 def _setting_node(one: Setting, section: Section) -> dict[str, Any]:
     node = {"setting": one.name, "type": one.shape.kind, "required": one.required, "default": one.default,
-            "range": one.shape.range, "values": one.shape.values, "says": one.says, "declared": one.where}  # fmt: skip
+            "range": one.shape.range, "values": one.shape.values, "says": one.description,
+            "declared": one.where}  # fmt: skip
     return node | ({"this_choice": section.sets[one.name]} if one.name in section.sets else {})
 
 

@@ -43,7 +43,7 @@ def plan(
     as_yaml: Annotated[bool, typer.Option("--yaml", help="Print YAML, as spec.yaml holds it.")] = False,
     multirun: Multirun = False,
 ) -> None:
-    """Show what a run would do, and what would fail, before anything starts.
+    """Show a run's settings, what it needs and what would fail, without starting it.
 
     Exit code 1 where anything FAILs.
     """

@@ -20,7 +20,7 @@ from launcher.cli.live_view import COLOURS, picture, watching
 from launcher.cli.output import AsJson, out, printable, problems_named, say_json, wide
 from launcher.clusters.ray import remote
 from launcher.core.metrics import label
-from launcher.core.problems import Problems
+from launcher.core.problems import Problem, Problems
 from launcher.launch.sweeps import points
 from launcher.monitor.console import compact
 from launcher.runs import attempts, store
@@ -114,7 +114,7 @@ def watch(name: Name, root: Root = Path("runs"), cluster: Cluster = None) -> Non
         _on_head(cluster, "watch", name, root)
     with problems_named():
         if found := points.find(name, root):
-            raise Problems([f"{found}: is a sweep; rlrun status, or watch with one of its runs, would do"])
+            raise Problems([Problem(str(found), "is a sweep", "use rlrun status, or watch one of its runs")])
         folder = store.find(name, root)
     if not out.is_terminal:
         return logs(name, root, follow=True)

@@ -23,7 +23,7 @@ from launcher.cli.live_view import COLOURS, REDRAW_S, LinePrinter
 from launcher.cli.output import err, out, printable, problems_named, say_json, wide
 from launcher.core.check_result import from_problems
 from launcher.core.metrics import held_out_score, label
-from launcher.core.problems import Problems, short_repr
+from launcher.core.problems import Problem, Problems, short_repr
 from launcher.core.state import RunState
 from launcher.launch.sweeps import drive, points
 from launcher.monitor.console import Seldom, clock, compact
@@ -43,17 +43,20 @@ def asked(
     path = points.find(resume, root) if resume is not None else None
     if path is None and not multirun:
         if parallel is not None:
-            raise Problems(["--parallel: is for a sweep; -m would make one"])
+            raise Problems([Problem("--parallel", "is for a sweep", "use -m to start one")])
         return None
     at_a_time = _number(parallel)
     if resume is None:
         return _begun(words, config_dir, at_a_time)
     if path is None:
-        raise Problems([f"--resume: no sweep {short_repr(resume)} in {root}; -m alone would begin one"])
+        raise Problems(
+            [Problem("--resume", f"no sweep {short_repr(resume)} in {root}", "use -m alone to start one", "not-found")]
+        )
     found = points.read(path)
     if words and words != found.words:
         began = shlex.join(found.words)
-        raise Problems([f"--resume: {found.name} began with other words; none, or {began}, would do"])
+        got = f"{found.name} was started with other arguments"
+        raise Problems([Problem("--resume", got, f"use none, or {began}", "changed")])
     if parallel is not None:
         found.parallel = at_a_time
     return found
@@ -63,7 +66,7 @@ def _number(parallel: str | None) -> int | None:
     if parallel in (None, "auto"):
         return None
     if not parallel.isascii() or not parallel.isdecimal() or len(parallel) > 4 or not int(parallel):
-        raise Problems([f"--parallel: got {short_repr(parallel)}; auto or a number >= 1 would do"])
+        raise Problems([Problem("--parallel", f"got {short_repr(parallel)}", "use auto or a number >= 1")])
     return int(parallel)
 
 

@@ -17,7 +17,7 @@ from launcher.cli.commands.sweep import Parallel
 from launcher.cli.live_view import watching
 from launcher.cli.output import err, out, printable, problems_named, say_problems
 from launcher.config.resolve import resolve
-from launcher.core.problems import Problems
+from launcher.core.problems import Problem, Problems
 from launcher.launch import detach, start
 from launcher.launch.follow import Outcome
 from launcher.launch.sweeps import drive
@@ -53,15 +53,15 @@ def train(
     With -m, words may have several values (seed=0,1,2), and each combination is a run; --resume goes on with those
     that are not done.
 
-    Ends with 0 when it is done, 1 when it failed, 2 when something is to mend, 143 or 130 when it was stopped. With -d
+    Exit codes: 0 done, 1 failed, 2 invalid configuration, 143 or 130 stopped by SIGTERM or SIGINT. With -d
     it ends with 0 as soon as the run is under way; rlrun watch, status, logs and stop find it from then on.
     """
-    drive.heed_lifeline()
+    drive.watch_lifeline()
     with problems_named():
         if dry_run and resume is not None:
-            raise Problems(["--dry-run: judges a new run, and --resume goes on with one; one of the two would do"])
+            raise Problems([Problem("--dry-run", "checks a new run, and --resume continues one", "use one of the two")])
         if dry_run and detached:
-            raise Problems(["--dry-run: starts nothing that could go on by itself; without -d would do"])
+            raise Problems([Problem("--dry-run", "starts nothing that could be detached", "leave out -d")])
     if dry_run and multirun:
         return sweep.plan(words or [], config_dir, as_json=False, here=True)
     with problems_named():

@@ -43,7 +43,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Down:
-    says: str
+    message: str
     left: dict[str, str] = field(default_factory=dict)
     """Machines that were to leave, too, and why they have not."""
 

@@ -38,7 +38,7 @@ class Choice:
 
     name: str
     cls: type
-    says: str
+    description: str
     sets: Mapping[str, str]
     """What the file sets, by the setting's name, as it is written on the command line."""
 
@@ -46,7 +46,7 @@ class Choice:
 @dataclass(frozen=True)
 class Group:
     name: str
-    says: str
+    description: str
     default: str
     """The choice that is taken where nobody chooses; empty where somebody must."""
     choices: list[str]
@@ -57,7 +57,7 @@ class Section:
     """The settings that one class declares, or all that it takes."""
 
     title: str
-    says: str
+    description: str
     choices: list[str]
     """The words that choose this class."""
     also: list[str]
@@ -71,7 +71,7 @@ def overview(config_dir: Path | None = None) -> list[Group]:
     """Every config group with its choices, in a run's order. Their classes are not loaded."""
     known, defaults = groups(config_dir), defaults_choices(conf_dir() / "run.yaml")
     names = [name for name in fields_of(RunSpec) if name in known]
-    return [Group(name, declaration(RunSpec, name).says, defaults.get(name, ""), known[name]) for name in names]
+    return [Group(name, declaration(RunSpec, name).description, defaults.get(name, ""), known[name]) for name in names]
 
 
 def choices(name: str, config_dir: Path | None = None) -> list[Choice]:
@@ -136,7 +136,7 @@ def _plain(name: str) -> Section:
     settings = list(settings_of(RunSpec, "", only=[name]))
     cls = fields_of(RunSpec)[name].annotation
     message = class_says(cls) if isinstance(cls, type) and is_pydantic_dataclass(cls) else ""
-    return Section(name, message or declaration(RunSpec, name).says, [], [], settings, {})
+    return Section(name, message or declaration(RunSpec, name).description, [], [], settings, {})
 
 
 def _whole(name: str, choice: Choice) -> Section:

@@ -24,13 +24,13 @@ def whole(config_dir: Path | None = None) -> str:
     parts = [HEAD]
     for group in groups:
         parts += [
-            f"## {group.name}\n\n{_escaped(group.says)}\n",
+            f"## {group.name}\n\n{_escaped(group.description)}\n",
             _choices(group, handbook.choices(group.name, config_dir)),
         ]
         parts.append(of_sections(handbook.sections(group.name, config_dir)))
     for name in handbook.PLAIN:
         (section,) = handbook.sections(name, config_dir)
-        parts += [f"## {name}\n", *_says(section), _table(section)]
+        parts += [f"## {name}\n", *_description(section), _table(section)]
     return "\n".join(parts)
 
 
@@ -39,16 +39,16 @@ def of_sections(sections: Iterable[Section]) -> str:
     for section in sections:
         if not section.settings and not section.choices:
             continue
-        parts += [f"### {section.title}\n", *_says(section)]
+        parts += [f"### {section.title}\n", *_description(section)]
         if section.settings:
             parts.append(_table(section))
     return "\n".join(parts)
 
 
-def _says(section: Section) -> Iterator[str]:
+def _description(section: Section) -> Iterator[str]:
     words = ", ".join(f"`{word}`" for word in section.choices)
     also = f"As {' and '.join(section.also)}{', and:' if section.settings else '.'}" if section.also else ""
-    for text in (words, _escaped(section.says), also):
+    for text in (words, _escaped(section.description), also):
         if text:
             yield f"{text}\n"
 
@@ -57,7 +57,9 @@ def _choices(group: Group, choices: list[Choice]) -> str:
     rows = ["| choice | class | what it is | what its file sets |", "|---|---|---|---|"]
     for choice in choices:
         taken = " (taken where none is named)" if choice.name == group.default else ""
-        rows.append(f"| `{choice.name}`{taken} | {choice.cls.__name__} | {_cell(choice.says)} | {_sets(choice)} |")
+        rows.append(
+            f"| `{choice.name}`{taken} | {choice.cls.__name__} | {_cell(choice.description)} | {_sets(choice)} |"
+        )
     return "\n".join([*rows, ""])
 
 
@@ -79,7 +81,14 @@ def _table(section: Section) -> str:
     for one in section.settings:
         default = "**required**" if one.required else _code(one.shown_default)
         value = [_code(section.sets[one.name]) if one.name in section.sets else ""] if chosen else []
-        cells = [_code(one.name), _cell(one.shape.kind), default, *value, _code(one.shape.range), _cell(one.says)]
+        cells = [
+            _code(one.name),
+            _cell(one.shape.kind),
+            default,
+            *value,
+            _code(one.shape.range),
+            _cell(one.description),
+        ]
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join([*rows, ""])
 

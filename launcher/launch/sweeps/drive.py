@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from launcher.core.problems import Problems
+from launcher.core.problems import Problem, Problems
 from launcher.core.state import RunState
 from launcher.launch.follow import POLL_S
 from launcher.launch.sweeps.points import Status, Sweep, SweepEntry
@@ -41,7 +41,7 @@ Show = Callable[[Sequence[View], list[tuple[str, str]]], None]
 """Is told all points, and the lines that they said since, each with its point's name."""
 
 
-def heed_lifeline() -> None:
+def watch_lifeline() -> None:
     """Where this process is a point of a sweep, it saves and ends when the sweep's process is gone."""
 
     def watch() -> None:
@@ -54,11 +54,13 @@ def heed_lifeline() -> None:
 
 
 def drive(sweep: Sweep, show: Show, room: Room | None = None) -> int:
-    """Run every point that is not done. Returns 0 when all are, 128 + the signal that stopped it, 2 when something is
-    to mend in all that failed, else 1. Raises `Problems` where somebody else is at it, or before anything is started.
+    """Run every point that is not done. Returns 0 when all are, 128 + the signal that stopped it, 2 when all that
+    failed have an invalid configuration, else 1. Raises `Problems` where it runs already, or its folder is gone.
     """
     if not Path(sweep.folder).is_dir():
-        raise Problems([f"{sweep.name}: was typed in {sweep.folder}, which is gone; a sweep of its own would do"])
+        raise Problems(
+            [Problem(sweep.name, f"was started in {sweep.folder}, which is gone", "start a new sweep", "not-found")]
+        )
     with Lock(Folder(sweep.path)) as lock:
         driver = _Driver(sweep, show, room or Room(sweep.parallel), lock.descriptor)
         with handle_stop_requests(driver, Folder(sweep.path)) as asked:

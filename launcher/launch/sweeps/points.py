@@ -228,7 +228,9 @@ def read(path: Path) -> Sweep:
         ):
             raise ValueError("a point is not as it was written")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Problems([f"{file}: cannot be read, {error_message(error)}; a new sweep would do"]) from error
+        raise Problems(
+            [Problem(str(file), f"cannot be read, {error_message(error)}", "start a new sweep", "bad-file")]
+        ) from error
     return sweep
 
 

@@ -125,5 +125,5 @@ class Context:
         train, val = self.train, self.val
         fatal = self.run.data.on_bad_row == "error" and any(not row.wanted for row in train.refused)
         known = train.rows and train.complete and not fatal
-        rows = len(train.rows) - self.lengths.left_out if known else None
+        rows = len(train.rows) - self.lengths.filtered if known else None
         return count_steps(self.run, rows, len(val.rows) if val.complete and train.rows else None)

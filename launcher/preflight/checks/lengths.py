@@ -22,7 +22,7 @@ class LengthReport:
     """Check results on lengths, and how many training rows data.truncation=filter leaves out."""
 
     results: list[CheckResult]
-    left_out: int = 0
+    filtered: int = 0
 
 
 def measure_lengths(run: RunSpec, train: Sequence[Row], val: Sequence[Row]) -> LengthReport:
@@ -42,7 +42,7 @@ def measure_lengths(run: RunSpec, train: Sequence[Row], val: Sequence[Row]) -> L
         output = "no tokens are counted, as the model's tokenizer is not here yet"
         return LengthReport([CheckResult("WARN", "lengths", output, _download_command(run))])
     counter = _TokenCounter(run, encoder)
-    return LengthReport([*counter.check("train", train), *counter.check("val", val)], counter.left_out)
+    return LengthReport([*counter.check("train", train), *counter.check("val", val)], counter.filtered)
 
 
 def _single(row: Row) -> bool:
@@ -111,7 +111,7 @@ class _TokenCounter:
         from launcher.text import lengths  # noqa: PLC0415  late: see `_encoder`
 
         self.run, self.lengths = run, lengths.Lengths(encoder)
-        self.left_out = 0
+        self.filtered = 0
         """Training rows that data.truncation=filter leaves out."""
 
     def check(self, split: Split, every: Sequence[Row]) -> list[CheckResult]:
@@ -138,7 +138,7 @@ class _TokenCounter:
             if long:
                 results.append(self._over(f"{of} {split}", rows[long[0]], what, limit, lengths, len(long)))
         if split == "train":
-            self.left_out = len(over) if data.truncation == "filter" else 0
+            self.filtered = len(over) if data.truncation == "filter" else 0
         if not results:
             told = " and ".join(
                 f"{what}s of at most {most}" for what, most in zip(limits, longest, strict=True) if most

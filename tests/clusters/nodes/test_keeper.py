@@ -49,7 +49,7 @@ def test_a_head_is_up_until_it_is_taken_down(home: Home, fake_ray: Path) -> None
     assert home.token.read_text() not in json.dumps(starts(fake_ray))
     everything = processes.find(node)
     assert len(everything) >= 2  # `ray start` and what it started, though that one's environment has no mark
-    output = begin.down(None, silent).says
+    output = begin.down(None, silent).message
     assert output == f"the cluster at {node.address} has ended"
     assert not home.has_keeper() and home.node() is None and not home.token.exists() and not Path(node.temp).exists()
     assert not any(machine.lives(process.pid) for process in everything)
@@ -117,7 +117,7 @@ def test_a_node_starts_again_when_its_head_does(tmp_path: Path, monkeypatch: pyt
         head.bind(("127.0.0.1", int(address.rpartition(":")[2])))
         head.listen(16)
         until(lambda: len(starts(tmp_path)) == 2 and home.state().phase == "up", 20)
-    assert begin.down(None, silent).says == f"left the cluster at {address}"
+    assert begin.down(None, silent).message == f"left the cluster at {address}"
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_a_node_starts_again_when_its_head_does(tmp_path: Path, monkeypatch: pyt
     [  # the last: how often it is tried
         ("Unauthenticated: WrongAuthToken", "the token is not the cluster's; use the head's, by --token-file", 1),
         ("Error: No such option: --gpus", "ray start does not know one of the options that are passed to it; ", 1),
-        ("a thing nobody knows", "ray ended with 1: a thing nobody knows; see ", 4),  # a busy machine gets more tries
+        ("an unknown thing", "ray ended with 1: an unknown thing; see ", 4),  # a busy machine gets more tries
     ],
 )
 def test_what_cannot_start_is_told_and_leaves_nothing(
@@ -171,7 +171,7 @@ def test_a_keeper_that_was_killed_leaves_what_down_ends(home: Home, until: Until
         up()
     begin.down(None, silent)
     assert not any(machine.lives(process.pid) for process in left)
-    assert begin.down(None, silent).says == "nothing of a cluster was up"
+    assert begin.down(None, silent).message == "nothing of a cluster was up"
 
 
 def test_a_node_that_is_in_stays_as_it_is(home: Home, fake_ray: Path) -> None:

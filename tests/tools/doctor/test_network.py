@@ -1,4 +1,4 @@
-"""Real sockets: ports that are taken, names that nobody knows, hubs that answer, refuse or hang."""
+"""Real sockets: ports that are taken, unknown host names, hubs that answer, refuse or hang."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_the_code_hash_sees_every_file(tmp_path: Path, monkeypatch: pytest.Monke
 )
 def test_shared_folders(what: str, seen: dict[str, set[str]], level: str, word: str) -> None:
     found = remote_probe.shared(what, "/s/1", seen)
-    assert found.level == level and found.says.endswith(word), found
+    assert found.level == level and found.message.endswith(word), found
 
 
 def test_ranks_count_on_through_the_nodes() -> None:
@@ -91,7 +91,7 @@ def test_nodes_of_one_address_have_their_ids_in_their_names() -> None:
 ])  # fmt: skip
 def test_a_clock_that_is_off(ahead_s: float, level: str, word: str) -> None:
     (found,) = clock.compared({0: 1e9, 1: 1e9, 2: 1e9 + ahead_s}, {0: "a", 1: "a", 2: "b"})
-    assert found.level == level and word in found.says, found
+    assert found.level == level and word in found.message, found
     assert clock.compared({0: 1e9, 1: 1e9 + ahead_s}, {0: "a", 1: "a"}) == [], "one node has one clock"
 
 
@@ -114,7 +114,7 @@ def test_a_wrong_address_is_named_before_ray_is_asked(address: str, word: str) -
 def test_ray_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     ((where, found),) = remote_probe.examined("127.0.0.1:1", Path("runs"), 5, lambda _: None)
-    assert where == "cluster" and found.mend == "pip install ray"
+    assert where == "cluster" and found.fix == "pip install ray"
 
 
 @pytest.mark.slow

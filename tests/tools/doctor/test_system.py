@@ -42,7 +42,7 @@ def test_open_files(soft: int, hard: int, for_ray: int, expected: list[str]) -> 
 
 
 def test_a_small_shared_memory(tmp_path: Path, small_disk) -> None:
-    """64 MB is what a container gets when nobody asks for more."""
+    """64 MB is a container's default."""
     found = system._shared(small_disk(64 << 10, tmp_path / "shm"))
     assert found and found.level == "WARN" and found.fix == "start the container with --shm-size=8g"
 
