@@ -13,7 +13,12 @@ ROOT = Path(__file__).parents[1]
 PYTHON = [path for folder in ("launcher", "benchmarks", "tests", "docs") for path in (ROOT / folder).rglob("*.py")]
 TEXTS = [
     *PYTHON,
-    *(path for folder in ("docs", "conf", "recipes") for path in (ROOT / folder).rglob("*") if path.suffix != ".svg"),
+    *(
+        path
+        for folder in ("docs", "conf", "recipes")
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and path.suffix != ".svg"
+    ),
     *ROOT.glob("*.md"),
     ROOT / "Makefile",
 ]
