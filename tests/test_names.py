@@ -16,8 +16,8 @@ TEXTS = [
     *(
         path
         for folder in ("docs", "conf", "recipes")
-        for path in (ROOT / folder).rglob("*")
-        if path.is_file() and path.suffix != ".svg"
+        for ending in ("md", "yaml", "sh")
+        for path in (ROOT / folder).rglob(f"*.{ending}")
     ),
     *ROOT.glob("*.md"),
     ROOT / "Makefile",

@@ -39,8 +39,8 @@ def main(backend: str, patience_s: float) -> None:
 
 
 def _sum(size: int, rank: int, world: int, device: torch.device) -> tuple[float, bool]:
-    """Seconds of one sum of `size` bytes of float32, and whether it is right. Every number is a small integer, so the
-    sum is exact in any order."""
+    """Seconds of one all-reduce of `size` bytes of float32, and whether its result is right. Every number is a small
+    integer, so the sum is exact in any order."""
     pattern = torch.arange(size // 4, device=device, dtype=torch.float32) % 251
     mine = pattern * (rank + 1)
     dist.all_reduce(mine)  # the first of a size makes connections and buffers

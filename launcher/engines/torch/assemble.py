@@ -1,4 +1,4 @@
-"""From a RunSpec to the objects that train it."""
+"""Builds the objects that train a RunSpec."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SPLITS: tuple[Split, ...] = ("train", "val")
 
 @dataclass(frozen=True)
 class Parts:
-    """What a run trains with."""
+    """The objects that a run trains with."""
 
     rows: Rows
     held_out: Rows
@@ -57,7 +57,7 @@ class Parts:
 
 
 def select_device(run: RunSpec, num_threads: int) -> torch.device:
-    """Where this process computes: the CPU, or the accelerator that torch finds, by this process's LOCAL_RANK.
+    """The device of this process: the CPU, or the accelerator of its LOCAL_RANK.
 
     Raises `Problems` where the run's hardware has GPUs and torch finds none.
     """
@@ -75,7 +75,7 @@ def select_device(run: RunSpec, num_threads: int) -> torch.device:
 
 
 def build_parts(run: RunSpec, device: torch.device, checkpoint: Path | None, refused: Path) -> Parts:
-    """Read the rows, load the models, and take up a checkpoint's state where one is given."""
+    """Read the rows, load the models, and restore a checkpoint's state if one is given."""
     engine = run.engine
     assert isinstance(engine, Torch)
     sharded = engine.strategy == "fsdp2" and world.SIZE > 1
@@ -139,14 +139,14 @@ def _policy(
 
 
 def load_reward(run: RunSpec, device: torch.device) -> Reward:
-    """The run's reward, ready to be asked."""
+    """The run's reward with its networks loaded, ready to score."""
     return load_reward_models(
         run.reward, device, offloaded=isinstance(run.engine, Torch) and "reward" in run.engine.offload
     )
 
 
 def _read(run: RunSpec, encoder: Encoder, refused: Path) -> tuple[Rows, Rows]:
-    """Training and held-out rows. Rank 0 keeps the refused ones in a file."""
+    """Training and held-out rows. Rank 0 writes refused rows to a file."""
     kind = run.algorithm.data
     with RefusedLog(None if world.RANK else refused) as log:
         train, val = (rows.read_rows(encoder, split, kind, log, run.reward) for split in SPLITS)
@@ -156,7 +156,7 @@ def _read(run: RunSpec, encoder: Encoder, refused: Path) -> tuple[Rows, Rows]:
 
 
 def _check_length(run: RunSpec, model: CausalLM) -> None:
-    """A sequence must fit the positions that the model knows."""
+    """Raises `Problems` where a sequence may be longer than the model's positions."""
     longest = run.max_sequence_length
     known = getattr(model.base.config.get_text_config(), "max_position_embeddings", None)
     if known and longest > known:

@@ -23,23 +23,23 @@ from launcher.spec.run import RunSpec
 
 MIB = 2**20
 BAND = {"cpu": 0.15, "cuda": 0.1}
-"""How far estimates may be off. A CPU's malloc keeps memory that nothing holds, more or less of it."""
+"""Relative error of the estimates. A CPU's malloc keeps a varying amount of freed memory."""
 RUNTIME = 400 * MIB
-"""Interpreter, torch and transformers on a CPU; peft and FSDP2's buffers come to it. Measured."""
+"""Bytes of interpreter, torch and transformers on a CPU, without peft and FSDP2's buffers. Measured."""
 PEFT, GATHERING = 15 * MIB, 60 * MIB
 TOP = 48 * MIB
-"""glibc keeps up to 64 MiB that are free at the heap's end; measured, it is this much."""
+"""Free bytes that glibc keeps at the heap's end: up to 64 MiB, measured as this."""
 MAPPED = 32 * MIB
-"""A tensor from this size on has pages of its own, which go when it goes: it leaves no hole."""
+"""Tensors of at least this size are mapped separately and returned to the system when freed: no fragmentation."""
 HOLES, HOLES_BETWEEN = 0.2, 0.4
-"""Of activations, what the heap loses to holes that nothing as large fits into; more where gradients of all weights
-come to lie between them. Measured with glibc 2.36 and the settings of `MALLOC`."""
+"""Fraction of the activations that the heap loses to fragmentation; more where gradients of all weights are allocated
+between them. Measured with glibc 2.36 and the settings of `MALLOC`."""
 HEAD = Head(block=LOGITS, kept=KEPT)
 Parts = dict[Part, int]
 
 
 def memory(run: RunSpec, engine: Torch) -> Memory | None:
-    """None where the model's numbers are not known before it is loaded."""
+    """Estimated memory of a run; None where the model's dimensions are unknown before it is loaded."""
     if run.model.shape is None:
         return None
     return _Estimate(run, engine, run.model.shape).memory()
@@ -51,10 +51,10 @@ class NetworkBytes:
 
     weights: int
     trained: int
-    """Of them (or of the adapters on them), those that are trained: their gradient takes as much."""
+    """Trained weights (or adapters); their gradients take as much again."""
     moments: int
     whole: int
-    """Weights that are gathered for the whole forward pass where layers lie in parts: embedding and last layer."""
+    """Weights gathered for the whole forward pass under FSDP2: embedding and output layer."""
     layer: int
     """Weights of one layer."""
 
@@ -72,7 +72,7 @@ class _Estimate:
 
     @cached_property
     def full(self) -> Numbers:
-        """Those of a network without adapters: the critic's."""
+        """Number formats of a network without adapters: the critic."""
         return Numbers(self.numbers.weights, self.numbers.mixed)
 
     @cached_property
@@ -85,7 +85,7 @@ class _Estimate:
 
     @cached_property
     def extra_memory(self) -> SamplerMemory | None:
-        """A program of its own that writes the answers, with a copy of the weights."""
+        """Memory of a separate sampling program with its copy of the weights; None without one."""
         sampler = self.run.sampler
         return sampler.extra_memory(self.run) if isinstance(sampler, Colocated) else None
 
@@ -100,7 +100,7 @@ class _Estimate:
         return Memory(tuple(self._phase(name, parts) for name, parts in phases), band)
 
     def _phase(self, name: PhaseName, parts: Parts) -> MemoryPhase:
-        """With what is there in every phase."""
+        """The phase, with the parts that are present in every phase."""
         parts = {"runtime": self._runtime(), "allocator": self._allocator_overhead(), **parts}
         return MemoryPhase(name, {part: round(count) for part, count in parts.items() if count})
 
@@ -112,7 +112,7 @@ class _Estimate:
 
     @cached_property
     def critic(self) -> NetworkBytes | None:
-        """The decoder without its last layer; all of it is trained."""
+        """The decoder without its output layer; all of it is trained."""
         if "critic" not in self.run.algorithm.needs:
             return None
         a, whole = self.shape, _network_bytes(self.shape, self.full)
@@ -122,7 +122,7 @@ class _Estimate:
 
     @cached_property
     def reference(self) -> int:
-        """Bytes of the frozen copy; adapters need none."""
+        """Bytes of the frozen copy; 0 with adapters, which need none."""
         needed = "reference" in self.run.algorithm.needs and not self.run.model.lora_rank
         return self.policy.weights if needed else 0
 
@@ -131,7 +131,7 @@ class _Estimate:
         return not self.run.hardware.is_cpu
 
     def _is_offloaded(self, what: str) -> bool:
-        """Whether it leaves the GPU; on a CPU there is nowhere to go."""
+        """Whether it is moved to CPU memory while idle; never on a CPU."""
         return self.on_gpu and what in self.engine.offload
 
     def _resident(self, *, learnt: bool = True, on_device: str = "") -> Parts:
@@ -160,7 +160,7 @@ class _Estimate:
         return 0 if self._is_offloaded("reward") else self.work.reward_bytes
 
     def _gathered_bytes(self, whole: NetworkBytes, *, all_layers: bool = False) -> int:
-        """Weights that a process gathers from the others: embedding and last layer, and two layers, or all."""
+        """Bytes of weights gathered from other processes: embedding, output layer, and two layers or all."""
         if self.shards == 1:
             return 0
         collected = whole.weights if all_layers else whole.whole + 2 * whole.layer
@@ -169,7 +169,7 @@ class _Estimate:
     # ---- phases
 
     def _load(self) -> tuple[PhaseName, Parts]:
-        """Weights are read beside what is there already; they are cut into parts, and a critic loses its last layer."""
+        """Weights are read before they are sharded, and before a critic drops its output layer."""
         parts, a = self._resident(learnt=False), self.shape
         if self.on_gpu:
             return "load", parts
@@ -213,7 +213,7 @@ class _Estimate:
         return "log_prob", parts
 
     def _update(self) -> tuple[PhaseName, Parts]:
-        """The policy's or the critic's, whichever takes more."""
+        """The update of the policy or of the critic, whichever needs more."""
         entropy = isinstance(self.run.algorithm, GRPO | PPO) and bool(self.run.algorithm.entropy_coeff)
         logits = activations.logits(
             self.shape, self.work.predicted, self.numbers, HEAD,
@@ -225,7 +225,7 @@ class _Estimate:
         return "update", max(found, key=lambda parts: sum(parts.values()))
 
     def _learning(self, network: NetworkBytes, numbers: Numbers, logits: int, on_device: str = "") -> Parts:
-        """At the fullest moment of forward and backward pass."""
+        """Peak of a forward and backward pass."""
         a, w = self.shape, self.work
         parts = self._resident(on_device=on_device)
         parts["weights"] += self._gathered_bytes(network) + self._autocast_copy(network)
@@ -254,7 +254,7 @@ class _Estimate:
         return parts | fullest
 
     def _attention_extra(self, learning: bool) -> int:
-        """Bytes a token for keys and values that stand before several answers, beyond the token's own."""
+        """Bytes per token for repeating keys and values of shared prompts."""
         w, a = self.work, self.shape
         if not w.shares_prompts or not w.tokens:
             return 0
@@ -264,7 +264,7 @@ class _Estimate:
         return (more + masks) // w.tokens if learning else 2 * more // w.tokens
 
     def _autocast_copy(self, network: NetworkBytes) -> int:
-        """Autocast keeps the weights in bfloat16 until a pass is done; FSDP2 gathers them in it."""
+        """Autocast caches a bfloat16 copy of the weights during a pass; FSDP2 gathers them in bfloat16."""
         return network.weights // 2 if self.numbers.mixed and self.shards == 1 else 0
 
     def _save(self) -> tuple[PhaseName, Parts]:
@@ -286,7 +286,7 @@ class _Estimate:
         return RUNTIME + (PEFT if self.numbers.rank else 0) + (GATHERING if self.shards > 1 else 0)
 
     def _allocator_overhead(self, activations: int = 0, adapters: bool = False) -> int:
-        """What a CPU's malloc keeps beside so many bytes of activations."""
+        """Bytes that a CPU's malloc holds beyond this many bytes of activations."""
         if self.on_gpu:
             return 0
         holes = HOLES if adapters else HOLES_BETWEEN

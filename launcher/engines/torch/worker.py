@@ -25,9 +25,8 @@ _signals: list[int] = []
 
 
 def request_stop(number: int, _: object) -> None:
-    """Save and end at the next step. Who does not want to wait for that kills: a whole process group is often
-    asked at once, so we may hear of one wish twice.
-    """
+    """Save and end at the next step. Repeated signals are ignored, as a process group often gets the same one twice; to
+    end at once, kill the process."""
     _signals.append(number)
 
 
@@ -44,7 +43,7 @@ def main() -> int:
 
 
 def preload() -> None:
-    """Load what every run needs, and touch no device."""
+    """Import what every run needs, without using a device."""
     gc.disable()  # importing makes no garbage, and looking for it would take a fifth of the time
     try:
         from launcher.engines.torch import assemble  # noqa: F401, PLC0415  # late: torch takes seconds
@@ -56,7 +55,7 @@ def preload() -> None:
 
 
 def train(run: RunSpec, folder: Path, start: int) -> bool:
-    """Load everything, then train; False when asked to stop."""
+    """Load everything, then train; False if a stop was requested."""
     rank, first = int(os.environ.get("RANK", "0")), start == 0
     tell = process.emit if rank == 0 else _discard
     if first:
@@ -90,7 +89,7 @@ def train(run: RunSpec, folder: Path, start: int) -> bool:
 
 
 def _discard(event: Event) -> None:
-    """Only rank 0 tells."""
+    """Ranks other than 0 report no events."""
 
 
 if __name__ == "__main__":

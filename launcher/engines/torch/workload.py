@@ -1,4 +1,4 @@
-"""How much one process of this engine computes at a time, at most: rows, tokens, prompts, answers."""
+"""Upper limits of what one process computes at a time: rows, tokens, prompts, answers."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from launcher.spec.model import Model
 from launcher.spec.run import RunSpec
 
 SLOT = {"answers": 16, "pairs": 40, "prompts": 72, "mixed": 72}
-"""Bytes of a batch for each of its rows and tokens, padding too: tokens, mask and what the algorithm asks for."""
+"""Bytes of a batch per row and token, padding included: tokens, mask and the algorithm's fields."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Of one process. Every prompt and answer is as long as it may be."""
+    """Work of one process, with all prompts and answers of maximum length."""
 
     prompt: int
     response: int
     rows: int
-    """Of a micro-batch."""
+    """Rows of a micro-batch."""
     prompts: int
-    """Laid down for them: one for each row, or one for several answers to it."""
+    """Prompts packed for them: one per row, or one for several answers to it."""
     parts: int
     """Micro-batches of an update."""
     written: int
-    """Answers written at the same time; 0 where none are sampled."""
+    """Answers decoded at the same time; 0 where none are sampled."""
     prefilled: int
-    """Prompts read at the same time."""
+    """Prompts prefilled at the same time."""
     batch_bytes: int
     file_bytes: int
-    """Of the file that weights are read from, as far as it lies in memory beside them."""
+    """Bytes of the weights' file that are in memory beside the weights."""
     reward_bytes: int
     sampled: bool
     scored_before: bool
@@ -47,7 +47,7 @@ class Workload:
 
     @property
     def tokens(self) -> int:
-        """Of a micro-batch, packed."""
+        """Tokens of a micro-batch, packed."""
         return self.prompts * self.prompt + self.rows * self.response
 
     @property
@@ -64,7 +64,7 @@ class Workload:
 
     @property
     def cached_tokens(self) -> int:
-        """Places of the cache for each answer when the last token is written."""
+        """KV cache slots of each answer when the last token is decoded."""
         held = cache_capacity(self.prompt)
         while held < self.longest:
             held = cache_capacity(held + 1)
@@ -108,7 +108,7 @@ def _micro(run: RunSpec, rows: int, each: int) -> tuple[int, int]:
 
 
 def _held_out(run: RunSpec) -> int:
-    """Held-out prompts that a process answers at a time, at most."""
+    """Maximum of held-out prompts that a process answers at a time."""
     known = run.data.held_out
     mine = run.data.val_batch_size if known is None else -(-known // run.hardware.processes)
     return min(run.data.val_batch_size, mine)

@@ -20,9 +20,9 @@ from launcher.spec.model import Model
 def add_adapters(
     module: PreTrainedModel, model: Model, seed: int, path: str | None, saved: Path | None
 ) -> PreTrainedModel:
-    """The model frozen, with adapters beside its weights: new ones, or those in the folder `saved`.
+    """Freeze the model and add adapters: new ones, or those in the folder `saved`.
 
-    `path` is where the frozen weights can be found again.
+    `path` is the address of the frozen weights, stored with the adapters.
     """
     if saved:
         return cast("PreTrainedModel", PeftModel.from_pretrained(module, str(saved), is_trainable=True))
@@ -42,7 +42,7 @@ def add_adapters(
 
 
 def load_merged(folder: Path, dtype: torch.dtype, more: Mapping[str, Any]) -> Any:
-    """The model that an adapter's folder speaks of, the adapter added into its weights."""
+    """The base model named in an adapter's folder, with the adapter merged into its weights."""
     base = folder / "base"
     path = str(base) if base.is_dir() else LoraConfig.from_pretrained(str(folder)).base_model_name_or_path
     module = AutoModelForCausalLM.from_pretrained(weights_of(str(path)), dtype=dtype, use_safetensors=True, **more)
@@ -50,12 +50,12 @@ def load_merged(folder: Path, dtype: torch.dtype, more: Mapping[str, Any]) -> An
 
 
 def adapter_weights(module: PreTrainedModel) -> Mapping[str, Tensor]:
-    """The adapters' weights, by the names that peft saves them under."""
+    """The adapters' weights, by peft's names."""
     return cast("Mapping[str, Tensor]", get_peft_model_state_dict(module, save_embedding_layers=False))
 
 
 def base_weights(base: PreTrainedModel) -> Mapping[str, Tensor]:
-    """The weights under the adapters, by the names that they have without."""
+    """The frozen weights, by their names without adapters."""
     adapters = ("lora_A.", "lora_B.", "lora_embedding_")
     return {
         name.replace(".base_layer.", "."): value
@@ -65,7 +65,7 @@ def base_weights(base: PreTrainedModel) -> Mapping[str, Tensor]:
 
 
 def merged_weight(base: PreTrainedModel, name: str, weight: Tensor) -> Tensor:
-    """The weight `name` beneath the adapters, with what its adapter adds; where it lies in parts, so does that."""
+    """The weight `name` with its adapter merged; sharded if the weight is."""
     place, _, kind = name.rpartition(".")
     layer = base.get_submodule(place)
     if kind != "weight" or not isinstance(layer, LoraLayer):

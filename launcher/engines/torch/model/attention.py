@@ -32,14 +32,14 @@ class Call:
 
 @dataclass(frozen=True)
 class Layout:
-    """How N packed tokens are spread over the S places of the calls, which lie behind each other."""
+    """Assignment of N packed tokens to the S slots of the attention calls, which are concatenated."""
 
     calls: tuple[Call, ...]
     places: Tensor | None  # [N] each token's place; None where all places are taken
     size: int  # S
 
     def pad(self, x: Tensor) -> Tensor:
-        """[N, ...] -> [S, ...], 0 in places that no token takes: no real token looks there."""
+        """[N, ...] -> [S, ...], 0 in unused slots, which no real token attends to."""
         if self.places is None:
             return x
         return x.new_zeros((self.size, *x.shape[1:])).index_copy(0, self.places, x)
@@ -50,7 +50,7 @@ class Layout:
 
 
 class _Unpad(torch.autograd.Function):
-    """index_select of places that are all different: its gradient is a copy, where torch would add."""
+    """index_select of distinct indices: its gradient is a copy, where torch's would be a sum."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, places: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ class _Unpad(torch.autograd.Function):
 
 
 class _RepeatRows(torch.autograd.Function):
-    """index_select of few large rows, each taken many times: its gradient is one matrix product."""
+    """index_select of few large rows, each repeated many times: its gradient is one matrix product."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, owner: Tensor) -> Tensor:
@@ -125,7 +125,8 @@ def attention(
 
 
 def _mask(length: int, seen: int, window: int | None, device: torch.device) -> Tensor | None:
-    """[length, seen] bool, where the last `length` of `seen` tokens may look; None where is_causal says it all."""
+    """[length, seen] bool: which of the `seen` tokens the last `length` may attend to; None where is_causal
+    suffices."""
     if length == seen and (window is None or length <= window):
         return None
     near = torch.ones(length, seen, dtype=torch.bool, device=device).tril(seen - length)

@@ -1,4 +1,4 @@
-"""Sizes that decide what the engine holds at a time; its memory estimate reads them, so nothing here loads torch."""
+"""Block sizes of the engine's computations. The memory estimate reads them, so this file does not import torch."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ WORTH = 1 / 16  # of the tokens must be saved before shared prompts pay
 
 
 def worth_sharing(prompt: int, lengths: Sequence[int]) -> bool:
-    """Whether laying a prompt down once for rows of these lengths saves enough."""
+    """Whether computing a shared prompt once saves enough for rows of these lengths."""
     return prompt * (len(lengths) - 1) >= WORTH * sum(lengths)
 
 
 def cache_capacity(end: int) -> int:
-    """Tokens that a cache of `end` tokens makes room for when it grows."""
+    """Tokens that a KV cache of `end` tokens allocates when it grows."""
     return end + max(end // 2, SPARE)

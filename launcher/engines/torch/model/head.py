@@ -16,7 +16,7 @@ from launcher.engines.torch.model.blocks import KEPT, LOGITS
 
 
 class TokenScores(NamedTuple):
-    """Of each predicted token."""
+    """Scores of each predicted token."""
 
     logp: Tensor  # [M] log-probability
     entropy: Tensor  # [M] entropy of the distribution it stands in, in nats; 0 where it was not asked for
@@ -103,13 +103,13 @@ def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
 
 
 def _computed_in(hidden: Tensor) -> torch.dtype:
-    """The number format of the matrix product: autocast's where it is on, which it is not in the backward pass."""
+    """Number format of the matrix product: autocast's where it is enabled, which it is not in the backward pass."""
     kind = hidden.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
 
 
 def _logits(hidden: Tensor, matrix: Tensor | None, temperature: float) -> Tensor:
-    """[M, V] at least in float32, and nobody else's."""
+    """[M, V] in float32 or wider, in newly allocated memory that may be overwritten."""
     logits = hidden if matrix is None else linear(hidden.to(matrix.dtype), matrix)
     if logits.dtype in (torch.bfloat16, torch.float16):
         logits = logits.float()
@@ -119,7 +119,7 @@ def _logits(hidden: Tensor, matrix: Tensor | None, temperature: float) -> Tensor
 
 
 def _softmax(z: Tensor, token: Tensor, wants_entropy: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """[M, V] probabilities, [M] log-probability of `token`, [M] entropy. `z` is used up."""
+    """[M, V] probabilities, [M] log-probability of `token`, [M] entropy. Overwrites `z`."""
     logp = z.log_softmax(-1)
     picked = logp.gather(-1, token[:, None])[:, 0]
     if not wants_entropy:
@@ -130,7 +130,7 @@ def _softmax(z: Tensor, token: Tensor, wants_entropy: bool) -> tuple[Tensor, Ten
 
 
 def _logits_grad(p: Tensor, token: Tensor, of_logp: Tensor, of_entropy: Tensor | None, entropy: Tensor) -> Tensor:
-    """[M, V] gradient of z. `p` is used up."""
+    """[M, V] gradient of z. Overwrites `p`."""
     spread = None
     if of_entropy is not None:
         spread = (torch.special.entr(p) - p * entropy[:, None]).mul_(of_entropy[:, None])

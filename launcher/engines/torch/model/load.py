@@ -1,4 +1,4 @@
-"""How a model comes into memory: from a folder or hub, or made from scratch; with adapters, in its number format."""
+"""Loads models from a folder, a hub or a random initialisation, with adapters, in their number format."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def load_model(
     model: Model, seed: int, device: torch.device, weights: Path | None = None, *, adapt: bool = True,
     mixed: bool = False,
 ) -> CausalLM:  # fmt: skip
-    """The model as its settings describe it, or as it stands in the folder `weights`."""
+    """The model of the settings, or the one saved in the folder `weights`."""
     dtype = getattr(torch, model.dtype)
     adapter = weights if weights and (weights / ADAPTER).is_file() else None
     if isinstance(model, Scratch) and (weights is None or adapter):
@@ -61,7 +61,7 @@ def load_model(
 def load_critic(
     model: Model, seed: int, device: torch.device, weights: Path | None = None, *, mixed: bool = False
 ) -> CriticNetwork:
-    """The critic that begins as `model`, or as it stands in the folder `weights`."""
+    """A new critic on the decoder of `model`, or the one saved in the folder `weights`."""
     if weights is None:
         whole = load_model(model, seed, device, adapt=False).base
         decoder = cast("Any", whole).get_decoder()

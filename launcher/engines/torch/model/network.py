@@ -1,4 +1,4 @@
-"""A transformers model, asked for what training needs: scores of tokens, and a critic's values."""
+"""Wrappers of transformers models for training: token scores of a language model, and a critic's values."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ log = logging.getLogger(__name__)
 
 
 class Network(nn.Module):
-    """What a language model and a critic have in common: a decoder over packed sequences, in a number format."""
+    """Base of language model and critic: a decoder over packed sequences, in a number format."""
 
     module: PreTrainedModel
-    """What is trained and saved."""
+    """The module that is trained and saved."""
 
     def __init__(self, base: PreTrainedModel, decoder: PreTrainedModel, mixed: bool) -> None:
         super().__init__()
@@ -37,11 +37,11 @@ class Network(nn.Module):
 
     @property
     def base(self) -> PreTrainedModel:
-        """The transformers model, under its adapters where it has some."""
+        """The transformers model, without the wrapper of its adapters."""
         return self._inside[0]
 
     def layers(self) -> list[nn.Module]:
-        """The repeated blocks."""
+        """The decoder layers."""
         names = set(self.base._no_split_modules or ())
         return [  # FSDP2 makes a subclass of each part's class
             part for part in self.base.modules() if names & {kind.__name__ for kind in type(part).__mro__}
@@ -49,14 +49,14 @@ class Network(nn.Module):
 
     @contextmanager
     def autocast(self) -> Iterator[None]:
-        """With `mixed`, arithmetic in bfloat16 over weights that stay as they are."""
+        """With `mixed`, compute in bfloat16; the weights keep their format."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.mixed):
             yield
 
     @property
     def shares_prompts(self) -> bool:
-        """Whether a prompt is computed once for several answers. Not in float64: there transformers' norms still round
-        to float32, and a gradient rounded once and not for every answer would differ in the seventh digit."""
+        """Whether prompts shared by several answers are computed once. Not in float64: transformers' norms still round
+        to float32 there, and a gradient that is rounded once instead of per answer differs in the seventh digit."""
         return self.supports_packing and next(self.parameters()).dtype != torch.float64
 
     def pack(self, batch: Batch) -> Packed:
@@ -72,7 +72,7 @@ class Network(nn.Module):
 
 
 class CausalLM(Network):
-    """A causal language model with its tokenizer, on one device. Adapters stand around its `base`."""
+    """A causal language model with its tokenizer, on one device; adapters wrap its `base`."""
 
     def __init__(
         self, module: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, mixed: bool = False, *,
@@ -85,13 +85,13 @@ class CausalLM(Network):
 
     @property
     def eos(self) -> list[int]:
-        """Tokens that end an answer."""
+        """End-of-sequence tokens."""
         ids = self.base.generation_config.eos_token_id if self.base.generation_config else None
         found = {self.tokenizer.eos_token_id, *(ids if isinstance(ids, list) else [ids])} - {None}
         return sorted(cast("set[int]", found))
 
     def forward(self, packed: Packed, temperature: float = 1.0, entropy: bool = False) -> TokenScores:
-        """[B, T] log-probability of each predicted token, and entropy where asked for; 0 elsewhere."""
+        """[B, T] log-probability of each predicted token, and entropy if requested; 0 elsewhere."""
         with self.autocast():
             if self.has_linear_head:
                 weight = cast("nn.Linear", self.base.get_output_embeddings()).weight
@@ -111,7 +111,7 @@ class CausalLM(Network):
 
 
 class CriticNetwork(Network):
-    """Expects an answer's reward, at each of its tokens: a decoder with one output."""
+    """Value model: a decoder with one output, which predicts an answer's reward at each of its tokens."""
 
     def __init__(self, decoder: PreTrainedModel, mixed: bool = False) -> None:
         super().__init__(decoder, decoder, mixed)
@@ -148,7 +148,7 @@ def _rectangles(packed: Packed) -> Iterator[Tensor]:
 
 @torch.no_grad()
 def _supports_packing(module: PreTrainedModel) -> bool:
-    """Whether sequences packed into one row are computed as if each stood alone. Measured, not looked up."""
+    """Whether packed sequences are computed as if they were separate. Measured, not looked up."""
     config = module.config.get_text_config()
     layers = getattr(config, "layer_types", None) or ()
     if module.config._attn_implementation != NAME or "chunked_attention" in layers:  # chunks are longer than we measure

@@ -1,4 +1,4 @@
-"""Rows of a batch, laid behind each other without their padding; a prompt that answers share is laid down once."""
+"""Packing: rows of a batch concatenated without padding; shared prompts are included once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Packed:
 
 
 class _Piece(NamedTuple):
-    """Tokens `start` to `end` of a batch row; a piece that starts later than 0 stands behind a shared prompt."""
+    """Tokens `start` to `end` of a batch row; a piece that starts after 0 follows a shared prompt."""
 
     row: int
     start: int
@@ -50,7 +50,7 @@ class _Piece(NamedTuple):
 
 @dataclass
 class _Laid:
-    """What has been laid down so far."""
+    """The packing so far."""
 
     tokens: np.ndarray  # [B, T]
     device: torch.device
@@ -112,7 +112,7 @@ def pack(batch: Batch, *, share: bool = True, ragged: bool = True) -> Packed:
 def _families(
     rows: Sequence[int], tokens: np.ndarray, opening: Sequence[int], length: Sequence[int], group: Sequence[int]
 ) -> list[list[int]]:
-    """Rows of a group with the same prompt, together where that pays."""
+    """Rows of a group with the same prompt, grouped where that saves computation."""
     found: dict[tuple[int, bytes], list[int]] = {}
     for row in rows:
         found.setdefault((group[row], tokens[row, : opening[row]].tobytes()), []).append(row)
@@ -126,7 +126,7 @@ def _families(
 def _lay(
     families: list[list[int]], opening: list[int], length: list[int], laid: _Laid, place: np.ndarray, ragged: bool
 ) -> list[Call]:
-    """Lay everything down, prompts of equal length together, and note where the rows begin."""
+    """Pack all pieces, prompts of equal length together, and record where the rows begin."""
     pools: dict[int, list[list[int]]] = {}
     for family in families:
         pools.setdefault(opening[family[0]] if len(family) > 1 else 0, []).append(family)
@@ -149,7 +149,7 @@ def _lay(
 
 
 def _blocks(pieces: list[_Piece], ragged: bool) -> Iterator[list[_Piece]]:
-    """Pieces of like length, longest first: each block is one call, padded to its longest."""
+    """Pieces of similar length, longest first: each block is one attention call, padded to its longest."""
     block: list[_Piece] = []
     for piece in sorted(pieces, key=lambda piece: -piece.length):
         least = block[0].length if block else 0

@@ -12,13 +12,13 @@ from launcher.engines.torch.model.network import CausalLM, Network
 
 
 class Reference(Protocol):
-    """The model that the policy is measured against."""
+    """The reference model of the KL term."""
 
     def on_device(self) -> AbstractContextManager[CausalLM]: ...
 
 
 class FrozenCopy:
-    """The weights as they were at the start."""
+    """A frozen copy of the initial weights."""
 
     def __init__(self, model: CausalLM, offloaded: bool = False) -> None:
         self.model, self.offloaded, self.device = model, offloaded, model.device
@@ -34,7 +34,7 @@ class FrozenCopy:
 
 
 class WithoutAdapters:
-    """The policy's own weights, which stay as they were while only its adapters learn."""
+    """The policy's own frozen weights, with its adapters disabled."""
 
     def __init__(self, model: CausalLM) -> None:
         self.model = model
@@ -47,7 +47,7 @@ class WithoutAdapters:
 
 @contextmanager
 def moved_to(network: Network, device: torch.device, offloaded: bool) -> Iterator[None]:
-    """The network on `device` meanwhile, and back in CPU memory afterwards where it rests there."""
+    """Context in which the network is on `device`; moves it back to CPU memory afterwards if it is offloaded."""
     if offloaded:
         network.to(device)
     try:

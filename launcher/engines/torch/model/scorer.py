@@ -1,4 +1,4 @@
-"""A reward model at work."""
+"""Scoring with a reward model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from launcher.spec.reward import Answer, Reward
 
 
 class ModelScorer(Reward):
-    """Writes prompt and answer with the reward model's own template, and takes its one logit as the score."""
+    """Formats prompt and answer with the reward model's own chat template; its single logit is the score."""
 
     learned = True
     cheap = False
@@ -66,7 +66,7 @@ class ModelScorer(Reward):
         return [row[-self.longest :] if self.longest else row for row in rows]
 
     def text(self, answer: Answer) -> str:
-        """Prompt and answer as the reward model was taught to read them."""
+        """Prompt and answer in the reward model's format."""
         turns = [("user", answer.prompt)] if isinstance(answer.prompt, str) else list(answer.prompt)
         if self.tokenizer.chat_template is None:
             return "".join(content for _, content in turns) + answer.response
@@ -75,7 +75,7 @@ class ModelScorer(Reward):
 
 
 def load_reward_models(reward: Reward, device: torch.device, offloaded: bool = False) -> Reward:
-    """The reward, with every model in it loaded."""
+    """The reward, with all of its models loaded."""
     if isinstance(reward, RewardModel):
         return ModelScorer(reward, device, offloaded)
     if isinstance(reward, Combined):

@@ -1,5 +1,4 @@
-"""What every process of a run does, whatever its work: it tells in its own log, says where it stands, and ends when the
-one that started it does."""
+"""Common parts of a run's processes: event log, signals, exit codes, and ending with the parent process."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ from launcher.core.problems import Problems
 
 @cache
 def event_log() -> AppendOnlyFile:
-    """What tells events: a log of this process's own, where there is one. What we start has no business there."""
+    """The event log: a file descriptor that child processes do not inherit, or standard output."""
     if TOLD not in os.environ:
         return AppendOnlyFile(1)
     descriptor = int(os.environ.pop(TOLD))
@@ -38,7 +37,8 @@ def emit(event: Event) -> None:
 
 
 def set_up(ask: Callable[[int, object], None]) -> None:
-    """`ask` is told each signal that asks this process to save and end."""
+    """Install signal handlers, the event log and the watch of the parent process; `ask` is called with each signal that
+    requests a stop."""
     _dump_stacks_on_signal()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, ask)
@@ -49,7 +49,7 @@ def set_up(ask: Callable[[int, object], None]) -> None:
 
 
 def emit_crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """An uncaught error as an event for people, and as a traceback for the log."""
+    """Report an uncaught exception as an event, and its traceback in the log."""
     output = f"{kind.__name__}: {error}" if str(error) else kind.__name__
     lines = tuple(error.lines) if isinstance(error, Problems) else (output,)
     emit(Crashed(lines=lines, cause=_cause_of(error)))
@@ -63,7 +63,7 @@ def _cause_of(error: BaseException) -> CrashCause:
 
 
 def run_main(main: Callable[[], int]) -> NoReturn:
-    """Be a process that ends as `main` says, and with 1 by what it does not catch."""
+    """Exit with the code that `main` returns, or 1 on an uncaught exception."""
     code = 1
     try:
         code = main()
@@ -76,14 +76,13 @@ def run_main(main: Callable[[], int]) -> NoReturn:
 
 
 def exit_process(code: int) -> NoReturn:
-    """End this process without taking the interpreter apart: what torch's threads do meanwhile has aborted processes
-    that had finished."""
+    """Exit without finalising the interpreter: torch's threads have aborted finished processes meanwhile."""
     machine.run_exit_handlers()
     os._exit(code)
 
 
 def _watch_parent() -> None:
-    """End at once when the process that started us is gone: nobody would read what we say."""
+    """Exit at once when the parent process has ended, as nothing reads the output any more."""
 
     def watch() -> None:
         while os.read(0, 4096):
@@ -95,7 +94,7 @@ def _watch_parent() -> None:
 
 
 def _dump_stacks_on_signal() -> None:
-    """Where we stand, whenever we are asked by SIGUSR1."""
+    """Write the stacks of all threads on SIGUSR1."""
     if STACK in os.environ:
         descriptor = int(os.environ.pop(STACK))
         os.set_inheritable(descriptor, False)

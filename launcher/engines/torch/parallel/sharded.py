@@ -1,4 +1,4 @@
-"""FSDP2: weights, gradients and optimizer state lie in parts on the processes that train together."""
+"""FSDP2: weights, gradients and optimizer states are sharded over the training processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from launcher.spec.algorithm import Batch
 
 
 class Sharded(Parallel):
-    """Every process holds a part of each layer, and layers are gathered while they are computed."""
+    """Every process holds a shard of each layer, and layers are gathered while they are computed."""
 
     needs_equal_microbatches = True
 
@@ -33,7 +33,7 @@ class Sharded(Parallel):
         self.offload: OffloadPolicy = CPUOffloadPolicy() if offload and device.type == "cuda" else OffloadPolicy()
 
     def shard(self, network: Network) -> None:
-        """Raises `Problems` where processes would not meet equally often."""
+        """Raises `Problems` where processes would run different numbers of collectives."""
         if not network.supports_packing:  # it computes each length apart, and processes have other lengths
             name = type(network.base).__name__
             got = f"fsdp2 needs a model that keeps packed sequences apart, and {name} mixes them"
@@ -50,7 +50,7 @@ class Sharded(Parallel):
             network(network.pack(_one_token(network)))
 
     def reduce_gradients(self, weights: Sequence[nn.Parameter]) -> None:
-        """Each layer's backward pass has done it."""
+        """Nothing to do: the backward pass of each layer has reduced them."""
 
     @contextmanager
     def summon_full_params(self, network: Network) -> Iterator[None]:

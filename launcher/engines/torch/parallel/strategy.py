@@ -1,4 +1,4 @@
-"""How weights lie on the processes that train together. Here: whole on each."""
+"""How weights are distributed over the training processes; the default: replicated (DDP)."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from launcher.engines.torch.parallel import world
 
 
 class Parallel:
-    """Every process holds all weights and adds up the others' gradients."""
+    """Every process holds all weights; gradients are summed over the processes."""
 
     needs_equal_microbatches = False
-    """Whether all processes must compute equally many micro-batches, because each is a meeting of all."""
+    """Whether all processes must compute equally many micro-batches, as each runs collectives."""
 
     def shard(self, network: Network) -> None:
-        """Lay the network's weights on the processes."""
+        """Distribute the network's weights over the processes."""
 
     def reduce_gradients(self, weights: Sequence[nn.Parameter]) -> None:
-        """Every process holds the sum of all gradients, or its part of it."""
+        """Sum the gradients over all processes; each holds the sum, or its shard of it."""
         world.all_reduce_sum_in_place([weight.grad for weight in weights if weight.grad is not None])
 
     @contextmanager
     def summon_full_params(self, network: Network) -> Iterator[None]:
-        """All weights on every process meanwhile, so that each may compute what it likes, as often as it likes."""
+        """Context in which every process holds all weights, so that each may compute independently."""
         yield
 
 
 def full_tensor(x: Tensor) -> Tensor:
-    """All of a tensor of which each process may hold a part; every process must ask."""
+    """The whole of a tensor that may be sharded. Collective: every process must call it."""
     return x.full_tensor() if isinstance(x, DTensor) else x
 
 
 def distribute_like(value: Tensor, like: Tensor) -> Tensor:
-    """A whole tensor, laid on the processes and devices as `like` is; a counter beside it, as fused AdamW wants it."""
+    """A whole tensor, sharded and placed as `like` is; a scalar on the same device, as fused AdamW needs it."""
     if value.ndim == 0:
         return value.to(like.device)
     if not isinstance(like, DTensor):

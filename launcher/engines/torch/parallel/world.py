@@ -1,4 +1,4 @@
-"""The processes that train together. One process is the simplest case, not a special one."""
+"""Collectives of the training processes; with one process they are local."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def destroy_distributed() -> None:
 
 
 def all_reduce_sum(x: Tensor) -> Tensor:
-    """The sum of `x` over all processes; every process must ask."""
+    """The sum of `x` over all processes. Collective: every process must call it."""
     if dist.is_initialized():
         x = x.clone()
         dist.all_reduce(x)
@@ -42,7 +42,7 @@ def all_reduce_sum(x: Tensor) -> Tensor:
 
 
 def all_reduce_max(x: Tensor) -> Tensor:
-    """The elementwise maximum of `x` over all processes; every process must ask."""
+    """The elementwise maximum of `x` over all processes. Collective: every process must call it."""
     if dist.is_initialized():
         x = x.clone()
         dist.all_reduce(x, dist.ReduceOp.MAX)
@@ -57,7 +57,7 @@ def all_reduce_sum_in_place(tensors: list[Tensor]) -> None:
 
 
 def all_gather_object(mine: T) -> list[T]:
-    """What each process holds, in their order; every process must ask."""
+    """The objects of all processes, by rank. Collective: every process must call it."""
     if not dist.is_initialized():
         return [mine]
     found: list[T] = [mine] * SIZE
@@ -66,11 +66,11 @@ def all_gather_object(mine: T) -> list[T]:
 
 
 def all_gather_names(names: Iterable[str]) -> list[str]:
-    """The names that any process has, sorted; every process must ask."""
+    """The sorted union of the names of all processes. Collective: every process must call it."""
     return sorted({name for held in all_gather_object(sorted(names)) for name in held})
 
 
 def barrier() -> None:
-    """Until every process is here."""
+    """Wait until every process has arrived."""
     if dist.is_initialized():
         dist.barrier()

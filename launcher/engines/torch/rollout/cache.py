@@ -1,4 +1,4 @@
-"""Keys and values of the tokens read so far, in memory that is there before it is needed."""
+"""A KV cache that allocates memory in advance."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from launcher.engines.torch.model.blocks import cache_capacity
 
 
 class GrowingLayer(DynamicLayer):
-    """A layer that writes a token where room was left for it; transformers' own copies all that it holds."""
+    """A layer that writes new tokens into preallocated memory; transformers' own copies all keys and values."""
 
     keys: Tensor
     values: Tensor
@@ -39,7 +39,7 @@ class GrowingLayer(DynamicLayer):
 
 
 def empty_cache(config: Any) -> DynamicCache:
-    """A cache for the model; layers that keep a window, or a state, stay as transformers makes them."""
+    """A cache for the model; sliding-window and recurrent layers are transformers' own."""
     cache = DynamicCache(config=config)
     cache.layers = [GrowingLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
     return cache

@@ -1,4 +1,4 @@
-"""Our decode loop: prompts are read once, their answers share that, and finished answers leave the batch."""
+"""The built-in decode loop: prompts are prefilled once for all their answers, and finished answers leave the batch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SMALL = 2**21  # multiplications of a layer's largest matrix under which a secon
 
 
 class Decoder(Generator):
-    """Samples answers from a model that stays in charge of its own weights."""
+    """Samples answers from the model under training, without a copy of its weights."""
 
     def __init__(self, model: CausalLM, sampler: Sampler, max_new: int, parallel: Parallel | None = None) -> None:
         super().__init__(model, sampler, max_new)
@@ -46,7 +46,7 @@ class Decoder(Generator):
 
     @contextmanager
     def _threads(self, rows: int) -> Iterator[None]:
-        """One CPU thread while all matrices are small: others would only wait for each other."""
+        """One CPU thread while all matrices are small, where more threads would only add synchronisation."""
         before = torch.get_num_threads()
         work = max((weight.numel() for layer in self.model.layers() for weight in layer.parameters()), default=SMALL)
         if self.model.device.type == "cpu" and min(rows, self.sampler.max_num_seqs) * work < SMALL:
@@ -57,14 +57,14 @@ class Decoder(Generator):
             torch.set_num_threads(before)
 
     def _check_cache(self) -> None:
-        """A model that knows no `past_key_values` would take them, ignore them, and read single tokens."""
+        """Raises `Problems` for a model that ignores `past_key_values` and would read single tokens only."""
         if "past_key_values" not in signature(self.model.base.forward).parameters:
             name = type(self.model.base).__name__
             got = f"{name} keeps a cache of its own kind, so it gives no answers"
             raise Problems([Problem("model.path", got, "use algorithm=sft", "not-supported")])
 
     def _parts(self, prompts: Sequence[list[int]], n: int) -> Iterator[list[int]]:
-        """Prompts of like length together, as many as may be answered at a time."""
+        """Prompts of similar length together, as many as may be answered at a time."""
         by_length = sorted(range(len(prompts)), key=lambda prompt: len(prompts[prompt]))
         size = max(self.sampler.max_num_seqs // n, 1)
         for start in range(0, len(by_length), size):
@@ -140,12 +140,12 @@ def sample_tokens(probability: Tensor, u: Tensor) -> Tensor:
 
 
 def _below(x: Tensor, top: Tensor) -> Tensor:
-    """`x`, kept under `top`: rounding must not lead past the last token that has a probability."""
+    """`x`, limited to below `top`: rounding must not select a token after the last with a probability."""
     return x.minimum(torch.nextafter(top, torch.zeros_like(top)))
 
 
 def _keep_top_k_top_p(probability: Tensor, top_k: int, top_p: float) -> Tensor:
-    """[R, V] with 0 outside the `top_k` likeliest tokens and outside those that first reach `top_p` together."""
+    """[R, V] with 0 outside the `top_k` most likely tokens and outside the smallest set with probability `top_p`."""
     if top_k > 0 and top_k < probability.shape[-1]:
         least = probability.topk(top_k, -1).values[:, -1:]
         probability = probability.masked_fill(probability < least, 0)

@@ -1,4 +1,4 @@
-"""Who answers prompts: the model under training itself, or another program with a copy of its weights."""
+"""Interface of generators: the model under training, or another program with a copy of its weights."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from launcher.spec.sampler import Sampler
 
 @dataclass(frozen=True)
 class Completion:
-    """One answer's tokens. `cut` when it did not end by itself."""
+    """One answer's tokens; `truncated` where it was cut at the maximum length."""
 
     tokens: list[int]
     truncated: bool
     logp: Sequence[float] = ()
-    """Of each token, by the program that drew it; empty where that is the trainer."""
+    """Log-probability of each token by the sampling program; empty where that is the trainer."""
 
 
 class Generator(ABC):
-    """Writes answers of at most `max_new` tokens, as its settings say."""
+    """Generates answers of at most `max_new` tokens with the sampler's settings."""
 
     def __init__(self, model: CausalLM, sampler: Sampler, max_new: int) -> None:
         self.model, self.sampler, self.max_new = model, sampler, max_new
 
     @contextmanager
     def current_weights(self) -> Iterator[Mapping[str, float]]:
-        """Ready to write meanwhile, with the policy's newest weights, and what there is to tell of that; every process
-        must ask."""
+        """Context in which the generator is ready with the policy's newest weights; yields metrics of the update.
+        Collective."""
         yield {}
 
     @abstractmethod
@@ -44,9 +44,9 @@ class Generator(ABC):
         """
 
     def close(self) -> None:  # noqa: B027  most hold nothing
-        """Give back what it holds, when nothing more is to be written; every process must ask."""
+        """Release its resources when no more answers are needed. Collective: every process must call it."""
 
     def texts(self, answers: Sequence[Completion]) -> list[str]:
-        """What the answers say, without the token that ends them; other special tokens are shown, not hidden."""
+        """The answers as text, without the end-of-sequence token; other special tokens are kept."""
         output = [answer.tokens if answer.truncated else answer.tokens[:-1] for answer in answers]
         return self.model.tokenizer.batch_decode(output, skip_special_tokens=False)

@@ -47,11 +47,11 @@ def uniform(streams: np.ndarray, t: int) -> np.ndarray:
 
 
 def dropout_seed(seed: int, step: int, rank: int) -> int:
-    """Seed of what torch itself draws in a step (dropout), on one process."""
+    """Seed of torch's own random numbers in a step (dropout), on one process."""
     return int(stream_keys(seed, step, [-1 - rank], 1)[0]) >> 1
 
 
 @lru_cache(maxsize=2)
 def row_order(seed: int, epoch: int, rows: int) -> np.ndarray:
-    """[rows] the order in which an epoch takes the rows (RandomState: its streams never change)."""
+    """[rows] order of the rows in an epoch (RandomState: its streams never change)."""
     return np.random.RandomState([seed & 0xFFFFFFFF, seed >> 32, epoch & 0xFFFFFFFF]).permutation(rows)

@@ -1,4 +1,4 @@
-"""The policy's weights as another program takes them: whole tensors, by the names of a checkpoint, one at a time."""
+"""The policy's weights for another program: whole tensors, by the names of a checkpoint, one at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from launcher.engines.torch.parallel.strategy import full_tensor
 
 
 class ExportedWeights:
-    """Adapters are added into the weights on the way. Nothing is written, and one whole tensor is held at a time."""
+    """Adapters are merged on the way. Nothing is written to disk, and one whole tensor is held at a time."""
 
     def __init__(self, model: CausalLM) -> None:
         self.model = model
@@ -22,7 +22,7 @@ class ExportedWeights:
 
     @torch.no_grad()
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
-        """Every process must take all of them: each may hold a part of every tensor."""
+        """Collective: every process must iterate over all of them, as tensors may be sharded."""
         sent = set[int]()
         for name, held in self._held().items():
             if id(held) in sent:  # one tensor under two names is stored under the first

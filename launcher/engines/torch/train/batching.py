@@ -14,7 +14,7 @@ Rows = list[int]
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one micro-batch: rows, or tokens where those are given."""
+    """Limits of one micro-batch: rows, or tokens where those are given."""
 
     rows: int
     tokens: int | None = None
@@ -22,13 +22,13 @@ class Limits:
 
 @dataclass(frozen=True)
 class Sizes:
-    """How long the rows are, and how much of it each shares with its group."""
+    """Lengths of the rows, and the length each shares with its group."""
 
     length: Sequence[int]  # [B]
     prompt: Sequence[int]  # [B] tokens that rows of a group share; all 0 where nothing is shared
 
     def tokens(self, rows: Rows) -> int:
-        """What a group's rows cost together."""
+        """Tokens of a group's rows, with shared prompts counted once."""
         lengths, prompt = [self.length[row] for row in rows], self.prompt[rows[0]]
         return sum(lengths) - (prompt * (len(rows) - 1) if worth_sharing(prompt, lengths) else 0)
 
@@ -57,7 +57,8 @@ def micro_batches(batch: Batch, limits: Limits, *, whole: bool, share: bool) -> 
 
 
 def split_to_count(parts: Sequence[Rows], count: int, keys: Sequence[int]) -> list[Rows]:
-    """`count` parts, the largest cut in two where the rows' keys change; what cannot be cut leaves empty parts."""
+    """`count` parts, by splitting the largest where the rows' keys change; if none can be split, empty parts are
+    added."""
     found = [list(part) for part in parts]
     while len(found) < count:
         found.sort(key=len, reverse=True)
@@ -73,7 +74,7 @@ def split_to_count(parts: Sequence[Rows], count: int, keys: Sequence[int]) -> li
 
 
 def best_fit(items: Sequence[tuple[int, Rows]], most: int) -> list[Rows]:
-    """Best-fit decreasing: the largest first, each into the fullest bin that still holds it."""
+    """Best-fit decreasing bin packing."""
     bins: list[Rows] = []
     room: list[tuple[int, int]] = []  # (room left, bin), in order
     for size, rows in sorted(items, key=lambda item: -item[0]):

@@ -1,4 +1,4 @@
-"""Training, on one page. Everything else in this package serves these lines."""
+"""The training loop."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from launcher.spec.run import RunSpec
 
 
 class Source(Protocol):
-    """Where a step's sequences come from: rows of a dataset, or prompts answered by the policy and scored."""
+    """Source of a step's sequences: rows of a dataset, or prompts answered by the policy and scored."""
 
     order: Order
 
     @property
     def alerts(self) -> Sequence[str]:
-        """What a person should know of the last batch."""
+        """Messages for the user about the last batch."""
 
     def batch(self, step: int, clock: measure.Clock) -> tuple[Batch, dict[str, float]]:
-        """What this process learns from in a step, and what there is to tell of how it came about."""
+        """This process's part of a step's batch, and its metrics."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """When what happens. Steps count from 1; `start` is the last step already done."""
+    """Steps at which to validate and save. Steps count from 1; `start` is the last step already done."""
 
     steps: int
     start: int
@@ -55,7 +55,7 @@ class Schedule:
 
 
 class Training:
-    """A run in motion. `asked_to_stop` and `save` are the outside's; all else is decided here."""
+    """State of a running training. `asked_to_stop` and `save` are callbacks."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Training:
         self.phase = self._phase_before()
 
     def train(self) -> bool:
-        """Train to the last step; False when asked to stop before it."""
+        """Train to the last step; False if a stop was requested before it."""
         schedule = self.schedule
         if schedule.start == 0 and self.run.trainer.val_before_train and self.validation:
             self.emit(Step(step=0, metrics=self.validate(0) | self.clock.pop_timings()))
@@ -104,7 +104,7 @@ class Training:
         return True
 
     def step(self, step: int) -> tuple[dict[str, float], str]:
-        """One step of training, and of validation where it is due; and what of it was not finite."""
+        """One training step, with validation where it is due. Returns its metrics and what was not finite."""
         torch.manual_seed(random_streams.dropout_seed(self.run.seed, step, world.RANK))
         cpu = time.process_time()
         with self.clock("step"):
@@ -143,7 +143,7 @@ class Training:
         return batch, {**metrics, **mismatch_metrics, **state}, bad[0] if bad else ""
 
     def check_finite(self, step: int, nonfinite_source: str) -> None:
-        """End the run when nothing but bad steps comes."""
+        """Raises `Problems` after `max_bad_steps` consecutive bad steps."""
         self.bad_steps = self.bad_steps + 1 if nonfinite_source else 0
         if self.bad_steps >= self.run.trainer.max_bad_steps:
             got = f"{nonfinite_reason(nonfinite_source)}, {self.bad_steps} steps in a row"
@@ -165,7 +165,7 @@ class Training:
         return metrics
 
     def check_metric(self, step: int, metrics: dict[str, float]) -> None:
-        """Tell once where no checkpoint will be best, as the metric for that is not measured here."""
+        """Alert once if no checkpoint can be best because `best_metric` is not measured."""
         wanted = self.run.trainer.best_metric
         if self.run.trainer.keep_best and wanted and (wanted not in metrics or better(wanted) is None):
             known = [name for name in metrics if better(name)]
@@ -187,13 +187,13 @@ class Training:
             self.emit(Saved(step=step, path=saved_path(step)))
 
     def save_before_stop(self, step: int) -> bool:
-        """Asked to stop after `step`: save it unless it is saved already."""
+        """Save `step` before a requested stop, unless it is saved already."""
         if step > self.schedule.start and not self.schedule.saves(step):
             self.checkpoint(step)
         return False
 
     def should_stop(self) -> bool:
-        """All processes stop at the same step, as soon as one was asked."""
+        """Whether any process was asked to stop, so that all stop at the same step."""
         asked = torch.tensor(float(self.asked_to_stop()), device=self.policy.model.device)
         return world.all_reduce_max(asked).item() > 0
 

@@ -1,4 +1,4 @@
-"""What is measured of a step: means and extremes over all processes, and seconds."""
+"""Metrics of a step: means and extremes over all processes, and durations."""
 
 from __future__ import annotations
 

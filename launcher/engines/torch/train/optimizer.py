@@ -1,4 +1,4 @@
-"""A network under training: its optimizer, its learning rate, and the guard that no bad step passes."""
+"""A trained network: its optimizer, its learning rate, and the check for non-finite updates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from launcher.spec.run import Optim
 
 @dataclass(frozen=True)
 class StepResult:
-    """What became of one optimizer step."""
+    """Result of one optimizer step."""
 
     norm: float  # of the gradient, before it was clipped
     rate: float
@@ -27,7 +27,7 @@ class StepResult:
 
 
 class TrainedNetwork:
-    """Equal on every process: all take the same optimizer steps."""
+    """A network with its optimizer; all processes take the same optimizer steps."""
 
     def __init__(
         self, network: Network, optim: Optim, steps: int, parallel: Parallel, *, offloaded: bool = False
@@ -43,7 +43,8 @@ class TrainedNetwork:
 
     @contextmanager
     def on_device(self, *, learning: bool = False) -> Iterator[Network]:
-        """The network where it is computed, and with `learning` its optimizer; where it rests, both go back."""
+        """Context in which the network is on its device, and with `learning` its optimizer; both are offloaded
+        afterwards if configured."""
         with moved_to(self.network, self.device, self.offloaded):
             if learning:
                 self._bring_optimizer(self.device)

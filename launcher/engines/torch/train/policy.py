@@ -1,4 +1,4 @@
-"""The policy under training, with the critic and the reference that stand beside it."""
+"""The policy under training, with its critic and reference model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Update:
 
 
 class Policy:
-    """Computes rows of a batch in micro-batches; what comes out does not depend on how they are cut."""
+    """Computes rows of a batch in micro-batches; the result does not depend on their size."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Policy:
 
     @torch.no_grad()
     def annotate(self, batch: Batch, clock: Clock, *, on_policy: bool) -> Batch:
-        """What stands before the update; an on-policy `old` is left to the update, which computes it anyway."""
+        """Add the values computed before the update; an on-policy `old` is computed in the update itself."""
         parts = self._parts(batch)
         if self.sampled and (not on_policy or "old" in self.algorithm.needs):
             with clock("old_log_prob"):
@@ -166,7 +166,7 @@ class Policy:
 
     @torch.no_grad()
     def heldout_losses(self, batch: Batch) -> dict[str, tuple[float, float]]:
-        """Of held-out rows on this process: total and count of the loss, and of all that the algorithm reports."""
+        """Sum and count of the loss and of the algorithm's metrics over this process's held-out rows."""
         parts = self._parts(batch)
         if self.reference:
             with self.reference.on_device() as model:
@@ -186,7 +186,7 @@ _CHECKED = ("reference", "old log-probability", "value", "advantage", "log-proba
 
 
 def _loss_inputs(part: Batch) -> list[tuple[str, Tensor]]:
-    """What the loss takes from before the update, by the names that an event tells."""
+    """Inputs of the loss from before the update, by the names used in events."""
     found = {
         "reference": part.reference, "old log-probability": part.old, "value": part.value, "advantage": part.advantage,
     }  # fmt: skip
@@ -194,7 +194,7 @@ def _loss_inputs(part: Batch) -> list[tuple[str, Tensor]]:
 
 
 def _computable(part: Batch) -> Batch:
-    """The rows, of which at least one token is predicted: a network must compute something."""
+    """The rows, with at least one predicted token: a network needs an input."""
     if (part.mask[:, 1:] > 0).any():
         return part
     mask = part.mask.clone()
@@ -203,13 +203,14 @@ def _computable(part: Batch) -> Batch:
 
 
 def _masked_row(batch: Batch) -> Batch:
-    """A row that counts for nothing, where others compute one more part than this process has."""
+    """A row with a zero mask, for a process that has fewer micro-batches than others."""
     row = batch.rows([0])
     return replace(row, mask=torch.zeros_like(row.mask))
 
 
 def _packed_parts(network: Network, batch: Batch, parts: Sequence[Rows]) -> list[tuple[Rows, Batch, Packed]]:
-    """Each part's rows, batch and packing; all before the first is computed, as packing waits for the GPU."""
+    """Each part's rows, batch and packing; all are packed before the first is computed, as packing synchronises with
+    the GPU."""
     given = [(rows, batch.rows(rows) if rows else _masked_row(batch)) for rows in parts]
     return [(rows, part, network.pack(_computable(part))) for rows, part in given]
 

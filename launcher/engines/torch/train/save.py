@@ -1,4 +1,4 @@
-"""What a checkpoint of this engine holds, and how training takes it up again. No pickle."""
+"""Writes and restores this engine's checkpoints, without pickle."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from launcher.engines.torch.train.policy import Policy
 
 @dataclass(frozen=True)
 class LastValidation:
-    """What the latest validation measured, and after which step; None before there was one."""
+    """Metrics of the latest validation, and its step; None before the first."""
 
     step: int | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class LastValidation:
 
 @dataclass(frozen=True)
 class TrainingPosition:
-    """Where training stands. Rows and random streams are functions of (seed, step), so this is all of them."""
+    """Progress of the training. Rows and random streams are functions of (seed, step), so this is complete."""
 
     step: int
     seed: int
@@ -36,14 +36,14 @@ class TrainingPosition:
     rows: int
     """Rows of the training data: a step takes other rows when this changes."""
     algorithm_state: Mapping[str, float] = field(default_factory=dict)
-    """What `Algorithm.prepare` returned last."""
+    """The state last returned by `Algorithm.prepare`."""
     validated: LastValidation = field(default_factory=LastValidation)
-    """How good the weights are, where that was measured after this very step."""
+    """Metrics of a validation after this very step."""
 
 
 @dataclass(frozen=True)
 class SaveResult:
-    """Whether a checkpoint is complete on disk, and what a person should know of it."""
+    """Whether a checkpoint is complete on disk, and messages for the user."""
 
     done: bool
     message: str = ""
@@ -53,7 +53,7 @@ _FULL = re.compile(r"(Errno|os error) (28|122)\b")  # ENOSPC, EDQUOT; safetensor
 
 
 class Saver:
-    """Writes checkpoints from rank 0; the others hand over their parts, and wait."""
+    """Writes checkpoints on rank 0; other ranks send their shards and wait."""
 
     def __init__(self, root: Path, policy: Policy, keep: int, best: int = 1, metric: str | None = None) -> None:
         self.root, self.policy, self.keep, self.best, self.metric = root, policy, keep, best, metric
@@ -89,7 +89,7 @@ class Saver:
         return checkpoints.retain(self.root, last, best, grade, sealed)
 
     def _try(self, position: TrainingPosition, held: state.CheckpointTensors) -> str:
-        """Why it could not be written; empty when it was."""
+        """Write it; returns the reason if that failed, else ""."""
         try:
             checkpoints.write(self.root, position.step, lambda folder: self._fill(folder, position, held))
         except (OSError, SafetensorError) as error:

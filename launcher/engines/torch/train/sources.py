@@ -1,4 +1,4 @@
-"""Where a step's sequences come from: rows that are imitated, pairs, or prompts that the policy answers."""
+"""Sources of a step's sequences: demonstrations, pairs, or prompts that the policy answers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EXACT = torch.float64  # of masks, rewards and advantages: they are small, and t
 
 @dataclass(frozen=True)
 class Order:
-    """Which rows a step takes: a pure function of the step, so a restart needs no state."""
+    """The rows of each step: a pure function of the step, so a restart needs no state."""
 
     rows: int
     batch: int
@@ -66,7 +66,7 @@ class Demonstrations:
 
 
 def collate_rows(rows: Sequence[Tokens | Pair], model: CausalLM, numbers: Sequence[int] | None = None) -> Batch:
-    """A batch of demonstrations or of pairs; a pair's answers are a group, called by its number."""
+    """A batch of demonstrations or of pairs; a pair's two answers form a group."""
     if not any(isinstance(row, Pair) for row in rows):
         return collate([(row.ids, row.mask) for row in rows if isinstance(row, Tokens)], model)
     pairs = [row for row in rows if isinstance(row, Pair)]
@@ -95,9 +95,8 @@ class Rollouts:
         return batch, {**sync_metrics, **sampling_metrics, **reward_metrics}
 
     def _sample_until_full(self, step: int, clock: Clock) -> tuple[Batch, dict[str, float], set[int] | None]:
-        """An algorithm that wants a step full of groups it keeps gets them, within its bound. With what there is to
-        tell, and the groups that were taken where others were answered, too.
-        """
+        """Sample until the step is full of groups that pass the algorithm's filter, for at most `max_num_gen_batches`
+        rounds. Returns the batch, metrics, and the groups used if others were sampled too."""
         max_rounds, first = (
             self.algorithm.max_num_gen_batches,
             self._sample_round(self.order.step_rows(step), step, 0, clock),
@@ -114,14 +113,14 @@ class Rollouts:
         return batch, told, groups
 
     def _group_filter(self, batch: Batch) -> Tensor:
-        """[B] rows of groups to learn from; one in which an answer has no score teaches nothing."""
+        """[B] bool: rows of groups to train on; groups with an unscored answer are excluded."""
         return self.algorithm.group_filter(batch) & ~unscored_rows(batch)
 
     def _count_groups(self, batch: Batch) -> int:
         return int(world.all_reduce_sum(batch.mask.new_tensor(float(len(batch) // self.generator.sampler.n))).item())
 
     def _any_scored(self, first: Batch) -> bool:
-        """Where the reward fails altogether, more answers would be written for nothing."""
+        """Whether any answer was scored: if the reward fails for all, sampling more is useless."""
         return world.all_reduce_sum((~unscored_rows(first)).sum().double()).item() > 0
 
     def _distribute_groups(self, kept: Batch, left: Batch) -> tuple[Batch, set[int]]:
@@ -199,7 +198,7 @@ def collate(rows: Sequence[tuple[list[int], list[int]]], model: CausalLM) -> Bat
 
 
 def _concatenated(parts: Sequence[Batch]) -> Batch:
-    """Batches as one: rows behind each other, padded alike."""
+    """Batches concatenated along the rows, padded alike."""
     if len(parts) == 1:
         return parts[0]
     width, found = max(part.tokens.shape[1] for part in parts), []

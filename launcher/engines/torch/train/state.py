@@ -24,7 +24,7 @@ Tensors = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class CheckpointTensors:
-    """All tensors of a checkpoint, whole; on other processes than rank 0 they are empty."""
+    """All tensors of a checkpoint, unsharded; empty on processes other than rank 0."""
 
     policy: Tensors
     base: Tensors  # of adapters on weights that stand nowhere else
@@ -35,7 +35,7 @@ class CheckpointTensors:
 
 
 def gather_tensors(policy: Policy) -> CheckpointTensors:
-    """Every process must ask: each may hold a part of every tensor."""
+    """Collective: every process must call it, as tensors may be sharded."""
     model, critic = policy.model, critic_network(policy)
     weights: Tensors = model.module.state_dict(keep_vars=True)
     base: Tensors = {}

@@ -38,7 +38,7 @@ def mask_unscored(batch: Batch) -> Batch:
 
 @dataclass
 class Tally:
-    """Of a step, or of a validation, in this process."""
+    """Scores and faults of a step or a validation, in this process."""
 
     answers: int = 0
     faults: list[tuple[int, str, str]] = field(default_factory=list)
@@ -83,7 +83,7 @@ def _means(held: Sequence[Mapping[str, tuple[float, int]]]) -> dict[str, float]:
 
 
 def _lines(faults: Sequence[tuple[int, str, str]], answers: int) -> list[str]:
-    """One for each reason, with the first row that has it."""
+    """One line per reason, with the first row that has it."""
     often = Counter(reason for _, _, reason in faults)
     first: dict[str, str] = {}
     for _, row, reason in faults:

@@ -1,4 +1,4 @@
-"""How well the policy does on held-out rows."""
+"""Validation: the policy's scores and losses on held-out rows."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Validation:
         return found
 
     def _prompt(self, place: int) -> list[int]:
-        """What stands before the answer."""
+        """Token ids of the prompt."""
         tokens = self.rows.tokens[place]
         if not isinstance(tokens, Tokens):
             tokens = tokens.chosen
@@ -155,7 +155,7 @@ class Validation:
 
 
 def _share(rows: int) -> int:
-    """The most rows that a process has of so many: where weights lie in parts, all compute equally often."""
+    """The largest number of rows on a process: with sharded weights all must compute equally often."""
     return -(-rows // world.SIZE)
 
 

@@ -39,7 +39,7 @@ from vllm.model_executor.layers import utils as layers
 
 
 class VllmModel:
-    """One copy of the policy in vLLM, or a part of one, filled by what it takes."""
+    """One copy of the policy in vLLM, or one shard of a tensor-parallel copy."""
 
     def __init__(self, run: RunSpec, sampler: VllmSampler, description: ModelDescription, *, sleeps: bool) -> None:
         """Raises `Problems` where vLLM cannot run such a model here."""
@@ -50,7 +50,7 @@ class VllmModel:
             raise Problems([f"sampler: {EXPERTS}; {INSTEAD}"])
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """Raises `Problems` where they do not fill vLLM's model."""
+        """Raises `Problems` where they do not match vLLM's model."""
         try:
             (lacking,) = self.llm.apply_model(partial(_load_weights, weights=weights))
         except (KeyError, ValueError) as error:  # it knows no such weight, or of another shape
@@ -62,7 +62,7 @@ class VllmModel:
         self.llm.reset_prefix_cache()
 
     def generate(self, asked: Sequence[GenerationRequest], temperature: float, ends: Sequence[int]) -> list[Completion]:
-        """An answer to each; `ends` are the tokens that end one."""
+        """One answer per request; `ends` are the end-of-sequence tokens."""
         found = self.llm.generate(
             cast("Any", [{"prompt_token_ids": prompt} for prompt, _ in asked]),
             [self._params(seed, temperature, ends) for _, seed in asked],
@@ -77,12 +77,12 @@ class VllmModel:
         )  # fmt: skip
 
     def sleep(self) -> None:
-        """Leave the GPU. The weights go too: the policy holds newer ones by the time they are needed."""
+        """Free GPU memory, including the weights, which are outdated by the next rollout."""
         if self.sleeps:
             self.llm.sleep(level=2)
 
     def wake(self, part: str) -> None:
-        """`weights`, and once they are filled `kv_cache`."""
+        """Allocate `weights` first, and after they are loaded `kv_cache`."""
         if self.sleeps:
             self.llm.wake_up(tags=[part])
 
@@ -91,7 +91,7 @@ class VllmModel:
 
 
 class ColocatedVllmGenerator(Generator):
-    """A copy in the trainer's own process."""
+    """vLLM in the training process."""
 
     def __init__(self, run: RunSpec, sampler: VllmSampler, policy: Policy) -> None:
         super().__init__(policy.model, sampler, run.data.max_response_length)
@@ -130,7 +130,7 @@ class ColocatedVllmGenerator(Generator):
         self.held.close()
 
     def _gather_team(self, mine: list[GenerationRequest]) -> tuple[list[GenerationRequest], int]:
-        """What all who hold one copy of the weights ask for, and where ours begins in it."""
+        """The requests of all ranks of the tensor-parallel group, and the index of this rank's first."""
         if self.team is None:
             return mine, 0
         found: list[list[GenerationRequest]] = [mine] * dist.get_world_size(self.team)
@@ -143,7 +143,7 @@ INSTEAD = "use sampler=torch"
 
 
 def _load_weights(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> list[str]:
-    """Fill vLLM's model; the names of its weights that stay unfilled."""
+    """Load vLLM's model; returns the names of its weights that were not loaded."""
     took = cast("Any", model).load_weights(weights)
     return [name for name, _ in model.named_parameters() if name not in took]
 
@@ -157,7 +157,7 @@ def _completion(output: RequestOutput, ends: Sequence[int]) -> Completion:
 
 
 def _start_vllm(run: RunSpec, sampler: VllmSampler, description: ModelDescription, sleeps: bool) -> LLM:
-    """vLLM with weights of no meaning yet. Raises `Problems` where it cannot run such a model here."""
+    """vLLM with uninitialised weights. Raises `Problems` where it cannot run such a model here."""
     longest = sampler.max_model_len or run.max_sequence_length
     if run.hardware.is_cpu:
         layers.dispatch_cpu_unquantized_gemm = _use_layer_weight
@@ -192,7 +192,7 @@ def _has_experts(model: nn.Module) -> bool:
 
 
 def _whole_prompts(longest: int, sampler: VllmSampler) -> dict[str, Any]:
-    """Read each prompt in one piece: half-read ones turn back their random stream, which a CPU's cannot (0.32)."""
+    """Prefill each prompt in one piece: chunked prefill rewinds the random generator, which a CPU's cannot (0.32)."""
     at_a_time = max(TOKENS, longest, sampler.max_num_seqs)
     return {"enable_chunked_prefill": False, "max_num_batched_tokens": at_a_time}
 
@@ -210,7 +210,7 @@ def _no_shared_memory(_: CpuCommunicator) -> bool:
 
 
 def _team_group(size: int) -> dist.ProcessGroup | None:
-    """This process's neighbours that hold one copy together, itself among them; None where it holds one alone."""
+    """The process group of this rank's tensor-parallel copy; None without tensor parallelism."""
     if size == 1:
         return None
     return cast("dist.ProcessGroup", dist.new_subgroups(size, backend="gloo")[0])

@@ -46,7 +46,7 @@ class Link:
         self._weights = None if rank in self.trainers[1:] else self._pipe(weights)
 
     def _pipe(self, store: PrefixStore) -> Any:
-        """From trainer 0, which is its first, to the samplers."""
+        """Process group of trainer 0 (its rank 0) and the samplers."""
         rank, size = max(self.rank - len(self.trainers) + 1, 0), len(self.samplers) + 1
         if self.device.type != "cuda":
             return dist.ProcessGroupGloo(store, rank, size, TIMEOUT)
@@ -55,7 +55,7 @@ class Link:
         return dist.ProcessGroupNCCL(store, rank, size, options)
 
     def gather_samplers(self) -> None:
-        """Give the samplers a group of their own, where vLLM looks for it, for what they compute together."""
+        """Create the samplers' own process group, where vLLM expects it, for tensor parallelism."""
         rank, size = self.rank - len(self.trainers), len(self.samplers)
         os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size)}
         backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
@@ -94,7 +94,8 @@ class Link:
     # ---- weights
 
     def send_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """Trainer 0's. A word goes before as many as have `BUNDLE` bytes together, as it takes as long as a few MB."""
+        """Called by trainer 0. Tensors are sent in bundles of `BUNDLE` bytes, each after a header message, whose
+        latency equals that of a few MB."""
         bundle, held = dict[str, Tensor](), 0
         for name, value in weights:
             bundle[name] = value.to(self.device).contiguous()
@@ -117,7 +118,7 @@ class Link:
         return IncomingWeights(self)
 
     def _broadcast(self, value: Tensor) -> None:
-        """Any number format, as bytes."""
+        """Broadcast a tensor of any number format, as bytes."""
         if value.numel():
             options = dist.BroadcastOptions()
             options.rootRank, options.rootTensor = 0, 0
@@ -126,8 +127,8 @@ class Link:
 
 
 class IncomingWeights(Iterator[tuple[str, Tensor]]):
-    """The weights that trainer 0 sends, as they come. All are to be taken, by whomever: it goes on sending. No
-    generator, which whoever stops taking would close."""
+    """Iterator over the weights that trainer 0 sends. All must be received, as it does not stop sending; not a
+    generator, which would be closed when its consumer stops."""
 
     def __init__(self, link: Link) -> None:
         self._link, self._over = link, False

@@ -1,4 +1,4 @@
-"""What is asked of those that sample, and what they answer, as arrays that travel."""
+"""Requests to the sampling processes and their completions, serialised as arrays."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def split_evenly(count: int, before: int, total: int, parts: int) -> list[slice]
 
 
 def pack_requests(mine: Sequence[GenerationRequest], temperature: float, ends: Sequence[int]) -> dict[str, np.ndarray]:
-    """Each prompt once. `ends` are the tokens that end an answer."""
+    """Requests as arrays, each prompt once. `ends` are the end-of-sequence tokens."""
     prompts, counts = list[list[int]](), list[int]()
     for _, same in groupby(mine, key=lambda one: id(one[0])):
         held = list(same)
@@ -42,7 +42,7 @@ def pack_requests(mine: Sequence[GenerationRequest], temperature: float, ends: S
 
 
 def unpack_requests(arrays: Mapping[str, np.ndarray]) -> tuple[list[GenerationRequest], float, list[int]]:
-    """What `questions` was given."""
+    """The inverse of `pack_requests`."""
     seeds = iter(arrays["seeds"].tolist())
     prompts = zip(_unpacked("prompt", arrays), arrays["counts"].tolist(), strict=True)
     mine = [(prompt, next(seeds)) for prompt, count in prompts for _ in range(count)]
@@ -58,7 +58,7 @@ def pack_completions(found: Sequence[Completion]) -> dict[str, np.ndarray]:
 
 
 def unpack_completions(arrays: Mapping[str, np.ndarray]) -> Iterator[Completion]:
-    """What `answers` was given."""
+    """The inverse of `pack_completions`."""
     logp, at = arrays["logp"].tolist(), 0
     for tokens, truncated in zip(_unpacked("token", arrays), arrays["cut"].tolist(), strict=True):
         yield Completion(tokens, truncated, logp[at : at + len(tokens)])

@@ -1,4 +1,4 @@
-"""A model as vLLM is told of it before it has weights."""
+"""Description of a model from which vLLM builds it before its weights arrive."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ModelDescription:
     config: str
     """Text of its config.json."""
     cache: int | None
-    """Bytes of keys and values; None where a share of the GPU says it."""
+    """Bytes of the KV cache; None where a fraction of the GPU's memory determines it."""
 
     @classmethod
     def from_model(cls, run: RunSpec, sampler: VllmSampler, model: CausalLM) -> ModelDescription:

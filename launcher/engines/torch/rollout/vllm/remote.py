@@ -30,7 +30,7 @@ from launcher.spec.run import RunSpec
 
 
 class RemoteVllmGenerator(Generator):
-    """Whatever it is asked, every trainer must be asked."""
+    """Generates in vLLM's own processes. Its methods are collective: every trainer must call them."""
 
     def __init__(self, run: RunSpec, sampler: VllmSampler, policy: Policy) -> None:
         super().__init__(policy.model, sampler, run.data.max_response_length)
@@ -47,7 +47,7 @@ class RemoteVllmGenerator(Generator):
                 self.link.send_message(sampler, **node)
 
     def _heard(self) -> None:
-        """Raises `Problems` of a sampler that cannot do what it was told to."""
+        """Receive a reply of each sampler. Raises the `Problems` they report."""
         if world.RANK == 0:
             lines = [line for sampler in self.link.samplers for line in self.link.receive_message(sampler)["problems"]]
             if lines:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class ServedModel(Protocol):
-    """A copy of the policy that answers."""
+    """A copy of the policy that generates answers."""
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Raises `Problems` where they do not fill it."""
@@ -60,7 +60,7 @@ def main() -> int:
 
 
 def _ignore_signal(number: int, _: object) -> None:
-    """The trainers are asked as well, and may still want answers."""
+    """The trainers get the signal as well, and may still need answers."""
 
 
 def sample(run: RunSpec) -> None:
@@ -80,7 +80,7 @@ def sample(run: RunSpec) -> None:
 
 
 def serve(link: Link, start: StartModel) -> None:
-    """Do what trainer 0 says until it says that this is all. Raises `Problems` once it has been told of them."""
+    """Serve trainer 0's requests until the last. Raises `Problems` after reporting them."""
     from launcher.engines.torch.rollout.vllm.messages import pack_completions, unpack_requests  # noqa: PLC0415  # late: torch takes seconds
     from launcher.engines.torch.rollout.vllm.model_description import ModelDescription  # noqa: PLC0415  # as above
 
@@ -119,7 +119,7 @@ def _load_weights(link: Link, copy: ServedModel) -> None:
 def _generate(
     copy: ServedModel, received: Sequence[tuple[list[GenerationRequest], float, list[int]]]
 ) -> list[list[Completion]]:
-    """All trainers' answers, written together; who asks nothing has no temperature to speak of."""
+    """Generate the answers of all trainers together; a trainer without requests has no temperature."""
     whole = [one for mine, _, _ in received for one in mine]
     if not whole:
         return [[] for _ in received]
@@ -129,8 +129,7 @@ def _generate(
 
 
 def _own_device(run: RunSpec) -> torch.device:
-    """The GPU that is this process's, the only one it then sees; or as many threads as it may have of the CPU, which
-    trainers use while it waits."""
+    """This process's GPU, made the only visible one; or its number of CPU threads, shared with idle trainers."""
     if not run.hardware.is_cpu:
         os.environ |= {VISIBLE: gpu_of(os.environ), "LOCAL_RANK": "0"}
     import torch  # noqa: PLC0415  # after that
