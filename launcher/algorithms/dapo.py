@@ -1,7 +1,7 @@
 """Decoupled Clip and Dynamic sAmpling Policy Optimization (DAPO, arXiv:2503.14476).
 
-GRPO with four changes: more room upwards than downwards (eq. 10), every token counts the same (eq. 12), only
-groups with both right and wrong answers (eq. 11), and a soft price for answers that grow too long (eq. 13).
+GRPO with four changes: a larger upper clip range (eq. 10), token-mean loss (eq. 12), only groups with both right and
+wrong answers (eq. 11), and a soft penalty for overlong answers (eq. 13).
 """
 
 from __future__ import annotations

@@ -21,18 +21,18 @@ Smoothing = Annotated[float, Field(ge=0, lt=0.5)]
 
 
 def sigmoid(margin: Tensor, beta: float, wrong: float) -> Tensor:
-    """[P] eq. 7; the share `wrong` of the pairs is thought to be labelled the wrong way round (cDPO)."""
+    """[P] eq. 7; `wrong` is the assumed fraction of pairs with swapped labels (cDPO)."""
     right = -(1 - wrong) * ops.log_sigmoid(beta * margin)
     return right - wrong * ops.log_sigmoid(-beta * margin) if wrong else right
 
 
 def hinge(margin: Tensor, beta: float, _: float) -> Tensor:
-    """[P] SLiC (arXiv:2305.10425): pairs that are far enough apart rest."""
+    """[P] SLiC (arXiv:2305.10425): 0 for pairs with a large enough margin."""
     return (1 - beta * margin).clamp(min=0)
 
 
 def ipo(margin: Tensor, beta: float, _: float) -> Tensor:
-    """[P] IPO (arXiv:2310.12036, eq. 17): draws the margin to 1 / (2 beta), not to infinity."""
+    """[P] IPO (arXiv:2310.12036, eq. 17): regresses the margin to 1 / (2 beta)."""
     return (margin - 1 / (2 * beta)).square()
 
 
@@ -41,7 +41,7 @@ LOSSES: Mapping[str, Callable[[Tensor, float, float], Tensor]] = {"sigmoid": sig
 
 @settings
 class DPO(Algorithm):
-    """Learns which of two answers is better, without a reward model.
+    """Learns from preference pairs, without a reward model.
 
     The two answers of a pair have one `group`, and `preference` 1 (chosen) and -1 (rejected).
     """

@@ -1,6 +1,6 @@
 """Group Relative Policy Optimization (DeepSeekMath, arXiv:2402.03300, eq. 3 and 4).
 
-PPO without a critic: an answer's advantage is how much better it scored than its siblings.
+PPO without a critic: an answer's advantage is its reward relative to the other answers of its group.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Group Sequence Policy Optimization (arXiv:2507.18071): GRPO with one ratio for a whole answer."""
+"""Group Sequence Policy Optimization (arXiv:2507.18071): GRPO with one probability ratio per answer."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ class GSPO(GRPO):
     loss_agg_mode: Literal["seq-mean-token-mean"] = "seq-mean-token-mean"
 
     def ratio(self, new: Output, batch: Batch) -> Tensor:
-        """[B, T] eq. 7, the geometric mean over the answer, with the gradient spread over its tokens (eq. 14)."""
+        """[B, T] eq. 7: the geometric mean over the answer's tokens, with its gradient distributed over them (eq.
+        14)."""
         log_ratio = ((new.logp - batch.old) * ops.per_sequence_weights(batch.mask)).sum(-1, keepdim=True)  # [B, 1]
         return (log_ratio.detach() + new.logp - new.logp.detach()).exp()

@@ -1,4 +1,4 @@
-"""The arithmetic that the algorithms share. Shapes as in spec/algorithm.py."""
+"""Tensor operations shared by the algorithms. Shapes as in spec/algorithm.py."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ EPSILON = 1e-6  # added to a group's standard deviation
 # ---- how tokens add up to a loss
 
 Aggregation = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
-"""A mean over all tokens; over answers of the mean, the sum, or the sum over a constant, of an answer's tokens."""
+"""Mean over all tokens; or over answers of the mean, the sum, or the sum divided by a constant, of an answer's
+tokens."""
 
 
 def per_sequence_weights(mask: Tensor) -> Tensor:
-    """[B, T] weights that make every answer count as 1, however long it is."""
+    """[B, T] token weights that give every answer weight 1, whatever its length."""
     return mask / mask.sum(-1, keepdim=True).clamp(min=1)
 
 
@@ -29,7 +30,7 @@ def count_answers(mask: Tensor) -> Tensor:
 
 
 def token_weights(mode: Aggregation, mask: Tensor, constant: float = 1.0) -> tuple[Tensor, Tensor]:
-    """[B, T] what each token counts for, and [] the units that the weighted sum is divided by."""
+    """[B, T] weight of each token, and [] the divisor of the weighted sum."""
     if mode == "token-mean":
         return mask, mask.sum()
     if mode == "seq-mean-token-mean":
@@ -38,7 +39,7 @@ def token_weights(mode: Aggregation, mask: Tensor, constant: float = 1.0) -> tup
 
 
 def check_constant(mode: Aggregation, constant: float | None) -> None:
-    """Raises `ValueError` where the constant would be taken and ignored."""
+    """Raises `ValueError` where the constant would have no effect."""
     if mode != "seq-mean-token-sum-norm" and constant is not None:
         raise ValueError(
             f"loss_scale_factor belongs to loss_agg_mode=seq-mean-token-sum-norm, and it is {mode}; use null"
@@ -49,12 +50,12 @@ def check_constant(mode: Aggregation, constant: float | None) -> None:
 
 
 def group_index(group: Tensor) -> Tensor:
-    """[B] the groups' numbers, from 0 without gaps."""
+    """[B] index of each row's group, from 0 without gaps."""
     return group.unique(return_inverse=True)[1]
 
 
 def _groups(index: Tensor) -> int:
-    """P; 0 in a process that holds no rows."""
+    """P; 0 in a process without rows."""
     return int(index.max()) + 1 if len(index) else 0
 
 
@@ -72,7 +73,7 @@ def same_in_group(reward: Tensor, index: Tensor) -> Tensor:
 
 
 def group_centered(reward: Tensor, index: Tensor) -> Tensor:
-    """[B] the reward less the group's mean; exactly 0 in a group that is all equal, where rounding would be left."""
+    """[B] reward minus the group's mean; exactly 0 in a group of equal rewards, without rounding errors."""
     mean = group_sum(reward, index) / group_sum(reward.new_ones(reward.shape), index)
     return (reward - mean[index]).masked_fill(same_in_group(reward, index), 0)
 
@@ -85,13 +86,13 @@ def group_std(reward: Tensor, index: Tensor) -> Tensor:
 
 
 def group_advantage(reward: Tensor, index: Tensor, scale: bool) -> Tensor:
-    """[B] how much better each answer is than its siblings; in standard deviations (n - 1) if `scale`."""
+    """[B] reward relative to the group's mean; in standard deviations (n - 1) if `scale`."""
     centred = group_centered(reward, index)
     return centred / (group_std(reward, index) + EPSILON) if scale else centred
 
 
 def group_filter_metrics(batch: Batch, made: Batch, kept: Tensor, all_reduce: AllReduce) -> AlgorithmState:
-    """How many groups of `batch` are `kept` [B], and the share of its tokens that `made` still learns from."""
+    """How many groups of `batch` are `kept` [B], and the fraction of its tokens trained on in `made`."""
     index = group_index(batch.group)
     share = 1 / group_sum(batch.mask.new_ones(len(batch)), index)[index]  # [B] of a group, so that a group adds up to 1
     sums = [(share * kept).sum(), (share * ~kept).sum(), made.mask.sum(), batch.mask.sum()]
@@ -119,10 +120,10 @@ def dual_clip(loss: Tensor, advantage: Tensor, most: float) -> Tensor:
 def surrogate_loss(
     ratio: Tensor, log_ratio: Tensor, batch: Batch, low: float, high: float, most: float | None
 ) -> tuple[Tensor, Mapping[str, Mean]]:
-    """[B, T] the clipped loss of each token, and how often which clip made a difference.
+    """[B, T] the clipped loss of each token, and how often each clip is active.
 
-    `log_ratio` [B, T] is each token's own, which the KL between old and new policy is estimated from. A token's
-    importance, where it has one, weighs its loss after all clips: it is about who sampled it, not about the step.
+    `log_ratio` [B, T] is that of single tokens, for the KL estimate between old and new policy. Importance weights are
+    applied after all clips: they correct for the sampler, not for the update.
     """
     plain = -ratio * batch.advantage
     loss = clipped_surrogate(ratio, batch.advantage, low, high)
@@ -143,7 +144,7 @@ Estimator = Literal["k1", "k2", "k3"]
 
 
 def k1(logp: Tensor, reference: Tensor) -> Tensor:
-    """[B, T] -r: unbiased, may be negative. Its gradient has mean zero: as a loss it teaches nothing."""
+    """[B, T] -r: unbiased, may be negative. Its gradient has mean zero, so as a loss it has no effect on average."""
     return logp - reference
 
 
@@ -192,5 +193,5 @@ def whiten(x: Tensor, mask: Tensor, all_reduce: AllReduce = no_reduce) -> Tensor
 
 
 def log_sigmoid(x: Tensor) -> Tensor:
-    """log(1 / (1 + e^-x)), exact far out on both sides."""
+    """log(1 / (1 + e^-x)), numerically stable for large |x|."""
     return -x.new_zeros(()).logaddexp(-x)

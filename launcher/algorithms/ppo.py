@@ -1,6 +1,6 @@
 """Proximal Policy Optimization (arXiv:1707.06347) with a critic, as InstructGPT (arXiv:2203.02155) uses it.
 
-The reward of an answer comes with its last token; every token pays for its distance from the reference.
+The reward of an answer is given at its last token; a KL penalty towards the reference at every token.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class PPO(Algorithm):
     def _penalize_kl(
         self, batch: Batch, reward: Tensor, state: AlgorithmState, all_reduce: AllReduce
     ) -> tuple[Tensor, AlgorithmState]:
-        """[B, T] the reward less the price of each token's distance from the reference."""
+        """[B, T] the reward minus the KL penalty of each token."""
         if not self.kl_coef:
             return reward, {}
         kl = ops.KL[self.kl_penalty](batch.old, batch.reference) * batch.mask
@@ -85,7 +85,7 @@ class PPO(Algorithm):
         return reward - coefficient * kl, {PENALTY: mean, COEFFICIENT: coefficient}
 
     def _adapt_coefficient(self, state: AlgorithmState, answers: float) -> float:
-        """The price, moved by how far the last step was from the target."""
+        """The KL coefficient, adjusted by the last step's distance from the target."""
         if self.kl_ctrl == "fixed" or COEFFICIENT not in state:
             return self.kl_coef
         error = min(max(state[PENALTY] / self.target_kl - 1, -0.2), 0.2)

@@ -1,4 +1,4 @@
-"""The words of a run on the command line, and what the shell is told that could follow."""
+"""The key=value arguments of a run on the command line, and their shell completion."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def _path(context: typer.Context, name: str) -> Path | None:
 Words = Annotated[
     list[str] | None,
     typer.Argument(
-        help="Hydra's words: algorithm=grpo model=tiny data=reverse sampler.n=8", autocompletion=_complete_words
+        help="Hydra overrides: algorithm=grpo model=tiny data=reverse sampler.n=8", autocompletion=_complete_words
     ),
 ]
 ConfigDir = Annotated[
-    Path | None, typer.Option("--config-dir", help="A folder of your own config groups: <group>/<choice>.yaml.")
+    Path | None, typer.Option("--config-dir", help="Folder with your own config groups: <group>/<choice>.yaml.")
 ]

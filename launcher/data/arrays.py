@@ -20,7 +20,7 @@ _SOME = f"[^{_BLANK}]"
 
 
 def numbers(solution: pa.Array) -> tuple[pa.Array, np.ndarray]:
-    """The number after the last mark, and where there plainly is one."""
+    """The number after the last marker, and a mask of the rows that clearly have one."""
     parts = pc.split_pattern(solution, MARK, max_splits=1, reverse=True)
     marked = true(pc.equal(pc.list_value_length(parts), 2))
     last = pc.list_element(parts, 1) if marked.all() else _last(parts)
@@ -48,7 +48,7 @@ def talk(*turns: tuple[str, pa.Array]) -> pa.Array:
 
 
 def chats(messages: pa.Array) -> np.ndarray:
-    """Where every turn has a known role and a content, and an assistant says something."""
+    """Mask of rows in which every turn has a known role and a content, and an assistant's turn is not empty."""
     turn, count = messages.flatten(), len(messages)
     role, content = turn.field("role"), turn.field("content")
     plain = true(pc.is_in(role, pa.array(ROLES))) & true(pc.is_valid(content)) & true(pc.is_valid(turn))
@@ -61,7 +61,8 @@ def chats(messages: pa.Array) -> np.ndarray:
 
 
 def nul(text: pa.Array) -> np.ndarray:
-    """Where a NUL stands. The bytes are searched as one first: a search in each text takes ten times as long."""
+    """Mask of texts with a NUL character. The bytes are searched at once first: a search per text takes ten times as
+    long."""
     held = text.buffers()[2]
     if held is None or held.to_pybytes().find(b"\0") < 0:
         return np.zeros(len(text), bool)
@@ -80,7 +81,7 @@ def size(texts: Iterable[pa.Array], chats: Iterable[pa.Array], rows: int) -> np.
 
 
 def plain_numbers(cell: Mapping[str, pa.Array], count: int) -> np.ndarray:
-    """Where no number is too large, or none at all."""
+    """Mask of rows whose numbers are all in range."""
     good = np.ones(count, bool)
     for values in cell.values():
         if values.type == pa.float64():
@@ -95,7 +96,7 @@ def label(cell: Mapping[str, pa.Array], name: str, count: int, otherwise: str) -
 
 
 def some(text: pa.Array) -> np.ndarray:
-    """Where there is a text, and more than blanks in it."""
+    """Mask of texts that are not blank."""
     return true(pc.match_substring_regex(text, _SOME))
 
 

@@ -11,9 +11,9 @@ from launcher.core.problems import error_message
 from launcher.data.value_checks import MAX_ROW_BYTES
 
 MAX_KEPT_BYTES = 64 * 2**20
-"""A still longer line is not held in memory; it stays in its file only."""
+"""Longer lines are not held in memory; they stay in their file only."""
 BLOCK_BYTES = MAX_ROW_BYTES
-"""So much is read at a time. A block has at most twice as much, and no line that is too long."""
+"""Bytes read at a time. A block has at most twice as many, and no line that is too long."""
 BOM = b"\xef\xbb\xbf"
 
 
@@ -28,7 +28,7 @@ class Block:
     first: int  # number of its first line, from 1
     view: memoryview
     count: int | None = None
-    """Its lines, where somebody has counted them."""
+    """Number of its lines, if counted."""
 
     @property
     def data(self) -> bytes:
@@ -46,7 +46,7 @@ class Block:
         return list(enumerate(lines if lines[-1] else lines[:-1], start=self.first))
 
     def halves(self) -> tuple[Block, Block]:
-        """The same lines in two blocks, cut where the middle is."""
+        """The same lines in two blocks of about half the size."""
         data = self.data
         cut = data.find(b"\n", len(data) // 2) + 1
         cut = cut if 0 < cut < len(data) else data.rfind(b"\n", 0, len(data) - 1) + 1

@@ -1,8 +1,8 @@
-"""Rows in columns: those that are plainly good are taken a block at a time, only the others are looked at one by one.
+"""Rows in columns: those proven good are taken a block at a time, only the others are checked one by one.
 
-What a row is and why one is refused stand in `rows`, `recipes` and `formats`. Nothing is decided differently here: a
-block that arrow cannot read as exactly the columns that its first rows have, or a row that one of the masks below does
-not prove good, goes their way. So both ways give equal rows, and a test compares them.
+`rows`, `known_datasets` and `formats` define what a row is and why one is refused; nothing is decided differently here.
+A block that arrow cannot read as exactly the columns of its first rows, and a row that one of the masks below does not
+prove good, is passed to them. So both ways give equal rows, and a test compares them.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _READ = {"prompt", "question", "response", "answer", "chosen", "rejected", "mess
 _ELSE = {"reward_model", "ground_truth", "extra_info"}
 """Keys that `formats` reads, too, and whose rows go the other way."""
 SMALL = 64
-"""Lines of a block that is not halved any more to find the one that arrow cannot read."""
+"""Blocks of at most this many lines are not halved further to find the line that arrow cannot read."""
 
 
 @dataclass(frozen=True)
 class ColumnShape:
-    """Which columns a file has, and which of them a row is made of."""
+    """The columns of a file, and those that make up a row."""
 
     schema: pa.Schema
     prompt: str
@@ -44,23 +44,23 @@ class ColumnShape:
 
     @property
     def texts(self) -> list[str]:
-        """Every column of text, also those that nobody reads: a row with a NUL in one is refused."""
+        """Every text column, even unused ones: a row with a NUL in one is refused."""
         return [name for name, of in zip(self.schema.names, self.schema.types, strict=True) if of == pa.string()]
 
 
 @dataclass(frozen=True)
 class GoodRows:
-    """The rows that are plainly good, as written columns and extra_info, and where each stands in its block."""
+    """Rows proven good, as output columns and extra_info, with their positions in the block."""
 
     columns: pa.Table
     extras: pa.StructArray
     places: np.ndarray
     others: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
-    """Places of the rows that have to be looked at."""
+    """Positions of the rows that must be checked one by one."""
 
 
 def column_shape(fields: Mapping[str, pa.DataType], files: Files, kind: Kind) -> ColumnShape | None:
-    """The shape of a file with these columns; None where its rows have to be looked at one by one."""
+    """The shape of a file with these columns; None where its rows must be checked one by one."""
     if kind == "mixed" or fields.keys() & _ELSE or files.format not in ("auto", "gsm8k") or files.response_key:
         return None
     if files.prompt_key not in (None, "prompt", "question") or (files.prompt_key and files.format != "auto"):
@@ -180,7 +180,7 @@ def readable(table: pa.Table) -> bool:
 
 
 def take_good_rows(table: pa.Table, shape: ColumnShape, files: Files, kind: Kind) -> GoodRows:
-    """What the table's rows come to."""
+    """The good rows of the table."""
     cell = {name: table[name].combine_chunks() for name in table.column_names}
     good = arrays.plain_numbers(cell, table.num_rows)
     for name in shape.texts:

@@ -1,4 +1,4 @@
-"""Rows of files to prepared parquet: in columns where that is plain, one by one where it is not, always in order."""
+"""Converts rows of files to prepared parquet: in columns where possible, else one by one, always in order."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Piece = tuple[pa.Table, pa.StructArray]
 
 
 class _Row(NamedTuple):
-    """One row that was looked at."""
+    """A row that was checked by itself."""
 
     found: RawRow
     made: dict[str, Any]
@@ -49,15 +49,15 @@ class Converter:
     log: RefusedLog
     read: Callable[[int, int], None]
     extra: Any = None
-    """Type of extra_info, of what rows bring of their own. Rows that need a wider one raise `written.Wider`."""
+    """Arrow type of extra_info. Rows that need a wider one raise `parquet_layout.Wider`."""
     rows: int = 0
-    """Written so far, of all splits."""
+    """Rows written so far, of all splits."""
 
     def __post_init__(self) -> None:
         self.extra = self.extra or pa.struct([])
 
     def write(self, names: Sequence[str], split: Split, path: Path) -> int:
-        """Write the files' good rows; how many there are. Raises `OSError` where the disk refuses."""
+        """Write the files' good rows and return their number. Raises `OSError` on a write error."""
         count = 0
         with ExitStack() as stack:
             out: _Groups | None = None
@@ -182,7 +182,7 @@ class Converter:
             return found.refused(str(unscorable))
 
     def _fitting(self, rows: Sequence[_Row]) -> list[int]:
-        """The rows whose extra_info can stand in one column with those before. Raises `Wider` where that is wider."""
+        """The rows whose extra_info fits the column's type. Raises `Wider` where they need a wider one."""
         extras = [row.extra for row in rows]
         if not any(extras):
             return list(range(len(rows)))

@@ -117,7 +117,7 @@ class Files(Dataset):
 
 
 def expand(pattern: str) -> list[str]:
-    """The files that a person means, written as they wrote them. A name that exists is never taken for a pattern."""
+    """The files of names and patterns, as written. The name of an existing file is never taken as a pattern."""
     path = os.path.expanduser(pattern)
     if os.path.lexists(path) or not glob.has_magic(path):
         return [path]
@@ -125,7 +125,7 @@ def expand(pattern: str) -> list[str]:
 
 
 def _file_problems(name: str, setting: str) -> Iterator[Problem]:
-    """Why this file, which `setting` names, cannot be read, as far as its name and place tell."""
+    """Why the file, given by `setting`, cannot be read, as far as its name and place show."""
     if not os.path.exists(name):
         yield Problem(setting, f"{name} is not there", _near(name), "not-found")
     elif os.path.isdir(name):
@@ -139,7 +139,7 @@ def _file_problems(name: str, setting: str) -> Iterator[Problem]:
 
 
 def _near(name: str) -> str:
-    """What stands where `name` was looked for: the nearest names first, and not the whole of a large folder."""
+    """Names in the folder where `name` was expected: the most similar first, and a limited number."""
     folder, word = os.path.split(os.path.expanduser(name))
     try:
         with os.scandir(folder or ".") as entries:

@@ -83,7 +83,7 @@ class Hub(Files):
         return prepare.prepare(local, kind, name, watch, into=into, hashes=hashes, origin=origin)
 
     def _fetched(self, watch: OnDataProgress) -> tuple[Files, dict[str, str], Listing]:
-        """The dataset's own files on this machine, their sha256 where it is known, and what the hub listed."""
+        """The dataset's files on this machine, their sha256 if known, and the hub's listing."""
         if found := self.problems():
             raise Problems(found)
         sources = self.sources if self.source == "auto" else (self.source,)
@@ -104,7 +104,7 @@ class Hub(Files):
         return self._local(here["train"], here["val"]), hashes, listed
 
     def _asked(self) -> dict[str, str]:
-        """What was asked for, in words."""
+        """The requested dataset, as text."""
         return {
             "repo": self.repo,
             "source": self.source,
@@ -126,7 +126,7 @@ class Hub(Files):
         return None
 
     def _chosen(self, listed: Listing, split: str) -> list[RemoteFile]:
-        """The split's files: those of the patterns, or those whose names say so."""
+        """The split's files: those matching the patterns, or by default those named after the split."""
         rows = [file for file in listed.files if file.path.lower().endswith(ENDINGS)]
         patterns = self.train_files if split == "train" else self.val_files
         if patterns:

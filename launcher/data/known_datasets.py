@@ -23,13 +23,13 @@ INSTRUCTIONS: Mapping[Format, str] = {
     "gsm8k": f'{STEP_BY_STEP} after "####".',
     "math": f"{STEP_BY_STEP} within \\boxed{{}}.",
 }
-"""What a question is followed by, so that the answer comes where the reward looks for it."""
+"""Text appended to a question, which requests the answer in the form its reward reads."""
 SOURCES: Mapping[Format, str] = {
     "gsm8k": "openai/gsm8k",
     "math": "DigitalLearningGmbH/MATH-lighteval",
     "hh": "Dahoas/full-hh-rlhf",
 }
-"""`data_source` of rows that name none: rewards are chosen by it, here and in verl."""
+"""`data_source` of rows that name none; it selects their reward, here and in verl."""
 MARK = "####"
 NUMBER = r"[-+]?[0-9]+(?:\.[0-9]+)?"
 _NUMBER = re.compile(NUMBER)
@@ -67,7 +67,7 @@ def _gsm8k(values: Values, instruction: str) -> Values:
 
 
 def number(text: str) -> str | None:
-    """The number that the text is, without the signs that people write into it; None where it is none."""
+    """The text as a number, without separators and currency signs; None if it is none."""
     bare = text.replace(",", "").replace("$", "").strip()
     return bare if _NUMBER.fullmatch(bare) else None
 
@@ -82,7 +82,7 @@ def _math(values: Values, instruction: str) -> Values:
 
 
 def last_boxed(text: str) -> str | None:
-    """What the last `\\boxed{...}` (or `\\fbox{...}`) holds, its braces counted."""
+    """Content of the last `\boxed{...}` (or `\fbox{...}`), with balanced braces."""
     start = max(text.rfind("\\boxed"), text.rfind("\\fbox"))
     if start < 0:
         return None

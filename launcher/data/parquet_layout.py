@@ -28,7 +28,7 @@ COLUMNS: Mapping[Kind, tuple[str, ...]] = {
 
 
 class Wider(Exception):
-    """`extra_info` has to take more than it was thought to: writing begins again with this type."""
+    """`extra_info` needs a wider type than expected: writing starts again with this one."""
 
     def __init__(self, extra: Any) -> None:
         self.extra = extra  # pyarrow.StructType
@@ -45,7 +45,7 @@ def types(kind: Kind) -> dict[str, Any]:
 
 
 def values_of(row: Row, kind: Kind) -> dict[str, Any]:
-    """The row's columns, without extra_info. Raises `UnfitRow` where they cannot say what the row says."""
+    """The row's columns, without extra_info. Raises `UnfitRow` where they cannot represent it."""
     made: dict[str, Any] = {"data_source": row.data_source, "ability": row.ability}
     if kind == "answers":
         return {**made, "messages": _chat(_demonstrated(row))}
@@ -100,7 +100,7 @@ def widened(have: Any, extras: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def _hollow(of: Any, pa: Any, depth: int = 0) -> bool:
-    """Whether an object without keys stands somewhere inside."""
+    """Whether it contains an empty object at any depth."""
     if pa.types.is_struct(of):
         return (depth > 0 and not len(of)) or any(_hollow(field.type, pa, depth + 1) for field in of)
     return pa.types.is_list(of) and _hollow(of.value_type, pa, depth + 1)

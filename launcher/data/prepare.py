@@ -29,7 +29,7 @@ from launcher.spec.algorithm import Kind
 from launcher.spec.data import DataProgress, OnDataProgress, Split
 
 VERSION = 1
-"""Of what preparing makes of a row: a new one lets everything be prepared again."""
+"""Version of the prepared format: a new one prepares everything again."""
 MANIFEST = "manifest.json"
 _DRAFT = ".unfinished-"
 _CONVERTED = ("format", "instruction", "data_source", "prompt_key", "response_key")
@@ -37,22 +37,22 @@ _CONVERTED = ("format", "instruction", "data_source", "prompt_key", "response_ke
 
 @dataclass(frozen=True)
 class PreparedData:
-    """A prepared dataset: what `manifest.json` says of it."""
+    """A prepared dataset, as in its `manifest.json`."""
 
     name: str
     kind: Kind
     rows: Mapping[str, int]
-    """Good rows of train and, where there are such files, of val."""
+    """Number of good rows of train and, if there are such files, of val."""
     refused: int
     sources: Mapping[str, str]
     """sha256 of each file that was read, by its name."""
     settings: Mapping[str, Any]
     origin: Mapping[str, str]
-    """Of a hub: what was asked for, and the commit that was found."""
+    """For a hub dataset: the request, and the commit that was downloaded."""
     files: Mapping[str, int]
     """Bytes of each file in the folder."""
     digest: str
-    """Of all that went in; see `digest`."""
+    """Hash of all inputs; see `digest`."""
     made_at: float
 
 
@@ -61,7 +61,7 @@ def store() -> Path:
 
 
 def prepared(folder: Path) -> PreparedData | None:
-    """What the folder holds, where its preparation was finished and no file is missing or cut."""
+    """The prepared dataset in the folder; None if it is unfinished or a file is missing or truncated."""
     try:
         node = parse_json((folder / MANIFEST).read_text(encoding="utf-8"))
         found = PreparedData(**node)
@@ -128,12 +128,12 @@ def prepare(
 
 
 def converted(files: Files) -> dict[str, Any]:
-    """The settings that decide what is made of a row."""
+    """The settings that determine the prepared rows."""
     return {setting: getattr(files, setting) for setting in _CONVERTED}
 
 
 def digest(kind: Kind, chosen: Mapping[str, Any], sources: Sequence[Sequence[str]]) -> str:
-    """Twelve hex digits that stand for what goes in: content, order, kind and settings."""
+    """Twelve hex digits that identify the inputs: content, order, kind and settings."""
     whole = json.dumps([VERSION, kind, dict(sorted(chosen.items())), sources])
     return hashlib.sha256(whole.encode()).hexdigest()[:12]
 
@@ -144,7 +144,7 @@ def expanded(patterns: Sequence[str]) -> list[str]:
 
 @contextmanager
 def _draft(final: Path) -> Iterator[Path]:
-    """A folder to fill; it gets its name when all is well, and is removed otherwise."""
+    """A temporary folder; it is renamed when complete, and removed on failure."""
     final.parent.mkdir(parents=True, exist_ok=True)
     _tidy(final.parent)
     draft = final.parent / f"{_DRAFT}{final.name}@{socket.gethostname()}@{os.getpid()}"
@@ -205,7 +205,7 @@ def _convert(
 
 
 class _Meter:
-    """Adds up what was read, and tells it at most ten times a second."""
+    """Reports progress at most ten times a second."""
 
     def __init__(self, doing: str, size: int, watch: OnDataProgress) -> None:
         self.doing, self.size, self.watch, self.done = doing, size, watch, 0

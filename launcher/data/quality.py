@@ -1,4 +1,4 @@
-"""What rows are like beyond being readable: equal ones, prompts in both splits, and how long they are."""
+"""Statistics of readable rows: duplicates, prompts in both splits, and lengths."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BINS = 16
 
 
 class Twice(NamedTuple):
-    """Two rows with one content; `where` is the later one, or the one in val."""
+    """Two rows with equal content; `where` is the later one, or the one in val."""
 
     where: str
     first: str
@@ -29,7 +29,7 @@ class Seen:
     prompts: array[int] = field(default_factory=lambda: array("q"))
     lines: array[int] = field(default_factory=lambda: array("q"))
     starts: list[tuple[int, str]] = field(default_factory=list)
-    """From which row on they come from which file."""
+    """Number of the first row of each file."""
     sources: Counter[str] = field(default_factory=Counter)
     without_truth: int = 0
 
@@ -54,7 +54,7 @@ def _key(prompt: Text) -> tuple[tuple[str, str], ...]:
 
 
 def repeated(seen: Seen) -> Iterator[Twice]:
-    """Each row that says what an earlier one says, in order."""
+    """Each row with the same content as an earlier one, in order."""
     import numpy as np  # noqa: PLC0415  late: only who checks needs it
 
     rows = np.frombuffer(seen.rows, np.int64) if seen.rows else np.empty(0, np.int64)
@@ -66,7 +66,7 @@ def repeated(seen: Seen) -> Iterator[Twice]:
 
 
 def in_both(train: Seen, val: Seen) -> Iterator[Twice]:
-    """Each held-out row whose prompt is trained on."""
+    """Each held-out row whose prompt is in the training rows."""
     import numpy as np  # noqa: PLC0415  late, as above
 
     if not train.prompts or not val.prompts:
@@ -80,17 +80,17 @@ def in_both(train: Seen, val: Seen) -> Iterator[Twice]:
 
 @dataclass(frozen=True)
 class Histogram:
-    """How long some texts are, in tokens."""
+    """Distribution of text lengths, in tokens."""
 
     count: int
     mean: float
     quantiles: dict[str, int]
     """p50, p90, p99 and max."""
     bins: list[tuple[int, int]]
-    """Length up to which a bin reaches, and how many texts lie in it."""
+    """Upper limit of each bin, and the number of texts in it."""
     limit: int
     over: int
-    """Texts longer than the limit."""
+    """Number of texts longer than the limit."""
 
     @property
     def share_over(self) -> float:

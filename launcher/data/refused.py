@@ -1,4 +1,4 @@
-"""What is refused is kept, whole, with its place and reason, and counted: in = out + refused."""
+"""The log of refused rows: each is kept with its place and reason, and counted: in = out + refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RefusedLog:
     """
 
     def __init__(self, path: Path | None) -> None:
-        """`path` None counts only. A file of an earlier reading is replaced."""
+        """`path` None only counts. A file of an earlier reading is replaced."""
         self.path = path
         if path and path.is_file():  # never a device or a pipe
             path.unlink()
@@ -49,7 +49,7 @@ class RefusedLog:
             raise self._log.refused
 
     def sift(self, found: Iterable[T | RefusedRow]) -> Iterator[T]:
-        """The good ones of `found`; the others are kept."""
+        """The good ones of `found`; the others are logged."""
         for item in found:
             if isinstance(item, RefusedRow):
                 self.keep(item)
@@ -58,7 +58,7 @@ class RefusedLog:
                 yield item
 
     def passed(self, rows: int) -> None:
-        """Count rows that are good."""
+        """Count good rows."""
         self.rows += rows
         self.good += rows
 
@@ -81,7 +81,7 @@ class RefusedLog:
         return self.refused - self.wanted
 
     def lines(self) -> list[str]:
-        """The first refused rows, how many more there are, and the two ways on."""
+        """The first refused rows, the number of others, and how to proceed."""
         return _lines(self.first, self.bad, self.rows, self.path)
 
 

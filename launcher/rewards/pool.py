@@ -1,7 +1,5 @@
-"""Processes apart from training that do a reward's work. One that hangs or dies is ended and started anew.
-
-So nothing that is asked there can stop, slow down or flood a training process for longer than its time allows.
-"""
+"""Worker processes for rewards. One that hangs or crashes is killed and started again, so a request cannot block, slow
+down or flood a training process beyond its time limit."""
 
 from __future__ import annotations
 
@@ -30,15 +28,15 @@ TWICE = 2  # times that one key may take too long
 
 
 class Late(CallFailure):
-    """The time was over, for it or for those before it."""
+    """The time limit was reached, by this request or by those before it."""
 
 
 class Died(CallFailure):
-    """The process ended."""
+    """The worker process ended."""
 
 
 class Pool:
-    """`workers` processes that run `inside/<kind>.py`. They start when they are first asked."""
+    """`workers` processes that run `worker/<kind>.py`. They start with the first request."""
 
     def __init__(
         self, kind: str, settings: Mapping[str, Any], workers: int, env: Mapping[str, str] | None = None
@@ -86,7 +84,7 @@ class Pool:
 
 
 def prompts(answers: Iterable[Answer]) -> list[Hashable]:
-    """A key for each answer: those to one prompt have the same."""
+    """A key for each answer, equal for the answers to one prompt."""
     return [(answer.prompt, answer.ground_truth) for answer in answers]
 
 
@@ -109,7 +107,7 @@ class _Worker:
         return CallFailure(answer["fault"]) if "fault" in answer else answer["value"]
 
     def _start(self) -> CallFailure | None:
-        """Why it did not start; one that says so itself, or dies again and again, is not started any more."""
+        """Start it; returns the reason where that failed. After repeated failures it is not started again."""
         ours, theirs = socket.socketpair()
         with theirs:
             self.channel = ours
@@ -131,7 +129,7 @@ class _Worker:
         return fault
 
     def _exchange(self, value: Any, timeout_s: float) -> Any | CallFailure:
-        """What it answers; where it does not, its whole group of processes is ended."""
+        """Its reply to a request; if there is none, its process group is killed."""
         assert self.channel
         until = time.monotonic() + timeout_s
         try:
@@ -144,7 +142,7 @@ class _Worker:
             return Died(self.end())
 
     def end(self) -> str:
-        """End it and all that it started, and say how it came to its end."""
+        """Kill its process group, and return how it ended."""
         if self.process is None or self.channel is None:
             return ""
         self.channel.close()

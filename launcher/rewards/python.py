@@ -122,7 +122,7 @@ class Python(Reward):
         return function is not None and "solution_strs" in _parameters(function)[0]
 
     def _entries(self, answers: Sequence[Answer]) -> list[Mapping[str, Any]]:
-        """What the function gave for each answer."""
+        """The function's result for each answer."""
         if self._takes_lists and len(answers) > 1:
             (found,) = self._pool.ask([[asdict(answer) for answer in answers]], self.timeout_s)
             if not isinstance(found, CallFailure):
@@ -157,7 +157,7 @@ def _miscounted(found: Sequence[Any], count: int) -> Mapping[str, Any]:
 
 
 def _parameters(function: Function) -> tuple[list[str], list[str], bool]:
-    """What it can be given by name, what of that it needs, and whether it takes anything."""
+    """Its named parameters, those of them that are required, and whether it accepts any others."""
     of = function.args
     places = [*of.posonlyargs, *of.args]
     needed = [arg.arg for arg in places[: len(places) - len(of.defaults)]]

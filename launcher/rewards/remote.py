@@ -255,14 +255,14 @@ class _Tls(urllib.request.HTTPSHandler):
 
 @cache
 def _context() -> ssl.SSLContext:
-    """Reading the system's certificates takes longer than a request."""
+    """A cached TLS context: reading the system's certificates takes longer than a request."""
     found = ssl.create_default_context()
     found.set_alpn_protocols(["http/1.1"])
     return found
 
 
 def _asked(request: urllib.request.Request, timeout_s: float) -> bytes:
-    """The whole reply. Raises `Unanswered`."""
+    """The reply's body. Raises `Unanswered`."""
     late = Unanswered(f"the server took longer than {timeout_s:g} s", passing=True)
     with _Deadline(timeout_s) as deadline:
         try:
@@ -304,6 +304,6 @@ def _sendable(text: str) -> bool:
 
 
 def _seconds(headers: Message[str, str]) -> float:
-    """How long the server asks to wait; a date counts for nothing."""
+    """Seconds of a Retry-After header; dates are ignored."""
     text = headers.get("Retry-After", "")
     return float(text) if text.isdigit() else 0.0

@@ -54,10 +54,10 @@ WORDS = [
     (["data.x=" + "{a:" * 5000], "its brackets stand more than 64 deep"),
     (["data.x=" + "${" * 5000], "its brackets stand more than 64 deep"),
     (["data.x=" + "a" * 2**20], "has 1,048,583 characters"),
-    ([f"data.x{n}=1" for n in range(10_000)], "10,004 words came"),
+    ([f"data.x{n}=1" for n in range(10_000)], "got 10,004 arguments"),
     (["seed=" + "9" * 5000], "a number of more than 64 digits"),
     (["data.x=[1," + "9" * 5000 + "]"], "a number of more than 64 digits"),
-    (["data.x=[" + "a," * 8000 + "a]"], "has 8,000 commas; at most 512"),
+    (["data.x=[" + "a," * 8000 + "a]"], "has 8,000 commas; use at most 512"),
     # a class
     (["algorithm._target_=os.system"], TARGET), (["+algorithm._target_=os.system"], TARGET),
     (["++reward.kwargs._target_=x"], TARGET), (["~algorithm._target_"], TARGET),
@@ -80,8 +80,8 @@ WORDS = [
     (["trainer.experiment_name='раypal'"], NAME),  # Cyrillic letters that look Latin
     (["trainer.experiment_name='a\u202eb'"], NAME), (["trainer.experiment_name='a\nb'"], NAME),
     (["trainer.experiment_name='a\0b'"], NAME), (["trainer.project_name=../x"], NAME),
-    (["trainer.run_root='a\0b'"], "which cannot be seen"), (["trainer.run_root='a\x1b[31mb'"], "which cannot be seen"),
-    (["trainer.run_root='a\u202eb'"], "which cannot be seen"),
+    (["trainer.run_root='a\0b'"], "invisible character"), (["trainer.run_root='a\x1b[31mb'"], "invisible character"),
+    (["trainer.run_root='a\u202eb'"], "invisible character"),
     (["trainer.run_root=" + "a" * 300], "file name too long"),
 ]  # fmt: skip
 
@@ -117,14 +117,14 @@ CONFIGS = [
     (CLASS + "z: '{a: " + "9" * 100 + "}'\nx: ${oc.create:${algorithm.z}}", "a number has 100 digits"),
     (
         CLASS + "kl_loss_coef: ${oc.env:HF_TOKEN}",
-        "algorithm.kl_loss_coef: ${oc.env:HF_TOKEN} is no variable that a config",
+        "algorithm.kl_loss_coef: ${oc.env:HF_TOKEN}: is no variable that a config",
     ),
-    (CLASS + "kl_loss_coef: ${oc.env:PATH}", "${oc.env:PATH} is no variable that a config may read"),
+    (CLASS + "kl_loss_coef: ${oc.env:PATH}", "${oc.env:PATH}: is no variable that a config may read"),
     (
         CLASS + "kl_loss_coef: ${oc.env:RLRUN_API_KEY}",
-        "${oc.env:RLRUN_API_KEY} is no variable",
+        "${oc.env:RLRUN_API_KEY}: is no variable",
     ),  # a secret all the same
-    (CLASS + "kl_loss_coef: ${oc.env:${oc.env:RLRUN_NAME}}", "${oc.env:HF_TOKEN} is no variable"),  # by a detour
+    (CLASS + "kl_loss_coef: ${oc.env:${oc.env:RLRUN_NAME}}", "${oc.env:HF_TOKEN}: is no variable"),  # by a detour
     (CLASS + "kl_loss_coef: ${oc.env:RLRUN_GONE}", "the environment has no RLRUN_GONE"),
     ("_target_: os.system", "os.system is not of class Algorithm"),
     ("_target_: antigravity.x", "antigravity.x is not of class Algorithm"),
@@ -173,13 +173,12 @@ def test_a_secret_among_the_settings_is_named_and_not_shown(monkeypatch: pytest.
     wants = "holds a secret, which would be kept with the run; use an environment variable, read where it is used"
     names = ("experiment_name", "run_root")
     assert lines == [f"trainer.{name}: {wants}" for name in names]
-    assert plan.problems(resolve(words)) == lines
+    assert [str(problem) for problem in plan.problems(resolve(words))] == lines
 
 
 def test_a_secret_that_a_reward_names_itself_is_named_once(here: Path) -> None:
     words = [*BASE, "reward=remote", "reward.url=http://me:pass-word@h/x", "reward.headers={X-Api-Key: abcdefgh1}"]
-    lines = plan.problems(resolve(words))
-    assert [line.partition(": ")[0] for line in lines] == ["reward.url", "reward.headers"]
+    assert [problem.where for problem in plan.problems(resolve(words))] == ["reward.url", "reward.headers"]
 
 
 def test_what_a_word_sets_by_a_secrets_name_is_not_said_again(here: Path) -> None:

@@ -116,7 +116,7 @@ def test_hubs_are_asked_in_the_order_given(words: list[str], first: str, hub: An
 
 
 def test_no_hub_at_all_is_no_order() -> None:
-    with pytest.raises(Problems, match=r"model.sources: got .*; expected at least 1"):
+    with pytest.raises(Problems, match=r"model.sources: got .*; use at least 1 of them"):
         run_of("model.path=o/policy", "model.sources=[]")
 
 

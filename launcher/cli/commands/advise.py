@@ -22,11 +22,11 @@ QUESTIONS = {
 
 
 def recommend(
-    files: Annotated[str | None, typer.Argument(metavar="FILE", help="The rows: it is looked at.")] = None,
-    have: Annotated[str | None, typer.Option("--have", help="answers, pairs, prompts or mixed.")] = None,
-    compute: Annotated[str | None, typer.Option("--compute", help="little or much.")] = None,
-    model: Annotated[str | None, typer.Option("--model", help="A Hugging Face id, a folder, or a run.")] = None,
-    hardware: Annotated[str, typer.Option("--hardware", help="A choice of the group hardware.")] = "gpu",
+    files: Annotated[str | None, typer.Argument(metavar="FILE", help="Data file; its rows are inspected.")] = None,
+    have: Annotated[str | None, typer.Option("--have", help="Kind of data: answers, pairs, prompts or mixed.")] = None,
+    compute: Annotated[str | None, typer.Option("--compute", help="Available compute: little or much.")] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Hugging Face id, folder or run.")] = None,
+    hardware: Annotated[str, typer.Option("--hardware", help="Choice of the hardware group.")] = "gpu",
     as_json: AsJson = False,
 ) -> None:
     """Suggest a command for your data, model and hardware."""
@@ -49,7 +49,7 @@ def recommend(
 
 
 def _asked(given: dict[str, str | None]) -> dict[str, str | None]:
-    """What was not given is asked for; where nobody can answer, all that is missing is named."""
+    """Ask for what was not given; without a terminal, raise `Problems` that name what is missing."""
     missing = [name for name, value in given.items() if value is None]
     if missing and not sys.stdin.isatty():
         raise Problems([Problem(name, "is not given", f"use {_example(name)}") for name in missing])

@@ -26,17 +26,17 @@ from launcher.tools import cluster_status, manifests
 app = typer.Typer(no_args_is_help=True, help="Start, inspect and stop a Ray cluster of your machines.")
 
 Words = Annotated[
-    list[str] | None, typer.Argument(metavar="[-- WORDS]", help="More for ray start, such as --num-gpus=4.")
+    list[str] | None, typer.Argument(metavar="[-- WORDS]", help="Further options of ray start, such as --num-gpus=4.")
 ]
 Address = Annotated[
-    str | None, typer.Option("--address", metavar="IP", help="This machine's, by which the others reach it.")
+    str | None, typer.Option("--address", metavar="IP", help="IP of this machine, as the others reach it.")
 ]
-Token = Annotated[str | None, typer.Option("--token-file", help="The cluster's secret; - reads standard input.")]
+Token = Annotated[str | None, typer.Option("--token-file", help="File with the token; - reads standard input.")]
 Block = Annotated[
-    bool, typer.Option("--block", help="Stay, for a container or a step of Slurm; a signal ends the node.")
+    bool, typer.Option("--block", help="Stay in the foreground (containers, Slurm); a signal ends the node.")
 ]
-Ssh = Annotated[str, typer.Option("--ssh", help="How other machines are reached.")]
-Rlrun = Annotated[str | None, typer.Option("--rlrun", help="What rlrun is called there.", show_default="as here")]
+Ssh = Annotated[str, typer.Option("--ssh", help="Command that reaches other machines.")]
+Rlrun = Annotated[str | None, typer.Option("--rlrun", help="Path of rlrun there.", show_default="as here")]
 
 
 @app.command("up")
@@ -44,10 +44,10 @@ def up(
     words: Words = None,
     hosts: Annotated[
         Path | None,
-        typer.Option("--nodes", metavar="FILE", help="Machines to bring in by ssh, one a line: HOST [--num-gpus=4]."),
+        typer.Option("--nodes", metavar="FILE", help="Machines to add over ssh, one per line: HOST [--num-gpus=4]."),
     ] = None,
     port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="Of the head.", show_default="6379, or a free one")
+        int | None, typer.Option(min=1, max=65535, help="Port of the head.", show_default="6379, or a free one")
     ] = None,
     address: Address = None,
     token_file: Token = None,
@@ -83,7 +83,7 @@ def up(
 def join(
     head: Annotated[
         str,
-        typer.Argument(metavar="ADDRESS", help="The head's HOST:PORT, or on a shared disk its folder with the token."),
+        typer.Argument(metavar="ADDRESS", help="The head's HOST:PORT, or its folder on a shared disk."),
     ],
     words: Words = None,
     token_file: Token = None,
@@ -144,9 +144,9 @@ def down(ssh: Ssh = "ssh", rlrun: Rlrun = None, as_json: AsJson = False) -> None
 
 @app.command("manifest")
 def manifest(
-    words: Annotated[list[str], typer.Argument(help="Hydra's words of the run, as for rlrun train.")],
-    kind: Annotated[manifests.ManifestKind, typer.Option(help="For whom.")],
-    image: Annotated[str | None, typer.Option(help="Container image that has rlrun; kuberay needs one.")] = None,
+    words: Annotated[list[str], typer.Argument(help="Arguments of the run, as for rlrun train.")],
+    kind: Annotated[manifests.ManifestKind, typer.Option(help="Which scheduler the file is for.")],
+    image: Annotated[str | None, typer.Option(help="Container image with rlrun; required for kuberay.")] = None,
     config_dir: ConfigDir = None,
 ) -> None:
     """Print the file with which Kubernetes, Slurm or SkyPilot starts a run on nodes of their own.

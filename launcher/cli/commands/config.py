@@ -27,12 +27,12 @@ Target = Annotated[
     str | None,
     typer.Argument(
         metavar="[GROUP[=CHOICE]]",
-        help="algorithm, algorithm=grpo, trainer, trainer.save_freq; without it, all groups.",
+        help="algorithm, algorithm=grpo, trainer or trainer.save_freq; default: all groups.",
         autocompletion=complete_target,
     ),
 ]
 ABSENT = "-"
-SIDE = "Words in quotes, a run, or a recipe (grpo-gsm8k, my.sh#2)."
+SIDE = "Quoted arguments, a run, or a recipe (grpo-gsm8k, my.sh#2)."
 
 
 @app.command("show")
@@ -40,9 +40,9 @@ def show(
     target: Target = None,
     config_dir: ConfigDir = None,
     as_json: AsJson = False,
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, as docs/settings.md.")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, as in docs/settings.md.")] = False,
 ) -> None:
-    """Print settings with type, default, range and consequence."""
+    """Print settings with type, default, range and description."""
     with problems_named():
         if as_markdown:
             text = markdown.of_sections(groups.sections(target, config_dir)) if target else markdown.whole(config_dir)
@@ -134,7 +134,7 @@ def _setting_node(one: Setting, section: Section) -> dict[str, Any]:
 @app.command("metrics")
 def metrics(
     pattern: Annotated[
-        str, typer.Argument(metavar="[PATTERN]", help="Part of a name, or a glob: kl, 'val-*'; without it, all.")
+        str, typer.Argument(metavar="[PATTERN]", help="Part of a name, or a glob: kl, 'val-*'; default: all.")
     ] = "",
     as_json: AsJson = False,
 ) -> None:
@@ -157,12 +157,12 @@ def metrics(
 def diff(
     a: Annotated[str, typer.Argument(metavar="A", help=SIDE, autocompletion=complete_side)],
     b: Annotated[str, typer.Argument(metavar="B", help=SIDE, autocompletion=complete_side)],
-    source: Annotated[bool, typer.Option("--source", help="Say where each value comes from.")] = False,
+    source: Annotated[bool, typer.Option("--source", help="Show where each value comes from.")] = False,
     config_dir: ConfigDir = None,
     root: Root = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Print in what two runs differ. Ends with 0 where that is nothing, 1 where it is something, 2 on a mistake."""
+    """Compare two runs. Exit code 0 when they are equal, 1 when they differ, 2 for invalid input."""
     with problems_named():
         one, other = differ.side(a, root, config_dir), differ.side(b, root, config_dir)
         rows = list(differ.rows(one, other))

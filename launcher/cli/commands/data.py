@@ -31,9 +31,7 @@ MANY = 10_000  # rows from which the speed is shown
 
 app = typer.Typer(no_args_is_help=True, help="Prepare, check and show datasets.")
 
-Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="A choice of conf/data, a file or pattern, or a hub id (owner/name).")
-]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Choice of conf/data, file or glob, or hub id (owner/name).")]
 For = Annotated[Kind | None, typer.Option("--for", help="How the rows are used: answers, pairs, prompts or mixed.")]
 
 
@@ -59,7 +57,7 @@ def prepare(
     name: Name,
     words: Words = None,
     kind: For = None,
-    into: Annotated[Path | None, typer.Option("--out", help="A new folder; by default one in the data store.")] = None,
+    into: Annotated[Path | None, typer.Option("--out", help="New folder; default: one in the data store.")] = None,
     config_dir: ConfigDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -89,7 +87,7 @@ def check(
     name: Name,
     words: Words = None,
     kind: For = None,
-    to: Annotated[Path | None, typer.Option("--out", help="Folder of the report; by default check-NAME.")] = None,
+    to: Annotated[Path | None, typer.Option("--out", help="Folder of the report; default: check-NAME.")] = None,
     config_dir: ConfigDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -143,8 +141,8 @@ def show(
     name: Name,
     words: Words = None,
     kind: For = None,
-    count: Annotated[int, typer.Option("-n", "--rows", min=1, help="How many rows.")] = 3,
-    split: Annotated[Split, typer.Option("--split", help="train or val.")] = "train",
+    count: Annotated[int, typer.Option("-n", "--rows", min=1, help="Number of rows.")] = 3,
+    split: Annotated[Split, typer.Option("--split", help="Split: train or val.")] = "train",
     config_dir: ConfigDir = None,
     as_json: AsJson = False,
 ) -> None:

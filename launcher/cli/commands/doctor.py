@@ -18,15 +18,15 @@ from launcher.core.check_result import CheckResult, any_failed
 from launcher.core.problems import Problem, Problems
 from launcher.tools.doctor import here, remote_probe
 
-Address = Annotated[str | None, typer.Argument(help="Of --nodes: the cluster's HOST:PORT.", show_default="RAY_ADDRESS")]
+Address = Annotated[str | None, typer.Argument(help="With --nodes: the HOST:PORT.", show_default="RAY_ADDRESS")]
 
 
 def doctor(
     address: Address = None,
-    nodes: Annotated[bool, typer.Option("--nodes", help="Look at every node of a running Ray cluster.")] = False,
-    root: Annotated[Path, typer.Option("--root", help="The folder that will hold runs.")] = Path("runs"),
+    nodes: Annotated[bool, typer.Option("--nodes", help="Check every node of a running Ray cluster.")] = False,
+    root: Annotated[Path, typer.Option("--root", help="Folder that will hold the runs.")] = Path("runs"),
     wait_s: Annotated[
-        float, typer.Option("--timeout", min=1, help="Seconds that a node may take to answer.")
+        float, typer.Option("--timeout", min=1, help="Seconds to wait for a node's answer.")
     ] = remote_probe.WAIT_S,
     as_json: AsJson = False,
 ) -> None:

@@ -45,7 +45,7 @@ def _faults_named() -> Iterator[None]:
                 say_problems(found.lines)
                 raise typer.Exit(1) from None
     except KeyboardInterrupt:
-        say_problems(["stopped; the same command continues from here"])
+        say_problems(["stopped; run the same command to continue"])
         raise typer.Exit(130) from None
 
 
@@ -110,11 +110,11 @@ def _rows(known: KnownModel) -> Iterator[tuple[str, str]]:
 def download(
     word: Annotated[str, typer.Argument(metavar="NAME-OR-ID", help="qwen3-0.6b, or owner/name.")],
     source: Annotated[
-        Literal["auto", "huggingface", "modelscope"] | None, typer.Option("--source", help="Which hub.")
+        Literal["auto", "huggingface", "modelscope"] | None, typer.Option("--source", help="Hub to download from.")
     ] = None,
     revision: Annotated[str | None, typer.Option("--revision", help="Branch, tag or commit.")] = None,
     to: Annotated[Path | None, typer.Option("--to", metavar="FOLDER", help="Download to this folder.")] = None,
-    workers: Annotated[int, typer.Option("--workers", min=1, max=32, help="Files downloaded at once.")] = 4,
+    workers: Annotated[int, typer.Option("--workers", min=1, max=32, help="Number of parallel downloads.")] = 4,
     as_json: AsJson = False,
 ) -> None:
     """Download a model: safetensors, tokenizer and configuration, each file verified. A second call resumes.

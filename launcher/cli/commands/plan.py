@@ -24,13 +24,13 @@ from launcher.spec.engine import Process
 from launcher.spec.stored import to_node, to_yaml
 
 Multirun = Annotated[
-    bool, typer.Option("-m", "--multirun", help="Run a sweep: one run for each value of arguments such as seed=0,1.")
+    bool, typer.Option("-m", "--multirun", help="Sweep: one run for each combination of values, such as seed=0,1.")
 ]
 
 
 Source = Annotated[bool, typer.Option("--source", help="Show where each value that is not a default came from.")]
 Recipe = Annotated[
-    str | None, typer.Option("--recipe", help="Arguments of a recipe before these: its name, or a script.")
+    str | None, typer.Option("--recipe", help="Start from the arguments of a recipe: its name, or a script.")
 ]
 
 
@@ -40,7 +40,7 @@ def plan(
     recipe: Recipe = None,
     source: Source = False,
     as_json: AsJson = False,
-    as_yaml: Annotated[bool, typer.Option("--yaml", help="Print YAML, as spec.yaml holds it.")] = False,
+    as_yaml: Annotated[bool, typer.Option("--yaml", help="Print YAML, the format of spec.yaml.")] = False,
     multirun: Multirun = False,
 ) -> None:
     """Show a run's settings, what it needs and what would fail, without starting it.

@@ -24,9 +24,9 @@ def rerun(
     words: Annotated[list[str] | None, typer.Argument(help="Settings to change: optim.lr=1e-6 seed=1")] = None,
     root: Root = Path("runs"),
     anyway: Annotated[
-        bool, typer.Option("--anyway", help="Also where the data, the model or the reward is not what it was.")
+        bool, typer.Option("--anyway", help="Run even if the data, the model or the reward has changed.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what is different.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the differences.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Repeat a run in a new folder, after listing what has changed since. It starts from its spec.yaml and lock.json.

@@ -26,11 +26,11 @@ from launcher.monitor.console import compact
 from launcher.runs import attempts, store
 from launcher.runs.folder import holder
 
-Root = Annotated[Path, typer.Option("--root", help="The folder that holds runs.")]
+Root = Annotated[Path, typer.Option("--root", help="Folder that holds the runs.")]
 Name = Annotated[
     str,
     typer.Argument(
-        metavar="RUN", help="A run's folder, project/experiment, or experiment.", autocompletion=complete_run
+        metavar="RUN", help="Folder of a run, project/experiment, or experiment.", autocompletion=complete_run
     ),
 ]
 
@@ -39,7 +39,7 @@ Cluster = Annotated[
     typer.Option(
         "--cluster",
         metavar="ADDRESS",
-        help="Ask the head of this Ray cluster, where its folder is; auto is the cluster of this machine.",
+        help="Run the command on the head of this Ray cluster; auto: the cluster of this machine.",
     ),
 ]
 
@@ -108,7 +108,7 @@ def watch(name: Name, root: Root = Path("runs"), cluster: Cluster = None) -> Non
     """Watch a run until it ends, from any machine that sees its folder or its cluster. Ctrl-C ends the watching, not
     the run.
 
-    Ends with 0 however the run does. Where there is no terminal, or with --cluster, it prints what logs -f prints.
+    The exit code is 0 whatever the run's is. Without a terminal, or with --cluster, it prints what logs -f prints.
     """
     if cluster is not None:
         _on_head(cluster, "watch", name, root)
@@ -126,8 +126,8 @@ def watch(name: Name, root: Root = Path("runs"), cluster: Cluster = None) -> Non
 def logs(
     name: Name,
     root: Root = Path("runs"),
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the run ends.")] = False,
-    last: Annotated[int | None, typer.Option("-n", "--lines", min=0, help="Begin with this many last lines.")] = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Print new lines until the run ends.")] = False,
+    last: Annotated[int | None, typer.Option("-n", "--lines", min=0, help="Start with the last N lines.")] = None,
     cluster: Cluster = None,
     as_json: AsJson = False,
 ) -> None:
@@ -166,7 +166,7 @@ def _tail(path: Path, alive: Callable[[], bool] | None, last: int | None) -> Ite
 def stop(
     name: Name,
     root: Root = Path("runs"),
-    now: Annotated[bool, typer.Option("--now", help="Do not wait for a checkpoint.")] = False,
+    now: Annotated[bool, typer.Option("--now", help="Stop at once, without a checkpoint.")] = False,
     cluster: Cluster = None,
     as_json: AsJson = False,
 ) -> None:

@@ -38,23 +38,23 @@ def train(
             autocompletion=complete_run,
         ),
     ] = None,
-    root: Annotated[str, typer.Option("--root", help="Where --resume looks for runs.")] = "runs",
+    root: Annotated[str, typer.Option("--root", help="Folder in which --resume looks for runs.")] = "runs",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Start nothing: say what would run here, and what would fail.")
+        bool, typer.Option("--dry-run", help="Start nothing: show what would run here, and what would fail.")
     ] = False,
     detached: Annotated[
-        bool, typer.Option("-d", "--detach", help="Return once it runs; it goes on without this terminal.")
+        bool, typer.Option("-d", "--detach", help="Return once the run has started; it continues in the background.")
     ] = False,
     multirun: Multirun = False,
     parallel: Parallel = None,
 ) -> None:
-    """Start a run and follow it to its end. With --resume, words may change where and how fast it runs.
+    """Start a run and follow it to its end. With --resume, arguments may change where and how fast it runs.
 
-    With -m, words may have several values (seed=0,1,2), and each combination is a run; --resume goes on with those
+    With -m, arguments may have several values (seed=0,1,2), and each combination is a run; --resume continues those
     that are not done.
 
     Exit codes: 0 done, 1 failed, 2 invalid configuration, 143 or 130 stopped by SIGTERM or SIGINT. With -d
-    it ends with 0 as soon as the run is under way; rlrun watch, status, logs and stop find it from then on.
+    it returns 0 as soon as the run has started; rlrun watch, status, logs and stop find it from then on.
     """
     drive.watch_lifeline()
     with problems_named():

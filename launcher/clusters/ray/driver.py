@@ -222,7 +222,7 @@ class _RayRun:
         return code is None
 
     def _handle_requests(self) -> bool:
-        """Do what was request since; False where nobody listens any more."""
+        """Handle the requests that came since the last call; False where the launcher is gone."""
         while not self.requests.empty():
             request = self.requests.get()
             if request is None:

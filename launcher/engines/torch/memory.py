@@ -1,7 +1,8 @@
-"""The memory of a run of this engine, before it starts: what each phase holds at its fullest, part by part.
+"""Estimate of a run's memory with this engine, before it starts: the peak of each phase, by part.
 
-It follows the engine's own files: `policy` and `trained` (update), `decode` and `cache` (rollout), `head` (logits),
-`packing` (shared prompts), `sharded`, `roles`, `load`, `save`. Every sequence is taken to be as long as it may be.
+It models `train/policy` and `train/optimizer` (update), `rollout/decode` and `rollout/cache` (rollout), `model/head`
+(logits), `model/packing` (shared prompts), `parallel/sharded`, `model/reference`, `model/load` and `train/save`. Every
+sequence is assumed to have maximum length.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One process beside training: `python -m launcher.rewards.worker.loop KIND DESCRIPTOR`.
 
-It loads `inside/KIND.py` with the settings that come first through the socket, says that it is ready, and then answers
+It loads `worker/KIND.py` with the settings that come first through the socket, says that it is ready, and then answers
 one request after the other. What it prints goes nowhere. It dies with the process that started it.
 """
 
