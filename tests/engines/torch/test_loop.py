@@ -155,9 +155,9 @@ def test_in_critic_warmup_only_the_critic_learns(jobs: ModuleType) -> None:
     policy.critic_warmup = 2
     actor = [weight.clone() for weight in policy.model.parameters()]
     critic = [weight.clone() for weight in policy.critic.network.parameters()]
-    metrics, _ = jobs.learn(policy, 2, {}, updates=1)
+    metrics, _ = jobs.train_until(policy, 2, {}, updates=1)
     assert all(torch.equal(a, b) for a, b in zip(actor, policy.model.parameters(), strict=True))
     assert any(not torch.equal(a, b) for a, b in zip(critic, policy.critic.network.parameters(), strict=True))
     assert not any(name.startswith("actor/pg") for name in metrics[0]) and "critic/vf_loss" in metrics[0]
-    jobs.learn(policy, 3, {}, updates=1)
+    jobs.train_until(policy, 3, {}, updates=1)
     assert any(not torch.equal(a, b) for a, b in zip(actor, policy.model.parameters(), strict=True))

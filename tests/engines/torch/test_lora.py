@@ -41,7 +41,7 @@ def test_every_algorithm_trains_adapters_and_nothing_else(kind: str, jobs: Modul
     policy: Policy = jobs.policy_for(kind, "float64", Limits(5), lora_rank=4)
     before, weights = adapted(policy), frozen(policy)
     assert len(before) == 2 * 7  # two matrices beside each of a layer's seven
-    metrics, _ = jobs.learn(policy, 1, {})
+    metrics, _ = jobs.train_until(policy, 1, {})
     assert all(update[f"{policy.prefix}/skipped_nonfinite"] == 0.0 for update in metrics)
     after = adapted(policy)
     assert all(not torch.equal(after[name], value) for name, value in before.items())
@@ -61,7 +61,7 @@ def test_micro_batches_do_not_change_the_result(kind: str, limits: Limits, jobs:
 
 def test_the_reference_is_the_policy_without_its_adapters(jobs: ModuleType) -> None:
     policy: Policy = jobs.policy_for("grpo", "float64", Limits(16), lora_rank=4)
-    jobs.learn(policy, 1, {})
+    jobs.train_until(policy, 1, {})
     batch = policy.annotate(jobs.rollouts_of(policy.model, 2), Clock(), on_policy=False)
     plain = jobs.policy_for("grpo", "float64", Limits(16))  # the same weights, and none beside them
     expected = plain.annotate(jobs.rollouts_of(plain.model, 2), Clock(), on_policy=False)

@@ -32,7 +32,7 @@ def test_layers_are_computed_a_second_time_where_that_is_asked_for(jobs: ModuleT
         (layer,) = policy.model.base.get_decoder().layers
         counted: list[int] = []
         layer.self_attn.register_forward_hook(lambda *_, counted=counted: counted.append(1))
-        jobs.learn(policy, 1, {}, updates=1)
+        jobs.train_until(policy, 1, {}, updates=1)
         calls.append(len(counted))
     assert calls == [1, 2]
 
@@ -44,7 +44,7 @@ def test_mixed_precision_is_bfloat16_over_float32(kind: str, jobs: ModuleType) -
     for mixed in (False, True):
         policy = jobs.policy_for(kind, "float32", Limits(5))
         policy.model.mixed = mixed
-        metrics, _ = jobs.learn(policy, 1, {}, updates=1)
+        metrics, _ = jobs.train_until(policy, 1, {}, updates=1)
         found.append(metrics[0])
         assert {weight.dtype for weight in policy.model.parameters()} == {torch.float32}
         assert {x.dtype for held in policy.actor.optimizer.state.values() for x in held.values()} == {torch.float32}

@@ -73,7 +73,7 @@ def test_resting_changes_no_number(kind: str, jobs: ModuleType) -> None:
         policy.reference.offloaded = offloaded
         if policy.critic:
             policy.critic.offloaded = offloaded
-        found.append([jobs.learn(policy, step, {})[0] for step in (1, 2)])
+        found.append([jobs.train_until(policy, step, {})[0] for step in (1, 2)])
     assert found[0] == found[1]
 
 

@@ -60,7 +60,7 @@ def test_every_algorithm_moves_the_weights(kind: str, jobs: ModuleType) -> None:
     """Equal results of a step that does nothing would say nothing."""
     policy = jobs.policy_for(kind, "float64", Limits(3))
     before = jobs.weights(policy)
-    jobs.learn(policy, 1, {})
+    jobs.train_until(policy, 1, {})
     moved = jobs.weights(policy) != before
     assert moved.double().mean() > 0.5
     assert (before[moved] - jobs.weights(policy)[moved]).abs().max() <= 2.1e-3  # twice a rate of 1e-3
