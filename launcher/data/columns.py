@@ -1,8 +1,8 @@
-"""Rows in columns: those that are plainly good are taken a block at a time, only the others are looked at one by one.
+"""Rows in columns: those proven good are taken a block at a time, only the others are checked one by one.
 
-What a row is and why one is refused stand in `rows`, `known_datasets` and `formats`. Nothing is decided differently here: a
-block that arrow cannot read as exactly the columns that its first rows have, or a row that one of the masks below does
-not prove good, goes their way. So both ways give equal rows, and a test compares them.
+`rows`, `known_datasets` and `formats` define what a row is and why one is refused; nothing is decided differently here.
+A block that arrow cannot read as exactly the columns of its first rows, and a row that one of the masks below does not
+prove good, is passed to them. So both ways give equal rows, and a test compares them.
 """
 
 from __future__ import annotations
