@@ -60,7 +60,7 @@ def in_this_process(where: Any, words: Sequence[str]) -> Any:
 
 
 def asked(*sites: Any) -> Any:
-    return launches.in_a_process if launch_site.alone(*sites) else in_this_process
+    return launches.in_a_process if launch_site.single(*sites) else in_this_process
 
 
 def known(cases: Sequence[Any]) -> list[Any]:
@@ -89,7 +89,7 @@ def disks() -> None:
 
 
 @pytest.mark.parametrize("case", known(CASES))
-def test_what_fails_is_named_and_can_be_mended(case: Any, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_what_fails_is_named_and_can_be_fixed(case: Any, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if case.site.get("disks"):
         request.getfixturevalue("disks")
     found = launches.judge(case, tmp_path / "here", asked(case.site, case.fixed_site))
@@ -97,7 +97,7 @@ def test_what_fails_is_named_and_can_be_mended(case: Any, tmp_path: Path, reques
 
 
 @pytest.mark.parametrize("case", known(HEALTHY))
-def test_what_is_well_is_not_refused(case: Any, tmp_path: Path) -> None:
+def test_valid_runs_are_not_refused(case: Any, tmp_path: Path) -> None:
     found = launches.judge_healthy(case, tmp_path / "here", asked(case.site))
     assert found.passed, found
 
