@@ -151,7 +151,7 @@ def test_nothing_is_left_of_who_looked_from_outside(
             marks=takes_jobs,
         ),
         pytest.param({"RAY_AUTH_MODE": "disabled"}, "the cluster refuses this token, or none", marks=takes_jobs),
-        ({"RAY_AUTH_MODE": "token"}, "/.ray/auth_token: no such file or directory; a copy of the head's token would"),
+        ({"RAY_AUTH_MODE": "token"}, "/.ray/auth_token: no such file or directory; use a copy of the head's token"),
         ({"RAY_AUTH_TOKEN_PATH": "/no/such"}, "RAY_AUTH_TOKEN_PATH: /no/such: no such file or directory"),
     ],
 )

@@ -82,7 +82,7 @@ REFUSED = [
     ({"README.md": b"x"}, f"has no model.safetensors and no {INDEX}"),
     ({INDEX: index("../evil.safetensors")}, f"{INDEX}: '../evil.safetensors': leads out of its folder"),
     ({INDEX: index("gone.safetensors")}, f"{INDEX}: 'gone.safetensors': is named by the index and is not there"),
-    ({INDEX: index("a.bin"), "a.bin": b"p"}, f"{INDEX}: 'a.bin': is no safetensors file"),
+    ({INDEX: index("a.bin"), "a.bin": b"p"}, f"{INDEX}: 'a.bin': is not a safetensors file"),
     ({INDEX: b"{"}, f"{INDEX}: names no files in its weight_map"),
     ({"model.safetensors": b"w", "config.json": b'{"auto_map": {"AutoModel": "modeling_x.X"}}'},
      "needs Python code that comes with it ('modeling_x.X'), which is never downloaded"),

@@ -11,7 +11,7 @@ import pytest
 from launcher.config.grammar import Point
 from launcher.config.resolve import resolve
 from launcher.core import machine
-from launcher.core.problems import Problems
+from launcher.core.problems import Problem, Problems
 from launcher.launch.sweeps import points
 from launcher.preflight.capacity import Needs, Room, needs
 
@@ -57,7 +57,7 @@ def test_names_are_short_safe_and_all_different() -> None:
 def test_problems_go_by_the_words_that_make_them() -> None:
     planned = points.plan([*WORDS, "optim.lr=1e-3,fast", "seed=0,1,x", "sampler.m=1"], None)
     assert len(planned) == 6 and all(each.problems for each in planned)
-    found = points.problems(planned)
+    found = [str(problem) for problem in points.problems(planned)]
     assert [line for line in found if "'fast'" in line] == ["optim.lr=fast: optim.lr: got 'fast'; use a number"]
     assert [line for line in found if "'x'" in line] == ["seed=x: seed: got 'x'; use a whole number"]
     (common,) = [line for line in found if "sampler.m" in line]
@@ -70,13 +70,13 @@ def test_problems_go_by_the_words_that_make_them() -> None:
 def test_what_fails_for_one_combination_only_names_it() -> None:
     planned = points.plan([*WORDS, "data.train_batch_size=8,9", "hardware.nproc_per_node=1,2"], None)
     assert [bool(each.problems) for each in planned] == [False, False, False, True]
-    (line,) = points.problems(planned)
-    assert line.startswith("data.train_batch_size=9 hardware.nproc_per_node=2: data.train_batch_size: 9 rows do not")
+    (problem,) = points.problems(planned)
+    assert str(problem).startswith("data.train_batch_size=9 hardware.nproc_per_node=2: data.train_batch_size: 9 rows do not")
 
 
 def test_points_that_no_words_tell_from_the_others_are_named_each() -> None:
     every = [Point((), {"a": a, "b": b}) for a in "01" for b in "01"]
-    wrong = [["x: y"], [], [], ["x: y"]]
+    wrong = [[Problem("x", "y")], [], [], [Problem("x", "y")]]
     planned = [points.Planned(point, "", None, lines) for point, lines in zip(every, wrong, strict=True)]
     assert points.problems(planned) == ["a=0 b=0: x: y", "a=1 b=1: x: y"]
 

@@ -31,7 +31,7 @@ def test_overlong_is_dapos_price(length: int) -> None:
     """Eq. 13, which the algorithm takes off in tokens: here a character stands for one."""
     mask = torch.ones(1, length, dtype=torch.float64)
     batch = Batch(torch.zeros(1, length), torch.tensor([length]), mask, reward=torch.zeros(1, dtype=torch.float64))
-    price = DAPO(max_response_length=10, overlong_buffer_len=4).shaped(batch).item()
+    price = DAPO(max_response_length=10, overlong_buffer_len=4).shape_reward(batch).item()
     assert Overlong(longest=10, buffer=4).score([Answer("x" * length)]) == [pytest.approx(price)]
 
 

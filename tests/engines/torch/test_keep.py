@@ -64,7 +64,7 @@ def test_the_best_stays_beside_the_newest(
 ) -> None:
     for step, score in enumerate(scores, 1):
         written = Saver(tmp_path, policy, 1, **more).save(at(step, score, name))  # as after a resume each time
-        assert (written.done, written.told) == (True, "")
+        assert (written.done, written.message) == (True, "")
     assert kept(tmp_path) == stay
 
 
@@ -91,7 +91,7 @@ def full_at(monkeypatch: pytest.MonkeyPatch, root: Path, count: int) -> None:
         if len(checkpoints.newest_first(root)) >= count:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
-    monkeypatch.setattr(checkpoints, "sync_path", sync)
+    monkeypatch.setattr(checkpoints, "fsync_path", sync)
 
 
 def test_on_a_full_disk_the_best_and_the_newest_stay_and_the_others_make_room(
@@ -101,14 +101,14 @@ def test_on_a_full_disk_the_best_and_the_newest_stay_and_the_others_make_room(
         assert Saver(tmp_path, policy, 9).save(at(step, score)).done
     full_at(monkeypatch, tmp_path, 4)
     written = Saver(tmp_path, policy, 9).save(at(5, 0.2))
-    assert written.told.startswith("step_000005 written only after removing step_000003, step_000001: ")
+    assert written.message.startswith("step_000005 written only after removing step_000003, step_000001: ")
     assert kept(tmp_path) == [2, 4, 5]
     full_at(monkeypatch, tmp_path, 2)
     written = Saver(tmp_path, policy, 9).save(at(6, 0.2))
-    assert not written.done and "removing step_000004 made too little room" in written.told
+    assert not written.done and "removing step_000004 made too little room" in written.message
     assert kept(tmp_path) == [2, 5]
     written = Saver(tmp_path, policy, 9).save(at(7, 0.2))
-    assert not written.done and written.told.startswith("step_000007 not written: ")
+    assert not written.done and written.message.startswith("step_000007 not written: ")
     assert kept(tmp_path) == [2, 5]  # the best and the newest good one are never given up, even for a newer
 
 

@@ -105,7 +105,7 @@ def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int
             if len(checkpoints.newest_first(tmp_path)) >= count:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
-        monkeypatch.setattr(checkpoints, "sync_path", sync)
+        monkeypatch.setattr(checkpoints, "fsync_path", sync)
 
     return be
 

@@ -218,7 +218,7 @@ def test_a_machine_with_gpus_for_the_trainers_alone_is_told(
 ) -> None:
     gpu = machine.Gpu(0, "H100", 80 * GIB, 79 * GIB)
     monkeypatch.setattr(machine, "query_gpus", lambda: machine.Gpus("570.1", "12.8", (gpu,) * there))
-    (result,) = hardware.check(Context(run_of(*GPUS, "sampler.n_gpus=2", "cluster=local"), here=True))
+    result, *_ = hardware.check(Context(run_of(*GPUS, "sampler.n_gpus=2", "cluster=local"), here=True))
     assert result.line.removeprefix("hardware.n_gpus_per_node: ") == line
 
 
