@@ -140,7 +140,7 @@ def test_words_that_a_recipe_would_drop_are_refused(tmp_path, monkeypatch):
     Path("x.sh").write_text("rlrun train a=1\n")
     with pytest.raises(Problems) as caught:
         asked(["seed=1"], None, "x.sh")
-    assert caught.value.lines == ["x.sh: passes no words on, got 'seed=1'; use \"$@\" at its end"]
+    assert caught.value.lines == ["x.sh: passes no words on, got 'seed=1'; add \"$@\" at its end"]
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ def test_a_new_run_follows_no_link(link: str, here: Path) -> None:
     (here / link).parent.mkdir(parents=True)
     (here / link).symlink_to(here / "elsewhere")
     words = [*BASE, "trainer.experiment_name=mine"]
-    assert "is a link to another folder" in str(plan.problems(resolve(words))[0])
+    assert "is a symbolic link" in str(plan.problems(resolve(words))[0])
     assert "is a link to another folder" in refused(lambda: take(here / "runs", "rlrun", "mine"))[0]  # made meanwhile
     assert not list((here / "elsewhere").iterdir())
 

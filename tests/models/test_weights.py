@@ -20,7 +20,7 @@ def index(*names: Any) -> str:
 
 BAD = [
     # what the index names, what is said of it
-    (index("../model.safetensors"), "'../model.safetensors': has a part . or .., which can lead out of the folder"),
+    (index("../model.safetensors"), "'../model.safetensors': leads out of its folder"),
     (index("/etc/x.safetensors"), "'/etc/x.safetensors': is empty or absolute"),
     (index("a\\b.safetensors"), "is a path on some systems"),
     (index("deep/x.safetensors"), "'deep/x.safetensors': is not a safetensors file of the model's own folder"),
