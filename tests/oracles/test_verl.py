@@ -233,7 +233,7 @@ def test_the_price_that_adapts(agree) -> None:
     controller = verl.AdaptiveKLController(init_kl_coef=0.2, target_kl=0.1, horizon=1000)
     algorithm, told, prices = PPO(kl_coef=0.2, kl_ctrl="adaptive", horizon=1000), {}, []
     for seen in (0.3, 0.11, 0.101, 0.05, 0.0, 7.0):  # cut above, not cut, ..., cut below, ..., cut above
-        told = {PENALTY: seen, COEFFICIENT: algorithm._adapted(told, 64)}
+        told = {PENALTY: seen, COEFFICIENT: algorithm._adapt_coefficient(told, 64)}
         prices.append((told[COEFFICIENT], controller.value))
         controller.update(seen, 64)
     ours, theirs = torch.tensor(prices, dtype=torch.float64).T
