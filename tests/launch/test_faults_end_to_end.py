@@ -138,7 +138,7 @@ def test_where_restarts_are_spent_the_run_fails(rlrun: Any, small: list[str], un
     words = [*LONG, "trainer.save_freq=-1", "trainer.max_restarts=1", "trainer.experiment_name=spent"]
     process = rlrun.begin("train", *small, *words)
     for attempt in (1, 2):
-        until(lambda attempt=attempt: len(events(run, Restarted)) == attempt - 1 and steps_told(run) > 5)
+        until(lambda attempt=attempt: len(events(run, Restarted)) == attempt - 1 and len(events(run, Step)) > 5)
         os.kill(workers(process.pid)[0], signal.SIGKILL)
     assert process.wait(timeout=60) == 1
     why = state_of(run).why
@@ -211,7 +211,7 @@ def ended(rlrun: Any, small: list[str], until: Callable[..., None]) -> dict[str,
     return found
 
 
-@pytest.mark.parametrize("way", ["launcher", "group", "second", "elsewhere"])
+@pytest.mark.parametrize("way", ["launcher", "group", "second", "remote"])
 def test_a_run_that_is_asked_to_end_saves_within_ten_seconds(
     rlrun: Any, ended: dict[str, tuple[int, float, RunState]], way: str
 ) -> None:
@@ -229,7 +229,7 @@ def test_and_resumes_to_the_same_result(
     ran = rlrun("train", *small, *LONG, *TWO, "trainer.experiment_name=unasked")
     assert ran.returncode == 0, ran.stderr
     run = rlrun.run("asked")
-    newest = run / ended["elsewhere"][2].checkpoint
+    newest = run / ended["remote"][2].checkpoint
     assert not faults(newest)
     assert not (run / ".stop").exists()
     stop_requests.ask(Folder(run), "now")  # left behind by somebody who came too late

@@ -48,7 +48,7 @@ def of_run(
     root: Root = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """List a run's checkpoints, print the path of the best, or export one. What is exported is a plain model folder."""
+    """List a run's checkpoints, print the best, or export one. What is exported is a plain model folder."""
     given = {"--metric": metric, "--no-verify": not verify, "--to": to, "--out": folder, "--step": step is not None,
              "--best": best, "--newest": newest, "--merge": fold, "--base": base}  # fmt: skip
     with problems_named():

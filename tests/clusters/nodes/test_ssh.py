@@ -64,7 +64,7 @@ def test_the_token_goes_by_standard_input(tmp_path: Path) -> None:
         ("echo 'ssh: connect to host b: No route' >&2; exit 255", "ssh: connect to host b: No route"),
         (
             "echo noise >&2; echo '✗ ray: is not installed here; use x' >&2; exit 2",
-            "ray: is not installed here; x",
+            "ray: is not installed here; use x",
         ),
         ("exit 7", "ended with 7"),
     ],
