@@ -10,7 +10,7 @@ starts at once, never hangs where Ray does, and outlives whatever becomes of the
     < {"usage": [{...}]}                                `Usage`s, now and then
     < {"waiting": "..."}                                for resources, and which are missing
     < {"refused": ["..."]}                              why nothing was started
-    < {"rank": 1, "said": "...", "kept": true}          whole lines of a log; kept: this machine's file holds them too
+    < {"rank": 1, "output": "...", "kept": true}        whole lines of a log; kept: this machine's file holds them too
     < {"rank": 1, "code": 0}                            its process ended
     < {"rank": 1, "lost": "node 10.0.0.2 is gone"}      with the node or the actor that it ran on
     < {"lost": "the Ray cluster does not answer"}       and all that ran there
@@ -224,7 +224,7 @@ class RayJob:
 
     def _handle(self, message: dict[str, Any]) -> None:
         match message:
-            case {"rank": rank, "said": text, "kept": kept}:
+            case {"rank": rank, "output": text, "kept": kept}:
                 if rank == 0:
                     self._lines += text.split("\n")[:-1]  # what an event holds may look like the end of a line
                 if not kept:
