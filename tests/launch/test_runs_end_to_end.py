@@ -417,9 +417,10 @@ def test_a_disk_that_is_full_before_anything_starts_is_told_in_words(
     with (disk / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
         while filler.write(b"x" * 4096):
             pass
-    for words in (["algorithm=sft", *small, f"trainer.run_root={disk}/runs"], ["--resume", str(finished)]):
+    began = ["algorithm=sft", *small, f"trainer.run_root={disk}/runs"]
+    for words, output in ((began, ""), (["--resume", str(finished)], "resumed: attempt 2 went back to step 6\n")):
         ran = rlrun("train", *words)
-        assert ran.returncode == 2 and ran.stdout in ("", "resumed: attempt 2 went back to step 6\n"), ran.stderr
+        assert (ran.returncode, ran.stdout) == (2, output), ran.stderr
         assert re.fullmatch(r"✗ (.+: no space left on device|disk: .+ free); use a .+\n", ran.stderr)
     assert not faults(finished / "checkpoints" / "step_000006"), "and nothing is harmed"
 
