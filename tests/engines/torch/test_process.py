@@ -16,7 +16,7 @@ from launcher.engines.torch.parallel import process
 def main():
     threading.Thread(target=time.sleep, args=(60,)).start()  # the interpreter would wait for it
     {body}
-process.live(main)
+process.run_main(main)
 """
 
 
