@@ -126,7 +126,7 @@ def side(text: str, root: Path, config_dir: Path | None = None) -> Side:
         ) from None
     if scripted:
         raise Problems(
-            [Problem(text, "is a run and a recipe", f"use {folder.name} or recipes/{plain.removesuffix('.sh')}.sh")]
+            Problem(text, "is a run and a recipe", f"use {folder.name} or recipes/{plain.removesuffix('.sh')}.sh")
         )
     return _of_run(text, folder)
 
@@ -136,7 +136,7 @@ def _of_words(text: str, config_dir: Path | None) -> Side:
         words = shlex.split(text)
     except ValueError as error:
         raise Problems(
-            [Problem(short_repr(text), f"cannot be read ({error_message(error)})", "use words such as algorithm=grpo")]
+            Problem(short_repr(text), f"cannot be read ({error_message(error)})", "use words such as algorithm=grpo")
         ) from error
     words = words[2:] if words[:2] == ["rlrun", "train"] else words
     given, own, others = options_apart([Given(word, f"command line: {word}") for word in words])

@@ -86,20 +86,20 @@ def _values(override: Override, known: Mapping[str, Sequence[str]]) -> list[str]
     """The words that a sweep stands for, one value each. Raises `Problems`, and what a bad range raises."""
     key, sweep, line = override.key_or_group, override.value(), short_repr(override.input_line)
     if override.is_interval_sweep():
-        raise Problems([Problem(key, f"{line} has no end of values", "use a,b or range(a,b,step)")])
+        raise Problems(Problem(key, f"{line} has no end of values", "use a,b or range(a,b,step)"))
     if isinstance(sweep, Glob) and key not in known:
-        raise Problems([Problem(key, f"{line} is for config groups", "use a,b")])
+        raise Problems(Problem(key, f"{line} is for config groups", "use a,b"))
     if isinstance(sweep, Sweep) and sweep.shuffle:
-        raise Problems([Problem(key, f"{line} has another order each time", "leave shuffle out")])
+        raise Problems(Problem(key, f"{line} has another order each time", "leave shuffle out"))
     found = sweep.filter(list(known[key])) if isinstance(sweep, Glob) else _texts(override)
     values = list(islice(found, LIMIT + 1))
     if not values:
         fix = suggest("", known[key]) if key in known else "use a range that holds a value"
-        raise Problems([Problem(key, f"{line} is no value at all", fix)])
+        raise Problems(Problem(key, f"{line} is no value at all", fix))
     if len(values) > LIMIT:
-        raise Problems([Problem(key, f"{line} is more than {LIMIT:,} values", "use fewer")])
+        raise Problems(Problem(key, f"{line} is more than {LIMIT:,} values", "use fewer"))
     if twice := [value for value in dict.fromkeys(values) if values.count(value) > 1]:
-        raise Problems([Problem(key, f"{line} has {', '.join(twice)} twice", "give it once")])
+        raise Problems(Problem(key, f"{line} has {', '.join(twice)} twice", "give it once"))
     return [f"{override.get_key_element()}={value}" for value in values]
 
 
@@ -114,11 +114,11 @@ def setting(word: str) -> tuple[str, Any]:
         override = OverridesParser.create().parse_override(word)
     except (HydraException, UnicodeEncodeError) as error:
         reason = error_message(error).partition("See https")[0].strip().rstrip(".")
-        raise Problems([Problem(short_repr(word), f"cannot be read ({reason})", "use optim.lr=1e-6")]) from error
+        raise Problems(Problem(short_repr(word), f"cannot be read ({reason})", "use optim.lr=1e-6")) from error
     key, plain = override.key_or_group, override.type != OverrideType.DEL and override.package is None
     if not plain or override.is_sweep_override() or "${" in word or "/" in key:
-        raise Problems([Problem(short_repr(word), "sets no value", "use key=value")])
+        raise Problems(Problem(short_repr(word), "sets no value", "use key=value"))
     value = override.value()
     if TARGET in key or names_target(value):
-        raise Problems([Problem(key, f"{TARGET} is named by config files only", "use another setting")])
+        raise Problems(Problem(key, f"{TARGET} is named by config files only", "use another setting"))
     return key, value

@@ -78,9 +78,7 @@ def asked(words: Sequence[str], config_dir: Path | None = None, recipe: str | No
         return Asked(typed, config_dir)
     command = one(recipe)
     if words and not command.passes_on:
-        raise Problems(
-            [Problem(command.name, f"passes no words on, got {short_repr(words[0])}", 'add "$@" at its end')]
-        )
+        raise Problems(Problem(command.name, f"passes no words on, got {short_repr(words[0])}", 'add "$@" at its end'))
     return replace(
         command.asked, words=[*command.asked.words, *typed], config_dir=config_dir or command.asked.config_dir
     )
@@ -99,16 +97,16 @@ def one(name: str) -> Command:
     """The command that `name` means. Raises `Problems` where there is none, or are several."""
     plain, _, number = name.partition("#")
     if len(number) > 4:
-        raise Problems([Problem(plain, f"has no run #{short_repr(number, 20)}", "use a number of at most 4 digits")])
+        raise Problems(Problem(plain, f"has no run #{short_repr(number, 20)}", "use a number of at most 4 digits"))
     path = folder() / f"{plain}.sh" if plain in known() else Path(plain)
     found = commands(path)
     if not found:
-        raise Problems([Problem(name, "has no rlrun train", "use a script with one")])
+        raise Problems(Problem(name, "has no rlrun train", "use a script with one"))
     which = found[0].name + (f" to #{len(found)}" if len(found) > 1 else "")
     if not number and len(found) > 1:
-        raise Problems([Problem(name, f"has {len(found)} runs", f"use {which}")])
+        raise Problems(Problem(name, f"has {len(found)} runs", f"use {which}"))
     if number and not (number.isdecimal() and 1 <= int(number) <= len(found)):
-        raise Problems([Problem(name, f"has no run #{number}", f"use {which}")])
+        raise Problems(Problem(name, f"has no run #{number}", f"use {which}"))
     return found[int(number or 1) - 1]
 
 
@@ -116,23 +114,21 @@ def commands(path: Path, environment: Mapping[str, str] = os.environ) -> list[Co
     """Every `rlrun train` of the script, in its order. Raises `Problems` where it cannot be read."""
     try:
         if path.exists() and not path.is_file():
-            raise Problems([Problem(str(path), "is no file", "use a shell script")])
+            raise Problems(Problem(str(path), "is no file", "use a shell script"))
         data = read_start(path)
         text = data.decode()
     except FileNotFoundError:
-        raise Problems([f"{path}: no such recipe; {suggest(path.stem, known())}"]) from None
+        raise Problems(f"{path}: no such recipe; {suggest(path.stem, known())}") from None
     except (OSError, ValueError) as error:
-        raise Problems(
-            [Problem(str(path), f"cannot be read ({error_message(error)})", "use a shell script")]
-        ) from error
+        raise Problems(Problem(str(path), f"cannot be read ({error_message(error)})", "use a shell script")) from error
     if len(data) > SIZE:
-        raise Problems([Problem(str(path), f"has more than {SIZE:,} bytes", "use a shorter script")])
+        raise Problems(Problem(str(path), f"has more than {SIZE:,} bytes", "use a shorter script"))
     inside = path.resolve().parent == folder().resolve()
     script = _Script(f"recipes/{path.name}" if inside else str(path), environment)
     try:
         found = list(script.read(text))
     except LimitExceeded as error:
-        raise Problems([f"{script.name}:{error.line}: {error}"]) from error
+        raise Problems(f"{script.name}:{error.line}: {error}") from error
     if len(found) == 1:
         return found
     return [replace(each, name=f"{each.name}#{number}") for number, each in enumerate(found, 1)]

@@ -83,13 +83,9 @@ def resolve(words: Iterable[str], config_dir: Path | None = None) -> RunSpec:
     """
     if config_dir and not config_dir.is_dir():
         raise Problems(
-            [
-                Problem(
-                    "--config-dir",
-                    f"no folder {short_repr(str(config_dir))}",
-                    "use one that holds <group>/<choice>.yaml",
-                )
-            ]
+            Problem(
+                "--config-dir", f"no folder {short_repr(str(config_dir))}", "use one that holds <group>/<choice>.yaml"
+            )
         )
     words = list(words)
     guard.check(words)
@@ -282,7 +278,7 @@ def _compose(base: list[str], words: list[str]) -> tuple[dict[str, Any], list[Pr
         try:
             _composed(base)
         except _FAULTS as error:
-            raise Problems([_config_fault(error)]) from error
+            raise Problems(_config_fault(error)) from error
         problems, good = [], []
         for word in words:
             try:

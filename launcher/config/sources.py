@@ -45,13 +45,13 @@ class Own(FileConfigSource):
     def load_config(self, config_path: str) -> ConfigResult:
         file = Path(os.path.realpath(Path(self.path) / self._normalize_file_name(config_path)))
         if not file.is_file():
-            raise Problems([Problem("--config-dir", f"{file} is no file", "use one that holds settings")])
+            raise Problems(Problem("--config-dir", f"{file} is no file", "use one that holds settings"))
         try:
             check_limits(read_start(file))
         except LimitExceeded as error:
-            raise Problems([f"{file}:{error.line}: {error}"]) from error
+            raise Problems(f"{file}:{error.line}: {error}") from error
         except OSError as error:
-            raise Problems([Problem(str(file), error_message(error), "use a file that can be read")]) from error
+            raise Problems(Problem(str(file), error_message(error), "use a file that can be read")) from error
         except YAMLError:
             pass  # no YAML, as the next line says
         return super().load_config(config_path)
@@ -62,20 +62,15 @@ def environment(name: str, *default: Any) -> str | None:
     if is_secret_variable(name) or not (name in READABLE or name.startswith(BEGINNINGS)):
         known = ", ".join([*READABLE, *(f"{beginning}..." for beginning in BEGINNINGS)])
         raise Problems(
-            [Problem(f"${{oc.env:{name}}}", "is no variable that a config may read", f"use {known}", "not-permitted")]
+            Problem(f"${{oc.env:{name}}}", "is no variable that a config may read", f"use {known}", "not-permitted")
         )
     if name in os.environ:
         return os.environ[name]
     if not default:
         raise Problems(
-            [
-                Problem(
-                    f"${{oc.env:{name}}}",
-                    f"the environment has no {name}",
-                    f"use ${{oc.env:{name},DEFAULT}}",
-                    "not-found",
-                )
-            ]
+            Problem(
+                f"${{oc.env:{name}}}", f"the environment has no {name}", f"use ${{oc.env:{name},DEFAULT}}", "not-found"
+            )
         )
     return None if default[0] is None else str(default[0])
 
@@ -86,14 +81,14 @@ def create(text: Any, _parent_: Container) -> Any:
         try:
             check_limits(text)
         except (LimitExceeded, YAMLError) as error:
-            raise Problems([Problem("${oc.create:...}", error_message(error), "use less, and YAML")]) from error
+            raise Problems(Problem("${oc.create:...}", error_message(error), "use less, and YAML")) from error
     return oc.create(text, _parent_)
 
 
 def decode(text: str | None, _parent_: Container, _node_: Node) -> Any:
     """`${oc.decode:...}`; a text is of the grammar of words."""
     if isinstance(text, str) and (why := next(beyond(text), "")):
-        raise Problems([Problem("${oc.decode:...}", why)])
+        raise Problems(Problem("${oc.decode:...}", why))
     return oc.decode(text, _parent_, _node_)
 
 
@@ -137,14 +132,14 @@ def _check_expansion(node: Any) -> None:
     def weight(place: str, above: tuple[str, ...]) -> int:
         """Values and characters that a setting, or a group of them, stands for."""
         if place in above:
-            raise Problems([Problem(place, "stands within itself", "use a value")])
+            raise Problems(Problem(place, "stands within itself", "use a value"))
         if place not in weights:
             inner = [name for name in texts if name == place or name.startswith(f"{place}.")]
             weights[place] = sum(
                 1 + sum(weight(of, (*above, place)) for of in _named(texts[name], name, texts)) for name in inner
             )
             if weights[place] > VALUES:
-                raise Problems([Problem(place, f"stands for more than {VALUES:,} values", "use fewer")])
+                raise Problems(Problem(place, f"stands for more than {VALUES:,} values", "use fewer"))
         return weights[place]
 
     for name, text in texts.items():

@@ -30,7 +30,7 @@ def leaves(path: Path) -> dict[str, Leaf]:
         root = loader.get_single_node()
         return dict(_below(loader, root, "")) if isinstance(root, MappingNode) else {}
     except (YAMLError, ValueError) as error:  # ValueError: a date that there is not
-        raise Problems([Problem(str(path), f"cannot be read ({error_message(error)})", "use a YAML file")]) from error
+        raise Problems(Problem(str(path), f"cannot be read ({error_message(error)})", "use a YAML file")) from error
 
 
 def _checked(path: Path) -> bytes:
@@ -38,9 +38,9 @@ def _checked(path: Path) -> bytes:
         text = read_start(path)
         check_limits(text)
     except LimitExceeded as error:
-        raise Problems([f"{path}:{error.line}: {error}"]) from error
+        raise Problems(f"{path}:{error.line}: {error}") from error
     except (OSError, YAMLError, ValueError) as error:
-        raise Problems([Problem(str(path), f"cannot be read ({error_message(error)})", "use a YAML file")]) from error
+        raise Problems(Problem(str(path), f"cannot be read ({error_message(error)})", "use a YAML file")) from error
     return text
 
 

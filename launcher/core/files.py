@@ -14,7 +14,7 @@ def expand_user(path: str | Path) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
-        raise Problems([Problem(str(path), "nobody here has such a home folder", "use a whole path")]) from error
+        raise Problems(Problem(str(path), "nobody here has such a home folder", "use a whole path")) from error
 
 
 class AppendOnlyFile:

@@ -53,10 +53,10 @@ class Problem:
 
 
 class Problems(Exception):
-    """All that is wrong, at once. A text is a problem of which only its line is known."""
+    """One problem or all of them at once. A text is a problem of which only its line is known."""
 
-    def __init__(self, problems: Iterable[Problem | str]) -> None:
-        self.problems = [Problem("", each) if isinstance(each, str) else each for each in problems]
+    def __init__(self, problems: Problem | str | Iterable[Problem | str]) -> None:
+        self.problems = _listed(problems)
         super().__init__("\n".join(self.lines))
 
     @property
@@ -68,9 +68,14 @@ class Problems(Exception):
 class InvalidSettings(ValueError):
     """Raised by a settings class whose values do not fit together: pydantic reports it with its problems."""
 
-    def __init__(self, problems: Iterable[Problem | str]) -> None:
-        self.problems = [Problem("", each) if isinstance(each, str) else each for each in problems]
+    def __init__(self, problems: Problem | str | Iterable[Problem | str]) -> None:
+        self.problems = _listed(problems)
         super().__init__("\n".join(map(str, self.problems)))
+
+
+def _listed(problems: Problem | str | Iterable[Problem | str]) -> list[Problem]:
+    several = [problems] if isinstance(problems, Problem | str) else problems
+    return [Problem("", each) if isinstance(each, str) else each for each in several]
 
 
 def suggest(word: str, known: Sequence[str], *, listed: str = "it may be") -> str:

@@ -99,7 +99,7 @@ class Files(Dataset):
                         whole.update(hashlib.file_digest(file, "sha256").digest())
                 except (OSError, ValueError) as error:  # ValueError: a NUL in the name
                     raise Problems(
-                        [Problem(f"data.{setting}", f"{name} cannot be read: {error}", code="bad-file")]
+                        Problem(f"data.{setting}", f"{name} cannot be read: {error}", code="bad-file")
                     ) from error
         return whole.hexdigest()
 

@@ -55,12 +55,12 @@ class Hub(Files):
 
     def read(self, split: Split, kind: Kind) -> Iterator[Row | RefusedRow]:
         raise Problems(
-            [Problem("data", f"{self.repo} is not prepared", f"run rlrun data prepare {self.repo}", code="not-found")]
+            Problem("data", f"{self.repo} is not prepared", f"run rlrun data prepare {self.repo}", code="not-found")
         )
 
     def fingerprint(self) -> str:
         raise Problems(
-            [Problem("data", f"{self.repo} is not prepared", f"run rlrun data prepare {self.repo}", code="not-found")]
+            Problem("data", f"{self.repo} is not prepared", f"run rlrun data prepare {self.repo}", code="not-found")
         )
 
     def with_absolute_paths(self) -> Hub:
@@ -90,7 +90,7 @@ class Hub(Files):
         listed = list_files("dataset", self.repo, sources=sources, revision=self.revision)
         chosen = {split: self._chosen(listed, split) for split in ("train", "val")}
         if not chosen["train"]:
-            raise Problems([self._none(listed)])
+            raise Problems(self._none(listed))
         raw = prepare.store() / "raw" / listed.source / listed.repo / listed.commit[:40]
         wanted = list({file.path: file for files in chosen.values() for file in files}.values())
         begun = time.monotonic()

@@ -121,7 +121,7 @@ def prepare(
             raise Problems(kept_lines(final / "refused.jsonl", sum(there.rows.values()) + there.refused))
         return final
     if into and into.exists():
-        raise Problems([Problem("--out", f"{into} is there already, and holds something else", "use another folder")])
+        raise Problems(Problem("--out", f"{into} is there already, and holds something else", "use another folder"))
     with _draft(final) as draft:
         _convert(files, names, draft, known, watch, final)
     return final

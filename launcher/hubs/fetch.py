@@ -35,7 +35,7 @@ def list_files(kind: Kind, repo: str, *, sources: Sequence[Source], revision: st
     check_repo(repo, revision)
     if huggingface.offline():
         got = "not here, and HF_HUB_OFFLINE forbids to download it"
-        raise Problems([Problem(repo, got, "unset HF_HUB_OFFLINE once", "not-found")])
+        raise Problems(Problem(repo, got, "unset HF_HUB_OFFLINE once", "not-found"))
     found: list[Problem] = []
     for source in sources:
         try:
@@ -104,7 +104,7 @@ def _check_room(folder: Path, staging: Path, wanted: Sequence[RemoteFile]) -> No
     if missing > free:
         disk = next(path for path in (folder, *folder.parents) if path.is_mount())
         got = f"{missing} bytes are to be downloaded and {disk} has {free} free"
-        raise Problems([Problem(str(folder), got, "use a folder on another disk", "not-enough")])
+        raise Problems(Problem(str(folder), got, "use a folder on another disk", "not-enough"))
 
 
 @dataclass
@@ -165,7 +165,7 @@ class _Transfer:
             return found
         if os.path.lexists(target) and file.path in self.preexisting:
             got, fix = "is there already and is another file", "move it, or use another folder"
-            raise Problems([Problem(str(target), got, fix, "bad-file")])
+            raise Problems(Problem(str(target), got, fix, "bad-file"))
         attempts = HUBS[self.listed.source].ATTEMPTS
         for attempt in range(attempts):
             try:
@@ -193,7 +193,7 @@ class _Transfer:
             return staged, found
         staged.unlink()
         got = "its bytes are not those that the hub lists"
-        raise Problems([Problem(file.path, got, "try again later, or use another source", "not-reachable")])
+        raise Problems(Problem(file.path, got, "try again later, or use another source", "not-reachable"))
 
     def _sha256_if_equal(self, file: RemoteFile, path: Path) -> str:
         return file.sha256_if_equal(path, lambda _: self.board.set_state(file, "checking", file.size))
@@ -203,7 +203,7 @@ class _Transfer:
             return names.path_inside(self.folder, file.path)
         except ValueError as error:
             raise Problems(
-                [Problem(file.path, error_message(error), "use a folder without such links", "bad-file")]
+                Problem(file.path, error_message(error), "use a folder without such links", "bad-file")
             ) from error
 
 

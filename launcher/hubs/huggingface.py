@@ -67,7 +67,7 @@ def list_files(kind: Kind, repo: str, revision: str | None) -> Listing:
         if info.gated:  # it is listed to everyone, and its files are refused
             api.auth_check(repo, repo_type=kind)
     except _errors() as error:
-        raise Problems([_problem(repo, repo, error)]) from error
+        raise Problems(_problem(repo, repo, error)) from error
     files = []
     for sibling in info.siblings or []:
         if sibling.lfs:
@@ -92,7 +92,7 @@ def download(listed: Listing, file: RemoteFile, staging: Path, on_bytes: Callabl
     try:
         return Path(hf_hub_download(listed.repo, file.path, **what, **where, library_name="rlrun", tqdm_class=bar))
     except _errors() as error:
-        raise Problems([_problem(file.path, listed.repo, error)]) from error
+        raise Problems(_problem(file.path, listed.repo, error)) from error
 
 
 def _errors() -> tuple[type[Exception], ...]:

@@ -50,7 +50,7 @@ def make_own_folder(folder: Path) -> Path:
     own = folder / names.OURS
     for path in (own, own / "partial", *(own / "partial").rglob("*")):
         if path.is_symlink():
-            raise Problems([Problem(str(path), "is a link", "use a folder that nobody else writes to", "bad-file")])
+            raise Problems(Problem(str(path), "is a link", "use a folder that nobody else writes to", "bad-file"))
     (own / "partial").mkdir(parents=True, exist_ok=True)
     return own
 

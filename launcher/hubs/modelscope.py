@@ -26,7 +26,7 @@ def list_files(kind: Kind, repo: str, revision: str | None) -> Listing:
         endpoint = HubApi().resolve_endpoint_for_read(repo, repo_type=kind)
         found = HubApi(endpoint=endpoint).list_repo_files(repo, kind, revision=asked)
     except (errors.HubError, OSError) as error:
-        raise Problems([_problem(repo, error)]) from error
+        raise Problems(_problem(repo, error)) from error
     files = tuple(
         RemoteFile(file.path, file.size, file.sha256.lower() if file.sha256 else None, None)
         for file in found
@@ -62,7 +62,7 @@ def download(listed: Listing, file: RemoteFile, staging: Path, on_bytes: Callabl
             progress_callbacks=[Callback],
         )  # fmt: skip
     except (errors.HubError, OSError) as error:
-        raise Problems([_problem(file.path, error)]) from error
+        raise Problems(_problem(file.path, error)) from error
 
 
 def _problem(where: str, error: Exception) -> Problem:

@@ -92,7 +92,7 @@ def _made(run: RunSpec) -> Folder:
     while True:
         folder = Folder(root / trainer.project_name / (name or free_name(root, trainer.project_name, run.label)))
         if problem := folder.symlink_problem():
-            raise Problems([problem])
+            raise Problems(problem)
         try:
             folder.path.mkdir(mode=0o700, parents=True, exist_ok=name is not None)
         except FileExistsError:
@@ -151,7 +151,7 @@ def _until_job_ends(client: subprocess.Popen[str], say: Say) -> int:
 def _check_free(folder: Folder) -> None:
     folder.check()
     if writer_lives(folder):
-        raise Problems([held(folder)])
+        raise Problems(held(folder))
 
 
 class _Heard:

@@ -68,11 +68,11 @@ def read(folder: Folder) -> dict[str, Any]:
         recorded = parse_json(path.read_bytes())
     except (OSError, ValueError) as error:
         raise Problems(
-            [Problem(str(path), f"cannot be read, {error_message(error)}", "start a new run", "bad-file")]
+            Problem(str(path), f"cannot be read, {error_message(error)}", "start a new run", "bad-file")
         ) from error
     fits = isinstance(recorded, dict) and all(isinstance(recorded.get(key, of()), of) for key, of in _HOLDS.items())
     if not fits or not all(isinstance(line, str) for line in recorded.get("installed", [])):
-        raise Problems([Problem(str(path), "holds no lock", "start a new run", "bad-file")])
+        raise Problems(Problem(str(path), "holds no lock", "start a new run", "bad-file"))
     return recorded
 
 
@@ -188,7 +188,7 @@ def folder_origin(folder: Path) -> dict[str, str] | None:
         found = {path.name: _file_digest(path) for path in decide}
     except OSError as error:
         raise Problems(
-            [Problem(str(folder), f"cannot be read, {error_message(error)}", "use a model's folder", "bad-file")]
+            Problem(str(folder), f"cannot be read, {error_message(error)}", "use a model's folder", "bad-file")
         ) from error
     some = any("of it" in of for of in found.values())
     how = {"hashed": f"files over {WHOLE_BYTES >> 20} MiB by size and {PIECES} pieces of 1 MiB"} if some else {}
@@ -212,7 +212,7 @@ def _file_origin(path: Path) -> dict[str, str]:
         return {"file": str(path), "files": checkpoints.sha256(path)}
     except OSError as error:
         raise Problems(
-            [Problem("reward.path", f"{path} cannot be read, {error_message(error)}", "use a Python file", "bad-file")]
+            Problem("reward.path", f"{path} cannot be read, {error_message(error)}", "use a Python file", "bad-file")
         ) from error
 
 

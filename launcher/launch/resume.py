@@ -15,12 +15,12 @@ def unchanged(run: RunSpec, folder: Folder) -> None:
     recorded = locks.read(folder)
     if run.data.fingerprint() != recorded.get("data"):
         got = "is not what the run began with (its sha256 differs)"
-        raise Problems([Problem("data", got, "use the original data", "changed")])
+        raise Problems(Problem("data", got, "use the original data", "changed"))
     if needs_initial_weights(run, folder) and not locks.same_files(
         recorded.get("model"), locks.model_origin(run.model)
     ):
         got = "is not what the run began with (its files differ)"
-        raise Problems([Problem("model", got, "use the original model", "changed")])
+        raise Problems(Problem("model", got, "use the original model", "changed"))
 
 
 def needs_initial_weights(run: RunSpec, folder: Folder) -> bool:

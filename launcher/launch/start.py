@@ -70,7 +70,7 @@ def resume(folder: Folder, words: Sequence[str], sinks: Sequence[Sink]) -> Outco
     `words` may change where and how fast it runs, as `amend` says.
     """
     if not folder.spec.is_file():
-        raise Problems([Problem("--resume", f"{folder.path} holds no spec.yaml", "use a run's folder", "not-found")])
+        raise Problems(Problem("--resume", f"{folder.path} holds no spec.yaml", "use a run's folder", "not-found"))
     folder.check()
     asked = _asked(folder, words)
     run = _as_prepared(asked, folder)
@@ -81,7 +81,7 @@ def resume(folder: Folder, words: Sequence[str], sinks: Sequence[Sink]) -> Outco
     if found := [*found, *guard.kept(to_node(run), found)]:
         raise Problems(found)
     if run.cluster.queues and (waits := store.queued(folder)):
-        raise Problems([f"{folder.name}: is {waits}; rlrun stop {folder.path} would end it"])
+        raise Problems(f"{folder.name}: is {waits}; rlrun stop {folder.path} would end it")
     back.unchanged(run, folder)
     with Lock(folder) as lock:
         newest, faults = back.newest(run, folder)
@@ -128,7 +128,7 @@ def _as_prepared(run: RunSpec, folder: Folder) -> RunSpec:
         lines = explain(error, {})
         raise Problems([f"{folder.prepared}: {line}" for line in lines]) from error
     except (OSError, ValueError) as error:
-        raise Problems([f"{folder.prepared}: cannot be read, {error_message(error)}; start a new run"]) from error
+        raise Problems(f"{folder.prepared}: cannot be read, {error_message(error)}; start a new run") from error
 
 
 def _asked(folder: Folder, words: Sequence[str]) -> RunSpec:
@@ -146,4 +146,4 @@ def _asked(folder: Folder, words: Sequence[str]) -> RunSpec:
         lines = explain(error, node) if isinstance(node, dict) else ["holds no run; use the file of another run"]
         raise Problems([f"{folder.spec}: {line}" for line in lines]) from error
     except (YAMLError, ValueError) as error:
-        raise Problems([f"{folder.spec}: cannot be read, {error_message(error)}; start a new run"]) from error
+        raise Problems(f"{folder.spec}: cannot be read, {error_message(error)}; start a new run") from error

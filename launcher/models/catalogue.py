@@ -72,7 +72,7 @@ def resolve_model(word: str, group: Path) -> Pretrained:
     if asked.on_hub:
         return next((model for model in known.values() if model.path == word), asked)
     raise Problems(
-        [Problem(short_repr(word), "is neither a model of the catalogue nor owner/name", suggest(word, list(known)))]
+        Problem(short_repr(word), "is neither a model of the catalogue nor owner/name", suggest(word, list(known)))
     )
 
 
@@ -86,14 +86,12 @@ def find_model(word: str, group: Path) -> KnownModel:
     found = _of_hub(name, model)
     if found.architecture is None and found.folder is None:
         raise Problems(
-            [
-                Problem(
-                    short_repr(word),
-                    "is not here and not in the catalogue",
-                    f"run rlrun model download {word}",
-                    code="not-found",
-                )
-            ]
+            Problem(
+                short_repr(word),
+                "is not here and not in the catalogue",
+                f"run rlrun model download {word}",
+                code="not-found",
+            )
         )
     return found
 
@@ -110,7 +108,7 @@ def _of_folder(folder: Path) -> KnownModel:
     """By its config.json, or where that is no family we count, by the headers of its weights."""
     node, of = config.read(folder), manifest.read(folder)
     if node is None and not (folder / "adapter_config.json").is_file():
-        raise Problems([Problem(str(folder), "holds no config.json", "use a model's folder", code="not-found")])
+        raise Problems(Problem(str(folder), "holds no config.json", "use a model's folder", code="not-found"))
     shape = config.architecture(node) if node else None
     count = size.parameters(shape) if shape else _in_headers(folder)
     return KnownModel(None, of.repo if of else None, False, folder, of, shape, count)

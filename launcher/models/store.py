@@ -87,7 +87,7 @@ def _wanted(listed: Listing) -> list[RemoteFile]:
         if code := config.foreign_code(config.read(folder) or {}):
             got = f"needs Python code that comes with it ({short_repr(code)}), which is never downloaded"
             fix = "use a model that transformers knows, or set model.trust_remote_code=true in a run"
-            raise Problems([Problem(where, got, fix, "not-supported")])
+            raise Problems(Problem(where, got, fix, "not-supported"))
         index = (folder / weights.INDEX).read_bytes() if sharded else b""
     if not sharded:
         return [*texts, weight]
@@ -116,7 +116,7 @@ def _weights_file(listed: Listing) -> RemoteFile:
     if pickles:
         got = f"has its weights as {short_repr(pickles[0])} only, a format that can run code when it is opened"
         fix = "use a revision with safetensors, or another repository of that model"
-        raise Problems([Problem(where, got, fix, "not-supported")])
+        raise Problems(Problem(where, got, fix, "not-supported"))
     raise Problems(
-        [Problem(where, f"has no {weights.SINGLE} and no {weights.INDEX}", "use a repository of a model", "not-found")]
+        Problem(where, f"has no {weights.SINGLE} and no {weights.INDEX}", "use a repository of a model", "not-found")
     )

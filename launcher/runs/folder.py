@@ -122,7 +122,7 @@ class Lock:
         while not self._taken():
             if time.monotonic() > give_up or writer_lives(folder):
                 os.close(self.descriptor)
-                raise Problems([held(folder)])
+                raise Problems(held(folder))
             time.sleep(0.1)
         os.ftruncate(self.descriptor, 0)
         os.pwrite(self.descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
@@ -177,21 +177,19 @@ def take(root: Path, project: str, experiment: str) -> tuple[Folder, Lock]:
     """The folder of a new run, locked. Raises `Problems` where a run of that name has been trained."""
     folder = Folder(root / project / experiment)
     if problem := folder.symlink_problem():
-        raise Problems([problem])
+        raise Problems(problem)
     folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.check()
     lock = Lock(folder)
     if folder.has_results():
         with lock:
             raise Problems(
-                [
-                    Problem(
-                        "trainer.experiment_name",
-                        f"{folder.path} is there already",
-                        f"use another name, or rlrun train --resume {folder.path}",
-                        "in-use",
-                    )
-                ]
+                Problem(
+                    "trainer.experiment_name",
+                    f"{folder.path} is there already",
+                    f"use another name, or rlrun train --resume {folder.path}",
+                    "in-use",
+                )
             )
     return folder, lock
 

@@ -50,7 +50,7 @@ def kept(folder: Folder, metric: str | None = None, *, verify: bool = True) -> l
     wanted = metric or own_metric(folder)
     measured = sorted({name for one in found for name in validation(one.metrics)})
     if metric and found and metric not in measured:
-        raise Problems([f"--metric: no checkpoint has {short_repr(metric)}; {suggest(metric, measured)}"])
+        raise Problems(f"--metric: no checkpoint has {short_repr(metric)}; {suggest(metric, measured)}")
     found = [replace(one, judged=_judged(one, wanted)) for one in found]
     good = [one for one in found if not one.faults]
     grades = {one.step: grade(validation(one.metrics), wanted) for one in good}
@@ -88,7 +88,7 @@ def of_step(folder: Folder, step: int) -> Kept:
     found = next((one for one in every if one.step == step), None)
     if found is None:
         there = ", ".join(str(one.step) for one in reversed(every)) or "none"
-        raise Problems([f"--step: {folder.name} has no checkpoint of step {step}; it has {there}"])
+        raise Problems(f"--step: {folder.name} has no checkpoint of step {step}; it has {there}")
     if faults := checkpoints.faults(found):
         got = f"the checkpoint of step {step} does not verify"
         raise Problems([Problem("--step", got, "use another", "bad-file"), *faults])

@@ -107,7 +107,7 @@ def find(name: str, root: Path) -> Folder:
     if found := named(name, root):
         return found
     known = sorted(f"{path.parent.parent.name}/{path.parent.name}" for path in root.glob("*/*/spec.yaml"))
-    raise Problems([f"{short_repr(name)}: no run of that name in {root}; {suggest(name, known)}"])
+    raise Problems(f"{short_repr(name)}: no run of that name in {root}; {suggest(name, known)}")
 
 
 def named(name: str, root: Path, holds: str = "spec.yaml") -> Folder | None:
@@ -119,7 +119,7 @@ def named(name: str, root: Path, holds: str = "spec.yaml") -> Folder | None:
     same = [full for full in known if full.partition("/")[2] == name]
     if len(same) > 1:
         raise Problems(
-            [Problem(short_repr(name), f"is the name of {len(same)} runs", f"use {' or '.join(sorted(same))}")]
+            Problem(short_repr(name), f"is the name of {len(same)} runs", f"use {' or '.join(sorted(same))}")
         )
     return Folder(known[same[0]]) if same else None
 

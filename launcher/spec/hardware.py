@@ -40,19 +40,15 @@ class Hardware:
     def __post_init__(self) -> None:
         if self.is_cpu and self.n_gpus_per_node:
             raise InvalidSettings(
-                [
-                    Problem(
-                        "n_gpus_per_node", f"is {self.n_gpus_per_node} and device is cpu", "use hardware=gpu", CONFLICT
-                    )
-                ]
+                Problem("n_gpus_per_node", f"is {self.n_gpus_per_node} and device is cpu", "use hardware=gpu", CONFLICT)
             )
         if not self.is_cpu and not self.n_gpus_per_node:
             raise InvalidSettings(
-                [Problem("n_gpus_per_node", f"is 0 and device is {self.device}", "use at least 1", CONFLICT)]
+                Problem("n_gpus_per_node", f"is 0 and device is {self.device}", "use at least 1", CONFLICT)
             )
         if not self.is_cpu and self.nproc_per_node not in (None, self.n_gpus_per_node):
             fix = f"a GPU takes one process; use {self.n_gpus_per_node}"
-            raise InvalidSettings([Problem("nproc_per_node", f"is {self.nproc_per_node}", fix, CONFLICT)])
+            raise InvalidSettings(Problem("nproc_per_node", f"is {self.nproc_per_node}", fix, CONFLICT))
 
     @property
     def is_cpu(self) -> bool:

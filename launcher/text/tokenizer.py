@@ -28,7 +28,7 @@ def load_tokenizer(model: Model) -> PreTrainedTokenizerFast:
             path, revision=model.revision or "main", trust_remote_code=model.trust_remote_code
         )
     except (OSError, ValueError) as error:
-        raise Problems([_fault(path, error)]) from error
+        raise Problems(_fault(path, error)) from error
 
 
 def load_fast_tokenizer(model: Model) -> PreTrainedTokenizerFast | None:
@@ -45,7 +45,7 @@ def load_fast_tokenizer(model: Model) -> PreTrainedTokenizerFast | None:
     try:
         return PreTrainedTokenizerFast.from_pretrained(folder)
     except (OSError, ValueError) as error:
-        raise Problems([_fault(str(folder), error)]) from error
+        raise Problems(_fault(str(folder), error)) from error
 
 
 def _fault(path: str, error: Exception) -> Problem:

@@ -33,7 +33,7 @@ def looked_at(file: str) -> Have:
     found = [row for row in rows if isinstance(row, RawRow)]
     if not found:
         told = f": {rows[0].reason}" if rows and isinstance(rows[0], RefusedRow) else ""
-        raise Problems([Problem(file, f"holds no row that can be read{told}", "use JSONL or parquet")])
+        raise Problems(Problem(file, f"holds no row that can be read{told}", "use JSONL or parquet"))
     paired = sum(any(row.values.get(key) is not None for key in ("chosen", "rejected")) for row in found)
     if paired:
         return "pairs" if paired == len(found) else "mixed"
@@ -41,10 +41,8 @@ def looked_at(file: str) -> Have:
     graded = any(row.values.get(key) is not None for row in found for key in marks)
     kinds = next((kinds for row in found if (kinds := list(_fitting(row)))), [])
     if not kinds:
-        raise Problems(
-            [Problem(found[0].where, "is neither a demonstration, a pair nor a prompt, with the keys"
-                     f" {', '.join(sorted(found[0].values))}", "use prompt and response", "bad-row")]
-        )  # fmt: skip
+        raise Problems(Problem(found[0].where, "is neither a demonstration, a pair nor a prompt, with the keys"
+                     f" {', '.join(sorted(found[0].values))}", "use prompt and response", "bad-row"))  # fmt: skip
     return "prompts" if graded or "answers" not in kinds else "answers"
 
 
@@ -62,7 +60,7 @@ def advise(have: Have, compute: Compute, model: str, files: str, device: str = "
     """
     for name, value, known in (("have", have, get_args(Have)), ("compute", compute, get_args(Compute))):
         if value not in known:
-            raise Problems([Problem(name, f"got {short_repr(value)}", f"use {', '.join(known)}")])
+            raise Problems(Problem(name, f"got {short_repr(value)}", f"use {', '.join(known)}"))
     common = (f"model.path={model}", "data=files", f"data.train_files={files}", f"hardware={device}")
     if have == "answers":
         why = "answers to imitate: supervised fine-tuning comes first, whatever follows"

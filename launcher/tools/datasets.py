@@ -87,14 +87,12 @@ def chosen(what: str, kind: Kind | None, words: Sequence[str], config_dir: Path 
     algorithm = [word for word in words if word.startswith("algorithm=")]
     if algorithm and kind:
         raise Problems(
-            [
-                Problem(
-                    "--for",
-                    f"{kind} and {algorithm[0]} both say what the rows are",
-                    "use one of them",
-                    "conflicting-settings",
-                )
-            ]
+            Problem(
+                "--for",
+                f"{kind} and {algorithm[0]} both say what the rows are",
+                "use one of them",
+                "conflicting-settings",
+            )
         )
     if not algorithm:
         kind = kind or holds or _by_format(words) or _looked_at(what)
@@ -118,14 +116,9 @@ def _words(what: str, config_dir: Path | None) -> tuple[list[str], Kind | None]:
     if is_id(what) and not what.lower().endswith(ENDINGS):
         return ["data=hub", f"data.repo={what}"], None
     raise Problems(
-        [
-            Problem(
-                short_repr(what),
-                "not a file, a hub id (owner/name) or a choice of data",
-                suggest(what, names),
-                "not-found",
-            )
-        ]
+        Problem(
+            short_repr(what), "not a file, a hub id (owner/name) or a choice of data", suggest(what, names), "not-found"
+        )
     )
 
 
@@ -136,7 +129,7 @@ def _holds(file: Path) -> Kind:
         found: Kind = node.get("holds", "prompts")
     except (OSError, ValueError, YAMLError, AttributeError) as error:
         raise Problems(
-            [Problem(str(file), f"cannot be read, {error_message(error)}", "use a choice of data", "bad-file")]
+            Problem(str(file), f"cannot be read, {error_message(error)}", "use a choice of data", "bad-file")
         ) from error
     return found
 
@@ -156,9 +149,7 @@ def _looked_at(what: str) -> Kind:
     names = [name for name in expand(what) if Path(name).is_file()]
     if names:
         return looked_at(names[0])
-    raise Problems(
-        [Problem("--for", f"what the rows of {what} are is unknown", "use answers, pairs, prompts or mixed")]
-    )
+    raise Problems(Problem("--for", f"what the rows of {what} are is unknown", "use answers, pairs, prompts or mixed"))
 
 
 def made_ready(found: Chosen, watch: OnDataProgress, into: Path | None = None) -> Path:
@@ -169,5 +160,5 @@ def made_ready(found: Chosen, watch: OnDataProgress, into: Path | None = None) -
     if isinstance(data, Files):
         return prepare(data, found.kind, found.name, watch, into=into)
     raise Problems(
-        [Problem(found.name, "is generated, so there is nothing to prepare", f"use data={found.name}", "not-supported")]
+        Problem(found.name, "is generated, so there is nothing to prepare", f"use data={found.name}", "not-supported")
     )

@@ -43,17 +43,12 @@ def export(run: Folder, one: Kept, out: Path, show: Show, *, fold: bool = False,
     policy = models.open_model(str(one.path / "policy"))
     if fold and not policy.is_adapter:
         raise Problems(
-            [
-                Problem(
-                    "--merge",
-                    f"step {one.step} of {run.name} holds a whole model",
-                    "leave it out",
-                    "conflicting-settings",
-                )
-            ]
+            Problem(
+                "--merge", f"step {one.step} of {run.name} holds a whole model", "leave it out", "conflicting-settings"
+            )
         )
     if base and not fold:
-        raise Problems([Problem("--base", "has an effect only with --merge", "leave it out", "conflicting-settings")])
+        raise Problems(Problem("--base", "has an effect only with --merge", "leave it out", "conflicting-settings"))
     if fold:
         texts = {README: _card(run, one, None)}
         made = merge.merge(MergeRequest(LORA, (str(policy.path),), out, base=base, texts=texts), show)
@@ -91,7 +86,7 @@ def _copied(run: Folder, one: Kept, policy: models.ModelFolder, out: Path, show:
                 inside = (part.path / name).relative_to(checkpoint).as_posix()
                 if digest != manifest[inside]["sha256"]:
                     raise Problems(
-                        [Problem(f"{one.path.name}/{inside}", "changed while it was copied", "try again", "changed")]
+                        Problem(f"{one.path.name}/{inside}", "changed while it was copied", "try again", "changed")
                     )
                 digests[(to / name).relative_to(draft).as_posix()] = digest
             shapes = [TensorShape(tensor.name, tensor.dtype, tensor.shape) for tensor in part.tensors.values()]

@@ -37,17 +37,15 @@ class ManifestKind(StrEnum):
 def manifest(kind: ManifestKind, words: Sequence[str], config_dir: Path | None, image: str | None) -> str:
     """Raises `Problems` for words that make no run, or where `image` is missing or would be ignored."""
     if kind is ManifestKind.KUBERAY and not image:
-        raise Problems([Problem("--image", "kuberay starts containers", "name an image that has rlrun")])
+        raise Problems(Problem("--image", "kuberay starts containers", "name an image that has rlrun"))
     if kind is ManifestKind.SLURM and image:
         raise Problems(
-            [
-                Problem(
-                    "--image",
-                    "slurm starts processes",
-                    "use cluster.setup for what has to be loaded",
-                    "conflicting-settings",
-                )
-            ]
+            Problem(
+                "--image",
+                "slurm starts processes",
+                "use cluster.setup for what has to be loaded",
+                "conflicting-settings",
+            )
         )
     judged = [word for word in words if not word.startswith("cluster=")]
     run = resolve([*judged, *(["cluster=slurm"] if kind is ManifestKind.SLURM else ON_RAY)], config_dir)

@@ -85,7 +85,7 @@ def bench(run: RunSpec, count: int, watch: OnDataProgress) -> BenchReport:
     run = replace(run, data=run.data.prepared(_taken_as(run), watch))
     rows = list(islice(_rows(run), count))
     if not rows:
-        raise Problems([Problem("data", "no row has a prompt", "use rows with prompts", "bad-row")])
+        raise Problems(Problem("data", "no row has a prompt", "use rows with prompts", "bad-row"))
     reward, name = run.engine.reward(run), type(run.reward).__name__
     known = any(reward.reference_response(make_answer(row)) is not None for row in rows)
     score_safely(reward, [make_answer(rows[0])])  # what is loaded at the first answer is no answer's time

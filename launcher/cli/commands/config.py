@@ -142,7 +142,7 @@ def metrics(
     with problems_named():
         found = catalogue.matching(pattern)
         if not found:
-            raise Problems([Problem(pattern, "no metric of that name", "rlrun config metrics lists all", "not-found")])
+            raise Problems(Problem(pattern, "no metric of that name", "rlrun config metrics lists all", "not-found"))
     if as_json:
         return say_json([{"metric": name, **asdict(entry)} for name, entry in found.items()])
     table = _table("metric", "unit", "better", "what it measures")

@@ -69,7 +69,7 @@ def prepare(
             folder = datasets.made_ready(found, watch, into)
         made = prepared(folder)
         if made is None:
-            raise Problems([Problem(str(folder), "was changed while it was prepared", "prepare it again", "changed")])
+            raise Problems(Problem(str(folder), "was changed while it was prepared", "prepare it again", "changed"))
     if as_json:
         return say_json({"folder": str(folder), **asdict(made)})
     rows = ", ".join(f"{count:,} {split} rows" for split, count in made.rows.items())

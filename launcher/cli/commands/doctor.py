@@ -34,7 +34,7 @@ def doctor(
     with problems_named():
         if address and not nodes:
             fix = f"use rlrun doctor --nodes {address}"
-            raise Problems([Problem(address, "an address belongs to --nodes", fix, "conflicting-settings")])
+            raise Problems(Problem(address, "an address belongs to --nodes", fix, "conflicting-settings"))
         if nodes and not is_node():
             words = ["doctor", "--nodes", f"--root={root}", f"--timeout={wait_s:g}", *(["--json"] if as_json else [])]
             remote.become(address, words, out.width)

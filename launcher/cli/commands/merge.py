@@ -74,12 +74,12 @@ def _numbers(text: str | None) -> tuple[float, ...] | None:
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
-        raise Problems([Problem("--weights", f"got {short_repr(text)}", "use numbers such as 0.7,0.3")]) from None
+        raise Problems(Problem("--weights", f"got {short_repr(text)}", "use numbers such as 0.7,0.3")) from None
 
 
 def _bytes(text: str) -> int:
     """`5GB`"""
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([a-z]*)", text.strip().lower())
     if not found or found[2] not in UNITS:
-        raise Problems([Problem("--max-shard-size", f"got {short_repr(text)}", "use a size such as 5GB")])
+        raise Problems(Problem("--max-shard-size", f"got {short_repr(text)}", "use a size such as 5GB"))
     return int(float(found[1]) * UNITS[found[2]])

@@ -114,7 +114,7 @@ def watch(name: Name, root: Root = Path("runs"), cluster: Cluster = None) -> Non
         _on_head(cluster, "watch", name, root)
     with problems_named():
         if found := points.find(name, root):
-            raise Problems([Problem(str(found), "is a sweep", "use rlrun status, or watch one of its runs")])
+            raise Problems(Problem(str(found), "is a sweep", "use rlrun status, or watch one of its runs"))
         folder = store.find(name, root)
     if not out.is_terminal:
         return logs(name, root, follow=True)

@@ -43,20 +43,20 @@ def asked(
     path = points.find(resume, root) if resume is not None else None
     if path is None and not multirun:
         if parallel is not None:
-            raise Problems([Problem("--parallel", "is for a sweep", "use -m to start one")])
+            raise Problems(Problem("--parallel", "is for a sweep", "use -m to start one"))
         return None
     at_a_time = _number(parallel)
     if resume is None:
         return _begun(words, config_dir, at_a_time)
     if path is None:
         raise Problems(
-            [Problem("--resume", f"no sweep {short_repr(resume)} in {root}", "use -m alone to start one", "not-found")]
+            Problem("--resume", f"no sweep {short_repr(resume)} in {root}", "use -m alone to start one", "not-found")
         )
     found = points.read(path)
     if words and words != found.words:
         began = shlex.join(found.words)
         got = f"{found.name} was started with other arguments"
-        raise Problems([Problem("--resume", got, f"use none, or {began}", "changed")])
+        raise Problems(Problem("--resume", got, f"use none, or {began}", "changed"))
     if parallel is not None:
         found.parallel = at_a_time
     return found
@@ -66,7 +66,7 @@ def _number(parallel: str | None) -> int | None:
     if parallel in (None, "auto"):
         return None
     if not parallel.isascii() or not parallel.isdecimal() or len(parallel) > 4 or not int(parallel):
-        raise Problems([Problem("--parallel", f"got {short_repr(parallel)}", "use auto or a number >= 1")])
+        raise Problems(Problem("--parallel", f"got {short_repr(parallel)}", "use auto or a number >= 1"))
     return int(parallel)
 
 

@@ -59,9 +59,9 @@ def train(
     drive.watch_lifeline()
     with problems_named():
         if dry_run and resume is not None:
-            raise Problems([Problem("--dry-run", "checks a new run, and --resume continues one", "use one of the two")])
+            raise Problems(Problem("--dry-run", "checks a new run, and --resume continues one", "use one of the two"))
         if dry_run and detached:
-            raise Problems([Problem("--dry-run", "starts nothing that could be detached", "leave out -d")])
+            raise Problems(Problem("--dry-run", "starts nothing that could be detached", "leave out -d"))
     if dry_run and multirun:
         return sweep.plan(words or [], config_dir, as_json=False, here=True)
     with problems_named():

@@ -54,7 +54,7 @@ def up(port: int | None, address: str | None, token: str | None, words: Sequence
     ip = address or own_address()
     if port is not None and (error := port_error(port)):
         raise Problems(
-            [Problem("--port", f"{port}: {error_message(error)}", f"use {machine.free_ports(1)[0]}", "in-use")]
+            Problem("--port", f"{port}: {error_message(error)}", f"use {machine.free_ports(1)[0]}", "in-use")
         )
     chosen = port or (PORT if port_error(PORT) is None else machine.free_ports(1)[0])
     node = Node(_joined(ip, chosen), ip, True, secrets.token_hex(8), _temp(), tuple(words))
@@ -66,7 +66,7 @@ def join_hosts(hosts: Sequence[Host], shell: Shell, tell: Tell) -> Iterator[tupl
     home = here()
     node = home.node()
     if node is None or not node.head or not home.has_keeper():
-        raise Problems([Problem("--nodes", "this machine is not the head of a cluster", "use rlrun cluster up")])
+        raise Problems(Problem("--nodes", "this machine is not the head of a cluster", "use rlrun cluster up"))
     tell(f"{len(hosts)} machines join")
     for host, why in shell.join(hosts, node.address, home.token.read_text(encoding="utf-8")):
         if not why and host.name not in node.hosts:
@@ -84,12 +84,12 @@ def join(
     home = _free_home("join")
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
-        raise Problems([Problem(address, "is not an address", PRINTED)])
+        raise Problems(Problem(address, "is not an address", PRINTED))
     try:
         machine.check_listening(address, KNOCK_S)
     except OSError as error:
         fix = "use rlrun cluster up there, and its address"
-        raise Problems([Problem(address, error_message(error), fix, "not-reachable")]) from error
+        raise Problems(Problem(address, error_message(error), fix, "not-reachable")) from error
     node = Node(address, ip or own_address(host), False, secrets.token_hex(8), _temp(), tuple(words), leave_after_s)
     return _begin(home, node, token, tell)
 
@@ -100,7 +100,7 @@ def read_head(told: str, file: str | None, stdin: TextIO) -> tuple[str, str]:
         return told, read_token(file, stdin)
     home = Home(Path(told))
     if (node := home.node()) is None or not node.head:
-        raise Problems([Problem(told, "is not the folder of a cluster's head", PRINTED, "not-found")])
+        raise Problems(Problem(told, "is not the folder of a cluster's head", PRINTED, "not-found"))
     return node.address, read_token(str(home.token), stdin)
 
 
@@ -111,10 +111,10 @@ def read_token(file: str | None, stdin: TextIO) -> str:
         token = stdin.readline() if file == "-" else named.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise Problems(
-            [Problem("--token-file", f"{named}: {error_message(error)}", f"use {COPY}", "bad-file")]
+            Problem("--token-file", f"{named}: {error_message(error)}", f"use {COPY}", "bad-file")
         ) from error
     if not token.strip():
-        raise Problems([Problem("--token-file", "holds no token", f"use {COPY}", "bad-file")])
+        raise Problems(Problem("--token-file", "holds no token", f"use {COPY}", "bad-file"))
     register_secret(token.strip())
     return token.strip()
 
@@ -176,22 +176,17 @@ def down(shell: Shell | None, tell: Tell) -> Down:
 def _free_home(doing: str) -> Home:
     """Raises `Problems` where this machine cannot begin."""
     if find_spec("ray") is None:
-        raise Problems([Problem("ray", "is not installed", "pip install ray", "not-installed")])
+        raise Problems(Problem("ray", "is not installed", "pip install ray", "not-installed"))
     home = here()
     node = home.node()
     if node and home.has_keeper():
         is_what = "is the head of" if node.head else "is in"
         where = f"this machine {is_what} the cluster at {node.address}"
-        raise Problems([Problem(doing, where, "end it by rlrun cluster down", "in-use")])
+        raise Problems(Problem(doing, where, "end it by rlrun cluster down", "in-use"))
     if node and (left := processes.find(node)):
-        raise Problems(
-            [
-                Problem(
+        raise Problems(Problem(
                     doing, f"{len(left)} processes of the cluster at {node.address} have lost their keeper",
-                    "end them by rlrun cluster down", "in-use",
-                )
-            ]
-        )  # fmt: skip
+                    "end them by rlrun cluster down", "in-use"))  # fmt: skip
     if node:  # the machine was switched off, or its keeper gave up
         shutil.rmtree(node.temp, ignore_errors=True)
         home.clear()
@@ -202,7 +197,7 @@ def _begin(home: Home, node: Node, token: str, tell: Tell) -> Node:
     lock = home.lock()
     if lock is None:
         shutil.rmtree(node.temp)
-        raise Problems([Problem(str(home.path), "another rlrun cluster command runs there", "wait for it", "in-use")])
+        raise Problems(Problem(str(home.path), "another rlrun cluster command runs there", "wait for it", "in-use"))
     try:
         try:
             _write_secret(home.token, token)
@@ -242,9 +237,9 @@ def _wait_up(home: Home, keeper: subprocess.Popen[bytes], tell: Tell) -> None:
             why = state.why or f"its keeper ended with {keeper.returncode}"
             log = home.ray_log if state.why else home.keeper_log
             kept = log.rename(log.with_suffix(".failed.log"))
-            raise Problems([Problem("ray start", why, "" if "; " in why else f"see {kept}", "not-reachable")])
+            raise Problems(Problem("ray start", why, "" if "; " in why else f"see {kept}", "not-reachable"))
         time.sleep(POLL_S)
-    raise Problems([Problem("ray start", f"was not up after {UP_S:g} s", f"see {home.ray_log}", "not-reachable")])
+    raise Problems(Problem("ray start", f"was not up after {UP_S:g} s", f"see {home.ray_log}", "not-reachable"))
 
 
 def _write_secret(file: Path, token: str) -> None:

@@ -83,7 +83,7 @@ class Home:
         except FileNotFoundError:
             return None
         except (ValueError, TypeError, KeyError) as error:
-            raise Problems([Problem(str(file), "is not a node's", f"remove {self.path}", "bad-file")]) from error
+            raise Problems(Problem(str(file), "is not a node's", f"remove {self.path}", "bad-file")) from error
 
     def write_node(self, node: Node) -> None:
         write_atomic(self.path / "node.json", json.dumps(asdict(node)))

@@ -43,13 +43,7 @@ def reach(address: str | None) -> Reach:
         return Reach(node.address, auth_env(home.token))
     if asked is None:
         raise Problems(
-            [
-                Problem(
-                    "cluster",
-                    "this machine is in no cluster",
-                    "use rlrun cluster up or join, or an address",
-                )
-            ]
+            Problem("cluster", "this machine is in no cluster", "use rlrun cluster up or join, or an address")
         )
     _check_token()
     return Reach(asked)
@@ -71,4 +65,4 @@ def _check_token() -> None:
     except (OSError, ValueError) as error:
         why = error_message(error)
     if why:
-        raise Problems([Problem("RAY_AUTH_TOKEN_PATH", f"{file}: {why}", f"use {COPY}", "bad-file")])
+        raise Problems(Problem("RAY_AUTH_TOKEN_PATH", f"{file}: {why}", f"use {COPY}", "bad-file"))

@@ -72,7 +72,7 @@ def read_hosts(file: Path) -> list[Host]:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         why = f"{file}: {error_message(error)}"
-        raise Problems([Problem("--nodes", why, "use a file with one host a line", "bad-file")]) from error
+        raise Problems(Problem("--nodes", why, "use a file with one host a line", "bad-file")) from error
     found, wrong = dict[str, Host](), list[Problem]()
     for number, line in enumerate(lines, 1):
         host = _host(line, found)

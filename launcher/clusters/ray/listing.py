@@ -44,18 +44,18 @@ def check_address(address: str) -> None:
     """Where nothing listens, Ray takes two minutes to say so. Raises `Problems`."""
     port = address.rpartition(":")[2]
     if "/" in address or not port.isdigit() or not 0 < int(port) < 1 << 16:
-        raise Problems([Problem("cluster", f"{address} is not an address", "expected HOST:PORT")])
+        raise Problems(Problem("cluster", f"{address} is not an address", "expected HOST:PORT"))
     try:
         machine.check_listening(address, CONNECT_S)
     except OSError as error:
-        raise Problems([Problem("cluster", f"{address}: {error_message(error)}", START, "not-reachable")]) from error
+        raise Problems(Problem("cluster", f"{address}: {error_message(error)}", START, "not-reachable")) from error
 
 
 def list_nodes(address: str, env: Mapping[str, str] = MappingProxyType({})) -> list[RayNode]:
     """`env` is added to this process's, such as where the token is. Raises `Problems` where the head does not answer
     in `ANSWER_S`."""
     if find_spec("ray") is None:
-        raise Problems([Problem("cluster", "ray is not installed", "pip install ray", "not-installed")])
+        raise Problems(Problem("cluster", "ray is not installed", "pip install ray", "not-installed"))
     check_address(address)
     try:
         ran = subprocess.run(
@@ -64,17 +64,17 @@ def list_nodes(address: str, env: Mapping[str, str] = MappingProxyType({})) -> l
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
         why = f"{address}: no Ray head answered within {ANSWER_S:g} s"
-        raise Problems([Problem("cluster", why, START, "not-reachable")]) from error
+        raise Problems(Problem("cluster", why, START, "not-reachable")) from error
     if ran.returncode:
         why = (ran.stderr.strip().splitlines() or [f"the listing ended with {ran.returncode}"])[-1]
-        raise Problems([Problem("cluster", f"{address}: {shorten(why)}", START, "not-reachable")])
+        raise Problems(Problem("cluster", f"{address}: {shorten(why)}", START, "not-reachable"))
     answer = json.loads(ran.stdout.splitlines()[-1])
     if "nodes" in answer:
         return [RayNode(**node) for node in answer["nodes"]]
     if answer["kind"] == "AuthenticationError":
         why = f"{address}: this token, or none, is not the cluster's"
-        raise Problems([Problem("cluster", why, TOKEN, "not-permitted")])
-    raise Problems([Problem("cluster", f"{address}: {answer['reason']}", START, "not-reachable")])
+        raise Problems(Problem("cluster", why, TOKEN, "not-permitted"))
+    raise Problems(Problem("cluster", f"{address}: {answer['reason']}", START, "not-reachable"))
 
 
 def main(address: str) -> None:

@@ -115,7 +115,7 @@ def become(address: str | None, words: Sequence[str], columns: int) -> NoReturn:
     reached = reach(address)
     check_address(reached.address)
     if not serves_jobs():
-        raise Problems([Problem("cluster", "the client of a job server is not installed", INSTALL, "not-installed")])
+        raise Problems(Problem("cluster", "the client of a job server is not installed", INSTALL, "not-installed"))
     asked = command(["launcher", *words], {"COLUMNS": str(columns)})
     sys.stdout.flush()
     os.execve(sys.executable, _argv(reached, asked), _environment(reached))

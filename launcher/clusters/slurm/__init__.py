@@ -169,12 +169,12 @@ def _run_command(words: Sequence[str]) -> str:
     try:
         ran = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     except OSError as error:
-        raise Problems([Problem(words[0], error_message(error), SUBMIT_HOST, "not-installed")]) from error
+        raise Problems(Problem(words[0], error_message(error), SUBMIT_HOST, "not-installed")) from error
     except subprocess.TimeoutExpired as error:
         why = f"did not answer in {PATIENCE_S:g} s"
-        raise Problems([Problem(words[0], why, "see whether slurm's controller is up", "not-reachable")]) from error
+        raise Problems(Problem(words[0], why, "see whether slurm's controller is up", "not-reachable")) from error
     if ran.returncode:
         lines = [line.removeprefix(f"{words[0]}: ").removeprefix("error: ") for line in ran.stderr.splitlines() if line]
         why = lines[-1] if lines else f"ended with {ran.returncode}"
-        raise Problems([Problem(words[0], why, "use settings of cluster.* that slurm takes")])
+        raise Problems(Problem(words[0], why, "use settings of cluster.* that slurm takes"))
     return ran.stdout.strip()

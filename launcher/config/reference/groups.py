@@ -91,20 +91,15 @@ def sections(target: str, config_dir: Path | None = None) -> list[Section]:
     known = groups(config_dir)
     if top not in known and top not in PLAIN:
         raise Problems(
-            [
-                Problem(
-                    short_repr(target),
-                    f"no group or setting {top!r}",
-                    suggest(top, [*known, *PLAIN]),
-                    "unknown-setting",
-                )
-            ]
+            Problem(
+                short_repr(target), f"no group or setting {top!r}", suggest(top, [*known, *PLAIN]), "unknown-setting"
+            )
         )
     if equals:
         if top not in known or rest:
-            raise Problems([Problem(short_repr(target), "is no choice", "use GROUP=CHOICE")])
+            raise Problems(Problem(short_repr(target), "is no choice", "use GROUP=CHOICE"))
         if choice not in known[top]:
-            raise Problems([Problem(top, f"no choice {choice!r}", suggest(choice, known[top]), "unknown-choice")])
+            raise Problems(Problem(top, f"no choice {choice!r}", suggest(choice, known[top]), "unknown-choice"))
         add_code_dir(config_dir)
         return [_whole(top, _choice(top, choice, config_dir))]
     found = list(_sections_of(top, choices(top, config_dir))) if top in known else [_plain(top)]
@@ -123,7 +118,7 @@ def _only(found: list[Section], target: str, rest: str) -> list[Section]:
     if not any(name == target or name.startswith(f"{target}.") for name in names):
         top = target.partition(".")[0]
         near = suggest(rest, [name.removeprefix(f"{top}.") for name in names], listed="it has")
-        raise Problems([Problem(target, f"{top} has no setting {rest!r}", near, "unknown-setting")])
+        raise Problems(Problem(target, f"{top} has no setting {rest!r}", near, "unknown-setting"))
     kept = []
     for section in found:
         settings = [one for one in section.settings if one.name == target or one.name.startswith(f"{target}.")]
@@ -181,7 +176,7 @@ def _class_of(name: str, path: Path) -> type:
     try:
         return locate(str(target.value), noun) if target else noun
     except ValueError as error:
-        raise Problems([Problem(str(path), f"{error}", "use a class of that noun")]) from error
+        raise Problems(Problem(str(path), f"{error}", "use a class of that noun")) from error
 
 
 def _header(path: Path) -> str:

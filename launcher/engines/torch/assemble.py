@@ -68,7 +68,7 @@ def select_device(run: RunSpec, num_threads: int) -> torch.device:
     found = torch.accelerator.current_accelerator(check_available=True)
     if found is None or found.type == "mps":  # which has no float64, the number format of masks and rewards
         got = f"{run.hardware.device} needs CUDA, and this machine has none"
-        raise Problems([Problem("hardware.device", got, "use hardware=cpu", "not-found")])
+        raise Problems(Problem("hardware.device", got, "use hardware=cpu", "not-found"))
     chosen = torch.device(found.type, int(os.environ.get("LOCAL_RANK", "0")))
     torch.accelerator.set_device_index(chosen)
     return chosen
@@ -93,7 +93,7 @@ def build_parts(run: RunSpec, device: torch.device, checkpoint: Path | None, ref
     order = Order(len(train_rows.rows), run.data.train_batch_size, run.seed, run.data.shuffle)
     if order.rows < order.batch:
         got = f"{order.batch} rows, and the data has {order.rows}"
-        raise Problems([Problem("data.train_batch_size", got, f"use at most {order.rows}", "not-enough")])
+        raise Problems(Problem("data.train_batch_size", got, f"use at most {order.rows}", "not-enough"))
     steps = run.total_steps(order.rows)
     policy = _policy(run, model, parallel, steps, load_device, mixed, checkpoint)
     if checkpoint:
@@ -161,14 +161,14 @@ def _check_length(run: RunSpec, model: CausalLM) -> None:
     known = getattr(model.base.config.get_text_config(), "max_position_embeddings", None)
     if known and longest > known:
         got = f"prompt and answer may take {longest} tokens, and the model has {known} positions"
-        raise Problems([Problem("data.max_response_length", got, f"use a sum of at most {known}")])
+        raise Problems(Problem("data.max_response_length", got, f"use a sum of at most {known}"))
 
 
 def _take_up(policy: Policy, checkpoint: Path, order: Order) -> None:
     position = read_position(checkpoint)
     if position.rows != order.rows:
         got = f"the run began with {position.rows} training rows and finds {order.rows} now"
-        raise Problems([Problem("data", got, "use the rows that it began with", "changed")])
+        raise Problems(Problem("data", got, "use the rows that it began with", "changed"))
     load_optimizers(policy, checkpoint)
 
 

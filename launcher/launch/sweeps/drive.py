@@ -59,7 +59,7 @@ def drive(sweep: Sweep, show: Show, room: Room | None = None) -> int:
     """
     if not Path(sweep.folder).is_dir():
         raise Problems(
-            [Problem(sweep.name, f"was started in {sweep.folder}, which is gone", "start a new sweep", "not-found")]
+            Problem(sweep.name, f"was started in {sweep.folder}, which is gone", "start a new sweep", "not-found")
         )
     with Lock(Folder(sweep.path)) as lock:
         driver = _Driver(sweep, show, room or Room(sweep.parallel), lock.descriptor)

@@ -229,7 +229,7 @@ def read(path: Path) -> Sweep:
             raise ValueError("a point is not as it was written")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise Problems(
-            [Problem(str(file), f"cannot be read, {error_message(error)}", "start a new sweep", "bad-file")]
+            Problem(str(file), f"cannot be read, {error_message(error)}", "start a new sweep", "bad-file")
         ) from error
     return sweep
 

@@ -77,7 +77,7 @@ def open_model(given: str) -> ModelFolder:
 def _found(given: str) -> Path:
     path = expand_user(given)
     if not path.is_dir():
-        raise Problems([Problem(given, "no such folder", "use a model's, a checkpoint's or a run's", code="not-found")])
+        raise Problems(Problem(given, "no such folder", "use a model's, a checkpoint's or a run's", code="not-found"))
     if (path / checkpoints.MANIFEST).is_file():
         if faults := checkpoints.faults(path.resolve()):
             raise Problems([Problem(given, "does not verify", "use another checkpoint", code="bad-file"), *faults])
@@ -89,21 +89,19 @@ def _json(path: Path, given: str) -> dict[str, Any]:
     try:
         node = parse_json(path.read_bytes())
     except FileNotFoundError:
-        raise Problems([Problem(given, f"holds no {path.name}", "use a model's folder", code="not-found")]) from None
+        raise Problems(Problem(given, f"holds no {path.name}", "use a model's folder", code="not-found")) from None
     except (OSError, ValueError) as error:
         raise Problems(
-            [
-                Problem(
-                    f"{given}/{path.name}",
-                    f"cannot be read, {error_message(error)}",
-                    "use the file as it was saved",
-                    code="bad-file",
-                )
-            ]
+            Problem(
+                f"{given}/{path.name}",
+                f"cannot be read, {error_message(error)}",
+                "use the file as it was saved",
+                code="bad-file",
+            )
         ) from error
     if not isinstance(node, dict):
         raise Problems(
-            [Problem(f"{given}/{path.name}", "is no JSON object", "use the file as it was saved", code="bad-file")]
+            Problem(f"{given}/{path.name}", "is no JSON object", "use the file as it was saved", code="bad-file")
         )
     return node
 
@@ -123,16 +121,14 @@ def _weight_files(path: Path, given: str) -> list[Path]:
     pickles = sorted(file.name for file in path.iterdir() if file.suffix in PICKLES)
     if pickles:
         raise Problems(
-            [
-                Problem(
-                    given,
-                    f"its weights are pickles ({few(pickles)}), which can run code",
-                    "use safetensors",
-                    code="bad-file",
-                )
-            ]
+            Problem(
+                given,
+                f"its weights are pickles ({few(pickles)}), which can run code",
+                "use safetensors",
+                code="bad-file",
+            )
         )
-    raise Problems([Problem(given, f"holds no {WEIGHTS} and no {INDEX}", "use a model's folder", code="not-found")])
+    raise Problems(Problem(given, f"holds no {WEIGHTS} and no {INDEX}", "use a model's folder", code="not-found"))
 
 
 def _weight_map(path: Path, given: str) -> dict[str, str]:
@@ -140,7 +136,7 @@ def _weight_map(path: Path, given: str) -> dict[str, str]:
     node = _json(path / INDEX, given).get("weight_map")
     if not isinstance(node, dict) or not all(isinstance(name, str) for name in node.values()):
         raise Problems(
-            [Problem(f"{given}/{INDEX}", "weight_map is missing", "expected a file for each tensor", code="not-found")]
+            Problem(f"{given}/{INDEX}", "weight_map is missing", "expected a file for each tensor", code="not-found")
         )
     bad = sorted({name for name in node.values() if not _plain(name)})
     if bad:
@@ -251,13 +247,11 @@ def _words(path: Path) -> str:
             text = json.dumps(known or node, sort_keys=True).encode()
         except (ValueError, TypeError, AttributeError) as error:
             raise Problems(
-                [
-                    Problem(
-                        str(path),
-                        f"cannot be read, {error_message(error)}",
-                        "use the file as it was saved",
-                        code="bad-file",
-                    )
-                ]
+                Problem(
+                    str(path),
+                    f"cannot be read, {error_message(error)}",
+                    "use the file as it was saved",
+                    code="bad-file",
+                )
             ) from error
     return hashlib.sha256(text).hexdigest()

@@ -105,7 +105,7 @@ def _held(draft: Path, out: Path) -> int:
     except BlockingIOError:
         pass
     os.close(handle)
-    raise Problems([Problem("--out", f"{out} is being written by another process", "use another folder")])
+    raise Problems(Problem("--out", f"{out} is being written by another process", "use another folder"))
 
 
 # ---- weights

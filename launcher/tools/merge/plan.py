@@ -113,7 +113,7 @@ def _adapter_plan(asked: MergeRequest) -> MergePlan:
     (adapter,) = found
     base = open_model(asked.base or _base_of(adapter))
     if base.is_adapter:
-        raise Problems([Problem(base.given, "is a LoRA adapter", "use the folder of a whole model")])
+        raise Problems(Problem(base.given, "is a LoRA adapter", "use the folder of a whole model"))
     fit = lora.fit_adapter(adapter, base)
     problems = fit.problems + _format_problems([base], asked.dtype)
     problems += out_problems(asked.out, [adapter.path, base.path], _size(base, asked.dtype))
@@ -132,14 +132,12 @@ def _base_of(adapter: ModelFolder) -> str:
     named = adapter.config.get("base_model_name_or_path")
     if not isinstance(named, str) or not expand_user(named).is_dir():
         raise Problems(
-            [
-                Problem(
-                    "--base",
-                    f"{adapter.given} belongs to {short_repr(named)}, which is no folder here",
-                    "give its folder",
-                    code="not-found",
-                )
-            ]
+            Problem(
+                "--base",
+                f"{adapter.given} belongs to {short_repr(named)}, which is no folder here",
+                "give its folder",
+                code="not-found",
+            )
         )
     return named
 
@@ -264,6 +262,6 @@ def _narrowed(shape: TensorShape, blocks: Iterator[Block]) -> Iterator[NDArray[A
         found = from_float64(block, shape.dtype)
         if not all_finite(found, shape.dtype):
             raise Problems(
-                [Problem(shape.name, f"a number is too large for {NAMES[shape.dtype]}", "use --dtype float32")]
+                Problem(shape.name, f"a number is too large for {NAMES[shape.dtype]}", "use --dtype float32")
             )
         yield found

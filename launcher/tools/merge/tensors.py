@@ -73,20 +73,15 @@ def read_header(file: Path) -> list[StoredTensor]:
                 dtype, shape = str(part.get_dtype()), tuple(part.get_shape())
                 if dtype not in BYTES:
                     raise Problems(
-                        [Problem(str(file), f"{short_repr(name)} is {dtype}", f"expected one of {', '.join(BYTES)}")]
+                        Problem(str(file), f"{short_repr(name)} is {dtype}", f"expected one of {', '.join(BYTES)}")
                     )
                 found.append(StoredTensor(name, dtype, shape, file, begin))
                 begin += found[-1].bytes
     except (OSError, SafetensorError) as error:
         raise Problems(
-            [
-                Problem(
-                    str(file),
-                    f"cannot be read as safetensors, {error_message(error)}",
-                    "use a whole file",
-                    code="bad-file",
-                )
-            ]
+            Problem(
+                str(file), f"cannot be read as safetensors, {error_message(error)}", "use a whole file", code="bad-file"
+            )
         ) from error
     return found
 

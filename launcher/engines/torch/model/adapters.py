@@ -35,7 +35,7 @@ def add_adapters(
     try:
         made = get_peft_model(module, config)
     except ValueError as error:
-        raise Problems([f"model.target_modules: {' '.join(str(error).split())}"]) from error
+        raise Problems(f"model.target_modules: {' '.join(str(error).split())}") from error
     # peft would take the name that the weights were loaded by; where no folder has them they are saved beside
     made.peft_config["default"].base_model_name_or_path = path or "base"
     return cast("PreTrainedModel", made)

@@ -43,7 +43,7 @@ def load_model(
     _prepare(module, model)
     if tokenizer.eos_token_id is None:
         got = "its tokenizer names no eos_token, so no answer could end"
-        raise Problems([Problem("model.path", got, "use a tokenizer that names one", "not-supported")])
+        raise Problems(Problem("model.path", got, "use a tokenizer that names one", "not-supported"))
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     module = module.to(device)
@@ -67,7 +67,7 @@ def load_critic(
         decoder = cast("Any", whole).get_decoder()
         if decoder is whole:
             got = f"{type(whole).__name__} has no decoder of its own for a critic"
-            raise Problems([Problem("model.path", got, "use algorithm=grpo", "not-supported")])
+            raise Problems(Problem("model.path", got, "use algorithm=grpo", "not-supported"))
         return CriticNetwork(decoder, mixed)
     decoder = AutoModel.from_pretrained(weights, dtype=getattr(torch, model.dtype), use_safetensors=True)
     _prepare(decoder, model)
@@ -118,4 +118,4 @@ def _from_folder(model: Model, weights: Path | None, dtype: torch.dtype) -> tupl
             return adapters.load_merged(Path(path), dtype, more), tokenizer
         return AutoModelForCausalLM.from_pretrained(path, dtype=dtype, use_safetensors=True, **more), tokenizer
     except (OSError, ValueError, SafetensorError) as error:
-        raise Problems([f"model.path: {path!r} cannot be loaded: {' '.join(str(error).split())}"]) from error
+        raise Problems(f"model.path: {path!r} cannot be loaded: {' '.join(str(error).split())}") from error

@@ -32,10 +32,10 @@ class ModelScorer(Reward):
             module = AutoModelForSequenceClassification.from_pretrained(path, use_safetensors=True, **more)
         except (OSError, ValueError, SafetensorError) as error:
             output = " ".join(str(error).split())
-            raise Problems([f"reward.path: {settings.path!r} cannot be loaded: {output}"]) from error
+            raise Problems(f"reward.path: {settings.path!r} cannot be loaded: {output}") from error
         if module.config.num_labels != 1:
             got = f"the model has {module.config.num_labels} outputs"
-            raise Problems([Problem("reward.path", got, "use a model with one", "not-supported")])
+            raise Problems(Problem("reward.path", got, "use a model with one", "not-supported"))
         module.config.pad_token_id = -1  # it reads the last token before the padding, of which we give none
         self.module = module.eval().to("cpu" if offloaded else device)
         self.longest = settings.max_length or getattr(module.config, "max_position_embeddings", None)

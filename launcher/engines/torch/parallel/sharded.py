@@ -37,7 +37,7 @@ class Sharded(Parallel):
         if not network.supports_packing:  # it computes each length apart, and processes have other lengths
             name = type(network.base).__name__
             got = f"fsdp2 needs a model that keeps packed sequences apart, and {name} mixes them"
-            raise Problems([Problem("engine.strategy", got, "use ddp", "not-supported")])
+            raise Problems(Problem("engine.strategy", got, "use ddp", "not-supported"))
         network.device = self.device
         for layer in [*network.layers(), network]:
             fully_shard(

@@ -61,7 +61,7 @@ class Decoder(Generator):
         if "past_key_values" not in signature(self.model.base.forward).parameters:
             name = type(self.model.base).__name__
             got = f"{name} keeps a cache of its own kind, so it gives no answers"
-            raise Problems([Problem("model.path", got, "use algorithm=sft", "not-supported")])
+            raise Problems(Problem("model.path", got, "use algorithm=sft", "not-supported"))
 
     def _parts(self, prompts: Sequence[list[int]], n: int) -> Iterator[list[int]]:
         """Prompts of similar length together, as many as may be answered at a time."""

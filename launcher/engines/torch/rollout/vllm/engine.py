@@ -47,7 +47,7 @@ class VllmModel:
         self.max_new, self.sleeps = run.data.max_response_length, sleeps
         self.llm = _start_vllm(run, sampler, description, sleeps)
         if run.hardware.is_cpu and self.llm.apply_model(_has_experts)[0]:
-            raise Problems([f"sampler: {EXPERTS}; {INSTEAD}"])
+            raise Problems(f"sampler: {EXPERTS}; {INSTEAD}")
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Raises `Problems` where they do not match vLLM's model."""
@@ -55,10 +55,10 @@ class VllmModel:
             (lacking,) = self.llm.apply_model(partial(_load_weights, weights=weights))
         except (KeyError, ValueError) as error:  # it knows no such weight, or of another shape
             raise Problems(
-                [f"sampler: vLLM does not take {self.name}'s weights: {error_message(error)}; {INSTEAD}"]
+                f"sampler: vLLM does not take {self.name}'s weights: {error_message(error)}; {INSTEAD}"
             ) from error
         if lacking:
-            raise Problems([f"sampler: {self.name} has not all weights of vLLM's, such as {lacking[0]}; {INSTEAD}"])
+            raise Problems(f"sampler: {self.name} has not all weights of vLLM's, such as {lacking[0]}; {INSTEAD}")
         self.llm.reset_prefix_cache()
 
     def generate(self, asked: Sequence[GenerationRequest], temperature: float, ends: Sequence[int]) -> list[Completion]:
@@ -179,7 +179,7 @@ def _start_vllm(run: RunSpec, sampler: VllmSampler, description: ModelDescriptio
             )  # fmt: skip
         except ValueError as error:
             raise Problems(
-                [f"sampler: vLLM cannot run {description.architecture} here: {error_message(error)}"]
+                f"sampler: vLLM cannot run {description.architecture} here: {error_message(error)}"
             ) from error
         finally:
             torch.set_num_threads = set_threads  # on a CPU it puts something in its place that does nothing
