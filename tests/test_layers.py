@@ -58,7 +58,7 @@ BELOW = {
 }
 """Of each package, those that it may import; whatever is not named here imports nothing of ours."""
 ROOMS = {  # where each heavy library may be imported when the file runs
-    "torch": ("engines/torch/",),
+    "torch": ("engines/torch/", "tools/merge/"),
     "transformers": ("engines/torch/", "text/"),
     "tokenizers": ("engines/torch/", "text/"),
     "safetensors": ("engines/torch/", "tools/merge/"),

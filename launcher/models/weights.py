@@ -78,7 +78,7 @@ def folder_faults(folder: Path) -> list[Problem]:
 def cut_faults(folder: Path) -> list[Problem]:
     """Which files of a folder without `folder_faults` do not hold what their headers name: one line each."""
     found = []
-    for path in (folder / name for name in _read_by_a_loader(folder)):
+    for path in (folder / name for name in read_by_a_loader(folder)):
         try:
             with path.open("rb") as file:
                 begin = 8 + int.from_bytes(file.read(8), "little")
@@ -91,7 +91,7 @@ def cut_faults(folder: Path) -> list[Problem]:
     return found
 
 
-def _read_by_a_loader(folder: Path) -> list[str]:
+def read_by_a_loader(folder: Path) -> list[str]:
     if (folder / SINGLE).is_file():
         return [SINGLE]
     if (folder / INDEX).is_file():
@@ -102,7 +102,7 @@ def _read_by_a_loader(folder: Path) -> list[str]:
 def sizes(folder: Path) -> list[int]:
     """Bytes of each of the folder's files of weights; none where one is missing."""
     try:
-        return [(folder / name).stat().st_size for name in _read_by_a_loader(folder)]
+        return [(folder / name).stat().st_size for name in read_by_a_loader(folder)]
     except OSError:  # the index names a file that is not here
         return []
 
@@ -113,7 +113,7 @@ def counted(folder: Path) -> dict[str, int]:
     Raises `ValueError` where a header cannot be read.
     """
     found: dict[str, int] = {}
-    for name in _read_by_a_loader(folder):
+    for name in read_by_a_loader(folder):
         for tensor, of in header(names.path_inside(folder, name)).items():
             if tensor != "__metadata__":
                 found[of["dtype"]] = found.get(of["dtype"], 0) + prod(of["shape"])
@@ -126,7 +126,7 @@ def matrices(folder: Path) -> set[str]:
     Raises `OSError`, `ValueError`, `KeyError` or `TypeError` where a header cannot be read.
     """
     found = set()
-    for name in _read_by_a_loader(folder):
+    for name in read_by_a_loader(folder):
         for tensor, of in header(names.path_inside(folder, name)).items():
             if tensor.endswith(".weight") and len(of["shape"]) == 2:
                 found.add(tensor.split(".")[-2])

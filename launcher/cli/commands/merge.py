@@ -47,14 +47,13 @@ def merge(
     as_json: AsJson = False,
 ) -> None:
     """Merge models into a new one. Everything is checked before it is written, and read back afterwards."""
-    from launcher.tools.merge import merge as merging  # noqa: PLC0415  # late: numpy takes a tenth of a second
-    from launcher.tools.merge.plan import MergeRequest  # noqa: PLC0415  # late, as above
+    from launcher.tools.merge import merge as merging  # noqa: PLC0415  # late: torch takes a second
 
     began = time.monotonic()
     with problems_named():
         given = {"weights": _numbers(weights), "normalize": normalize, "t": t, "density": density, "scale": scale}
         options = {name: value for name, value in given.items() if value is not None}
-        asked = MergeRequest(method, tuple(models), to, options, base, dtype, _bytes(max_shard_size))
+        asked = merging.MergeRequest(method, tuple(models), to, options, base, dtype, _bytes(max_shard_size))
         with counted() as show:
             made = merging.merge(asked, show)
     if as_json:
