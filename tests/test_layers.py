@@ -39,7 +39,8 @@ BELOW = {
     ),
     "preflight": "core spec models config preflight.checks",
     "tools": (
-        "core clusters.nodes hubs spec data clusters.ray text tools.merge clusters.slurm runs config preflight.checks"
+        "core clusters.nodes hubs spec data models clusters.ray text tools.merge clusters.slurm runs config "
+        "preflight.checks"
     ),
     "tools.doctor": "core clusters.nodes hubs spec data models rewards.worker clusters.ray preflight.checks",
     "engines.torch.rollout.vllm": (

@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from launcher.cli.byte_progress import counted
-from launcher.cli.output import AsJson, err, out, printable, problems_named, say_json
+from launcher.cli.output import AsJson, err, printable, problems_named, say, say_json
+from launcher.cli.progress import show_bytes
 from launcher.core.problems import Problem, Problems, short_repr
 
 UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
@@ -54,7 +54,7 @@ def merge(
         given = {"weights": _numbers(weights), "normalize": normalize, "t": t, "density": density, "scale": scale}
         options = {name: value for name, value in given.items() if value is not None}
         asked = merging.MergeRequest(method, tuple(models), to, options, base, dtype, _bytes(max_shard_size))
-        with counted() as show:
+        with show_bytes() as show:
             made = merging.merge(asked, show)
     if as_json:
         return say_json({**asdict(made), "path": str(made.path)})
@@ -62,7 +62,7 @@ def merge(
         err.print(Text.assemble(("note  ", "bold yellow"), printable(note)), soft_wrap=True)
     size = f"{made.bytes / 1e6:,.0f} MB, {made.tensors} tensors, {len(made.files)} files"
     line = f"{printable(str(made.path))}  {size}, read back and checked, {time.monotonic() - began:.1f} s"
-    out.print(Text(line), soft_wrap=True)
+    say(line)
     return None
 
 

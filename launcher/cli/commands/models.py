@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher.cli.commands.merge import merge
-from launcher.cli.download_progress import show_download
-from launcher.cli.output import AsJson, out, printable, problems_named, say_json, say_problems, wide
+from launcher.cli.output import AsJson, make_table, out, printable, problems_named, say, say_json, say_problems, wide
+from launcher.cli.progress import show_download
 from launcher.config.resolve import conf_dir
 from launcher.core.problems import Problems
 from launcher.core.settings import adapter
@@ -56,9 +56,7 @@ def list_models(as_json: AsJson = False) -> None:
         found = catalogue.list_models(_group())
     if as_json:
         return say_json([_node(known) for known in found])
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for column in ("name", "parameters", "context", "hub", "here"):
-        table.add_column(column, no_wrap=True, justify="right" if column in ("parameters", "context") else "left")
+    table = make_table("name", "parameters", "context", "hub", "here", right=("parameters", "context"))
     for known in found:
         shape = known.architecture
         table.add_row(
@@ -81,7 +79,7 @@ def show(word: Word, verify: Annotated[bool, typer.Option("--verify", help="Hash
     if as_json:
         say_json({**_node(known), **({"faults": faults} if verify else {})})
     else:
-        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+        table = make_table()
         for name, value in _rows(known):
             table.add_row(Text(name, "dim"), Text(printable(value)))
         wide().print(table)
@@ -131,7 +129,7 @@ def download(
         known = catalogue.find_model(str(folder), _group())
     if as_json:
         return say_json(_node(known))
-    out.print(Text(printable(f"{asked.path} is in {folder}")), soft_wrap=True)
+    say(f"{asked.path} is in {folder}")
     return None
 
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from launcher.cli.arguments import ConfigDir, Words
 from launcher.cli.commands import sweep
-from launcher.cli.output import LEVELS, AsJson, out, printable, problems_named, say_json, say_problems, say_table
+from launcher.cli.output import LEVELS, AsJson, out, printable, problems_named, say, say_json, say_problems, say_table
 from launcher.config.descriptions import written
 from launcher.config.diff import Changed
 from launcher.core.check_result import CheckResult
@@ -86,7 +86,7 @@ def _node(page: Page) -> dict[str, Any]:
 
 def _print(page: Page, source: bool) -> None:
     for note in page.notes:
-        out.print(Text(printable(note), "dim"), soft_wrap=True)
+        say(note, "dim")
     if page.run:
         say_table(_sources(page) if source else _chosen(page))
         out.print()

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.text import Text
 
-from launcher.cli.commands.runs import Name, Root
+from launcher.cli.arguments import Root, RunName
 from launcher.cli.commands.train import say_end
 from launcher.cli.live_view import watching
-from launcher.cli.output import AsJson, out, printable, problems_named, say_json
+from launcher.cli.output import AsJson, problems_named, say, say_json
 from launcher.core.problems import Problems
 from launcher.launch import rerun as again
 from launcher.launch.follow import Outcome
@@ -20,7 +19,7 @@ from launcher.runs import store
 
 
 def rerun(
-    name: Name,
+    name: RunName,
     words: Annotated[list[str] | None, typer.Argument(help="Settings to change: optim.lr=1e-6 seed=1")] = None,
     root: Root = Path("runs"),
     anyway: Annotated[
@@ -40,7 +39,7 @@ def rerun(
         refused = [] if anyway else made.refused
         if not as_json:
             for line in [each.line for each in made.differences] or ["nothing differs"]:
-                out.print(Text(printable(line)), soft_wrap=True)
+                say(line)
         outcome = None if dry_run or refused else _begin(made, ["rerun", folder.name, *given], silent=as_json)
         if as_json:
             say_json({"run": folder.name, **_node(made), "refused": refused, "status": _status(outcome)})

@@ -15,7 +15,7 @@ from launcher.cli.commands.plan import Multirun
 from launcher.cli.commands.plan import show as show_page
 from launcher.cli.commands.sweep import Parallel
 from launcher.cli.live_view import watching
-from launcher.cli.output import err, out, printable, problems_named, say_problems
+from launcher.cli.output import err, printable, problems_named, say_problems
 from launcher.config.resolve import resolve
 from launcher.core.problems import Problem, Problems
 from launcher.launch import detach, start
@@ -105,14 +105,14 @@ def _detach(
         begun = detach.begin(words, config_dir, say)
     if begun.exit_code is not None:
         raise typer.Exit(begun.exit_code)
-    out.print(Text(printable(f"{begun.folder.name} goes on by itself")), soft_wrap=True)
+    say(f"{begun.folder.name} goes on by itself")
     where = printable(shlex.quote(str(begun.folder.path)))
     for command in ("status", "stop") if swept else ("watch", "status", "logs -f", "stop"):
-        out.print(Text(f"  rlrun {command} {where}"), soft_wrap=True, highlight=False)
+        say(f"  rlrun {command} {where}")
     if begun.cluster:
         whole = printable(shlex.quote(str(begun.folder.path.absolute())))
         say_far = f"where the folder is not: rlrun watch {whole} --cluster {printable(begun.cluster)}"
-        out.print(Text(say_far, "dim"), soft_wrap=True, highlight=False)
+        say(say_far, "dim")
 
 
 def say_end(outcome: Outcome) -> None:
