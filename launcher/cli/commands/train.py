@@ -15,7 +15,7 @@ from launcher.cli.commands.plan import Multirun
 from launcher.cli.commands.plan import show as show_page
 from launcher.cli.commands.sweep import Parallel
 from launcher.cli.live_view import watching
-from launcher.cli.output import err, printable, problems_named, say_problems
+from launcher.cli.output import err, printable, problems_named, say, say_problems
 from launcher.config.resolve import resolve
 from launcher.core.problems import Problem, Problems
 from launcher.launch import detach, start
@@ -94,15 +94,15 @@ def _resume(name: str, words: list[str], root: str) -> Outcome:
 def _detach(
     swept: Sweep | None, words: list[str], config_dir: Path | None, resume: str | None, root: str, parallel: str | None
 ) -> None:
-    def say(line: str) -> None:
+    def report(line: str) -> None:
         err.print(Text(printable(line)), soft_wrap=True, highlight=False)
 
     if swept:
-        begun = detach.sweep(swept.path, parallel, say)
+        begun = detach.sweep(swept.path, parallel, report)
     elif resume is not None:
-        begun = detach.resume(store.find(resume, Path(root)), words, say)
+        begun = detach.resume(store.find(resume, Path(root)), words, report)
     else:
-        begun = detach.begin(words, config_dir, say)
+        begun = detach.begin(words, config_dir, report)
     if begun.exit_code is not None:
         raise typer.Exit(begun.exit_code)
     say(f"{begun.folder.name} goes on by itself")

@@ -18,7 +18,7 @@ from launcher.core.problems import Problems, error_message
 from launcher.data import prepare
 from launcher.hubs import huggingface
 from launcher.models import store
-from launcher.tools.doctor.timeouts import call_with_timeout
+from launcher.tools.doctor.network import call_with_timeout
 
 GB = 1e9
 PATIENCE_S = 10.0
