@@ -6,13 +6,13 @@ import signal
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from launcher.core.checkpoints import Checkpoints
 from launcher.core.events import Ended, How
 from launcher.launch.follow import Follower
 from launcher.monitor.failure import CONFIGURATION, FailureDiagnosis, diagnose, left_by
 from launcher.runs.attempts import End
 from launcher.runs.stop_requests import SIGNALS, StopRequest
 from launcher.spec.cluster import Job
-from launcher.spec.engine import Checkpoints
 from launcher.spec.run import RunSpec
 
 
