@@ -162,7 +162,7 @@ Within = Callable[[float], AbstractContextManager[None]]
 def within() -> Within:
     """`with within(1.0):` fails where its body takes more CPU seconds than that on a quiet machine.
 
-    A busy machine slows all of its processes, so the limit grows with the time of a fixed piece of work, done before and after.
+    A busy machine slows all of its processes: the limit grows with the time of a fixed piece of work, measured around it.
     """
 
     def piece() -> float:
