@@ -162,7 +162,7 @@ Within = Callable[[float], AbstractContextManager[None]]
 def within() -> Within:
     """`with within(1.0):` fails where its body takes more CPU seconds than that on a quiet machine.
 
-    A busy machine slows all of its processes: the limit grows with the time of a fixed piece of work, measured around it.
+    A busy machine slows all of its processes: the limit grows with the time of a fixed piece of work, done around it.
     """
 
     def piece() -> float:
