@@ -62,6 +62,24 @@ class AppendOnlyFile:
         os.close(self._file)
 
 
+class NewLines:
+    """The lines appended to a file after byte `offset`, each once it is whole."""
+
+    def __init__(self, path: Path, offset: int = 0) -> None:
+        self.path, self._offset = path, offset
+
+    def read(self, *, last: bool = False) -> list[str]:
+        """Those since the last call; `last`: also a line that is not ended. None where there is no such file."""
+        if not self.path.is_file():  # not written yet; never a pipe, which would block
+            return []
+        with self.path.open("rb") as file:
+            file.seek(self._offset)
+            text = file.read()
+        whole = text if last else text[: text.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        return whole.decode("utf-8", "replace").removesuffix("\n").split("\n") if whole else []
+
+
 def write_atomic(path: Path, text: str) -> None:
     """Replace `path` in one step: a reader finds the old text or the new one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")

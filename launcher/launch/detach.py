@@ -28,7 +28,7 @@ from launcher.core import machine
 from launcher.core.problems import Problems
 from launcher.launch.start import run_of
 from launcher.preflight.plan import ready
-from launcher.runs.folder import Folder, free_name, held, holder, writer_lives
+from launcher.runs.folder import Folder, free_name, holder, in_use, writer_lives
 from launcher.spec.run import RunSpec
 
 POLL_S, PATIENCE_S = 0.1, 60.0
@@ -91,8 +91,7 @@ def _made(run: RunSpec) -> Folder:
     root, name = Path(trainer.run_root).expanduser(), trainer.experiment_name
     while True:
         folder = Folder(root / trainer.project_name / (name or free_name(root, trainer.project_name, run.label)))
-        if problem := folder.symlink_problem():
-            raise Problems(problem)
+        folder.check_no_link()
         try:
             folder.path.mkdir(mode=0o700, parents=True, exist_ok=name is not None)
         except FileExistsError:
@@ -151,7 +150,7 @@ def _until_job_ends(client: subprocess.Popen[str], say: Say) -> int:
 def _check_free(folder: Folder) -> None:
     folder.check()
     if writer_lives(folder):
-        raise Problems(held(folder))
+        raise Problems(in_use(folder))
 
 
 class _Heard:

@@ -22,11 +22,17 @@ from launcher.core.settings import from_node
 from launcher.core.state import RunState, Sink, write_all
 from launcher.data.refused import RefusedLog
 from launcher.launch import provenance as locks
-from launcher.launch import resume as back
 from launcher.launch.follow import Outcome
 from launcher.launch.prepare import prepared
 from launcher.launch.queued import hand_over
-from launcher.launch.supervise import Supervisor
+from launcher.launch.supervise import (
+    Supervisor,
+    check_unchanged,
+    needs_initial_weights,
+    newest_checkpoint,
+    rollback_to,
+    step_of,
+)
 from launcher.preflight.checks import hardware
 from launcher.preflight.checks.context import Context
 from launcher.preflight.plan import Ready, check_rows
@@ -74,7 +80,7 @@ def resume(folder: Folder, words: Sequence[str], sinks: Sequence[Sink]) -> Outco
     folder.check()
     asked = _asked(folder, words)
     run = _as_prepared(asked, folder)
-    of_model = run.model.problems() if back.needs_initial_weights(run, folder) else []
+    of_model = run.model.problems() if needs_initial_weights(run, folder) else []
     there = hardware.check(Context(run, here=not run.cluster.queues))
     found = [*run.data.problems(), *run.reward.problems(), *of_model]
     found += [Problem(result.subject, result.message, result.fix) for result in there if result.level == "FAIL"]
@@ -82,17 +88,17 @@ def resume(folder: Folder, words: Sequence[str], sinks: Sequence[Sink]) -> Outco
         raise Problems(found)
     if run.cluster.queues and (waits := store.queued(folder)):
         raise Problems(f"{folder.name}: is {waits}; rlrun stop {folder.path} would end it")
-    back.unchanged(run, folder)
+    check_unchanged(run, folder)
     with Lock(folder) as lock:
-        newest, faults = back.newest(run, folder)
-        alerts = back.rollback_to(newest, faults, run, folder)
+        newest, faults = newest_checkpoint(run, folder)
+        alerts = rollback_to(newest, faults, run, folder)
         if words:
             write_atomic(folder.spec, to_yaml(asked))
             locks.amend(folder, to_yaml(asked))
             typed = shlex.join(["rlrun", "train", "--resume", folder.name, *words])
             write_atomic(folder.words, folder.words.read_text(encoding="utf-8") + typed + "\n")
         if not run.cluster.queues:
-            return Supervisor(run, folder, lock, sinks).work(back.step_of(newest), alerts)
+            return Supervisor(run, folder, lock, sinks).work(step_of(newest), alerts)
     return hand_over(run, folder, sinks)
 
 

@@ -14,7 +14,7 @@ import pytest
 from launcher.core.events import Alert
 from launcher.core.problems import Problems
 from launcher.launch.supervise import Supervisor
-from launcher.runs import attempts
+from launcher.runs.folder import read_attempts
 
 KILL = {"steps": 3, "code": -9}
 DONE = {"steps": 6}
@@ -90,7 +90,7 @@ def test_a_signal_in_the_pause_ends_the_run(supervised: Callable[..., Any], monk
     supervisor_pause = Supervisor._pause
 
     def pause(self: Supervisor, seconds: float, *more: object) -> bool:
-        if attempts.read(self.folder):
+        if read_attempts(self.folder):
             signal.setitimer(signal.ITIMER_REAL, 0.2)
             seconds = 30.0
         return supervisor_pause(self, seconds, *more)  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ from typing import NoReturn
 from launcher.clusters.nodes.processes import DETACHED
 from launcher.clusters.nodes.ray_start import MARK, PYTHON, serves_jobs
 from launcher.clusters.nodes.reach import OTHER_CLUSTER, Reach, reach
-from launcher.clusters.ray.job import CARRIED, PLACED
+from launcher.clusters.ray.job import CARRIED, NODE_OWNED
 from launcher.clusters.ray.listing import check_address
 from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import is_secret_variable, redact
@@ -34,7 +34,7 @@ detached command that was not begun."""
 ASKED = "rlrun-asks-"
 """Begins the ids of jobs that only answer: the head forgets them."""
 OUTPUT, ERRORS, EXIT = "output", "errors", "exit"
-OF_HEAD = ("RLRUN_CLUSTER", "PYTHONUNBUFFERED", *PLACED)
+OF_HEAD = ("RLRUN_CLUSTER", "PYTHONUNBUFFERED", *NODE_OWNED)
 """Variables of our own that the head has its own values of."""
 ENTRYPOINT = """\
 chmod 600 /proc/self/fd/1
