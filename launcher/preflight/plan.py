@@ -14,9 +14,7 @@ from launcher.config.resolve import merged, resolve
 from launcher.core.check_result import CheckResult, any_failed, from_problems
 from launcher.core.problems import Problem, Problems
 from launcher.preflight.checks import memory, reward, rows, run_checks, steps
-from launcher.preflight.checks.context import Context
-from launcher.preflight.checks.run_folder import folder_of
-from launcher.preflight.checks.step_counts import Steps
+from launcher.preflight.checks.context import Context, Steps, folder_of
 from launcher.spec.engine import Process
 from launcher.spec.run import RunSpec
 
