@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import redact
@@ -15,6 +16,16 @@ def expand_user(path: str | Path) -> Path:
         return Path(path).expanduser()
     except RuntimeError as error:
         raise Problems(Problem(str(path), "nobody here has such a home folder", "use a whole path")) from error
+
+
+class PathIn:
+    """Attribute of an object with a `path`: the file or folder `name` in it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, owner: Any, of: type) -> Path:
+        return Path(owner.path / self.name)
 
 
 class AppendOnlyFile:

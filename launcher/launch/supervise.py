@@ -79,8 +79,8 @@ def rollback_to(checkpoint: Checkpoint | None, faults: list[str], run: RunSpec, 
     """Set aside the checkpoints that are newer than `checkpoint`, because of their `faults`; an alert for each."""
     step = step_of(checkpoint)
     run.engine.checkpoints(folder.path).set_aside_after(step)
-    went_on = f"went on from {checkpoint.name if checkpoint else 'the beginning'}"
-    return [Alert(step=step, text=f"checkpoints/{fault}; {went_on}") for fault in faults]
+    resumed = f"resumed from {checkpoint.name if checkpoint else 'the beginning'}"
+    return [Alert(step=step, text=f"checkpoints/{fault}; {resumed}") for fault in faults]
 
 
 def step_of(checkpoint: Checkpoint | None) -> int:

@@ -20,7 +20,7 @@ from typing import Self
 from launcher.core import machine
 from launcher.core.bounded_parse import parse_json
 from launcher.core.events import LAUNCHER_EVENTS, Event, LogReader, Step, events_of
-from launcher.core.files import NewLines, write_atomic
+from launcher.core.files import NewLines, PathIn, write_atomic
 from launcher.core.problems import Problem, Problems
 from launcher.spec.engine import EventReader
 
@@ -31,29 +31,19 @@ LOCK_WAIT_S = 10.0  # processes of a killed run end within moments; until then t
 YEAR_9999 = 253370764800.0  # Unix seconds: no later time can be shown
 
 
-class _PathIn:
-    """A file or folder of that name in `Folder.path`."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __get__(self, folder: Folder, of: type) -> Path:
-        return folder.path / self.name
-
-
 @dataclass(frozen=True)
 class Folder:
     path: Path
 
-    spec = _PathIn("spec.yaml")
-    prepared = _PathIn("prepared.json")
-    words = _PathIn("words.txt")
-    lock = _PathIn("lock.json")
-    events = _PathIn("events.jsonl")
-    console = _PathIn("console.log")
-    refused = _PathIn("refused.jsonl")
-    detached = _PathIn("detached.log")  # output of `rlrun train -d`
-    checkpoints = _PathIn("checkpoints")
+    spec = PathIn("spec.yaml")
+    prepared = PathIn("prepared.json")
+    words = PathIn("words.txt")
+    lock = PathIn("lock.json")
+    events = PathIn("events.jsonl")
+    console = PathIn("console.log")
+    refused = PathIn("refused.jsonl")
+    detached = PathIn("detached.log")  # output of `rlrun train -d`
+    checkpoints = PathIn("checkpoints")
 
     @property
     def name(self) -> str:

@@ -44,7 +44,7 @@ def test_a_checkpoint_that_broke_meanwhile_is_told(supervised: Callable[..., Any
     ran = supervised([{"steps": 3, "saves": (1, 2), "code": -9, "during": flip}, {"steps": 2}])
     assert ran.outcome.exit_code == 0 and ran.steps == [1, 2, 3]
     (alert,) = ran.told(Alert)
-    assert isinstance(alert, Alert) and alert.text.endswith("(sha256 differs); went on from step_000001")
+    assert isinstance(alert, Alert) and alert.text.endswith("(sha256 differs); resumed from step_000001")
 
 
 def test_where_no_checkpoint_verifies_it_fails_with_both_reasons(

@@ -96,7 +96,7 @@ def _attempts(tried: list[Attempt], running: bool) -> Table:
     for number, attempt in enumerate(tried, start=1):
         name, ended = Text(printable(attempt.name.removeprefix("attempt_"))), attempt.ended
         if ended is None:
-            table.add_row(name, "", "", "" if running and number == len(tried) else "nobody was left to tell", "")
+            table.add_row(name, "", "", "" if running and number == len(tried) else "not recorded", "")
         else:
             at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ended.at))
             cause, why = (Text(printable(" ".join(text.splitlines()))) for text in (ended.cause, ended.why))
