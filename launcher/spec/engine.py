@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from launcher.core.checkpoints import Checkpoints
 from launcher.core.events import Event
@@ -39,9 +39,6 @@ class Plan:
     """Machines that the processes are spread over evenly."""
     gpus: int = 0
     """GPUs of each process."""
-    resources: Literal["reserve", "attach"] = "reserve"
-    """`reserve`: the cluster reserves CPUs and GPUs for each process. `attach`: the processes bring up a cluster of
-    their own on the machines, so nothing is reserved for them."""
 
 
 class EventReader(Protocol):
