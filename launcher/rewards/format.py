@@ -37,7 +37,7 @@ class Format(Reward):
     def judge(self, answers: Sequence[Answer]) -> Scores:
         matches = self._pool.ask([answer.response for answer in answers], self.timeout_s, prompts(answers))
         faults = [f"reward.pattern {match.reason}" if isinstance(match, CallFailure) else "" for match in matches]
-        total = [math.nan if fault else float(match) for match, fault in zip(matches, faults, strict=True)]
+        total = [math.nan if isinstance(match, CallFailure) else float(match) for match in matches]
         return Scores(total, {}, faults)
 
     def format_response(self, text: str) -> str:

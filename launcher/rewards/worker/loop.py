@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def load(kind: str, settings: dict[str, Any]) -> Work:
-    here = {"pattern": load_pattern, "math": load_math}
+    here: dict[str, Callable[[dict[str, Any]], Work]] = {"pattern": load_pattern, "math": load_math}
     load_kind = here.get(kind) or importlib.import_module(f"launcher.rewards.worker.{kind}").load
     work: Work = load_kind(settings)
     return work
