@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import yaml
 
 from launcher.config import recipe
 from launcher.config.descriptions import fields_of, written
-from launcher.config.flatten import TARGET, apart, flat, owner
+from launcher.config.nodes import TARGET, apart, flat, owner
 from launcher.config.origins import Origin, origins_of
 from launcher.config.recipe import Asked, Given, options_apart
 from launcher.config.resolve import resolve
@@ -40,9 +40,9 @@ class Changed:
 
 def differing(run: RunSpec) -> list[Changed]:
     """Every value that differs from its default, in the run's order; a choice's file may have given it."""
-    found = []
-    for name, value in apart(flat(to_node(run)))[1].items():
-        cls, below = owner(run, name)
+    found, node = [], to_node(run)
+    for name, value in apart(flat(node))[1].items():
+        cls, below = owner(node, name)
         key, _, entry = below.partition(".")
         declared = fields_of(cls)[key]
         required = declared.is_required()
@@ -154,7 +154,12 @@ def _resolved(name: str, by: Asked) -> Side:
     try:
         run = resolve(by.texts, by.config_dir)
     except Problems as problem:
-        raise Problems([*(f"{line} (of {short_repr(name)})" for line in problem.lines), *by.notes]) from None
+        of = f" (of {short_repr(name)})"
+        found = [
+            replace(each, fix=f"{each.fix}{of}") if each.fix else replace(each, got=f"{each.got}{of}")
+            for each in problem.problems
+        ]
+        raise Problems([*found, *(Problem("", note) for note in by.notes)]) from None
     classes, values = apart(flat(to_node(run)))
     return Side(name, values, origins_of(run, by), by.notes, classes)
 
