@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from memory_colocated import ColocatedTraining, Serving, memory
 from rich.table import Table
 
 from launcher.config.resolve import conf_dir
 from launcher.models import catalogue
-from launcher.models.colocated import ColocatedTraining, Serving, memory
 from launcher.spec.hardware import GPUS_GIB
 from launcher.spec.memory import Memory
 from launcher.spec.model import Architecture

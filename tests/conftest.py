@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ SMALL = [*MODEL, *DATA, "engine.num_threads=1", "sampler.n=2", "optim.lr=1e-2"]
 """A run whose cost is the loading of torch."""
 
 Ran = subprocess.CompletedProcess[str]
+PIECE = 0.055
+"""CPU seconds of the piece of work that `within` measures a machine with, on a quiet one."""
 
 
 def plain() -> dict[str, str]:
@@ -150,3 +153,30 @@ def fake_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     monkeypatch.delenv("RLRUN_SLURM", raising=False)
     return folder
+
+
+Within = Callable[[float], AbstractContextManager[None]]
+
+
+@pytest.fixture
+def within() -> Within:
+    """`with within(1.0):` fails where its body takes more CPU seconds than that on a quiet machine.
+
+    A busy machine slows all of its processes: the limit grows with the time of a fixed piece of work, done around it.
+    """
+
+    def piece() -> float:
+        begin = time.process_time()
+        for _ in range(20):
+            json.loads(json.dumps(list(range(20_000))))
+        return time.process_time() - begin
+
+    @contextmanager
+    def limit(seconds: float) -> Iterator[None]:
+        before, begin = piece(), time.process_time()
+        yield
+        took = time.process_time() - begin
+        allowed = seconds * max(1.0, before / PIECE, piece() / PIECE)
+        assert took <= allowed, f"{took:.2f} CPU s, at most {allowed:.2f}"
+
+    return limit

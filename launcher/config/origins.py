@@ -1,6 +1,6 @@
 """Where each value of a run comes from: a word, a recipe's line, a config file's line, the environment, or a class.
 
-Files are merged in Hydra's order, words after them in theirs; whatever came last has set the value.
+Files are merged in Hydra's order, words after them in theirs; the last one sets the value.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from launcher.config.descriptions import declaration, spelled
-from launcher.config.flatten import TARGET, apart, flat, owner
+from launcher.config.nodes import TARGET, absolute, apart, flat, owner
 from launcher.config.recipe import Asked, asked
-from launcher.config.resolve import PARTS, conf_dir, merged, resolve
+from launcher.config.resolve import PARTS, conf_dir, config_files, given_value, resolve
 from launcher.config.yaml_lines import defaults_lines, leaves
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_node
@@ -50,24 +50,26 @@ def origins(words: Sequence[str], config_dir: Path | None = None, recipe: str | 
 
 def origins_of(run: RunSpec, by: Asked) -> dict[str, Origin]:
     """The same of a run that is resolved already."""
-    sources, choices = merged(by.texts, by.config_dir), _default_choices()
+    choices = _default_choices()
     found = dict(choices)
-    for path, place in sources.files:
+    for path, place in config_files(by.texts, by.config_dir):
         for key, leaf in leaves(path).items():
             if key.partition(".")[0] != "defaults":
                 origin = Origin("file", f"{_spelled(path)}:{leaf.line}")
                 _set(found, f"{place}.{key}".lstrip("."), leaf.texts, origin)
-    for word, output in zip(by.words, sources.words, strict=True):
-        key = "reward.weights" if output.key == PARTS else output.key
-        if output.taken_away:
+    for word in by.words:
+        given = given_value(word.text)
+        key = "reward.weights" if given.key == PARTS else given.key
+        if given.removed:
             found = {name: origin for name, origin in found.items() if not f"{name}.".startswith(f"{key}.")}
         else:
-            _apply(found, key, output.value, Origin(word.source, word.where))
+            _apply(found, key, given.value, Origin(word.source, word.where))
     if run.code_dir:
         found["code_dir"] = Origin("command line", f"command line: --config-dir {by.config_dir}")
-    classes, values = apart(flat(to_node(run)))
+    node = to_node(run)
+    classes, values = apart(flat(node))
     chosen = [*dict.fromkeys([*choices, *classes])]
-    return {name: _of(name, found, run) for name in [*chosen, *values]}
+    return {name: _of(name, found, node) for name in [*chosen, *values]}
 
 
 def _default_choices() -> dict[str, Origin]:
@@ -93,30 +95,21 @@ def _apply(found: dict[str, Origin], key: str, value: Any, origin: Origin) -> No
 
 
 def _set(found: dict[str, Origin], key: str, texts: Sequence[str], origin: Origin) -> None:
-    refers = tuple(_absolute(reference, key) for text in texts for reference in _REFERENCE.findall(text))
-    found[key] = replace(origin, refers=refers)
+    references = [reference for text in texts for reference in _REFERENCE.findall(text)]
+    refers = (name.partition(",")[0] if name.startswith(_ENVIRONMENT) else absolute(name, key) for name in references)
+    found[key] = replace(origin, refers=tuple(refers))
 
 
-def _absolute(reference: str, key: str) -> str:
-    """What `${.name}` and `${..name}` mean at `key`; of `oc.env:NAME,default` the name."""
-    if reference.startswith(_ENVIRONMENT):
-        return reference.partition(",")[0]
-    name = reference.lstrip(".")
-    up = len(reference) - len(name)
-    above = key.split(".")[:-up] if up else []
-    return ".".join([*above, name.replace("[", ".").replace("]", "")])
-
-
-def _of(key: str, found: Mapping[str, Origin], run: RunSpec) -> Origin:
+def _of(key: str, found: Mapping[str, Origin], node: Mapping[str, Any]) -> Origin:
     """Where a value comes from: what set it, or the group above it that was taken from elsewhere; else its class."""
-    held = found.get(key) or found.get(f"{key}.{TARGET}")
+    origin = found.get(key) or found.get(f"{key}.{TARGET}")
     above = key
-    while not held and (above := above.rpartition(".")[0]):
+    while not origin and (above := above.rpartition(".")[0]):
         whole = found.get(above)
-        held = whole if whole and whole.refers else None
-    if held:
-        return _followed(held, found)
-    cls, name = owner(run, key)
+        origin = whole if whole and whole.refers else None
+    if origin:
+        return _followed(origin, found)
+    cls, name = owner(node, key)
     return Origin("default", declaration(cls, name.partition(".")[0]).where)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -16,14 +16,14 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 from yaml import MarkedYAMLError, YAMLError
 
 from launcher.config import guard, sources
 from launcher.config.explain import explain
-from launcher.config.flatten import TARGET
+from launcher.config.nodes import TARGET, walk
+from launcher.config.yaml_lines import defaults_choices
 from launcher.core.classes import add_code_dir
 from launcher.core.problems import Problem, Problems, error_message, short_repr, suggest
 from launcher.core.settings import from_node
@@ -32,14 +32,7 @@ from launcher.spec.run import RunSpec
 PACKAGE = Path(__file__).parents[1]
 PARTS = "reward.parts"
 _RESOLVER = re.compile(r"\$\{[^}]*[:$]")  # ${oc.env:HOME}, ${oc.${name}:HOME}: they reach outside the config
-_FAULTS = (
-    HydraException,
-    OmegaConfBaseException,
-    YAMLError,
-    OSError,
-    ValueError,
-    RecursionError,
-)  # what composing raises
+_FAULTS = (HydraException, OmegaConfBaseException, YAMLError, OSError, ValueError, RecursionError)  # of composing
 
 
 def conf_dir() -> Path:
@@ -59,14 +52,15 @@ def groups(extra: Path | None = None) -> dict[str, list[str]]:
     return {group: sorted(choices) for group, choices in sorted(found.items())}
 
 
-def holds_code(folder: Path) -> bool:
-    """Whether there are Python modules beside the config groups."""
-    return any(path for pattern in ("*.py", "*/*.py") for path in folder.glob(pattern))
+def config_file(name: str, config_dir: Path | None) -> Path:
+    """The file of `group/choice`, in the first folder that has it, as Hydra searches them."""
+    folders = [conf_dir(), *([config_dir] if config_dir else [])]
+    return next(path for folder in folders if (path := folder / f"{name}.yaml").is_file())
 
 
 @dataclass(frozen=True)
 class Words:
-    """What was typed, sorted by what can be done with it."""
+    """The arguments, sorted by what they do."""
 
     choices: dict[str, str]
     """The word that chooses, for each group that has one."""
@@ -82,11 +76,8 @@ def resolve(words: Iterable[str], config_dir: Path | None = None) -> RunSpec:
     `config_dir` adds a folder of config groups to ours. Raises `Problems` with everything that is wrong.
     """
     if config_dir and not config_dir.is_dir():
-        raise Problems(
-            Problem(
-                "--config-dir", f"no folder {short_repr(str(config_dir))}", "use one that holds <group>/<choice>.yaml"
-            )
-        )
+        got, fix = f"no folder {short_repr(str(config_dir))}", "use one that holds <group>/<choice>.yaml"
+        raise Problems(Problem("--config-dir", got, fix, "not-found"))
     words = list(words)
     guard.check(words)
     add_code_dir(config_dir)
@@ -104,113 +95,95 @@ def resolve(words: Iterable[str], config_dir: Path | None = None) -> RunSpec:
         for group in unchosen
         if group not in read.doubtful
     ]
-    problems += [Problem(place, "has no value", f"use {place}=VALUE") for place in _unset(node)]
-    node["code_dir"] = str(config_dir.resolve()) if config_dir and holds_code(config_dir) else None
+    problems += [Problem(place, "has no value", f"use {place}=VALUE") for place, value in walk(node) if value == "???"]
+    has_code = config_dir and any(path for pattern in ("*.py", "*/*.py") for path in config_dir.glob(pattern))
+    node["code_dir"] = str(config_dir.resolve()) if config_dir and has_code else None
     try:
         run = from_node(RunSpec, node)
     except ValidationError as error:
-        follows = {*unchosen, *read.doubtful}  # what is wrong there is said already
-        output = tuple(f"{group}{mark}" for group in follows for mark in ".:")
-        problems += [each for each in explain(error, node) if not str(each).startswith(output)]
+        reported = {*unchosen, *read.doubtful}  # what else is wrong there follows from that
+        problems += [each for each in explain(error, node) if each.where.partition(".")[0] not in reported]
     else:
         if not problems:
             return run
     raise Problems(problems)
 
 
-@dataclass(frozen=True)
-class GivenValue:
-    key: str
-    value: Any
-    taken_away: bool
-    """`~key`: what files had set there is gone."""
+def config_files(words: Sequence[str], config_dir: Path | None = None) -> list[tuple[Path, str]]:
+    """The config files of a run that `resolve` accepts, in the order in which they are merged: a later one wins.
 
-
-@dataclass(frozen=True)
-class Merged:
-    """What a run's values come from, in the order in which they are merged: a later one wins."""
-
-    files: list[tuple[Path, str]]
-    """Each config file, and the place of the run that it is put at: `reward.parts.gsm8k`; empty for the run itself."""
-    words: list[GivenValue]
-    """What each word sets."""
-
-
-def merged(words: Sequence[str], config_dir: Path | None = None) -> Merged:
-    """The sources of a run that `resolve` takes."""
-    read, parser = _sort(words, groups(config_dir)), OverridesParser.create()
+    With each the place of the run that it is put at: `reward.parts.gsm8k`; empty for the run itself.
+    """
+    read = _sort(words, groups(config_dir))
     sources.install()
     with initialize_config_dir(str(conf_dir()), version_base=None):
         loader = GlobalHydra.instance().config_loader()
         found = loader.compute_defaults_list("run", _base(read, config_dir), RunMode.RUN).defaults
-    folders = [conf_dir(), *([config_dir] if config_dir else [])]  # as Hydra searches them
     placed = [(one.config_path, one.package or "") for one in found if one.config_path]
-    files = [(_file(name, folders), place) for name, place in placed if not name.startswith("hydra/")]
-    return Merged(files, [_given(parser.parse_override(word)) for word in words])
+    return [(config_file(name, config_dir), place) for name, place in placed if not name.startswith("hydra/")]
 
 
-def _given(override: Override) -> GivenValue:
-    taken = override.type == OverrideType.DEL
-    return GivenValue(override.key_or_group, None if taken else override.value(), taken)
+@dataclass(frozen=True)
+class GivenValue:
+    """What a word sets."""
+
+    key: str
+    value: Any
+    removed: bool
+    """`~key`: what files had set there is gone."""
 
 
-def _file(name: str, folders: list[Path]) -> Path:
-    return next(path for folder in folders if (path := folder / f"{name}.yaml").is_file())
+def given_value(word: str) -> GivenValue:
+    override = parse(word)
+    removed = override.type == OverrideType.DEL
+    return GivenValue(override.key_or_group, None if removed else override.value(), removed)
 
 
 def _base(read: Words, config_dir: Path | None) -> list[str]:
     """The words that choose, as Hydra takes them."""
-    excluded = sorted(_required() - read.choices.keys())
-    where = _quoted(f"{sources.SCHEME}://{config_dir.resolve()}") if config_dir else ""
-    search = [f"hydra.searchpath=[{where}]"] if config_dir else []
+    unset = sorted(group for group, choice in defaults_choices(conf_dir() / "run.yaml").items() if not choice)
+    excluded = [group for group in unset if group not in (*read.choices, "_self_")]
+    search = []
+    if config_dir:
+        quoted = str(config_dir.resolve()).replace("'", r"\'")
+        search = [f"hydra.searchpath=['{sources.SCHEME}://{quoted}']"]
     return [*search, *(f"~{group}" for group in excluded), *read.choices.values()]
 
 
-def _unset(node: Any, place: str = "") -> Iterator[str]:
-    """Where a config file asks for a value that nobody gave."""
-    if node == "???":
-        yield place
-    elif isinstance(node, dict):
-        for key, value in node.items():
-            yield from _unset(value, f"{place}.{key}" if place else str(key))
-
-
-def _required() -> set[str]:
-    """Groups that have no choice of their own."""
-    defaults = OmegaConf.select(OmegaConf.load(conf_dir() / "run.yaml"), "defaults")
-    entries = [entry for entry in defaults if OmegaConf.is_dict(entry)]
-    return {group for entry in entries for group in entry if OmegaConf.is_missing(entry, group)}
-
-
 def _sort(words: Iterable[str], known: dict[str, list[str]]) -> Words:
-    """Words that Hydra can take, in the spelling it takes; a line for each of the others."""
-    parser, sorted_words = OverridesParser.create(), Words({}, [], [], set())
+    """Words that Hydra can take, in the spelling it takes; a problem for each of the others."""
+    read = Words({}, [], [], set())
     for word in words:
         try:
-            word.encode()
-            override = parser.parse_override(word)
-        except (HydraException, UnicodeEncodeError) as error:
-            reason = error_message(error).partition("See https")[0].strip().rstrip(".")
-            sorted_words.problems.append(
-                Problem(short_repr(word), f"cannot be read ({reason})", f"use {_readable(word)}")
-            )
+            override = parse(word)
+        except Problems as unreadable:
+            read.problems.extend(unreadable.problems)
             continue
+        key = override.key_or_group
+        spelled, top = _spelling(override, word, known), key.partition(".")[0]
         if problem := _refusal(override, known):
-            sorted_words.problems.append(problem)
-            top = override.key_or_group.partition(".")[0]
-            sorted_words.doubtful.update([top, *get_close_matches(top, known, n=1)])
-            continue
-        spelled, key = _spelling(override, word, known), override.key_or_group
-        if key == PARTS and isinstance(override.value(), dict):
-            _choose_parts(override.value(), known["reward"], sorted_words)
-            continue
-        if key not in known:
-            sorted_words.values.append(spelled)
-        elif sorted_words.choices.setdefault(key, spelled) != spelled:
-            both = f"{sorted_words.choices[key]} and {spelled}"
-            sorted_words.problems.append(Problem(key, f"chosen twice, as {both}", "keep one of the two"))
-            sorted_words.doubtful.add(key)
-    return sorted_words
+            read.problems.append(problem)
+            read.doubtful.update([top, *get_close_matches(top, known, n=1)])
+        elif key == PARTS and isinstance(override.value(), dict):
+            _choose_parts(override.value(), known["reward"], read)
+        elif key not in known:
+            read.values.append(spelled)
+        elif (first := read.choices.setdefault(key, spelled)) != spelled:
+            fix = "keep one of the two"
+            read.problems.append(Problem(key, f"chosen twice, as {first} and {spelled}", fix, "conflicting-settings"))
+            read.doubtful.add(key)
+    return read
+
+
+def parse(word: str) -> Override:
+    """A word by Hydra's grammar. Raises `Problems` where it cannot be read."""
+    try:
+        word.encode()
+        return OverridesParser.create().parse_override(word)
+    except (HydraException, UnicodeEncodeError) as error:
+        reason = error_message(error).partition("See https")[0].strip().rstrip(".")
+        fix = f"use {_readable(word)}"
+        raise Problems(Problem(short_repr(word), f"cannot be read ({reason})", fix)) from error
 
 
 def _choose_parts(weights: dict[Any, Any], known: list[str], read: Words) -> None:
@@ -231,31 +204,30 @@ def _refusal(override: Override, known: dict[str, list[str]]) -> Problem | None:
     if not top:
         return Problem(short_repr(override.input_line), "names no setting", "use key=value")
     if _RESOLVER.search(override.input_line or ""):
-        return Problem(key, "${...:...} is for config files only", "write the value itself")
+        return Problem(key, "${...:...} is for config files only", "write the value itself", "not-permitted")
     if override.is_sweep_override():
         return Problem(key, f"{short_repr(override.input_line)} is a sweep", "use -m, or one value")
     if override.package is not None:
         return Problem(short_repr(override.input_line), "a choice has the name of its group", f"use {top}=CHOICE")
     if top == "hydra" or key.startswith("hydra/"):
-        return Problem(key, "Hydra's own settings are not part of a run", "leave it out")
+        return Problem(key, "Hydra's own settings are not part of a run", "leave it out", "not-permitted")
     if TARGET in key or names_target(override.value()):
-        return Problem(key, f"{TARGET} is named by config files only", f"use {top}=CHOICE")
+        return Problem(key, f"{TARGET} is named by config files only", f"use {top}=CHOICE", "not-permitted")
     settable = [*known, "optim", "critic", "trainer", "seed"]
     if top not in settable:
         return Problem(key, f"no group or setting {top!r}", suggest(top, settable), "unknown-setting")
-    if not rest and top in known and override.type != OverrideType.DEL:
-        choice = override.value()
-        if isinstance(choice, str) and choice not in known[top]:
-            return Problem(top, f"no choice {choice!r}", suggest(choice, known[top]), "unknown-choice")
-        if not isinstance(choice, str):
-            return Problem(top, f"{short_repr(choice)} is no choice", suggest("", known[top]), "unknown-choice")
+    if rest or top not in known or override.type == OverrideType.DEL:
+        return None
+    choice = override.value()
+    if not isinstance(choice, str):
+        return Problem(top, f"{short_repr(choice)} is no choice", suggest("", known[top]), "unknown-choice")
+    if choice not in known[top]:
+        return Problem(top, f"no choice {choice!r}", suggest(choice, known[top]), "unknown-choice")
     return None
 
 
 def names_target(value: Any) -> bool:
-    if isinstance(value, dict):
-        return any(TARGET in str(key) or names_target(inner) for key, inner in value.items())
-    return isinstance(value, list) and any(map(names_target, value))
+    return any(TARGET in place for place, _ in walk(value))
 
 
 def _spelling(override: Override, word: str, known: dict[str, list[str]]) -> str:
@@ -296,10 +268,6 @@ def _composed(words: list[str]) -> dict[str, Any]:
     return sources.resolved(compose("run", words))
 
 
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", r"\'") + "'"
-
-
 def _config_fault(error: Exception) -> Problem:
     if isinstance(error, MarkedYAMLError) and error.problem_mark:
         return Problem(f"{error.problem_mark.name}:{error.problem_mark.line + 1}", str(error.problem), "", "bad-file")
@@ -307,7 +275,10 @@ def _config_fault(error: Exception) -> Problem:
 
 
 def _readable(word: str) -> str:
-    """The word as Hydra reads it: what is no plain name or number stands in quotes."""
+    """The argument as Hydra reads it: an open list is closed, and what is no plain name or number is quoted."""
     key, equals, value = word.partition("=")
+    missing = "]" * (value.count("[") - value.count("]"))
+    if missing and re.fullmatch(r"[\w.]+", key) and value.isprintable():
+        return shlex.quote(f"{key}={value}{missing}")
     plain = equals and value.isprintable() and not set(value) & set('"\\${}[](),')
     return shlex.quote(f'{key}="{value}"') if plain and re.fullmatch(r"[\w.]+", key) else "key=value"

@@ -10,10 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from launcher.models.size import BFLOAT16, FLOAT32
 from launcher.spec.model import Architecture
-
-FLOAT32 = 4
-BYTES = {"float32": 4, "bfloat16": 2, "float64": 8}
 
 
 @dataclass(frozen=True)
@@ -30,7 +28,7 @@ class Numbers:
     @property
     def computed(self) -> int:
         """Bytes of one number between two matrices."""
-        return BYTES["bfloat16"] if self.mixed else self.weights
+        return BFLOAT16 if self.mixed else self.weights
 
     @property
     def adapters(self) -> int:
@@ -64,10 +62,7 @@ def _saved_by_norms(a: Architecture, numbers: Numbers) -> int:
 
 def _saved_by_attention(a: Architecture, numbers: Numbers) -> int:
     """Queries, keys and values of all heads (keys are repeated for the heads that share them), and the result."""
-    return (
-        4 * a.num_attention_heads * a.head_dim * numbers.computed
-        + max(FLOAT32, numbers.computed) * a.num_attention_heads
-    )
+    return a.num_attention_heads * (4 * a.head_dim * numbers.computed + max(FLOAT32, numbers.computed))
 
 
 def _saved_by_matrices(a: Architecture, numbers: Numbers) -> int:

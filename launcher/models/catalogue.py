@@ -47,15 +47,13 @@ def choices(group: Path) -> dict[str, Pretrained]:
         node = parse_yaml(read_start(file))
         if node.pop("_target_", None) == _PRETRAINED and node.get("path") not in (None, "???"):
             found[file.stem] = from_node(Pretrained, node)
-    return dict(sorted(found.items(), key=lambda item: (_family(item[1]), _count(item[1]))))
 
+    def family_and_size(item: tuple[str, Pretrained]) -> tuple[str, int]:
+        model = item[1]
+        family = model.path.rpartition("/")[2].partition("-")[0].lower()
+        return family, size.parameters(model.architecture) if model.architecture else 0
 
-def _family(model: Pretrained) -> str:
-    return model.path.rpartition("/")[2].partition("-")[0].lower()
-
-
-def _count(model: Pretrained) -> int:
-    return size.parameters(model.architecture) if model.architecture else 0
+    return dict(sorted(found.items(), key=family_and_size))
 
 
 def list_models(group: Path) -> list[KnownModel]:
@@ -71,9 +69,8 @@ def resolve_model(word: str, group: Path) -> Pretrained:
     asked = Pretrained(path=word)
     if asked.on_hub:
         return next((model for model in known.values() if model.path == word), asked)
-    raise Problems(
-        Problem(short_repr(word), "is neither a model of the catalogue nor owner/name", suggest(word, list(known)))
-    )
+    got = "is neither a model of the catalogue nor owner/name"
+    raise Problems(Problem(short_repr(word), got, suggest(word, list(known))))
 
 
 def find_model(word: str, group: Path) -> KnownModel:
@@ -85,14 +82,8 @@ def find_model(word: str, group: Path) -> KnownModel:
     name = next((name for name, other in choices(group).items() if other == model), None)
     found = _of_hub(name, model)
     if found.architecture is None and found.folder is None:
-        raise Problems(
-            Problem(
-                short_repr(word),
-                "is not here and not in the catalogue",
-                f"run rlrun model download {word}",
-                code="not-found",
-            )
-        )
+        got, fix = "is not here and not in the catalogue", f"run rlrun model download {word}"
+        raise Problems(Problem(short_repr(word), got, fix, "not-found"))
     return found
 
 

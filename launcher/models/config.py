@@ -18,12 +18,8 @@ _PLAIN = (
     "max_position_embeddings",
 )  # fmt: skip
 TEXTS = (
-    "config.json",
-    "adapter_config.json",
-    "generation_config.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-)
+    "config.json", "adapter_config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json",
+)  # fmt: skip
 LONGEST = 16 * 2**20  # bytes; the tokens that were added to a tokenizer are many
 
 
@@ -37,28 +33,19 @@ def read(folder: Path) -> dict[str, Any] | None:
 
 
 def faults(folder: Path) -> list[Problem]:
-    """Which of the folder's small texts no loader could, or should, read: one line each."""
-    found = []
-    for path in (folder / name for name in TEXTS):
-        try:
-            if path.is_file() and path.stat().st_size > LONGEST:
-                found.append(
-                    Problem(str(path), f"has more than {LONGEST:,} bytes", "use the file as its publisher saved it")
-                )
-            elif path.is_file() and not isinstance(parse_json(path.read_bytes()), dict):
-                found.append(
-                    Problem(str(path), "is no JSON object", "use the file as its publisher saved it", code="bad-file")
-                )
-        except (OSError, ValueError) as error:
-            found.append(
-                Problem(
-                    str(path),
-                    f"cannot be read, {error_message(error)}",
-                    "use the file as its publisher saved it",
-                    code="bad-file",
-                )
-            )
-    return found
+    """Which of the folder's small texts no loader could, or should, read."""
+    wrong = {path: fault for path in (folder / name for name in TEXTS) if path.is_file() and (fault := _fault(path))}
+    fix = "use the file as its publisher saved it"
+    return [Problem(str(path), fault, fix, "bad-file") for path, fault in wrong.items()]
+
+
+def _fault(path: Path) -> str:
+    try:
+        if path.stat().st_size > LONGEST:
+            return f"has more than {LONGEST:,} bytes"
+        return "" if isinstance(parse_json(path.read_bytes()), dict) else "is no JSON object"
+    except (OSError, ValueError) as error:
+        return f"cannot be read, {error_message(error)}"
 
 
 def architecture(config: dict[str, Any]) -> Architecture | None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-from launcher.core.checkpoints import newest_first, newest_verified
+from launcher.core.checkpoints import Checkpoints
 from launcher.core.problems import Problem, Problems, short_repr
 from launcher.core.settings import settings
 from launcher.hubs.choice import FromHub
@@ -39,13 +39,13 @@ class Pretrained(FromHub, Model):
 
     @property
     def folder(self) -> Path:
-        """Where its files lie, if they are here."""
+        """The folder of its files, if they are here."""
         return _files(Path(self.path).expanduser())
 
     @property
     def shape(self) -> Architecture | None:
         try:
-            node = None if self.on_hub else config.read(_files(Path(self.path).expanduser()))
+            node = None if self.on_hub else config.read(self.folder)
         except (OSError, RuntimeError):  # no name of a folder; `problems` says so
             node = None
         return config.architecture(node) if node else self.architecture
@@ -55,7 +55,7 @@ class Pretrained(FromHub, Model):
 
     def problems(self) -> list[Problem]:
         found = self.path_problems("model.path", _is_model, "config.json and no checkpoint")
-        return found or ([] if self.on_hub else self._unsafe(_files(Path(self.path).expanduser())))
+        return found or ([] if self.on_hub else self._unsafe(self.folder))
 
     def _unsafe(self, folder: Path) -> list[Problem]:
         """What must not be loaded from a folder that looks like a model's."""
@@ -64,28 +64,35 @@ class Pretrained(FromHub, Model):
         if code:
             needs = f"{short_repr(self.path)} needs Python code that comes with it ({short_repr(code)})"
             return [Problem("model.path", needs, "read it, then set model.trust_remote_code=true to run it")]
-        if newest_first(Path(self.path).expanduser() / "checkpoints"):
+        if _checkpoints(Path(self.path).expanduser()).newest_first():
             return []  # a run's: the newest that verifies is taken, whatever this one is
         found = config.faults(folder) or weights.folder_faults(folder) or weights.cut_faults(folder)
         return [problem.within("model.path") for problem in found]
 
 
 def _is_model(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in LAYOUTS) or bool(newest_first(folder / "checkpoints"))
+    return any((folder / name).is_file() for name in LAYOUTS) or bool(_checkpoints(folder).newest_first())
+
+
+def _checkpoints(folder: Path) -> Checkpoints:
+    """Of a run's folder; other folders have none."""
+    return Checkpoints(folder / "checkpoints")
 
 
 def _files(folder: Path) -> Path:
-    """Where a model's files lie: of a run, its newest checkpoint's, which is not verified here."""
-    newest = newest_first(folder / "checkpoints")
-    return newest[0] / "policy" if newest else folder
+    """The folder of a model's files: of a run, its newest checkpoint's, which is not verified here."""
+    checkpoints = _checkpoints(folder)
+    newest = checkpoints.newest_first()
+    return checkpoints.policy(newest[0]) if newest else folder
 
 
 def weights_of(path: str) -> str:
     """A run's folder stands for its newest checkpoint that verifies, a folder for itself, all else for the hub."""
     folder = Path(path).expanduser()
-    if not (folder / "checkpoints").is_dir():
+    checkpoints = _checkpoints(folder)
+    if not checkpoints.root.is_dir():
         return str(folder.resolve()) if folder.is_dir() else path
-    newest, faults = newest_verified(folder / "checkpoints")
+    newest, faults = checkpoints.newest_verified()
     if newest is None:
         raise Problems([Problem("model.path", f"{short_repr(path)} has no checkpoint that verifies"), *faults])
-    return str((newest / "policy").resolve())
+    return str(checkpoints.policy(newest).resolve())

@@ -9,17 +9,15 @@ from typing import Any
 
 from launcher.spec.model import Architecture
 
-FLOAT32, BFLOAT16 = 4, 2  # bytes
+BYTES = {"float64": 8, "float32": 4, "bfloat16": 2}
+"""Of one number of each format."""
+FLOAT32, BFLOAT16 = BYTES["float32"], BYTES["bfloat16"]
 
 
 def parameters(a: Architecture) -> int:
     """All weights: embedding and last layer (one matrix when tied), L layers, and the last norm of h."""
-    embedding = a.vocab_size * a.hidden_size
-    return (
-        embedding * (1 if a.tie_word_embeddings else 2)
-        + a.num_hidden_layers * _layer(a, a.num_experts)
-        + (a.hidden_size)
-    )
+    outside = a.vocab_size * a.hidden_size * (1 if a.tie_word_embeddings else 2) + a.hidden_size
+    return outside + a.num_hidden_layers * _layer(a, a.num_experts)
 
 
 def active_parameters(a: Architecture) -> int:
@@ -47,13 +45,8 @@ def _widths(a: Architecture) -> int:
 
 def _attention(a: Architecture) -> list[tuple[int, int]]:
     """(in, out) of queries, keys, values, and of the way back."""
-    of_queries, of_keys = a.num_attention_heads * a.head_dim, a.num_key_value_heads * a.head_dim
-    return [
-        (a.hidden_size, of_queries),
-        (a.hidden_size, of_keys),
-        (a.hidden_size, of_keys),
-        (of_queries, a.hidden_size),
-    ]
+    h, of_queries, of_keys = a.hidden_size, a.num_attention_heads * a.head_dim, a.num_key_value_heads * a.head_dim
+    return [(h, of_queries), (h, of_keys), (h, of_keys), (of_queries, h)]
 
 
 def _feed_forward(a: Architecture) -> list[tuple[int, int]]:

@@ -1,5 +1,4 @@
-"""Where models lie on this machine, and how they come here: safetensors, tokenizer and configuration, never code or
-pickle.
+"""Where models are on this machine, and their download: safetensors, tokenizer and configuration, never code or pickle.
 
 $RLRUN_MODELS (or ~/.cache/rlrun/models)/<owner>/<name>             the hub's main revision when it was downloaded
                                         /<owner>/<name>@<revision>  one that was asked for
@@ -28,7 +27,7 @@ _TEXTS = re.compile(
     r"|[\w.-]+\.(model|tiktoken)|(LICEN[SC]E|NOTICE|USE_POLICY)(\.(md|txt))?|README\.md",
     re.ASCII,
 )
-"""What is taken beside the weights: never code."""
+"""What is taken beside the weights: configuration, tokenizer and licence in the repository's own folder, no code."""
 
 
 def root() -> Path:
@@ -54,14 +53,9 @@ def find(repo: str, revision: str | None = None) -> Path | None:
 
 
 def download(
-    repo: str,
-    watch: Watch,
-    *,
-    sources: Sequence[Source],
-    revision: str | None = None,
-    to: Path | None = None,
+    repo: str, watch: Watch, *, sources: Sequence[Source], revision: str | None = None, to: Path | None = None,
     workers: int = 4,
-) -> Path:
+) -> Path:  # fmt: skip
     """The folder with the model, complete. What is there already is not downloaded again.
 
     Raises `Problems` (nothing to load, gated, no room; `not-reachable` where trying again may help) or `OSError`.
@@ -78,7 +72,7 @@ def download(
 
 def _wanted(listed: Listing) -> list[RemoteFile]:
     """Texts and weights. Configuration and index are read first, so that no shard is downloaded for nothing."""
-    texts, weight = _text_files(listed), _weights_file(listed)
+    texts, weight = [file for file in listed.files if _TEXTS.fullmatch(file.path)], _weights_file(listed)
     where, read_first = f"{listed.repo} on {listed.source}", [file for file in texts if file.path == "config.json"]
     sharded = weight.path == weights.INDEX
     with TemporaryDirectory() as scratch:
@@ -97,11 +91,6 @@ def _wanted(listed: Listing) -> list[RemoteFile]:
     return [*texts, weight, *(file for file in listed.files if file.path in shards)]
 
 
-def _text_files(listed: Listing) -> list[RemoteFile]:
-    """Configuration, tokenizer and licence, all in the repository's own folder."""
-    return [file for file in listed.files if _TEXTS.fullmatch(file.path)]
-
-
 def _weights_file(listed: Listing) -> RemoteFile:
     """The file that holds the weights, or the index that names those that do: the one that a loader would take.
 
@@ -117,6 +106,5 @@ def _weights_file(listed: Listing) -> RemoteFile:
         got = f"has its weights as {short_repr(pickles[0])} only, a format that can run code when it is opened"
         fix = "use a revision with safetensors, or another repository of that model"
         raise Problems(Problem(where, got, fix, "not-supported"))
-    raise Problems(
-        Problem(where, f"has no {weights.SINGLE} and no {weights.INDEX}", "use a repository of a model", "not-found")
-    )
+    got = f"has no {weights.SINGLE} and no {weights.INDEX}"
+    raise Problems(Problem(where, got, "use a repository of a model", "not-found"))

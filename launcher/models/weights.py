@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -32,23 +32,18 @@ def shards_of(text: bytes | str) -> tuple[list[str], list[Problem]]:
         whole, shards = False, []
     if not whole:
         return [], [Problem("", "names no files in its weight_map", "use an index that safetensors wrote", "bad-file")]
-    found = names.check_names(shards)
-    found += [
-        Problem(short_repr(name), "is not a safetensors file of the model's own folder", "use an index of such files")
-        for name in shards
-        if not names.check_names([name]) and (not name.endswith(".safetensors") or "/" in name)
-    ]
+    found, got = names.check_names(shards), "is not a safetensors file of the model's own folder"
+    for name in shards:
+        if not names.check_names([name]) and (not name.endswith(".safetensors") or "/" in name):
+            found.append(Problem(short_repr(name), got, "use an index of such files"))
     return shards, found
 
 
 def index_faults(text: bytes | str, present: Collection[str]) -> list[Problem]:
     """What is wrong with an index among the files `present`."""
     shards, found = shards_of(text)
-    missing = [name for name in shards if name not in present] if not found else []
-    return found + [
-        Problem(short_repr(name), "is named by the index and is not there", "download all shards", code="not-found")
-        for name in missing
-    ]
+    got, fix = "is named by the index and is not there", "download all shards"
+    return found or [Problem(short_repr(name), got, fix, "not-found") for name in shards if name not in present]
 
 
 def folder_faults(folder: Path) -> list[Problem]:
@@ -64,14 +59,8 @@ def folder_faults(folder: Path) -> list[Problem]:
         return [Problem(str(folder), error_message(error), "use a folder that can be read")]
     pickles = sorted(name for name in present if name.endswith(PICKLES))
     if pickles:
-        return [
-            Problem(
-                str(folder),
-                f"holds weights as pickle only ({short_repr(pickles[0])}), which can run code",
-                "use safetensors",
-                code="bad-file",
-            )
-        ]
+        got = f"holds weights as pickle only ({short_repr(pickles[0])}), which can run code"
+        return [Problem(str(folder), got, "use safetensors", "bad-file")]
     return [Problem(str(folder), "holds no weights", f"use {SINGLE} or {INDEX}", code="not-found")]
 
 
@@ -113,10 +102,8 @@ def counted(folder: Path) -> dict[str, int]:
     Raises `ValueError` where a header cannot be read.
     """
     found: dict[str, int] = {}
-    for name in read_by_a_loader(folder):
-        for tensor, of in header(names.path_inside(folder, name)).items():
-            if tensor != "__metadata__":
-                found[of["dtype"]] = found.get(of["dtype"], 0) + prod(of["shape"])
+    for _, of in _tensors(folder):
+        found[of["dtype"]] = found.get(of["dtype"], 0) + prod(of["shape"])
     return found
 
 
@@ -125,12 +112,15 @@ def matrices(folder: Path) -> set[str]:
 
     Raises `OSError`, `ValueError`, `KeyError` or `TypeError` where a header cannot be read.
     """
-    found = set()
-    for name in read_by_a_loader(folder):
-        for tensor, of in header(names.path_inside(folder, name)).items():
-            if tensor.endswith(".weight") and len(of["shape"]) == 2:
-                found.add(tensor.split(".")[-2])
-    return found
+    return {name.split(".")[-2] for name, of in _tensors(folder) if name.endswith(".weight") and len(of["shape"]) == 2}
+
+
+def _tensors(folder: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Name, format and shape of each tensor in the folder's safetensors files."""
+    for file in read_by_a_loader(folder):
+        for name, of in header(names.path_inside(folder, file)).items():
+            if name != "__metadata__":
+                yield name, of
 
 
 def header(path: Path) -> Mapping[str, Any]:

@@ -9,7 +9,6 @@ from launcher.models import size
 from launcher.spec.run import RunSpec
 
 PROCESS_BYTES = 2**30  # libraries, buffers and small activations of one process
-_BYTES = {"float32": 4, "bfloat16": 2, "float64": 8}
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ def needs(run: RunSpec) -> Needs:
     if not hardware.is_cpu:
         return Needs(processes, processes * PROCESS_BYTES, hardware.n_gpus_per_node, hardware.nnodes)
     copies = 4 + ("reference" in run.algorithm.needs) + 4 * ("critic" in run.algorithm.needs)
-    weights = size.parameters(run.model.shape) * _BYTES[run.model.dtype] if run.model.shape else 0
+    weights = size.parameters(run.model.shape) * size.BYTES[run.model.dtype] if run.model.shape else 0
     return Needs(processes * threads, processes * (PROCESS_BYTES + copies * weights), 0, hardware.nnodes)
 
 

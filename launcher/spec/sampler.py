@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
+from launcher.core.problems import Problem
 from launcher.core.settings import AtLeastOne, NonNegative, Positive, settings
 from launcher.spec.hardware import Hardware
 
@@ -46,12 +47,12 @@ class Sampler:
         if self.val_n > 1 and not self.val_temperature:
             raise ValueError(f"val_n is {self.val_n} and val_temperature 0, so all are alike; use val_temperature=1")
 
-    def problems(self, run: RunSpec) -> list[str]:
-        """Why it cannot sample this run's answers, one line each."""
+    def problems(self, run: RunSpec) -> Sequence[Problem | str]:
+        """Why it cannot sample this run's answers."""
         return []
 
-    def missing_requirements(self) -> list[str]:
-        """Missing requirements on this machine, one line each."""
+    def missing_requirements(self) -> Sequence[Problem | str]:
+        """What is missing on this machine at this moment."""
         return []
 
     def environment(self, hardware: Hardware) -> Mapping[str, str]:

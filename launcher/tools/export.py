@@ -60,7 +60,7 @@ def export(run: Folder, one: Kept, out: Path, show: Show, *, fold: bool = False,
     with output.draft_folder(out) as draft:
         files = _copy(parts, draft, size, show)
         if faults := checkpoints.faults(checkpoint):
-            raise Problems(Problem(faults[0].partition(":")[0], "changed while it was copied", "try again", "changed"))
+            raise Problems(Problem(faults[0].where, "changed while it was copied", "try again", "changed"))
         (draft / README).write_text(redact(_card(run, one, _base_of(policy))), encoding="utf-8")
     return Exported(out, one.step, size, sum(len(part.tensors) for part in parts), policy.is_adapter, files)
 

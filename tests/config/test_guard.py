@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +37,22 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     redaction.known_secrets.cache_clear()
 
 
-def refused(call: Callable[[], object]) -> list[str]:
+Refused = Callable[[Callable[[], object]], list[str]]
+
+
+@pytest.fixture
+def refused(within: Callable[[float], AbstractContextManager[None]]) -> Refused:
     """The lines of a refusal, which takes far below a second: what hostile input could cost is minutes."""
-    began = time.process_time()
-    try:
-        call()
-    except Problems as found:
-        assert time.process_time() - began <= 10
-        return found.lines
-    return []
+
+    def lines(call: Callable[[], object]) -> list[str]:
+        with within(1.0):
+            try:
+                call()
+            except Problems as problems:
+                return problems.lines
+        return []
+
+    return lines
 
 
 WORDS = [
@@ -87,7 +94,7 @@ WORDS = [
 
 
 @pytest.mark.parametrize(("words", "line"), WORDS, ids=[ascii(words[0])[1:50] for words, _ in WORDS])
-def test_hostile_words(words: list[str], line: str, here: Path) -> None:
+def test_hostile_words(words: list[str], line: str, here: Path, refused: Refused) -> None:
     lines = refused(lambda: _planned([*BASE, *words]))
     assert [found for found in lines if line in found and "; " in found], lines
     assert all(len(found) < 700 for found in lines) and not list(here.iterdir())
@@ -133,7 +140,9 @@ CONFIGS = [
 
 
 @pytest.mark.parametrize(("text", "line"), CONFIGS, ids=[line[:40] for _, line in CONFIGS])
-def test_hostile_config_files(text: str, line: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hostile_config_files(
+    text: str, line: str, here: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
+) -> None:
     monkeypatch.setenv("HF_TOKEN", "0.5")
     monkeypatch.setenv("RLRUN_NAME", "HF_TOKEN")
     folder = here / "conf" / "algorithm"
@@ -156,7 +165,7 @@ def test_what_a_config_may_read(value: str, coefficient: float, here: Path, monk
     assert resolve(["algorithm=mine", *BASE[1:]], here).algorithm.kl_loss_coef == coefficient  # type: ignore[attr-defined]
 
 
-def test_a_dataset_of_ones_own_is_read_within_bounds(here: Path) -> None:
+def test_a_dataset_of_ones_own_is_read_within_bounds(here: Path, refused: Refused) -> None:
     (here / "data").mkdir()
     (here / "data" / "mine.yaml").write_text(BOMB)
     assert "stands for more than 20,000 values" in refused(lambda: chosen("mine", None, [], here))[0]
@@ -181,7 +190,7 @@ def test_a_secret_that_a_reward_names_itself_is_named_once(here: Path) -> None:
     assert [problem.where for problem in plan.problems(resolve(words))] == ["reward.url", "reward.headers"]
 
 
-def test_what_a_word_sets_by_a_secrets_name_is_not_said_again(here: Path) -> None:
+def test_what_a_word_sets_by_a_secrets_name_is_not_said_again(here: Path, refused: Refused) -> None:
     word = "wandb.api_key=only-letters-of-mine"
     (line,) = refused(lambda: resolve([*BASE, word]))
     assert redaction.redact(f"{line} {word}").endswith("wandb.api_key=[secret]")
@@ -195,15 +204,14 @@ def test_what_a_word_sets_by_a_secrets_name_is_not_said_again(here: Path) -> Non
      ("+reward.password='correct horse battery", "battery"),
      ("reward={token: [Zx9canary7Qp4LmB", "canary"), ("reward.password=hunter", "hunter")],
 )  # fmt: skip
-def test_a_secret_that_cannot_be_read_is_not_said_either(word: str, secret: str, here: Path) -> None:
+def test_a_secret_that_cannot_be_read_is_not_said_either(word: str, secret: str, here: Path, refused: Refused) -> None:
     lines = refused(lambda: resolve([*BASE, word]))
     assert lines and not [line for line in map(redaction.redact, lines) if secret in line], lines
 
 
-def test_many_words_without_an_equals_sign_cost_little() -> None:
-    began = time.process_time()
-    check(["a" * 16_000] * 50)
-    assert time.process_time() - began < 10
+def test_many_words_without_an_equals_sign_cost_little(within: Callable[[float], AbstractContextManager[None]]) -> None:
+    with within(0.5):
+        check(["a" * 16_000] * 50)
 
 
 # ---- the real command

@@ -23,8 +23,8 @@ from launcher.core.metrics import label
 from launcher.core.problems import Problem, Problems
 from launcher.launch.sweeps import points
 from launcher.monitor.console import compact
-from launcher.runs import attempts, store
-from launcher.runs.folder import holder
+from launcher.runs import store
+from launcher.runs.folder import Attempt, holder, read_attempts
 
 Cluster = Annotated[
     str | None,
@@ -68,7 +68,7 @@ def show(name: RunName, root: Root = Path("runs"), cluster: Cluster = None, as_j
         if found := points.find(name, root):
             return say_sweep(found, as_json)
         run = store.see(store.find(name, root))
-    tried = attempts.read(run.folder)
+    tried = read_attempts(run.folder)
     if as_json:
         return say_json({**_node(run), "attempts": [asdict(attempt) for attempt in tried]})
     out.print(picture(run.state, time.time()))
@@ -79,12 +79,12 @@ def show(name: RunName, root: Root = Path("runs"), cluster: Cluster = None, as_j
     return None
 
 
-def _attempts(tried: list[attempts.Attempt], running: bool) -> Table:
+def _attempts(tried: list[Attempt], running: bool) -> Table:
     table = make_table("attempt", "ended", "step", "cause", "why")
     for number, attempt in enumerate(tried, start=1):
         name, ended = Text(printable(attempt.name.removeprefix("attempt_"))), attempt.ended
         if ended is None:
-            table.add_row(name, "", "", "" if running and number == len(tried) else "nobody was left to tell", "")
+            table.add_row(name, "", "", "" if running and number == len(tried) else "not recorded", "")
         else:
             at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ended.at))
             cause, why = (Text(printable(" ".join(text.splitlines()))) for text in (ended.cause, ended.why))

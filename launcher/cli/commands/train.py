@@ -105,7 +105,7 @@ def _detach(
         begun = detach.begin(words, config_dir, report)
     if begun.exit_code is not None:
         raise typer.Exit(begun.exit_code)
-    say(f"{begun.folder.name} goes on by itself")
+    say(f"{begun.folder.name} runs in the background")
     where = printable(shlex.quote(str(begun.folder.path)))
     for command in ("status", "stop") if swept else ("watch", "status", "logs -f", "stop"):
         say(f"  rlrun {command} {where}")

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator
 
 from launcher.core.events import INVALID, MARK, Alert, Event, from_line
-from launcher.core.problems import short_repr
+from launcher.core.problems import Problem, short_repr
 from launcher.core.settings import Count, listed, settings
 from launcher.engines.torch.rollout.sampler import Colocated
 from launcher.rewards.model import RewardModel
@@ -44,8 +44,8 @@ class Torch(Engine):
     computes = frozenset({"reference", "critic", "old"})
     reads = frozenset({"answers", "pairs", "prompts", "mixed"})
 
-    def problems(self, run: RunSpec) -> list[str]:
-        found = super().problems(run)
+    def problems(self, run: RunSpec) -> list[Problem | str]:
+        found = list(super().problems(run))
         found += [f"engine.offload: {why}; leave it out" for why in self._unused_offloads(run)]
         if self.mixed_precision and run.model.dtype != "float32":
             found.append(

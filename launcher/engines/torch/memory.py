@@ -17,7 +17,7 @@ from launcher.engines.torch.model.blocks import KEPT, LOGITS
 from launcher.engines.torch.rollout.sampler import Colocated, SamplerMemory
 from launcher.engines.torch.workload import Workload
 from launcher.models import activations, size
-from launcher.models.activations import BYTES, Head, Numbers
+from launcher.models.activations import Head, Numbers
 from launcher.spec.memory import Memory, MemoryPhase, Part, PhaseName
 from launcher.spec.model import Architecture
 from launcher.spec.run import RunSpec
@@ -69,7 +69,7 @@ class _Estimate:
     @cached_property
     def numbers(self) -> Numbers:
         model = self.run.model
-        return Numbers(BYTES[model.dtype], self.engine.mixed_precision, model.lora_rank)
+        return Numbers(size.BYTES[model.dtype], self.engine.mixed_precision, model.lora_rank)
 
     @cached_property
     def full(self) -> Numbers:

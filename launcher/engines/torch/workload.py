@@ -7,7 +7,6 @@ from pathlib import Path
 
 from launcher.engines.torch.model.blocks import cache_capacity, worth_sharing
 from launcher.models import config, size, weights
-from launcher.models.activations import BYTES
 from launcher.models.pretrained import Pretrained
 from launcher.rewards.model import RewardModel
 from launcher.spec.model import Model
@@ -123,7 +122,7 @@ def _file_bytes(model: Model) -> int:
         return 0
     count = size.parameters(model.shape)
     files = weights.sizes(model.folder) or [count * size.BFLOAT16]
-    return 0 if round(sum(files) / count) == BYTES[model.dtype] else max(files)
+    return 0 if round(sum(files) / count) == size.BYTES[model.dtype] else max(files)
 
 
 def _reward_bytes(run: RunSpec) -> int:

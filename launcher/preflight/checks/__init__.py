@@ -3,36 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
 
-from launcher.core.check_result import CheckResult
-from launcher.preflight.checks import (
-    disk,
-    hardware,
-    history,
-    memory,
-    model,
-    own,
-    packages,
-    reward,
-    rows,
-    settings,
-    steps,
-)
-from launcher.preflight.checks.context import Context
+from pydantic import TypeAdapter, ValidationError
+from yaml import YAMLError
+
+from launcher.config import guard
+from launcher.core.bounded_parse import parse_yaml
+from launcher.core.check_result import CheckResult, from_problems
+from launcher.core.problems import error_message
+from launcher.core.settings import Chosen
+from launcher.core.user_code import CallFailure, try_call
+from launcher.preflight.checks import disk, hardware, history, memory, model, packages, reward, rows, steps
+from launcher.preflight.checks.context import Check, Context, folder_of
+from launcher.spec.stored import to_node
+
+
+def check_settings(context: Context) -> Iterator[CheckResult]:
+    """Problems of data, model and reward, secrets among the settings, and the run's folder."""
+    found = [*context.data_problems, *context.model_problems, *context.reward_problems]
+    yield from from_problems([*found, *guard.kept(to_node(context.run), found)])
+    if context.folder_problems:
+        yield from from_problems(context.folder_problems)
+    else:
+        yield CheckResult("OK", "folder", str(folder_of(context.run)))
+
+
+def check_own(context: Context) -> Iterator[CheckResult]:
+    """The checks in the folder of --config-dir: each `check/NAME.yaml` names a class that extends `Check`. One that
+    raises or cannot be loaded is a failure that names the file."""
+    folder = context.run.code_dir
+    for file in sorted(Path(folder, "check").glob("*.yaml")) if folder else ():
+        found = try_call(partial(_run_own, file, context))
+        if isinstance(found, CallFailure):
+            yield CheckResult("FAIL", f"check/{file.name}", found.reason)
+        else:
+            yield from found
+
+
+def _run_own(file: Path, context: Context) -> list[CheckResult]:
+    """Raises `ValueError` with the reason where the file does not describe a check."""
+    try:
+        made: Check = TypeAdapter(Chosen[Check]).validate_python(parse_yaml(file.read_bytes()))
+    except ValidationError as error:
+        raise ValueError("; ".join(fault["msg"] for fault in error.errors())) from error
+    except (OSError, YAMLError) as error:
+        raise ValueError(error_message(error)) from error
+    return list(made.check(context))
+
 
 CHECKS: list[Callable[[Context], Iterable[CheckResult]]] = [
-    settings.check,
-    model.check,
-    rows.check,
-    reward.check,
-    steps.check,
-    memory.check,
-    hardware.check,
-    disk.check,
-    history.check,
-    packages.check,
-    own.check,
-]
+    check_settings, model.check, rows.check, reward.check, steps.check, memory.check, hardware.check, disk.check,
+    history.check, packages.check, check_own,
+]  # fmt: skip
 """In the order in which a plan shows their results. None assumes that another has passed."""
 
 

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
+from pathlib import Path
 
 from launcher.core.check_result import CheckResult, Level
-from launcher.core.problems import Problem
+from launcher.core.problems import Problem, error_message, short_repr
 from launcher.models import store
 from launcher.models.pretrained import Pretrained
 from launcher.preflight.checks.lengths import LengthReport, measure_lengths, sizes
-from launcher.preflight.checks.run_folder import folder_problems
-from launcher.preflight.checks.step_counts import Steps, count_steps
+from launcher.runs.folder import Folder
 from launcher.spec.data import Dataset, RefusedRow, Row, Split
-from launcher.spec.run import RunSpec
+from launcher.spec.run import RunSpec, Trainer
 
 MAX_ROWS = 50_000  # of a split that a plan reads; rlrun data check reads all
 MAX_BYTES = 20_000_000  # of the texts in them
+ROOT = "trainer.run_root"
+INVISIBLE = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")  # control characters, right-to-left marks, half surrogates
 
 
 class Check(ABC):
@@ -127,3 +132,109 @@ class Context:
         known = train.rows and train.complete and not fatal
         rows = len(train.rows) - self.lengths.filtered if known else None
         return count_steps(self.run, rows, len(val.rows) if val.complete and train.rows else None)
+
+
+# ---- how many steps
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Numbers of one run. What depends on the rows is None while they are not known."""
+
+    rows: int | None
+    val_rows: int | None
+    processes: int
+    prompts: int
+    """Rows of one step, over all processes."""
+    answers: int
+    """Sequences that a step learns from, over all processes; of a pair both."""
+    mini_batches: int
+    """Optimizer updates of one step."""
+    micro_batches: int
+    """Parts that each process computes an update in, by rows; with max_tokens_per_gpu no more than these."""
+    steps_per_epoch: int | None
+    steps: int | None
+    left_over: int | None
+    """Rows that do not fill a batch at the end of an epoch."""
+    validations: int | None
+    checkpoints: int | None
+
+    @property
+    def epochs(self) -> float | None:
+        return self.steps / self.steps_per_epoch if self.steps and self.steps_per_epoch else None
+
+
+def count_steps(run: RunSpec, rows: int | None, val_rows: int | None) -> Steps:
+    """`rows` that can be learnt from and `val_rows` to validate with; None where that is not known yet."""
+    trainer, batch = run.trainer, run.data.train_batch_size
+    steps = trainer.total_training_steps if rows is None else run.total_steps(rows)
+    return Steps(
+        rows=rows, val_rows=val_rows, processes=run.hardware.processes, prompts=batch,
+        answers=batch * run.sequences_per_prompt, mini_batches=run.mini_batches * trainer.ppo_epochs,
+        micro_batches=run.micro_batches, steps_per_epoch=None if rows is None else run.steps_per_epoch(rows),
+        steps=steps, left_over=None if rows is None else rows % batch,
+        validations=_validations(run, steps, val_rows), checkpoints=_times(trainer.save_freq, steps),
+    )  # fmt: skip
+
+
+def _times(frequency: int, steps: int | None) -> int | None:
+    """How often something happens that also happens at the last step."""
+    if frequency <= 0:
+        return 1
+    if steps is None:
+        return None
+    return steps // frequency + (steps % frequency > 0)
+
+
+def _validations(run: RunSpec, steps: int | None, val_rows: int | None) -> int | None:
+    if val_rows == 0:
+        return 0
+    times = _times(run.trainer.test_freq, steps)
+    return None if times is None else times + run.trainer.val_before_train
+
+
+# ---- the folder of the run
+
+
+def root_of(run: RunSpec) -> Path:
+    """The folder of all runs, with `~` expanded where such a user exists."""
+    root = Path(run.trainer.run_root)
+    with suppress(RuntimeError):
+        root = root.expanduser()
+    return root
+
+
+def folder_of(run: RunSpec) -> Path:
+    """The run's folder; a name that is still to be chosen ends with N."""
+    trainer = run.trainer
+    return root_of(run) / trainer.project_name / (trainer.experiment_name or f"{run.label}-N")
+
+
+def folder_problems(trainer: Trainer) -> list[Problem]:
+    """Why the run's folder cannot be made or used."""
+    try:
+        return _folder_problems(trainer)
+    except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL, or the home of an unknown user
+        got = f"got {short_repr(trainer.run_root)}, {error_message(error)}"
+        return [Problem(ROOT, got, "use another folder", "bad-file")]
+
+
+def _folder_problems(trainer: Trainer) -> list[Problem]:
+    if invisible := [letter for letter in trainer.run_root if unicodedata.category(letter) in INVISIBLE]:
+        got = f"contains the invisible character {invisible[0]!a}"
+        return [Problem(ROOT, got, "use letters, digits and punctuation")]
+    folder = Path(trainer.run_root).expanduser().absolute() / trainer.project_name / (trainer.experiment_name or "")
+    with suppress(FileNotFoundError, NotADirectoryError):
+        folder.stat()  # raises where the name itself is impossible, which exists() does not
+    if links := [path for path in (folder.parent, folder) if path.is_symlink()]:
+        return [Problem(ROOT, f"{links[0]} is a symbolic link", "use the folder that it leads to", "not-permitted")]
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if not existing.is_dir():
+        return [Problem(ROOT, f"{str(existing)!r} is a file", "use a folder", "bad-file")]
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return [Problem(ROOT, f"cannot write to {str(existing)!r}", "use another folder", "not-permitted")]
+    if trainer.experiment_name and Folder(folder).has_results():
+        named = Path(trainer.run_root) / trainer.project_name / trainer.experiment_name
+        fix = f"use {trainer.experiment_name}-2, or rlrun train --resume {named}"
+        return [Problem("trainer.experiment_name", f"{named} already has results", fix, "in-use")]
+    return []

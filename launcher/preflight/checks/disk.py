@@ -9,9 +9,7 @@ from launcher.core.check_result import CheckResult, Level
 from launcher.core.problems import error_message
 from launcher.models import size, store
 from launcher.models.pretrained import Pretrained
-from launcher.preflight.checks.context import Context
-from launcher.preflight.checks.model import checkpoint_bytes
-from launcher.preflight.checks.run_folder import root_of
+from launcher.preflight.checks.context import Context, root_of
 from launcher.spec.run import RunSpec
 
 SPARE = 1.02  # tokenizers, logs and names beside the tensors
@@ -26,8 +24,8 @@ def check(context: Context) -> Iterator[CheckResult]:
     try:
         free = machine.free_disk_bytes(root_of(run))
     except (OSError, ValueError) as error:
-        yield CheckResult("FAIL", "trainer.run_root", f"the free disk space is unknown: {error_message(error)}",
-                      "use another folder")  # fmt: skip
+        message = f"the free disk space is unknown: {error_message(error)}"
+        yield CheckResult("FAIL", "trainer.run_root", message, "use another folder")
         return
     if each is None:
         yield CheckResult("OK", "disk", f"{_gb(free)} free; the model's size is not known yet")
@@ -41,9 +39,8 @@ def check(context: Context) -> Iterator[CheckResult]:
         fits = max(int(free / (each * SPARE)) - 1 - run.trainer.keep_best, 0)
         fewer = f"trainer.keep_last={fits} or " if 0 < fits < run.trainer.keep_last else ""
         once = "trainer.save_freq=-1 or " if each * SPARE <= free and run.trainer.save_freq > 0 else ""
-        yield CheckResult(
-            context.missing_level, "disk", message, f"use {fewer}{once}a trainer.run_root on a larger disk"
-        )
+        fix = f"use {fewer}{once}a trainer.run_root on a larger disk"
+        yield CheckResult(context.missing_level, "disk", message, fix)
     else:
         yield CheckResult("OK", "disk", message)
     yield from _downloads(run, context.missing_level)
@@ -55,12 +52,18 @@ def _downloads(run: RunSpec, level: Level) -> Iterator[CheckResult]:
         return
     need, root = size.parameters(model.shape) * size.BFLOAT16, store.root()
     if need > (free := machine.free_disk_bytes(root)):
-        yield CheckResult(
-            level,
-            "disk",
-            f"{model.path} has {_gb(need)}, and {_gb(free)} are free in {root}",
-            "set RLRUN_MODELS to a folder on a larger disk",
-        )
+        message = f"{model.path} has {_gb(need)}, and {_gb(free)} are free in {root}"
+        yield CheckResult(level, "disk", message, "set RLRUN_MODELS to a folder on a larger disk")
+
+
+def checkpoint_bytes(run: RunSpec) -> int | None:
+    """One checkpoint of a run: weights, the optimizer's two moments, and the critic with its own."""
+    shape = run.model.shape
+    if shape is None:
+        return None
+    whole = size.parameters(shape)
+    trained = size.lora_parameters(shape, run.model.lora_rank) if run.model.lora_rank else whole
+    return 3 * size.BYTES[run.model.dtype] * (trained + whole * ("critic" in run.algorithm.needs))
 
 
 def _gb(count: float) -> str:

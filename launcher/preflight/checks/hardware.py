@@ -11,7 +11,6 @@ from launcher.core import machine
 from launcher.core.check_result import CheckResult, Level, from_problems
 from launcher.core.problems import Problem, Problems
 from launcher.preflight.checks.context import Context
-from launcher.spec.hardware import Hardware
 from launcher.spec.run import RunSpec
 
 IDLE = 0.9  # of its memory is free on an idle GPU
@@ -37,18 +36,17 @@ def check(context: Context) -> Iterator[CheckResult]:
 def _this_machine(run: RunSpec, level: Level) -> Iterator[CheckResult]:
     asked, found = run.taken, machine.query_gpus()
     if asked.is_cpu:
-        yield CheckResult("OK", "hardware", f"{_processes(asked)} on {machine.cpu_count()} CPU cores")
+        processes = "one process" if asked.processes == 1 else f"{asked.processes} processes"
+        yield CheckResult("OK", "hardware", f"{processes} on {machine.cpu_count()} CPU cores")
         return
     gpus = found.found[: len(machine.visible_gpus())]
     if found.trouble:
-        yield CheckResult(
-            level, "hardware", f"the GPUs' driver does not answer: {found.trouble}", "rlrun doctor tells more"
-        )
+        message = f"the GPUs' driver does not answer: {found.trouble}"
+        yield CheckResult(level, "hardware", message, "rlrun doctor tells more")
     elif not gpus:
-        yield CheckResult(
-            level, "hardware.device", f"{asked.device} needs CUDA, and this machine has no GPU",
-            "use a machine with GPUs, or hardware=cpu and no other hardware setting",
-        )  # fmt: skip
+        fix = "use a machine with GPUs, or hardware=cpu and no other hardware setting"
+        message = f"{asked.device} needs CUDA, and this machine has no GPU"
+        yield CheckResult(level, "hardware.device", message, fix)
     elif len(gpus) < asked.n_gpus_per_node:
         yield _too_few(run, len(gpus), level)
     else:
@@ -56,13 +54,9 @@ def _this_machine(run: RunSpec, level: Level) -> Iterator[CheckResult]:
         yield CheckResult("OK", "hardware", f"{asked.n_gpus_per_node} of {len(gpus)} GPUs here ({names})")
         busy = [gpu for gpu in gpus if gpu.free_bytes < IDLE * gpu.memory_bytes]
         if len(gpus) - len(busy) < asked.n_gpus_per_node:
-            told = ", ".join(f"{gpu.index} has {gpu.free_bytes / 2**30:.0f} GiB free" for gpu in busy)
-            yield CheckResult(
-                "WARN",
-                "hardware",
-                f"other processes use memory of these GPUs: {told}",
-                "set CUDA_VISIBLE_DEVICES to idle ones",
-            )
+            free = ", ".join(f"{gpu.index} has {gpu.free_bytes / 2**30:.0f} GiB free" for gpu in busy)
+            message = f"other processes use memory of these GPUs: {free}"
+            yield CheckResult("WARN", "hardware", message, "set CUDA_VISIBLE_DEVICES to idle ones")
 
 
 def _too_few(run: RunSpec, there: int, level: Level) -> CheckResult:
@@ -97,9 +91,5 @@ def _nodes(address: str, count: int, each: Mapping[str, float], level: Level) ->
 
 
 def _counts(cpus: float, gpus: float) -> str:
-    told = [f"{count:g} {name}{'' if count == 1 else 's'}" for count, name in ((cpus, "CPU"), (gpus, "GPU")) if count]
-    return " and ".join(told) or "nothing"
-
-
-def _processes(asked: Hardware) -> str:
-    return "one process" if asked.processes == 1 else f"{asked.processes} processes"
+    kinds = ((cpus, "CPU"), (gpus, "GPU"))
+    return " and ".join(f"{count:g} {name}{'' if count == 1 else 's'}" for count, name in kinds if count) or "nothing"

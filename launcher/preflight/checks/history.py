@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,7 @@ from launcher.core.bounded_parse import parse_yaml
 from launcher.core.check_result import CheckResult
 from launcher.core.events import events_of
 from launcher.core.state import fold
-from launcher.preflight.checks.context import Context
-from launcher.preflight.checks.run_folder import root_of
+from launcher.preflight.checks.context import Context, root_of
 from launcher.runs.folder import Folder
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_node
@@ -26,20 +25,13 @@ _SAME = ("algorithm._target_", "model", "hardware", "engine", "sampler", "data.t
 """Settings that decide how long a step takes."""
 
 
-@dataclass(frozen=True)
-class Earlier:
-    """A finished run of the same kind."""
-
-    name: str
-    seconds_per_step: float
-
-
 def check(context: Context) -> Iterator[CheckResult]:
     """Nothing without such a run, or where the number of steps is not known."""
-    known = None if context.folder_problems else earlier(context.run)
+    known = None if context.folder_problems or context.steps.steps is None else earlier(context.run)
     if known and context.steps.steps is not None:
-        duration = _duration(known.seconds_per_step * context.steps.steps)
-        yield CheckResult("OK", "time", f"about {duration}: {known.name} took {known.seconds_per_step:.3g} s a step")
+        name, seconds = known
+        duration = _duration(seconds * context.steps.steps)
+        yield CheckResult("OK", "time", f"about {duration}: {name} took {seconds:.3g} s a step")
 
 
 def _duration(seconds: float) -> str:
@@ -49,8 +41,9 @@ def _duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02} min"
 
 
-def earlier(run: RunSpec) -> Earlier | None:
-    """The newest finished run below the run's root that had the same model, algorithm, hardware and sizes."""
+def earlier(run: RunSpec) -> tuple[str, float] | None:
+    """Name and seconds per step of the newest finished run below the run's root that had the same model, algorithm,
+    hardware and sizes."""
     wanted = _key(to_node(run))
     for spec in _newest(root_of(run)):
         folder = Folder(spec.parent)
@@ -63,7 +56,7 @@ def earlier(run: RunSpec) -> Earlier | None:
             continue
         state = fold(events_of(folder.events))
         if state.status == "finished" and state.seconds_per_step is not None:
-            return Earlier(folder.name, state.seconds_per_step)
+            return folder.name, state.seconds_per_step
     return None
 
 
@@ -74,28 +67,22 @@ def _finished(events: Path) -> bool:
         return b'"how":"finished"' in file.read().replace(b'": "', b'":"')
 
 
-def _newest(root: Path) -> Iterator[Path]:
+def _newest(root: Path) -> list[Path]:
     dated = []
     for spec in root.glob("*/*/spec.yaml"):
-        try:
+        with suppress(OSError):  # gone since
             dated.append((spec.stat().st_mtime, spec))
-        except OSError:  # gone since
-            continue
-    yield from (spec for _, spec in sorted(dated, reverse=True)[:LOOKED_AT])
+    return [spec for _, spec in sorted(dated, reverse=True)[:LOOKED_AT]]
 
 
 def _key(node: dict[str, Any]) -> list[Any]:
-    found = []
+    """The settings of `_SAME`. Of a model's path only the name counts: a stored spec has the folder of a download."""
+    values = []
     for path in _SAME:
-        held: Any = node
+        value: Any = node
         for part in path.split("."):
-            held = held.get(part) if isinstance(held, dict) else None
-        found.append(held)
-    return [_placeless(held) for held in found]
-
-
-def _placeless(held: Any) -> Any:
-    """Settings of a model without where it lies: a run's spec names the folder that a hub's model was fetched to."""
-    if not isinstance(held, dict) or "path" not in held:
-        return held
-    return {**held, "path": str(held["path"]).rpartition("/")[2]}
+            value = value.get(part) if isinstance(value, dict) else None
+        if isinstance(value, dict) and "path" in value:
+            value = {**value, "path": str(value["path"]).rpartition("/")[2]}
+        values.append(value)
+    return values

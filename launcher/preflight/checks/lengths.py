@@ -40,7 +40,8 @@ def measure_lengths(run: RunSpec, train: Sequence[Row], val: Sequence[Row]) -> L
         return LengthReport(from_problems(problems.problems))
     if encoder is None:
         output = "no tokens are counted, as the model's tokenizer is not here yet"
-        return LengthReport([CheckResult("WARN", "lengths", output, _download_command(run))])
+        fix = f"run rlrun model download {run.model.path}" if isinstance(run.model, Pretrained) else ""
+        return LengthReport([CheckResult("WARN", "lengths", output, fix)])
     counter = _TokenCounter(run, encoder)
     return LengthReport([*counter.check("train", train), *counter.check("val", val)], counter.filtered)
 
@@ -54,10 +55,8 @@ def _without_template(rows: Sequence[Row]) -> Iterator[CheckResult]:
     """Of a model without a chat template: turns that it reads as one text."""
     turns = sum(not isinstance(row.prompt, str) for row in rows)
     if turns:
-        yield CheckResult(
-            "WARN", "model", f"has no chat template, so {turns:,} conversations are written as plain text",
-            "use an instruct model, or rows of prompt and response",
-        )  # fmt: skip
+        message = f"has no chat template, so {turns:,} conversations are written as plain text"
+        yield CheckResult("WARN", "model", message, "use an instruct model, or rows of prompt and response")
 
 
 def _encoder(run: RunSpec) -> Any:
@@ -72,10 +71,6 @@ def _encoder(run: RunSpec) -> Any:
     from launcher.text.encoder import Encoder  # noqa: PLC0415  late, as above
 
     return Encoder(tokenizer, replace(run.data, max_prompt_length=2**40, max_response_length=2**40))
-
-
-def _download_command(run: RunSpec) -> str:
-    return f"run rlrun model download {run.model.path}" if isinstance(run.model, Pretrained) else ""
 
 
 def sizes(row: Row) -> tuple[int, int]:
@@ -140,10 +135,9 @@ class _TokenCounter:
         if split == "train":
             self.filtered = len(over) if data.truncation == "filter" else 0
         if not results:
-            told = " and ".join(
-                f"{what}s of at most {most}" for what, most in zip(limits, longest, strict=True) if most
-            )
-            results.append(CheckResult("OK", f"lengths {split}", f"{told} tokens"))
+            known = zip(limits, longest, strict=True)
+            message = " and ".join(f"{what}s of at most {most}" for what, most in known if most)
+            results.append(CheckResult("OK", f"lengths {split}", f"{message} tokens"))
         return results
 
     def _over(self, of: str, first: Row, what: str, limit: int, lengths: list[int], over: int) -> CheckResult:

@@ -12,8 +12,7 @@ from launcher.hubs import huggingface
 from launcher.models import config, size, weights
 from launcher.models.pretrained import Pretrained, weights_of
 from launcher.preflight.checks.context import Context
-from launcher.spec.model import Architecture, Model
-from launcher.spec.run import RunSpec
+from launcher.spec.model import Model
 
 _MATRICES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """Those of a layer in every family that an architecture can name."""
@@ -29,6 +28,7 @@ def check(context: Context) -> Iterator[CheckResult]:
         yield from _not_downloaded(model, told, context.missing_level)
         yield from _targets(model, _MATRICES if shape else None)
         return
+    known: tuple[str, ...] | None = _MATRICES if shape else None
     if isinstance(model, Pretrained):
         try:
             folder = Path(weights_of(model.path))
@@ -36,28 +36,23 @@ def check(context: Context) -> Iterator[CheckResult]:
             yield from from_problems(problems.problems)
             return
         yield from _tokenizer(folder)
-        yield from _targets(model, _named(folder))
-    else:
-        yield from _targets(model, _MATRICES if shape else None)
+        known = _named(folder)
+    yield from _targets(model, known)
     positions = f", {shape.max_position_embeddings:,} positions" if shape else ""
     yield CheckResult("OK", "model", f"{told}{positions}")
 
 
 def _not_downloaded(model: Pretrained, told: str, level: Level) -> Iterator[CheckResult]:
     if model.gated and "huggingface" in model.hub_order and not huggingface.has_token():
-        yield CheckResult(
-            level,
-            "model.path",
-            f"{model.path} is gated, and no token is set",
-            "accept its licence on the hub and set HF_TOKEN",
-        )
+        message = f"{model.path} is gated, and no token is set"
+        yield CheckResult(level, "model.path", message, "accept its licence on the hub and set HF_TOKEN")
     if huggingface.offline():
-        yield CheckResult(level, "model", f"{told}: is not here, and HF_HUB_OFFLINE forbids downloading it",
-                      f"run rlrun model download {model.path} with a network")  # fmt: skip
+        message = f"{told}: is not here, and HF_HUB_OFFLINE forbids downloading it"
+        yield CheckResult(level, "model", message, f"run rlrun model download {model.path} with a network")
         return
     takes = f" ({size.parameters(model.shape) * size.BFLOAT16 / 1e9:.1f} GB)" if model.shape else ""
-    yield CheckResult("WARN", "model", f"{told}: is not here and is downloaded first{takes}",
-                  f"rlrun model download {model.path} fetches it now")  # fmt: skip
+    message = f"{told}: is not here and is downloaded first{takes}"
+    yield CheckResult("WARN", "model", message, f"rlrun model download {model.path} fetches it now")
 
 
 def _tokenizer(folder: Path) -> Iterator[CheckResult]:
@@ -66,8 +61,8 @@ def _tokenizer(folder: Path) -> Iterator[CheckResult]:
     if not file.is_file():
         others = [name for name in ("tokenizer.model", "vocab.json", "vocab.txt") if (folder / name).is_file()]
         if not others and not (folder / "adapter_config.json").is_file():
-            yield CheckResult("FAIL", "model.path", f"{folder} holds no tokenizer",
-                          "put tokenizer.json and tokenizer_config.json beside the weights")  # fmt: skip
+            fix = "put tokenizer.json and tokenizer_config.json beside the weights"
+            yield CheckResult("FAIL", "model.path", f"{folder} holds no tokenizer", fix)
         return
     try:
         node = json.loads(file.read_bytes())
@@ -80,12 +75,8 @@ def _tokenizer(folder: Path) -> Iterator[CheckResult]:
         return
     known = (config.read(folder) or {}).get("vocab_size")
     if isinstance(known, int) and maximum >= known:
-        yield CheckResult(
-            "FAIL",
-            "model.path",
-            f"the tokenizer of {folder} makes ids up to {maximum}, and the model knows {known}",
-            "use the tokenizer that the model was trained with",
-        )
+        message = f"the tokenizer of {folder} makes ids up to {maximum}, and the model knows {known}"
+        yield CheckResult("FAIL", "model.path", message, "use the tokenizer that the model was trained with")
 
 
 def _named(folder: Path) -> tuple[str, ...] | None:
@@ -102,8 +93,8 @@ def _targets(model: Model, known: tuple[str, ...] | None) -> Iterator[CheckResul
         return
     absent = [name for name in model.target_modules if name.rpartition(".")[2] not in known]
     if absent:
-        yield CheckResult("FAIL", "model.target_modules", f"the model has no layer {', '.join(absent)}",
-                      f"use all-linear, or some of {', '.join(known)}")  # fmt: skip
+        message, fix = f"the model has no layer {', '.join(absent)}", f"use all-linear, or some of {', '.join(known)}"
+        yield CheckResult("FAIL", "model.target_modules", message, fix)
 
 
 def _count(parameters: int) -> str:
@@ -111,15 +102,3 @@ def _count(parameters: int) -> str:
         if parameters >= unit:
             return f"{parameters / unit:.3g} {name}"
     return str(parameters)
-
-
-def checkpoint_bytes(run: RunSpec) -> int | None:
-    """One checkpoint of a run: weights, the optimizer's two moments, and the critic with its own."""
-    shape: Architecture | None = run.model.shape
-    if shape is None:
-        return None
-    each = {"float64": 8, "float32": 4, "bfloat16": 2}[run.model.dtype]
-    whole = size.parameters(shape)
-    trained = size.lora_parameters(shape, run.model.lora_rank) if run.model.lora_rank else whole
-    critic = whole if "critic" in run.algorithm.needs else 0
-    return each * 3 * (trained + critic)

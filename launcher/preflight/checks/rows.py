@@ -91,8 +91,8 @@ def _leaks(context: Context) -> Iterator[CheckResult]:
             into.add(row, context.run.algorithm.data)
     both = list(in_both(train, held_out)) if context.val.rows else []
     if both:
-        yield CheckResult(
-            "WARN", "data.val_files",
+        message = (
             f"{len(both):,} held-out prompts {context.val.scope} are also trained on ({both[0].where} is"
-            f" {both[0].first}), so validation overestimates the model", "use other rows",
-        )  # fmt: skip
+            f" {both[0].first}), so validation overestimates the model"
+        )
+        yield CheckResult("WARN", "data.val_files", message, "use other rows")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launcher.core.check_result import CheckResult
-from launcher.preflight.checks.context import Context
-from launcher.preflight.checks.step_counts import Steps
+from launcher.preflight.checks.context import Context, Steps
 from launcher.spec.run import RunSpec
 
 
@@ -21,64 +20,38 @@ def check(context: Context) -> Iterator[CheckResult]:
         return
     yield CheckResult("OK", "batch", _batch(run, found))
     if found.left_over and not run.data.shuffle and (found.epochs or 0) >= 1:
-        yield CheckResult(
-            "WARN", "data.train_batch_size", f"the last {found.left_over} of {found.rows} rows are never trained on",
-            "use data.shuffle=true",
-        )  # fmt: skip
+        message = f"the last {found.left_over} of {found.rows} rows are never trained on"
+        yield CheckResult("WARN", "data.train_batch_size", message, "use data.shuffle=true")
     if found.steps is None:
         return
     yield CheckResult("OK", "steps", _steps(found))
     for where, optim in (("optim", run.optim), ("critic.optim", run.critic.optim)):
         if optim.lr_warmup_steps >= found.steps and (where == "optim" or "critic" in run.algorithm.needs):
-            yield CheckResult(
-                "WARN", f"{where}.lr_warmup_steps",
-                f"rises over {optim.lr_warmup_steps} steps, and the run has {found.steps}",
-                f"use {max(found.steps // 10, 0)}",
-            )  # fmt: skip
+            message = f"rises over {optim.lr_warmup_steps} steps, and the run has {found.steps}"
+            yield CheckResult("WARN", f"{where}.lr_warmup_steps", message, f"use {found.steps // 10}")
     if trainer.critic_warmup >= found.steps:
-        yield CheckResult(
-            "FAIL", "trainer.critic_warmup",
-            f"only the critic learns for {trainer.critic_warmup} steps, and the run has {found.steps}",
-            f"use at most {found.steps - 1}",
-        )  # fmt: skip
+        message = f"only the critic learns for {trainer.critic_warmup} steps, and the run has {found.steps}"
+        yield CheckResult("FAIL", "trainer.critic_warmup", message, f"use at most {found.steps - 1}")
     yield from _saving(run, found)
 
 
 def _saving(run: RunSpec, found: Steps) -> Iterator[CheckResult]:
     """Frequencies that the run is too short for, or that miss each other."""
     trainer, steps = run.trainer, found.steps or 0
-    for name, frequency, what in (
-        ("save_freq", trainer.save_freq, "saved"),
-        ("test_freq", trainer.test_freq, "validated"),
-    ):
+    save, test, best = trainer.save_freq, trainer.test_freq, trainer.best_metric
+    for name, frequency, what in (("save_freq", save, "saved"), ("test_freq", test, "validated")):
         if frequency > steps:
-            yield CheckResult(
-                "WARN", f"trainer.{name}", f"every {frequency} steps, and the run has {steps}: {what} at the end only",
-                f"use {max(steps // 4, 1)}",
-            )  # fmt: skip
-    both = trainer.save_freq > 0 and trainer.save_freq <= steps and found.val_rows
-    if (
-        both
-        and trainer.best_metric
-        and trainer.keep_best
-        and trainer.test_freq > 0
-        and trainer.save_freq % trainer.test_freq
-    ):
-        yield CheckResult(
-            "WARN", "trainer.test_freq",
-            f"every {trainer.test_freq} steps, and every {trainer.save_freq} are saved: only what was validated can be"
-            " the best checkpoint", f"use {trainer.save_freq}",
-        )  # fmt: skip
-    if found.val_rows == 0 and trainer.test_freq > 0:
-        yield CheckResult(
-            "WARN", "trainer.test_freq", "nothing is held out, so nothing is validated",
-            "set data.val_files, or use -1",
-        )  # fmt: skip
-    if found.val_rows == 0 and trainer.best_metric:
-        yield CheckResult(
-            "WARN", "trainer.best_metric", f"{trainer.best_metric} is never measured, as there are no held-out rows",
-            "set data.val_files",
-        )  # fmt: skip
+            message = f"every {frequency} steps, and the run has {steps}: {what} at the end only"
+            yield CheckResult("WARN", f"trainer.{name}", message, f"use {max(steps // 4, 1)}")
+    if found.val_rows and 0 < save <= steps and test > 0 and save % test and best and trainer.keep_best:
+        message = f"every {test} steps, and every {save} are saved: only what was validated can be the best checkpoint"
+        yield CheckResult("WARN", "trainer.test_freq", message, f"use {save}")
+    if found.val_rows == 0 and test > 0:
+        message = "nothing is held out, so nothing is validated"
+        yield CheckResult("WARN", "trainer.test_freq", message, "set data.val_files, or use -1")
+    if found.val_rows == 0 and best:
+        message = f"{best} is never measured, as there are no held-out rows"
+        yield CheckResult("WARN", "trainer.best_metric", message, "set data.val_files")
 
 
 def _batch(run: RunSpec, found: Steps) -> str:
@@ -91,14 +64,14 @@ def _batch(run: RunSpec, found: Steps) -> str:
 
 
 def _steps(found: Steps) -> str:
-    told = f"{found.steps:,}"
+    text = f"{found.steps:,}"
     if found.steps_per_epoch:
         epochs = found.epochs or 0
-        told += f" ({_rounded(epochs)} epoch{'' if epochs == 1 else 's'} of {found.steps_per_epoch:,}"
-        told += f", {found.left_over:,} rows left over)" if found.left_over else ")"
+        text += f" ({_rounded(epochs)} epoch{'' if epochs == 1 else 's'} of {found.steps_per_epoch:,}"
+        text += f", {found.left_over:,} rows left over)" if found.left_over else ")"
     if found.validations is not None:
-        told += f", {_count(found.validations, 'validation')}"
-    return told + (f", {_count(found.checkpoints, 'checkpoint')}" if found.checkpoints is not None else "")
+        text += f", {_count(found.validations, 'validation')}"
+    return text + (f", {_count(found.checkpoints, 'checkpoint')}" if found.checkpoints is not None else "")
 
 
 def _count(number: int, what: str, plural: str = "s") -> str:

@@ -17,8 +17,7 @@ from launcher.core.check_result import CheckResult
 from launcher.core.events import Ended, Started, Step, to_line
 from launcher.core.machine import Gpu, Gpus
 from launcher.preflight.checks import disk, hardware, history, model, packages
-from launcher.preflight.checks.context import Context
-from launcher.preflight.checks.step_counts import count_steps
+from launcher.preflight.checks.context import Context, count_steps
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_yaml
 
@@ -179,5 +178,5 @@ def test_an_earlier_run_tells_how_long_it_takes(tmp_path: Path) -> None:
     told = [Started(run="p/r", algorithm="SFT", processes=1, at=99.0), *steps, Ended(how="finished", at=120.0)]
     (old / "events.jsonl").write_text("".join(to_line(event) + "\n" for event in told))
     found = history.earlier(run_of(root))
-    assert found is not None and (found.name, found.seconds_per_step) == ("p/r", 2.0)
+    assert found == ("p/r", 2.0)
     assert history.earlier(run_of(root, "data.train_batch_size=8")) is None  # a step of it is another

@@ -7,8 +7,7 @@ import pytest
 from launcher.config.resolve import resolve
 from launcher.core.check_result import CheckResult
 from launcher.preflight.checks import steps
-from launcher.preflight.checks.context import Context
-from launcher.preflight.checks.step_counts import count_steps
+from launcher.preflight.checks.context import Context, count_steps
 from launcher.spec.run import RunSpec
 
 GRPO = ["algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=4", "data.train_batch_size=8"]

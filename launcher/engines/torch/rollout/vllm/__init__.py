@@ -14,8 +14,7 @@ from launcher.engines.torch import Torch
 from launcher.engines.torch.rollout.sampler import Colocated, SamplerMemory
 from launcher.engines.torch.workload import Workload
 from launcher.models import size
-from launcher.models.activations import BYTES
-from launcher.models.colocated import ASLEEP
+from launcher.models.size import BYTES
 from launcher.spec.hardware import GIB, Hardware
 from launcher.spec.model import Architecture
 from launcher.spec.run import RunSpec
@@ -41,6 +40,8 @@ UNKNOWN = GIB
 """The same for a model of unknown dimensions."""
 RUNTIME = 210 * 2**20
 """Bytes of vLLM itself on a CPU, beside weights and cache. Measured."""
+ASLEEP = 2 * GIB
+"""Bytes that it keeps on a GPU while it sleeps: its context, its graphs."""
 SHARE, SHARE_ALONE = 0.5, 0.8
 """Default fraction of a GPU's memory: beside an offloaded trainer, and on a GPU of its own, where incoming weights need
 room."""

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from launcher.engines.torch.rollout.vllm import ASLEEP
 from launcher.models import activations, size
 from launcher.models.activations import Numbers
 from launcher.spec.memory import Memory, MemoryPhase, Part
 from launcher.spec.model import Architecture
 
-ASLEEP = 2 * 2**30
-"""Bytes that a serving engine keeps while it sleeps: its context, its graphs."""
 BAND = 0.1
 COPIES = {False: 2, True: 3}
 """Of all logits of a micro-batch at the same time: with their gradient, and with what their entropy takes."""
@@ -70,13 +69,6 @@ def memory(a: Architecture, training: ColocatedTraining, serving: Serving, gpu_b
         ),
         BAND,
     )  # fmt: skip
-
-
-def cached_tokens(a: Architecture, serving: Serving, gpu_bytes: int) -> int:
-    """Tokens for which all GPUs of one serving group have a cache; at most 0 where not even the weights fit."""
-    left = serving.share * gpu_bytes - size.parameters(a) * size.BFLOAT16 / serving.tensor_parallel
-    groups = min(serving.tensor_parallel, a.num_key_value_heads)  # more GPUs than heads hold copies of them
-    return int(left / (size.kv_bytes_per_token(a) / groups))
 
 
 @dataclass(frozen=True)
