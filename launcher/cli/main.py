@@ -34,7 +34,7 @@ COMMANDS = (
     CommandEntry("plan", "plan:plan", "Show a run's settings, what it needs and what would fail, without starting it."),
     CommandEntry("doctor", "doctor:doctor", "Check this machine, or with --nodes a Ray cluster."),
     CommandEntry("advise", "advise:recommend", "Suggest a command for your data, model and hardware."),
-    CommandEntry("rerun", "rerun:rerun", "Repeat a run in a new folder, after listing what has changed since."),
+    CommandEntry("rerun", "train:rerun", "Repeat a run in a new folder, after listing what has changed since."),
     CommandEntry("runs", "runs:list_runs", "List the runs, the latest first."),
     CommandEntry("show", "runs:show", "Show the state of a run, or of each point of a sweep."),
     CommandEntry("status", "runs:show", "Show the state of a run, or of each point of a sweep."),

@@ -10,7 +10,7 @@ import typer
 
 from launcher.cli.output import AsJson, printable, problems_named, say, say_json
 from launcher.core.problems import Problem, Problems
-from launcher.tools.advise import Compute, Have, advise, looked_at
+from launcher.tools.advise import Compute, Have, advise, inspect_rows
 
 QUESTIONS = {
     "have": "What do you have: answers to imitate, pairs (chosen, rejected), prompts with a reward, or mixed",
@@ -31,7 +31,7 @@ def recommend(
     """Suggest a command for your data, model and hardware."""
     with problems_named():
         if have is None and files is not None:
-            have = looked_at(files)
+            have = inspect_rows(files)
         given = {"have": have, "compute": compute or ("little" if have not in (None, "prompts") else None)}
         given |= {"model": model, "files": files}
         given = _asked(given)

@@ -122,7 +122,6 @@ def compare_clocks(moment: Mapping[int, float], whose: Mapping[int, str]) -> lis
         if abs(by) > MOST_APART_S
     ]
     if wrong:
-        return [
-            CheckResult("WARN", "clocks", "; ".join(wrong), "use one time server for all (timedatectl set-ntp true)")
-        ]
+        fix = "use one time server for all (timedatectl set-ntp true)"
+        return [CheckResult("WARN", "clocks", "; ".join(wrong), fix)]
     return [CheckResult("OK", "clocks", f"at most {max(map(abs, ahead.values())) * 1e3:.0f} ms apart")]

@@ -132,9 +132,8 @@ def hub(name: str, endpoint: str) -> CheckResult:
         reason = error_message(why) if isinstance(why, OSError) else str(why)
         way = ", by a proxy," if getproxies() else ""
         message = f"{host}{way} cannot be reached: {reason}"
-        return CheckResult(
-            "WARN", name, message, f"use a network, or set {variable} to a mirror; what is on this machine runs without"
-        )
+        fix = f"use a network, or set {variable} to a mirror; what is on this machine runs without"
+        return CheckResult("WARN", name, message, fix)
     return CheckResult("OK", name, f"{host} answers")
 
 

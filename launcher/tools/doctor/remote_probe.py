@@ -67,9 +67,8 @@ def named(nodes: Sequence[RayNode]) -> dict[str, RayNode]:
 def _listed(alive: Sequence[RayNode], address: str) -> CheckResult:
     cpus, gpus = sum(node.cpus for node in alive), sum(node.gpus for node in alive)
     count = f"{len(alive)} node{'' if len(alive) == 1 else 's'}"
-    return CheckResult(
-        "OK" if alive else "FAIL", "nodes", f"{count} at {address}, {cpus:g} CPUs and {gpus:g} GPUs in Ray"
-    )
+    message = f"{count} at {address}, {cpus:g} CPUs and {gpus:g} GPUs in Ray"
+    return CheckResult("OK" if alive else "FAIL", "nodes", message)
 
 
 class _Probes:

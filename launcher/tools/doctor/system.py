@@ -56,20 +56,14 @@ def _shared(mount: Path) -> CheckResult | None:
     """Through /dev/shm processes of one machine hand tensors to each other; a container often has 64 MB of it."""
     if sys.platform != "linux":
         return None
+    fix = "start the container with --shm-size=8g"
     try:
         size = shutil.disk_usage(mount)
     except OSError:
-        return CheckResult(
-            "WARN", str(mount), "does not exist; NCCL and Ray use it", "start the container with --shm-size=8g"
-        )
+        return CheckResult("WARN", str(mount), "does not exist; NCCL and Ray use it", fix)
     message = f"{size.free / GB:.1f} GB free of {size.total / GB:.1f} GB"
     if size.free < LITTLE_SHARED:
-        return CheckResult(
-            "WARN",
-            str(mount),
-            f"{message}; NCCL, Ray and data loaders need more",
-            "start the container with --shm-size=8g",
-        )
+        return CheckResult("WARN", str(mount), f"{message}; NCCL, Ray and data loaders need more", fix)
     return CheckResult("OK", str(mount), message)
 
 
@@ -129,9 +123,8 @@ def _locked() -> CheckResult | None:
     if not Path("/sys/class/infiniband").is_dir() or soft == resource.RLIM_INFINITY:
         return None
     message = f"{soft // 1024} KB may be locked; InfiniBand needs more"
-    return CheckResult(
-        "WARN", "locked memory", message, "use ulimit -l unlimited (--ulimit memlock=-1 for a container)"
-    )
+    fix = "use ulimit -l unlimited (--ulimit memlock=-1 for a container)"
+    return CheckResult("WARN", "locked memory", message, fix)
 
 
 def _sandbox() -> CheckResult:
