@@ -51,10 +51,10 @@ def say_result(result: CheckResult, indent: str = "") -> None:
 
 
 @contextmanager
-def progress_line(*, elsewhere: bool = False) -> Iterator[Callable[[str], None]]:
-    """What is under way: a line that changes on a terminal; `elsewhere` one line for each change, or nothing."""
+def progress_line(*, lines: bool = False) -> Iterator[Callable[[str], None]]:
+    """What is under way: a line that changes on a terminal; without one, a line for each change with `lines`."""
     if not err.is_terminal:
-        yield lambda what: err.print(Text(printable(what), "dim"), soft_wrap=True) if elsewhere else None
+        yield lambda what: err.print(Text(printable(what), "dim"), soft_wrap=True) if lines else None
         return
     with err.status("") as status:
         yield lambda what: status.update(Text(printable(what), "dim"))

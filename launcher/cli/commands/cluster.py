@@ -66,7 +66,7 @@ def up(
 
     With --nodes also where it is that already: machines that are not in yet are brought in.
     """
-    with begin.hold(block), problems_named(), progress_line(elsewhere=True) as tell:
+    with begin.hold(block), problems_named(), progress_line(lines=True) as tell:
         asked = read_hosts(hosts) if hosts else []
         node = here().node()
         if not (asked and node and node.head and here().has_keeper()):
@@ -102,7 +102,7 @@ def join(
     block: Block = False,
 ) -> None:
     """Add this machine to a cluster, and keep it there: it comes back when it or the head has died."""
-    with begin.hold(block), problems_named(), progress_line(elsewhere=True) as tell:
+    with begin.hold(block), problems_named(), progress_line(lines=True) as tell:
         at, token = begin.read_head(head, token_file, sys.stdin)
         node = begin.join(at, token, address, words or [], tell, leave_after)
         say(f"{node.ip} is in the cluster at {node.address}")
@@ -136,7 +136,7 @@ def down(ssh: Ssh = "ssh", rlrun: Rlrun = None, as_json: AsJson = False) -> None
 
     Nothing else that runs here is touched.
     """
-    with problems_named(), progress_line(elsewhere=True) as tell:
+    with problems_named(), progress_line(lines=True) as tell:
         became = begin.down(_shell(ssh, rlrun), tell)
         if as_json:
             say_json(asdict(became))
