@@ -94,8 +94,8 @@ def follow(job: Job, reader: EventReader, follower: Follower, watch: StallDetect
         heard, used = listener.hear(), job.usage()
         now = time.monotonic()
         if heard:
-            stood = watch.hear(heard, now)
-            went_on: list[Event] = [] if stood is None else [WentOn(step=follower.state.step, after_s=stood)]
+            stalled_s = watch.hear(heard, now)
+            went_on: list[Event] = [] if stalled_s is None else [WentOn(step=follower.state.step, after_s=stalled_s)]
             follower.tell([*went_on, *heard, *used])
         elif why := watch.stalls(follower.state, now):
             follower.tell([stalled(why, job.stacks(STACKS_S), follower.state), *used])

@@ -44,6 +44,7 @@ class Folder:
     refused = PathIn("refused.jsonl")
     detached = PathIn("detached.log")  # output of `rlrun train -d`
     checkpoints = PathIn("checkpoints")
+    stop_request = PathIn(".stop")
 
     @property
     def name(self) -> str:
