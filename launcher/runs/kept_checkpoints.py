@@ -28,7 +28,7 @@ class Kept:
     at: float
     """When it was written, in Unix seconds."""
     bytes: int
-    faults: tuple[str, ...] | None
+    faults: tuple[Problem, ...] | None
     """What is wrong with it; None where nobody looked."""
     metrics: Mapping[str, float]
     """What validation measured of it, and the step's score in training."""
@@ -64,7 +64,8 @@ def best(folder: Folder, metric: str | None = None) -> Kept:
     found = kept(folder, metric)
     chosen = next((one for one in found if one.best), None)
     if chosen is None:
-        faults = [f"{folder.name}/checkpoints/{fault}" for one in found for fault in one.faults or ()]
+        every = [fault for one in found for fault in one.faults or ()]
+        faults = [replace(fault, where=f"{folder.name}/checkpoints/{fault.where}") for fault in every]
         measured = any(validation(one.metrics) for one in found)
         why = f"no checkpoint that verifies has {own_metric(folder) or 'a score'}" if measured else "none was validated"
         fix = "use a trainer.test_freq that divides trainer.save_freq"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -296,8 +299,15 @@ def fsdp2() -> Parallel:
     return Sharded(CPU, mixed=False, offload=False)
 
 
-if __name__ == "__main__":
+def main() -> int:
     torch.set_num_threads(1)
     world.init_distributed(CPU)
     print(json.dumps(everything()))
     world.destroy_distributed()
+    return 0
+
+
+if __name__ == "__main__":  # python jobs.py FOLDER: WORLD_SIZE processes, whose output is in FOLDER
+    from forked import fork_ranks
+
+    print(json.dumps(fork_ranks(int(os.environ["WORLD_SIZE"]), Path(sys.argv[1]), main)))
