@@ -119,15 +119,13 @@ def side(text: str, root: Path, config_dir: Path | None = None) -> Side:
         folder = store.find(text, root)
     except Problems as problem:
         if scripted:
-            return _of_recipe(text, config_dir)
+            return _resolved(recipe.one(text).name, recipe.asked([], config_dir, text))
         near = suggest(text, recipe.known(), listed="a recipe may be")
-        raise Problems(
-            [*problem.problems, Problem(short_repr(text), "is no recipe either", near, "not-found")]
-        ) from None
+        neither = Problem(short_repr(text), "is no recipe either", near, "not-found")
+        raise Problems([*problem.problems, neither]) from None
     if scripted:
-        raise Problems(
-            Problem(text, "is a run and a recipe", f"use {folder.name} or recipes/{plain.removesuffix('.sh')}.sh")
-        )
+        fix = f"use {folder.name} or recipes/{plain.removesuffix('.sh')}.sh"
+        raise Problems(Problem(text, "is a run and a recipe", fix))
     return _of_run(text, folder)
 
 
@@ -135,9 +133,8 @@ def _of_words(text: str, config_dir: Path | None) -> Side:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise Problems(
-            Problem(short_repr(text), f"cannot be read ({error_message(error)})", "use words such as algorithm=grpo")
-        ) from error
+        got = f"cannot be read ({error_message(error)})"
+        raise Problems(Problem(short_repr(text), got, "use words such as algorithm=grpo")) from error
     words = words[2:] if words[:2] == ["rlrun", "train"] else words
     given, own, others = options_apart([Given(word, f"command line: {word}") for word in words])
     if others:
@@ -145,20 +142,12 @@ def _of_words(text: str, config_dir: Path | None) -> Side:
     return _resolved(text, Asked(given, own or config_dir))
 
 
-def _of_recipe(text: str, config_dir: Path | None) -> Side:
-    command = recipe.one(text)
-    return _resolved(command.name, recipe.asked([], config_dir, text))
-
-
 def _resolved(name: str, by: Asked) -> Side:
     try:
         run = resolve(by.texts, by.config_dir)
     except Problems as problem:
-        of = f" (of {short_repr(name)})"
-        found = [
-            replace(each, fix=f"{each.fix}{of}") if each.fix else replace(each, got=f"{each.got}{of}")
-            for each in problem.problems
-        ]
+        of = f"(of {short_repr(name)})"
+        found = [replace(each, fix=f"{each.fix} {of}".lstrip()) for each in problem.problems]
         raise Problems([*found, *(Problem("", note) for note in by.notes)]) from None
     classes, values = apart(flat(to_node(run)))
     return Side(name, values, origins_of(run, by), by.notes, classes)

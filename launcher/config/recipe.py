@@ -99,7 +99,7 @@ def one(name: str) -> Command:
     path = folder() / f"{plain}.sh" if plain in known() else Path(plain)
     found = commands(path)
     if not found:
-        raise Problems(Problem(name, "has no rlrun train", "use a script with one"))
+        raise Problems(Problem(name, "has no rlrun train", "use a script with one", "not-found"))
     which = found[0].name + (f" to #{len(found)}" if len(found) > 1 else "")
     if not number and len(found) > 1:
         raise Problems(Problem(name, f"has {len(found)} runs", f"use {which}"))
