@@ -23,7 +23,7 @@ FREE_OF_TRAINER = (
 def amended(node: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
     """The stored run with the settings that `words` (`hardware.nproc_per_node=3`) change. Raises `Problems`."""
     guard.check(words)
-    made, problems = deepcopy(node), list[Problem]()
+    changed, problems = deepcopy(node), list[Problem]()
     for word in words:
         path, equals, text = word.partition("=")
         if not equals or "." not in path:
@@ -34,12 +34,12 @@ def amended(node: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
             problems.append(Problem(path, "cannot change while a run goes on", fix, "conflicting-settings"))
         else:
             try:
-                problems += put(made, path, parse_yaml(text))
+                problems += put(changed, path, parse_yaml(text))
             except (YAMLError, ValueError):
                 problems.append(Problem(str(path), f"got {short_repr(text)}", "use a number, a word or a [list]"))
     if problems:
         raise Problems(problems)
-    return made
+    return changed
 
 
 def _free(path: str) -> bool:

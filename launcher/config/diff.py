@@ -35,7 +35,7 @@ class Changed:
     default: Any
     """None, too, where there is none."""
     required: bool
-    """It has no default, so somebody had to give it."""
+    """It has no default, so it had to be given."""
 
 
 def differing(run: RunSpec) -> list[Changed]:
@@ -99,10 +99,8 @@ def rows(a: Side, b: Side) -> Iterator[DiffRow]:
 
 
 def _cell(side: Side, name: str, whole: bool) -> Cell | None:
-    held = side.classes if whole else side.values
-    if name not in held:
-        return None
-    return Cell(held[name], side.origins[name].where)
+    values = side.classes if whole else side.values
+    return Cell(values[name], side.origins[name].where) if name in values else None
 
 
 def _spelled(cell: Cell | None) -> str | None:
@@ -155,14 +153,14 @@ def _resolved(name: str, by: Asked) -> Side:
 
 def _of_run(name: str, folder: Folder) -> Side:
     """The settings of spec.yaml, whatever version wrote it."""
-    held = leaves(folder.spec)
-    names = {key: key.removesuffix(f".{TARGET}") for key in held}
-    origins = {names[key]: Origin("run", f"{folder.spec}:{leaf.line}") for key, leaf in held.items()}
+    leaves_by_name = leaves(folder.spec)
+    names = {key: key.removesuffix(f".{TARGET}") for key in leaves_by_name}
+    origins = {names[key]: Origin("run", f"{folder.spec}:{leaf.line}") for key, leaf in leaves_by_name.items()}
     for word in _typed(folder):
         key, _, text = word.partition("=")
-        if (leaf := held.get(key)) and _still_holds(text, leaf):
+        if (leaf := leaves_by_name.get(key)) and _still_holds(text, leaf):
             origins[key] = Origin("run", f"{folder.words}: {word}")
-    classes, values = apart({key: leaf.value for key, leaf in held.items()})
+    classes, values = apart({key: leaf.value for key, leaf in leaves_by_name.items()})
     return Side(name, values, origins, (), classes)
 
 

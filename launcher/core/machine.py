@@ -44,7 +44,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Gpus:
-    """The GPUs of this machine, whatever CUDA_VISIBLE_DEVICES says."""
+    """The GPUs of this machine, regardless of CUDA_VISIBLE_DEVICES."""
 
     driver: str = ""
     cuda: str = ""
@@ -83,7 +83,7 @@ def free_ports(count: int, host: str = "") -> list[int]:
 
 
 def check_listening(address: str, seconds: float) -> None:
-    """Whether somebody listens at HOST:PORT. Raises `OSError` where nobody does, `ValueError` where that is none."""
+    """Raises `OSError` where nothing listens at HOST:PORT, `ValueError` where that is no address."""
     host, _, port = address.rpartition(":")
     socket.create_connection((host.strip("[]"), int(port)), seconds).close()
 
@@ -125,16 +125,16 @@ def process_folder(name: str, base: Path) -> Path:
                 shutil.rmtree(left, ignore_errors=True)
             finally:
                 os.close(lock)
-    made = Path(tempfile.mkdtemp(prefix=f".{name}-{os.getpid()}-", dir=base))
-    fcntl.flock(os.open(made / OWNED, os.O_RDWR | os.O_CREAT, 0o600), fcntl.LOCK_EX)  # open until the end
-    return made.rename(base / made.name.removeprefix("."))  # others see it once it is locked
+    created = Path(tempfile.mkdtemp(prefix=f".{name}-{os.getpid()}-", dir=base))
+    fcntl.flock(os.open(created / OWNED, os.O_RDWR | os.O_CREAT, 0o600), fcntl.LOCK_EX)  # open until the end
+    return created.rename(base / created.name.removeprefix("."))  # others see it once it is locked
 
 
 def run_exit_handlers() -> None:
     """Run this process's exit handlers and flush its output, before it ends at once."""
     atexit._run_exitfuncs()
     logging.shutdown()
-    with suppress(OSError, ValueError):  # nobody listens any more
+    with suppress(OSError, ValueError):  # a closed pipe
         sys.stdout.flush()
         sys.stderr.flush()
 
