@@ -46,7 +46,7 @@ class Progress:
 
 
 class SilentBar:
-    """What the clients call of a tqdm bar; it draws nothing. `update` is called with the bytes that came."""
+    """The part of tqdm's interface that the clients use; draws nothing. `update` gets the number of new bytes."""
 
     def __init__(self, **_: object) -> None: ...
 
