@@ -34,13 +34,13 @@ def words(incomplete: str, before: Sequence[str], config_dir: Path | None = None
 
 def _joined(before: Sequence[str]) -> list[str]:
     """Words that bash cut at `=`, made whole."""
-    made: list[str] = []
+    whole: list[str] = []
     for part in before:
-        if made and (part == "=" or made[-1].endswith("=")):
-            made[-1] += part
+        if whole and (part == "=" or whole[-1].endswith("=")):
+            whole[-1] += part
         else:
-            made.append(part)
-    return made
+            whole.append(part)
+    return whole
 
 
 def _names(incomplete: str, typed: Sequence[str], config_dir: Path | None) -> list[str]:
