@@ -95,7 +95,8 @@ def one(name: str) -> Command:
     """The command that `name` means. Raises `Problems` where there is none, or are several."""
     plain, _, number = name.partition("#")
     if len(number) > 4:
-        raise Problems(Problem(plain, f"has no run #{short_repr(number, 20)}", "use a number of at most 4 digits"))
+        got = f"has no run #{short_repr(number, 20)}"
+        raise Problems(Problem(plain, got, "use a number of at most 4 digits", "not-found"))
     path = folder() / f"{plain}.sh" if plain in known() else Path(plain)
     found = commands(path)
     if not found:
@@ -104,7 +105,7 @@ def one(name: str) -> Command:
     if not number and len(found) > 1:
         raise Problems(Problem(name, f"has {len(found)} runs", f"use {which}"))
     if number and not (number.isdecimal() and 1 <= int(number) <= len(found)):
-        raise Problems(Problem(name, f"has no run #{number}", f"use {which}"))
+        raise Problems(Problem(name, f"has no run #{number}", f"use {which}", "not-found"))
     return found[int(number or 1) - 1]
 
 
