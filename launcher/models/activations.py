@@ -66,7 +66,7 @@ def _saved_by_attention(a: Architecture, numbers: Numbers) -> int:
 
 
 def _saved_by_matrices(a: Architecture, numbers: Numbers) -> int:
-    """What the matrices were multiplied with, and what lies between gate, up and down."""
+    """What the matrices were multiplied with, and the tensors between gate, up and down."""
     h, attended, i = a.hidden_size, a.num_attention_heads * a.head_dim, feed_forward_width(a)
     between = 3 * i * numbers.computed  # gate, its activation, up
     inputs = {"q": h, "k": h, "v": h, "o": attended, "gate": h, "up": h, "down": i}

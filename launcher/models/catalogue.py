@@ -27,14 +27,14 @@ class KnownModel:
     repo: str | None
     gated: bool
     folder: Path | None
-    """Where it lies; None when it is not here."""
+    """Its folder; None when it is not here."""
     manifest: Manifest | None
-    """Where it came from, when it was downloaded by us."""
+    """Its source, if it was downloaded by us."""
     architecture: Architecture | None
     parameters: int | None
 
     def files(self) -> list[tuple[str, int]]:
-        """(name, bytes) of what lies in its folder."""
+        """(name, bytes) of the files in its folder."""
         if self.folder is None:
             return []
         return sorted((path.name, path.stat().st_size) for path in self.folder.iterdir() if path.is_file())

@@ -104,9 +104,9 @@ class Engine(ABC):
             found.append(Problem("algorithm", got, "define value_loss in it", "not-supported"))
         return found
 
-    def problems(self, run: RunSpec) -> list[str]:
-        """Why it cannot train this run, one line each."""
-        return [str(problem) for problem in self.supports(run.algorithm)]
+    def problems(self, run: RunSpec) -> list[Problem]:
+        """Why it cannot train this run."""
+        return self.supports(run.algorithm)
 
     def reward(self, run: RunSpec) -> Reward:
         """The run's reward, ready to score in this process, with its networks loaded."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
+from launcher.core.problems import Problem
 from launcher.core.settings import AtLeastOne, NonNegative, Positive, settings
 from launcher.spec.hardware import Hardware
 
@@ -46,12 +47,12 @@ class Sampler:
         if self.val_n > 1 and not self.val_temperature:
             raise ValueError(f"val_n is {self.val_n} and val_temperature 0, so all are alike; use val_temperature=1")
 
-    def problems(self, run: RunSpec) -> list[str]:
-        """Why it cannot sample this run's answers, one line each."""
+    def problems(self, run: RunSpec) -> list[Problem]:
+        """Why it cannot sample this run's answers."""
         return []
 
-    def missing_requirements(self) -> list[str]:
-        """Missing requirements on this machine, one line each."""
+    def missing_requirements(self) -> list[Problem]:
+        """What is missing on this machine."""
         return []
 
     def environment(self, hardware: Hardware) -> Mapping[str, str]:

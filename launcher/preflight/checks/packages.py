@@ -85,7 +85,7 @@ def _wants(distribution: str, extras: frozenset[str]) -> Iterator[Requirement]:
 
 
 def _of(distribution: str, unmet: Unmet) -> CheckResult:
-    """What we need and is not there stops us; what others disagree about is found out by loading them."""
+    """A missing package of ours is a failure; others' disagreements are warnings."""
     wants = f"{unmet.wants.name}{unmet.wants.specifier}"
     received = f"{unmet.found} is installed" if unmet.found else "is not installed"
     direct = unmet.by == distribution

@@ -1,6 +1,6 @@
 """Attention over packed sequences, as an attention function of transformers.
 
-Packed: sequences lie behind each other in one row, and each sees only itself and the prompt that it shares with
+Packed: sequences are concatenated in one row, and each attends only to itself and the prompt that it shares with
 others. Sequences of like length are computed together. Whatever is not packed goes to transformers' own function.
 """
 
@@ -26,8 +26,8 @@ class Call:
 
     count: int
     length: int
-    prompts: int | None = None  # the earlier call whose sequences stand before these
-    owner: Tensor | None = None  # [count] which of them stands before each
+    prompts: int | None = None  # the earlier call whose sequences precede these
+    owner: Tensor | None = None  # [count] which of them precedes each
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ def _by_rows(items: Sequence[Rows], most: int) -> list[Rows]:
 
 
 def _fitting(group: Rows, sizes: Sizes, most: int) -> list[Rows]:
-    """A group in as few parts as fit; a row that is longer than `most` stands alone."""
+    """A group in as few parts as fit; a row longer than `most` is a part of its own."""
     parts: list[Rows] = []
     for row in group:
         if parts and sizes.tokens([*parts[-1], row]) <= most:

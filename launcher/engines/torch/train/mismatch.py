@@ -1,4 +1,4 @@
-"""How far apart two programs are that compute with the same weights: the one that samples, and the one that trains.
+"""Mismatch between the program that samples and the one that trains, with equal weights.
 
 Kernels, number formats and the order of sums differ, so a token's probability is not the same in both. Truncated
 importance sampling (TIS; Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL training")
@@ -17,7 +17,7 @@ from launcher.spec.algorithm import Batch
 
 
 class Mismatch:
-    """Of the tokens that a step learns from, noted part by part as their log-probabilities come by anyway."""
+    """Of the tokens of a step, recorded for each micro-batch."""
 
     def __init__(self, cap: float | None) -> None:
         self.cap = cap
@@ -25,11 +25,11 @@ class Mismatch:
         self.most: Tensor | None = None  # [] largest difference of probabilities
 
     def record_and_weight(self, part: Batch) -> Batch:
-        """Takes note of the part, and gives its tokens their weight where there is a cap."""
+        """Record the part; with a cap, weight its tokens."""
         ratio = (part.old - part.rollout).exp()  # [B, T]
         seen = part.mask > 0
         if part.preference is not None:
-            seen = seen & (part.preference == 0)[:, None]  # nobody sampled a pair
+            seen = seen & (part.preference == 0)[:, None]  # pairs are not sampled
         moments, most = self._moments(part.old[seen], part.rollout[seen], ratio[seen])
         self.sums = moments if self.sums is None else self.sums + moments
         self.most = most if self.most is None else self.most.maximum(most)
@@ -47,7 +47,7 @@ class Mismatch:
         return torch.stack([x.sum() for x in sums]), torch.cat([apart, apart.new_zeros(1)]).max()
 
     def metrics(self, device: torch.device) -> dict[str, float]:
-        """verl's names, over all processes since the last call; every process must ask. Nothing where none was seen."""
+        """verl's names, over all processes since the last call; collective. Empty without tokens."""
         sums = torch.zeros(12, dtype=torch.float64, device=device) if self.sums is None else self.sums
         most = world.all_reduce_max(sums.new_zeros(()) if self.most is None else self.most).item()
         tokens, k1, k3, apart, apart_2, weight, cut, p, q, p_2, q_2, pq = world.all_reduce_sum(sums).tolist()
