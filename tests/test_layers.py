@@ -79,7 +79,7 @@ ROOMS = {  # where each heavy library may be imported when the file runs
     ),
     "pynvml": (
         "core/machine.py",
-        "clusters/local/gpu_use.py",
+        "clusters/local/usage.py",
         "tools/doctor/gpus.py",
     ),  # held open for a whole run in the second
     "typer": ("cli/",),

@@ -13,7 +13,7 @@ import yaml
 
 from launcher.config import recipe
 from launcher.config.descriptions import fields_of, written
-from launcher.config.flatten import TARGET, apart, flat, owner
+from launcher.config.nodes import TARGET, apart, flat, owner
 from launcher.config.origins import Origin, origins_of
 from launcher.config.recipe import Asked, Given, options_apart
 from launcher.config.resolve import resolve
@@ -40,9 +40,9 @@ class Changed:
 
 def differing(run: RunSpec) -> list[Changed]:
     """Every value that differs from its default, in the run's order; a choice's file may have given it."""
-    found = []
-    for name, value in apart(flat(to_node(run)))[1].items():
-        cls, below = owner(run, name)
+    found, node = [], to_node(run)
+    for name, value in apart(flat(node))[1].items():
+        cls, below = owner(node, name)
         key, _, entry = below.partition(".")
         declared = fields_of(cls)[key]
         required = declared.is_required()

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass, replace
-from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from dataclasses import replace
+from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from launcher.core.classes import locate
+from launcher.config.descriptions import fields_of
+from launcher.config.nodes import owner
 from launcher.core.problems import InvalidSettings, Problem, short_repr, suggest
-from launcher.spec.run import RunSpec
 
 
 def explain(error: ValidationError, node: Mapping[str, Any]) -> list[Problem]:
@@ -33,7 +32,9 @@ def _problems(place: str, errors: list[ErrorDetails], node: Mapping[str, Any]) -
     first = errors[0]
     kind, received = first["type"], first["input"]
     if kind == "unexpected_keyword_argument":
-        yield _unknown(place, node)
+        cls, key = owner(node, place)
+        near = suggest(key, list(fields_of(cls)), listed="it has")
+        yield Problem(place, f"{cls.__name__} has no setting {key!r}", near, "unknown-setting")
     elif kind == "missing":
         yield Problem(place, "has no value", f"use {place}=VALUE")
     elif kind == "value_error":
@@ -43,35 +44,6 @@ def _problems(place: str, errors: list[ErrorDetails], node: Mapping[str, Any]) -
     else:
         wants = " or ".join(dict.fromkeys(_wanted(each) for each in errors))
         yield Problem(place, f"got {short_repr(received)}", f"use {wants}")
-
-
-def _unknown(place: str, node: Mapping[str, Any]) -> Problem:
-    parent, _, key = place.rpartition(".")
-    owner = owner_of(parent, node)
-    known = [field.name for field in fields(owner)] if owner and is_dataclass(owner) else []
-    name = owner.__name__ if owner else parent
-    return Problem(place, f"{name} has no setting {key!r}", suggest(key, known, listed="it has"), "unknown-setting")
-
-
-def owner_of(path: str, node: Mapping[str, Any]) -> type | None:
-    """The settings class that stands at `path` of the run."""
-    if not path:
-        return RunSpec
-    top, *_ = keys = path.split(".")
-    base, held, target = _class_of(get_type_hints(RunSpec)[top]), node, None
-    for key in keys:  # a choice may hold choices: the innermost counts
-        held = held[key] if isinstance(held, Mapping) and key in held else {}
-        target = held.get("_target_", target) if isinstance(held, Mapping) else target
-    try:
-        return locate(str(target), base) if target and base else base
-    except ValueError:  # the group takes no _target_
-        return base
-
-
-def _class_of(hint: Any) -> type | None:
-    if get_origin(hint) in (Union, UnionType):
-        return next((found for arg in get_args(hint) if (found := _class_of(arg))), None)
-    return hint if isinstance(hint, type) else None
 
 
 _WANTED = {

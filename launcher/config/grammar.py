@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import DecimalException
 from itertools import islice, product
 from math import prod
 from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override, OverrideType, Sweep, Transformer
 from hydra.errors import HydraException
 
-from launcher.config.flatten import TARGET
-from launcher.config.resolve import names_target
-from launcher.core.problems import Problem, Problems, error_message, short_repr, suggest
+from launcher.config.nodes import TARGET
+from launcher.config.resolve import names_target, parse
+from launcher.core.problems import Problem, Problems, short_repr, suggest
 
 LIMIT = 1_000
 """Most points of a sweep: each is a run, and all are checked before one starts."""
@@ -42,13 +41,12 @@ def points(words: Sequence[str], known: Mapping[str, Sequence[str]]) -> list[Poi
 
     A word that cannot be read stays as it is: resolving says what is wrong with it. Raises `Problems`.
     """
-    parser, swept, given = OverridesParser.create(), dict[int, str](), dict[int, str]()
+    swept, given = dict[int, str](), dict[int, str]()
     choices, problems = list[list[str]](), list[Problem]()
     for place, word in enumerate(words):
         try:
-            word.encode()
-            override = parser.parse_override(word)
-        except (HydraException, UnicodeEncodeError):
+            override = parse(word)
+        except Problems:
             choices.append([word])
             continue
         try:
@@ -69,9 +67,8 @@ def points(words: Sequence[str], known: Mapping[str, Sequence[str]]) -> list[Poi
     problems += [Problem(key, "is swept, and given again after that", "give it once") for key in lost]
     problems += [Problem(key, "its runs stand side by side", "use one for all") for key in keys if key in ONE_FOR_ALL]
     if (count := prod(map(len, choices))) > LIMIT:
-        problems.append(
-            Problem("-m", f"{count:,} points are more than {LIMIT:,}", "use fewer values, or several sweeps")
-        )
+        fix = "use fewer values, or several sweeps"
+        problems.append(Problem("-m", f"{count:,} points are more than {LIMIT:,}", fix))
     if problems:
         raise Problems(list(dict.fromkeys(problems)))
     return [_point([*combined], swept) for combined in product(*choices)]
@@ -91,8 +88,8 @@ def _values(override: Override, known: Mapping[str, Sequence[str]]) -> list[str]
         raise Problems(Problem(key, f"{line} is for config groups", "use a,b"))
     if isinstance(sweep, Sweep) and sweep.shuffle:
         raise Problems(Problem(key, f"{line} has another order each time", "leave shuffle out"))
-    found = sweep.filter(list(known[key])) if isinstance(sweep, Glob) else _texts(override)
-    values = list(islice(found, LIMIT + 1))
+    each = sweep.filter(list(known[key])) if isinstance(sweep, Glob) else override.sweep_iterator(Transformer.str)
+    values = list(map(str, islice(each, LIMIT + 1)))
     if not values:
         fix = suggest("", known[key]) if key in known else "use a range that holds a value"
         raise Problems(Problem(key, f"{line} is no value at all", fix))
@@ -103,18 +100,9 @@ def _values(override: Override, known: Mapping[str, Sequence[str]]) -> list[str]
     return [f"{override.get_key_element()}={value}" for value in values]
 
 
-def _texts(override: Override) -> Iterator[str]:
-    return map(str, override.sweep_iterator(transformer=Transformer.str))
-
-
 def setting(word: str) -> tuple[str, Any]:
     """What `optim.lr=1e-6` sets, and to what. Raises `Problems` for a word that does anything else."""
-    try:
-        word.encode()
-        override = OverridesParser.create().parse_override(word)
-    except (HydraException, UnicodeEncodeError) as error:
-        reason = error_message(error).partition("See https")[0].strip().rstrip(".")
-        raise Problems(Problem(short_repr(word), f"cannot be read ({reason})", "use optim.lr=1e-6")) from error
+    override = parse(word)
     key, plain = override.key_or_group, override.type != OverrideType.DEL and override.package is None
     if not plain or override.is_sweep_override() or "${" in word or "/" in key:
         raise Problems(Problem(short_repr(word), "sets no value", "use key=value"))

@@ -1,14 +1,16 @@
-"""What is refused before anybody reads it: words beyond every need, and secrets where a run would keep them."""
+"""What is refused before it is parsed: arguments that are too large, and secrets in settings that are saved."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
+from launcher.config.nodes import walk
 from launcher.core.bounded_parse import DEPTH, DIGITS
 from launcher.core.problems import Problem, Problems, short_repr
-from launcher.core.redaction import MARK, is_secret_setting, passwords_in_urls, redact, register_secret
+from launcher.core.redaction import is_secret_setting, passwords_in_urls, redact, register_secret
 
 WORDS = 256
 LONGEST = 2**14  # characters of a word
@@ -17,7 +19,7 @@ PIECES = 256  # of a secret that cannot be read
 _DIGITS = re.compile(rf"(?<![\w.'\"/-])[-+]?[0-9][0-9_]{{{DIGITS},}}")
 _PAIR = re.compile(r"(?<![\w.-])([\w.-]+)['\"]?\s*[=:](?=\s*(?:'([^']*)'|\"([^\"]*)\"|[\[({\s'\"]*([^\s,'\"{}\[\]]+)))")
 _PIECE = re.compile(r"[^\s,'\"(){}\[\]]{6,}")
-_OPEN, _CLOSE, _QUOTES = "([{", ")]}", "'\""
+_QUOTED = re.compile(r"\\.|'(?:\\.|[^'\\])*+(?:'|\Z)|\"(?:\\.|[^\"\\])*+(?:\"|\Z)", re.DOTALL)
 
 
 def check(words: Sequence[str]) -> None:
@@ -30,42 +32,30 @@ def check(words: Sequence[str]) -> None:
     for word in words[:WORDS]:
         if len(word) <= LONGEST:
             _register_secrets(word)
-        found += [Problem(short_repr(word, 40), why) for why in beyond(word)]
+        found += beyond(short_repr(word, 40), word)
     if found:
         raise Problems(found)
 
 
-def beyond(word: str) -> Iterator[str]:
-    """Why a word, or another text of Hydra's grammar, would take minutes to read."""
+def beyond(where: str, word: str) -> list[Problem]:
+    """The problem with a word, or another text of Hydra's grammar, that would take minutes to read."""
     if len(word) > LONGEST:
-        yield f"has {len(word):,} characters; use at most {LONGEST:,}, and a file in --config-dir for more"
-    elif (commas := word.count(",")) > COMMAS:
-        yield f"has {commas:,} commas; use at most {COMMAS}, and a file in --config-dir for more"
-    elif _depth(word) > DEPTH:
-        yield f"its brackets stand more than {DEPTH} deep; use fewer"
-    elif _DIGITS.search(word):
-        yield f"holds a number of more than {DIGITS} digits; use a smaller one"
+        fix = f"use at most {LONGEST:,}, and a file in --config-dir for more"
+        return [Problem(where, f"has {len(word):,} characters", fix)]
+    if (commas := word.count(",")) > COMMAS:
+        fix = f"use at most {COMMAS}, and a file in --config-dir for more"
+        return [Problem(where, f"has {commas:,} commas", fix)]
+    if _depth(word) > DEPTH:
+        return [Problem(where, f"its brackets stand more than {DEPTH} deep", "use fewer")]
+    if _DIGITS.search(word):
+        return [Problem(where, f"holds a number of more than {DIGITS} digits", "use a smaller one")]
+    return []
 
 
 def _depth(word: str) -> int:
     """How many brackets are open at most; those within quotes do not count."""
-    depth = deepest = 0
-    quote, escaped = "", False
-    for letter in word:
-        if escaped:
-            escaped = False
-        elif letter == "\\":
-            escaped = True
-        elif quote:
-            quote = "" if letter == quote else quote
-        elif letter in _QUOTES:
-            quote = letter
-        elif letter in _OPEN:
-            depth += 1
-            deepest = max(deepest, depth)
-        elif letter in _CLOSE:
-            depth -= 1
-    return deepest
+    steps = [1 if mark in "([{" else -1 for mark in _QUOTED.sub("", word) if mark in "([{}])"]
+    return max(accumulate(steps, initial=0))
 
 
 def _register_secrets(word: str) -> None:
@@ -81,19 +71,23 @@ def _register_secrets(word: str) -> None:
 
 
 def kept(node: Any, named: Sequence[Problem] = ()) -> list[Problem]:
-    """A problem for each secret among the settings of a run (`to_node`), which are written down with it; those that
-    `named` speaks of already are left out."""
-    output = {place for problem in named for place in _above(problem.where)}
+    """A problem for each secret among the settings of a run (`to_node`), which are saved with it; those of settings
+    that `named` has problems with already are left out."""
+    known = {place for problem in named for place in _above(problem.where)}
     problems = []
-    for place, name, value in _texts(node):
-        if output & {*_above(place)} - {place.partition(".")[0]}:
+    for place, value in walk(node):
+        if known & {*_above(place)} - {place.partition(".")[0]}:
             continue
-        if (is_secret_setting(name) and value) or redact(value) != value:
-            found = "holds a secret, which would be kept with the run"
-            problems.append(
-                Problem(place, found, "use an environment variable, read where it is used", "not-permitted")
-            )
+        name = next((part for part in reversed(place.split(".")) if not part.isdecimal()), "")  # of a list, its own
+        if redact(place) != place or (isinstance(value, str) and _is_secret(name, value)):
+            got = "holds a secret, which would be kept with the run"
+            fix = "use an environment variable, read where it is used"
+            problems.append(Problem(redact(place), got, fix, "not-permitted"))
     return problems
+
+
+def _is_secret(name: str, value: str) -> bool:
+    return bool(is_secret_setting(name) and value) or redact(value) != value
 
 
 def _above(place: str) -> Iterator[str]:
@@ -101,18 +95,3 @@ def _above(place: str) -> Iterator[str]:
     while place:
         yield place
         place = place.rpartition(".")[0]
-
-
-def _texts(node: Any, place: str = "", name: str = "") -> Iterator[tuple[str, str, str]]:
-    """Place, name and value of each text, keys of settings among them."""
-    if isinstance(node, dict):
-        for key, value in node.items():
-            inner = f"{place}.{key}" if place else str(key)
-            if redact(str(key)) != key:
-                yield f"{place}.{MARK}", "", str(key)
-            yield from _texts(value, inner, str(key))
-    elif isinstance(node, list):
-        for number, value in enumerate(node):
-            yield from _texts(value, f"{place}.{number}", name)
-    elif isinstance(node, str):
-        yield place, name, node

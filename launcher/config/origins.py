@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from launcher.config.descriptions import declaration, spelled
-from launcher.config.flatten import TARGET, apart, flat, owner
+from launcher.config.nodes import TARGET, absolute, apart, flat, owner
 from launcher.config.recipe import Asked, asked
 from launcher.config.resolve import PARTS, conf_dir, merged, resolve
 from launcher.config.yaml_lines import defaults_lines, leaves
@@ -65,9 +65,10 @@ def origins_of(run: RunSpec, by: Asked) -> dict[str, Origin]:
             _apply(found, key, output.value, Origin(word.source, word.where))
     if run.code_dir:
         found["code_dir"] = Origin("command line", f"command line: --config-dir {by.config_dir}")
-    classes, values = apart(flat(to_node(run)))
+    node = to_node(run)
+    classes, values = apart(flat(node))
     chosen = [*dict.fromkeys([*choices, *classes])]
-    return {name: _of(name, found, run) for name in [*chosen, *values]}
+    return {name: _of(name, found, node) for name in [*chosen, *values]}
 
 
 def _default_choices() -> dict[str, Origin]:
@@ -93,21 +94,12 @@ def _apply(found: dict[str, Origin], key: str, value: Any, origin: Origin) -> No
 
 
 def _set(found: dict[str, Origin], key: str, texts: Sequence[str], origin: Origin) -> None:
-    refers = tuple(_absolute(reference, key) for text in texts for reference in _REFERENCE.findall(text))
-    found[key] = replace(origin, refers=refers)
+    references = [reference for text in texts for reference in _REFERENCE.findall(text)]
+    refers = (name.partition(",")[0] if name.startswith(_ENVIRONMENT) else absolute(name, key) for name in references)
+    found[key] = replace(origin, refers=tuple(refers))
 
 
-def _absolute(reference: str, key: str) -> str:
-    """What `${.name}` and `${..name}` mean at `key`; of `oc.env:NAME,default` the name."""
-    if reference.startswith(_ENVIRONMENT):
-        return reference.partition(",")[0]
-    name = reference.lstrip(".")
-    up = len(reference) - len(name)
-    above = key.split(".")[:-up] if up else []
-    return ".".join([*above, name.replace("[", ".").replace("]", "")])
-
-
-def _of(key: str, found: Mapping[str, Origin], run: RunSpec) -> Origin:
+def _of(key: str, found: Mapping[str, Origin], node: Mapping[str, Any]) -> Origin:
     """Where a value comes from: what set it, or the group above it that was taken from elsewhere; else its class."""
     held = found.get(key) or found.get(f"{key}.{TARGET}")
     above = key
@@ -116,7 +108,7 @@ def _of(key: str, found: Mapping[str, Origin], run: RunSpec) -> Origin:
         held = whole if whole and whole.refers else None
     if held:
         return _followed(held, found)
-    cls, name = owner(run, key)
+    cls, name = owner(node, key)
     return Origin("default", declaration(cls, name.partition(".")[0]).where)
 
 

@@ -20,7 +20,6 @@ from launcher.core.problems import Problem, Problems, error_message, short_repr,
 
 _BRANCH, _END = {"if", "for", "while", "until", "case", "select"}, {"fi", "done", "esac"}
 _LEADS = {"then", "do", "else", "elif", "{", "!", "time", "exec", "command", "env", "export", "local", "readonly"}
-_ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 _TAKE_A_VALUE = {"--config-dir", "--resume", "--root"}
 _REDIRECTS = re.compile(r"\d*[<>]")
 
@@ -29,7 +28,7 @@ Source = Literal["command line", "recipe", "run"]
 
 @dataclass(frozen=True)
 class Given:
-    """A word, and who said it."""
+    """A word, and where it stands."""
 
     text: str
     where: str
@@ -79,9 +78,8 @@ def asked(words: Sequence[str], config_dir: Path | None = None, recipe: str | No
     command = one(recipe)
     if words and not command.passes_on:
         raise Problems(Problem(command.name, f"passes no words on, got {short_repr(words[0])}", 'add "$@" at its end'))
-    return replace(
-        command.asked, words=[*command.asked.words, *typed], config_dir=config_dir or command.asked.config_dir
-    )
+    own = command.asked
+    return replace(own, words=[*own.words, *typed], config_dir=config_dir or own.config_dir)
 
 
 def folder() -> Path:
@@ -114,21 +112,22 @@ def commands(path: Path, environment: Mapping[str, str] = os.environ) -> list[Co
     """Every `rlrun train` of the script, in its order. Raises `Problems` where it cannot be read."""
     try:
         if path.exists() and not path.is_file():
-            raise Problems(Problem(str(path), "is no file", "use a shell script"))
+            raise Problems(Problem(str(path), "is no file", "use a shell script", "bad-file"))
         data = read_start(path)
         text = data.decode()
     except FileNotFoundError:
-        raise Problems(f"{path}: no such recipe; {suggest(path.stem, known())}") from None
+        raise Problems(Problem(str(path), "no such recipe", suggest(path.stem, known()), "not-found")) from None
     except (OSError, ValueError) as error:
-        raise Problems(Problem(str(path), f"cannot be read ({error_message(error)})", "use a shell script")) from error
+        got = f"cannot be read ({error_message(error)})"
+        raise Problems(Problem(str(path), got, "use a shell script", "bad-file")) from error
     if len(data) > SIZE:
-        raise Problems(Problem(str(path), f"has more than {SIZE:,} bytes", "use a shorter script"))
+        raise Problems(Problem(str(path), f"has more than {SIZE:,} bytes", "use a shorter script", "bad-file"))
     inside = path.resolve().parent == folder().resolve()
     script = _Script(f"recipes/{path.name}" if inside else str(path), environment)
     try:
         found = list(script.read(text))
     except LimitExceeded as error:
-        raise Problems(f"{script.name}:{error.line}: {error}") from error
+        raise Problems(error.in_file(script.name)) from error
     if len(found) == 1:
         return found
     return [replace(each, name=f"{each.name}#{number}") for number, each in enumerate(found, 1)]
@@ -143,7 +142,7 @@ class _Script:
     def read(self, text: str) -> Iterator[Command]:
         depth = 0
         for words in ShellReader(text).commands():
-            plain = [_plain(word) for word in words]
+            plain = [str(word) for word in words]
             depth += sum(word in _BRANCH for word in plain[:1]) - sum(word in _END for word in plain[:1])
             if plain[0] in ("for", "select") and len(plain) > 1:
                 self.variables[plain[1]] = Value(plain[1], "what a loop goes through")
@@ -156,20 +155,20 @@ class _Script:
                 self._assign(words)
 
     def _assign(self, words: list[Word]) -> None:
+        """The variables that a command begins with: `a=1 b="$a"`."""
         for word in words:
-            match = _ASSIGNED.match("".join(piece.text for piece in word.pieces))
-            if not match or word.pieces[0].quoted or word.pieces[0].name:
+            name, *rest = word.pieces
+            if rest[:1] != [Piece("=")] or name != Piece(name.text) or not name.text.isidentifier():
                 return
-            value = self._value(_after_equals(word.pieces), word.line)
-            stands = value.text if not value.unknown else match[1]
-            self.variables[match[1]] = Value(stands, value.unknown, value.variables)
+            value = self._value(rest[1:], word.line)
+            self.variables[name.text] = replace(value, text=name.text) if value.unknown else value
 
     def _command(self, words: list[Word], branch: bool) -> Command:
         made, notes, passes_on = list[Given](), list[str](), False
         if branch:
             notes.append(f"{self.name}:{words[0].line if words else 0}: stands in a loop or a condition")
         for word in words:
-            if _REDIRECTS.match(_plain(word)):
+            if _REDIRECTS.match(str(word)):
                 break
             if any(piece.name == ARGUMENTS for piece in word.pieces):
                 passes_on = True
@@ -178,7 +177,7 @@ class _Script:
             if value.unknown:
                 excluded = "=" not in value.text
                 stands = "is left out" if excluded else f"stands here as {value.text}"
-                notes.append(f"{where}: {_plain(word)} {stands}; only a running shell knows {value.unknown}")
+                notes.append(f"{where}: {word} {stands}; only a running shell knows {value.unknown}")
                 if excluded:
                     continue
             where += "".join(f", environment {name}" for name in value.variables)
@@ -194,7 +193,7 @@ class _Script:
             values.append(self._of(piece, line))
             size += len(values[-1].text) + len(values[-1].unknown)  # `a=$b$b`, thirty times over, is a gigabyte
             if size > LONGEST:
-                raise LimitExceeded(f"a value has more than {LONGEST:,} characters; use a shorter one", line)
+                raise LimitExceeded(f"a value has more than {LONGEST:,} characters", "use a shorter one", line)
         unknown = ", ".join(dict.fromkeys(value.unknown for value in values if value.unknown))
         names = dict.fromkeys(name for value in values for name in value.variables)
         return Value("".join(value.text for value in values), unknown, tuple(names))
@@ -210,12 +209,6 @@ class _Script:
             return self._value(piece.default, line)
         stands = piece.name if piece.name.isidentifier() else "unknown"
         return Value(stands, piece.text)
-
-
-def _after_equals(pieces: Sequence[Piece]) -> list[Piece]:
-    """The pieces of `name=value` that are the value."""
-    place = next(place for place, piece in enumerate(pieces) if piece.text == "=" and not piece.name)
-    return list(pieces[place + 1 :])
 
 
 def options_apart(words: Sequence[Given]) -> tuple[list[Given], Path | None, list[str]]:
@@ -234,7 +227,3 @@ def options_apart(words: Sequence[Given]) -> tuple[list[Given], Path | None, lis
         else:
             others.append(f"{option} {value}".strip())
     return rest, config_dir, others
-
-
-def _plain(word: Word) -> str:
-    return "".join(piece.text for piece in word.pieces)

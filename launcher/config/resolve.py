@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -23,7 +23,7 @@ from yaml import MarkedYAMLError, YAMLError
 
 from launcher.config import guard, sources
 from launcher.config.explain import explain
-from launcher.config.flatten import TARGET
+from launcher.config.nodes import TARGET, walk
 from launcher.core.classes import add_code_dir
 from launcher.core.problems import Problem, Problems, error_message, short_repr, suggest
 from launcher.core.settings import from_node
@@ -32,14 +32,7 @@ from launcher.spec.run import RunSpec
 PACKAGE = Path(__file__).parents[1]
 PARTS = "reward.parts"
 _RESOLVER = re.compile(r"\$\{[^}]*[:$]")  # ${oc.env:HOME}, ${oc.${name}:HOME}: they reach outside the config
-_FAULTS = (
-    HydraException,
-    OmegaConfBaseException,
-    YAMLError,
-    OSError,
-    ValueError,
-    RecursionError,
-)  # what composing raises
+_FAULTS = (HydraException, OmegaConfBaseException, YAMLError, OSError, ValueError, RecursionError)  # of composing
 
 
 def conf_dir() -> Path:
@@ -82,11 +75,8 @@ def resolve(words: Iterable[str], config_dir: Path | None = None) -> RunSpec:
     `config_dir` adds a folder of config groups to ours. Raises `Problems` with everything that is wrong.
     """
     if config_dir and not config_dir.is_dir():
-        raise Problems(
-            Problem(
-                "--config-dir", f"no folder {short_repr(str(config_dir))}", "use one that holds <group>/<choice>.yaml"
-            )
-        )
+        got, fix = f"no folder {short_repr(str(config_dir))}", "use one that holds <group>/<choice>.yaml"
+        raise Problems(Problem("--config-dir", got, fix, "not-found"))
     words = list(words)
     guard.check(words)
     add_code_dir(config_dir)
@@ -104,14 +94,13 @@ def resolve(words: Iterable[str], config_dir: Path | None = None) -> RunSpec:
         for group in unchosen
         if group not in read.doubtful
     ]
-    problems += [Problem(place, "has no value", f"use {place}=VALUE") for place in _unset(node)]
+    problems += [Problem(place, "has no value", f"use {place}=VALUE") for place, value in walk(node) if value == "???"]
     node["code_dir"] = str(config_dir.resolve()) if config_dir and holds_code(config_dir) else None
     try:
         run = from_node(RunSpec, node)
     except ValidationError as error:
-        follows = {*unchosen, *read.doubtful}  # what is wrong there is said already
-        output = tuple(f"{group}{mark}" for group in follows for mark in ".:")
-        problems += [each for each in explain(error, node) if not str(each).startswith(output)]
+        reported = {*unchosen, *read.doubtful}  # what else is wrong there follows from that
+        problems += [each for each in explain(error, node) if each.where.partition(".")[0] not in reported]
     else:
         if not problems:
             return run
@@ -138,7 +127,7 @@ class Merged:
 
 def merged(words: Sequence[str], config_dir: Path | None = None) -> Merged:
     """The sources of a run that `resolve` takes."""
-    read, parser = _sort(words, groups(config_dir)), OverridesParser.create()
+    read = _sort(words, groups(config_dir))
     sources.install()
     with initialize_config_dir(str(conf_dir()), version_base=None):
         loader = GlobalHydra.instance().config_loader()
@@ -146,7 +135,7 @@ def merged(words: Sequence[str], config_dir: Path | None = None) -> Merged:
     folders = [conf_dir(), *([config_dir] if config_dir else [])]  # as Hydra searches them
     placed = [(one.config_path, one.package or "") for one in found if one.config_path]
     files = [(_file(name, folders), place) for name, place in placed if not name.startswith("hydra/")]
-    return Merged(files, [_given(parser.parse_override(word)) for word in words])
+    return Merged(files, [_given(parse(word)) for word in words])
 
 
 def _given(override: Override) -> GivenValue:
@@ -161,18 +150,11 @@ def _file(name: str, folders: list[Path]) -> Path:
 def _base(read: Words, config_dir: Path | None) -> list[str]:
     """The words that choose, as Hydra takes them."""
     excluded = sorted(_required() - read.choices.keys())
-    where = _quoted(f"{sources.SCHEME}://{config_dir.resolve()}") if config_dir else ""
-    search = [f"hydra.searchpath=[{where}]"] if config_dir else []
+    search = []
+    if config_dir:
+        quoted = str(config_dir.resolve()).replace("'", r"\'")
+        search = [f"hydra.searchpath=['{sources.SCHEME}://{quoted}']"]
     return [*search, *(f"~{group}" for group in excluded), *read.choices.values()]
-
-
-def _unset(node: Any, place: str = "") -> Iterator[str]:
-    """Where a config file asks for a value that nobody gave."""
-    if node == "???":
-        yield place
-    elif isinstance(node, dict):
-        for key, value in node.items():
-            yield from _unset(value, f"{place}.{key}" if place else str(key))
 
 
 def _required() -> set[str]:
@@ -183,34 +165,39 @@ def _required() -> set[str]:
 
 
 def _sort(words: Iterable[str], known: dict[str, list[str]]) -> Words:
-    """Words that Hydra can take, in the spelling it takes; a line for each of the others."""
-    parser, sorted_words = OverridesParser.create(), Words({}, [], [], set())
+    """Words that Hydra can take, in the spelling it takes; a problem for each of the others."""
+    read = Words({}, [], [], set())
     for word in words:
         try:
-            word.encode()
-            override = parser.parse_override(word)
-        except (HydraException, UnicodeEncodeError) as error:
-            reason = error_message(error).partition("See https")[0].strip().rstrip(".")
-            sorted_words.problems.append(
-                Problem(short_repr(word), f"cannot be read ({reason})", f"use {_readable(word)}")
-            )
+            override = parse(word)
+        except Problems as unreadable:
+            read.problems.extend(unreadable.problems)
             continue
+        key = override.key_or_group
+        spelled, top = _spelling(override, word, known), key.partition(".")[0]
         if problem := _refusal(override, known):
-            sorted_words.problems.append(problem)
-            top = override.key_or_group.partition(".")[0]
-            sorted_words.doubtful.update([top, *get_close_matches(top, known, n=1)])
-            continue
-        spelled, key = _spelling(override, word, known), override.key_or_group
-        if key == PARTS and isinstance(override.value(), dict):
-            _choose_parts(override.value(), known["reward"], sorted_words)
-            continue
-        if key not in known:
-            sorted_words.values.append(spelled)
-        elif sorted_words.choices.setdefault(key, spelled) != spelled:
-            both = f"{sorted_words.choices[key]} and {spelled}"
-            sorted_words.problems.append(Problem(key, f"chosen twice, as {both}", "keep one of the two"))
-            sorted_words.doubtful.add(key)
-    return sorted_words
+            read.problems.append(problem)
+            read.doubtful.update([top, *get_close_matches(top, known, n=1)])
+        elif key == PARTS and isinstance(override.value(), dict):
+            _choose_parts(override.value(), known["reward"], read)
+        elif key not in known:
+            read.values.append(spelled)
+        elif (first := read.choices.setdefault(key, spelled)) != spelled:
+            fix = "keep one of the two"
+            read.problems.append(Problem(key, f"chosen twice, as {first} and {spelled}", fix, "conflicting-settings"))
+            read.doubtful.add(key)
+    return read
+
+
+def parse(word: str) -> Override:
+    """A word by Hydra's grammar. Raises `Problems` where it cannot be read."""
+    try:
+        word.encode()
+        return OverridesParser.create().parse_override(word)
+    except (HydraException, UnicodeEncodeError) as error:
+        reason = error_message(error).partition("See https")[0].strip().rstrip(".")
+        fix = f"use {_readable(word)}"
+        raise Problems(Problem(short_repr(word), f"cannot be read ({reason})", fix)) from error
 
 
 def _choose_parts(weights: dict[Any, Any], known: list[str], read: Words) -> None:
@@ -231,31 +218,30 @@ def _refusal(override: Override, known: dict[str, list[str]]) -> Problem | None:
     if not top:
         return Problem(short_repr(override.input_line), "names no setting", "use key=value")
     if _RESOLVER.search(override.input_line or ""):
-        return Problem(key, "${...:...} is for config files only", "write the value itself")
+        return Problem(key, "${...:...} is for config files only", "write the value itself", "not-permitted")
     if override.is_sweep_override():
         return Problem(key, f"{short_repr(override.input_line)} is a sweep", "use -m, or one value")
     if override.package is not None:
         return Problem(short_repr(override.input_line), "a choice has the name of its group", f"use {top}=CHOICE")
     if top == "hydra" or key.startswith("hydra/"):
-        return Problem(key, "Hydra's own settings are not part of a run", "leave it out")
+        return Problem(key, "Hydra's own settings are not part of a run", "leave it out", "not-permitted")
     if TARGET in key or names_target(override.value()):
-        return Problem(key, f"{TARGET} is named by config files only", f"use {top}=CHOICE")
+        return Problem(key, f"{TARGET} is named by config files only", f"use {top}=CHOICE", "not-permitted")
     settable = [*known, "optim", "critic", "trainer", "seed"]
     if top not in settable:
         return Problem(key, f"no group or setting {top!r}", suggest(top, settable), "unknown-setting")
-    if not rest and top in known and override.type != OverrideType.DEL:
-        choice = override.value()
-        if isinstance(choice, str) and choice not in known[top]:
-            return Problem(top, f"no choice {choice!r}", suggest(choice, known[top]), "unknown-choice")
-        if not isinstance(choice, str):
-            return Problem(top, f"{short_repr(choice)} is no choice", suggest("", known[top]), "unknown-choice")
+    if rest or top not in known or override.type == OverrideType.DEL:
+        return None
+    choice = override.value()
+    if not isinstance(choice, str):
+        return Problem(top, f"{short_repr(choice)} is no choice", suggest("", known[top]), "unknown-choice")
+    if choice not in known[top]:
+        return Problem(top, f"no choice {choice!r}", suggest(choice, known[top]), "unknown-choice")
     return None
 
 
 def names_target(value: Any) -> bool:
-    if isinstance(value, dict):
-        return any(TARGET in str(key) or names_target(inner) for key, inner in value.items())
-    return isinstance(value, list) and any(map(names_target, value))
+    return any(TARGET in place for place, _ in walk(value))
 
 
 def _spelling(override: Override, word: str, known: dict[str, list[str]]) -> str:
@@ -294,10 +280,6 @@ def _compose(base: list[str], words: list[str]) -> tuple[dict[str, Any], list[Pr
 
 def _composed(words: list[str]) -> dict[str, Any]:
     return sources.resolved(compose("run", words))
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", r"\'") + "'"
 
 
 def _config_fault(error: Exception) -> Problem:

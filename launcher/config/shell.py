@@ -6,19 +6,34 @@ Nothing is run. What only a running shell knows (`$(date)`, a loop's variable) s
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from launcher.core.bounded_parse import DEPTH, LimitExceeded
 
-_SPECIAL = re.compile(r"[@*#?$!0-9-]")
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 ARGUMENTS = "@"
+_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+_EXPANSION = (
+    rf"\$(?P<variable>{_NAME}|[@*#?$!0-9-])"
+    rf"|\$\{{(?P<braced>{_NAME})(?P<after>:?-|\}})"
+    r"|(?P<command>\$\(|\$\{|`)"
+)
+_WORD = re.compile(
+    rf"'(?P<literal>[^']*)'?|(?P<quote>\")|\\(?P<escaped>.?)|{_EXPANSION}|(?P<plain>=|[^\s;&|()'\"\\$`=]+|\$)",
+    re.DOTALL | re.ASCII,
+)
+_IN_QUOTES, _IN_BRACES = (
+    re.compile(rf"\\(?P<escaped>[$`\"\\\n])|{_EXPANSION}|(?P<plain>[^{end}\\$`]+|[\\$])") for end in '"}'
+)
+_BETWEEN_WORDS = re.compile(r"(?:[^\S\n]|\\\n|#[^\n]*)+", re.ASCII)
+_BETWEEN_COMMANDS = re.compile(r"[;&|()\n]")
+_BRACKETS = {"$(": "()", "${": "{}", "`": "`"}
 
 
 @dataclass
 class Piece:
-    """Part of a word: its text, or where `name` is set, what stands for that name."""
+    """Part of a word: its text, or where `name` is set, what stands for that name. An unquoted `=` is its own piece."""
 
     text: str
     name: str = ""
@@ -31,128 +46,80 @@ class Piece:
 @dataclass
 class Word:
     line: int
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[Piece]
+
+    def __str__(self) -> str:
+        return "".join(piece.text for piece in self.pieces)
 
 
 class ShellReader:
     """Cuts a script into commands of words. Raises `LimitExceeded` where `${a:-${b:-...}}` is nested too deep."""
 
     def __init__(self, text: str) -> None:
-        self.text, self.place, self.line, self.depth = text, 0, 1, 0
+        self.text, self.place, self.depth = text, 0, 0
+        self._line_ends = [end.start() for end in re.finditer("\n", text)]
+
+    @property
+    def line(self) -> int:
+        return bisect_left(self._line_ends, self.place) + 1
 
     def commands(self) -> Iterator[list[Word]]:
         """Each simple command; `;`, `&`, `|`, brackets and line ends stand between them."""
         words: list[Word] = []
         while self.place < len(self.text):
-            mark = self.text[self.place]
-            if mark == "#":
-                self._skip_comment()
-            elif mark in ";&|()\n":
-                self._step()
-                if words:
-                    yield words
+            if self._take(_BETWEEN_WORDS):
+                continue
+            if not self._take(_BETWEEN_COMMANDS):
+                words.append(Word(self.line, list(self._pieces(_WORD, quoted=False))))
+            elif words:
+                yield words
                 words = []
-            elif mark.isspace() or self.text.startswith("\\\n", self.place):
-                self._step(2 if mark == "\\" else 1)
-            else:
-                words.append(self._word())
         if words:
             yield words
 
-    def _step(self, count: int = 1) -> str:
-        taken = self.text[self.place : self.place + count]
-        self.place += count
-        self.line += taken.count("\n")
-        return taken
+    def _take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        match = pattern.match(self.text, self.place)
+        self.place = match.end() if match else self.place
+        return match
 
-    def _skip_comment(self) -> None:
-        while self.place < len(self.text) and self.text[self.place] != "\n":
-            self._step()
-
-    def _word(self) -> Word:
-        word = Word(self.line)
-        while self.place < len(self.text):
-            mark = self.text[self.place]
-            if mark.isspace() or mark in ";&|()":
-                break
-            if mark == "'":
-                end = self._find("'", self.place + 1)
-                word.pieces.append(Piece(self.text[self.place + 1 : end], quoted=True))
-                self._step(end + 1 - self.place)
-            elif mark == '"':
-                self._step()
-                word.pieces += [Piece("", quoted=True), *self._until('"', quoted=True)]
-                self._step()
-            elif mark == "\\":
-                escaped = self._step(2)[1:]
-                word.pieces.append(Piece("" if escaped == "\n" else escaped, quoted=True))
-            elif mark == "$":
-                word.pieces.append(self._dollar(quoted=False))
-            elif mark == "`":
-                word.pieces.append(self._command("`"))
+    def _pieces(self, pattern: re.Pattern[str], quoted: bool) -> Iterator[Piece]:
+        """Pieces for as long as `pattern` matches."""
+        while match := self._take(pattern):
+            kind, text = match.lastgroup, match[0]
+            if kind == "plain":
+                yield Piece(text, quoted=quoted)
+            elif kind == "literal":
+                yield Piece(match[kind], quoted=True)
+            elif kind == "escaped":
+                yield Piece(match[kind].strip("\n"), quoted=True)
+            elif kind == "quote":
+                yield from [Piece("", quoted=True), *self._pieces(_IN_QUOTES, quoted=True)]
+                self.place += 1
+            elif kind == "variable":
+                yield Piece(text, ARGUMENTS if match[kind] == "*" else match[kind], quoted=quoted)
+            elif kind == "after":
+                default = self._default(quoted) if match[kind] != "}" else None
+                yield Piece(self.text[match.start() : self.place], match["braced"], default, quoted)
             else:
-                word.pieces.append(Piece(self._step()))
-        return word
+                self._skip_brackets(_BRACKETS[text])
+                whole = self.text[match.start() : self.place]
+                yield Piece(whole, ARGUMENTS if whole == "${@}" else whole, quoted=quoted)
 
-    def _until(self, end: str, quoted: bool) -> list[Piece]:
-        """Pieces up to the mark `end`, which is left to be read."""
-        pieces = []
-        while self.place < len(self.text) and self.text[self.place] != end:
-            mark = self.text[self.place]
-            if mark == "\\" and self.text[self.place + 1 : self.place + 2] in ("$", "`", '"', "\\", "\n"):
-                escaped = self._step(2)[1:]
-                pieces.append(Piece("" if escaped == "\n" else escaped, quoted=True))
-            elif mark == "$":
-                pieces.append(self._dollar(quoted))
-            elif mark == "`":
-                pieces.append(self._command("`"))
-            else:
-                pieces.append(Piece(self._step(), quoted=quoted))
+    def _default(self, quoted: bool) -> list[Piece]:
+        self.depth += 1
+        if self.depth > DEPTH:
+            raise LimitExceeded(f"defaults stand more than {DEPTH} deep", "use fewer", self.line)
+        pieces = list(self._pieces(_IN_BRACES, quoted))
+        self.place += 1
+        self.depth -= 1
         return pieces
 
-    def _dollar(self, quoted: bool) -> Piece:
-        after = self.text[self.place + 1 : self.place + 2]
-        if after == "(":
-            return self._command(")")
-        if after == "{":
-            return self._braces(quoted)
-        plain = _NAME.match(self.text, self.place + 1) or _SPECIAL.match(self.text, self.place + 1)
-        if not plain:
-            return Piece(self._step(), quoted=quoted)
-        self._step(1 + len(plain[0]))
-        return Piece(f"${plain[0]}", "@" if plain[0] == "*" else plain[0], quoted=quoted)
-
-    def _braces(self, quoted: bool) -> Piece:
-        """`${name}`, `${name:-default}`, `${name-default}`; of anything else only the shell knows the value."""
-        begin = self.place
-        name = _NAME.match(self.text, begin + 2)
-        if name and (rest := re.compile(r"(:?-)|\}").match(self.text, name.end())):
-            self._step(rest.end() - begin)
-            default = None
-            if rest[1]:
-                self.depth += 1
-                if self.depth > DEPTH:
-                    raise LimitExceeded(f"defaults stand more than {DEPTH} deep; use fewer", self.line)
-                default = self._until("}", quoted)
-                self._step()
-                self.depth -= 1
-            return Piece(self.text[begin : self.place], name[0], default, quoted)
-        whole = self._command("}")
-        return Piece(whole.text, ARGUMENTS if whole.text == "${@}" else whole.text, quoted=quoted)
-
-    def _command(self, end: str) -> Piece:
-        """`$(...)`, `${...}` or backticks, with what is nested in them."""
-        begin, depth = self.place, 0
-        self._step(1 if end == "`" else 2)
-        opens = {")": "(", "}": "{"}.get(end, "")
-        while self.place < len(self.text):
-            mark = self._step()
-            if mark == end and not depth:
-                break
-            depth += (mark == opens) - (mark == end)
-        text = self.text[begin : self.place]
-        return Piece(text, text)
-
-    def _find(self, mark: str, begin: int) -> int:
-        found = self.text.find(mark, begin)
-        return len(self.text) if found < 0 else found
+    def _skip_brackets(self, brackets: str) -> None:
+        """To the end of what an opening bracket begins, with what is nested in it."""
+        depth = 1
+        for mark in re.compile(f"[{brackets}]").finditer(self.text, self.place):
+            depth += 1 if mark[0] != brackets[-1] else -1
+            if not depth:
+                self.place = mark.end()
+                return
+        self.place = len(self.text)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,11 @@ from omegaconf.errors import InterpolationResolutionError
 from omegaconf.resolvers import oc
 from yaml import YAMLError
 
+from launcher.config.descriptions import fields_of
 from launcher.config.guard import beyond
-from launcher.config.interpolation_defaults import defaults
-from launcher.core.bounded_parse import VALUES, LimitExceeded, check_limits, read_start
+from launcher.config.nodes import absolute, owner, walk
+from launcher.config.yaml_lines import read_checked
+from launcher.core.bounded_parse import VALUES, LimitExceeded, check_limits
 from launcher.core.problems import Problem, Problems, error_message
 from launcher.core.redaction import is_secret_variable
 
@@ -33,6 +36,7 @@ SCHEME = "own"
 READABLE = ("HOME", "USER", "LOGNAME", "HOSTNAME", "TMPDIR", "PWD", "CUDA_VISIBLE_DEVICES")
 BEGINNINGS = ("RLRUN_", "SLURM_")
 _NAMES = re.compile(r"[.]*[A-Za-z_][\w.]*")
+_SETTING = re.compile(r"\$\{([a-z_]+(?:\.[a-z_]+)+)\}")
 
 
 class Own(FileConfigSource):
@@ -45,33 +49,23 @@ class Own(FileConfigSource):
     def load_config(self, config_path: str) -> ConfigResult:
         file = Path(os.path.realpath(Path(self.path) / self._normalize_file_name(config_path)))
         if not file.is_file():
-            raise Problems(Problem("--config-dir", f"{file} is no file", "use one that holds settings"))
-        try:
-            check_limits(read_start(file))
-        except LimitExceeded as error:
-            raise Problems(f"{file}:{error.line}: {error}") from error
-        except OSError as error:
-            raise Problems(Problem(str(file), error_message(error), "use a file that can be read")) from error
-        except YAMLError:
-            pass  # no YAML, as the next line says
+            raise Problems(Problem("--config-dir", f"{file} is no file", "use one that holds settings", "bad-file"))
+        with suppress(YAMLError):  # the next line says so, too
+            read_checked(file)
         return super().load_config(config_path)
 
 
 def environment(name: str, *default: Any) -> str | None:
     """`${oc.env:NAME}` and `${oc.env:NAME,default}`."""
+    where = f"${{oc.env:{name}}}"
     if is_secret_variable(name) or not (name in READABLE or name.startswith(BEGINNINGS)):
         known = ", ".join([*READABLE, *(f"{beginning}..." for beginning in BEGINNINGS)])
-        raise Problems(
-            Problem(f"${{oc.env:{name}}}", "is no variable that a config may read", f"use {known}", "not-permitted")
-        )
+        raise Problems(Problem(where, "is no variable that a config may read", f"use {known}", "not-permitted"))
     if name in os.environ:
         return os.environ[name]
     if not default:
-        raise Problems(
-            Problem(
-                f"${{oc.env:{name}}}", f"the environment has no {name}", f"use ${{oc.env:{name},DEFAULT}}", "not-found"
-            )
-        )
+        fix = f"use ${{oc.env:{name},DEFAULT}}"
+        raise Problems(Problem(where, f"the environment has no {name}", fix, "not-found"))
     return None if default[0] is None else str(default[0])
 
 
@@ -87,8 +81,8 @@ def create(text: Any, _parent_: Container) -> Any:
 
 def decode(text: str | None, _parent_: Container, _node_: Node) -> Any:
     """`${oc.decode:...}`; a text is of the grammar of words."""
-    if isinstance(text, str) and (why := next(beyond(text), "")):
-        raise Problems(Problem("${oc.decode:...}", why))
+    if isinstance(text, str) and (found := beyond("${oc.decode:...}", text)):
+        raise Problems(found)
     return oc.decode(text, _parent_, _node_)
 
 
@@ -102,8 +96,10 @@ def install() -> None:
 
 def resolved(config: Any) -> dict[str, Any]:
     """A composed config as plain values. Raises `Problems`, or an OmegaConf error."""
-    _check_expansion(OmegaConf.to_container(config, resolve=False))
-    for name, value in defaults(OmegaConf.to_container(config, resolve=False)).items():
+    unresolved = OmegaConf.to_container(config, resolve=False)
+    texts = {place: value if isinstance(value, str) else "" for place, value in walk(unresolved)}
+    _check_expansion(texts)
+    for name, value in _missing_defaults(unresolved, texts).items():
         OmegaConf.update(config, name, value, force_add=True)
     try:
         node = OmegaConf.to_container(config, resolve=True)
@@ -120,12 +116,26 @@ def resolved(config: Any) -> dict[str, Any]:
     return {str(key): value for key, value in node.items()}
 
 
-def _check_expansion(node: Any) -> None:
+def _missing_defaults(node: Any, texts: Mapping[str, str]) -> dict[str, Any]:
+    """The class's default of each `${group.setting}` that config files refer to and nobody sets."""
+    found = {}
+    for name in sorted({name for text in texts.values() for name in _SETTING.findall(text)}):
+        cls, key = owner(node, name)
+        declared = fields_of(cls).get(key)
+        unset = _stands(name.rpartition(".")[0], texts) and not _stands(name, texts)
+        if unset and declared and not declared.is_required():
+            found[name] = declared.get_default(call_default_factory=True, validated_data={})
+    return found
+
+
+def _stands(name: str, places: Mapping[str, str]) -> bool:
+    """Whether a setting or group is in a config."""
+    return name in places or any(place.startswith(f"{name}.") for place in places)
+
+
+def _check_expansion(texts: Mapping[str, str]) -> None:
     """Raises `Problems` where the interpolations of a config, not yet resolved, stand for too much."""
-    texts = dict(_texts(node))
-    if not any("${" in text for text in texts.values()):
-        return
-    if found := [Problem(name, why) for name, text in texts.items() if "${" in text for why in beyond(text)]:
+    if found := [problem for name, text in texts.items() if "${" in text for problem in beyond(name, text)]:
         raise Problems(found)
     weights: dict[str, int] = {}
 
@@ -147,28 +157,10 @@ def _check_expansion(node: Any) -> None:
             weight(name, ())
 
 
-def _texts(node: Any, place: str = "") -> Iterator[tuple[str, str]]:
-    """Each value's place and text."""
-    pairs = node.items() if isinstance(node, Mapping) else enumerate(node) if isinstance(node, list) else None
-    if pairs is None:
-        yield place, str(node) if isinstance(node, str) else ""
-        return
-    for key, value in pairs:
-        yield from _texts(value, f"{place}.{key}" if place else str(key))
-
-
 def _named(text: str, place: str, texts: Mapping[str, str]) -> Iterator[str]:
     """Settings and groups that an interpolation may mean: all that it names."""
     if "${" not in text:
         return
     for name in _NAMES.findall(text.replace("[", ".").replace("]", "")):
-        full = _absolute(name, place)
-        if full and (full in texts or any(other.startswith(f"{full}.") for other in texts)):
+        if (full := absolute(name, place)) and _stands(full, texts):
             yield full
-
-
-def _absolute(name: str, place: str) -> str:
-    """`..a` seen from `b.c.d` is `b.a`."""
-    dots = len(name) - len(name.lstrip("."))
-    above = place.split(".")[:-dots] if dots else []
-    return ".".join([*above, name.strip(".")])

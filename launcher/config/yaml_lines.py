@@ -26,22 +26,27 @@ class Leaf:
 def leaves(path: Path) -> dict[str, Leaf]:
     """Dotted key -> leaf. Raises `Problems` where the file is no YAML, or beyond bounds."""
     try:
-        loader = LOADER(_checked(path))
+        loader = LOADER(read_checked(path))
         root = loader.get_single_node()
         return dict(_below(loader, root, "")) if isinstance(root, MappingNode) else {}
     except (YAMLError, ValueError) as error:  # ValueError: a date that there is not
-        raise Problems(Problem(str(path), f"cannot be read ({error_message(error)})", "use a YAML file")) from error
+        raise Problems(_unreadable(path, error)) from error
 
 
-def _checked(path: Path) -> bytes:
+def read_checked(path: Path) -> bytes:
+    """A file's text. Raises `Problems` where it cannot be read or is beyond bounds, `YAMLError` where it is no YAML."""
     try:
         text = read_start(path)
         check_limits(text)
     except LimitExceeded as error:
-        raise Problems(f"{path}:{error.line}: {error}") from error
-    except (OSError, YAMLError, ValueError) as error:
-        raise Problems(Problem(str(path), f"cannot be read ({error_message(error)})", "use a YAML file")) from error
+        raise Problems(error.in_file(path)) from error
+    except OSError as error:
+        raise Problems(_unreadable(path, error)) from error
     return text
+
+
+def _unreadable(path: Path, error: Exception) -> Problem:
+    return Problem(str(path), f"cannot be read ({error_message(error)})", "use a YAML file", "bad-file")
 
 
 def defaults_lines(path: Path) -> dict[str, int]:
@@ -56,7 +61,7 @@ def defaults_choices(path: Path) -> dict[str, str]:
 
 
 def _defaults(path: Path) -> Iterator[tuple[ScalarNode, ScalarNode | None]]:
-    root = compose(_checked(path), LOADER)
+    root = compose(read_checked(path), LOADER)
     for key, entries in root.value if isinstance(root, MappingNode) else []:
         for entry in entries.value if key.value == "defaults" else []:
             if isinstance(entry, MappingNode):

@@ -1,7 +1,7 @@
-"""YAML and JSON that others wrote, read within bounds: a small file must not cost minutes, or memory without end.
+"""YAML and JSON of others, read within bounds: a small file must not cost minutes, or unlimited memory.
 
 The bounds are checked on the stream of YAML's events, before any value is made, and reading stops at the first that is
-crossed: what is refused costs milliseconds.
+exceeded: a refusal costs milliseconds.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
+from launcher.core.problems import Problem
 
 SIZE = 2**20  # bytes of a YAML text
 DEPTH = 64  # lists and groups within each other
@@ -26,15 +28,19 @@ _NUMBER = re.compile(r"[-+]?[0-9][0-9a-fA-FxXoO_:.]*")
 class LimitExceeded(ValueError):
     """It is larger, deeper or longer than anything that is read here; `line` counts from 1."""
 
-    def __init__(self, text: str, line: int = 1) -> None:
-        super().__init__(text)
-        self.line = line
+    def __init__(self, got: str, fix: str, line: int = 1) -> None:
+        super().__init__(f"{got}; {fix}")
+        self.got, self.fix, self.line = got, fix, line
+
+    def in_file(self, name: str | Path) -> Problem:
+        """The same as a problem of that file."""
+        return Problem(f"{name}:{self.line}", self.got, self.fix, "bad-file")
 
 
 def check_limits(text: str | bytes) -> None:
     """Raises `LimitExceeded`, or `yaml.YAMLError` where it is no YAML."""
     if len(text) > SIZE:
-        raise LimitExceeded(f"has {len(text):,} bytes; expected at most {SIZE:,}")
+        raise LimitExceeded(f"has {len(text):,} bytes", f"expected at most {SIZE:,}")
     opened, anchors, values = list[tuple[str | None, int]](), dict[str, int](), 0
     for event in yaml.parse(text, Loader=LOADER):
         line = event.start_mark.line + 1 if event.start_mark else 1
@@ -45,22 +51,22 @@ def check_limits(text: str | bytes) -> None:
             continue
         if isinstance(event, yaml.AliasEvent):
             if any(anchor == event.anchor for anchor, _ in opened):
-                raise LimitExceeded(f"*{event.anchor} stands within itself; expected a value", line)
+                raise LimitExceeded(f"*{event.anchor} stands within itself", "expected a value", line)
             values += anchors.get(str(event.anchor), 0) + 1  # a scalar's counts as one
         elif isinstance(event, yaml.NodeEvent):
             values += 1
             if isinstance(event, yaml.CollectionStartEvent):
                 opened.append((event.anchor, values))
                 if len(opened) > DEPTH:
-                    raise LimitExceeded(f"lists and groups stand more than {DEPTH} deep; use fewer", line)
+                    raise LimitExceeded(f"lists and groups stand more than {DEPTH} deep", "use fewer", line)
             elif isinstance(event, yaml.ScalarEvent) and _long_number(event):
-                raise LimitExceeded(f"a number has {len(event.value):,} digits; expected at most {DIGITS}", line)
+                raise LimitExceeded(f"a number has {len(event.value):,} digits", f"expected at most {DIGITS}", line)
         if values > VALUES:
-            raise LimitExceeded(f"stands for more than {VALUES:,} values; use fewer", line)
+            raise LimitExceeded(f"stands for more than {VALUES:,} values", "use fewer", line)
 
 
 def _long_number(event: Any) -> bool:
-    """Of a scalar: what is plain, or is said to be a number, which may then begin with blanks."""
+    """Whether a scalar is a number (plain, or tagged as one) of more than DIGITS characters."""
     if len(event.value) <= DIGITS:
         return False
     return event.tag in _NUMBERS or bool(event.implicit[0] and _NUMBER.fullmatch(event.value))
@@ -83,4 +89,4 @@ def parse_json(text: str | bytes) -> Any:
     try:
         return json.loads(text)
     except RecursionError as error:
-        raise LimitExceeded("lists and objects are nested too deeply") from error
+        raise LimitExceeded("lists and objects are nested too deeply", "use fewer") from error

@@ -13,7 +13,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -28,7 +28,7 @@ _UNFINISHED, _REMOVED = ".unfinished-", ".removed-"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One that looks complete; whether it is, only `faults` tells."""
+    """One that looks complete; only `faults` tells whether it is."""
 
     step: int
     path: Path
@@ -38,37 +38,40 @@ class Checkpoint:
         return self.path.name
 
 
-class CheckpointFolder:
-    """All checkpoints in the folder `root`."""
+class Checkpoints:
+    """A run's checkpoints on disk, in the folder `root`; an engine with another layout subclasses it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def newest_first(self) -> list[Checkpoint]:
-        return [_checkpoint(path) for path in newest_first(self.root)]
+        """All that look like checkpoints; none is verified."""
+        return [Checkpoint(step_of(path), path) for path in newest_first(self.root)]
 
     def newest_verified(self) -> tuple[Checkpoint | None, list[str]]:
-        path, found = newest_verified(self.root)
-        return (_checkpoint(path) if path else None), found
+        """The newest without a fault, and the faults of those that are newer."""
+        path, faults = newest_verified(self.root)
+        return (Checkpoint(step_of(path), path) if path else None), faults
 
     def faults(self, checkpoint: Checkpoint) -> list[str]:
+        """What is wrong with it, one line per file."""
         return faults(checkpoint.path)
 
     def validated(self, checkpoint: Checkpoint) -> Mapping[str, float]:
+        """Metrics of its validation; empty if there was none."""
         return validated(checkpoint.path)
 
     def policy(self, checkpoint: Checkpoint) -> Path:
+        """The folder with its policy in Hugging Face's layout: what is exported."""
         return checkpoint.path / "policy"
 
     def set_aside_after(self, step: int) -> None:
+        """Ignore checkpoints later than `step` from now on; their files are kept."""
         set_aside_after(self.root, step)
 
     def tidy(self) -> None:
+        """Remove files left half-written by a kill. Only the run's one writer may call it."""
         tidy(self.root)
-
-
-def _checkpoint(path: Path) -> Checkpoint:
-    return Checkpoint(step_of(path), path)
 
 
 def name_of(step: int) -> str:
@@ -89,7 +92,7 @@ def write(root: Path, step: int, fill: Callable[[Path], None]) -> Path:
         draft.mkdir(mode=0o700)
         fill(draft)
         _seal(draft, step)
-        if final.exists():  # an older attempt's, found broken, or this step saved once more
+        if final.exists():  # a damaged one of an older attempt, or this step is saved again
             final.rename(root / f"{_REMOVED}{final.name}")
         draft.rename(final)
         fsync_path(root)
@@ -114,7 +117,7 @@ def _seal(folder: Path, step: int) -> None:
 
 
 def _manifest_text(step: int, files: dict[str, dict[str, int | str]]) -> bytes:
-    """The only spelling that is accepted, closed by its own sha256, so that no byte of it can change unseen."""
+    """The only accepted text, with its own sha256, so that a change of any byte is detected."""
     body = {"step": step, "files": dict(sorted(files.items()))}
     own = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
     return json.dumps({**body, "sha256": own}, indent=1).encode() + b"\n"
@@ -178,7 +181,7 @@ def newest_verified(root: Path) -> tuple[Path | None, list[str]]:
 
 
 def set_aside_after(root: Path, step: int) -> None:
-    """Let checkpoints later than `step` be none any more; their files stay for who wants to look."""
+    """Rename the checkpoints later than `step`, so that they no longer count; their files are kept."""
     for folder in newest_first(root):
         if step_of(folder) > step:
             aside, number = root / f"damaged-{folder.name}", 1
@@ -199,8 +202,8 @@ def policy_digests(policy: Path) -> dict[str, object]:
 
 
 def validated(folder: Path) -> dict[str, float]:
-    """What a validation measured of the weights in a checkpoint; nothing where there was none after its step, or its
-    trainer.json cannot be read."""
+    """Metrics of the validation of a checkpoint's weights; empty where none followed its step, or its trainer.json
+    cannot be read."""
     try:
         node = parse_json((folder / "trainer.json").read_text(encoding="utf-8"))["validated"]
         return {name: float(x) for name, x in node["metrics"].items()} if node["step"] == step_of(folder) else {}
@@ -219,11 +222,11 @@ def best_first(root: Path, grade: Grade) -> list[Path]:
 
 
 def retain(root: Path, last: int, best: int, grade: Grade, sealed: Path | None = None) -> list[Path]:
-    """Remove all but the `last` newest, the `best` best that verify, and the newest that verifies; what was removed.
+    """Remove all but the `last` newest, the `best` best that verify, and the newest that verifies; returns the removed.
 
-    Where none verifies, all stay. `sealed` was written just now, and is known to verify. Of the others only those are
-    hashed on whose being good it hangs that one may go, which is none as long as `sealed` is newer and better than it.
-    So a best one that was damaged may stay as long as nothing is to go for its sake.
+    Where none verifies, all stay. `sealed` was written just now, and is known to verify. Others are hashed only where
+    a removal depends on them: none is while `sealed` is the newest and the best. So a damaged one among the best may
+    stay until its place is needed.
     """
     every, ranked, known = newest_first(root), best_first(root, grade), {sealed: True}
 
@@ -235,7 +238,7 @@ def retain(root: Path, last: int, best: int, grade: Grade, sealed: Path | None =
     def among_best(folder: Path) -> bool:
         if folder not in ranked or not best:
             return False
-        better = sorted(ranked[: ranked.index(folder)], key=lambda path: path not in known)  # first what costs nothing
+        better = sorted(ranked[: ranked.index(folder)], key=lambda path: path not in known)  # known ones cost nothing
         if len(better) < best:
             return known.get(folder, True)
         return len(list(islice(filter(verified, better), best))) < best and verified(folder)
@@ -252,10 +255,6 @@ def retain(root: Path, last: int, best: int, grade: Grade, sealed: Path | None =
 
 def tidy(root: Path) -> None:
     """Remove what a kill left: unfinished and half-removed folders. Only the run's one writer may call it."""
-    for path in _leftovers(root):
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def _leftovers(root: Path) -> Iterator[Path]:
-    if root.is_dir():
-        yield from (path for path in root.iterdir() if path.name.startswith((_UNFINISHED, _REMOVED)))
+    for path in root.iterdir() if root.is_dir() else ():
+        if path.name.startswith((_UNFINISHED, _REMOVED)):
+            shutil.rmtree(path, ignore_errors=True)

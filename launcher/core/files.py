@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import redact
@@ -15,6 +16,16 @@ def expand_user(path: str | Path) -> Path:
         return Path(path).expanduser()
     except RuntimeError as error:
         raise Problems(Problem(str(path), "nobody here has such a home folder", "use a whole path")) from error
+
+
+class PathIn:
+    """Attribute of an object with a `path`: the file or folder `name` in it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, owner: Any, of: type) -> Path:
+        return Path(owner.path / self.name)
 
 
 class AppendOnlyFile:
@@ -60,6 +71,24 @@ class AppendOnlyFile:
     def close(self) -> None:
         self.flush()
         os.close(self._file)
+
+
+class NewLines:
+    """The lines appended to a file after byte `offset`, each once it is whole."""
+
+    def __init__(self, path: Path, offset: int = 0) -> None:
+        self.path, self._offset = path, offset
+
+    def read(self, *, last: bool = False) -> list[str]:
+        """Those since the last call; `last`: also a line that is not ended. None where there is no such file."""
+        if not self.path.is_file():  # not written yet; never a pipe, which would block
+            return []
+        with self.path.open("rb") as file:
+            file.seek(self._offset)
+            text = file.read()
+        whole = text if last else text[: text.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        return whole.decode("utf-8", "replace").removesuffix("\n").split("\n") if whole else []
 
 
 def write_atomic(path: Path, text: str) -> None:

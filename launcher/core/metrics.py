@@ -40,35 +40,27 @@ METRICS: Mapping[str, Metric] = {
     "critic/frac_reward_zero_std": Metric("no signal", "share of groups whose answers all have the same score"),
     "train/core/reward/rule_based": Metric("by rules", "weighted part of the mean score that comes from rules"),
     "train/core/reward/rm_based": Metric("by models", "weighted part of the mean score that comes from reward models"),
-    "reward/faults": Metric(
-        "no score", "answers of the step without a score; their groups are not trained on", better="down"
-    ),
+    "reward/faults": Metric("no score", "answers of the step without a score; their groups are not trained on",
+        better="down"),
     "actor/pg_loss": Metric("pg loss", "policy-gradient loss; it need not fall"),
-    "actor/kl_loss": Metric(
-        "kl to ref", "estimated KL(policy || reference) per token", "nats", formula=f"k3: e^r - r - 1, {_KL}"
-    ),
-    "actor/ppo_kl": Metric(
-        "ppo kl", "estimated KL(old || new) of this step's updates per token", "nats", formula="mean of log(old / new)"
-    ),
-    "actor/pg_clipfrac": Metric(
-        "clipped", "share of tokens whose ratio was clipped", formula="arXiv:1707.06347, eq. 7"
-    ),
-    "actor/pg_clipfrac_lower": Metric(
-        "dual clip", "share of tokens limited by the dual clip", formula="arXiv:1912.09729, eq. 5"
-    ),
+    "actor/kl_loss": Metric("kl to ref", "estimated KL(policy || reference) per token", "nats",
+        formula=f"k3: e^r - r - 1, {_KL}"),
+    "actor/ppo_kl": Metric("ppo kl", "estimated KL(old || new) of this step's updates per token", "nats",
+        formula="mean of log(old / new)"),
+    "actor/pg_clipfrac": Metric("clipped", "share of tokens whose ratio was clipped",
+        formula="arXiv:1707.06347, eq. 7"),
+    "actor/pg_clipfrac_lower": Metric("dual clip", "share of tokens limited by the dual clip",
+        formula="arXiv:1912.09729, eq. 5"),
     "actor/entropy": Metric("entropy", "mean entropy of the policy per token", "nats"),
     "actor/grad_norm": Metric("grad norm", "norm of the gradient before clipping"),
     "actor/lr": Metric("lr", "learning rate"),
     "actor/dpo_loss": Metric("dpo loss", "loss over the pairs", better="down", formula="arXiv:2305.18290, eq. 7"),
-    "actor/reward_kl_penalty": Metric(
-        "kl in reward", "estimated KL(policy || reference) per token, subtracted from the reward", "nats"
-    ),
-    "actor/reward_kl_penalty_coeff": Metric(
-        "kl coef", "coefficient of that penalty", formula="arXiv:1909.08593, section 2.2"
-    ),
-    "actor/skipped_nonfinite": Metric(
-        "skipped", "share of updates skipped because a value was not finite", better="down"
-    ),
+    "actor/reward_kl_penalty": Metric("kl in reward",
+        "estimated KL(policy || reference) per token, subtracted from the reward", "nats"),
+    "actor/reward_kl_penalty_coeff": Metric("kl coef", "coefficient of that penalty",
+        formula="arXiv:1909.08593, section 2.2"),
+    "actor/skipped_nonfinite": Metric("skipped", "share of updates skipped because a value was not finite",
+        better="down"),
     "critic/vf_loss": Metric("vf loss", "half the squared error of the critic", better="down"),
     "critic/vf_clipfrac": Metric("vf clipped", "share of tokens whose value was clipped"),
     "critic/vpred_mean": Metric("value now", "mean value predicted during the update"),
@@ -77,36 +69,25 @@ METRICS: Mapping[str, Metric] = {
     "critic/grad_norm": Metric("critic grad norm", "norm of the critic's gradient before clipping"),
     "critic/lr": Metric("critic lr", "learning rate of the critic"),
     "critic/skipped_nonfinite": Metric("critic skipped", "share of the critic's updates skipped", better="down"),
-    "rollout_corr/kl": Metric(
-        "kl to sampler",
-        "estimated KL(sampler || trainer) per token",
-        "nats",
-        formula="k1: mean of log(sampler / trainer)",
-    ),
-    "rollout_corr/k3_kl": Metric(
-        "kl to sampler k3", "the same, never negative", "nats", "down", "k3: e^r - r - 1, r = log(trainer / sampler)"
-    ),
-    "rollout_corr/rollout_is_mean": Metric(
-        "importance", "mean importance weight of the tokens", formula="min(trainer / sampler, cap)"
-    ),
-    "rollout_corr/rollout_is_ratio_fraction_high": Metric(
-        "importance cut", "share of tokens whose weight was truncated at sampler.importance_sampling"
-    ),
-    "training/rollout_probs_diff_max": Metric(
-        "prob diff max", "largest difference of a token's probability between sampler and trainer", better="down"
-    ),
+    "rollout_corr/kl": Metric("kl to sampler", "estimated KL(sampler || trainer) per token", "nats",
+        formula="k1: mean of log(sampler / trainer)"),
+    "rollout_corr/k3_kl": Metric("kl to sampler k3", "the same, never negative", "nats", "down",
+        "k3: e^r - r - 1, r = log(trainer / sampler)"),
+    "rollout_corr/rollout_is_mean": Metric("importance", "mean importance weight of the tokens",
+        formula="min(trainer / sampler, cap)"),
+    "rollout_corr/rollout_is_ratio_fraction_high": Metric("importance cut",
+        "share of tokens whose weight was truncated at sampler.importance_sampling"),
+    "training/rollout_probs_diff_max": Metric("prob diff max",
+        "largest difference of a token's probability between sampler and trainer", better="down"),
     "training/rollout_probs_diff_mean": Metric("prob diff", "mean of that difference", better="down"),
     "training/rollout_probs_diff_std": Metric("prob diff std", "standard deviation of that difference", better="down"),
-    "training/rollout_actor_probs_pearson_corr": Metric(
-        "prob corr", "Pearson correlation of the tokens' probabilities under sampler and trainer", better="up"
-    ),
-    "rewards/accuracies": Metric(
-        "accuracy", "share of pairs whose chosen answer has the higher implicit reward", better="up"
-    ),
+    "training/rollout_actor_probs_pearson_corr": Metric("prob corr",
+        "Pearson correlation of the tokens' probabilities under sampler and trainer", better="up"),
+    "rewards/accuracies": Metric("accuracy", "share of pairs whose chosen answer has the higher implicit reward",
+        better="up"),
     "rewards/margins": Metric("margin", "mean difference of the two implicit rewards", better="up"),
-    "rewards/chosen": Metric(
-        "chosen", "mean implicit reward of the chosen answers", formula="beta * log(policy / reference)"
-    ),
+    "rewards/chosen": Metric("chosen", "mean implicit reward of the chosen answers",
+        formula="beta * log(policy / reference)"),
     "rewards/rejected": Metric("rejected", "mean implicit reward of the rejected answers"),
     "train/num_gen_batches": Metric("rounds", "times the step sampled until it was full"),
     "train/share_full": Metric("full", "share of the step's places filled by groups that are trained on", better="up"),
@@ -116,25 +97,18 @@ METRICS: Mapping[str, Metric] = {
     "train/loss": Metric("loss", "negative log-likelihood of the answers per token", "nats", "down"),
     "train/grad_norm": Metric("grad norm", "norm of the gradient before clipping"),
     "train/lr": Metric("lr", "learning rate"),
-    "train/skipped_nonfinite": Metric(
-        "skipped", "share of updates skipped because a value was not finite", better="down"
-    ),
+    "train/skipped_nonfinite": Metric("skipped", "share of updates skipped because a value was not finite",
+        better="down"),
     "val/loss": Metric("val loss", "negative log-likelihood of held-out answers per token", "nats", "down"),
-    "val-*/reward/mean@*": Metric(
-        "mean@n", "mean score over n answers to each held-out prompt of a source", better="up"
-    ),
-    "val-*/reward/best@*/mean": Metric(
-        "best@k",
-        "mean score of the best of k answers (pass@k for right or wrong)",
-        better="up",
-        formula="unbiased, from n answers",
-    ),
+    "val-*/reward/mean@*": Metric("mean@n", "mean score over n answers to each held-out prompt of a source",
+        better="up"),
+    "val-*/reward/best@*/mean": Metric("best@k", "mean score of the best of k answers (pass@k for right or wrong)",
+        better="up", formula="unbiased, from n answers"),
     "val-*/reward/maj@*/mean": Metric("maj@n", "mean score of the most frequent of n answers", better="up"),
     "val-aux/*/reward/std@*": Metric("std@n", "standard deviation of the scores of one prompt's answers"),
     "val-aux/*/reward/scored@*": Metric("scored", "share of held-out prompts whose answers all have a score"),
-    "val-aux/*/reward/wilson95_low@*": Metric(
-        "95% low", "lower end of the 95% confidence interval of the mean", formula="Wilson, 1927"
-    ),
+    "val-aux/*/reward/wilson95_low@*": Metric("95% low", "lower end of the 95% confidence interval of the mean",
+        formula="Wilson, 1927"),
     "val-aux/*/reward/wilson95_high@*": Metric("95% high", "upper end of that interval"),
     "prompt_length/mean": Metric("prompt", "mean length of the prompts", "tokens"),
     "response_length/mean": Metric("length", "mean length of the answers", "tokens"),
@@ -147,41 +121,27 @@ METRICS: Mapping[str, Metric] = {
     "perf/time_per_step": Metric("step time", "duration of the step without validation and checkpoint", "s", "down"),
     "perf/total_num_tokens": Metric("tokens", "tokens of the step, prompts included", "tokens"),
     "timing_s/step": Metric("s/step", "duration of the step", "s", "down"),
-    "timing_s/*": Metric(
-        "seconds", "duration of one part of the step, by verl's name: gen, reward, old_log_prob, ref, ...", "s", "down"
-    ),
-}
+    "timing_s/*": Metric("seconds",
+        "duration of one part of the step, by verl's name: gen, reward, old_log_prob, ref, ...", "s", "down"),
+}  # fmt: skip
 
 
 TIMES = ("timing_s/", "timing_per_token_ms/", "perf/")
-"""Names that begin so tell of the machine and the clock; all others are equal in equal runs."""
+"""Prefixes of metrics of the machine and the clock; all others are equal in equal runs."""
 
 HELD_OUT = ("val-core/", "val-aux/", "val/")
-"""Names that begin so speak of held-out data."""
+"""Prefixes of metrics of held-out data."""
 
 _SCORES = ("critic/score/mean", "rewards/accuracies", "train/loss")
 _WATCHED = (
-    "critic/score/mean",
-    "rewards/accuracies",
-    "train/loss",
-    "actor/dpo_loss",
-    "rewards/margins",
-    "actor/entropy",
-    "actor/kl_loss",
-    "critic/vf_loss",
-    "train/share_full",
-    "critic/frac_reward_zero_std",
-    "actor/grad_norm",
-    "train/grad_norm",
-    "response_length/mean",
-    "train/lr",
-    "perf/throughput",
-    "timing_s/step",
-)
+    "critic/score/mean", "rewards/accuracies", "train/loss", "actor/dpo_loss", "rewards/margins", "actor/entropy",
+    "actor/kl_loss", "critic/vf_loss", "train/share_full", "critic/frac_reward_zero_std", "actor/grad_norm",
+    "train/grad_norm", "response_length/mean", "train/lr", "perf/throughput", "timing_s/step",
+)  # fmt: skip
 
 
 def main_score(metrics: Mapping[str, float]) -> tuple[str, float] | None:
-    """The one number whose curve a person looks at first: the score, or the loss where nothing is scored."""
+    """The metric whose curve is shown: the score, or the loss where nothing is scored."""
     return next(((name, metrics[name]) for name in _SCORES if name in metrics), None)
 
 
@@ -191,7 +151,7 @@ def watched(metrics: Mapping[str, float], count: int = 6) -> list[tuple[str, flo
 
 
 def validation(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Those metrics that speak of held-out data."""
+    """The metrics of held-out data."""
     return {name: value for name, value in metrics.items() if name.startswith(HELD_OUT)}
 
 
@@ -217,14 +177,14 @@ def matching(text: str = "") -> dict[str, Metric]:
 
 
 def better(name: str) -> Literal["up", "down"] | None:
-    """Which direction of a metric is better; of held-out data it is that of the same metric in training."""
+    """Which direction of a metric is better; a metric of held-out data has that of the same metric in training."""
     entry = metric(name)
     return entry.better if entry else None
 
 
 def held_out_score(metrics: Mapping[str, float]) -> tuple[str, float] | None:
-    """The one number that a validation is judged by: the mean score over the data sources, else the share of pairs
-    told apart, else the loss."""
+    """The main score of a validation: the mean score over the data sources, else the accuracy on pairs, else the
+    loss."""
     means = {name: value for name, value in metrics.items() if re.fullmatch(r"val-core/.+/reward/mean@[0-9]+", name)}
     if means:
         name = next(iter(means))
@@ -233,9 +193,9 @@ def held_out_score(metrics: Mapping[str, float]) -> tuple[str, float] | None:
 
 
 def grade(metrics: Mapping[str, float], wanted: str | None = None) -> float | None:
-    """How good a validation is, the more the better: by the metric `wanted`, by default by its main score. None where
-    that was not measured, is not finite, or has no better direction, and of scores where a prompt has none: a mean
-    over the prompts that could be scored is not that of all."""
+    """How good a validation is, higher is better: by the metric `wanted`, by default by its main score. None where that
+    was not measured, is not finite, or has no better direction, and where a held-out prompt has no score: a mean over
+    the prompts that could be scored is not that of all."""
     found = held_out_score(metrics) if wanted is None else (wanted, metrics.get(wanted, math.nan))
     if found is None or not math.isfinite(found[1]):
         return None

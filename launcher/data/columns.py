@@ -1,14 +1,15 @@
-"""Rows in columns: those proven good are taken a block at a time, only the others are checked one by one.
+"""Rows in columns: a chunk of rows that are all proven good is converted at once; any other is left to the row reader.
 
 `rows`, `known_datasets` and `formats` define what a row is and why one is refused; nothing is decided differently here.
-A block that arrow cannot read as exactly the columns of its first rows, and a row that one of the masks below does not
-prove good, is passed to them. So both ways give equal rows, and a test compares them.
+A chunk that arrow cannot read as exactly the columns of its file's first rows, or with a row that a check below does
+not prove good, is passed to them. So both ways give equal rows, and a test compares them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -16,22 +17,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from launcher.data import arrays
-from launcher.data.blocks import BOM, Block
+from launcher.data.chunks import Block, Chunk, RowBatch
 from launcher.data.files import Files
 from launcher.data.formats import ANSWERS
-from launcher.data.known_datasets import INSTRUCTIONS, SOURCES
-from launcher.data.parquet_layout import types
-from launcher.data.value_checks import MAX_ROW_BYTES
+from launcher.data.known_datasets import INSTRUCTIONS, MARK, NUMBER, SOURCES
+from launcher.data.parquet_layout import CHAT, types
+from launcher.data.rows import BOM, MAX_ROW_BYTES, RawRow
 from launcher.spec.algorithm import Kind
+from launcher.spec.data import ROLES
 
-_CHAT = types("answers")["messages"]
 _READ = {"prompt", "question", "response", "answer", "chosen", "rejected", "messages", "data_source", "ability"}
 """Keys of rows that are read here, each text, but messages."""
-_ELSE = {"reward_model", "ground_truth", "extra_info"}
-"""Keys that `formats` reads, too, and whose rows go the other way."""
-SMALL = 64
-"""Blocks of at most this many lines are not halved further to find the line that arrow cannot read."""
+_NOT_READ = {"reward_model", "ground_truth", "extra_info"}
+"""Keys that only `formats` reads."""
+_SAMPLE = 100
+"""Rows that show a file's columns."""
+# Python's notion of blanks, so that a text is empty here where it is empty there.
+_BLANK = r"\x09-\x0d\x1c-\x20\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}"
+
+Cells = Mapping[str, pa.Array]
 
 
 @dataclass(frozen=True)
@@ -42,37 +46,42 @@ class ColumnShape:
     prompt: str
     answer: str
 
-    @property
-    def texts(self) -> list[str]:
-        """Every text column, even unused ones: a row with a NUL in one is refused."""
-        return [name for name, of in zip(self.schema.names, self.schema.types, strict=True) if of == pa.string()]
+
+def chunk_types(chunk: Chunk) -> dict[str, pa.DataType]:
+    """The columns of a chunk, of lines as far as its first ones show."""
+    if isinstance(chunk, Block):
+        return _types_of(row.values for row in islice(chunk.rows(), _SAMPLE) if isinstance(row, RawRow))
+    schema = _batch_table(chunk).schema
+    return dict(zip(schema.names, schema.types, strict=True))
 
 
-@dataclass(frozen=True)
-class GoodRows:
-    """Rows proven good, as output columns and extra_info, with their positions in the block."""
-
-    columns: pa.Table
-    extras: pa.StructArray
-    places: np.ndarray
-    others: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
-    """Positions of the rows that must be checked one by one."""
+def _types_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, pa.DataType]:
+    """A column whose values differ in type becomes binary, which no shape has."""
+    found: dict[str, pa.DataType] = {}
+    plain = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_(), type(None): pa.null()}
+    for row in rows:
+        for name, value in row.items():
+            of = CHAT if name == "messages" and isinstance(value, list) else plain.get(type(value), pa.binary())
+            have = found.setdefault(name, of)
+            if have == pa.null() or {have, of} == {pa.int64(), pa.float64()}:
+                found[name] = of if have == pa.null() else pa.float64()
+            elif of not in (have, pa.null()):
+                found[name] = pa.binary()
+    return {name: pa.string() if of == pa.null() else of for name, of in found.items()}
 
 
 def column_shape(fields: Mapping[str, pa.DataType], files: Files, kind: Kind) -> ColumnShape | None:
-    """The shape of a file with these columns; None where its rows must be checked one by one."""
-    if kind == "mixed" or fields.keys() & _ELSE or files.format not in ("auto", "gsm8k") or files.response_key:
+    """The shape of a file with these columns; None where its rows must be read one by one."""
+    if kind == "mixed" or fields.keys() & _NOT_READ or files.format not in ("auto", "gsm8k") or files.response_key:
         return None
     if files.prompt_key not in (None, "prompt", "question") or (files.prompt_key and files.format != "auto"):
         return None
     for name, of in fields.items():
-        plain = of == (_CHAT if name == "messages" else pa.string())
+        plain = of == (CHAT if name == "messages" else pa.string())
         if not plain and (name in _READ or of not in (pa.int64(), pa.float64(), pa.bool_(), pa.null())):
             return None
-    found = _keys(fields, files, kind)
-    if found is None:
-        return None
-    return ColumnShape(pa.schema(list(fields.items())), *found)
+    keys = _keys(fields, files, kind)
+    return keys and ColumnShape(pa.schema(list(fields.items())), *keys)
 
 
 def _keys(fields: Mapping[str, pa.DataType], files: Files, kind: Kind) -> tuple[str, str] | None:
@@ -81,8 +90,7 @@ def _keys(fields: Mapping[str, pa.DataType], files: Files, kind: Kind) -> tuple[
     if files.format == "gsm8k":
         return ("question", "answer") if {"question", "answer"} <= text and kind != "pairs" else None
     if "messages" in fields and files.prompt_key is None:
-        plain = kind == "answers" and fields["messages"] == _CHAT and not files.instruction
-        return ("messages", "messages") if plain else None
+        return ("messages", "messages") if kind == "answers" and not files.instruction else None
     first = files.prompt_key or ("prompt" if "prompt" in fields else "question")
     if first not in text:
         return None
@@ -92,29 +100,17 @@ def _keys(fields: Mapping[str, pa.DataType], files: Files, kind: Kind) -> tuple[
     return (first, answer) if answer in text else None
 
 
-def sample_types(rows: Iterable[Mapping[str, Any]]) -> dict[str, pa.DataType]:
-    """The columns that some rows of JSON have; one whose values differ in type has none, so that the shape has none."""
-    found: dict[str, pa.DataType] = {}
-    plain = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_(), type(None): pa.null()}
-    for row in rows:
-        for name, value in row.items():
-            of = _CHAT if name == "messages" and isinstance(value, list) else plain.get(type(value), pa.binary())
-            have = found.setdefault(name, of)
-            if have == pa.null() or {have, of} == {pa.int64(), pa.float64()}:
-                found[name] = of if have == pa.null() else pa.float64()
-            elif of not in (have, pa.null()):
-                found[name] = pa.binary()
-    return {name: pa.string() if of == pa.null() else of for name, of in found.items()}
+def good_table(chunk: Chunk, shape: ColumnShape, files: Files, kind: Kind) -> pa.Table | None:
+    """The columns to write, without extra_info; None where not every row is proven good."""
+    table = _parsed(chunk, shape) if isinstance(chunk, Block) else _batch_table(chunk)
+    if table is None or not _is_utf8(table):
+        return None
+    cells = {name: table[name].combine_chunks() for name in table.column_names}
+    written = _written(cells, shape, files, kind) if _sound(cells) else None
+    return None if written is None else pa.table({name: written[name] for name in types(kind)})
 
 
-def parse_block(block: Block, shape: ColumnShape) -> Iterator[tuple[Block, pa.Table | None]]:
-    """The block in pieces with their columns, or None for pieces of at most SMALL lines that arrow cannot read so."""
-    table = _parsed(block, shape)
-    if table is not None or block.counted() <= SMALL:
-        yield block, table
-        return
-    for half in block.halves():
-        yield from parse_block(half, shape)
+# ---- reading
 
 
 def _parsed(block: Block, shape: ColumnShape) -> pa.Table | None:
@@ -127,7 +123,7 @@ def _parsed(block: Block, shape: ColumnShape) -> pa.Table | None:
         table = pj.read_json(pa.py_buffer(data), reading, strict) if whole else None
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
-    return table.combine_chunks() if table is not None and len(table) == block.count and readable(table) else None
+    return table if table is not None and len(table) == block.count else None
 
 
 def _lines(data: memoryview) -> tuple[int, bool]:
@@ -146,13 +142,19 @@ def _lines(data: memoryview) -> tuple[int, bool]:
     return len(breaks) + 1, bool(whole)
 
 
-def plain(table: pa.Table) -> pa.Table:
-    """The same rows; text and conversations in the types that are known here."""
+def _batch_table(batch: RowBatch) -> pa.Table:
+    """Its rows, with text and conversations in the types that are known here."""
+    table = pa.Table.from_batches([batch.columns])
     for place, of in enumerate(table.schema):
         if pa.types.is_large_string(of.type) or pa.types.is_string_view(of.type):
             table = table.set_column(place, of.name, table[of.name].cast(pa.string()))
         elif of.name == "messages" and _is_chat(of.type):
-            table = table.set_column(place, of.name, _chat(table[of.name].combine_chunks()))
+            messages = table[of.name].combine_chunks()
+            turn = messages.values
+            parts = [turn.field("role"), turn.field("content")]
+            turns = pa.StructArray.from_arrays(parts, ["role", "content"], mask=pc.is_null(turn))
+            chats = pa.ListArray.from_arrays(messages.offsets, turns, mask=pc.is_null(messages))
+            table = table.set_column(place, of.name, chats)
     return table
 
 
@@ -163,15 +165,10 @@ def _is_chat(of: pa.DataType) -> bool:
     return {(part.name, part.type) for part in of.value_type} == {("role", pa.string()), ("content", pa.string())}
 
 
-def _chat(messages: pa.Array) -> pa.Array:
-    turn = messages.values
-    parts = [turn.field("role"), turn.field("content")]
-    turns = pa.StructArray.from_arrays(parts, ["role", "content"], mask=pc.is_null(turn))
-    return pa.ListArray.from_arrays(messages.offsets, turns, mask=pc.is_null(messages))
+# ---- checks of a whole chunk
 
 
-def readable(table: pa.Table) -> bool:
-    """Whether all text is UTF-8."""
+def _is_utf8(table: pa.Table) -> bool:
     try:
         table.validate(full=True)
     except pa.ArrowInvalid:
@@ -179,50 +176,106 @@ def readable(table: pa.Table) -> bool:
     return True
 
 
-def take_good_rows(table: pa.Table, shape: ColumnShape, files: Files, kind: Kind) -> GoodRows:
-    """The good rows of the table."""
-    cell = {name: table[name].combine_chunks() for name in table.column_names}
-    good = arrays.plain_numbers(cell, table.num_rows)
-    for name in shape.texts:
-        good &= ~arrays.nul(cell[name])
-    chats = [cell[name] for name in shape.schema.names if name == "messages"]
-    good &= arrays.size([cell[name] for name in shape.texts], chats, table.num_rows) <= MAX_ROW_BYTES
-    made, extras, proven = _made(cell, shape, files, kind)
-    good &= proven
-    places, others = np.flatnonzero(good), np.flatnonzero(~good)
-    columns = pa.table({name: made[name] for name in types(kind)})
-    if len(others):
-        columns, extras = columns.take(pa.array(places)), extras.take(pa.array(places))
-    return GoodRows(columns, extras, places, others)
+def _sound(cells: Cells) -> bool:
+    """Whether every row, its unused columns too, is short enough and has no NUL and no number that is out of range."""
+    size = np.zeros(len(next(iter(cells.values()))), np.int64)
+    for values in cells.values():
+        if values.type == pa.float64() and not _all(pc.less(pc.abs(pc.fill_null(values, 0.0)), 2.0**63)):
+            return False
+        if values.type not in (pa.string(), CHAT):
+            continue
+        text = values.flatten().field("content") if values.type == CHAT else values
+        if _has_nul(text):
+            return False
+        lengths = pc.fill_null(pc.binary_length(text), 0).to_numpy()
+        if values.type == CHAT:
+            of_row = pc.list_parent_indices(values).to_numpy()
+            lengths = np.bincount(of_row, weights=lengths, minlength=len(size)).astype(np.int64)
+        size += lengths
+    return bool(size.max(initial=0) <= MAX_ROW_BYTES)
 
 
-def _made(
-    cell: Mapping[str, pa.Array], shape: ColumnShape, files: Files, kind: Kind
-) -> tuple[dict[str, pa.Array], pa.StructArray, np.ndarray]:
-    """The written columns, extra_info, and which rows they are right for."""
-    count = len(cell[shape.prompt])
-    given = files.data_source or SOURCES.get(files.format)
-    made = {
-        "data_source": arrays.label(cell, "data_source", count, "unknown")
-        if given is None
-        else pa.repeat(given, count),
-        "ability": pa.repeat("math", count) if files.format == "gsm8k" else arrays.label(cell, "ability", count, ""),
+def _has_nul(text: pa.Array) -> bool:
+    """The bytes are searched at once first: a search per text takes ten times as long."""
+    data = text.buffers()[2]
+    if data is None or data.to_pybytes().find(b"\0") < 0:
+        return False
+    return bool(pc.any(pc.match_substring(text, "\0")).as_py())
+
+
+def _all(flags: pa.Array) -> bool:
+    """Whether all are true; null is not."""
+    return pc.all(flags, skip_nulls=False).as_py() is True
+
+
+def _no_blanks(text: pa.Array) -> bool:
+    return _all(pc.match_substring_regex(text, f"[^{_BLANK}]"))
+
+
+def _good_chats(messages: pa.Array) -> bool:
+    """Whether every turn has a known role and a content, and every chat an answer; no user's or assistant's turn is
+    blank."""
+    turn = messages.flatten()
+    role, content = turn.field("role"), turn.field("content")
+    known = pc.and_(pc.is_in(role, pa.array(ROLES)), pc.and_(pc.is_valid(content), pc.is_valid(turn)))
+    speaks = pc.is_in(role, pa.array(["user", "assistant"]))
+    if not (_all(pc.is_valid(messages)) and _all(known) and _no_blanks(content.filter(speaks))):
+        return False
+    answers = pc.list_parent_indices(messages).filter(pc.equal(role, "assistant"))
+    return len(pc.unique(answers)) == len(messages)
+
+
+# ---- what is written
+
+
+def _written(cells: Cells, shape: ColumnShape, files: Files, kind: Kind) -> dict[str, pa.Array] | None:
+    """The written columns; None where not every row is good."""
+    prompt, answer = cells[shape.prompt], cells[shape.answer]
+    source = files.data_source or SOURCES.get(files.format)
+    math = files.format == "gsm8k"
+    written = {
+        "data_source": pa.repeat(source, len(prompt)) if source else _label(cells, "data_source", prompt, "unknown"),
+        "ability": pa.repeat("math", len(prompt)) if math else _label(cells, "ability", prompt, ""),
     }
-    extras = pa.StructArray.from_buffers(pa.struct([]), count, [None])
     if shape.prompt == "messages":
-        return {**made, "messages": cell["messages"]}, extras, arrays.chats(cell["messages"])
+        return {**written, "messages": prompt} if _good_chats(prompt) else None
+    truth = _numbers(answer) if math else answer
+    if truth is None or not (_no_blanks(prompt) and _no_blanks(answer)):
+        return None
     instruction = files.instruction if files.instruction is not None else INSTRUCTIONS.get(files.format, "")
-    asked = pc.binary_join_element_wise(cell[shape.prompt], instruction, " ") if instruction else cell[shape.prompt]
-    answer, good = cell[shape.answer], arrays.some(cell[shape.prompt]) & arrays.some(cell[shape.answer])
-    truth = answer
-    if files.format == "gsm8k":
-        truth, proven = arrays.numbers(answer)
-        good &= proven
+    asked = pc.binary_join_element_wise(prompt, instruction, " ") if instruction else prompt
     if kind == "answers":
-        return {**made, "messages": arrays.talk(("user", asked), ("assistant", answer))}, extras, good
-    made["prompt"] = arrays.talk(("user", asked))
-    if kind == "pairs":
-        good &= arrays.some(cell["rejected"]) & arrays.true(pc.not_equal(answer, cell["rejected"]))
-        return {**made, "chosen": answer, "rejected": cell["rejected"]}, extras, good
-    rule = pa.StructArray.from_arrays([pa.repeat("rule", count), truth], ["style", "ground_truth"])
-    return {**made, "reward_model": rule}, extras, good
+        return {**written, "messages": _chats(("user", asked), ("assistant", answer))}
+    written["prompt"] = _chats(("user", asked))
+    if kind == "prompts":
+        rule = pa.StructArray.from_arrays([pa.repeat("rule", len(truth)), truth], ["style", "ground_truth"])
+        return {**written, "reward_model": rule}
+    rejected = cells["rejected"]
+    if not (_no_blanks(rejected) and _all(pc.not_equal(answer, rejected))):
+        return None
+    return {**written, "chosen": answer, "rejected": rejected}
+
+
+def _numbers(solution: pa.Array) -> pa.Array | None:
+    """The number after the last marker; None where not every row clearly has one."""
+    parts = pc.split_pattern(solution, MARK, max_splits=1, reverse=True)
+    if not _all(pc.equal(pc.list_value_length(parts), 2)):
+        return None
+    last = pc.replace_substring(pc.replace_substring(pc.list_element(parts, 1), ",", ""), "$", "")
+    numbers = pc.ascii_trim_whitespace(last)
+    return numbers if _all(pc.match_substring_regex(numbers, f"^(?:{NUMBER})$")) else None
+
+
+def _chats(*turns: tuple[str, pa.Array]) -> pa.Array:
+    """Conversations of these turns, one for each row."""
+    count, each = len(turns[0][1]), len(turns)
+    parts = [pa.StructArray.from_arrays([pa.repeat(role, count), text], ["role", "content"]) for role, text in turns]
+    order = np.arange(count * each).reshape(each, count).T.ravel()  # turn by turn becomes row by row
+    turn = parts[0] if each == 1 else pa.concat_arrays(parts).take(pa.array(order))
+    return pa.ListArray.from_arrays(pa.array(np.arange(count + 1, dtype=np.int32) * each), turn)
+
+
+def _label(cells: Cells, name: str, like: pa.Array, otherwise: str) -> pa.Array:
+    if name not in cells or cells[name].type != pa.string():
+        return pa.repeat(otherwise, len(like))
+    return pc.if_else(pc.equal(pc.fill_null(cells[name], ""), ""), otherwise, cells[name])

@@ -14,10 +14,10 @@ from typing import Self
 
 from launcher.core.problems import Problem, Problems, suggest
 from launcher.core.settings import Names, settings
+from launcher.data.chunks import ENDINGS, ending_problem, read_rows
 from launcher.data.formats import to_row
 from launcher.data.known_datasets import Format, to_standard_row
-from launcher.data.rows import ENDINGS, RawRow, ending_problem, read_rows
-from launcher.data.value_checks import UnfitRow
+from launcher.data.rows import RawRow, UnfitRow
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Dataset, RefusedRow, Row, Split
 

@@ -23,7 +23,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from launcher.core.problems import short_repr, suggest
-from launcher.data.value_checks import UnfitRow, type_name
+from launcher.data.rows import UnfitRow, type_name
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import ROLES, Message, Row, Text
 

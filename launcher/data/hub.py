@@ -12,8 +12,8 @@ from typing import Literal
 from launcher.core.problems import Problem, Problems, short_repr, suggest
 from launcher.core.settings import settings
 from launcher.data import prepare
+from launcher.data.chunks import ENDINGS
 from launcher.data.files import Files
-from launcher.data.rows import ENDINGS
 from launcher.hubs.choice import HubOrder
 from launcher.hubs.fetch import fetch, list_files
 from launcher.hubs.progress import Progress as Fetched

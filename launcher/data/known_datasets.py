@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from launcher.core.problems import short_repr
-from launcher.data.value_checks import UnfitRow, type_name
+from launcher.data.rows import UnfitRow, type_name
 
 Format = Literal["auto", "gsm8k", "math", "hh"]
 Values = Mapping[str, Any]

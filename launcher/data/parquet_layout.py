@@ -6,7 +6,7 @@
     mixed     the columns of prompts and of pairs; chosen and rejected are null where a row is a prompt
 
 `extra_info` holds split, index (from 0, among the rows written), and what the row brought of its own.
-Only `columns`, `convert` and this file know arrow; it is imported late, as it takes half a second that JSON needs not.
+Only `columns`, `convert` and this file load arrow; they are imported late, as it takes half a second.
 """
 
 from __future__ import annotations
@@ -14,11 +14,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from launcher.data.value_checks import UnfitRow
+import numpy as np
+import pyarrow as pa
+
+from launcher.data.rows import UnfitRow
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Message, Row, Text
 
-CHAT = "[{role, content}]"
+CHAT = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
+_RULE = pa.struct([("style", pa.string()), ("ground_truth", pa.string())])
+_TYPES = {"prompt": CHAT, "messages": CHAT, "reward_model": _RULE}
 COLUMNS: Mapping[Kind, tuple[str, ...]] = {
     "prompts": ("data_source", "prompt", "ability", "reward_model"),
     "answers": ("data_source", "messages", "ability"),
@@ -30,18 +35,13 @@ COLUMNS: Mapping[Kind, tuple[str, ...]] = {
 class Wider(Exception):
     """`extra_info` needs a wider type than expected: writing starts again with this one."""
 
-    def __init__(self, extra: Any) -> None:
-        self.extra = extra  # pyarrow.StructType
+    def __init__(self, extra: pa.StructType) -> None:
+        self.extra = extra
 
 
-def types(kind: Kind) -> dict[str, Any]:
+def types(kind: Kind) -> dict[str, pa.DataType]:
     """Each column's arrow type, without extra_info."""
-    import pyarrow as pa  # noqa: PLC0415  late: see above
-
-    chat = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
-    rule = pa.struct([("style", pa.string()), ("ground_truth", pa.string())])
-    special = {"prompt": chat, "messages": chat, "reward_model": rule}
-    return {name: special.get(name, pa.string()) for name in COLUMNS[kind]}
+    return {name: _TYPES.get(name, pa.string()) for name in COLUMNS[kind]}
 
 
 def values_of(row: Row, kind: Kind) -> dict[str, Any]:
@@ -77,21 +77,17 @@ def _chat(turns: Sequence[Message]) -> list[dict[str, str]]:
 
 def table(rows: Sequence[dict[str, Any]], kind: Kind) -> Any:
     """Rows of `values_of` as a table."""
-    import pyarrow as pa  # noqa: PLC0415  late: see above
-
     return pa.table({name: pa.array([row[name] for row in rows], of) for name, of in types(kind).items()})
 
 
 def widened(have: Any, extras: Sequence[Mapping[str, Any]]) -> Any:
     """The narrowest type of `extra_info` that takes these, too. Raises `UnfitRow` where there is none."""
-    import pyarrow as pa  # noqa: PLC0415  late: see above
-
     rows = [dict(extra) for extra in extras]
     try:
         found = pa.infer_type(rows)
         wider = merged(have, found) if len(found) else have
         pa.array(rows, wider)  # what was inferred holds for the first rows only
-        if _hollow(wider, pa):
+        if _hollow(wider):
             raise UnfitRow("extra_info holds an empty object, which a column cannot; leave it out")
     except (pa.ArrowException, OverflowError) as error:
         reason = " ".join(str(error).split())[:200]
@@ -99,17 +95,15 @@ def widened(have: Any, extras: Sequence[Mapping[str, Any]]) -> Any:
     return wider
 
 
-def _hollow(of: Any, pa: Any, depth: int = 0) -> bool:
+def _hollow(of: pa.DataType, depth: int = 0) -> bool:
     """Whether it contains an empty object at any depth."""
     if pa.types.is_struct(of):
-        return (depth > 0 and not len(of)) or any(_hollow(field.type, pa, depth + 1) for field in of)
-    return pa.types.is_list(of) and _hollow(of.value_type, pa, depth + 1)
+        return (depth > 0 and not len(of)) or any(_hollow(field.type, depth + 1) for field in of)
+    return pa.types.is_list(of) and _hollow(of.value_type, depth + 1)
 
 
 def merged(one: Any, other: Any) -> Any:
     """The narrowest struct type that takes both. Raises `pyarrow.ArrowTypeError` where there is none."""
-    import pyarrow as pa  # noqa: PLC0415  late: see above
-
     both = [pa.schema([("extra", of)]) for of in (one, other)]
     return pa.unify_schemas(both, promote_options="permissive").field(0).type
 
@@ -119,9 +113,6 @@ def numbered(columns: Any, extras: Any, split: str, start: int) -> Any:
 
     `extras` is an array of structs, one for each row: what the rows brought of their own.
     """
-    import numpy as np  # noqa: PLC0415  late: only who writes needs it
-    import pyarrow as pa  # noqa: PLC0415  late: see above
-
     count = columns.num_rows
     own = {field.name: extras.field(place) for place, field in enumerate(extras.type)}
     given = {"split": pa.repeat(split, count), "index": pa.array(np.arange(start, start + count))}

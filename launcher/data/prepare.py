@@ -24,7 +24,7 @@ from launcher.core.bounded_parse import parse_json
 from launcher.core.files import fsync_path, write_atomic
 from launcher.core.problems import Problem, Problems
 from launcher.data.files import Files, expand
-from launcher.data.refused import RefusedLog, kept_lines
+from launcher.data.refused import RefusedLog, kept_problems
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import DataProgress, OnDataProgress, Split
 
@@ -118,7 +118,7 @@ def prepare(
     final = into or store() / f"{name}-{known.digest}"
     if (there := prepared(final)) and there.digest == known.digest:
         if there.refused and files.on_bad_row == "error":
-            raise Problems(kept_lines(final / "refused.jsonl", sum(there.rows.values()) + there.refused))
+            raise Problems(kept_problems(final / "refused.jsonl", sum(there.rows.values()) + there.refused))
         return final
     if into and into.exists():
         raise Problems(Problem("--out", f"{into} is there already, and holds something else", "use another folder"))
@@ -192,13 +192,14 @@ def _convert(
                 break
             except Wider as wider:  # a row brings extra_info that the files begun have no place for
                 extra = wider.extra
-    nothing = [] if rows.get("train") else [f"{known.name}: no row can be prepared for {known.kind}; use other rows"]
-    if log.refused and (nothing or files.on_bad_row == "error"):
+    nothing = Problem(known.name, f"no row can be prepared for {known.kind}", "use other rows", "bad-row")
+    empty = [] if rows.get("train") else [nothing]
+    if log.refused and (empty or files.on_bad_row == "error"):
         log.path = final.with_name(f"{final.name}-refused.jsonl")
         os.replace(draft / "refused.jsonl", log.path)
-        raise Problems([*log.lines(), *nothing])
-    if nothing:
-        raise Problems(nothing)
+        raise Problems([*log.problems(), *empty])
+    if empty:
+        raise Problems(empty)
     made = {file.name: _bytes(file) for file in sorted(draft.iterdir())}
     manifest = replace(known, rows=rows, refused=log.refused, files=made)
     write_atomic(draft / MANIFEST, json.dumps(asdict(manifest), indent=1) + "\n")

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from launcher.core.files import AppendOnlyFile
+from launcher.core.problems import Problem
 from launcher.spec.data import RefusedRow
 
 T = TypeVar("T")
@@ -33,8 +34,8 @@ class RefusedLog:
         self.refused = 0
         self.wanted = 0
         """Those of the refused that a setting asks to leave out."""
-        self.first: list[str] = []
-        """The first few, as `where: reason`."""
+        self.first: list[Problem] = []
+        """The first few that are errors."""
         self._log: AppendOnlyFile | None = None
 
     def __enter__(self) -> Self:
@@ -68,7 +69,7 @@ class RefusedLog:
         self.refused += 1
         self.wanted += refused.wanted
         if len(self.first) < SHOWN and not refused.wanted:
-            self.first.append(f"{refused.where}: {refused.reason}")
+            self.first.append(Problem(refused.where, refused.reason, code="bad-row"))
         if self.path is None:
             return
         if self._log is None:
@@ -80,20 +81,20 @@ class RefusedLog:
         """Rows that are errors: refused, and not because a setting asks for it."""
         return self.refused - self.wanted
 
-    def lines(self) -> list[str]:
-        """The first refused rows, the number of others, and how to proceed."""
-        return _lines(self.first, self.bad, self.rows, self.path)
+    def problems(self) -> list[Problem]:
+        """The first bad rows, the number of others, and how to proceed."""
+        return _problems(self.first, self.bad, self.rows, self.path)
 
 
-def kept_lines(path: Path, rows: int) -> list[str]:
+def kept_problems(path: Path, rows: int) -> list[Problem]:
     """The same of rows that were refused earlier: `path` is their file, `rows` counts all that there were."""
     with path.open(encoding="utf-8") as file:
         kept = [json.loads(line) for line in file]
-    first = [f"{refused['where']}: {refused['reason']}" for refused in kept[:SHOWN]]
-    return _lines(first, len(kept), rows, path)
+    first = [Problem(refused["where"], refused["reason"], code="bad-row") for refused in kept[:SHOWN]]
+    return _problems(first, len(kept), rows, path)
 
 
-def _lines(first: list[str], bad: int, rows: int, path: Path | None) -> list[str]:
-    more = [f"... and {bad - SHOWN} more"] if bad > SHOWN else []
+def _problems(first: list[Problem], bad: int, rows: int, path: Path | None) -> list[Problem]:
+    more = [Problem("", f"... and {bad - SHOWN} more", code="bad-row")] if bad > SHOWN else []
     kept = f", kept in {path}" if path else ""
-    return [*first, *more, f"data.on_bad_row: {bad} of {rows} rows are bad{kept}; use skip"]
+    return [*first, *more, Problem("data.on_bad_row", f"{bad} of {rows} rows are bad{kept}", "use skip", "bad-row")]

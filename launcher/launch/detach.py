@@ -25,17 +25,19 @@ from launcher.clusters.nodes.reach import reach
 from launcher.clusters.ray import remote
 from launcher.config.resolve import resolve
 from launcher.core import machine
+from launcher.core.files import NewLines
 from launcher.core.problems import Problems
 from launcher.launch.start import run_of
 from launcher.preflight.plan import ready
-from launcher.runs.folder import Folder, free_name, held, holder, writer_lives
+from launcher.runs.folder import Folder, free_name, holder, in_use, writer_lives
 from launcher.spec.run import RunSpec
 
-POLL_S, PATIENCE_S = 0.1, 60.0
+POLL_S, STOP_S = 0.1, 60.0
 TRAIN = ("launcher", "train")
 
+Process = subprocess.Popen[bytes]
 Say = Callable[[str], None]
-"""Is told each line of the new process until the run is taken up."""
+"""Gets each line of the new process until the run has begun."""
 
 HasBegun = Callable[[bool], bool]
 """Whether the run has, given whether the new process holds the folder's lock."""
@@ -51,26 +53,26 @@ class Detached:
 
 
 def begin(words: Sequence[str], config_dir: Path | None, say: Say) -> Detached:
-    """A new run. Raises `Problems` with all that can be known to speak against it before anything is made."""
+    """A new run. Raises `Problems` with all that `rlrun plan` would find, before anything is written."""
     run = ready(resolve(words, config_dir)).run
-    folder = _made(run)
+    folder = _new_folder(run)
     name = [] if run.trainer.experiment_name else [f"trainer.experiment_name={folder.path.name}"]
     config = ["--config-dir", str(config_dir)] if config_dir else []
     return _run(folder, [*config, *words, *name], run.cluster.remote_address, say)
 
 
 def resume(folder: Folder, words: Sequence[str], say: Say) -> Detached:
-    """A run that was begun before. Raises `Problems` where somebody is at it, or it cannot be read; what else speaks
-    against it is said by the new process, whose exit code tells it."""
+    """Resume a run. Raises `Problems` where it is running, or cannot be read; the new process reports all others, also
+    by its exit code."""
     folder.check()
     cluster = run_of(folder, words).cluster
     return _run(folder, ["--resume", str(folder.path), *words], cluster.remote_address, say)
 
 
 def sweep(path: Path, parallel: str | None, say: Say) -> Detached:
-    """A sweep with a folder: it goes on with its points."""
+    """Resume a sweep."""
     at_a_time = ["--parallel", parallel] if parallel else []
-    return _start_here(Folder(path), ["--resume", str(path), *at_a_time], say, lambda held: held)
+    return _start_here(Folder(path), ["--resume", str(path), *at_a_time], say, lambda locked: locked)
 
 
 def _run(folder: Folder, typed: Sequence[str], cluster: str | None, say: Say) -> Detached:
@@ -80,19 +82,18 @@ def _run(folder: Folder, typed: Sequence[str], cluster: str | None, say: Say) ->
 
 
 def _run_begins(folder: Folder) -> HasBegun:
-    """Once its first processes are to be started, or once it waits in a queue."""
+    """Once its first attempt has a folder, or once it is in a queue."""
     before, job = folder.next_attempt, slurm.job_of(folder.path)
-    return lambda held: (held and folder.next_attempt > before) or slurm.job_of(folder.path) != job
+    return lambda locked: (locked and folder.next_attempt > before) or slurm.job_of(folder.path) != job
 
 
-def _made(run: RunSpec) -> Folder:
-    """The run's folder, which holds nothing yet; one whose name is made here is nobody else's."""
+def _new_folder(run: RunSpec) -> Folder:
+    """A new folder for the run; where its name is chosen here, no other run has it."""
     trainer = run.trainer
     root, name = Path(trainer.run_root).expanduser(), trainer.experiment_name
     while True:
         folder = Folder(root / trainer.project_name / (name or free_name(root, trainer.project_name, run.label)))
-        if problem := folder.symlink_problem():
-            raise Problems(problem)
+        folder.check_no_link()
         try:
             folder.path.mkdir(mode=0o700, parents=True, exist_ok=name is not None)
         except FileExistsError:
@@ -103,7 +104,7 @@ def _made(run: RunSpec) -> Folder:
 
 
 def _start_here(folder: Folder, typed: Sequence[str], say: Say, has_begun: HasBegun) -> Detached:
-    """As a process of this machine. Raises `Problems` where somebody writes to the folder."""
+    """As a process of this machine. Raises `Problems` where the run is being written."""
     _check_free(folder)
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
     with os.fdopen(os.open(folder.detached, flags, 0o600), "wb") as log:
@@ -113,13 +114,13 @@ def _start_here(folder: Folder, typed: Sequence[str], say: Say, has_begun: HasBe
             stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
     its = {"pid": process.pid, "host": socket.gethostname()}
-    heard = _Heard(folder.detached, end, say)
-    return Detached(folder, heard.until_begun(process, lambda: has_begun(holder(folder) == its)))
+    log_lines = NewLines(folder.detached, end)
+    return Detached(folder, _until_begun(process, log_lines, lambda: has_begun(holder(folder) == its), say))
 
 
 def _start_on_head(folder: Folder, typed: Sequence[str], cluster: str, say: Say) -> Detached | None:
-    """By a job of the cluster; None where it takes none. Raises `Problems` where there is no such cluster, or somebody
-    writes to the folder."""
+    """By a job of the cluster; None where it takes none. Raises `Problems` where there is no such cluster, or the run
+    is being written."""
     reached = reach(cluster)
     _check_free(folder)
     command = remote.detached_command(folder.path, [__name__, str(folder.path.absolute()), *typed])
@@ -131,7 +132,7 @@ def _start_on_head(folder: Folder, typed: Sequence[str], cluster: str, say: Say)
         code = _until_job_ends(remote.start(reached, command), say)
         if code != remote.NOT_RUN:
             return Detached(folder, code or None, reached.address)
-    say("so it becomes a process of this machine")
+    say("starting it on this machine instead")
     return None
 
 
@@ -151,42 +152,31 @@ def _until_job_ends(client: subprocess.Popen[str], say: Say) -> int:
 def _check_free(folder: Folder) -> None:
     folder.check()
     if writer_lives(folder):
-        raise Problems(held(folder))
+        raise Problems(in_use(folder))
 
 
-class _Heard:
-    """What is written to a log from byte `offset` on."""
+def _until_begun(process: Process, log: NewLines, has_begun: Callable[[], bool], say: Say) -> int | None:
+    """None once the run has begun; the exit code of a process that ended before. Ctrl-C until then ends it."""
+    try:
+        code = _follow(process, log, has_begun, say)
+    except KeyboardInterrupt:
+        process.terminate()
+        give_up = time.monotonic() + STOP_S
+        _follow(process, log, lambda: time.monotonic() > give_up, say)
+        code = -signal.SIGINT
+    return None if code is None else machine.shell_exit_code(code)
 
-    def __init__(self, log: Path, offset: int, say: Say) -> None:
-        self._log, self._offset, self._say = log, offset, say
 
-    def until_begun(self, process: subprocess.Popen[bytes], has_begun: Callable[[], bool]) -> int | None:
-        """None once it has; the exit code of one that ended before. Ctrl-C until then ends it."""
-        try:
-            code = self.until(process, has_begun)
-        except KeyboardInterrupt:
-            process.terminate()
-            give_up = time.monotonic() + PATIENCE_S
-            self.until(process, lambda: time.monotonic() > give_up)
-            code = -signal.SIGINT
-        return None if code is None else machine.shell_exit_code(code)
-
-    def until(self, process: subprocess.Popen[bytes], ready: Callable[[], bool]) -> int | None:
-        """Say whole lines until `ready`, or until the process has ended: then all lines, and its exit code is told."""
-        while True:
-            code = process.poll()  # asked first: one that has ended has said everything
-            over = code is not None or ready()
-            with self._log.open("rb") as file:
-                file.seek(self._offset)
-                *whole, half = file.read().splitlines(keepends=True) or [b""]
-            if half.endswith(b"\n") or code is not None:
-                whole.append(half)
-            self._offset += sum(map(len, whole))
-            for line in filter(None, whole):
-                self._say(line.decode("utf-8", "replace").rstrip("\n"))
-            if over:
-                return code
-            time.sleep(POLL_S)
+def _follow(process: Process, log: NewLines, ready: Callable[[], bool], say: Say) -> int | None:
+    """Say whole lines until `ready`, or until the process has ended: then all lines, and its exit code is returned."""
+    while True:
+        code = process.poll()  # before the read: a process that has ended has written everything
+        over = code is not None or ready()
+        for line in log.read(last=code is not None):
+            say(line)
+        if over:
+            return code
+        time.sleep(POLL_S)
 
 
 def main(folder: str, typed: Sequence[str]) -> int:

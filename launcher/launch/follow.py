@@ -1,14 +1,15 @@
-"""The only writer of a run's events: it hears the processes, writes down what happens, and shows it."""
+"""The only writer of a run's events: it reads what the processes report, logs it, and shows it."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from launcher.core.events import GOES_BACK, Crashed, Event, LoggedEvent, WentOn, events_of, scan
-from launcher.core.files import AppendOnlyFile
+from launcher.core.files import AppendOnlyFile, NewLines
 from launcher.core.state import RunState, Sink, after, fold, write_all
 from launcher.monitor.console import console_lines
 from launcher.monitor.stall import StallDetector, stalled
@@ -18,8 +19,8 @@ from launcher.spec.cluster import Job
 from launcher.spec.engine import EventReader
 
 POLL_S = 0.05
-CRASHED_S = 30.0  # for a process that told why it cannot go on to end; some never do
-STACKS_S = 1.0  # for the processes to say where they stand
+CRASHED_S = 30.0  # for a process that has reported a crash to exit; some never do
+STACKS_S = 1.0  # for the processes to return their stacks
 
 
 @dataclass(frozen=True)
@@ -29,45 +30,14 @@ class Outcome:
     crash: Crashed | None = None
 
 
-class EventLog:
-    """Writes events.jsonl."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = AppendOnlyFile.open(path)
-
-    def write(self, state: RunState, events: Sequence[LoggedEvent], lines: Sequence[str]) -> None:
-        for logged in events:
-            self._file.append(logged.line)
-
-    def close(self) -> None:
-        self._file.close()
-
-
-class ConsoleLog:
-    """Writes console.log."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = AppendOnlyFile.open(path)
-
-    def write(self, state: RunState, events: Sequence[LoggedEvent], lines: Sequence[str]) -> None:
-        for line in lines:
-            self._file.append(line)
-
-    def close(self) -> None:
-        self._file.close()
-
-
 class Follower:
-    """Hands events to all sinks: the run's logs first, then those of whoever started it.
-
-    Events get the number of the `attempt` that is set.
-    """
+    """Writes events to the run's logs, then to the sinks. They get the number of the current `attempt`."""
 
     def __init__(self, folder: Folder, sinks: Sequence[Sink], attempt: int) -> None:
         self.folder, self.attempt = folder, attempt
         self.state = fold(events_of(folder.events))
-        self._logs: Sequence[Sink] = (EventLog(folder.events), ConsoleLog(folder.console))
-        self._sinks: Sequence[Sink] = (*self._logs, *sinks)
+        self._events, self._console = AppendOnlyFile.open(folder.events), AppendOnlyFile.open(folder.console)
+        self._sinks = sinks
         self.next_seq = scan(folder.events)[0]
         self.crash: Crashed | None = None
 
@@ -76,7 +46,7 @@ class Follower:
         self.attempt, self.crash = attempt, None
 
     def tell(self, events: list[Event]) -> None:
-        """Hand on events. Where one goes back to a checkpoint, the state is made anew without what is undone."""
+        """Log and show events. Where one goes back to a checkpoint, the state is made again without what is undone."""
         logged, lines = list[LoggedEvent](), list[str]()
         for event in events:
             logged.append(LoggedEvent(self.next_seq, self.attempt, event))
@@ -88,12 +58,16 @@ class Follower:
             lines += console_lines(event, self.state)
             if isinstance(event, Crashed):
                 self.crash = event
+        for each in logged:
+            self._events.append(each.line)
+        for line in lines:
+            self._console.append(line)
         write_all(self._sinks, self.state, logged, lines)
 
     def close(self) -> None:
-        """Close the run's logs; the other sinks belong to who gave them."""
-        for sink in self._logs:
-            sink.close()
+        """Close the run's logs."""
+        self._events.close()
+        self._console.close()
 
 
 class Listener:
@@ -101,28 +75,15 @@ class Listener:
 
     def __init__(self, job: Job, reader: EventReader) -> None:
         self.job, self.reader = job, reader
-        self._read: dict[Path, int] = {}  # bytes of each file that the reader names
+        self._files: dict[Path, NewLines] = {}
 
     def hear(self) -> list[Event]:
         """What the cluster and the processes reported since the last call."""
         events = list(self.job.poll_events())
-        for line in self.job.lines():
+        files = [self._files.setdefault(path, NewLines(path)) for path in self.reader.files()]
+        for line in chain(self.job.lines(), *(file.read() for file in files)):
             events += self.reader.feed(line)
-        for path in self.reader.files():
-            for line in self._lines(path):
-                events += self.reader.feed(line)
         return events
-
-    def _lines(self, path: Path) -> Iterator[str]:
-        """Whole lines written since the last call."""
-        if path.is_file():
-            with path.open("rb") as file:
-                file.seek(self._read.get(path, 0))
-                for line in file:
-                    if not line.endswith(b"\n"):
-                        return
-                    self._read[path] = self._read.get(path, 0) + len(line)
-                    yield line.decode("utf-8", "replace").rstrip("\n")
 
 
 def follow(job: Job, reader: EventReader, follower: Follower, watch: StallDetector, asked: StopRequest) -> int:

@@ -1,4 +1,4 @@
-"""What a run needs from hubs is brought here before any process starts."""
+"""Downloads what a run needs from hubs before any process starts."""
 
 from __future__ import annotations
 
@@ -15,62 +15,54 @@ from launcher.models.pretrained import Pretrained
 from launcher.monitor.console import Seldom
 from launcher.rewards.combined import Combined
 from launcher.rewards.model import RewardModel
-from launcher.spec.data import DataProgress as Rows
-from launcher.spec.data import OnDataProgress
+from launcher.spec.data import DataProgress
 from launcher.spec.reward import Reward
 from launcher.spec.run import RunSpec
 
 
 def prepared(run: RunSpec, sinks: Sequence[Sink]) -> RunSpec:
     """The run with its models and data in folders of this machine. Raises `Problems` where one cannot be had, or must
-    not be loaded. A model whose own code may run is left to transformers, which fetches code and weights."""
-    model, reward = run.model, run.reward
+    not be loaded. A model whose own code may run is left to transformers, which downloads code and weights."""
+    model, reward, show = run.model, run.reward, _phase_view(sinks)
     if isinstance(model, Pretrained) and model.on_hub and not model.trust_remote_code:
-        model = replace(model, path=str(_here(model, sinks)))
-    reward = _rewarded(reward, sinks)
-    if found := [*model.problems(), *reward.problems()]:
-        raise Problems(found)
-    data = run.data.prepared(run.algorithm.data, _reading(sinks))
-    return replace(run, model=model, reward=reward, data=data)
+        model = replace(model, path=str(_downloaded(model, show)))
+    reward = _with_local_models(reward, show)
+    if problems := [*model.problems(), *reward.problems()]:
+        raise Problems(problems)
+
+    def show_rows(at: DataProgress) -> None:
+        phase = f"{at.doing} {100 * at.done_bytes // max(at.bytes, 1)} %"
+        show(phase, f"{phase}, {at.rows:,} rows")
+
+    return replace(run, model=model, reward=reward, data=run.data.prepared(run.algorithm.data, show_rows))
 
 
-def _reading(sinks: Sequence[Sink]) -> OnDataProgress:
-    """Shows data being prepared as the phase that the run is in."""
+def _phase_view(sinks: Sequence[Sink]) -> Callable[..., None]:
+    """Shows the phase of a run that has no processes yet, and every few seconds a line on the console."""
     seldom = Seldom()
 
-    def watch(at: Rows) -> None:
-        told = f"{at.doing} {100 * at.done_bytes // max(at.bytes, 1)} %"
-        lines = [f"{told}, {at.rows:,} rows"] if seldom.due() else []
-        write_all(sinks, replace(RunState(), status="running", phase=told), [], lines)
+    def show(phase: str, line: str, notes: Sequence[str] = ()) -> None:
+        lines = [*notes, *([line] if seldom.due() else [])]
+        write_all(sinks, RunState(status="running", phase=phase), [], lines)
 
-    return watch
+    return show
 
 
-def _rewarded(reward: Reward, sinks: Sequence[Sink]) -> Reward:
-    """The reward with every model in it in a folder."""
+def _with_local_models(reward: Reward, show: Callable[..., None]) -> Reward:
     if isinstance(reward, RewardModel) and reward.on_hub:
-        return replace(reward, path=str(_here(reward, sinks)))
+        return replace(reward, path=str(_downloaded(reward, show)))
     if isinstance(reward, Combined):
-        return replace(reward, parts={name: _rewarded(part, sinks) for name, part in reward.parts.items()})
+        return replace(reward, parts={name: _with_local_models(part, show) for name, part in reward.parts.items()})
     return reward
 
 
-def _here(asked: FromHub, sinks: Sequence[Sink]) -> Path:
-    found = store.find(asked.path, asked.revision)
-    if found is None:
-        found = store.download(asked.path, _told(asked.path, sinks), sources=asked.hub_order, revision=asked.revision)
-    return found.resolve()
+def _downloaded(wanted: FromHub, show: Callable[..., None]) -> Path:
+    def show_bytes(progress: Progress) -> None:
+        phase = f"downloading {wanted.path} {100 * progress.done_bytes // max(progress.total_bytes, 1)} %"
+        speed = f"{progress.total_bytes / 1e9:.2f} GB, {progress.bytes_per_s / 1e6:.1f} MB/s"
+        show(phase, f"{phase} of {speed}", progress.notes)
 
-
-def _told(repo: str, sinks: Sequence[Sink]) -> Callable[[Progress], None]:
-    """Shows a download as the phase that the run is in."""
-    seldom = Seldom()
-
-    def watch(progress: Progress) -> None:
-        share = 100 * progress.done_bytes // max(progress.total_bytes, 1)
-        size, speed = progress.total_bytes / 1e9, progress.bytes_per_s / 1e6
-        told = f"downloading {repo} {share} % of {size:.2f} GB, {speed:.1f} MB/s"
-        lines = [*progress.notes, *([told] if seldom.due() else [])]
-        write_all(sinks, replace(RunState(), status="running", phase=f"downloading {repo} {share} %"), [], lines)
-
-    return watch
+    folder = store.find(wanted.path, wanted.revision)
+    if folder is None:
+        folder = store.download(wanted.path, show_bytes, sources=wanted.hub_order, revision=wanted.revision)
+    return folder.resolve()

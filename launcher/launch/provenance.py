@@ -1,4 +1,4 @@
-"""lock.json: what decides a run's result beside its settings, so that it can be made again, and differences told.
+"""lock.json: what decides a run's result besides its settings, so that a rerun can list what has changed.
 
 {"spec": sha256 of spec.yaml, "code": {"rlrun": {"commit", "diff"}, "folder": {...}}, "python", "system",
  "packages": {name: version}, "installed": [name==version], "hardware": {...}, "data": sha256, "model": {"files": ...},
@@ -15,7 +15,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import distributions
 from pathlib import Path
@@ -42,48 +42,44 @@ ENVIRONMENT = (
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_CBWR", "ATEN_CPU_CAPABILITY",
     "ONEDNN_MAX_CPU_ISA", "PYTHONHASHSEED",
 )  # fmt: skip
-"""Variables that change numbers or where they are computed. No other is ever written down: one may hold a secret."""
+"""Variables that change numbers or where they are computed. No other is recorded: one may hold a secret."""
 
-_HOLDS = {"code": dict, "packages": dict, "installed": list, "hardware": dict, "environment": dict}
-
-
-def path_of(folder: Folder) -> Path:
-    return folder.path / "lock.json"
+_SECTIONS = {"code": dict, "packages": dict, "installed": list, "hardware": dict, "environment": dict}
 
 
 def write(folder: Folder, run: RunSpec, spec: str, typed: str) -> None:
-    """Write down what `run`, prepared and written as the text `spec`, will be decided by. Raises `Problems`."""
-    write_atomic(path_of(folder), json.dumps(taken(run, spec, typed), indent=1) + "\n")
+    """Record what decides the result of `run`, prepared and written as the text `spec`. Raises `Problems`."""
+    write_atomic(folder.lock, json.dumps(collect(run, spec, typed), indent=1) + "\n")
 
 
 def amend(folder: Folder, spec: str) -> None:
-    """The run goes on with settings that change where and how fast it runs, and `spec` is what it has now."""
-    write_atomic(path_of(folder), json.dumps({**read(folder), "spec": _sha256(spec)}, indent=1) + "\n")
+    """The run resumes with settings that change where and how fast it runs; `spec` is its spec.yaml now."""
+    write_atomic(folder.lock, json.dumps({**read(folder), "spec": _sha256(spec)}, indent=1) + "\n")
 
 
 def read(folder: Folder) -> dict[str, Any]:
-    """What was written down; of an older version, fewer keys. Raises `Problems`."""
-    path = path_of(folder)
+    """What was recorded; by an older version, fewer keys. Raises `Problems`."""
+    path = folder.lock
     try:
         recorded = parse_json(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise Problems(
-            Problem(str(path), f"cannot be read, {error_message(error)}", "start a new run", "bad-file")
-        ) from error
-    fits = isinstance(recorded, dict) and all(isinstance(recorded.get(key, of()), of) for key, of in _HOLDS.items())
+        raise _unreadable(str(path), error, "start a new run") from error
+    fits = isinstance(recorded, dict) and all(isinstance(recorded.get(key, of()), of) for key, of in _SECTIONS.items())
     if not fits or not all(isinstance(line, str) for line in recorded.get("installed", [])):
         raise Problems(Problem(str(path), "holds no lock", "start a new run", "bad-file"))
     return recorded
 
 
-def taken(run: RunSpec, spec: str, typed: str) -> dict[str, Any]:
-    """As things are now. The data is read whole, models are not (`origin` says what is). Raises `Problems`."""
+def _unreadable(path: str, error: Exception, fix: str) -> Problems:
+    return Problems(Problem(path, f"cannot be read, {error_message(error)}", fix, "bad-file"))
+
+
+def collect(run: RunSpec, spec: str, typed: str) -> dict[str, Any]:
+    """The lock of a run that starts now. The data is read whole, models are not. Raises `Problems`."""
+    runs = Path(run.trainer.run_root).expanduser()
     return {
         "spec": _sha256(spec),
-        "code": {
-            "rlrun": own_source(),
-            "folder": folder_source(Path.cwd(), Path(run.trainer.run_root).expanduser()),
-        },
+        "code": {"rlrun": own_source(), "folder": folder_source(Path.cwd(), runs)},
         "python": machine.python_version(),
         "system": machine.system_name(),
         "packages": machine.package_versions(),
@@ -100,10 +96,10 @@ def taken(run: RunSpec, spec: str, typed: str) -> dict[str, Any]:
 
 def installed() -> list[str]:
     """Every distribution that can be imported, as `name==version`."""
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for each in distributions():
-        found.setdefault(re.sub(r"[-_.]+", "-", each.name).lower(), each.version)  # the first is the one imported
-    return sorted(f"{name}=={version}" for name, version in found.items())
+        versions.setdefault(re.sub(r"[-_.]+", "-", each.name).lower(), each.version)  # the first is the one imported
+    return sorted(f"{name}=={version}" for name, version in versions.items())
 
 
 def hardware() -> dict[str, Any]:
@@ -119,11 +115,10 @@ def hardware() -> dict[str, Any]:
 
 
 def _processor() -> str:
-    """Its name, which says what instructions sums are made with; empty where the system does not tell."""
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
+    """Its model name, which determines the vector instructions; empty if unknown."""
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return ""
 
 
@@ -132,38 +127,41 @@ def _sha256(text: str) -> str:
 
 
 def spec_is_as_written(folder: Folder, recorded: dict[str, Any]) -> bool:
-    """Whether spec.yaml is the one that was locked; true of locks that did not say."""
-    return recorded.get("spec") in (None, hashlib.sha256(folder.spec.read_bytes()).hexdigest())
+    """Whether spec.yaml is the one that was locked; true for locks that do not record it."""
+    return recorded.get("spec") in (None, checkpoints.sha256(folder.spec))
 
 
 # ---- which bytes a model and a reward are
 
 WHOLE_BYTES = 32 * 2**20
-"""A larger file of a folder that nobody wrote a manifest for is told by its size and `PIECES` pieces of it."""
+"""A larger file of a folder without a manifest is identified by its size and `PIECES` pieces of it."""
 PIECE_BYTES, PIECES = 2**20, 8
-_DECIDE = (".json", ".safetensors", ".model", ".txt", ".jinja", ".py", ".tiktoken")
+_LOADED = (".json", ".safetensors", ".model", ".txt", ".jinja", ".py", ".tiktoken")
 
 
 def model_origin(model: Model) -> dict[str, str] | None:
-    """None where nothing is loaded (the seed says all), or where transformers fetches it by itself."""
+    """None where no file is loaded, or where transformers downloads it."""
     return folder_origin(Path(model.path).expanduser()) if isinstance(model, Pretrained) else None
 
 
 def reward_origin(reward: Reward) -> list[dict[str, str]] | None:
-    """One entry for each model and each Python file that scores; None where rules do."""
-    return list(_reward_origins(reward)) or None
-
-
-def _reward_origins(reward: Reward) -> Iterator[dict[str, str]]:
+    """One entry for each model and each Python file that scores; None where there is neither."""
+    origins = []
     for leaf in reward.leaves():
-        if isinstance(leaf, RewardModel) and (found := folder_origin(Path(leaf.path).expanduser())):
-            yield found
+        if isinstance(leaf, RewardModel):
+            origins.append(folder_origin(Path(leaf.path).expanduser()))
         elif isinstance(leaf, Python):
-            yield _file_origin(Path(leaf.path).expanduser())
+            path = Path(leaf.path).expanduser()
+            try:
+                origins.append({"file": str(path), "files": checkpoints.sha256(path)})
+            except OSError as error:
+                got = f"{path} cannot be read, {error_message(error)}"
+                raise Problems(Problem("reward.path", got, "use a Python file", "bad-file")) from error
+    return [origin for origin in origins if origin] or None
 
 
 def same_files(recorded: object, now: object) -> bool:
-    """Whether two origins are of equal bytes. What no origin was written down for is taken to be the same."""
+    """Whether two origins have equal bytes. One that was not recorded is taken to be equal."""
     if isinstance(recorded, list) and isinstance(now, list) and len(recorded) == len(now):
         return all(same_files(one, other) for one, other in zip(recorded, now, strict=True))
     if isinstance(recorded, dict) and isinstance(now, dict):
@@ -172,10 +170,10 @@ def same_files(recorded: object, now: object) -> bool:
 
 
 def folder_origin(folder: Path) -> dict[str, str] | None:
-    """`files` is a sha256 over the content; the rest says where that is from. None where there is no such folder.
+    """`files` is a sha256 over the content; the rest says where it is from. None where there is no such folder.
 
-    A download and a checkpoint have their files' sha256 written down, and nothing is read. Of any other folder all is
-    read but the insides of large files: at most `PIECES` MiB of each. Raises `Problems` where it cannot be read.
+    A download and a checkpoint have a manifest, so nothing is read. Any other folder is read whole, but of large files
+    only `PIECES` MiB each. Raises `Problems` where it cannot be read.
     """
     if downloaded := manifest.read(folder):
         return {"repo": downloaded.repo, "commit": downloaded.commit, "files": _digest(downloaded.files)}
@@ -184,15 +182,13 @@ def folder_origin(folder: Path) -> dict[str, str] | None:
     if not folder.is_dir():
         return None
     try:
-        decide = sorted(path for path in folder.iterdir() if path.suffix in _DECIDE and path.is_file())
-        found = {path.name: _file_digest(path) for path in decide}
+        loaded = sorted(path for path in folder.iterdir() if path.suffix in _LOADED and path.is_file())
+        digests = {path.name: _file_digest(path) for path in loaded}
     except OSError as error:
-        raise Problems(
-            Problem(str(folder), f"cannot be read, {error_message(error)}", "use a model's folder", "bad-file")
-        ) from error
-    some = any("of it" in of for of in found.values())
+        raise _unreadable(str(folder), error, "use a model's folder") from error
+    some = any("of it" in digest for digest in digests.values())
     how = {"hashed": f"files over {WHOLE_BYTES >> 20} MiB by size and {PIECES} pieces of 1 MiB"} if some else {}
-    return {"folder": str(folder), "files": _digest(found), **how}
+    return {"folder": str(folder), "files": _digest(digests), **how}
 
 
 def _file_digest(path: Path) -> str:
@@ -207,34 +203,25 @@ def _file_digest(path: Path) -> str:
     return f"{size} bytes, pieces of it {pieces.hexdigest()}"
 
 
-def _file_origin(path: Path) -> dict[str, str]:
-    try:
-        return {"file": str(path), "files": checkpoints.sha256(path)}
-    except OSError as error:
-        raise Problems(
-            Problem("reward.path", f"{path} cannot be read, {error_message(error)}", "use a Python file", "bad-file")
-        ) from error
-
-
 def _digest(node: object) -> str:
-    return hashlib.sha256(json.dumps(node, sort_keys=True).encode()).hexdigest()
+    return _sha256(json.dumps(node, sort_keys=True))
 
 
 # ---- which source code runs
 
-LIMIT_S = 10.0  # for all that git is asked about one folder
-READ_BYTES, READ_FILES = 2**20, 2_000  # of files that git does not track; what is beyond counts by name and size
-_OWN = ("launcher", "conf")  # what decides a result: a new word in the README does not
+LIMIT_S = 10.0  # for all git commands about one folder
+READ_BYTES, READ_FILES = 2**20, 2_000  # limits for untracked files; beyond them name and size count
+_OWN = ("launcher", "conf")  # what decides a result; the README does not
 
 
 def own_source() -> dict[str, str] | None:
-    """rlrun's own source tree; None where it was installed and no repository is its home."""
+    """rlrun's own source tree; None where it is installed without a repository."""
     clone = PACKAGE.parent
     return _version_of(clone, _OWN) if _repository(clone) == clone.resolve() else None
 
 
 def folder_source(folder: Path, runs: Path) -> dict[str, str] | None:
-    """The repository that `folder` lies in, without the runs in it; None where it lies in none, or in rlrun's own."""
+    """The repository that `folder` is in, without the runs in it; None where it is in none, or in rlrun's own."""
     top = _repository(folder)
     if top is None or top == PACKAGE.parent.resolve():
         return None
@@ -256,12 +243,10 @@ def _version_of(top: Path, paths: Sequence[str]) -> dict[str, str]:
         # without the programs that a repository's own settings may name
         diff = _git(top, until, "diff", "HEAD", "--binary", "--no-ext-diff", "--no-textconv", "--", *paths)
     others = _git(top, until, "ls-files", "--others", "--exclude-standard", "-z", "--", *paths)
-    found = {"commit": commit.decode().strip()}
+    version = {"commit": commit.decode().strip()}
     if diff is None or others is None:
-        return {**found, "diff": f"git did not say within {LIMIT_S:.0f} s"}
-    if diff or others:
-        found["diff"] = _hash_changes(top, diff, others)
-    return found
+        return {**version, "diff": f"git did not answer within {LIMIT_S:.0f} s"}
+    return {**version, "diff": _hash_changes(top, diff, others)} if diff or others else version
 
 
 def _hash_changes(top: Path, diff: bytes, others: bytes) -> str:
@@ -274,7 +259,7 @@ def _hash_changes(top: Path, diff: bytes, others: bytes) -> str:
             whole.update(b"%d\0" % size)
             if number < READ_FILES and size <= READ_BYTES and path.is_file():
                 whole.update(path.read_bytes())
-        except OSError:  # gone since it was listed, or not for us to read
+        except OSError:  # removed since it was listed, or not readable
             whole.update(b"unread\0")
     return whole.hexdigest()
 
@@ -282,10 +267,10 @@ def _hash_changes(top: Path, diff: bytes, others: bytes) -> str:
 def _git(folder: Path, until: float, *words: str) -> bytes | None:
     """What git prints; None where it fails, is not there, or takes too long."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    told = {**env, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+    env |= {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
     try:
         ran = subprocess.run(
-            ["git", "-c", "core.fsmonitor=false", "-C", str(folder), *words], env=told, capture_output=True,
+            ["git", "-c", "core.fsmonitor=false", "-C", str(folder), *words], env=env, capture_output=True,
             stdin=subprocess.DEVNULL, timeout=max(until - time.monotonic(), 0.1), check=True,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):

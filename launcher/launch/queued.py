@@ -1,4 +1,4 @@
-"""A run that another system starts in its time: hand it over, and watch it from here."""
+"""A run that a queue starts later: submit it, and watch it from here."""
 
 from __future__ import annotations
 
@@ -23,46 +23,46 @@ CODES = {"finished": 0, "failed": 1, "stopped": 128 + signal.SIGTERM}
 
 
 def hand_over(run: RunSpec, folder: Folder, sinks: Sequence[Sink]) -> Outcome:
-    """Submit, and watch until it has left the queue. Ctrl-C ends the watching only."""
+    """Submit, and watch until the job has left the queue. Ctrl-C ends the watching only."""
     queued = run.cluster.submit(folder.name, folder.path, run.taken)
     watch = QueueWatcher(folder, queued, sinks)
     try:
         return watch.until_it_left()
     except KeyboardInterrupt:
-        watch.say(f"{queued.name} goes on without you; rlrun stop {folder.path} would end it")
+        watch.say(f"{queued.name} continues; rlrun stop {folder.path} would end it")
         return Outcome(128 + signal.SIGINT, replace(watch.state, why=""))
 
 
 class QueueWatcher:
-    """Reads what the run's writer, on whatever machine, writes down."""
+    """Reads the events that the run's writer logs, on whatever machine."""
 
     def __init__(self, folder: Folder, queued: Queued, sinks: Sequence[Sink]) -> None:
         self.folder, self.queued, self.sinks = folder, queued, sinks
         self._reader = RunReader(folder.events)
 
     def until_it_left(self) -> Outcome:
-        standing, asked_at = "", -ASK_S
+        status, asked_at = "", -ASK_S
         while True:
             if time.monotonic() - asked_at >= ASK_S:
-                now, asked_at = self._ask(standing), time.monotonic()
-                if now != standing and now:
+                now, asked_at = self._ask(status), time.monotonic()
+                if now != status and now:
                     self.say(f"{self.queued.name}: {now}")
                 if not now:
-                    self.look()  # asked first: a run that has left has written everything
+                    self.look()  # after the query: a run that has left the queue has written everything
                     return self._outcome()
-                standing = now
+                status = now
             self.look()
             if self.state.status == "finished":
                 return self._outcome()
             time.sleep(LOOK_S)
 
     def _ask(self, before: str) -> str:
-        """A queue that does not answer now has not lost the run."""
+        """The status; that of `before` where the queue does not answer."""
         try:
             return self.queued.queue_status()
         except Problems as problems:
             self.say("; ".join(problems.lines))
-            return before or "asked again soon"
+            return before or "will be asked again"
 
     def look(self) -> None:
         """Show what is new."""
@@ -82,7 +82,7 @@ class QueueWatcher:
     def _outcome(self) -> Outcome:
         if self.state.status in CODES:
             return Outcome(CODES[self.state.status], self.state)
-        if self.queued.stopped:  # at once, or before it began
+        if self.queued.stopped:  # with --now, or before it began
             return Outcome(CODES["stopped"], replace(self.state, status="stopped", phase=""))
-        why = f"{self.queued.name} has left the queue before the run ended; {self.queued.log} tells more"
+        why = f"{self.queued.name} has left the queue before the run ended; see {self.queued.log}"
         return Outcome(1, replace(self.state, status="failed", phase="", why=why))

@@ -1,4 +1,4 @@
-"""Make a run again from its folder, and say first what is different now."""
+"""Repeat a run from its folder, after listing what has changed since."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_node
 
 UNSET = "nothing"
-_PLACE = ("trainer.run_root", "trainer.project_name", "trainer.experiment_name")  # where it lies, not what it is
+_PLACE = ("trainer.run_root", "trainer.project_name", "trainer.experiment_name")  # do not change the result
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that is not as it was."""
+    """One thing that has changed."""
 
     what: str
     old: str
@@ -35,7 +35,7 @@ class Difference:
     decides: bool = False
     """The result cannot be the same: other data, another model or another reward."""
     asked: bool = False
-    """A word asks for it."""
+    """An argument changes it."""
 
     @property
     def line(self) -> str:
@@ -44,52 +44,51 @@ class Difference:
 
 @dataclass(frozen=True)
 class Again:
-    """A run to be made again."""
+    """A run to be repeated."""
 
     run: RunSpec
     differences: list[Difference]
 
     @property
-    def refused(self) -> list[str]:
-        """Why it would be another run; nothing where only its surroundings differ."""
-        return [
-            f"{what.what}: is not what the run began with, {what.old} -> {what.new}; --anyway takes it as it is"
-            for what in self.differences
-            if what.decides
-        ]
+    def refused(self) -> list[Problem]:
+        """Why it would be another run; nothing where only its environment differs."""
+        why, fix = "is not what the run began with", "--anyway takes it as it is"
+        decisive = [one for one in self.differences if one.decides]
+        return [Problem(one.what, f"{why}, {one.old} -> {one.new}", fix, "changed") for one in decisive]
 
 
 def again(folder: Folder, words: Sequence[str]) -> Again:
     """The run of `folder` under a free name beside it, with the settings that `words` change. Raises `Problems`
-    where it cannot be read, or what it needs is not here any more."""
+    where it cannot be read, or what it needs is missing."""
     recorded = provenance.read(folder)
     old = start.run_of(folder, [])
     run = _changed(folder, old, words)
-    if found := _missing(run):
-        raise Problems([*found, *_where_from(recorded, run)])
-    # words may be the cure for what is not here any more; else what they change is no difference of the surroundings
-    now = provenance.taken(run if _missing(old) else old, "", "")
-    differences = list(_settings(old, run))
+    if problems := _missing(run):
+        raise Problems([*problems, *_where_from(recorded, run)])
+    # what `words` change is no change of the environment, unless the old run cannot be compared
+    now = provenance.collect(run if _missing(old) else old, "", "")
+    differences = list(_changes(_leaves(to_node(old)), _leaves(to_node(run)), asked=True))
     if not provenance.spec_is_as_written(folder, recorded):
         differences.append(Difference("spec.yaml", "as it was locked", "changed since by hand"))
-    return Again(run, [*differences, *_surroundings(recorded, now)])
+    return Again(run, [*differences, *_environment(recorded, now)])
+
+
+def begin(made: Again, typed: Sequence[str], sinks: Sequence[Sink]) -> Outcome:
+    """Start it. `typed` are the words after `rlrun`."""
+    return start.start(ready(made.run), typed, sinks)[1]
 
 
 def _missing(run: RunSpec) -> list[Problem]:
     return [*run.data.problems(), *run.model.problems(), *run.reward.problems()]
 
 
-def _where_from(recorded: Mapping[str, Any], run: RunSpec) -> list[str]:
-    """How a model that was downloaded once comes back."""
+def _where_from(recorded: Mapping[str, Any], run: RunSpec) -> list[Problem]:
+    """How to get a downloaded model back."""
     model = recorded.get("model")
     if not run.model.problems() or not isinstance(model, dict) or "repo" not in model:
         return []
-    return [f"model: was {model['repo']} at {model.get('commit')}; rlrun model download {model['repo']} would bring it"]
-
-
-def begin(made: Again, typed: Sequence[str], sinks: Sequence[Sink]) -> Outcome:
-    """Start it. `typed` are the words after `rlrun`."""
-    return start.start(ready(made.run), typed, sinks)[1]
+    was, fix = f"was {model['repo']} at {model.get('commit')}", f"rlrun model download {model['repo']} would bring it"
+    return [Problem("model", was, fix, "not-found")]
 
 
 def _changed(folder: Folder, old: RunSpec, words: Sequence[str]) -> RunSpec:
@@ -100,11 +99,10 @@ def _changed(folder: Folder, old: RunSpec, words: Sequence[str]) -> RunSpec:
     for word in words:
         try:
             key, value = setting(word)
-        except Problems as found:
-            problems += found.problems
+        except Problems as invalid:
+            problems += invalid.problems
             continue
-        held = node.get(key)
-        if isinstance(held, dict):
+        if isinstance(node.get(key), dict):
             problems.append(Problem(key, "a rerun keeps what was chosen", f"use {key}.SETTING=VALUE, or rlrun train"))
         else:
             problems += put(node, key, value)
@@ -117,60 +115,45 @@ def _changed(folder: Folder, old: RunSpec, words: Sequence[str]) -> RunSpec:
     return run
 
 
-def _settings(old: RunSpec, new: RunSpec) -> Iterator[Difference]:
-    before, after = dict(_leaves(to_node(old))), dict(_leaves(to_node(new)))
-    for key in [*before, *(key for key in after if key not in before)]:
-        if key not in _PLACE and before.get(key) != after.get(key):
-            yield Difference(key, _text(before.get(key)), _text(after.get(key)), asked=True)
-
-
-def _surroundings(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Difference]:
-    """What two locks say differently, what matters most first. What the old one did not say is taken to be the same."""
+def _environment(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Difference]:
+    """What two locks say differently, what matters most first. What is missing in the old one is taken to be equal."""
     for what in ("data", "model", "reward"):
         if not provenance.same_files(old.get(what), new[what]):
             yield Difference(what, _origin(old[what]), _origin(new[what]), decides=True)
-    for where, told in (("rlrun", "rlrun's source"), ("folder", "working folder's source")):
-        if "code" in old and (old["code"] or {}).get(where) != new["code"][where]:
-            yield Difference(told, _code((old["code"] or {}).get(where)), _code(new["code"][where]))
-    for key in ("python", "system"):
-        if key in old and old[key] != new[key]:
-            yield Difference(key, _text(old[key]), _text(new[key]))
-    yield from _entries("", old.get("packages"), new["packages"])
-    yield from _entries("", *_others(old, new), every=True)
-    yield from _entries("hardware.", old.get("hardware"), new["hardware"])
-    yield from _entries("", old.get("environment"), new["environment"], every=True)
-
-
-def _entries(
-    prefix: str, old: Mapping[str, Any] | None, new: Mapping[str, Any], every: bool = False
-) -> Iterator[Difference]:
-    """Keys that differ; with `every` also those that only the new one has: the old one says all that there was."""
-    if old is None:
-        return
-    for key in [*old, *(key for key in new if every and key not in old)]:
-        if old.get(key) != new.get(key):
-            yield Difference(f"{prefix}{key}", _text(old.get(key)), _text(new.get(key)))
-
-
-def _others(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[dict[str, str] | None, dict[str, str]]:
-    """Versions of the distributions that are not named as packages that decide."""
-    if "installed" not in old:
-        return None, {}
+    for where, name in (("rlrun", "rlrun's source"), ("folder", "working folder's source")):
+        if "code" in old and (before := (old["code"] or {}).get(where)) != new["code"][where]:
+            yield Difference(name, _source(before), _source(new["code"][where]))
+    simple = [key for key in ("python", "system") if key in old]
+    yield from _changes({key: old[key] for key in simple}, {key: new[key] for key in simple})
     named = {name.lower().replace("_", "-") for name in (*old.get("packages", {}), *new["packages"])}
-
-    def versions(lines: Sequence[str]) -> dict[str, str]:
-        found = (line.partition("==") for line in lines)
-        return {name: version for name, _, version in found if name not in named}
-
-    return versions(old["installed"]), versions(new["installed"])
+    for section, complete in (("packages", False), ("installed", True), ("hardware", False), ("environment", True)):
+        if section in old:
+            before, after = (_entries(section, lock[section], named) for lock in (old, new))
+            yield from _changes(before, after if complete else {key: after.get(key) for key in before})
 
 
-def _leaves(node: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(node, dict) and node:
-        for key, value in node.items():
-            yield from _leaves(value, f"{place}.{key}" if place else str(key))
-    else:
-        yield place, node
+def _entries(section: str, value: Any, named: set[str]) -> dict[str, Any]:
+    """Of a section, by the names that are shown; `installed` without the packages that are `named` by themselves."""
+    if section == "installed":
+        pairs = (line.partition("==") for line in value)
+        return {name: version for name, _, version in pairs if name not in named}
+    return {f"hardware.{key}": each for key, each in value.items()} if section == "hardware" else value
+
+
+def _changes(old: Mapping[str, Any], new: Mapping[str, Any], asked: bool = False) -> Iterator[Difference]:
+    for key in [*old, *(key for key in new if key not in old)]:
+        if key not in _PLACE and old.get(key) != new.get(key):
+            yield Difference(key, _text(old.get(key)), _text(new.get(key)), asked=asked)
+
+
+def _leaves(node: Any, place: str = "") -> dict[str, Any]:
+    if not isinstance(node, dict) or not node:
+        return {place: node}
+    return {
+        name: leaf
+        for key, value in node.items()
+        for name, leaf in _leaves(value, f"{place}.{key}" if place else str(key)).items()
+    }
 
 
 def _origin(value: Any) -> str:
@@ -183,7 +166,7 @@ def _origin(value: Any) -> str:
     return UNSET if value is None else str(value)[:12]
 
 
-def _code(value: Any) -> str:
+def _source(value: Any) -> str:
     if not isinstance(value, dict):
         return "no repository"
     diff = value.get("diff")

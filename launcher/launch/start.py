@@ -1,4 +1,4 @@
-"""Start a run, or take one up again: the order of things."""
+"""Start a run, or resume one: what happens in which order."""
 
 from __future__ import annotations
 
@@ -22,11 +22,17 @@ from launcher.core.settings import from_node
 from launcher.core.state import RunState, Sink, write_all
 from launcher.data.refused import RefusedLog
 from launcher.launch import provenance as locks
-from launcher.launch import resume as back
 from launcher.launch.follow import Outcome
 from launcher.launch.prepare import prepared
 from launcher.launch.queued import hand_over
-from launcher.launch.supervise import Supervisor
+from launcher.launch.supervise import (
+    Supervisor,
+    check_unchanged,
+    needs_initial_weights,
+    newest_checkpoint,
+    rollback_to,
+    step_of,
+)
 from launcher.preflight.checks import hardware
 from launcher.preflight.checks.context import Context
 from launcher.preflight.plan import Ready, check_rows
@@ -65,7 +71,7 @@ def start(ready: Ready, words: Sequence[str], sinks: Sequence[Sink]) -> tuple[Fo
 
 
 def resume(folder: Folder, words: Sequence[str], sinks: Sequence[Sink]) -> Outcome:
-    """Go on from the newest checkpoint that verifies; from the beginning where there is none yet.
+    """Continue from the newest checkpoint that verifies; from the beginning where there is none yet.
 
     `words` may change where and how fast it runs, as `amend` says.
     """
@@ -74,25 +80,25 @@ def resume(folder: Folder, words: Sequence[str], sinks: Sequence[Sink]) -> Outco
     folder.check()
     asked = _asked(folder, words)
     run = _as_prepared(asked, folder)
-    of_model = run.model.problems() if back.needs_initial_weights(run, folder) else []
+    of_model = run.model.problems() if needs_initial_weights(run, folder) else []
     there = hardware.check(Context(run, here=not run.cluster.queues))
     found = [*run.data.problems(), *run.reward.problems(), *of_model]
     found += [Problem(result.subject, result.message, result.fix) for result in there if result.level == "FAIL"]
     if found := [*found, *guard.kept(to_node(run), found)]:
         raise Problems(found)
     if run.cluster.queues and (waits := store.queued(folder)):
-        raise Problems(f"{folder.name}: is {waits}; rlrun stop {folder.path} would end it")
-    back.unchanged(run, folder)
+        raise Problems(Problem(folder.name, f"is {waits}", f"rlrun stop {folder.path} would end it", "in-use"))
+    check_unchanged(run, folder)
     with Lock(folder) as lock:
-        newest, faults = back.newest(run, folder)
-        alerts = back.rollback_to(newest, faults, run, folder)
+        newest, faults = newest_checkpoint(run, folder)
+        alerts = rollback_to(newest, faults, run, folder)
         if words:
             write_atomic(folder.spec, to_yaml(asked))
             locks.amend(folder, to_yaml(asked))
             typed = shlex.join(["rlrun", "train", "--resume", folder.name, *words])
             write_atomic(folder.words, folder.words.read_text(encoding="utf-8") + typed + "\n")
         if not run.cluster.queues:
-            return Supervisor(run, folder, lock, sinks).work(back.step_of(newest), alerts)
+            return Supervisor(run, folder, lock, sinks).work(step_of(newest), alerts)
     return hand_over(run, folder, sinks)
 
 
@@ -105,7 +111,7 @@ def _check_data(run: RunSpec, folder: Folder) -> int | None:
         rows = sum(1 for _ in log.sift(run.data.read("train", kind)))
         for _ in log.sift(run.data.read("val", kind)):
             pass
-    found: list[str | Problem] = [*log.lines()] if log.bad else []
+    found = log.problems() if log.bad else []
     if rows < batch and not found:
         fits = run.largest_batch(rows)
         fix = f"use {fits or 'more data, or fewer processes'}"
@@ -125,10 +131,13 @@ def _as_prepared(run: RunSpec, folder: Folder) -> RunSpec:
         found = read_prepared(folder.path)
         return found.applied_to(run) if found else run
     except ValidationError as error:
-        lines = explain(error, {})
-        raise Problems([f"{folder.prepared}: {line}" for line in lines]) from error
+        raise Problems(problem.within(str(folder.prepared)) for problem in explain(error, {})) from error
     except (OSError, ValueError) as error:
-        raise Problems(f"{folder.prepared}: cannot be read, {error_message(error)}; start a new run") from error
+        raise _unreadable(folder.prepared, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> Problems:
+    return Problems(Problem(str(path), f"cannot be read, {error_message(error)}", "start a new run", "bad-file"))
 
 
 def _asked(folder: Folder, words: Sequence[str]) -> RunSpec:
@@ -143,7 +152,9 @@ def _asked(folder: Folder, words: Sequence[str]) -> RunSpec:
             node = to_node(from_node(RunSpec, node))  # with what has been added since it was written
         return from_node(RunSpec, amended(node, words))
     except ValidationError as error:
-        lines = explain(error, node) if isinstance(node, dict) else ["holds no run; use the file of another run"]
-        raise Problems([f"{folder.spec}: {line}" for line in lines]) from error
+        if not isinstance(node, dict):
+            fix = "use the file of another run"
+            raise Problems(Problem(str(folder.spec), "holds no run", fix, "bad-file")) from error
+        raise Problems(problem.within(str(folder.spec)) for problem in explain(error, node)) from error
     except (YAMLError, ValueError) as error:
-        raise Problems(f"{folder.spec}: cannot be read, {error_message(error)}; start a new run") from error
+        raise _unreadable(folder.spec, error) from error

@@ -1,26 +1,27 @@
-"""A run's attempts, one after the other: where one ends by a fault that may pass, the next goes on from the newest
+"""A run's attempts, one after the other: where one ends by a fault that may pass, the next resumes from the newest
 checkpoint that verifies."""
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher.core import machine
-from launcher.core.events import Crashed, Event, Restarted, Resumed, events_of
+from launcher.core.checkpoints import Checkpoint
+from launcher.core.events import Alert, Crashed, Ended, Event, How, Restarted, Resumed, events_of
 from launcher.core.files import write_atomic
-from launcher.core.problems import Problems
+from launcher.core.problems import Problem, Problems
 from launcher.core.state import Sink
-from launcher.launch import ending, resume
-from launcher.launch.ending import Ending
+from launcher.launch import provenance
 from launcher.launch.follow import POLL_S, Follower, Outcome, follow
-from launcher.monitor.failure import CONFIGURATION, NODE, Cause, FailureDiagnosis
+from launcher.monitor.failure import CONFIGURATION, NODE, Cause, FailureDiagnosis, Left, diagnose, left_by
 from launcher.monitor.stall import StallDetector
-from launcher.runs import attempts
-from launcher.runs.folder import FIRST_SEQ, Folder, Lock, unheard_events
-from launcher.runs.stop_requests import StopRequest, handle_stop_requests
+from launcher.runs.folder import FIRST_SEQ, AttemptEnd, Folder, Lock, unheard_events
+from launcher.runs.stop_requests import SIGNALS, StopRequest, handle_stop_requests
 from launcher.spec.cluster import Job
 from launcher.spec.run import RunSpec
 
@@ -28,11 +29,11 @@ LONGEST_PAUSE_S = 60.0
 
 
 class Interrupted(BaseException):
-    """A signal came while no job was running that could save a checkpoint."""
+    """A signal arrived while no job was running that could save a checkpoint."""
 
 
 def may_restart(cause: Cause, row: list[Cause], most: int) -> bool:
-    """After the restarts in `row`, between which no checkpoint was made."""
+    """After the restarts in `row`, between which no checkpoint was written."""
     return len(row) < most and (cause.most is None or row.count(cause) < cause.most)
 
 
@@ -41,8 +42,85 @@ def pause_s(restarts: int) -> float:
     return min(2.0 ** (restarts - 2), LONGEST_PAUSE_S) if restarts > 1 else 0.0
 
 
+# ---- where a run resumes
+
+
+def check_unchanged(run: RunSpec, folder: Folder) -> None:
+    """Raises `Problems` where the data or the model is not what the run began with."""
+    recorded = provenance.read(folder)
+    if run.data.fingerprint() != recorded.get("data"):
+        got = "is not what the run began with (its sha256 differs)"
+        raise Problems(Problem("data", got, "use the original data", "changed"))
+    same_model = not needs_initial_weights(run, folder) or provenance.same_files(
+        recorded.get("model"), provenance.model_origin(run.model)
+    )
+    if not same_model:
+        got = "is not what the run began with (its files differ)"
+        raise Problems(Problem("model", got, "use the original model", "changed"))
+
+
+def needs_initial_weights(run: RunSpec, folder: Folder) -> bool:
+    """Whether it needs the model that it began with, besides what is in its checkpoints."""
+    return "reference" in run.algorithm.needs or not run.engine.checkpoints(folder.path).newest_first()
+
+
+def newest_checkpoint(run: RunSpec, folder: Folder) -> tuple[Checkpoint | None, list[str]]:
+    """The checkpoint to resume from, None for the beginning, and the faults of newer ones. Raises `Problems` where none
+    verifies."""
+    checkpoints = run.engine.checkpoints(folder.path)
+    checkpoints.tidy()
+    newest, faults = checkpoints.newest_verified()
+    if faults and newest is None:
+        raise Problems([*faults, Problem(folder.name, "no checkpoint verifies", "start a new run", "bad-file")])
+    return newest, faults
+
+
+def rollback_to(checkpoint: Checkpoint | None, faults: list[str], run: RunSpec, folder: Folder) -> list[Event]:
+    """Set aside the checkpoints that are newer than `checkpoint`, because of their `faults`; an alert for each."""
+    step = step_of(checkpoint)
+    run.engine.checkpoints(folder.path).set_aside_after(step)
+    resumed = f"resumed from {checkpoint.name if checkpoint else 'the beginning'}"
+    return [Alert(step=step, text=f"checkpoints/{fault}; {resumed}") for fault in faults]
+
+
+def step_of(checkpoint: Checkpoint | None) -> int:
+    return checkpoint.step if checkpoint else 0
+
+
+# ---- how an attempt ends
+
+
+@dataclass(frozen=True)
+class Ending:
+    how: How
+    why: str
+    exit_code: int
+    diagnosis: FailureDiagnosis | None = None
+    """Of a fault."""
+
+
+def _failed(diagnosis: FailureDiagnosis, logs: Path | None = None) -> Ending:
+    its_log = f"; its log is {logs / f'rank-{diagnosis.rank}.log'}" if logs and diagnosis.rank is not None else ""
+    user_error = diagnosis.crash is not None and diagnosis.crash.user_error
+    return Ending("failed", f"{diagnosis.why}{its_log}", 2 if user_error else 1, diagnosis)
+
+
+def _final(ending: Ending, restarts: int) -> Ending:
+    """Of the last attempt, after so many restarts in a row: what was tried, and what a person may do."""
+    if ending.diagnosis is None:
+        return ending
+    cause = ending.diagnosis.cause
+    times = "once" if restarts == 1 else f"{restarts} times"
+    tries = f"; restarted {times} without a new checkpoint" if restarts and cause.most != 0 else ""
+    return replace(ending, why=f"{ending.why}{tries}{f'; {cause.fix}' if cause.fix else ''}")
+
+
+def _diagnosis(cause: Cause, lines: list[str]) -> FailureDiagnosis:
+    return FailureDiagnosis(cause, None, "; ".join(lines), Crashed(lines=tuple(lines), cause="configuration"))
+
+
 class Supervisor:
-    """Signals go to the processes of the moment; between two attempts they end the run."""
+    """Signals go to the current processes; between two attempts they end the run."""
 
     def __init__(self, run: RunSpec, folder: Folder, lock: Lock, sinks: Sequence[Sink]) -> None:
         self.run, self.folder, self.lock, self.sinks = run, folder, lock, sinks
@@ -51,7 +129,7 @@ class Supervisor:
         self._starting = False
 
     def work(self, step: int, alerts: list[Event]) -> Outcome:
-        """Train on after `step` to the end, whatever that is. `alerts` are about where it goes on from.
+        """Train on after `step` until the run ends. `alerts` are about where it resumes.
 
         Raises `Problems` where the processes cannot be started at all.
         """
@@ -62,22 +140,21 @@ class Supervisor:
             closing(Follower(self.folder, self.sinks, attempt - 1)) as follower,
         ):
             follower.tell(unheard)
-            told = [*([Resumed(step=step, attempt=attempt)] if follower.next_seq else []), *alerts]
+            first = [*([Resumed(step=step, attempt=attempt)] if follower.next_seq else []), *alerts]
             while True:
                 follower.begin(self.folder.next_attempt)
-                follower.tell(told)
+                follower.tell(first)
                 end = self._attempt(step, follower, asked, len(row))
                 try:
                     again = self._again(step, end, row)
                 except Problems as problems:
-                    end = ending.failed(_diagnosis(CONFIGURATION, [end.why, *problems.lines]), None)
-                    again = None
+                    end, again = _failed(_diagnosis(CONFIGURATION, [end.why, *problems.lines])), None
                 if again is None:
-                    end = ending.given_up(end, len(row)) if end.diagnosis else end
-                    follower.tell([end.event])
+                    end = _final(end, len(row))
+                    follower.tell([Ended(how=end.how, why=end.why)])
                     return Outcome(end.exit_code, follower.state, end.diagnosis.crash if end.diagnosis else None)
                 follower.tell(unheard_events(self.folder, self.run.engine.reader()))
-                step, told = again
+                step, first = again
 
     def stop(self, number: int) -> None:
         self._pass_on(lambda job: job.stop(number))
@@ -85,26 +162,27 @@ class Supervisor:
     def kill(self) -> None:
         self._pass_on(lambda job: job.kill())
 
-    def _pass_on(self, tell: Callable[[Job], None]) -> None:
+    def _pass_on(self, call: Callable[[Job], None]) -> None:
         if self._job:
-            tell(self._job)
+            call(self._job)
         elif self._starting:
             raise Interrupted
 
     def _attempt(self, step: int, follower: Follower, asked: StopRequest, restarts: int) -> Ending:
         if not self._pause(pause_s(restarts), follower, asked):
-            return ending.stopped(asked.first, "", self._checkpoints)
+            return self._stopped(asked.first)
         logs = self.folder.new_attempt()
         write_atomic(logs / FIRST_SEQ, str(follower.next_seq))
         try:
             end = self._run(step, logs, follower, asked)
         except Interrupted:
-            end = ending.stopped(asked.first, "", self._checkpoints)
+            end = self._stopped(asked.first)
         except Problems as problems:
             if not restarts:
                 raise
-            end = ending.failed(_diagnosis(NODE, problems.lines), None)  # what the run had is not there now
-        attempts.write(logs, end.end(follower.state.step, time.time()))
+            end = _failed(_diagnosis(NODE, problems.lines))  # what the run had before is missing now
+        cause, rank = (end.diagnosis.cause.name, end.diagnosis.rank) if end.diagnosis else (end.how, None)
+        AttemptEnd(cause, end.why, rank, follower.state.step, time.time()).write(logs)
         return end
 
     def _pause(self, seconds: float, follower: Follower, asked: StopRequest) -> bool:
@@ -127,31 +205,64 @@ class Supervisor:
                 raise Interrupted
             self._job = job = run.cluster.start(plan, logs, self.lock.descriptor)
             code = follow(job, run.engine.reader(), follower, watch, asked)
+            if code == 0:
+                return self._finished(follower.state.step)
             kills = machine.oom_kill_count() - kills
-            return ending.of_job(code, job, run, self._checkpoints, logs, follower, asked, kills)
+            return self._stopped_by(code, job, asked) or _failed(self._diagnose(code, job, logs, follower, kills), logs)
         finally:
-            self._starting = False  # before the job goes: a signal that comes now interrupts nothing
+            self._starting = False  # before the job goes: a signal that arrives now interrupts nothing
             if self._job:
                 self._job.kill()
             self._job = None
 
+    def _finished(self, step: int) -> Ending:
+        saved = self._checkpoints.newest_first()
+        unsaved = step > 0 and not (saved and saved[0].step == step)
+        return Ending("finished", f"the last step is not saved; {self._saved()}" if unsaved else "", 0)
+
+    def _stopped(self, number: int, how: str = "") -> Ending:
+        return Ending("stopped", f"{signal.Signals(number).name}{how}; {self._saved()}", 128 + number)
+
+    def _saved(self) -> str:
+        saved = self._checkpoints.newest_first()
+        return f"checkpoints/{saved[0].name} is the newest checkpoint" if saved else "nothing is saved yet"
+
+    def _stopped_by(self, code: int, job: Job, asked: StopRequest) -> Ending | None:
+        """Of a job that was asked to stop and ended with `code`; None where it ended by a fault."""
+        if asked:
+            return self._stopped(asked.first, "" if code == 128 + asked.first else ", ended at once")
+        number = code - 128 if code >= 128 else -code
+        if number in SIGNALS:  # the process itself was asked to stop, or before its handler was installed
+            return self._stopped(number, f" to rank {job.failed_rank()}")
+        return None
+
+    def _diagnose(self, code: int, job: Job, logs: Path, follower: Follower, oom_kills: int) -> FailureDiagnosis:
+        rank, lost, crash = job.failed_rank(), job.lost_resources(), follower.crash
+        if rank is None and crash and not lost:  # the cluster started nothing, and said why
+            return FailureDiagnosis(CONFIGURATION, None, "; ".join(crash.lines), crash)
+
+        def left(rank: int, code: int | None = None) -> Left:
+            return left_by(rank, code, logs / f"rank-{rank}.log", self.run.engine.reader())
+
+        failed = None if rank is None else left(rank, code)
+        if failed and rank == 0 and crash:
+            failed = replace(failed, crash=crash)
+        others = (left(other) for other in range(self.run.taken.processes) if other != rank)
+        return diagnose(failed, others, lost, oom_kills)
+
     def _again(self, step: int, end: Ending, row: list[Cause]) -> tuple[int, list[Event]] | None:
-        """The step to go on after, and what there is to tell then; None where the run ends. `row` are the restarts
-        since the last checkpoint. Raises `Problems` where there is nothing to go on from."""
+        """The step to resume after, and the first events then; None where the run ends. `row` are the restarts since
+        the last checkpoint. Raises `Problems` where there is nothing to resume from."""
         most = self.run.trainer.max_restarts
         if end.diagnosis is None or not may_restart(end.diagnosis.cause, [], most):
             return None
-        newest, faults = resume.newest(self.run, self.folder)
-        if resume.step_of(newest) > step:
+        newest, faults = newest_checkpoint(self.run, self.folder)
+        if step_of(newest) > step:
             row.clear()
         if not may_restart(end.diagnosis.cause, row, most):
             return None
-        resume.unchanged(self.run, self.folder)
+        check_unchanged(self.run, self.folder)
         row.append(end.diagnosis.cause)
-        alerts = resume.rollback_to(newest, faults, self.run, self.folder)
-        step, cause = resume.step_of(newest), end.diagnosis.cause.name
+        alerts = rollback_to(newest, faults, self.run, self.folder)
+        step, cause = step_of(newest), end.diagnosis.cause.name
         return step, [Restarted(step=step, attempt=self.folder.next_attempt, cause=cause, why=end.why), *alerts]
-
-
-def _diagnosis(cause: Cause, lines: list[str]) -> FailureDiagnosis:
-    return FailureDiagnosis(cause, None, "; ".join(lines), Crashed(lines=tuple(lines), cause="configuration"))

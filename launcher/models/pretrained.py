@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-from launcher.core.checkpoints import CheckpointFolder
+from launcher.core.checkpoints import Checkpoints
 from launcher.core.problems import Problem, Problems, short_repr
 from launcher.core.settings import settings
 from launcher.hubs.choice import FromHub
@@ -74,9 +74,9 @@ def _is_model(folder: Path) -> bool:
     return any((folder / name).is_file() for name in LAYOUTS) or bool(_checkpoints(folder).newest_first())
 
 
-def _checkpoints(folder: Path) -> CheckpointFolder:
+def _checkpoints(folder: Path) -> Checkpoints:
     """Of a run's folder; other folders have none."""
-    return CheckpointFolder(folder / "checkpoints")
+    return Checkpoints(folder / "checkpoints")
 
 
 def _files(folder: Path) -> Path:

@@ -71,7 +71,7 @@ def _lines(event: Event, state: RunState) -> list[str]:
         case Stalled():
             return [f"stalled after step {event.step}: {event.why}", *event.stack.splitlines()[:FRAMES]]
         case WentOn():
-            return [f"goes on after {event.after_s:.0f} s"]
+            return [f"continues after {event.after_s:.0f} s"]
         case Ended():
             return [f"{event.how}{': ' + event.why if event.why else ''}"]
     return []

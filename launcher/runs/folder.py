@@ -1,7 +1,7 @@
-"""A run's folder: where each thing lies, who may write it, and what its last process reported unheard.
+"""A run's folder: its files, who may write it, its attempts, and what the last one reported unheard.
 
 runs/<project>/<experiment>/  spec.yaml prepared.json words.txt lock.json events.jsonl console.log checkpoints/
-                              logs/attempt_N/
+                              logs/attempt_N/{rank-N.log, first_seq, ended.json}
 """
 
 from __future__ import annotations
@@ -12,78 +12,60 @@ import os
 import re
 import socket
 import time
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
 from launcher.core import machine
 from launcher.core.bounded_parse import parse_json
 from launcher.core.events import LAUNCHER_EVENTS, Event, LogReader, Step, events_of
+from launcher.core.files import NewLines, PathIn, write_atomic
 from launcher.core.problems import Problem, Problems
 from launcher.spec.engine import EventReader
 
 _ATTEMPT = re.compile(r"attempt_[1-9][0-9]*")
 FIRST_SEQ = "first_seq"  # in an attempt's folder: the `seq` that its first event gets
+ENDED = "ended.json"  # there, once it has ended: `AttemptEnd`
 LOCK_WAIT_S = 10.0  # processes of a killed run end within moments; until then they hold the lock
+YEAR_9999 = 253370764800.0  # Unix seconds: no later time can be shown
 
 
 @dataclass(frozen=True)
 class Folder:
     path: Path
 
-    @property
-    def spec(self) -> Path:
-        return self.path / "spec.yaml"
-
-    @property
-    def prepared(self) -> Path:
-        return self.path / "prepared.json"
-
-    @property
-    def words(self) -> Path:
-        return self.path / "words.txt"
-
-    @property
-    def events(self) -> Path:
-        return self.path / "events.jsonl"
-
-    @property
-    def console(self) -> Path:
-        return self.path / "console.log"
-
-    @property
-    def refused(self) -> Path:
-        return self.path / "refused.jsonl"
-
-    @property
-    def detached(self) -> Path:
-        """What `rlrun train -d` said where nobody was to see it."""
-        return self.path / "detached.log"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
+    spec = PathIn("spec.yaml")
+    prepared = PathIn("prepared.json")
+    words = PathIn("words.txt")
+    lock = PathIn("lock.json")
+    events = PathIn("events.jsonl")
+    console = PathIn("console.log")
+    refused = PathIn("refused.jsonl")
+    detached = PathIn("detached.log")  # output of `rlrun train -d`
+    checkpoints = PathIn("checkpoints")
 
     @property
     def name(self) -> str:
         """project/experiment"""
         return f"{self.path.parent.name}/{self.path.name}"
 
-    def symlink_problem(self) -> str:
-        """Why a new run must not be made here; empty where it may. The folder that holds all runs may be a link."""
-        links = [path for path in (self.path.parent, self.path) if path.is_symlink()]
-        return f"trainer.run_root: {links[0]} is a link to another folder; use that one as run_root" if links else ""
+    def check_no_link(self) -> None:
+        """Raises `Problems` where a new run must not be made here. The folder that holds all runs may be a link."""
+        for path in (self.path.parent, self.path):
+            if path.is_symlink():
+                got = f"{path} is a link to another folder"
+                raise Problems(Problem("trainer.run_root", got, "use that one as run_root", "not-permitted"))
 
     def check(self) -> None:
-        """Raises `Problems` where what is written here would land elsewhere: a copied folder may hold links."""
-        names = (
-            ".lock", "spec.yaml", "prepared.json", "words.txt", "lock.json", "events.jsonl", "console.log",
-            "refused.jsonl", "detached.log", "logs",
+        """Raises `Problems` where files would be written elsewhere: a copied folder may hold links."""
+        files = (
+            self.path / ".lock", self.spec, self.prepared, self.words, self.lock, self.events, self.console,
+            self.refused, self.detached, self.path / "logs",
         )  # fmt: skip
-        if found := [name for name in names if (self.path / name).is_symlink()]:
-            raise Problems(
-                [Problem(str(self.path / name), "is a link", "replace it by what it leads to") for name in found]
-            )
+        if links := [path for path in files if path.is_symlink()]:
+            fix = "replace it by the file or folder itself"
+            raise Problems([Problem(str(path), "is a link", fix, "not-permitted") for path in links])
 
     def attempts(self) -> list[Path]:
         """Folders of the process logs, first attempt first."""
@@ -111,9 +93,9 @@ def _number_of(attempt: Path) -> int:
 
 
 class Lock:
-    """One writer for a run. Held by every process that was started with it, until the last one ends.
+    """One writer for a run. Every process that was started with it shares the lock, until the last one ends.
 
-    The file names the holder, so that `rlrun stop` finds it and a refusal can say who it is.
+    The file names the holder, for `rlrun stop` and for error messages.
     """
 
     def __init__(self, folder: Folder, wait_s: float = LOCK_WAIT_S) -> None:
@@ -122,7 +104,7 @@ class Lock:
         while not self._taken():
             if time.monotonic() > give_up or writer_lives(folder):
                 os.close(self.descriptor)
-                raise Problems(held(folder))
+                raise Problems(in_use(folder))
             time.sleep(0.1)
         os.ftruncate(self.descriptor, 0)
         os.pwrite(self.descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
@@ -158,7 +140,7 @@ def holder(folder: Folder) -> dict[str, int | str] | None:
 
 
 def writer_lives(folder: Folder) -> bool:
-    """Whether the lock's holder itself runs here, not only processes that it left behind."""
+    """Whether the lock's holder itself runs on this machine, not only processes that it left behind."""
     who = holder(folder)
     return who is not None and who.get("host") == socket.gethostname() and machine.is_alive(int(who["pid"]))
 
@@ -168,29 +150,23 @@ def holder_words(folder: Folder) -> str:
     return f"process {who.get('pid', '?')} on {who.get('host', 'another host')}"
 
 
-def held(folder: Folder) -> str:
-    """Why nobody else may write it now."""
-    return f"{folder.name}: is being written by {holder_words(folder)}; rlrun stop {folder.path} would end it"
+def in_use(folder: Folder) -> Problem:
+    """Why this process may not write it now."""
+    got, fix = f"is being written by {holder_words(folder)}", f"rlrun stop {folder.path} would end it"
+    return Problem(folder.name, got, fix, "in-use")
 
 
 def take(root: Path, project: str, experiment: str) -> tuple[Folder, Lock]:
     """The folder of a new run, locked. Raises `Problems` where a run of that name has been trained."""
     folder = Folder(root / project / experiment)
-    if problem := folder.symlink_problem():
-        raise Problems(problem)
+    folder.check_no_link()
     folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.check()
     lock = Lock(folder)
     if folder.has_results():
+        got, fix = f"{folder.path} is there already", f"use another name, or rlrun train --resume {folder.path}"
         with lock:
-            raise Problems(
-                Problem(
-                    "trainer.experiment_name",
-                    f"{folder.path} is there already",
-                    f"use another name, or rlrun train --resume {folder.path}",
-                    "in-use",
-                )
-            )
+            raise Problems(Problem("trainer.experiment_name", got, fix, "in-use"))
     return folder, lock
 
 
@@ -204,23 +180,63 @@ def free_name(root: Path, project: str, label: str) -> str:
 
 
 def unheard_events(folder: Folder, reader: EventReader) -> list[Event]:
-    """What rank 0 of the last attempt reported after the launcher was gone, so that the event log lacks it.
+    """What the last attempt reported after the launcher was gone, so that the event log lacks it.
 
-    `reader` makes events of its log's lines. The attempt's folder holds the `seq` that its first event got.
+    `reader` makes events of the lines of rank 0 and of its other files; of each kind, the first ones are in the event
+    log. The attempt's folder holds the `seq` of its first event.
     """
     attempts = folder.attempts()
-    log = attempts[-1] / "rank-0.log" if attempts else None
-    begin = attempts[-1] / FIRST_SEQ if attempts else None
-    if log is None or begin is None or not log.exists() or not begin.exists():
+    log, begin = (attempts[-1] / "rank-0.log", attempts[-1] / FIRST_SEQ) if attempts else (folder.path, folder.path)
+    if not (log.is_file() and begin.is_file()):
         return []
-    first = int(begin.read_text().strip() or 0)
-    since = LogReader(folder.events, after=first - 1).new()
-    heard = sum(not isinstance(logged.event, LAUNCHER_EVENTS) for logged in since)
-    with log.open("rb") as file:
-        reported = [
-            event
-            for line in file
-            if line.endswith(b"\n")
-            for event in reader.feed(line.decode("utf-8", "replace").rstrip("\n"))
-        ]
-    return reported[heard:]
+    since = LogReader(folder.events, after=int(begin.read_text().strip() or 0) - 1).new()
+    heard = Counter(type(logged.event) for logged in since if not isinstance(logged.event, LAUNCHER_EVENTS))
+    unheard = []
+    for path in (log, *reader.files()):
+        for event in (event for line in NewLines(path).read() for event in reader.feed(line)):
+            if heard[type(event)]:
+                heard[type(event)] -= 1
+            else:
+                unheard.append(event)
+    return unheard
+
+
+@dataclass(frozen=True)
+class AttemptEnd:
+    """How an attempt ended, as `logs/attempt_N/ended.json`."""
+
+    cause: str
+    """finished, stopped, or the name of a `Cause`."""
+    why: str
+    rank: int | None
+    """The process that ended by it; None where it was no single one."""
+    step: int
+    """The last step that it reported."""
+    at: float
+    """Unix seconds (UTC)."""
+
+    def write(self, logs: Path) -> None:
+        write_atomic(logs / ENDED, json.dumps(asdict(self)) + "\n")
+
+
+@dataclass(frozen=True)
+class Attempt:
+    name: str
+    ended: AttemptEnd | None
+    """None while it goes on, and where the launcher was killed with it."""
+
+
+def read_attempts(folder: Folder) -> list[Attempt]:
+    """All attempts, the first one first."""
+    return [Attempt(logs.name, _read_end(logs)) for logs in folder.attempts()]
+
+
+def _read_end(logs: Path) -> AttemptEnd | None:
+    """None where the file is missing or damaged."""
+    try:
+        node = parse_json((logs / ENDED).read_bytes())
+        rank = None if node["rank"] is None else int(node["rank"])
+        end = AttemptEnd(str(node["cause"]), str(node["why"]), rank, int(node["step"]), float(node["at"]))
+        return end if 0 <= end.at < YEAR_9999 else None
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        return None

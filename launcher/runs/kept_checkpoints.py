@@ -10,13 +10,13 @@ from pydantic import TypeAdapter
 from yaml import YAMLError
 
 from launcher.core.bounded_parse import parse_yaml
-from launcher.core.checkpoints import CheckpointFolder
+from launcher.core.checkpoints import Checkpoints
 from launcher.core.events import Saved, Step, events_of
 from launcher.core.metrics import grade, held_out_score, main_score, validation
 from launcher.core.problems import Problem, Problems, short_repr, suggest
 from launcher.core.settings import Chosen
 from launcher.runs.folder import Folder
-from launcher.spec.engine import Checkpoints, Engine
+from launcher.spec.engine import Engine
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def checkpoints_of(folder: Folder) -> Checkpoints:
     try:
         engine: Engine = TypeAdapter(Chosen[Engine]).validate_python(parse_yaml(folder.spec.read_bytes())["engine"])
     except (OSError, ValueError, YAMLError, KeyError, TypeError):
-        return CheckpointFolder(folder.checkpoints)
+        return Checkpoints(folder.checkpoints)
     return engine.checkpoints(folder.path)
 
 

@@ -1,4 +1,4 @@
-"""Runs on disk: find them, and see each as its state, once or as it changes."""
+"""Runs on disk: find them, read the state of each, once or as it changes, and stop them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from launcher.core.state import RunState, Sink, after, fold
 from launcher.runs import stop_requests
 from launcher.runs.folder import Folder, holder
 
-LOOK_S = 0.3  # between two pictures of a run that is watched
+LOOK_S = 0.3  # between two pictures of a watched run
 
 
 @dataclass(frozen=True)
@@ -40,37 +40,37 @@ def _last_write(folder: Folder) -> float:
 
 
 def see(folder: Folder) -> Run:
-    """A run as its events tell it. One that tells of no end and has no writer was killed."""
-    lives = holder(folder) is not None  # asked first: a writer that has gone has written everything
-    return Run(folder, _judged(folder, fold(events_of(folder.events)), lives))
+    """A run with the state that its events make. One without an end and without a writer was killed."""
+    lives = holder(folder) is not None  # before reading: a writer that has gone has written everything
+    return Run(folder, _actual(folder, fold(events_of(folder.events)), lives))
 
 
-def _judged(folder: Folder, state: RunState, lives: bool) -> RunState:
+def _actual(folder: Folder, state: RunState, lives: bool) -> RunState:
     if lives or state.status in ("finished", "failed"):
         return state
     if waits := queued(folder):
         return replace(state, status="waiting", phase="", why=waits)
     if state.status == "stopped":
         return state
-    return replace(state, status="failed", phase="", why=state.why or "its processes are gone; --resume goes on")
+    return replace(state, status="failed", phase="", why=state.why or "its processes are gone; --resume continues it")
 
 
 class RunReader:
-    """A run's events as they come, and the state that they make."""
+    """A run's events as they are logged, and the state that they make."""
 
     def __init__(self, events: Path) -> None:
         self._log = LogReader(events)
         self.state = RunState()
 
     def look(self) -> RunState:
-        """The state that all events make by now."""
+        """The state of now."""
         for _ in self.new():
             pass
         return self.state
 
     def new(self) -> Iterator[LoggedEvent]:
-        """The events that came since, each once it is part of the state. Where one goes back to a checkpoint, the
-        state is made anew without what is undone."""
+        """The events logged since the last call, each after it has changed the state. Where one goes back to a
+        checkpoint, the state is made again without what is undone."""
         for logged in self._log.new():
             event = logged.event
             if isinstance(event, GOES_BACK):
@@ -81,11 +81,11 @@ class RunReader:
 
 
 def watch(folder: Folder, view: Sink) -> None:
-    """Show a run again and again until nobody writes it any more, nor will."""
+    """Show a run until it has ended and is not queued."""
     reader = RunReader(folder.events)
     while True:
-        lives = holder(folder) is not None  # asked first, as in `see`
-        state = _judged(folder, reader.look(), lives)
+        lives = holder(folder) is not None  # before reading, as in `see`
+        state = _actual(folder, reader.look(), lives)
         view.write(state, [], [])
         if not lives and state.status != "waiting":
             return
@@ -93,21 +93,22 @@ def watch(folder: Folder, view: Sink) -> None:
 
 
 def queued(folder: Folder) -> str:
-    """Of a run that was handed over to a queue, how it stands there; empty where it has left it."""
+    """`slurm job 12, pending (Resources)`; empty where it is in no queue."""
     job = slurm.job_of(folder.path)
     try:
-        standing = job.queue_status() if job else ""
-    except Problems:  # the queue does not answer now
-        standing = "in a queue that does not answer"
-    return f"{job.name}, {standing}" if job and standing else ""
+        status = job.queue_status() if job else ""
+    except Problems:
+        status = "in a queue that does not answer"
+    return f"{job.name}, {status}" if job and status else ""
 
 
 def find(name: str, root: Path) -> Folder:
     """The run meant by a folder's path, `project/experiment`, or an experiment's name that is unique."""
     if found := named(name, root):
         return found
-    known = sorted(f"{path.parent.parent.name}/{path.parent.name}" for path in root.glob("*/*/spec.yaml"))
-    raise Problems(f"{short_repr(name)}: no run of that name in {root}; {suggest(name, known)}")
+    raise Problems(
+        Problem(short_repr(name), f"no run of that name in {root}", suggest(name, sorted(_names(root))), "not-found")
+    )
 
 
 def named(name: str, root: Path, holds: str = "spec.yaml") -> Folder | None:
@@ -115,13 +116,16 @@ def named(name: str, root: Path, holds: str = "spec.yaml") -> Folder | None:
     for path in (Path(name), root / name):
         if found := _at(path, holds):
             return found
-    known = {f"{path.parent.parent.name}/{path.parent.name}": path.parent for path in root.glob(f"*/*/{holds}")}
-    same = [full for full in known if full.partition("/")[2] == name]
+    known = _names(root, holds)
+    same = sorted(full for full in known if full.partition("/")[2] == name)
     if len(same) > 1:
-        raise Problems(
-            Problem(short_repr(name), f"is the name of {len(same)} runs", f"use {' or '.join(sorted(same))}")
-        )
+        raise Problems(Problem(short_repr(name), f"is the name of {len(same)} runs", f"use {' or '.join(same)}"))
     return Folder(known[same[0]]) if same else None
+
+
+def _names(root: Path, holds: str = "spec.yaml") -> dict[str, Path]:
+    """Each project/experiment below `root`."""
+    return {f"{path.parent.parent.name}/{path.parent.name}": path.parent for path in root.glob(f"*/*/{holds}")}
 
 
 def _at(path: Path, holds: str) -> Folder | None:
@@ -129,13 +133,13 @@ def _at(path: Path, holds: str) -> Folder | None:
         path = path.expanduser()
         if not (path / holds).is_file():
             return None
-    except (OSError, RuntimeError):  # longer than a name may be, or the home of nobody
+    except (OSError, RuntimeError):  # a name that is too long, or the home of an unknown user
         return None
     return Folder(path if path.name and ".." not in path.parts else path.resolve())  # `.` has no name to show
 
 
 def stop(folder: Folder, *, now: bool, wait_s: float = 60.0) -> str:
-    """Ask the run to save and end (`now`: not to wait for that); what became of it. From another host, too."""
+    """Ask the run to save and end (`now`: to end at once), also from another host. Returns what happened."""
     if (job := slurm.job_of(folder.path)) and job.queue_status():
         return _stop_queued(job, now, wait_s)
     who = holder(folder)
@@ -155,7 +159,7 @@ def stop(folder: Folder, *, now: bool, wait_s: float = 60.0) -> str:
 
 
 def _signal(pid: int, folder: Folder, now: bool) -> None:
-    with suppress(ProcessLookupError):  # killed already, and what it left ends by itself
+    with suppress(ProcessLookupError):  # killed already; its processes end by themselves
         os.kill(pid, signal.SIGTERM)
         if now:
             time.sleep(0.2)
@@ -166,8 +170,8 @@ def _signal(pid: int, folder: Folder, now: bool) -> None:
 def _stop_queued(job: slurm.SlurmJob, now: bool, wait_s: float) -> str:
     job.stop(now)
     give_up = time.monotonic() + wait_s
-    while standing := job.queue_status():
+    while status := job.queue_status():
         if time.monotonic() > give_up:
-            return f"was asked to stop and is still {standing} as {job.name}; use rlrun stop --now to end it at once"
+            return f"was asked to stop and is still {status} as {job.name}; use rlrun stop --now to end it at once"
         time.sleep(1)
     return f"stopped, and {job.name} has left the queue"

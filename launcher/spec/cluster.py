@@ -124,8 +124,8 @@ class Cluster(ABC):
         """`usage_s`, scaled to the number of processes of the plan."""
         return self.usage_s * max(1.0, len(plan.processes) / FEW)
 
-    def problems(self, hardware: Hardware) -> list[str]:
-        """Why it cannot provide this hardware, one line each."""
+    def problems(self, hardware: Hardware) -> list[Problem]:
+        """Why it cannot provide this hardware."""
         return []
 
     @property

@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from launcher.core.checkpoints import Checkpoint, CheckpointFolder
+from launcher.core.checkpoints import Checkpoints
 from launcher.core.events import Event
 from launcher.core.problems import Problem
 
@@ -39,9 +39,6 @@ class Plan:
     """Machines that the processes are spread over evenly."""
     gpus: int = 0
     """GPUs of each process."""
-    resources: Literal["reserve", "attach"] = "reserve"
-    """`reserve`: the cluster reserves CPUs and GPUs for each process. `attach`: the processes bring up a cluster of
-    their own on the machines, so nothing is reserved for them."""
 
 
 class EventReader(Protocol):
@@ -52,31 +49,6 @@ class EventReader(Protocol):
 
     def files(self) -> Sequence[Path]:
         """Files beside rank 0's output whose lines are to be fed, too, as they grow; they need not exist yet."""
-
-
-class Checkpoints(Protocol):
-    """A run's checkpoints on disk, in the layout of its engine."""
-
-    def newest_first(self) -> Sequence[Checkpoint]:
-        """All that look like checkpoints; none is verified."""
-
-    def newest_verified(self) -> tuple[Checkpoint | None, list[str]]:
-        """The newest without a fault, and the faults of those that are newer."""
-
-    def faults(self, checkpoint: Checkpoint) -> list[str]:
-        """What is wrong with it, one line per file."""
-
-    def validated(self, checkpoint: Checkpoint) -> Mapping[str, float]:
-        """Metrics of its validation; empty if there was none."""
-
-    def policy(self, checkpoint: Checkpoint) -> Path:
-        """The folder with its policy in Hugging Face's layout: what is exported."""
-
-    def set_aside_after(self, step: int) -> None:
-        """Ignore checkpoints later than `step` from now on; their files are kept."""
-
-    def tidy(self) -> None:
-        """Remove files left half-written by a kill. Only the run's one writer may call it."""
 
 
 class Engine(ABC):
@@ -130,7 +102,7 @@ class Engine(ABC):
 
     def checkpoints(self, folder: Path) -> Checkpoints:
         """Those of the run in `folder`; by default as `core.checkpoints` describes."""
-        return CheckpointFolder(folder / "checkpoints")
+        return Checkpoints(folder / "checkpoints")
 
 
 def _one_of(what: str, known: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""A model's chat template, as far as its files tell without a library that runs it."""
+"""A model's chat template, read from its files without loading a tokenizer."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def read_template(folder: Path) -> str | None:
         single = folder / "chat_template.jinja"
         if single.is_file():
             return single.read_text(encoding="utf-8")
-        held = json.loads((folder / "tokenizer_config.json").read_bytes()).get("chat_template", "")
+        template = json.loads((folder / "tokenizer_config.json").read_bytes()).get("chat_template", "")
     except (OSError, ValueError, AttributeError):
         return None
-    return held if isinstance(held, str) else json.dumps(held)
+    return template if isinstance(template, str) else json.dumps(template)
 
 
 def longest_around(model: Model) -> int | None:
@@ -35,7 +35,7 @@ def longest_around(model: Model) -> int | None:
     if not isinstance(model, Pretrained) or model.on_hub:
         return None
     try:
-        held = read_template(Path(weights_of(model.path)))
+        template = read_template(Path(weights_of(model.path)))
     except Problems:  # no checkpoint verifies; said elsewhere
         return None
-    return _ENDS if held == "" else None
+    return _ENDS if template == "" else None

@@ -10,8 +10,6 @@ from transformers import PreTrainedTokenizerFast
 from launcher.core.problems import error_message
 from launcher.spec.data import Dataset, Message, RefusedRow, Row, Text
 
-NO_TEMPLATE = "is a conversation, and the tokenizer has no chat template; use a text prompt"
-
 
 class Unwritable(ValueError):
     """Why a row cannot be written for this model."""
@@ -55,7 +53,7 @@ class Encoder:
 
     def demonstration(self, number: int, row: Row) -> Tokens | RefusedRow:
         """Prompt and answer, the answer's tokens and its end marked."""
-        prompt, response = prompt_and_response(row)
+        prompt, response = _prompt_and_response(row)
         try:
             if response is None:
                 ids, mask = self._conversation(_turns(row.prompt))
@@ -104,10 +102,11 @@ class Encoder:
         """The text that the policy reads before it answers. Raises `Unwritable`."""
         if self.templated:
             return self._render(_turns(prompt), open_answer=True)
-        text = single_user_text(prompt)
-        if text is None:
-            raise Unwritable(NO_TEMPLATE)
-        return text
+        if isinstance(prompt, str):
+            return prompt
+        if len(prompt) == 1 and prompt[0].role == "user":
+            return prompt[0].content
+        raise Unwritable("is a conversation, and the tokenizer has no chat template; use a text prompt")
 
     def _opening(self, prompt: Text) -> list[int]:
         text = self.opening(prompt)
@@ -115,19 +114,18 @@ class Encoder:
 
     def _closing(self, prompt: Text, response: str) -> list[int]:
         """The answer's tokens up to the one that ends it."""
-        if not self.templated:
-            return [*self._ids(response), self.tokenizer.eos_token_id]
-        turns = _turns(prompt)
+        rendered = self._rendered_answer(_turns(prompt), response) if self.templated else None
+        ids = self._ids(response if rendered is None else rendered)
+        if rendered is not None and ids and ids[-1] in self.tokenizer.added_tokens_decoder:
+            return ids  # the template closes an answer with a token of its own
+        return [*ids, self.tokenizer.eos_token_id]
+
+    def _rendered_answer(self, turns: list[dict[str, str]], response: str) -> str | None:
+        """What the template writes for the answer; None where it changes the turns before it."""
         before = self._render(turns, open_answer=True)
         whole = self._render([*turns, {"role": "assistant", "content": response}])
-        if whole.startswith(before):
-            ids = self._ids(whole[len(before) :].rstrip())  # a line's end after the end token is not the answer's
-            return ids if self._ends(ids) else [*ids, self.tokenizer.eos_token_id]
-        return [*self._ids(response), self.tokenizer.eos_token_id]
-
-    def _ends(self, ids: list[int]) -> bool:
-        """Whether the template closes an answer with a token of its own; otherwise no end would be learnt."""
-        return bool(ids) and ids[-1] in self.tokenizer.added_tokens_decoder
+        # a line's end after the end token is not the answer's
+        return whole[len(before) :].rstrip() if whole.startswith(before) else None
 
     def _conversation(self, turns: list[dict[str, str]]) -> tuple[list[int], list[int]]:
         """Ids and mask of a conversation whose assistant turns are imitated. Raises `Unwritable`."""
@@ -166,14 +164,7 @@ class Encoder:
         return RefusedRow(row.where, reason, repr(row), wanted=self.data.truncation == "filter")
 
 
-def single_user_text(prompt: Text) -> str | None:
-    """The text of a prompt that is one user's turn and nothing else: it needs no template."""
-    if isinstance(prompt, str):
-        return prompt
-    return prompt[0].content if len(prompt) == 1 and prompt[0].role == "user" else None
-
-
-def prompt_and_response(row: Row) -> tuple[Text, str | None]:
+def _prompt_and_response(row: Row) -> tuple[Text, str | None]:
     """Prompt and answer; of a conversation with one answer, which is its end, too."""
     if row.response is not None or isinstance(row.prompt, str):
         return row.prompt, row.response

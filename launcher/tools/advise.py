@@ -8,8 +8,9 @@ from itertools import islice
 from typing import Literal, get_args
 
 from launcher.core.problems import Problem, Problems, short_repr
+from launcher.data.chunks import read_rows
 from launcher.data.formats import to_row
-from launcher.data.rows import RawRow, read_rows
+from launcher.data.rows import RawRow
 from launcher.spec.data import RefusedRow
 
 Have = Literal["answers", "pairs", "prompts", "mixed"]

@@ -101,7 +101,7 @@ def _report(
         unwritable=count["unwritable"], unscorable=count["unscorable"],
         prompt_tokens=histogram(tokens.prompts, data.max_prompt_length) if tokens.prompts else None,
         answer_tokens=histogram(tokens.answers, data.max_response_length) if any(tokens.answers) else None,
-        first=[*log.first, *findings.first][:SHOWN],
+        first=[*map(str, log.first), *findings.first][:SHOWN],
     )  # fmt: skip
     wrong, notes = _judge(report, data)
     return replace(report, wrong=wrong, notes=notes)

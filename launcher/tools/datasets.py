@@ -12,10 +12,10 @@ from yaml import YAMLError
 from launcher.config.resolve import conf_dir, groups, resolve
 from launcher.core.bounded_parse import parse_yaml
 from launcher.core.problems import Problem, Problems, error_message, short_repr, suggest
+from launcher.data.chunks import ENDINGS
 from launcher.data.files import Files, expand
 from launcher.data.hub import Hub
 from launcher.data.prepare import every, prepare
-from launcher.data.rows import ENDINGS
 from launcher.hubs.repo import is_id
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Dataset, OnDataProgress

@@ -157,7 +157,7 @@ def test_hostile_names_are_shown_as_text(look: Look, tmp_path: Path) -> None:
 def test_show(look: Look, some: Path) -> None:
     output = look("show", "killed")
     assert output.exit_code == 0
-    assert "q/killed" in output.stdout and "failed  its processes are gone; --resume goes on" in output.stdout
+    assert "q/killed" in output.stdout and "failed  its processes are gone; --resume continues it" in output.stdout
     assert output.stdout.endswith("runs/q/killed  ·  0 attempts\n")
     node = strictly(look("show", "p/nan", "--json").stdout)
     assert (node["run"], node["status"], node["metrics"]["train/loss"]) == ("p/nan", "stopped", "NaN")

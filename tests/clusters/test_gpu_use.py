@@ -9,7 +9,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from launcher.clusters.local.gpu_use import GpuUse, driver, gpu_of
+from launcher.clusters.local.usage import gpu_driver, gpu_of
 
 OWN = [
     ({}, "0"),  # CUDA sees all, and a process without a rank of its own takes the first
@@ -60,13 +60,14 @@ def card(monkeypatch: pytest.MonkeyPatch) -> tuple[Answers, list[str]]:
     return answers, output
 
 
-BUSY = GpuUse(87.0, 60 << 30, 80 << 30, 71.0, 612.345)
+FIELDS = ("gpu_percent", "gpu_memory_bytes", "gpu_memory_total_bytes", "gpu_celsius", "gpu_watts")
+BUSY = dict(zip(FIELDS, (87.0, 60 << 30, 80 << 30, 71.0, 612.345), strict=True))
 
 
 def test_it_is_found_by_index_and_by_uuid_and_loaded_once(card: tuple[Answers, list[str]]) -> None:
-    with driver() as use:
+    with gpu_driver() as use:
         assert use("0") == use("GPU-aa") == BUSY
-        assert use("1") == use("GPU-bb") == GpuUse(3.0, 1 << 30, 80 << 30, 40.0, 70.0)
+        assert use("1") == use("GPU-bb") == dict(zip(FIELDS, (3.0, 1 << 30, 80 << 30, 40.0, 70.0), strict=True))
         assert card[1] == ["init"]
     assert card[1] == ["init", "shutdown"]
 
@@ -85,19 +86,19 @@ def test_what_is_not_told_is_unknown_and_the_rest_is_not(
     card: tuple[Answers, list[str]], question: str, code: int, unknown: dict[str, None]
 ) -> None:
     card[0][question] = refuse(code)
-    with driver() as use:
-        assert vars(use("0")) == {**vars(BUSY), **unknown}
+    with gpu_driver() as use:
+        assert use("0") == {**BUSY, **unknown}
 
 
 @pytest.mark.parametrize("name", ["7", ""], ids=["no such GPU", "no GPU"])
 def test_where_there_is_no_gpu_nothing_is_known(card: tuple[Answers, list[str]], name: str) -> None:
     card[0]["nvmlDeviceGetHandleByUUID"] = refuse(pynvml.NVML_ERROR_NOT_FOUND)
-    with driver() as use:
-        assert use(name) == GpuUse()
+    with gpu_driver() as use:
+        assert use(name) == {}
 
 
 def test_where_there_is_no_driver_nothing_is_known(card: tuple[Answers, list[str]]) -> None:
     card[0]["nvmlInit"] = refuse(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
-    with driver() as use:
-        assert use("0") == GpuUse()
+    with gpu_driver() as use:
+        assert use("0") == {}
     assert card[1] == []

@@ -80,7 +80,7 @@ def test_a_job_that_is_refused_says_why(head: Any, small: list[str]) -> None:
     words = [*small, *LONG, "trainer.experiment_name=bad", "data.train_batch_size=65"]
     refused = head("train", "-d", *words)
     assert refused.returncode == 2 and "data.train_batch_size: got 65" in refused.stderr, refused.stderr
-    assert "goes on by itself" not in refused.stdout and not list(head.run("bad").glob(".detached-*"))
+    assert "runs in the background" not in refused.stdout and not list(head.run("bad").glob(".detached-*"))
 
 
 @pytest.mark.slow
@@ -118,7 +118,7 @@ def test_a_head_takes_jobs_where_it_can(tmp_path: Path, monkeypatch: pytest.Monk
 def test_without_a_job_server_it_is_a_process_of_this_machine(head: Any, small: list[str]) -> None:
     begun = head("train", "-d", *small, *LONG, "trainer.experiment_name=own")
     assert begun.returncode == 0 and "pip install 'rlrun[jobs]'" in begun.stderr, begun.stderr
-    assert "so it becomes a process of this machine" in begun.stderr and "--cluster" not in begun.stdout
+    assert "starting it on this machine instead" in begun.stderr and "--cluster" not in begun.stdout
     head("stop", "--now", str(head.run("own")))
 
 
@@ -140,7 +140,7 @@ def test_a_cluster_that_takes_no_jobs(small: list[str], tmp_path: Path) -> None:
     """A process of this machine then, which finds nobody at that address here."""
     output: list[str] = []
     begun = begin(small, tmp_path, output)
-    at = output.index("so it becomes a process of this machine")
+    at = output.index("starting it on this machine instead")
     assert "the cluster starts no job: 127.0.0.1:9" in output[at - 1]
     assert begun.exit_code == 2 and begun.cluster is None and "127.0.0.1:9" in output[-1]
     assert not list(tmp_path.rglob(".detached-*"))
@@ -151,5 +151,5 @@ def test_an_argument_that_is_a_secret_stays_here(small: list[str], tmp_path: Pat
     register_secret("tmp-9f8e7d6c5b4a3210")
     output: list[str] = []
     begin(small, tmp_path / "tmp-9f8e7d6c5b4a3210", output)
-    assert output[:2] == ["an argument is a secret, which no job may hold", "so it becomes a process of this machine"]
+    assert output[:2] == ["an argument is a secret, which no job may hold", "starting it on this machine instead"]
     assert not list(tmp_path.rglob(".detached-*"))

@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from launcher.clusters.local import LocalJob
-from launcher.clusters.local.stacks import STACK
+from launcher.clusters.local import STACK_FILE, LocalJob
 from launcher.spec.cluster import Stack
 from launcher.spec.engine import Plan, Process
 
 HEAD = "import faulthandler, os, signal, sys, time\n"
-ANSWERS = HEAD + f"faulthandler.register(signal.SIGUSR1, file=int(os.environ[{STACK!r}]), all_threads=True)\n"
+ANSWERS = HEAD + f"faulthandler.register(signal.SIGUSR1, file=int(os.environ[{STACK_FILE!r}]), all_threads=True)\n"
 READY = "print('ready', flush=True)\n"
 SLEEPS = ANSWERS + READY + "def here():\n    time.sleep(60)\nhere()\n"
 LOCKED = ANSWERS + READY + "import ctypes\nctypes.PyDLL(None).sleep(60)\n"  # with the lock of the interpreter

@@ -97,7 +97,7 @@ def test_sigterm_saves_and_ends_with_143(running: subprocess.Popen[str], rlrun: 
 
 DEATHS = [
     # what is killed, and what is said of it
-    ("clusters.ray.driver", "the process that speaks with Ray ended"),
+    ("clusters.ray.driver", "the Ray driver process ended"),
     ("raylet/raylet", "is gone"),
     ("ray::Rank", "was killed"),
 ]

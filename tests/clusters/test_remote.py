@@ -22,6 +22,7 @@ from launcher.clusters.nodes.home import Home
 from launcher.clusters.nodes.processes import DETACHED
 from launcher.clusters.nodes.ray_start import MARK, serves_jobs
 from launcher.clusters.ray import job_client, remote
+from launcher.core.problems import Problems
 from launcher.core.redaction import known_secrets
 from launcher.runs.folder import Folder, holder
 
@@ -288,5 +289,5 @@ def test_a_silent_head_is_asked_whether_it_is_there(
 def test_a_head_that_says_127_0_0_1_to_all_is_not_taken_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """As one that `ray start --head` began does: what stands there is another cluster's, or nobody's."""
     monkeypatch.setattr(job_client, "get_address_for_submission_client", lambda address: "http://127.0.0.1:8265")
-    with pytest.raises(job_client.NotRun, match="its job server answers on its head alone"):
+    with pytest.raises(Problems, match="its job server answers on its head alone"):
         job_client._client("192.0.2.77:6379")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launcher.config.diff import differing
-from launcher.config.flatten import apart, flat
+from launcher.config.nodes import apart, flat
 from launcher.config.origins import Origin, origins
 from launcher.config.recipe import known
 from launcher.config.resolve import conf_dir, resolve

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from launcher.clusters.local import TOLD, Local
+from launcher.clusters.local import EVENT_LOG, Local
 from launcher.core.log_redactor import LONGEST
 from launcher.spec.engine import Plan, Process
 
@@ -91,12 +91,12 @@ def test_an_event_is_in_the_log_though_the_sieve_is_gone(tmp_path: Path) -> None
     """It is the truth about a run, so nothing stands between it and the disk."""
     logs = tmp_path / "logs"
     logs.mkdir()
-    tells = f"import os; os.write(int(os.environ['{TOLD}']), b'event\\n')"
+    tells = f"import os; os.write(int(os.environ['{EVENT_LOG}']), b'event\\n')"
     with (tmp_path / "lock").open("w") as lock:
         job = Local().start(Plan((Process(0, (sys.executable, "-c", f"input(); {tells}")),)), logs, lock.fileno())
         job._redactor.kill()
         job._redactor.wait()
-        (process,) = job._processes
+        (process,) = job._processes.values()
         assert process.stdin
         process.stdin.write(b"go\n")
         process.stdin.flush()

@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.data import columns, parquet_layout
+from launcher.data.chunks import read_rows
 from launcher.data.convert import Converter
 from launcher.data.files import Files
 from launcher.data.refused import RefusedLog
-from launcher.data.rows import RawRow, read_rows
+from launcher.data.rows import RawRow
 from launcher.spec.data import Row
 
 QUESTION = 'How many "clips"?\nNone, or 5 \u00e9\u4e2d\U0001f600'
@@ -227,6 +228,14 @@ def test_bad_rows_among_many_are_found_and_the_others_keep_their_order(tmp_path:
     truths = [row["reward_model"]["ground_truth"] for row in made]
     assert truths == [str(n) for n in range(5_000) if n not in bad]
     assert [row["extra_info"]["index"] for row in made] == list(range(len(made)))
+
+
+@pytest.mark.parametrize("bad", ["a\0b", " ", None])
+def test_a_bad_turn_in_a_conversation_is_refused_both_ways(tmp_path: Path, bad: Any) -> None:
+    path = lines(tmp_path / "a.jsonl", [{"messages": [{**ASK, "content": bad}, SAY]}, {"messages": [ASK, SAY]}])
+    rows, refused = converted(path, tmp_path, "answers")
+    assert (rows, refused) == converted(path, tmp_path, "answers", in_columns=False)
+    assert [place for place, _, _ in refused] == ["1"] and len(rows) == 1
 
 
 def test_extra_info_grows_with_the_rows(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def test_refused_rows_are_counted_and_kept_whole() -> None:
     Path("data/a.jsonl").write_bytes(b'{"prompt": "p", "response": "r"}\nbad \xff\xfe\0\n\n{"prompt": "p"}')
     taken = gone_through(Files(train_files=("data/a.jsonl",)), Path("refused.jsonl"))
     assert (taken.rows, taken.good, taken.refused) == (4, 1, 3)
-    assert taken.first[2] == "data/a.jsonl:4: response is missing; it has prompt"
+    assert str(taken.first[2]) == "data/a.jsonl:4: response is missing; it has prompt"
     kept = [json.loads(line) for line in Path("refused.jsonl").read_bytes().splitlines()]
     assert [line["where"] for line in kept] == ["data/a.jsonl:2", "data/a.jsonl:3", "data/a.jsonl:4"]
     assert kept[0]["raw"].encode("utf-8", "surrogateescape") == b"bad \xff\xfe\0"
@@ -175,14 +175,14 @@ def test_without_a_path_rows_are_counted_only() -> None:
     with RefusedLog(None) as log:
         assert list(log.sift([RefusedRow("x:1", "bad", ""), "good"])) == ["good"]
     assert (log.rows, log.good, log.refused) == (2, 1, 1)
-    assert log.lines() == ["x:1: bad", "data.on_bad_row: 1 of 2 rows are bad; use skip"]
+    assert list(map(str, log.problems())) == ["x:1: bad", "data.on_bad_row: 1 of 2 rows are bad; use skip"]
 
 
 def test_only_the_first_few_are_shown_and_all_are_kept() -> None:
     with RefusedLog(Path("refused.jsonl")) as log:
         list(log.sift(RefusedRow(f"x:{number}", "bad", "") for number in range(1, 101)))
-    assert log.first == [f"x:{number}: bad" for number in range(1, SHOWN + 1)]
-    assert log.lines()[SHOWN:] == [
+    assert list(map(str, log.first)) == [f"x:{number}: bad" for number in range(1, SHOWN + 1)]
+    assert list(map(str, log.problems()[SHOWN:])) == [
         f"... and {100 - SHOWN} more",
         "data.on_bad_row: 100 of 100 rows are bad, kept in refused.jsonl; use skip",
     ]

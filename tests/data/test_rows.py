@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.data import blocks
-from launcher.data.rows import RawRow, read_rows
+from launcher.data import chunks
+from launcher.data.chunks import read_rows
+from launcher.data.rows import RawRow
 from launcher.spec.data import RefusedRow
 
 GOOD = b'{"prompt": "a"}'
@@ -124,7 +125,7 @@ def test_the_longest_line_is_read_and_one_byte_more_is_not(tmp_path: Path, more:
 
 
 def test_a_line_beyond_what_memory_should_hold_stays_in_its_file(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(blocks, "MAX_KEPT_BYTES", 5_000_000)
+    monkeypatch.setattr(chunks, "MAX_KEPT_BYTES", 5_000_000)
     found = read(tmp_path / "x.jsonl", b"x" * 6_000_000 + b"\n" + GOOD)
     assert isinstance(found[0], RefusedRow)
     assert found[0].reason.endswith("(too long to set aside: it stays in the file only)")

@@ -18,8 +18,7 @@ from launcher.core.settings import settings
 from launcher.launch import supervise
 from launcher.launch.follow import Outcome
 from launcher.launch.supervise import Supervisor, pause_s
-from launcher.runs import attempts
-from launcher.runs.folder import Folder, Lock
+from launcher.runs.folder import Folder, Lock, read_attempts
 from launcher.spec.cluster import Cluster, Stack
 from launcher.spec.engine import Plan
 from launcher.spec.run import RunSpec
@@ -118,7 +117,7 @@ class Ran:
 
     @property
     def causes(self) -> list[str]:
-        return [attempt.ended.cause if attempt.ended else "" for attempt in attempts.read(self.folder)]
+        return [attempt.ended.cause if attempt.ended else "" for attempt in read_attempts(self.folder)]
 
 
 @pytest.fixture

@@ -84,7 +84,7 @@ def test_a_terminal_that_is_closed_changes_nothing(rlrun: Any, small: list[str],
     words = typed(["train", "-d", *small, *LONG, "trainer.experiment_name=away"])
     terminal, run = Terminal(rlrun, f"{words} && sleep 1000"), rlrun.run("away")
     output = terminal.read_until("stop")
-    assert "rlrun/away goes on by itself" in output and "rlrun watch runs/rlrun/away" in output
+    assert "rlrun/away runs in the background" in output and "rlrun watch runs/rlrun/away" in output
     who = holder(Folder(run))
     assert who
     pid = int(who["pid"])
@@ -129,7 +129,7 @@ def test_it_can_be_stopped_and_gone_on_with_detached(rlrun: Any, small: list[str
     assert (ran.returncode, ran.stderr) == (0, "")
     (run,) = (rlrun.folder / "runs" / "rlrun").iterdir()
     assert ran.stdout.splitlines() == [
-        f"rlrun/{run.name} goes on by itself",
+        f"rlrun/{run.name} runs in the background",
         *(f"  rlrun {command} runs/rlrun/{run.name}" for command in ("watch", "status", "logs -f", "stop")),
     ]
     assert holder(Folder(run)), "it was returned from once somebody was at it"
@@ -149,7 +149,7 @@ def test_a_sweep_goes_on_by_itself(rlrun: Any, small: list[str], until: Callable
     ran = rlrun("train", "-d", "-m", *small, "algorithm=sft", "trainer.total_training_steps=2", "seed=0,1")
     assert ran.returncode == 0, ran.stderr
     name = "sft-llama-16x1-sweep1"
-    assert ran.stdout.splitlines()[0] == f"rlrun/{name} goes on by itself"
+    assert ran.stdout.splitlines()[0] == f"rlrun/{name} runs in the background"
     until(lambda: holder(Folder(rlrun.run(name))) is None, 120)
     shown = rlrun("status", name).stdout
     assert shown.count("finished") == 2
@@ -228,11 +228,11 @@ def test_ctrl_c_before_it_is_taken_up_ends_it(rlrun: Any, small: list[str], unti
 
 def test_names_that_are_made_here_are_nobody_elses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = resolve(["algorithm=sft", "model=tiny", "data=reverse", f"trainer.run_root={tmp_path}"])
-    names = [detach._made(run).path.name for _ in range(2)]
+    names = [detach._new_folder(run).path.name for _ in range(2)]
     assert names == [f"{run.label}-1", f"{run.label}-2"]
     raced = iter([names[0], names[1], f"{run.label}-3"])
     monkeypatch.setattr(detach, "free_name", lambda *_: next(raced))  # others take what was free a moment ago
-    assert detach._made(run).path.name == f"{run.label}-3"
+    assert detach._new_folder(run).path.name == f"{run.label}-3"
 
 
 def test_a_project_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_a_project_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
     (tmp_path / "runs" / "rlrun").symlink_to(tmp_path)
     run = resolve(["algorithm=sft", "model=tiny", "data=reverse", f"trainer.run_root={tmp_path / 'runs'}"])
     with pytest.raises(Problems, match="is a link to another folder"):
-        detach._made(run)
+        detach._new_folder(run)
 
 
 @pytest.mark.slow
@@ -250,7 +250,7 @@ def test_a_run_that_waits_in_a_queue_needs_no_terminal(
     (fake_slurm / "standing").write_text("PENDING|Resources|\n")
     words = [*small, "algorithm=sft", "cluster=slurm", "trainer.experiment_name=queued"]
     begun = rlrun("train", "-d", *words)
-    assert begun.returncode == 0 and "rlrun/queued goes on by itself" in begun.stdout, begun.stderr
+    assert begun.returncode == 0 and "rlrun/queued runs in the background" in begun.stdout, begun.stderr
     again = rlrun("train", "-d", "--resume", "queued")
     assert again.returncode == 2 and "is slurm job 12, pending (Resources)" in again.stderr
     assert rlrun("stop", "queued").stdout == "rlrun/queued: stopped, and slurm job 12 has left the queue\n"

@@ -30,7 +30,7 @@ def cpu_s() -> float:
 
 def test_it_says_what_decides_a_result_and_costs_little() -> None:
     before = cpu_s()
-    taken = json.loads(json.dumps(provenance.taken(RUN, to_yaml(RUN), "rlrun train x")))
+    taken = json.loads(json.dumps(provenance.collect(RUN, to_yaml(RUN), "rlrun train x")))
     assert cpu_s() - before < 0.5
     assert set(taken) == {
         "spec", "code", "python", "system", "packages", "installed", "hardware", "data", "model", "reward", "seed",
@@ -49,7 +49,7 @@ def test_only_variables_that_change_numbers_are_written_down(monkeypatch: pytest
     for name in provenance.ENVIRONMENT:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    taken = provenance.taken(RUN, "", "")
+    taken = provenance.collect(RUN, "", "")
     assert taken["environment"] == {"OMP_NUM_THREADS": "3"}
     assert "canary" not in json.dumps(taken)
 

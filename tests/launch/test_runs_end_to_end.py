@@ -347,7 +347,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
     assert ran.returncode == 0, ran.stderr
     line = (
         "checkpoints/step_000006/policy/model.safetensors: its bytes changed since it was written (sha256 differs);"
-        " went on from step_000004"
+        " resumed from step_000004"
     )
     assert [event.text for event in events_of(damaged / "events.jsonl") if isinstance(event, Alert)] == [line]
     assert f"alert at step 4: {line}" in ran.stdout.splitlines()

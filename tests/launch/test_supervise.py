@@ -10,7 +10,7 @@ import pytest
 from launcher.core.events import Crashed, LogReader, Restarted, Step, events_of
 from launcher.launch.supervise import may_restart, pause_s
 from launcher.monitor.failure import CODE, KILLED, MEMORY, NODE, Cause
-from launcher.runs import attempts
+from launcher.runs.folder import read_attempts
 
 KILL = {"steps": 3, "code": -9}
 DONE = {"steps": 6}
@@ -24,7 +24,7 @@ def test_a_killed_process_is_started_again_and_nothing_is_told_twice(supervised:
     assert isinstance(again, Restarted) and (again.step, again.attempt, again.cause) == (2, 2, "killed")
     kinds = [type(event).__name__ for event in events_of(ran.folder.events)]
     assert kinds == ["Started", "Step", "Step", "Restarted", "Step", "Step", "Step", "Step", "Ended"]
-    first, last = attempts.read(ran.folder)
+    first, last = read_attempts(ran.folder)
     assert first.ended and (first.ended.cause, first.ended.rank, first.ended.step) == ("killed", 0, 3)
     assert first.ended.why == again.why and "killed by SIGKILL" in again.why and "attempt_1/rank-0.log" in again.why
     assert last.ended and (last.ended.cause, last.ended.why, last.ended.step) == ("finished", "", 6)

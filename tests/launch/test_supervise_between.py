@@ -14,7 +14,7 @@ import pytest
 from launcher.core.events import Alert
 from launcher.core.problems import Problems
 from launcher.launch.supervise import Supervisor
-from launcher.runs import attempts
+from launcher.runs.folder import read_attempts
 
 KILL = {"steps": 3, "code": -9}
 DONE = {"steps": 6}
@@ -44,7 +44,7 @@ def test_a_checkpoint_that_broke_meanwhile_is_told(supervised: Callable[..., Any
     ran = supervised([{"steps": 3, "saves": (1, 2), "code": -9, "during": flip}, {"steps": 2}])
     assert ran.outcome.exit_code == 0 and ran.steps == [1, 2, 3]
     (alert,) = ran.told(Alert)
-    assert isinstance(alert, Alert) and alert.text.endswith("(sha256 differs); went on from step_000001")
+    assert isinstance(alert, Alert) and alert.text.endswith("(sha256 differs); resumed from step_000001")
 
 
 def test_where_no_checkpoint_verifies_it_fails_with_both_reasons(
@@ -90,7 +90,7 @@ def test_a_signal_in_the_pause_ends_the_run(supervised: Callable[..., Any], monk
     supervisor_pause = Supervisor._pause
 
     def pause(self: Supervisor, seconds: float, *more: object) -> bool:
-        if attempts.read(self.folder):
+        if read_attempts(self.folder):
             signal.setitimer(signal.ITIMER_REAL, 0.2)
             seconds = 30.0
         return supervisor_pause(self, seconds, *more)  # type: ignore[arg-type]

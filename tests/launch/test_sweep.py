@@ -85,9 +85,9 @@ def test_points_that_no_words_tell_from_the_others_are_named_each() -> None:
 
 def test_equal_surroundings_are_judged_once() -> None:
     judged = []
-    points.plan([*WORDS, "optim.lr=1e-3,1e-4", "seed=0,1,2"], None, judge=lambda run: judged.append(run) or [])
+    points.plan([*WORDS, "optim.lr=1e-3,1e-4", "seed=0,1,2"], None, check=lambda run: judged.append(run) or [])
     assert len(judged) == 1
-    points.plan([*WORDS, "data.train_batch_size=4,8"], None, judge=lambda run: judged.append(run) or [])
+    points.plan([*WORDS, "data.train_batch_size=4,8"], None, check=lambda run: judged.append(run) or [])
     assert len(judged) == 3
 
 

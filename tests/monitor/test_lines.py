@@ -138,7 +138,7 @@ LINES: list[tuple[Event, list[str]]] = [
     (Restarted(step=0, attempt=2, cause="killed", why="w"), ["restart 1: w; attempt 2 went back to the beginning"]),
     (Stalled(step=4, rank=1, why="w", stack=STACK), ["stalled after step 4: w", *STACK.splitlines()[:5]]),
     (Stalled(step=4, rank=None, why="w", stack=""), ["stalled after step 4: w"]),
-    (WentOn(step=4, after_s=34.4), ["goes on after 34 s"]),
+    (WentOn(step=4, after_s=34.4), ["continues after 34 s"]),
     (Ended(how="finished"), ["finished"]),
     (Ended(how="stopped", why="SIGTERM"), ["stopped: SIGTERM"]),
 ]  # fmt: skip

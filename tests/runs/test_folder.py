@@ -283,8 +283,8 @@ def test_the_run_that_wrote_last_comes_first(root: Path) -> None:
 
 
 SEEN = [
-    ([], "failed", "its processes are gone; --resume goes on"),
-    ([STARTED, step(1)], "failed", "its processes are gone; --resume goes on"),
+    ([], "failed", "its processes are gone; --resume continues it"),
+    ([STARTED, step(1)], "failed", "its processes are gone; --resume continues it"),
     ([STARTED, Ended(how="finished")], "finished", ""),
     ([STARTED, ENDED], "stopped", "w"),
     ([STARTED, Ended(how="failed", why="w")], "failed", "w"),

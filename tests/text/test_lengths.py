@@ -7,15 +7,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from launcher.data.files import Files
 from launcher.spec.data import Message, Row
 from launcher.text.encoder import Encoder, Pair, Tokens
-from launcher.text.lengths import ChatFrame, Lengths
+from launcher.text.lengths import Lengths, PieceCounter
 from launcher.text.tokenizer import character_tokenizer
-from launcher.text.word_cuts import PieceCounter
 
 QWEN = r"(?i:'s|'t)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 LLAMA3 = r"(?i:'s|'t)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -122,48 +121,38 @@ def test_every_length_is_the_true_one(name: str, prompts: list[Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "shortcut"),
-    [
-        ("qwen plain", True),
-        ("qwen thinks", True),  # for texts without </think>
-        ("qwen tools", True),
-        ("qwen first", True),
-        ("qwen trims", False),  # it changes the text
-        ("qwen twice", False),
-        ("qwen long", False),  # it looks at the length
-        ("no template", False),
-    ],
-)
-def test_a_template_is_written_once_where_it_leaves_the_text_alone(name: str, shortcut: bool) -> None:
-    assert (ChatFrame.of(ENCODERS[name]) is not None) == shortcut
-
-
-@pytest.mark.parametrize(
     ("name", "counts"),
     [("qwen plain", True), ("llama3", True), ("gpt2", True), ("composed", True), ("lowercase", False)],
 )
-def test_words_are_counted_where_the_tokenizer_cuts_by_a_pattern(name: str, counts: bool) -> None:
-    words = PieceCounter.of(ENCODERS[name].tokenizer, "<|im_start|>user\n", "<|im_end|>\n", ["It's 12 clips."])
-    assert (words is not None) == counts
+def test_pieces_are_counted_where_the_tokenizer_cuts_by_a_pattern(name: str, counts: bool) -> None:
+    pieces = PieceCounter.of(ENCODERS[name].tokenizer, ["<|im_start|>user\nIt's 12 clips.<|im_end|>\n"])
+    assert (pieces is not None) == counts
 
 
-@pytest.mark.parametrize("text", ["caf\u00e9", "\u4e2d", "a\x1cb", "<|im_end|>"])
-def test_what_patterns_may_see_otherwise_the_tokenizer_counts(text: str) -> None:
-    words = PieceCounter.of(ENCODERS["qwen plain"].tokenizer, "", "", ["a b"])
-    assert words
-    assert words.count(text) is None
+@pytest.mark.parametrize("text", ["caf\u00e9", "\u4e2d", "a\x1cb"])
+def test_what_regex_engines_may_see_differently_the_tokenizer_counts(text: str) -> None:
+    pieces = PieceCounter.of(ENCODERS["qwen plain"].tokenizer, ["a b"])
+    assert pieces
+    assert pieces.count(text) is None
 
 
 def test_a_text_on_which_the_two_differ_stops_the_shortcut() -> None:
     """Whatever else a tokenizer may do, the sample finds it."""
     tokenizer = bpe(QWEN, TEMPLATES["plain"])
-    assert PieceCounter.of(tokenizer, "<|im_start|>user\n", "", ["a b"])
+    assert PieceCounter.of(tokenizer, ["a b"])
 
     class Odd(PieceCounter):
         def count(self, text: str) -> int | None:
             return 1
 
-    assert Odd.of(tokenizer, "<|im_start|>user\n", "", ["a b"]) is None
+    assert Odd.of(tokenizer, ["a b"]) is None
+
+
+def test_added_tokens_that_are_searched_in_two_rounds_are_left_to_the_tokenizer() -> None:
+    tokenizer = bpe(QWEN, TEMPLATES["plain"])
+    tokenizer.add_tokens([AddedToken("<tool>", normalized=True)])
+    assert PieceCounter.of(tokenizer, ["a b"]) is None
+    assert Lengths(encoder(tokenizer)).of(rows("x<tool>y"), "prompts") == [truly(encoder(tokenizer), *rows("x<tool>y"))]
 
 
 def test_the_longer_answer_of_a_pair_counts() -> None:

@@ -43,7 +43,14 @@ def rerun(
                 out.print(Text(printable(line)), soft_wrap=True)
         outcome = None if dry_run or refused else _begin(made, ["rerun", folder.name, *given], silent=as_json)
         if as_json:
-            say_json({"run": folder.name, **_node(made), "refused": refused, "status": _status(outcome)})
+            say_json(
+                {
+                    "run": folder.name,
+                    **_node(made),
+                    "refused": [str(problem) for problem in refused],
+                    "status": _status(outcome),
+                }
+            )
         if refused:
             raise Problems(refused)
     if outcome:

@@ -23,8 +23,8 @@ from launcher.core.metrics import label
 from launcher.core.problems import Problem, Problems
 from launcher.launch.sweeps import points
 from launcher.monitor.console import compact
-from launcher.runs import attempts, store
-from launcher.runs.folder import holder
+from launcher.runs import store
+from launcher.runs.folder import Attempt, holder, read_attempts
 
 Root = Annotated[Path, typer.Option("--root", help="Folder that holds the runs.")]
 Name = Annotated[
@@ -78,7 +78,7 @@ def show(name: Name, root: Root = Path("runs"), cluster: Cluster = None, as_json
         if found := points.find(name, root):
             return say_sweep(found, as_json)
         run = store.see(store.find(name, root))
-    tried = attempts.read(run.folder)
+    tried = read_attempts(run.folder)
     if as_json:
         return say_json({**_node(run), "attempts": [asdict(attempt) for attempt in tried]})
     out.print(picture(run.state, time.time()))
@@ -89,14 +89,14 @@ def show(name: Name, root: Root = Path("runs"), cluster: Cluster = None, as_json
     return None
 
 
-def _attempts(tried: list[attempts.Attempt], running: bool) -> Table:
+def _attempts(tried: list[Attempt], running: bool) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for column in ("attempt", "ended", "step", "cause", "why"):
         table.add_column(column, no_wrap=True)
     for number, attempt in enumerate(tried, start=1):
         name, ended = Text(printable(attempt.name.removeprefix("attempt_"))), attempt.ended
         if ended is None:
-            table.add_row(name, "", "", "" if running and number == len(tried) else "nobody was left to tell", "")
+            table.add_row(name, "", "", "" if running and number == len(tried) else "not recorded", "")
         else:
             at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ended.at))
             cause, why = (Text(printable(" ".join(text.splitlines()))) for text in (ended.cause, ended.why))

@@ -105,7 +105,7 @@ def _detach(
         begun = detach.begin(words, config_dir, say)
     if begun.exit_code is not None:
         raise typer.Exit(begun.exit_code)
-    out.print(Text(printable(f"{begun.folder.name} goes on by itself")), soft_wrap=True)
+    out.print(Text(printable(f"{begun.folder.name} runs in the background")), soft_wrap=True)
     where = printable(shlex.quote(str(begun.folder.path)))
     for command in ("status", "stop") if swept else ("watch", "status", "logs -f", "stop"):
         out.print(Text(f"  rlrun {command} {where}"), soft_wrap=True, highlight=False)

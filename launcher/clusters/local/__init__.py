@@ -14,21 +14,24 @@ from typing import Annotated
 
 from pydantic import Field
 
-from launcher.clusters.local.gpu_use import gpu_of
-from launcher.clusters.local.stacks import STACK, stacks
-from launcher.clusters.local.usage import Meter
+from launcher.clusters.local.usage import Meter, gpu_of
 from launcher.core.events import Event, Usage
-from launcher.core.machine import LOOPBACK, free_ports
-from launcher.core.machine import loopback as loopback_interface
+from launcher.core.files import NewLines
+from launcher.core.machine import LOOPBACK, free_ports, loopback
 from launcher.core.problems import Problem, error_message
 from launcher.core.settings import settings
 from launcher.spec.cluster import Cluster, Failure, Stack, first_failure
 from launcher.spec.engine import Plan
 from launcher.spec.hardware import Hardware
 
-LIFELINE = "RLRUN_LIFELINE"  # tells a process that its standard input is the pipe described below
-TOLD = "RLRUN_TOLD"  # names the descriptor of a process's own log, for what it writes there itself
-GRACE_S = 5.0  # for the others to end by themselves once one has failed
+LIFELINE = "RLRUN_LIFELINE"  # set where standard input is the pipe described below
+EVENT_LOG = "RLRUN_EVENT_LOG"  # descriptor of the process's own log, to which it writes events
+STACK_FILE = "RLRUN_STACK"
+"""Descriptor of a file to which the process writes its stacks on SIGUSR1, by `faulthandler.register`: that works
+whatever it is busy with, also in C code that never returns."""
+UNRESPONSIVE = "TtZX"  # process states of Linux in which nothing is written
+SETTLED_S = 0.03  # after which a stack that has not grown is complete
+GRACE_S = 5.0  # for the others to exit once one has failed
 DRAIN_S = 2.0  # for the rest of the output to reach the logs
 
 
@@ -39,10 +42,11 @@ class Local(Cluster):
     master_port: Annotated[int, Field(ge=1, le=65535)] | None = None
     """Port of the loopback at which several processes meet; by default one that is free when the run starts."""
 
-    def problems(self, hardware: Hardware) -> list[str]:
+    def problems(self, hardware: Hardware) -> list[Problem]:
         if hardware.nnodes == 1:
             return []
-        return [f"hardware.nnodes: cluster local is one machine, got {hardware.nnodes}; use 1, or cluster=ray"]
+        got = f"cluster local is one machine, got {hardware.nnodes}"
+        return [Problem("hardware.nnodes", got, "use 1, or cluster=ray", "conflicting-settings")]
 
     def start(self, plan: Plan, logs: Path, lock: int) -> LocalJob:
         shared = {**os.environ, **_rendezvous(len(plan.processes), self.master_port)}
@@ -56,19 +60,19 @@ class Local(Cluster):
             try:
                 probe.bind((LOOPBACK, self.master_port))
             except OSError as error:
+                got = f"port {self.master_port}: {error_message(error)}"
                 fix = f"use {free_ports(1, LOOPBACK)[0]} or null"
-                return [
-                    Problem("cluster.master_port", f"port {self.master_port}: {error_message(error)}", fix, "in-use")
-                ]
+                return [Problem("cluster.master_port", got, fix, "in-use")]
         return []
 
 
 class LocalJob:
-    """Each process has its own session, so that Ctrl-C reaches only us and we ask them to save.
+    """Each process has its own session, so that Ctrl-C reaches only the launcher, which asks the processes to save.
 
-    Its standard input is a pipe that only we hold: when we are killed it reads the end and ends itself. What it says
-    goes through a log redactor, which keeps secrets out of its log. Events the process itself writes to the log (TOLD):
-    without secrets, and there at once, whatever becomes of the redactor. `lines` are those of the first process.
+    Standard input of a process is a pipe that only the launcher holds: if the launcher is killed, the process reads the
+    end of it and exits. Its output goes through a log redactor, which keeps secrets out of the log. Events it writes to
+    the log itself (EVENT_LOG): they hold no secrets, and arrive whatever becomes of the redactor. `lines` are those of
+    the first process.
     """
 
     def __init__(
@@ -81,50 +85,40 @@ class LocalJob:
         usage_s: float = 0.0,
     ) -> None:
         shared = {**environment, LIFELINE: "1", "PYTHONUNBUFFERED": "1"}
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._failures: dict[int, Failure] = {}
         self._ended_at = 0.0
-        self._stacks = {process.rank: logs / f"rank-{process.rank}.stack" for process in plan.processes}
-        for process in plan.processes:
-            (logs / f"rank-{process.rank}.log").touch(mode=0o600)
-            self._stacks[process.rank].touch(mode=0o600)
-        self._log = (logs / f"rank-{plan.processes[0].rank}.log").open("a+b")
-        self._log.seek(0, os.SEEK_END)
-        self._half = b""
+        self._stack_files = {process.rank: logs / f"rank-{process.rank}.stack" for process in plan.processes}
+        log_files = [logs / f"rank-{process.rank}.log" for process in plan.processes]
+        for file in (*log_files, *self._stack_files.values()):
+            file.touch(mode=0o600)
+        self._new_lines = NewLines(log_files[0], log_files[0].stat().st_size)
         pipes = [os.pipe() for _ in plan.processes]
-        self._redactor = start_log_redactor(
-            pipes, [logs / f"rank-{process.rank}.log" for process in plan.processes], shared
-        )
-        for process, (_, mouth) in zip(plan.processes, pipes, strict=True):
-            with (
-                (logs / f"rank-{process.rank}.log").open("ab") as log,
-                self._stacks[process.rank].open("ab") as stack,
-            ):
-                told = {TOLD: str(log.fileno()), STACK: str(stack.fileno())}
-                env, fds = {**shared, **process.env, **told}, (lock, log.fileno(), stack.fileno())
-                self._processes.append(
-                    subprocess.Popen(
-                        process.argv, env=env, stdin=subprocess.PIPE, stdout=mouth, stderr=mouth, pass_fds=fds, cwd=cwd,
-                        start_new_session=True,
-                    )
+        self._redactor = start_log_redactor(pipes, log_files, shared)
+        for process, log_file, (_, output) in zip(plan.processes, log_files, pipes, strict=True):
+            with log_file.open("ab") as log, self._stack_files[process.rank].open("ab") as stack:
+                own = {EVENT_LOG: str(log.fileno()), STACK_FILE: str(stack.fileno())}
+                env, fds = {**shared, **process.env, **own}, (lock, log.fileno(), stack.fileno())
+                self._processes[process.rank] = subprocess.Popen(
+                    process.argv, env=env, stdin=subprocess.PIPE, stdout=output, stderr=output, pass_fds=fds, cwd=cwd,
+                    start_new_session=True,
                 )  # fmt: skip
-            os.close(mouth)
-        pids = {process.rank: made.pid for process, made in zip(plan.processes, self._processes, strict=True)}
+            os.close(output)
+        pids = {rank: process.pid for rank, process in self._processes.items()}
         gpus = {process.rank: gpu_of({**shared, **process.env}) if plan.gpus else "" for process in plan.processes}
-        self._usage = Meter(pids, gpus, logs, usage_s)
+        self._meter = Meter(pids, gpus, logs, usage_s)
 
     def lines(self) -> list[str]:
-        *whole, self._half = (self._half + self._log.read()).split(b"\n")
-        return [line.decode("utf-8", "replace") for line in whole]
+        return self._new_lines.read()
 
     def exit_code(self) -> int | None:
-        codes = [process.poll() for process in self._processes]
-        for rank, code in zip(self._stacks, codes, strict=True):
+        codes = {rank: process.poll() for rank, process in self._processes.items()}
+        for rank, code in codes.items():
             if code and rank not in self._failures:
                 self._failures[rank] = Failure(rank, code, time.monotonic())
         failed = self._failed()
-        if all(code is not None for code in codes):
-            self._usage.close()
+        if None not in codes.values():
+            self._meter.close()
             return (failed.code if failed else 0) if self._drained() else None
         if failed and time.monotonic() - failed.at > GRACE_S:
             self.kill()  # the others wait for the one that failed
@@ -134,7 +128,7 @@ class LocalJob:
         return first_failure(list(self._failures.values()))
 
     def _drained(self) -> bool:
-        """Whether the logs hold all that was said. What a process left running may go on to speak for ever."""
+        """Whether the logs hold all output. A grandchild that outlives its process may write on for ever."""
         self._ended_at = self._ended_at or time.monotonic()
         return self._redactor.poll() is not None or time.monotonic() - self._ended_at > DRAIN_S
 
@@ -146,47 +140,86 @@ class LocalJob:
         return []
 
     def lost_resources(self) -> str:
-        return ""  # this machine is there as long as we are
+        return ""
 
     def stacks(self, wait_s: float) -> list[Stack]:
-        return stacks(dict(zip(self._stacks, self._processes, strict=True)), self._stacks, wait_s)
+        """Blocks until all processes that can answer have, for at most `wait_s`."""
+        give_up, files = time.monotonic() + wait_s, self._stack_files
+        asked = [rank for rank, process in self._processes.items() if _request_stack(process, files[rank])]
+        before: dict[int, int] = {}
+        while asked and time.monotonic() < give_up:
+            time.sleep(SETTLED_S)
+            sizes = {rank: files[rank].stat().st_size for rank in asked}
+            if sizes == before and all(sizes.values()):
+                break
+            before = sizes
+        host = socket.gethostname()
+        texts = {rank: files[rank].read_text(encoding="utf-8", errors="replace") for rank in asked}
+        return [
+            Stack(rank, host, process.pid, _state(process), texts.get(rank, ""))
+            for rank, process in self._processes.items()
+        ]
 
     def usage(self) -> list[Usage]:
-        return self._usage.take()
+        return self._meter.take()
 
     def stop(self, number: int) -> None:
-        self._signal(number)
-
-    def kill(self) -> None:
-        self._usage.close()
-        self._signal(signal.SIGKILL)
-
-    def _signal(self, number: int) -> None:
-        for process in self._processes:
+        for process in self._processes.values():
             if process.poll() is None:
                 process.send_signal(number)
+
+    def kill(self) -> None:
+        self._meter.close()
+        self.stop(signal.SIGKILL)
+
+
+def _request_stack(process: subprocess.Popen[bytes], file: Path) -> bool:
+    """Whether it was asked: the signal would end a process that does not catch it."""
+    if _state(process) in (*UNRESPONSIVE, "") or not _catches(process.pid, signal.SIGUSR1):
+        return False
+    os.truncate(file, 0)
+    process.send_signal(signal.SIGUSR1)
+    return True
+
+
+def _state(process: subprocess.Popen[bytes]) -> str:
+    """As `Stack` has it. Asked by `poll` first, as the pid of a process that has ended may be another's by now."""
+    return "X" if process.poll() is not None else _proc_text(process.pid, "stat").rpartition(")")[2].strip()[:1]
+
+
+def _catches(pid: int, number: int) -> bool:
+    lines = _proc_text(pid, "status").splitlines()
+    caught = next((line.split()[1] for line in lines if line.startswith("SigCgt:")), "0")
+    return bool(int(caught, 16) >> (number - 1) & 1)
+
+
+def _proc_text(pid: int, name: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def start_log_redactor(
     pipes: list[tuple[int, int]], logs: list[Path], environment: dict[str, str]
 ) -> subprocess.Popen[bytes]:
-    """The process that reads all `pipes` into their `logs`; their reading ends are its own from here on."""
+    """The process that copies all `pipes` into their `logs`; it owns their reading ends from here on."""
     argv = [sys.executable, "-P", "-m", "launcher.core.log_redactor"]
     for (source, _), log in zip(pipes, logs, strict=True):
         argv += [str(source), str(log)]
     with logs[0].open("ab") as own:
-        made = subprocess.Popen(
+        redactor = subprocess.Popen(
             argv, env=environment, stdin=subprocess.DEVNULL, stdout=own, stderr=own, start_new_session=True,
             pass_fds=[source for source, _ in pipes],
         )  # fmt: skip
     for source, _ in pipes:
         os.close(source)
-    return made
+    return redactor
 
 
 def _rendezvous(processes: int, port: int | None) -> dict[str, str]:
-    """Where the processes of one machine find each other."""
+    """Environment by which the processes of one machine connect."""
     if processes == 1:
         return {}
-    loopback = {"GLOO_SOCKET_IFNAME": name} if (name := loopback_interface()) else {}
-    return {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(port or free_ports(1, LOOPBACK)[0]), **loopback}
+    interface = {"GLOO_SOCKET_IFNAME": name} if (name := loopback()) else {}
+    return {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(port or free_ports(1, LOOPBACK)[0]), **interface}

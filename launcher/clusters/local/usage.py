@@ -1,5 +1,5 @@
-"""What processes of this machine use, looked at by a thread of its own: a disk or a driver that does not answer holds
-up nobody else."""
+"""Resource usage of processes on this machine, measured in a thread of its own: a disk or GPU driver that hangs delays
+nothing else."""
 
 from __future__ import annotations
 
@@ -8,52 +8,57 @@ import socket
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Mapping
-from contextlib import nullcontext
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
+import pynvml
 
-from launcher.clusters.local.gpu_use import GpuUse, driver
 from launcher.core import machine
 from launcher.core.events import Usage
 
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+GpuUsage = Mapping[str, Any]
+"""The `gpu_` fields of `events.Usage`; None where the driver does not report one, as utilization of a MIG slice."""
+
 
 class Meter:
-    """Looks every `every_s` seconds, never where that is 0, until it is closed."""
+    """Measures every `every_s` seconds (0: never) until it is closed."""
 
     def __init__(self, pids: Mapping[int, int], gpus: Mapping[int, str], folder: Path, every_s: float) -> None:
-        """`pids` of each rank; `gpus` as `gpu_of` names them; `folder` is on the disk whose free bytes matter."""
+        """`pids` and `gpus` (as `gpu_of` names them) by rank; `folder` is on the disk whose free bytes are reported."""
         self._pids, self._gpus, self._folder, self._every_s = pids, gpus, folder, every_s
-        self._found: queue.SimpleQueue[Usage] = queue.SimpleQueue()
-        self._over = threading.Event()
+        self._measured: queue.SimpleQueue[Usage] = queue.SimpleQueue()
+        self._closed = threading.Event()
         if every_s:
             threading.Thread(target=self._work, name="usage", daemon=True).start()
 
     def take(self) -> list[Usage]:
-        """What was found since the last call."""
-        return [self._found.get() for _ in range(self._found.qsize())]
+        """What was measured since the last call."""
+        return [self._measured.get() for _ in range(self._measured.qsize())]
 
     def close(self) -> None:
-        self._over.set()
+        self._closed.set()
 
     def _work(self) -> None:
         used, then = dict.fromkeys(self._pids, 0.0), time.monotonic()
-        psutil.cpu_percent()  # of the time since it was asked last
-        with driver() if any(self._gpus.values()) else nullcontext(lambda _: GpuUse()) as gpu:
-            while not self._over.wait(self._every_s):
-                now = time.monotonic()
-                blank = self._of_machine()
-                for rank, seconds, memory in self._of_processes():
-                    cpu = 100 * max(seconds - used[rank], 0.0) / (now - then)
+        psutil.cpu_percent()  # counts from the call before
+        with ExitStack() as stack:
+            gpu = stack.enter_context(gpu_driver()) if any(self._gpus.values()) else _no_gpu
+            while not self._closed.wait(self._every_s):
+                now, shared = time.monotonic(), self._machine_usage()
+                for rank, (seconds, memory) in self._process_usage().items():
+                    cpu = round(100 * max(seconds - used[rank], 0.0) / (now - then), 1)
                     used[rank] = seconds
-                    of_gpu = asdict(gpu(self._gpus[rank]))
-                    self._found.put(replace(blank, rank=rank, cpu_percent=round(cpu, 1), memory_bytes=memory, **of_gpu))
+                    of_gpu = gpu(self._gpus[rank])
+                    self._measured.put(replace(shared, rank=rank, cpu_percent=cpu, memory_bytes=memory, **of_gpu))
                 then = now
 
-    def _of_machine(self) -> Usage:
-        """What is the same for all ranks."""
+    def _machine_usage(self) -> Usage:
+        """The fields that all ranks share."""
         try:
             free = machine.free_disk_bytes(self._folder)
         except OSError:
@@ -64,28 +69,81 @@ class Meter:
             machine_memory_total_bytes=machine.memory_bytes(), disk_free_bytes=free,
         )  # fmt: skip
 
-    def _of_processes(self) -> list[tuple[int, float, int]]:
-        """Rank, seconds of CPU since it began, and resident bytes of each that lives, with all that it has started."""
-        every = {process.pid: process for process in psutil.process_iter(["ppid"])}  # one look at them for all ranks
-        below = defaultdict[int, list[psutil.Process]](list)
+    def _process_usage(self) -> dict[int, tuple[float, int]]:
+        """CPU seconds since its start, and resident bytes, of each rank that lives, with all its descendants."""
+        every = {process.pid: process for process in psutil.process_iter(["ppid"])}  # one listing for all ranks
+        children = defaultdict[int, list[psutil.Process]](list)
         for process in every.values():
-            below[process.info["ppid"]].append(process)
-        found = []
+            children[process.info["ppid"]].append(process)
+        found = {}
         for rank, pid in self._pids.items():
             family = [every[pid]] if pid in every else []
-            for process in family:  # it grows meanwhile
-                family += below[process.pid]
-            if used := [one for one in map(_used, family) if one]:
-                found.append((rank, sum(seconds for seconds, _ in used), sum(resident for _, resident in used)))
+            for process in family:  # grows meanwhile
+                family += children[process.pid]
+            if used := [one for one in map(_usage_of, family) if one]:
+                found[rank] = sum(seconds for seconds, _ in used), sum(resident for _, resident in used)
         return found
 
 
-def _used(process: psutil.Process) -> tuple[float, int] | None:
-    """Seconds of CPU, its own and of its children that have ended, and resident bytes; None where it has ended."""
+def _usage_of(process: psutil.Process) -> tuple[float, int] | None:
+    """CPU seconds, including those of children that have ended, and resident bytes; None if it has ended."""
     try:
         with process.oneshot():
             if process.status() == psutil.STATUS_ZOMBIE:
                 return None
             return sum(process.cpu_times()[:4]), process.memory_info().rss
     except psutil.Error:
+        return None
+
+
+def gpu_of(env: Mapping[str, str]) -> str:
+    """Index or UUID of the GPU that a process of this environment computes on; empty if there is none."""
+    local = int(env.get("LOCAL_RANK", "0"))
+    if (visible := env.get(VISIBLE)) is None:
+        return str(local)
+    names = [name.strip() for name in visible.split(",")]
+    return names[local] if local < len(names) else ""
+
+
+@contextmanager
+def gpu_driver() -> Iterator[Callable[[str], GpuUsage]]:
+    """Usage of a GPU by its name. NVML is loaded once, which takes longer than any query."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        yield _no_gpu
+        return
+    try:
+        yield _gpu_usage
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _no_gpu(name: str) -> GpuUsage:
+    return {}
+
+
+def _gpu_usage(name: str) -> GpuUsage:
+    by_index = name.isdecimal()
+    find = pynvml.nvmlDeviceGetHandleByIndex if by_index else pynvml.nvmlDeviceGetHandleByUUID
+    gpu = _query(find, int(name) if by_index else name)
+    if gpu is None:
+        return {}
+    rates, memory = _query(pynvml.nvmlDeviceGetUtilizationRates, gpu), _query(pynvml.nvmlDeviceGetMemoryInfo, gpu)
+    celsius = _query(pynvml.nvmlDeviceGetTemperature, gpu, pynvml.NVML_TEMPERATURE_GPU)
+    milliwatts = _query(pynvml.nvmlDeviceGetPowerUsage, gpu)
+    return {
+        "gpu_percent": rates and float(rates.gpu),
+        "gpu_memory_bytes": memory and int(memory.used),
+        "gpu_memory_total_bytes": memory and int(memory.total),
+        "gpu_celsius": None if celsius is None else float(celsius),
+        "gpu_watts": None if milliwatts is None else milliwatts / 1000,
+    }
+
+
+def _query(call: Callable[..., Any], *args: Any) -> Any:
+    """None where the driver does not answer."""
+    try:
+        return call(*args)
+    except pynvml.NVMLError:
         return None

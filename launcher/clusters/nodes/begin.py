@@ -1,4 +1,4 @@
-"""Bring this machine into a cluster, as its head or as one more node, and take it out again."""
+"""Make this machine the head or a node of a cluster, and take it out again."""
 
 from __future__ import annotations
 
@@ -32,37 +32,36 @@ from launcher.core.redaction import register_secret
 
 PORT = 6379
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-UP_S, DOWN_S, KNOCK_S, POLL_S = 400.0, 30.0, 5.0, 0.1
-SHORT = 40  # characters of the folder of Ray's sockets, whose own part takes 60 of the 107 that a socket may have
+UP_S, DOWN_S, CONNECT_S, POLL_S = 400.0, 30.0, 5.0, 0.1
+SHORT = 40  # characters of the folder of Ray's sockets: Ray adds 60 to it, and the path of a socket may have 107
 
-PRINTED = "expected HOST:PORT, as rlrun cluster up prints it"
+EXPECTED = "expected HOST:PORT, as rlrun cluster up prints it"
 
 Tell = Callable[[str], None]
-"""Is told what is under way."""
+"""Gets each change of progress."""
 
 
 @dataclass(frozen=True)
 class Down:
     message: str
     left: dict[str, str] = field(default_factory=dict)
-    """Machines that were to leave, too, and why they have not."""
+    """Machines that were asked to leave and have not, and why."""
 
 
 def up(port: int | None, address: str | None, token: str | None, words: Sequence[str], tell: Tell) -> Node:
-    """Make this machine the head of a cluster, and wait until it is. `token` is by default a new one."""
+    """Make this machine the head of a cluster, and wait until it is up. By default with a new `token`."""
     home = _free_home("up")
     ip = address or own_address()
     if port is not None and (error := port_error(port)):
-        raise Problems(
-            Problem("--port", f"{port}: {error_message(error)}", f"use {machine.free_ports(1)[0]}", "in-use")
-        )
+        fix = f"use {machine.free_ports(1)[0]}"
+        raise Problems(Problem("--port", f"{port}: {error_message(error)}", fix, "in-use"))
     chosen = port or (PORT if port_error(PORT) is None else machine.free_ports(1)[0])
     node = Node(_joined(ip, chosen), ip, True, secrets.token_hex(8), _temp(), tuple(words))
     return _begin(home, node, token or secrets.token_hex(32), tell)
 
 
 def join_hosts(hosts: Sequence[Host], shell: Shell, tell: Tell) -> Iterator[tuple[Host, str]]:
-    """Let other machines join the cluster whose head is here: each with the reason where it did not."""
+    """Let other machines join the cluster whose head is here. Yields each, with the reason if it did not."""
     home = here()
     node = home.node()
     if node is None or not node.head or not home.has_keeper():
@@ -78,15 +77,15 @@ def join_hosts(hosts: Sequence[Host], shell: Shell, tell: Tell) -> Iterator[tupl
 def join(
     address: str, token: str, ip: str | None, words: Sequence[str], tell: Tell, leave_after_s: float | None = None
 ) -> Node:
-    """Add this machine to the cluster whose head is at `address`. One that is in it already stays as it is."""
-    if (found := here().node()) and found.address == address and here().has_keeper():
-        return found
+    """Add this machine to the cluster whose head is at `address`. One that is in it already is left as it is."""
+    if (present := here().node()) and present.address == address and here().has_keeper():
+        return present
     home = _free_home("join")
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
-        raise Problems(Problem(address, "is not an address", PRINTED))
+        raise Problems(Problem(address, "is not an address", EXPECTED))
     try:
-        machine.check_listening(address, KNOCK_S)
+        machine.check_listening(address, CONNECT_S)
     except OSError as error:
         fix = "use rlrun cluster up there, and its address"
         raise Problems(Problem(address, error_message(error), fix, "not-reachable")) from error
@@ -94,25 +93,24 @@ def join(
     return _begin(home, node, token, tell)
 
 
-def read_head(told: str, file: str | None, stdin: TextIO) -> tuple[str, str]:
-    """Address and token of the head that is `told` as HOST:PORT or, on a disk that both see, by the head's folder."""
-    if not Path(told).is_dir():
-        return told, read_token(file, stdin)
-    home = Home(Path(told))
+def read_head(head: str, file: str | None, stdin: TextIO) -> tuple[str, str]:
+    """Address and token of a head given as HOST:PORT or, on a shared disk, by its folder."""
+    if not Path(head).is_dir():
+        return head, read_token(file, stdin)
+    home = Home(Path(head))
     if (node := home.node()) is None or not node.head:
-        raise Problems(Problem(told, "is not the folder of a cluster's head", PRINTED, "not-found"))
+        raise Problems(Problem(head, "is not the folder of a cluster's head", EXPECTED, "not-found"))
     return node.address, read_token(str(home.token), stdin)
 
 
 def read_token(file: str | None, stdin: TextIO) -> str:
-    """The cluster's secret, from `file`, from `stdin` for `-`, or from where an earlier cluster left it."""
+    """The cluster's token from `file`, from `stdin` for `-`, by default from this machine's earlier cluster."""
     named = Path(file or here().token)
     try:
         token = stdin.readline() if file == "-" else named.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise Problems(
-            Problem("--token-file", f"{named}: {error_message(error)}", f"use {COPY}", "bad-file")
-        ) from error
+        got = f"{named}: {error_message(error)}"
+        raise Problems(Problem("--token-file", got, f"use {COPY}", "bad-file")) from error
     if not token.strip():
         raise Problems(Problem("--token-file", "holds no token", f"use {COPY}", "bad-file"))
     register_secret(token.strip())
@@ -121,8 +119,8 @@ def read_token(file: str | None, stdin: TextIO) -> str:
 
 @contextmanager
 def hold(block: bool) -> Iterator[None]:
-    """With `block` a node that is begun within lives as long as this process, which stays as long as the node: where it
-    is all that a container or a step of Slurm runs. A signal ends both."""
+    """With `block`, for containers and steps of Slurm: this process and the node that is started within end together,
+    and a signal ends both."""
     asked: list[int] = []
 
     def end(number: int, _: FrameType | None) -> None:
@@ -148,9 +146,9 @@ def hold(block: bool) -> Iterator[None]:
 
 
 def down(shell: Shell | None, tell: Tell) -> Down:
-    """End what was started here, and with a head what it has brought in by `shell`.
+    """End this machine's node, and with a head the machines that it has added, by `shell`.
 
-    A keeper that was killed has left its processes, which are known by their mark.
+    The processes of a keeper that was killed are found by their mark.
     """
     home = here()
     node, state = home.node(), home.state()
@@ -169,24 +167,23 @@ def down(shell: Shell | None, tell: Tell) -> Down:
     processes.end(node, None, 0)
     shutil.rmtree(node.temp, ignore_errors=True)
     home.clear()
-    became = f"the cluster at {node.address} has ended" if node.head else f"left the cluster at {node.address}"
-    return Down(became, left)
+    return Down(
+        f"the cluster at {node.address} has ended" if node.head else f"left the cluster at {node.address}", left
+    )
 
 
 def _free_home(doing: str) -> Home:
-    """Raises `Problems` where this machine cannot begin."""
+    """The folder for a new node. Raises `Problems` where there is one, or no Ray."""
     if find_spec("ray") is None:
         raise Problems(Problem("ray", "is not installed", "pip install ray", "not-installed"))
     home = here()
     node = home.node()
     if node and home.has_keeper():
-        is_what = "is the head of" if node.head else "is in"
-        where = f"this machine {is_what} the cluster at {node.address}"
-        raise Problems(Problem(doing, where, "end it by rlrun cluster down", "in-use"))
+        got = f"this machine {'is the head of' if node.head else 'is in'} the cluster at {node.address}"
+        raise Problems(Problem(doing, got, "end it by rlrun cluster down", "in-use"))
     if node and (left := processes.find(node)):
-        raise Problems(Problem(
-                    doing, f"{len(left)} processes of the cluster at {node.address} have lost their keeper",
-                    "end them by rlrun cluster down", "in-use"))  # fmt: skip
+        got = f"{len(left)} processes of the cluster at {node.address} have lost their keeper"
+        raise Problems(Problem(doing, got, "end them by rlrun cluster down", "in-use"))
     if node:  # the machine was switched off, or its keeper gave up
         shutil.rmtree(node.temp, ignore_errors=True)
         home.clear()
@@ -215,7 +212,7 @@ def _begin(home: Home, node: Node, token: str, tell: Tell) -> Node:
 
 
 def _keeper(home: Home, lock: int) -> subprocess.Popen[bytes]:
-    """It holds `lock` as long as it lives."""
+    """It keeps `lock` as long as it lives."""
     with os.fdopen(os.open(home.keeper_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as log:
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "launcher.clusters.nodes.keeper", str(home.path)],
@@ -224,15 +221,15 @@ def _keeper(home: Home, lock: int) -> subprocess.Popen[bytes]:
 
 
 def _wait_up(home: Home, keeper: subprocess.Popen[bytes], tell: Tell) -> None:
-    give_up, told = time.monotonic() + UP_S, ""
+    give_up, shown = time.monotonic() + UP_S, ""
     while time.monotonic() < give_up:
         state = home.state() or State("starting")
         if state.phase == "up":
             return
         now = f"{state.phase} Ray" + (f", start {state.starts}: {state.why}" if state.why else "")
-        if now != told:
+        if now != shown:
             tell(now)
-            told = now
+            shown = now
         if keeper.poll() is not None:
             why = state.why or f"its keeper ended with {keeper.returncode}"
             log = home.ray_log if state.why else home.keeper_log
@@ -244,18 +241,18 @@ def _wait_up(home: Home, keeper: subprocess.Popen[bytes], tell: Tell) -> None:
 
 def _write_secret(file: Path, token: str) -> None:
     file.unlink(missing_ok=True)
-    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as made:
-        made.write(token)
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
+        opened.write(token)
 
 
 def _temp() -> str:
-    """A new folder that only this user may enter; its name cannot be guessed."""
+    """A new folder that only this user may enter, with a random name."""
     usual = tempfile.gettempdir()
     return tempfile.mkdtemp(prefix="rlrun-", dir=usual if len(usual) <= SHORT - len("/rlrun-12345678") else "/tmp")
 
 
 def own_address(towards: str = "192.0.2.1") -> str:
-    """By which others reach this machine: of the interface from which `towards` would be reached; nothing is sent."""
+    """Of the network interface by which this machine would reach `towards`; nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((towards.strip("[]"), 9))
@@ -271,9 +268,8 @@ def _joined(ip: str, port: int) -> str:
 
 
 def _until(done: Callable[[], bool], seconds: float) -> bool:
+    """Wait for it; False where it takes longer."""
     give_up = time.monotonic() + seconds
-    while not done():
-        if time.monotonic() > give_up:
-            return False
+    while not (over := done()) and time.monotonic() <= give_up:
         time.sleep(POLL_S)
-    return True
+    return over

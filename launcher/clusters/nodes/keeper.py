@@ -1,8 +1,8 @@
-"""The keeper of a node: `python -m launcher.clusters.nodes.keeper FOLDER LOCK`, in a session of its own.
+"""The keeper of a node: `python -m launcher.clusters.nodes.keeper FOLDER`, in a session of its own.
 
-It runs `ray start --block` and starts it again when it ends: a head at the same port, so that the others find it; any
-other node once the head answers. It never loads Ray. A head that dies has forgotten its nodes, so a node whose head has
-gone starts again, too, however alive its own processes are. SIGTERM ends the node and the keeper.
+It runs `ray start --block` and starts it again when it ends: a head at the same port, so that the nodes find it; any
+other node once the head answers. It never loads Ray. A head that was restarted does not know its nodes, so a node whose
+head has died is started again as well. SIGTERM ends the node and the keeper.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from launcher.clusters.nodes.ray_start import UP, port_error, start_argv, start_
 from launcher.core import machine
 from launcher.core.problems import error_message
 
-POLL_S, KNOCK_S, EVERY_S = 0.1, 2.0, 0.5
+POLL_S, CONNECT_S, EVERY_S = 0.1, 2.0, 0.5
 START_S = 90.0  # Ray itself gives a node up after 30 s that it has not registered
-TRIES = 4  # at the first start, as a busy machine is too slow for Ray now and then; once it was up there is no end
-LEAST_S, MOST_S = 0.5, 10.0  # between two starts; it grows with each that does not come up
+TRIES = 4  # until it is up for the first time, as Ray may time out on a busy machine; afterwards without limit
+LEAST_S, MOST_S = 0.5, 10.0  # between two starts; doubled with each that fails
 GRACE_S = 8.0
 LOG_BYTES = 4 * 2**20
 ADOPT = 36  # PR_SET_CHILD_SUBREAPER
@@ -38,21 +38,21 @@ FINAL = {
     "Version mismatch": "Ray or Python is of another version than the head's; use the same",
     "No such option": "ray start does not know one of the options that are passed to it; use others after --",
 }
-"""What Ray says where a second try would end as the first."""
+"""Messages of Ray after which a second try is pointless."""
 
 
 class Keeper:
     def __init__(self, home: Home, node: Node) -> None:
         self.home, self.node = home, node
-        self.asked = False
+        self.stopping = False
         self.starts, self.up, self.was_up = 0, False, False
-        self.said = State("starting")
-        self.knocked_at, self.answered_at = 0.0, time.monotonic()
+        self.state = State("starting")
+        self.checked_at, self.answered_at = 0.0, time.monotonic()
 
     def run(self) -> int:
-        """Until it is asked to end, or the first start has failed for good."""
+        """Until SIGTERM, or until the first start has failed for good."""
         pause, why = LEAST_S, ""
-        while not self.asked:
+        while not self.stopping:
             if not self.node.head and not self._head_answers():
                 gone = f"the head at {self.node.address} does not answer"
                 if time.monotonic() - self.answered_at > (self.node.leave_after_s or math.inf):
@@ -63,7 +63,7 @@ class Keeper:
                 continue
             self._say("starting", why)
             why = self._once()
-            if self.asked:
+            if self.stopping:
                 break
             if not self.was_up and (self.starts >= TRIES or why in FINAL.values()):
                 self._say("failed", why)
@@ -84,19 +84,19 @@ class Keeper:
                     start_argv(self.node), env=start_env(self.node, self.home.token), stdin=subprocess.DEVNULL,
                     stdout=log, stderr=log, start_new_session=True,
                 )  # fmt: skip
-        except OSError as error:  # a full disk, or more processes than there may be: it may pass
+        except OSError as error:  # a full disk, too many processes: it may pass
             return error_message(error)
         try:
             return self._watch(ray, before)
         finally:
-            # a head is told of a node that leaves; where it has died there is nobody to tell
-            first = ray.pid if self.asked and ray.poll() is None else None
+            # asked to end, Ray tells the head that the node leaves; if Ray died, there is no need
+            first = ray.pid if self.stopping and ray.poll() is None else None
             processes.end(self.node, first, GRACE_S, os.getpid())
             ray.wait()
 
     def _watch(self, ray: subprocess.Popen[bytes], before: int) -> str:
         began = time.monotonic()
-        while not self.asked:
+        while not self.stopping:
             if (code := ray.poll()) is not None:
                 return self._reason(before, code)
             if not self.up and (Path(self.node.temp) / UP).exists():
@@ -111,17 +111,17 @@ class Keeper:
         return ""
 
     def _head_died(self) -> bool:
-        """Nobody listens there, though the machine answers: a new head may listen there soon, and has forgotten this
-        node. A machine that does not answer at all is for Ray to judge."""
-        if self.node.head or time.monotonic() - self.knocked_at < EVERY_S:
+        """Whether its machine answers and nothing listens there: a new head will not know this node. A machine that
+        does not answer at all is left to Ray's own timeout."""
+        if self.node.head or time.monotonic() - self.checked_at < EVERY_S:
             return False
         return self._head_answers() is False
 
     def _head_answers(self) -> bool | None:
         """None where its machine does not answer."""
-        self.knocked_at = time.monotonic()
+        self.checked_at = time.monotonic()
         try:
-            machine.check_listening(self.node.address, KNOCK_S)
+            machine.check_listening(self.node.address, CONNECT_S)
         except ConnectionRefusedError:
             return False
         except OSError:
@@ -130,7 +130,7 @@ class Keeper:
         return True
 
     def _reason(self, before: int, code: int) -> str:
-        """From what it has printed since `before`."""
+        """Why Ray ended, from its output since `before`."""
         with self.home.ray_log.open("rb") as log:
             log.seek(before)
             text = log.read().decode("utf-8", "replace")
@@ -144,7 +144,7 @@ class Keeper:
         return f"ray ended with {code}: {lines[-1][:200] if lines else 'it printed nothing'}"
 
     def _clear(self) -> None:
-        """What earlier starts left: the sign that one is up, logs of all but the last, and too long a log of ours."""
+        """Remove what earlier starts left: the mark that Ray is up, old session logs, and too long logs of the node."""
         temp = Path(self.node.temp)
         temp.mkdir(mode=0o700, exist_ok=True)
         (temp / UP).unlink(missing_ok=True)
@@ -155,30 +155,30 @@ class Keeper:
                 os.truncate(log, 0)
 
     def _say(self, phase: Phase, why: str = "") -> None:
-        if (phase, why) == (self.said.phase, self.said.why) and self.said.pid:
+        if (phase, why) == (self.state.phase, self.state.why) and self.state.pid:
             return
-        self.said = State(phase, why, self.starts, os.getpid())
-        with suppress(OSError):  # a full disk is no reason to end a node
+        self.state = State(phase, why, self.starts, os.getpid())
+        with suppress(OSError):  # a full disk must not end a node
             print(time.strftime("%Y-%m-%d %H:%M:%S"), phase, why, flush=True)
-            self.home.write_state(self.said)
+            self.home.write_state(self.state)
 
     def _sleep(self, seconds: float) -> None:
         end = time.monotonic() + seconds
-        while not self.asked and time.monotonic() < end:
+        while not self.stopping and time.monotonic() < end:
             time.sleep(POLL_S)
 
     def stop(self, _: int, __: FrameType | None) -> None:
-        self.asked = True
+        self.stopping = True
 
 
 def _become_subreaper() -> None:
-    """What loses its parent becomes a child of this process, so that nothing which Ray started is lost sight of."""
+    """Orphans of Ray become children of this process, so that they can be ended."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(ADOPT, 1, 0, 0, 0)
 
 
 def _reap(but: int) -> None:
-    """Wait for adopted children that have ended, but not for `but`."""
+    """Reap adopted children that have ended, but not `but`."""
     with suppress(ChildProcessError):
         while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             if ended.si_pid == but:

@@ -1,6 +1,5 @@
-"""The processes of a node: those with its mark, and all that they have started. No others are ever ended.
-
-Nor is a run that was submitted as a job, with all that it has started: it goes on once Ray is there again.
+"""The processes of a node: those with its mark, and all their descendants. No others are ever ended, nor is a run that
+was submitted as a job, with its descendants: it continues once Ray is up again.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from launcher.clusters.nodes.home import Node, here
 from launcher.clusters.nodes.ray_start import MARK
 
 DETACHED = "RLRUN_DETACHED"
-"""Stands in the environment of a run that was submitted, and of all that it starts on its own machine."""
-ROUNDS, ROUND_S = 4, 5.0  # of killing: one that is killed may have started another; one in a driver may not end at all
+"""In the environment of a submitted run, and of all that it starts on its own machine."""
+ROUNDS, ROUND_S = 4, 5.0  # of killing: a killed process may have started another; one in a driver may not end at all
 
 
 def find(node: Node, keeper_pid: int | None = None) -> list[psutil.Process]:
-    """Some Ray processes write over their environment; they are found by what started them, or as children of the
-    keeper, which takes up those whose own parent has died. One that has ended and is not buried is none."""
+    """Some Ray processes overwrite their environment; they are found by their parent, or as children of the keeper,
+    which adopts orphans. Zombies are left out."""
     children, found = defaultdict[int, list[psutil.Process]](list), list[psutil.Process]()
     for process in psutil.process_iter(["ppid", "environ", "status"]):  # others' environments cannot be read
         children[process.info["ppid"]].append(process)
@@ -39,9 +38,9 @@ def find(node: Node, keeper_pid: int | None = None) -> list[psutil.Process]:
 
 
 def end(node: Node, first: int | None, grace_s: float, keeper_pid: int | None = None) -> None:
-    """End all of them. `first` is asked to end the others, and given `grace_s` for that.
+    """End all of them. `first` gets SIGTERM to end the others, and `grace_s` for that.
 
-    A process is known by id and time of its start (psutil), so no other that got its id is met.
+    psutil identifies a process by pid and start time, so a reused pid is not ended.
     """
     if first is not None and send(first, signal.SIGTERM):
         psutil.wait_procs(find(node, keeper_pid), grace_s)
@@ -64,7 +63,7 @@ def send(pid: int, number: int) -> bool:
 
 
 def is_node() -> bool:
-    """Whether this machine is a node of any Ray cluster, or comes back as one by its keeper. Where it is none, Ray
-    looks for one for a minute before it says so."""
+    """Whether this machine is a node of any Ray cluster, or has a keeper that will make it one. Where it is not, Ray
+    itself searches for a minute."""
     raylet = any(process.info["name"] == "raylet" for process in psutil.process_iter(["name"]))
     return raylet or here().node() is not None

@@ -1,4 +1,4 @@
-"""How Ray is started on a node: its words, its ports, its environment."""
+"""How Ray is started on a node: its options, ports and environment."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from launcher.core.machine import free_ports
 
 MARK = "RLRUN_NODE"
 PYTHON = "RLRUN_PYTHON"
-"""Names the Python of a node's rlrun to what Ray begins there."""
+"""Variable with the Python of a node's rlrun, for jobs that Ray starts there."""
 UP = "ray_current_cluster"
 """A file that `ray start` writes to its folder once the node is registered, and not before."""
 DROPPED = ("RAY_ADDRESS", "RAY_AUTH_TOKEN", "RAY_NAMESPACE", "OMP_NUM_THREADS")
-"""Of a shell in which another cluster was used."""
+"""Variables of a shell in which another cluster was used."""
 TUNED = {
     # the head asks every node each second and gives it up after 3 that stay silent; Ray's own take a minute
     "RAY_health_check_initial_delay_ms": "5000",
@@ -28,13 +28,13 @@ TUNED = {
     # a head that died has forgotten everything: there is nothing to reconnect to
     "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
 }
-"""Unless the shell says otherwise."""
+"""Unless the shell sets them."""
 
 
 def start_argv(node: Node) -> list[str]:
-    """Ports that Ray would fix are given free ones, so that no two nodes of a machine meet."""
+    """Ray's fixed ports are replaced by free ones, so that one machine can run several nodes."""
     words = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
-    words += ["--include-log-monitor=false"]  # what our processes say goes another way
+    words += ["--include-log-monitor=false"]  # the driver passes on the output of processes
     words += [f"--node-ip-address={node.ip}", f"--temp-dir={node.temp}", "--log-color=false"]
     ports = free_ports(4)
     if node.head:
@@ -49,7 +49,7 @@ def start_argv(node: Node) -> list[str]:
 
 
 def serves_jobs() -> bool:
-    """Whether a head here takes jobs, behind the token as everything: a part of ray[default] alone."""
+    """Whether a head here takes jobs: a part of ray[default] only, and behind the token."""
     return all(
         find_spec(name)
         for name in ("aiohttp_cors", "grpc", "opencensus", "opentelemetry", "opentelemetry.sdk", "prometheus_client")
@@ -68,7 +68,7 @@ def auth_env(token: Path) -> dict[str, str]:
 
 
 def port_error(port: int) -> OSError | None:
-    """Why nothing can listen at `port`; None where it can. A connection that has just been closed is no hindrance."""
+    """Why nothing can listen at `port`; None where it can, also just after a connection was closed."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

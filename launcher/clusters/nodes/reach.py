@@ -1,4 +1,4 @@
-"""Which cluster is meant, and what a process needs to be let in."""
+"""Which cluster is meant, and the environment by which a process may join it."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from launcher.core.problems import Problem, Problems, error_message
 
 COPY = "a copy of the head's token"
 OTHER_CLUSTER = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
-"""Variables of a shell that lead Ray's job client to another cluster than the one that was asked for."""
+"""Variables by which Ray's job client would use another cluster."""
 
 
 @dataclass(frozen=True)
 class Reach:
     address: str
     env: Mapping[str, str] = field(default_factory=dict)
-    """To be added to the environment of whoever joins."""
+    """For a process that joins."""
 
     @property
     def client_env(self) -> dict[str, str]:
-        """To be added to that of a client which does not join: a token that the shell names is meant for it."""
+        """For a client that does not join: a token that the shell names is used."""
         return {**({"RAY_AUTH_MODE": "token"} if _names_token() else {}), **self.env}
 
 
 def reach(address: str | None) -> Reach:
     """The cluster at HOST:PORT; for None or `auto` that of RAY_ADDRESS, or the one that this machine is in.
 
-    The token of the latter is known here, unless the shell names one. Raises `Problems` where there is none.
+    The latter's token is in this machine's folder, unless the shell names one. Raises `Problems` where there is none.
     """
     asked = address if address not in (None, "auto") else os.environ.get("RAY_ADDRESS")
     home = here()
@@ -54,7 +54,7 @@ def _names_token() -> bool:
 
 
 def _check_token() -> None:
-    """Raises `Problems` where the shell's token is not to be read: Ray would abort."""
+    """Raises `Problems` where the shell's token cannot be read: Ray would abort."""
     named = os.environ.get("RAY_AUTH_TOKEN_PATH")
     wanted = named or os.environ.get("RAY_AUTH_MODE", "").lower() == "token"
     if os.environ.get("RAY_AUTH_TOKEN") or not wanted:

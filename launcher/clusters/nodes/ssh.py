@@ -1,4 +1,4 @@
-"""Other machines, by ssh: each joins, or leaves, by a command of its own `rlrun`.
+"""Other machines over ssh: each joins or leaves by its own `rlrun`.
 
 A file of hosts has one a line: `HOST [WORDS FOR ray start]`, such as `10.0.0.2 --num-gpus=4`; # begins a comment.
 """
@@ -16,28 +16,28 @@ from pathlib import Path
 from launcher.core.problems import Problem, Problems, error_message, short_repr
 
 AT_ONCE = 32
-PATIENCE_S = 600.0
+COMMAND_S = 600.0
 QUIET = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=15")
-"""Nobody is there to type a password, and a host that is switched off is not waited for."""
+"""No prompt for a password, and no long wait for a host that is switched off."""
 
 
 @dataclass(frozen=True)
 class Host:
     name: str
-    """As ssh takes it: USER@HOST, or a name of its own configuration."""
+    """USER@HOST, or a name of ssh's configuration."""
     words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Shell:
-    """How other machines are reached, and what `rlrun` is called there."""
+    """The commands that reach other machines, and that run `rlrun` there."""
 
     ssh: tuple[str, ...]
     rlrun: tuple[str, ...]
 
     def join(self, hosts: Sequence[Host], address: str, token: str) -> Iterator[tuple[Host, str]]:
-        """Each host as soon as it is done, with the reason where it has not joined. The token goes by standard input,
-        as what stands in a command line can be read by everybody."""
+        """Each host, with the reason if it has not joined. The token is sent to standard input, as everyone can read
+        command lines."""
         asked = {
             host: ["cluster", "join", address, "--token-file", "-", *(["--", *host.words] if host.words else [])]
             for host in hosts
@@ -49,16 +49,16 @@ class Shell:
 
     def _each(self, asked: dict[Host, list[str]], text: str) -> Iterator[tuple[Host, str]]:
         with ThreadPoolExecutor(AT_ONCE) as several:
-            told = {host: several.submit(partial(self._tell, host, words, text)) for host, words in asked.items()}
-            for host, answer in told.items():
+            answers = {host: several.submit(partial(self._tell, host, words, text)) for host, words in asked.items()}
+            for host, answer in answers.items():
                 yield host, answer.result()
 
     def _tell(self, host: Host, words: Sequence[str], text: str) -> str:
         argv = [*self.ssh, *QUIET, host.name, shlex.join([*self.rlrun, *words])]
         try:
-            ran = subprocess.run(argv, input=text, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+            ran = subprocess.run(argv, input=text, capture_output=True, text=True, timeout=COMMAND_S, check=False)
         except subprocess.TimeoutExpired:
-            return f"did not answer in {PATIENCE_S:g} s"
+            return f"did not answer in {COMMAND_S:g} s"
         except OSError as error:
             return f"{self.ssh[0]}: {error_message(error)}"
         lines = [line.strip() for line in ran.stderr.splitlines() if line.strip()]
@@ -88,7 +88,7 @@ def read_hosts(file: Path) -> list[Host]:
 
 
 def _host(line: str, known: Collection[str]) -> Host | Problem | None:
-    """None for an empty line; a problem whose place is to be named."""
+    """None for an empty line; a problem without its place."""
     expected = "expected HOST, or HOST --num-gpus=4"
     try:
         words = shlex.split(line, comments=True)

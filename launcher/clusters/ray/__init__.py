@@ -1,4 +1,4 @@
-"""Processes on the nodes of a Ray cluster. This file and `job` say how to reach it and do not load Ray."""
+"""Processes on the nodes of a Ray cluster. This file and `job` start a driver for that and do not load Ray."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from launcher.clusters.ray.job import RayJob, StartRequest
+from launcher.clusters.ray.job import RayJob, start_request
 from launcher.core.problems import Problem
 from launcher.core.settings import Positive, settings
 from launcher.spec.cluster import Cluster
@@ -19,23 +19,22 @@ from launcher.spec.hardware import Hardware
 
 @settings
 class Ray(Cluster):
-    """The nodes of a Ray cluster, or this machine by a Ray of its own. Each process is one actor's."""
+    """The nodes of a Ray cluster, or a Ray instance of its own on this machine. Each process has one actor."""
 
     address: str | None = None
     """`host:port` of a running cluster's head, `auto` for the one of this machine; by default a cluster of this machine
     alone is started for the run, on free ports and behind a token, and ended with it."""
     wait_s: Annotated[float, Field(ge=0)] = 600.0
-    """How long to wait for nodes that are missing or that others hold; then the run fails and says what each offers."""
+    """Seconds to wait for nodes that are missing or in use; then the run fails and lists what each offers."""
     cpus_per_process: Positive = 1.0
-    """CPU cores that Ray sets aside for each process."""
+    """CPU cores that Ray reserves for each process."""
 
-    def problems(self, hardware: Hardware) -> list[str]:
+    def problems(self, hardware: Hardware) -> list[Problem]:
         if hardware.nnodes == 1 or self.address:
             return []
-        return [
-            f"hardware.nnodes: got {hardware.nnodes}, and this machine is one; use 1, or after rlrun cluster up"
-            " and join cluster.address=auto"
-        ]
+        got = f"got {hardware.nnodes}, and this machine is one"
+        fix = "use 1, or after rlrun cluster up and join cluster.address=auto"
+        return [Problem("hardware.nnodes", got, fix, "conflicting-settings")]
 
     @property
     def remote_address(self) -> str | None:
@@ -56,8 +55,8 @@ class Ray(Cluster):
     def start_on(self, node_ids: Sequence[str], plan: Plan, logs: Path, lock: int) -> RayJob:
         """`start` on these nodes of a running cluster, one for each of the plan's: nothing is reserved there, and a
         process that fails or is not started in `wait_s` ends no other."""
-        asked = StartRequest.from_plan(
+        request = start_request(
             plan, logs, self.address, wait_s=self.wait_s, cpus=self.cpus_per_process,
             usage_s=self.usage_pause_s(plan), node_ids=node_ids,
         )  # fmt: skip
-        return RayJob(asked, logs, lock)
+        return RayJob(request, logs, lock)

@@ -1,7 +1,7 @@
-"""`python -m launcher.clusters.ray.driver`: starts a plan on a Ray cluster and passes on what its processes say.
+"""`python -m launcher.clusters.ray.driver`: starts a plan on a Ray cluster and passes on the output of its processes.
 
-The launcher's side of the pipe is `job`, which has the lines that both speak. It ends, and all that it started with it,
-when its standard input does.
+`job` is the launcher's side of the pipe, and documents the messages. The driver ends, with all that it started, when
+its standard input does.
 """
 
 from __future__ import annotations
@@ -12,41 +12,48 @@ import queue
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 import ray
+from ray._private.state import available_resources_per_node  # there is no public function for single nodes
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from launcher.clusters.ray import resources
 from launcher.clusters.ray.job import ROUND_TRIP_S, StartRequest
 from launcher.clusters.ray.rank import Rank
 from launcher.core import machine
 from launcher.core.user_code import CallFailure, shorten, try_call
 from launcher.spec.cluster import Stack
 
+CONNECT_S = 2.0
 LOOK_S = 1.0  # between two looks at what is still missing
-START_S = 120.0  # for a node to start an actor and look at itself
+START_S = 120.0  # for a node to start an actor and describe itself
 STOP_S = 5.0  # for killed processes to be gone
+STORE = 100 * 2**20  # bytes of the object store of a local cluster: nothing uses it
+
+Send = Callable[..., None]
+Requests = queue.SimpleQueue[dict[str, Any] | None]
+"""What the launcher sent; None at the end."""
 
 
 class NotStarted(Exception):
-    """Why nothing was started, and would not be another time."""
+    """Why nothing was started; a second try would not help."""
 
 
 class ClusterLost(Exception):
-    """What was there and is no more."""
+    """A node or the cluster is gone."""
 
 
 def main() -> int:
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what Ray prints is for the log
+    os.dup2(2, 1)  # what Ray prints goes to the log
     send = partial(_send, out)
     request = StartRequest(**json.loads(sys.stdin.readline())["request"])
-    requests: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+    requests: Requests = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(requests,), daemon=True).start()
     job = _RayRun(request, requests, send)
     try:
@@ -55,37 +62,38 @@ def main() -> int:
         send(refused=[str(refused)])
     except ClusterLost as lost:
         send(lost=str(lost))
-    except RayError as error:  # the cluster itself is gone
+    except RayError as error:
         send(lost=f"the Ray cluster does not answer any more: {type(error).__name__}")
     job.end()
     if not request.address:
         ray.shutdown()
-    os._exit(0)  # what Ray's threads wait for may never come
+    os._exit(0)  # Ray's threads may hang
 
 
-def _listen(requests: queue.SimpleQueue[dict[str, Any] | None]) -> None:
+def _listen(requests: Requests) -> None:
     for line in sys.stdin:
         requests.put(json.loads(line))
     requests.put(None)
 
 
-def _send(out: Any, **node: Any) -> None:
+def _send(out: Any, **message: Any) -> None:
     try:
-        out.write(json.dumps(node) + "\n")
+        out.write(json.dumps(message) + "\n")
         out.flush()
-    except BrokenPipeError:  # nobody listens, which `_listen` finds out
+    except BrokenPipeError:  # the launcher is gone, which `_listen` finds out
         pass
 
 
 class _RayRun:
-    def __init__(self, request: StartRequest, requests: queue.SimpleQueue[dict[str, Any] | None], send: Any) -> None:
+    def __init__(self, request: StartRequest, requests: Requests, send: Send) -> None:
         self.request, self.requests, self.send = request, requests, send
         self.group: PlacementGroup | None = None
         self.actors: dict[int, Any] = {}
         self.places: dict[int, dict[str, Any]] = {}
-        """Where each is."""
+        """What `Rank.describe` returned for each rank."""
         self.left: set[int] = set()
         """Ranks that have not ended."""
+        self.waiting_for = ""
 
     def run(self) -> None:
         if not (self._join() and self._place()):
@@ -101,79 +109,72 @@ class _RayRun:
             if not self._handle_requests():
                 return
 
-    # ---- before
+    # ---- before the processes run
 
     def _join(self) -> bool:
-        """Whether it came about. One that does not answer is waited for: a head that was killed may come back."""
-        give_up, output = time.monotonic() + self.request.wait_s, ""
-        while isinstance(joined := resources.join(self.request), CallFailure):
-            why = f"{self.request.address or 'a Ray of this machine alone'} cannot be joined: {joined.reason}"
+        """Join the cluster; False where the launcher is gone. One that does not answer is waited for: a head that was
+        killed may be started again."""
+        give_up = time.monotonic() + self.request.wait_s
+        while isinstance(joined := _join_cluster(self.request), CallFailure):
+            why = f"{self.request.address or 'a local Ray cluster'} cannot be joined: {joined.reason}"
             if not self.request.address or time.monotonic() > give_up:
                 raise NotStarted(f"cluster.address: {why}; rlrun doctor --nodes tells more")
-            output = self._wait(f"the cluster {why}", output)
+            self._report_waiting(f"the cluster {why}")
             time.sleep(LOOK_S)
             if not self._handle_requests():
                 return False
         return True
 
     def _place(self) -> bool:
-        """Wait for the resources; whether they came. Nothing is reserved where the nodes are named."""
+        """Wait for the resources; False where the launcher is gone. Nothing is reserved on nodes that were named."""
         if self.request.node_ids:
             return True
-        count = len(self.request.processes) // self.request.nnodes
+        nodes, count = self.request.nnodes, len(self.request.processes) // self.request.nnodes
         bundle = {"CPU": self.request.cpus * count}
         if self.request.gpus:
             bundle["GPU"] = float(self.request.gpus * count)
-        strategy = "STRICT_PACK" if self.request.nnodes == 1 else "STRICT_SPREAD"
-        group = placement_group([bundle] * self.request.nnodes, strategy=strategy)
-        self.group = group
-        give_up, output = time.monotonic() + self.request.wait_s, ""
-        while not group.wait(LOOK_S):
-            missing = resources.missing_resources(bundle, self.request.nnodes)
+        self.group = placement_group([bundle] * nodes, strategy="STRICT_PACK" if nodes == 1 else "STRICT_SPREAD")
+        give_up = time.monotonic() + self.request.wait_s
+        while not self.group.wait(LOOK_S):
+            missing = _missing_resources(bundle, nodes)
             if time.monotonic() > give_up:
-                why = missing or "nothing was given"
-                raise NotStarted(
-                    f"cluster: after {self.request.wait_s:g} s {why}; use less hardware, or a longer cluster.wait_s"
-                )
-            output = self._wait(missing, output)
+                why = f"after {self.request.wait_s:g} s {missing or 'nothing was given'}"
+                raise NotStarted(f"cluster: {why}; use less hardware, or a longer cluster.wait_s")
+            self._report_waiting(missing)
             if not self._handle_requests():
                 return False
         return True
 
-    def _wait(self, missing: str, output: str) -> str:
-        """Say what is missing where it is not what was `said` last."""
-        if missing and missing != output:
+    def _report_waiting(self, missing: str) -> None:
+        if missing and missing != self.waiting_for:
             self.send(waiting=missing)
-        return missing
+        self.waiting_for = missing
 
     def _start(self) -> None:
-        """All actors first, then where they meet, then their processes."""
-        remote, options = ray.remote(Rank), self._actor_options()
-        for process in self.request.processes:
-            more = {"num_gpus": self.request.gpus, "max_concurrency": 4, **options[process["node"]]}
+        """Start all actors, then choose the rendezvous address, then start their processes."""
+        request, remote, options = self.request, ray.remote(Rank), self._actor_options()
+        for process in request.processes:
+            more = {"num_gpus": request.gpus, "max_concurrency": 4, **options[process["node"]]}
             self.actors[process["rank"]] = remote.options(**more).remote()
         self.places = self._answers({rank: actor.describe.remote() for rank, actor in self.actors.items()})
         single = len({place["address"] for place in self.places.values()}) == 1
         shared: dict[str, str] = {}
         if len(self.places) > 1:
             first = self.places[min(self.places)]
-            shared = {
-                "MASTER_ADDR": machine.LOOPBACK if single else first["address"],
-                "MASTER_PORT": str(first["port"]),
-            }
-        begun, self.left = {}, set(self.places)
-        for process in self.request.processes:
+            address = machine.LOOPBACK if single else first["address"]
+            shared = {"MASTER_ADDR": address, "MASTER_PORT": str(first["port"])}
+        tasks, self.left = {}, set(self.places)
+        for process in request.processes:
             if (rank := process["rank"]) not in self.places:
                 continue
-            own = {"LOCAL_RANK": "0"} if self.request.gpus else {}  # Ray shows each its own GPU only
-            if shared:
-                own |= _interface("lo" if single else self.places[rank]["interface"])
-            env = {**self.request.env, **process["env"], **shared, **own}
-            where = self.request.logs, self.request.cwd
-            begun[rank] = self.actors[rank].start.remote(
-                rank, process["argv"], env, *where, self.request.gpus, self.request.usage_s
+            own = {"LOCAL_RANK": "0"} if request.gpus else {}  # Ray shows each its own GPU only
+            if shared and (interface := "lo" if single else self.places[rank]["interface"]):
+                own |= {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
+            env = {**request.env, **process["env"], **shared, **own}
+            tasks[rank] = self.actors[rank].start.remote(
+                rank, process["argv"], env, request.logs, request.cwd, request.gpus, request.usage_s
             )
-        self.left = set(self._answers(begun))  # all, where they are together
+        self.left = set(self._answers(tasks))
 
     def _actor_options(self) -> list[dict[str, Any]]:
         """For each of the plan's nodes."""
@@ -183,12 +184,12 @@ class _RayRun:
         assert self.group
         reserved = [
             PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=bundle)
-            for bundle in resources.bundle_order(self.group)
+            for bundle in _bundle_order(self.group)
         ]
         return [{"num_cpus": self.request.cpus, "scheduling_strategy": each} for each in reserved]
 
     def _answers(self, tasks: dict[int, Any]) -> dict[int, Any]:
-        """What each rank's actor answers. Raises `NotStarted` or `ClusterLost`; where the nodes are named, one that
+        """What each rank's actor returns. Raises `NotStarted` or `ClusterLost`; where the nodes are named, one that
         fails is reported as lost, and left out."""
         found, seconds = dict[int, Any](), self.request.wait_s if self.request.node_ids else START_S
         give_up = time.monotonic() + seconds
@@ -202,14 +203,14 @@ class _RayRun:
                 try_call(partial(ray.kill, self.actors.pop(rank)))
         return found
 
-    # ---- meanwhile
+    # ---- while they run
 
     def _forward(self, rank: int, task: Any) -> bool:
-        """Pass on what a process said; False where it has ended."""
+        """Pass on a process's output; False where it has ended."""
         try:
             output, kept, code, used = ray.get(task)
         except RayError:
-            self.send(rank=rank, lost=resources.describe_loss(rank, self.places[rank]))
+            self.send(rank=rank, lost=_describe_loss(rank, self.places[rank]))
             self.left.discard(rank)
             return False
         if output:
@@ -222,7 +223,7 @@ class _RayRun:
         return code is None
 
     def _handle_requests(self) -> bool:
-        """Handle the requests that came since the last call; False where the launcher is gone."""
+        """Handle the requests that arrived since the last call; False where the launcher is gone."""
         while not self.requests.empty():
             request = self.requests.get()
             if request is None:
@@ -238,40 +239,95 @@ class _RayRun:
         """Of all that answer."""
         tasks = [self.actors[rank].stacks.remote(wait_s) for rank in sorted(self.left)]
         answered, _ = ray.wait(tasks, num_returns=len(tasks), timeout=wait_s + ROUND_TRIP_S / 2) if tasks else ([], [])
-        requests = [try_call(partial(ray.get, task)) for task in answered]
-        return [stack for stacks in requests if not isinstance(stacks, CallFailure) for stack in stacks]
+        answers = [try_call(partial(ray.get, task)) for task in answered]
+        return [stack for stacks in answers if not isinstance(stacks, CallFailure) for stack in stacks]
 
-    # ---- after
+    # ---- at the end
 
     def end(self) -> None:
-        """Kill what still runs, and give the resources back."""
+        """Kill what still runs, and release the resources."""
         tasks = [self.actors[rank].end.remote() for rank in self.left]
         if tasks:
             try_call(partial(ray.wait, tasks, num_returns=len(tasks), timeout=STOP_S))
         for actor in self.actors.values():
             try_call(partial(ray.kill, actor))
-        self._release()
-
-    def _release(self) -> None:
         if self.group is not None:
             try_call(partial(remove_placement_group, self.group))
-            self.group = None
 
 
 def _answer(rank: int, task: Any, seconds: float) -> Any:
+    not_started = f"the process of rank {rank} is not started"
     try:
         return ray.get(task, timeout=seconds)
     except GetTimeoutError as error:
-        raise ClusterLost(f"the process of rank {rank} is not started: Ray does not answer there") from error
+        raise ClusterLost(f"{not_started}: Ray does not answer there") from error
     except RayError as error:
-        why = f"the process of rank {rank} is not started: {shorten(' '.join(str(error).split()))}"
-        if isinstance(error, RayTaskError) or "No module named" in str(error):  # it would be so another time
+        why = f"{not_started}: {shorten(' '.join(str(error).split()))}"
+        if isinstance(error, RayTaskError) or "No module named" in str(error):  # a second try would fail the same way
             raise NotStarted(f"cluster: {why}; rlrun doctor --nodes tells more") from error
         raise ClusterLost(why) from error
 
 
-def _interface(name: str) -> dict[str, str]:
-    return {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": name} if name else {}
+def _join_cluster(request: StartRequest) -> Any | CallFailure:
+    quiet = partial(ray.init, log_to_driver=False, logging_level="ERROR")
+    if not request.address:
+        cpus = max(machine.cpu_count(), round(request.cpus * len(request.processes) + 0.5))
+        single = {"include_dashboard": False, "object_store_memory": STORE, "_temp_dir": request.temp}
+        return try_call(partial(quiet, "local", num_cpus=cpus, **single))
+    host, _, port = request.address.rpartition(":")
+    if host and port.isdecimal():
+        try:
+            machine.check_listening(request.address, CONNECT_S)  # Ray takes minutes to find out
+        except OSError:
+            return CallFailure("nothing answers there")
+    joined = try_call(partial(quiet, address=request.address))
+    if isinstance(joined, CallFailure):
+        try_call(ray.shutdown)
+    return joined
+
+
+def _missing_resources(bundle: Mapping[str, float], count: int) -> str:
+    """Why there are not `count` nodes that have `bundle` free; empty where there are."""
+    free = available_resources_per_node()
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    able = [node for node in nodes if _has(node["Resources"], bundle)]
+    idle = [node for node in able if _has(free.get(node["NodeID"], {}), bundle)]
+    if len(idle) >= count:
+        return ""
+    asked = f"{count} {'node' if count == 1 else 'nodes'} with {_amounts(bundle, bundle)} asked for"
+    state = f"{len(idle)} free" if len(able) >= count else f"{len(able)} there"
+    offered = "; ".join(
+        f"{node['NodeManagerAddress']} offers {_amounts(node['Resources'], bundle)},"
+        f" {_amounts(free.get(node['NodeID'], {}), bundle)} free"
+        for node in nodes
+    )
+    return f"{asked}, {state}: {offered or 'no node answers'}"
+
+
+def _has(resources: Mapping[str, float], bundle: Mapping[str, float]) -> bool:
+    return all(resources.get(name, 0.0) >= count for name, count in bundle.items())
+
+
+def _amounts(resources: Mapping[str, float], bundle: Mapping[str, float]) -> str:
+    """`4 CPUs and 1 GPU`: of what `bundle` names."""
+    counts = {name: resources.get(name, 0.0) for name in bundle}
+    return " and ".join(f"{count:g} {name}{'' if count == 1 else 's'}" for name, count in counts.items())
+
+
+def _bundle_order(group: PlacementGroup) -> list[int]:
+    """The bundles in the order of the plan's nodes: this node's first, as the run's folder is on it and rank 0 writes
+    there."""
+    nodes: dict[int, str] = placement_group_table(group)["bundles_to_node_id"]
+    here = ray.get_runtime_context().get_node_id()
+    return sorted(nodes, key=lambda bundle: (nodes[bundle] != here, bundle))
+
+
+def _describe_loss(rank: int, place: Mapping[str, Any]) -> str:
+    """Why an actor does not answer any more; `place` is what it said of itself."""
+    alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+    if place["node"] in alive:
+        return f"the Ray worker of rank {rank} on {place['address']} was killed"
+    return f"node {place['address']} is gone"
 
 
 if __name__ == "__main__":

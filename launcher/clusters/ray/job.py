@@ -1,7 +1,7 @@
-"""A run's processes on a Ray cluster, from our side of the pipe.
+"""The launcher's side of a run's processes on a Ray cluster.
 
-`python -m launcher.clusters.ray.driver` is a process of its own: the only one of a run that loads Ray. So this side
-starts at once, never hangs where Ray does, and outlives whatever becomes of the cluster. Both speak lines of JSON:
+`python -m launcher.clusters.ray.driver` is a process of its own, the only one of a run that loads Ray. So the launcher
+starts at once, never hangs where Ray does, and survives the loss of the cluster. They exchange lines of JSON:
 
     > {"request": {...}}                                what to start: `StartRequest`
     > {"signal": 15}                                    to every process
@@ -32,7 +32,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher.clusters.local import start_log_redactor
+from launcher.clusters.local import EVENT_LOG, LIFELINE, start_log_redactor
 from launcher.clusters.nodes.processes import DETACHED
 from launcher.clusters.nodes.ray_start import TUNED
 from launcher.clusters.nodes.reach import reach
@@ -41,18 +41,18 @@ from launcher.core.events import Crashed, Event, Usage, Waiting
 from launcher.spec.cluster import Failure, Stack, first_failure
 from launcher.spec.engine import Plan
 
-GRACE_S = 5.0  # for the others to end by themselves once one has failed
-POLL_S, ROUND_TRIP_S = 0.02, 2.0  # while something is waited for; what a way to the nodes and back may take
+GRACE_S = 5.0  # for the others to exit once one has failed
+POLL_S, ROUND_TRIP_S = 0.02, 2.0  # between two looks; longest way to the nodes and back
 LEAVE_S = 10.0  # for the driver to end what it started
-NAME = "rlrun-ray"  # of the folder of a cluster of our own
-LONGEST = 24  # characters of what that lies in: the path of a socket may have 107
+NAME = "rlrun-ray"  # of the folder of a local cluster
+LONGEST = 24  # characters of the folder above it: the path of a socket may have 107
 CARRIED = (
     "CUDA_", "GLOO_", "HF_", "MODELSCOPE_", "NCCL_", "OMP_", "MKL_", "PYTHON", "PYTORCH_", "RLRUN_", "TOKENIZERS_",
     "TORCH_", "TRANSFORMERS_", "VLLM_", "WANDB_", "http", "HTTP", "no_proxy", "NO_PROXY",
 )  # fmt: skip
-"""Variables of this shell that go along to the nodes, by how their names begin."""
-PLACED = ("CUDA_VISIBLE_DEVICES", "RLRUN_LIFELINE", "RLRUN_TOLD", DETACHED)
-"""Those among them that each node has of its own."""
+"""Prefixes of the names of this shell's variables that are passed on to the nodes."""
+NODE_OWNED = ("CUDA_VISIBLE_DEVICES", LIFELINE, EVENT_LOG, DETACHED)
+"""Those among them that each node sets itself."""
 
 
 @dataclass(frozen=True)
@@ -75,43 +75,39 @@ class StartRequest:
     env: dict[str, str]
     cwd: str
     temp: str
-    """Folder of a cluster of our own."""
+    """Folder of a local cluster."""
     auth_env: dict[str, str]
     """Environment by which a running cluster lets the driver in."""
 
-    @classmethod
-    def from_plan(
-        cls,
-        plan: Plan,
-        logs: Path,
-        address: str | None,
-        *,
-        wait_s: float,
-        cpus: float,
-        usage_s: float,
-        node_ids: Sequence[str] = (),
-    ) -> StartRequest:
-        env = {name: value for name, value in os.environ.items() if name.startswith(CARRIED) and name not in PLACED}
-        reached = reach(address) if address else None
-        return cls(
-            processes=[
-                {"rank": one.rank, "node": one.node, "argv": list(one.argv), "env": dict(one.env)}
-                for one in plan.processes
-            ],
-            nnodes=plan.nnodes, gpus=plan.gpus, cpus=cpus, usage_s=usage_s, node_ids=list(node_ids), logs=str(logs),
-            address=reached.address if reached else None, wait_s=wait_s, env=env, cwd=os.getcwd(),
-            temp="" if reached else _temp(), auth_env=dict(reached.env) if reached else {},
-        )  # fmt: skip
+
+def start_request(
+    plan: Plan,
+    logs: Path,
+    address: str | None,
+    *,
+    wait_s: float,
+    cpus: float,
+    usage_s: float,
+    node_ids: Sequence[str] = (),
+) -> StartRequest:
+    """Raises `Problems` where there is no cluster at `address`."""
+    env = {name: value for name, value in os.environ.items() if name.startswith(CARRIED) and name not in NODE_OWNED}
+    reached, temp = (reach(address), "") if address else (None, _temp())
+    return StartRequest(
+        [{**vars(process), "argv": list(process.argv), "env": dict(process.env)} for process in plan.processes],
+        plan.nnodes, plan.gpus, cpus, usage_s, str(logs), reached.address if reached else None, wait_s, list(node_ids),
+        env, os.getcwd(), temp, dict(reached.env) if reached else {},
+    )  # fmt: skip
 
 
 def _temp() -> str:
-    """A folder with a short name, as Ray's sockets lie in it."""
+    """A folder with a short path, as it will hold Ray's sockets."""
     base = Path(tempfile.gettempdir())
     return str(machine.process_folder(NAME, base if len(str(base)) <= LONGEST else Path("/tmp")))
 
 
 class RayJob:
-    """The driver and what it tells. Raises nothing: a cluster that cannot be reached is a job that failed."""
+    """The driver and what it reports. Raises nothing: a cluster that cannot be reached is a job that failed."""
 
     def __init__(self, request: StartRequest, logs: Path, lock: int) -> None:
         self._logs, self._temp = logs, request.temp
@@ -128,13 +124,13 @@ class RayJob:
         for process in request.processes:
             (logs / f"rank-{process['rank']}.log").touch(mode=0o600)
         environment = _environment(request)
-        source, mouth = os.pipe()
-        start_log_redactor([(source, mouth)], [logs / "driver.log"], environment)  # Ray may say anything
+        source, output = os.pipe()
+        start_log_redactor([(source, output)], [logs / "driver.log"], environment)  # Ray may print secrets
         self._driver = subprocess.Popen(
             [sys.executable, "-P", "-m", "launcher.clusters.ray.driver"], env=environment, stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=mouth, pass_fds=(lock,), start_new_session=True,
+            stdout=subprocess.PIPE, stderr=output, pass_fds=(lock,), start_new_session=True,
         )  # fmt: skip
-        os.close(mouth)
+        os.close(output)
         assert self._driver.stdout
         os.set_blocking(self._driver.stdout.fileno(), False)
         self._send({"request": asdict(request)})
@@ -147,24 +143,21 @@ class RayJob:
     def exit_code(self) -> int | None:
         over = self._driver.poll() is not None
         self._receive()
-        failed = self._failed()
-        if self._together and failed and not over and not self._killed and time.monotonic() - failed.at > GRACE_S:
-            self._send({"signal": signal.SIGKILL})  # the others wait for the one that failed
-            self._killed = True
+        failed = first_failure(self._failures)
         if not over:
+            if self._together and failed and not self._killed and time.monotonic() - failed.at > GRACE_S:
+                self.stop(signal.SIGKILL)  # the others wait for the one that failed
+                self._killed = True
             return None
-        self._forget()
+        self._remove_temp()
         if self._refused:
             return 2
         if len(self._ended) < self._count and not self._lost:
-            self._lost = f"the process that speaks with Ray ended with {self._driver.returncode}"
+            self._lost = f"the Ray driver process ended with {self._driver.returncode}"
         return failed.code if failed else -signal.SIGKILL if self._lost else 0
 
-    def _failed(self) -> Failure | None:
-        return first_failure(self._failures)
-
     def failed_rank(self) -> int | None:
-        failed = self._failed()
+        failed = first_failure(self._failures)
         return failed.rank if failed else None
 
     def lost_resources(self) -> str:
@@ -203,16 +196,16 @@ class RayJob:
         except subprocess.TimeoutExpired:
             with suppress(ProcessLookupError):
                 os.killpg(self._driver.pid, signal.SIGKILL)
-        self._forget()
+        self._remove_temp()
 
-    def _forget(self) -> None:
+    def _remove_temp(self) -> None:
         if self._temp:
             shutil.rmtree(self._temp, ignore_errors=True)
 
-    def _send(self, node: dict[str, Any]) -> None:
+    def _send(self, message: dict[str, Any]) -> None:
         if self._driver.stdin and not self._driver.stdin.closed:
-            with suppress(OSError):  # it has ended, which exit_code finds out
-                self._driver.stdin.write(json.dumps(node).encode() + b"\n")
+            with suppress(OSError):  # it has ended, which exit_code reports
+                self._driver.stdin.write(json.dumps(message).encode() + b"\n")
                 self._driver.stdin.flush()
 
     def _receive(self) -> None:
@@ -226,7 +219,7 @@ class RayJob:
         match message:
             case {"rank": rank, "output": text, "kept": kept}:
                 if rank == 0:
-                    self._lines += text.split("\n")[:-1]  # what an event holds may look like the end of a line
+                    self._lines += text.split("\n")[:-1]  # not splitlines: an event may hold other line separators
                 if not kept:
                     with (self._logs / f"rank-{rank}.log").open("a", encoding="utf-8") as log:
                         log.write(text)
@@ -237,8 +230,8 @@ class RayJob:
                 self._end_rank(rank, -signal.SIGKILL, why)
             case {"stacks": stacks}:
                 self._stacks = [Stack(**stack) for stack in stacks]
-            case {"usage": found}:
-                self._usage += [Usage(**each) for each in found]
+            case {"usage": measured}:
+                self._usage += [Usage(**each) for each in measured]
             case {"lost": why}:
                 self._lost = self._lost or why
             case {"waiting": text}:
@@ -254,15 +247,9 @@ class RayJob:
 
 
 def _environment(request: StartRequest) -> dict[str, str]:
-    """Of the driver. A cluster of our own is behind a token that is made for it; nobody else's is joined by chance."""
-    env = {
-        **TUNED,
-        **os.environ,
-        **request.auth_env,
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "PYTHONUNBUFFERED": "1",
-    }
+    """Of the driver. A local cluster gets a new token, so that no other cluster is joined by mistake."""
+    env = {**TUNED, **os.environ, **request.auth_env, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"}
     if not request.address:
-        env = {name: value for name, value in env.items() if name != "RAY_ADDRESS"}
+        env.pop("RAY_ADDRESS", None)
         env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": os.urandom(32).hex(), "RAY_TMPDIR": request.temp}
     return env

@@ -1,5 +1,5 @@
-"""`python -m launcher.clusters.ray.job_client ADDRESS ID ENTRYPOINT [CLAIM]`: submits a job, prints its output as it
-comes, and ends with its exit code (`remote`).
+"""`python -m launcher.clusters.ray.job_client ADDRESS ID ENTRYPOINT [CLAIM]`: submits a job, prints its output, and
+ends with its exit code (`remote`).
 
 Without CLAIM the job is stopped when this process ends early. With CLAIM, a file that the job removes when it begins,
 it goes on, and this process ends with NOT_RUN where it did not begin.
@@ -29,46 +29,35 @@ from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 from launcher.clusters.nodes.reach import COPY
 from launcher.clusters.ray.remote import ASKED, ERRORS, EXIT, INSTALL, NO_FOLDER, NO_RLRUN, NOT_RUN, OUTPUT
 from launcher.core import machine
-from launcher.core.problems import Problem
+from launcher.core.problems import Problem, Problems
 from launcher.core.user_code import CallFailure, try_call
 
 T = TypeVar("T")
 ANSWER_S, SUBMIT_S = 20.0, 90.0
 SILENT_S = 20.0  # without output; then the head is asked whether it is still there
-ANSWERED_S = 60.0  # after which a job that only asked is forgotten
-ENDED_S = 10.0  # for a job whose output has ended to be counted as ended
+ANSWERED_S = 60.0  # after which a job of a query is deleted
+ENDED_S = 10.0  # for Ray to notice the end of a job whose output has ended
 MOST = 20  # lines of what Ray says of a job that failed
-LOOKS = (f"{ASKED}watch-", f"{ASKED}logs-")  # which end well whenever they are ended
-LOST = "ask again once it answers"
-
-
-class NotRun(Exception):
-    """Why the command was not run, or is not heard any more."""
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(str(problem))
+LOOKS = (f"{ASKED}watch-", f"{ASKED}logs-")  # Ctrl-C is their normal end
 
 
 def main(address: str, job: str, entrypoint: str, claim: Path | None) -> int:
     """The exit code of the command."""
     try:
         return _run(address, job, entrypoint, claim)
-    except NotRun as why:
-        not_begun = claim is not None and _taken_back(claim)
-        print(f"✗ {why}" if claim is None else f"the cluster starts no job: {why}", file=sys.stderr)
-        return NOT_RUN if not_begun else 1
-    except BrokenPipeError:  # `| head` has read what it wanted
+    except Problems as problems:
+        if claim is None:
+            print(f"✗ {problems}", file=sys.stderr)
+            return 1
+        print(f"the cluster starts no job: {problems}", file=sys.stderr)
+        try:
+            claim.unlink()  # the command can no longer begin
+        except FileNotFoundError:
+            return 1
+        return NOT_RUN
+    except BrokenPipeError:  # `| head` has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
-
-
-def _taken_back(claim: Path) -> bool:
-    """Whether the command has not begun; then it never will."""
-    try:
-        claim.unlink()
-    except FileNotFoundError:
-        return False
-    return True
 
 
 def _run(address: str, job: str, entrypoint: str, claim: Path | None) -> int:
@@ -76,16 +65,14 @@ def _run(address: str, job: str, entrypoint: str, claim: Path | None) -> int:
     _forget(server)
     code: int | None = None
     try:
-        submitted = answer(partial(server.submit_job, entrypoint=entrypoint, submission_id=job), SUBMIT_S)
-        if isinstance(submitted, CallFailure):
-            raise NotRun(Problem(address, submitted.reason, LOST))
+        _ask(address, partial(server.submit_job, entrypoint=entrypoint, submission_id=job), SUBMIT_S)
         if claim:
             print(f"submitted as Ray job {job}", flush=True)
         with closing(_lines(server, job)) as lines:
             code = _passed_on(lines, job)
         return code if code is not None else _ended(server, address, job)
     except BrokenPipeError:
-        code = code if claim is None else 0  # whoever only listened is gone
+        code = code if claim is None else 0  # the reader is gone, the job goes on
         raise
     finally:
         if code is None:
@@ -117,28 +104,34 @@ def _client(address: str) -> JobSubmissionClient:
     host = address.rpartition(":")[0]
     for name in ("no_proxy", "NO_PROXY"):  # what goes there is the token, too
         os.environ[name] = ",".join(filter(None, [os.environ.get(name), host]))
-    found = answer(partial(_submission_client, address, host))
-    if isinstance(found, Problem):
-        raise NotRun(found)
+    url = answer(partial(get_address_for_submission_client, address))
+    served_here = isinstance(url, str) and machine.is_this_machine(urlsplit(url).hostname or "")
+    if served_here and not machine.is_this_machine(host.strip("[]")):  # a head without --dashboard-host: 127.0.0.1
+        got, fix = "its job server answers on its head alone", "use ray start --dashboard-host there"
+        raise Problems(Problem(address, got, fix, "not-reachable"))
+    client = url if isinstance(url, CallFailure) else answer(partial(JobSubmissionClient, url))
+    if isinstance(client, JobSubmissionClient):
+        return client
+    if client.kind == "AuthenticationError":
+        fix = f"set RAY_AUTH_TOKEN_PATH to a file with {COPY}"
+        raise Problems(Problem(address, "the cluster refuses this token, or none", fix, "not-permitted"))
+    raise Problems(Problem(address, f"its head has no job server ({client.reason})", INSTALL, "not-installed"))
+
+
+def _ask(subject: str, call: Callable[[], T], seconds: float = ANSWER_S) -> T:
+    """What it returns. Raises `Problems` about `subject` where there is no answer."""
+    found = answer(call, seconds)
     if isinstance(found, CallFailure):
-        if found.kind == "AuthenticationError":
-            fix = f"set RAY_AUTH_TOKEN_PATH to a file with {COPY}"
-            raise NotRun(Problem(address, "the cluster refuses this token, or none", fix, "not-permitted"))
-        raise NotRun(Problem(address, f"its head has no job server ({found.reason})", INSTALL, "not-installed"))
+        raise _lost(subject, found.reason)
     return found
 
 
-def _submission_client(address: str, host: str) -> JobSubmissionClient | Problem:
-    """A problem where it would be another's: a head that was told no other host says `127.0.0.1` to all."""
-    url: str = get_address_for_submission_client(address)
-    if machine.is_this_machine(urlsplit(url).hostname or "") and not machine.is_this_machine(host.strip("[]")):
-        text = "its job server answers on its head alone"
-        return Problem(address, text, "use ray start --dashboard-host there", "not-reachable")
-    return JobSubmissionClient(url)
+def _lost(subject: str, got: str) -> Problems:
+    return Problems(Problem(subject, got, "ask again once it answers", "not-reachable"))
 
 
 def answer(ask: Callable[[], T], seconds: float = ANSWER_S) -> T | CallFailure:
-    """Ray's client waits for an answer without end, and may take the first alarm for an error of its own."""
+    """Ray's client has no timeout, and may catch the first alarm as an error of its own."""
     signal.signal(signal.SIGALRM, _too_long)
     try:
         signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
@@ -154,7 +147,7 @@ def _too_long(*_: object) -> None:
 
 
 def _forget(server: JobSubmissionClient) -> None:
-    """Have the head forget jobs that only asked, and have been answered."""
+    """Have the head delete the jobs of earlier queries."""
     jobs: list[JobDetails] | CallFailure = answer(server.list_jobs)
     for one in [] if isinstance(jobs, CallFailure) else jobs:
         ended_s = (one.end_time or math.inf) / 1000
@@ -163,18 +156,18 @@ def _forget(server: JobSubmissionClient) -> None:
 
 
 def _lines(server: JobSubmissionClient, job: str) -> Generator[str]:
-    """Of the job's log, as they come, until it ends. Raises `NotRun` where the head is gone."""
+    """Of the job's log, as they are written, until it ends. Raises `Problems` where the head is gone."""
     chunks: AsyncIterator[str] = server.tail_job_logs(job)
     half = ""
     with asyncio.Runner() as runner:
         while True:
-            coming = runner.get_loop().create_task(_next(chunks))
-            while not (chunk := try_call(partial(runner.run, _for_a_while(coming)))) and not coming.done():
+            chunk_task = runner.get_loop().create_task(_next(chunks))
+            while not (chunk := try_call(partial(runner.run, _for_a_while(chunk_task)))) and not chunk_task.done():
                 there = answer(partial(server.get_job_info, job))
                 if isinstance(there, CallFailure):
-                    raise NotRun(Problem("cluster", f"its head is gone: {there.reason}", LOST))
+                    raise _lost("cluster", f"its head is gone: {there.reason}")
             if isinstance(chunk, CallFailure):
-                raise NotRun(Problem("cluster", f"its head is gone: {chunk.reason}", LOST))
+                raise _lost("cluster", f"its head is gone: {chunk.reason}")
             if not chunk:
                 return
             *whole, half = (half + chunk).split("\n")
@@ -186,32 +179,27 @@ async def _next(chunks: AsyncIterator[str]) -> str:
     return await anext(chunks, "")
 
 
-async def _for_a_while(coming: asyncio.Task[str]) -> str:
-    """Empty where it does not come in that time."""
-    done, _ = await asyncio.wait([coming], timeout=SILENT_S)
-    return coming.result() if done else ""
+async def _for_a_while(chunk: asyncio.Task[str]) -> str:
+    """Empty where there is none in that time."""
+    done, _ = await asyncio.wait([chunk], timeout=SILENT_S)
+    return chunk.result() if done else ""
 
 
 def _ended(server: JobSubmissionClient, address: str, job: str) -> int:
-    """The exit code of a job that has said none. Raises `NotRun` where the command was not run."""
+    """The exit code of a job whose log has none. Raises `Problems` where the command was not run."""
     give_up = time.monotonic() + ENDED_S
-    while True:
-        found: JobDetails | CallFailure = answer(partial(server.get_job_info, job))
-        if isinstance(found, CallFailure):
-            raise NotRun(Problem(address, found.reason, LOST))
-        if found.status.is_terminal():
-            break
+    while not (found := _ask(address, partial(server.get_job_info, job))).status.is_terminal():
         if time.monotonic() > give_up:
-            raise NotRun(Problem(address, f"Ray job {job} tells nothing any more", LOST))
+            raise _lost(address, f"Ray job {job} does not report its end")
         time.sleep(0.2)
     if found.driver_exit_code == NO_RLRUN:
-        raise NotRun(Problem(address, "its head has no rlrun", "install the same version there", "not-installed"))
+        raise Problems(Problem(address, "its head has no rlrun", "install the same version there", "not-installed"))
     if found.driver_exit_code == NO_FOLDER:
-        raise NotRun(Problem(address, "its head does not see the run's folder", "use a shared disk", "not-found"))
+        raise Problems(Problem(address, "its head does not see the run's folder", "use a shared disk", "not-found"))
     if found.status == JobStatus.STOPPED:
         return 128 + signal.SIGTERM
     why = " ".join((found.message or "the job failed").splitlines()[-MOST:])
-    raise NotRun(Problem(address, f"Ray job {job} ended: {why}", LOST))
+    raise _lost(address, f"Ray job {job} ended: {why}")
 
 
 def _leave(*_: object) -> None:
@@ -227,4 +215,4 @@ if __name__ == "__main__":
     except KeyboardInterrupt:
         code = 0 if sys.argv[2].startswith(LOOKS) else 130
     sys.stderr.flush()
-    os._exit(code)  # Ray's threads may wait for what never comes
+    os._exit(code)  # Ray's threads may hang

@@ -19,15 +19,15 @@ from launcher.core.events import Usage
 from launcher.spec.cluster import Stack
 from launcher.spec.engine import Plan, Process
 
-POLL_S = 1.0  # longest wait for something to be said
-PAUSE_S = 0.05  # between two answers: what is said meanwhile comes together
-EARLIER_S = 60.0  # for a process of an attempt before, which may still be saving, to be gone
+POLL_S = 1.0  # longest wait for output
+PAUSE_S = 0.05  # between two answers, so that lines are sent together
+EARLIER_S = 60.0  # for a process of the attempt before, which may still be saving, to end
 OF_RAY = ("RAY_", "OMP_NUM_THREADS")
-"""Variables that Ray gives its actors, and that are no business of a process of ours."""
+"""Variables that Ray sets for its actors; training processes do not get them."""
 
 
 class Rank:
-    """Starts a process, and says what it says. Methods are called from several threads."""
+    """Starts a process, and returns its output. Methods are called from several threads."""
 
     def __init__(self) -> None:
         self.job: LocalJob | None = None
@@ -43,31 +43,24 @@ class Rank:
         }  # fmt: skip
 
     def start(
-        self,
-        rank: int,
-        argv: Sequence[str],
-        env: Mapping[str, str],
-        logs: str,
-        cwd: str,
-        gpus: int,
-        usage_s: float,
-    ) -> None:
+        self, rank: int, argv: Sequence[str], env: Mapping[str, str], logs: str, cwd: str, gpus: int, usage_s: float
+    ) -> None:  # fmt: skip
         """Raises `OSError` where it cannot be started."""
         folder = Path(logs)
         self.on_disk = (folder / f"rank-{rank}.log").exists()
-        if not self.on_disk:  # no disk that the nodes share: the launcher keeps the log
+        if not self.on_disk:  # no shared disk: the launcher writes the log
             folder = machine.process_folder("rlrun-rank", Path(tempfile.gettempdir()))
         own = {name: value for name, value in os.environ.items() if not name.startswith(OF_RAY)}
         python = sys.executable if not os.path.exists(argv[0]) else argv[0]
         process = Process(rank, (python, *argv[1:]), env)
-        lock = _earlier_gone(Path(logs), rank)
+        lock = _wait_for_earlier(Path(logs), rank)
         where = cwd if os.path.isdir(cwd) else None
         self.job = LocalJob(Plan((process,), gpus=gpus), folder, lock, own, where, usage_s)
         os.close(lock)
 
     def poll(self) -> tuple[str, bool, int | None, list[Usage]]:
-        """Whole lines that were said since, whether a file that the launcher sees holds them, the exit code, and what
-        was found to be in use."""
+        """Whole lines printed since the last call, whether a file that the launcher sees holds them, the exit code, and
+        resource usage."""
         assert self.job
         time.sleep(max(self.polled_at + PAUSE_S - time.monotonic(), 0))
         give_up = time.monotonic() + POLL_S
@@ -94,21 +87,21 @@ class Rank:
                 time.sleep(PAUSE_S)
 
 
-def _earlier_gone(logs: Path, rank: int) -> int:
-    """An open file that the process will hold as long as it lives, free once the one of an attempt before is gone.
+def _wait_for_earlier(logs: Path, rank: int) -> int:
+    """A lock that the process holds as long as it lives, once the process of the attempt before has released it.
 
-    Raises `TimeoutError` where that does not come about.
+    Raises `TimeoutError` where it does not.
     """
     folder = logs.parent if logs.parent.is_dir() else Path(tempfile.gettempdir())
-    held = os.open(folder / f".rank-{rank}", os.O_RDWR | os.O_CREAT, 0o600)
+    lock_file = os.open(folder / f".rank-{rank}", os.O_RDWR | os.O_CREAT, 0o600)
     give_up = time.monotonic() + EARLIER_S
     while True:
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             if time.monotonic() > give_up:
-                os.close(held)
+                os.close(lock_file)
                 raise TimeoutError(f"rank {rank} of an earlier attempt still runs after {EARLIER_S:g} s") from error
             time.sleep(0.1)
         else:
-            return held
+            return lock_file

@@ -1,9 +1,9 @@
 """`rlrun` commands on the head of a Ray cluster, submitted to its job server (ray[default]).
 
-    remote.py, here       says which shell command to submit, and how to start `job_client`; loads no Ray
-    job_client.py, here   a subprocess: submits it, prints its output as it comes, ends with its exit code
+    remote       composes the shell command, and starts `job_client`; loads no Ray
+    job_client   a subprocess: submits it, prints its output, ends with its exit code
 
-Whoever the cluster lets in can read the commands of all jobs, so nothing that is a secret goes into one.
+Everyone with access to the cluster can read the commands of all jobs, so no secret may be in one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import NoReturn
 from launcher.clusters.nodes.processes import DETACHED
 from launcher.clusters.nodes.ray_start import MARK, PYTHON, serves_jobs
 from launcher.clusters.nodes.reach import OTHER_CLUSTER, Reach, reach
-from launcher.clusters.ray.job import CARRIED, PLACED
+from launcher.clusters.ray.job import CARRIED, NODE_OWNED
 from launcher.clusters.ray.listing import check_address
 from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import is_secret_variable, redact
@@ -32,10 +32,10 @@ NO_FOLDER, NO_RLRUN, NOT_RUN = 66, 67, 69
 """Exit codes of a job on a head that does not see the run's folder, or has no rlrun; and of a `job_client` of a
 detached command that was not begun."""
 ASKED = "rlrun-asks-"
-"""Begins the ids of jobs that only answer: the head forgets them."""
+"""Prefix of the ids of queries, whose jobs are deleted afterwards."""
 OUTPUT, ERRORS, EXIT = "output", "errors", "exit"
-OF_HEAD = ("RLRUN_CLUSTER", "PYTHONUNBUFFERED", *PLACED)
-"""Variables of our own that the head has its own values of."""
+OF_HEAD = ("RLRUN_CLUSTER", "PYTHONUNBUFFERED", *NODE_OWNED)
+"""Variables for which the head has its own values."""
 ENTRYPOINT = """\
 chmod 600 /proc/self/fd/1
 here=${python_name}
@@ -65,15 +65,14 @@ class JobCommand:
     """Its id."""
     entrypoint: str
     """As `sh` takes it."""
-    detached: bool = False
-    """Whether the job goes on when nobody listens any more."""
     claim: Path | None = None
-    """The job begins by removing this file, and does not begin where it is gone."""
+    """Of a detached command: the job begins by removing this file, and ends at once where it is missing."""
 
 
 def command(words: Sequence[str], variables: Mapping[str, str]) -> JobCommand:
-    """`python -m words`, such as `launcher status NAME`, which only asks."""
-    return _command(f"{ASKED}{words[1]}-{secrets.token_hex(4)}", words, variables, "")
+    """The query `python -m words`, such as `launcher status NAME`."""
+    job = f"{ASKED}{words[1]}-{secrets.token_hex(4)}"
+    return JobCommand(job, _entrypoint(job, words, variables, ""))
 
 
 def detached_command(folder: Path, words: Sequence[str]) -> JobCommand | None:
@@ -90,18 +89,17 @@ def detached_command(folder: Path, words: Sequence[str]) -> JobCommand | None:
         for name, value in os.environ.items()
         if name.startswith(CARRIED) and name not in OF_HEAD and not is_secret_variable(name) and redact(value) == value
     }
-    made = _command(job, words, {**variables, DETACHED: "1"}, f"{begin}; umask {_umask():03o}; ")
-    return JobCommand(job, made.entrypoint, detached=True, claim=claim)
+    entrypoint = _entrypoint(job, words, {**variables, DETACHED: "1"}, f"{begin}; umask {_umask():03o}; ")
+    return JobCommand(job, entrypoint, claim)
 
 
-def _command(job: str, words: Sequence[str], variables: Mapping[str, str], before: str) -> JobCommand:
+def _entrypoint(job: str, words: Sequence[str], variables: Mapping[str, str], before: str) -> str:
     given = {**variables, "PYTHONUNBUFFERED": "1"}
     exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in given.items() if name.isidentifier())
-    entrypoint = ENTRYPOINT.format(
+    return ENTRYPOINT.format(
         job=job, before=before, variables=exports, python=shlex.quote(sys.executable), python_name=PYTHON, mark=MARK,
         words=shlex.join(words), output=OUTPUT, errors=ERRORS, exit=EXIT, no_rlrun=NO_RLRUN,
     )  # fmt: skip
-    return JobCommand(job, entrypoint)
 
 
 def _umask() -> int:
@@ -111,7 +109,7 @@ def _umask() -> int:
 
 
 def become(address: str | None, words: Sequence[str], columns: int) -> NoReturn:
-    """This process ends as `rlrun words` on the head does. Raises `Problems` where no job can be submitted."""
+    """Replace this process by `rlrun words` on the head. Raises `Problems` where no job can be submitted."""
     reached = reach(address)
     check_address(reached.address)
     if not serves_jobs():
@@ -122,8 +120,8 @@ def become(address: str | None, words: Sequence[str], columns: int) -> NoReturn:
 
 
 def start(reached: Reach, asked: JobCommand) -> subprocess.Popen[str]:
-    """The client of a detached command: its output is that of the command, its exit code, too, or `NOT_RUN`. SIGTERM
-    stops the job; SIGKILL, or nobody reading, ends the client only."""
+    """The client of a detached command, with its output and its exit code, or `NOT_RUN`. SIGTERM stops the job;
+    SIGKILL, or a closed pipe, ends the client only."""
     if asked.claim:
         asked.claim.touch(mode=0o600, exist_ok=False)
     return subprocess.Popen(

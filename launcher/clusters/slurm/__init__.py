@@ -1,8 +1,8 @@
-"""Nodes that Slurm gives: a run is handed over as a batch job, which takes it up and, told to make room, again.
+"""Nodes of Slurm: a run is submitted as a batch job, which starts it and, after a requeue, resumes it.
 
-The job's script does `rlrun train --resume` in the allocation, also the first time, so that it is the same at every
-start. There this class is what it finds: processes of the one node, or those of a Ray cluster that the script has
-brought up. Slurm ends a job with SIGTERM to all of it, and says before the time limit SIGUSR1 to the script alone.
+The job's script does `rlrun train --resume` in the allocation, also the first time, so it is the same at every start.
+There this class starts the processes: on the one node, or on a Ray cluster that the script has started. Slurm ends a
+job with SIGTERM to all its processes, and before the time limit sends SIGUSR1 to the script alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pydantic import BeforeValidator, Field
 
 from launcher.clusters.local import Local
 from launcher.clusters.ray import Ray
-from launcher.clusters.slurm.script import Script
+from launcher.clusters.slurm.script import batch_script
 from launcher.core.bounded_parse import parse_json
 from launcher.core.files import write_atomic
 from launcher.core.problems import Problem, Problems, error_message
@@ -34,40 +34,40 @@ from launcher.spec.hardware import Hardware
 INSIDE = "RLRUN_SLURM"  # set by the script: this process runs in the allocation
 COMMANDS = ("sbatch", "squeue", "scancel", "scontrol")
 SUBMIT_HOST = "use a machine where jobs are submitted"
-PATIENCE_S = 60.0  # for a controller that is busy
+COMMAND_S = 60.0  # for a controller that is busy
 
 
-def written(value: object) -> object:
-    """A number is typed as one: cluster.time=120, cluster.mem=0."""
+def _number_as_text(value: object) -> object:
+    """cluster.time=120 and cluster.mem=0 are typed as numbers."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-Word = Annotated[str, BeforeValidator(written), Field(pattern=r"^[^\s'\"\\]+$")]
+Word = Annotated[str, BeforeValidator(_number_as_text), Field(pattern=r"^[^\s'\"\\]+$")]
 
 
 @settings
 class Slurm(Cluster):
-    """A batch job of Slurm, which waits for its nodes, gives them up when it must, and goes on when it has others."""
+    """A batch job of Slurm, which waits for its nodes, saves when they are taken away, and resumes on others."""
 
     partition: Word | None = None
-    """Where the job waits; by default Slurm's own default."""
+    """Partition of the job; by default Slurm's own default."""
     account: Word | None = None
-    """Whom the nodes are counted on."""
+    """Account that the nodes are charged to."""
     qos: Word | None = None
     """Quality of service, where the site has several."""
     time: Word | None = None
-    """Time limit in minutes, or as 1-00:00:00; by default the partition's. A run that meets it saves, and waits again
-    for nodes."""
+    """Time limit in minutes, or as 1-00:00:00; by default the partition's. A run that reaches it saves, and is queued
+    again."""
     cpus_per_node: AtLeastOne | None = None
     """CPU cores taken on each node; by default what Slurm gives to one task, often a single one."""
     mem: Word | None = None
     """Memory taken on each node, such as 900G; 0 is all of it."""
     save_s: AtLeastOne = 120
-    """Seconds before the time limit at which the run is told to save; less than a checkpoint takes loses steps."""
+    """Seconds before the time limit at which the run is asked to save; less than a checkpoint takes loses steps."""
     options: Names = ()
-    """More for sbatch, each as in a script: [--constraint=h100,--exclusive]."""
+    """Further options of sbatch, each as in a script: [--constraint=h100,--exclusive]."""
     setup: Names = ()
-    """Lines of shell before anything else on the first node: [module load cuda]."""
+    """Shell commands that run first on the first node: [module load cuda]."""
 
     @property
     def queues(self) -> bool:
@@ -80,7 +80,7 @@ class Slurm(Cluster):
         return [Problem("cluster", f"slurm's {', '.join(missing)} not found here", SUBMIT_HOST, "not-installed")]
 
     def start(self, plan: Plan, logs: Path, lock: int) -> Job:
-        """In the allocation, whose nodes the script has made one cluster where there are several."""
+        """In the allocation; of several nodes the script has made a Ray cluster."""
         if int(os.environ.get("SLURM_JOB_NUM_NODES", "1")) == 1:
             return Local(usage_s=self.usage_s).start(plan, logs, lock)
         return Ray(address="auto", usage_s=self.usage_s).start(plan, logs, lock)
@@ -90,7 +90,7 @@ class Slurm(Cluster):
         (folder / "slurm").mkdir(mode=0o700, exist_ok=True)
         (folder / "slurm" / "stop").unlink(missing_ok=True)
         whole, rlrun = str(folder.absolute()), shlex.join([sys.executable, "-m", "launcher"])
-        log = str(folder.absolute() / "slurm" / "job.log").replace("%", "%%")  # % begins a name of Slurm's
+        log = f"{whole}/slurm/job.log".replace("%", "%%")  # % begins a pattern of Slurm
         begin = f"{rlrun} train --resume {shlex.quote(whole)}"
         script = self.script(name, whole, log, hardware, begin=begin, rlrun=rlrun, cwd=shlex.quote(os.getcwd()))
         write_atomic(folder / "slurm" / "job.sh", script)
@@ -99,18 +99,17 @@ class Slurm(Cluster):
         return SlurmJob(job, folder)
 
     def script(self, name: str, folder: str, log: str, hardware: Hardware, *, begin: str, rlrun: str, cwd: str) -> str:
-        """The batch job's, as sbatch takes it; `Script` says what each is."""
+        """The batch job's, as sbatch takes it; `batch_script` documents the arguments."""
         options = {
             "partition": self.partition, "account": self.account, "qos": self.qos, "time": self.time,
             "cpus-per-task": self.cpus_per_node, "mem": self.mem,
         }  # fmt: skip
         asked = [f"--{option}={value}" for option, value in options.items() if value is not None]
         gpus = hardware.n_gpus_per_node
-        return Script(
-            name=name, folder=folder, log=log, nodes=hardware.nnodes, gpus=gpus, save_s=self.save_s, setup=self.setup,
-            options=(*asked, *([f"--gpus-per-node={gpus}"] if gpus else []), *self.options),
-            cwd=cwd, begin=begin, rlrun=rlrun,
-        ).text  # fmt: skip
+        return batch_script(
+            name, folder, log, hardware.nnodes, gpus=gpus, save_s=self.save_s, setup=self.setup, cwd=cwd, begin=begin,
+            rlrun=rlrun, options=(*asked, *([f"--gpus-per-node={gpus}"] if gpus else []), *self.options),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -149,14 +148,14 @@ class SlurmJob:
         return self.folder / "slurm" / "stop"
 
     def stop(self, now: bool) -> None:
-        """Ask it to save and end, for good; `now`: not to save. One that still waits just leaves."""
+        """Ask it to save and end, without a requeue; `now`: not to save. One that is pending leaves the queue."""
         write_atomic(self._stop, "")  # the script looks for it
         running = self.queue_status().startswith("running")
         _run_command(["scancel", *(["--signal=USR1", "--batch"] if running and not now else []), self.id])
 
 
 def job_of(folder: Path) -> SlurmJob | None:
-    """The job to which a run was handed over last; None where it was to none, or no Slurm is here to ask."""
+    """The job that a run was last submitted as; None where it was not, or this machine has no Slurm."""
     try:
         job = str(parse_json((folder / "slurm" / "job.json").read_bytes())["id"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -167,11 +166,11 @@ def job_of(folder: Path) -> SlurmJob | None:
 def _run_command(words: Sequence[str]) -> str:
     """What a command of Slurm prints. Raises `Problems` where it fails."""
     try:
-        ran = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        ran = subprocess.run(words, capture_output=True, text=True, timeout=COMMAND_S, check=False)
     except OSError as error:
         raise Problems(Problem(words[0], error_message(error), SUBMIT_HOST, "not-installed")) from error
     except subprocess.TimeoutExpired as error:
-        why = f"did not answer in {PATIENCE_S:g} s"
+        why = f"did not answer in {COMMAND_S:g} s"
         raise Problems(Problem(words[0], why, "see whether slurm's controller is up", "not-reachable")) from error
     if ran.returncode:
         lines = [line.removeprefix(f"{words[0]}: ").removeprefix("error: ") for line in ran.stderr.splitlines() if line]

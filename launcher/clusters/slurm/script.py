@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 HEAD = """\
 #!/bin/bash
@@ -22,20 +22,20 @@ umask 077
 mkdir -p {slurm}
 """
 RAY = """
-# one Ray cluster of all nodes, the head on this one; each node comes back by itself when its Ray dies
+# one Ray cluster of all nodes, the head on this one; on each node Ray is started again when it dies
 home() {{ echo {slurm}/"$SLURM_JOB_ID-$1"; }}
 export -f home
 export RLRUN_CLUSTER=$(home "$SLURMD_NODENAME")
-{rlrun} cluster up{words} || exit 1
+{rlrun} cluster up{args} || exit 1
 trap '{rlrun} cluster down' EXIT
 export RLRUN_HEAD=$RLRUN_CLUSTER
-join() {{ RLRUN_CLUSTER=$(home "$SLURMD_NODENAME") exec {rlrun} cluster join "$RLRUN_HEAD" --block{words}; }}
+join() {{ RLRUN_CLUSTER=$(home "$SLURMD_NODENAME") exec {rlrun} cluster join "$RLRUN_HEAD" --block{args}; }}
 export -f join
 more=$((SLURM_JOB_NUM_NODES - 1))
 srun --overlap --relative=1 --nodes=$more --ntasks=$more --ntasks-per-node=1 --cpu-bind=none --mem=0 bash -c join &
 """
 TRAIN = """
-# USR1: the time is nearly up, or somebody asks it to end. What Slurm itself sends (TERM) reaches the run, too
+# USR1: the time limit is near, or rlrun stop was typed. TERM, which Slurm sends, reaches the run, too
 trap 'kill -TERM "$run" 2>/dev/null' USR1
 trap : TERM
 {begin} >/dev/null &  # its console.log has every line
@@ -51,33 +51,16 @@ exit "$code"
 """
 
 
-@dataclass(frozen=True)
-class Script:
-    name: str
-    """Of the run: project/experiment."""
-    folder: str
-    """The run's, which all nodes see."""
-    log: str
-    """Where Slurm puts what the script says."""
-    nodes: int
-    gpus: int
-    save_s: int
-    options: tuple[str, ...]
-    setup: tuple[str, ...]
-    cwd: str
-    begin: str
-    """Shell that becomes the process which trains."""
-    rlrun: str
-    """The command `rlrun` itself."""
-
-    @property
-    def text(self) -> str:
-        slurm = f"{shlex.quote(self.folder)}/slurm"
-        words = f" -- --num-gpus={self.gpus}" if self.gpus else ""
-        head = HEAD.format(
-            name=f"rlrun:{self.name.replace('/', ':')}", nodes=self.nodes, log=shlex.quote(self.log),
-            options="".join(f"#SBATCH {option}\n" for option in self.options), save_s=self.save_s,
-            setup="".join(f"{line}\n" for line in self.setup), cwd=self.cwd, slurm=slurm,
-        )  # fmt: skip
-        ray = RAY.format(slurm=slurm, rlrun=self.rlrun, words=words) if self.nodes > 1 else ""
-        return head + ray + TRAIN.format(begin=self.begin, slurm=slurm)
+def batch_script(
+    name: str, folder: str, log: str, nodes: int, *, options: Sequence[str], gpus: int, save_s: int,
+    setup: Sequence[str], cwd: str, begin: str, rlrun: str,
+) -> str:  # fmt: skip
+    """The script of the run `name` (project/experiment) in `folder`, which all nodes see. `begin` is the shell command
+    that trains, `rlrun` that of the command line; `log` is where Slurm writes the script's output."""
+    slurm = f"{shlex.quote(folder)}/slurm"
+    head = HEAD.format(
+        name=f"rlrun:{name.replace('/', ':')}", nodes=nodes, log=shlex.quote(log), cwd=cwd, slurm=slurm, save_s=save_s,
+        options="".join(f"#SBATCH {option}\n" for option in options), setup="".join(f"{line}\n" for line in setup),
+    )  # fmt: skip
+    ray = RAY.format(slurm=slurm, rlrun=rlrun, args=f" -- --num-gpus={gpus}" if gpus else "") if nodes > 1 else ""
+    return head + ray + TRAIN.format(begin=begin, slurm=slurm)

@@ -17,7 +17,7 @@ from launcher.config.descriptions import (
     settings_of,
     written,
 )  # fmt: skip
-from launcher.config.flatten import TARGET
+from launcher.config.nodes import TARGET
 from launcher.config.resolve import conf_dir, groups
 from launcher.config.yaml_lines import defaults_choices, leaves
 from launcher.core.classes import add_code_dir, locate

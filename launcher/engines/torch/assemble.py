@@ -158,7 +158,7 @@ def _read(run: RunSpec, encoder: Encoder, refused: Path) -> tuple[Rows, Rows]:
     with RefusedLog(None if world.RANK else refused) as log:
         train, val = (read_rows(encoder, split, kind, log, run.reward) for split in SPLITS)
     if log.bad and run.data.on_bad_row == "error":
-        raise Problems(log.lines())
+        raise Problems(log.problems())
     return train, val
 
 

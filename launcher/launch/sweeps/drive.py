@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import BinaryIO
 
+from launcher.core.files import NewLines
 from launcher.core.problems import Problem, Problems
 from launcher.core.state import RunState
 from launcher.launch.follow import POLL_S
@@ -22,10 +22,9 @@ from launcher.runs import store
 from launcher.runs.folder import Folder, Lock, holder
 from launcher.runs.stop_requests import StopRequest, handle_stop_requests
 
-LIFELINE = "RLRUN_POINT"  # tells an `rlrun train` that its standard input is the pipe described in `_Point`
-CROSS = "✗ "  # begins a line that says what is wrong
-TAIL_BYTES = 65536  # of a point's log that are looked at for such lines
-LOOK_S = 0.5  # between two looks at the runs' events
+LIFELINE = "RLRUN_POINT"  # set where standard input of `rlrun train` is the pipe described in `_Point`
+CROSS = "✗ "  # begins a line with a problem
+LOOK_S = 0.5  # between two looks at the events of runs
 
 
 @dataclass
@@ -38,18 +37,18 @@ class View:
 
 
 Show = Callable[[Sequence[View], list[tuple[str, str]]], None]
-"""Is told all points, and the lines that they said since, each with its point's name."""
+"""Gets all points, and the lines that they printed since, each with its point's name."""
 
 
 def watch_lifeline() -> None:
-    """Where this process is a point of a sweep, it saves and ends when the sweep's process is gone."""
+    """If this process is a point of a sweep, have it save and end when the sweep's process is gone."""
 
     def watch() -> None:
         while os.read(0, 4096):
             pass
         os.kill(os.getpid(), signal.SIGTERM)
 
-    if os.environ.pop(LIFELINE, ""):  # what this process starts has another standard input
+    if os.environ.pop(LIFELINE, ""):  # its children have another standard input
         threading.Thread(target=watch, daemon=True).start()
 
 
@@ -95,7 +94,7 @@ class _Driver:
             time.sleep(POLL_S)
 
     def _begin(self) -> list[int]:
-        """Which points are to run; what was written of them before counts no more."""
+        """Which points are to run; their statuses of an earlier drive are dropped."""
         for view in self.views:
             done = view.state.status == "finished"
             status: Status = "finished" if done else "waiting"
@@ -108,16 +107,16 @@ class _Driver:
         entry = self.sweep.points[number]
         self._set(number, "running")
         self.running[number] = _Point(self.sweep, entry, place, self.lock)
-        if asked:  # it came while the process was started
+        if asked:  # since the process was started
             self.running[number].signal(asked.first)
 
     def _hear(self, number: int, asked: StopRequest) -> list[tuple[str, str]]:
-        """What a point said; where it has ended, that is written down."""
+        """The new output of a point; where it has ended, that is recorded."""
         point = self.running[number]
         code = point.process.poll()
         lines = point.lines(last=code is not None)
         if code is not None:
-            status, why = point.became(code, asked)
+            status, why = point.ending(code, asked)
             point.close()
             self.room.give(point.place)
             del self.running[number]
@@ -139,10 +138,10 @@ class _Driver:
 
 
 class _Point:
-    """One point's process, in a session of its own, so that Ctrl-C reaches only us and we ask it to save.
+    """One point's process, in its own session, so that Ctrl-C reaches only the driver, which asks the point to save.
 
-    Its standard input is a pipe that only we hold: when we are killed it reads the end, saves and ends. It holds the
-    sweep's lock, too, so that nobody goes on with the sweep before that.
+    Its standard input is a pipe that only the driver holds: when that is killed, the point saves and ends. It shares
+    the sweep's lock, so the sweep cannot be resumed before that.
     """
 
     def __init__(self, sweep: Sweep, entry: SweepEntry, place: Allocation, lock: int) -> None:
@@ -153,51 +152,45 @@ class _Point:
         gpus = {} if place.gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(place.gpus)}
         self.place, self.log, self.events = place, sweep.log_of(entry), store.RunReader(folder.events)
         descriptor = os.open(self.log, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-        self._begin = os.fstat(descriptor).st_size
+        self._new_lines = NewLines(self.log, os.fstat(descriptor).st_size)
+        self._problem = ""
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "launcher", "train", *words], cwd=sweep.folder,
             env={**os.environ, **gpus, LIFELINE: "1", "PYTHONUNBUFFERED": "1"}, stdin=subprocess.PIPE,
             stdout=descriptor, stderr=descriptor, start_new_session=True, pass_fds=(lock,),
         )  # fmt: skip
         os.close(descriptor)
-        self._said: BinaryIO = self.log.open("rb")
-        self._said.seek(self._begin)
-        self._half = b""
 
     def lines(self, last: bool) -> list[str]:
-        """Whole lines that it said since; of the `last` ones also what was not ended."""
-        *whole, self._half = (self._half + self._said.read()).split(b"\n")
-        whole += [self._half] if last and self._half else []
-        return [line.decode("utf-8", "replace") for line in whole]
+        """Those printed since the last call; `last`: also one that is not ended."""
+        lines = self._new_lines.read(last=last)
+        self._problem = next((line for line in reversed(lines) if line.startswith(CROSS)), self._problem)
+        return lines
 
     def signal(self, number: int) -> None:
         if self.process.poll() is None:
             self.process.send_signal(number)
 
-    def became(self, code: int, asked: StopRequest) -> tuple[Status, str]:
-        """How the process, which ended with `code`, left its point, and why."""
+    def ending(self, code: int, asked: StopRequest) -> tuple[Status, str]:
+        """The status of a point whose process ended with `code`, and why."""
         if code == 0:
             return "finished", ""
         if asked or code > 128:
             return "stopped", ""
-        self._said.seek(max(self._begin, self.log.stat().st_size - TAIL_BYTES))
-        lines = self._said.read().decode("utf-8", "replace").splitlines()
-        crosses = [line.removeprefix(CROSS) for line in lines if line.startswith(CROSS)]
-        if code > 0 and crosses:
-            return "failed", crosses[-1]
+        if code > 0 and self._problem:
+            return "failed", self._problem.removeprefix(CROSS)
         ended = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         return "failed", f"{ended}; its log is {self.log}"
 
     def close(self) -> None:
-        self._said.close()
         if self.process.stdin:
             self.process.stdin.close()
 
 
 def views(sweep: Sweep) -> list[View]:
-    """Every point as its run tells it: a sweep that was killed could not write down what became of them."""
+    """Every point with the state of its run, as a sweep that was killed could not record it."""
     driven = holder(Folder(sweep.path)) is not None
-    found = []
+    points = []
     for entry in sweep.points:
         folder = sweep.run_of(entry)
         state = store.see(folder).state if folder.spec.is_file() else RunState()
@@ -207,5 +200,5 @@ def views(sweep: Sweep) -> list[View]:
             entry = replace(entry, status=state.status, why=state.why)
         elif entry.status == "running" and not driven:
             entry = replace(entry, status="waiting")
-        found.append(View(entry, folder, state))
-    return found
+        points.append(View(entry, folder, state))
+    return points

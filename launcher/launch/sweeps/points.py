@@ -1,6 +1,6 @@
-"""A sweep: runs that differ in a few words, planned together, side by side in one project.
+"""A sweep: runs that differ in a few arguments, planned together, side by side in one project.
 
-runs/<project>/<name>-sweep<N>/            sweep.json, and what each point's process said: <point>.log
+runs/<project>/<name>-sweep<N>/            sweep.json, and the output of each point's process: <point>.log
 runs/<project>/<name>-sweep<N>-<point>/    the points' run folders, like any other run's
 
 sweep.json  {"words": [...], "config_dir", "folder": where it was typed, "parallel",
@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -30,11 +31,11 @@ from launcher.runs.folder import Folder, holder
 from launcher.spec.run import Optim, RunSpec
 
 FILE = "sweep.json"
-NAME, BASE, VALUE = 60, 50, 24  # most letters of a point's name, of what stands before it, and of one value
+NAME, BASE, VALUE = 60, 50, 24  # longest name of a point, of the sweep without its number, and of one value
 Status = Literal["waiting", "running", "finished", "failed", "stopped"]
-Judge = Callable[[RunSpec], list[Problem]]
+Check = Callable[[RunSpec], list[Problem]]
 Watch = Callable[[int, int], None]
-"""Is told how many points are planned, and how many there are."""
+"""Gets how many points are planned, and how many there are."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class SweepEntry:
     """Name of its run's folder, beside the sweep's."""
     needs: Needs
     status: Status = "waiting"
-    """As its process ended last; what the run itself tells goes before."""
+    """How its process ended last; the run's own events count more."""
     exit_code: int | None = None
     why: str = ""
 
@@ -70,7 +71,7 @@ class Sweep:
     words: list[str]
     config_dir: str | None
     folder: str
-    """Where it was typed: relative paths in the words are meant from there."""
+    """Working folder of the command: relative paths in the words start there."""
     parallel: int | None
     points: list[SweepEntry] = field(default_factory=list)
 
@@ -86,7 +87,7 @@ class Sweep:
 
     def set(self, place: int, **changes: object) -> None:
         self.points[place] = replace(self.points[place], **changes)  # type: ignore[arg-type]
-        with suppress(OSError):  # a full disk: the runs themselves tell what became of them
+        with suppress(OSError):  # a full disk: the state of each run is in its own folder
             self.write()
 
     def write(self) -> None:
@@ -97,10 +98,10 @@ class Sweep:
 def plan(
     words: Sequence[str],
     config_dir: Path | None,
-    judge: Judge = refusals,
+    check: Check = refusals,
     watch: Watch = lambda done, every: None,
 ) -> list[Planned]:
-    """Every point, resolved and judged. Raises `Problems` where the words make no points."""
+    """Every point, resolved and checked. Raises `Problems` where the words make no points."""
     every = points(words, groups(config_dir if config_dir and config_dir.is_dir() else None))
     names, known, found = names_of(every), dict[str, list[Problem]](), list[Planned]()
     for name, point in zip(names, every, strict=True):
@@ -110,15 +111,15 @@ def plan(
         except Problems as wrong:
             found.append(Planned(point, name, None, wrong.problems))
             continue
-        alike = repr(replace(run, seed=0, optim=replace(run.optim, lr=Optim.lr)))  # neither is anything to judge by
+        alike = repr(replace(run, seed=0, optim=replace(run.optim, lr=Optim.lr)))  # neither matters to any check
         if alike not in known:
-            known[alike] = judge(run)
+            known[alike] = check(run)
         found.append(Planned(point, name, run, known[alike]))
     return found
 
 
 def problems(planned: Sequence[Planned]) -> list[Problem]:
-    """Every problem once, after the words of the points that have it; of one that all have, without."""
+    """Every problem once, after the words of the points that have it, or without any where all have it."""
     holders: dict[Problem, list[Point]] = {}
     for each in planned:
         for problem in dict.fromkeys(each.problems):
@@ -132,14 +133,14 @@ def problems(planned: Sequence[Planned]) -> list[Problem]:
 
 
 def _labels(of: Sequence[Point], every: Sequence[Point]) -> list[str]:
-    """The words that tell these points from all others; each point's own where no words do."""
+    """The words that these points and no others share; each point's own where there are none."""
     common = {key: value for key, value in of[0].differs.items() if all(p.differs[key] == value for p in of)}
     same = [point for point in every if common.items() <= point.differs.items()]
     return [Point((), common).label] if len(same) == len(of) else [point.label for point in of]
 
 
 def names_of(every: Sequence[Point]) -> list[str]:
-    """`lr_1e-06-seed_0` for each point; a choice of a group goes by its value."""
+    """`lr_1e-06-seed_0` for each point; the choice of a group is named by its value."""
     keys = list(every[0].differs)
     short = {key: _shortest(key, keys) for key in keys}
     found: list[str] = []
@@ -154,7 +155,7 @@ def names_of(every: Sequence[Point]) -> list[str]:
 
 
 def _shortest(key: str, keys: Sequence[str]) -> str:
-    """As much of a setting's end as tells it from the others."""
+    """The shortest end of a setting's name that no other has."""
     parts = key.split(".")
     if len(parts) == 1:
         return "seed" if key == "seed" else ""
@@ -171,15 +172,15 @@ def begin(words: Sequence[str], config_dir: Path | None, planned: Sequence[Plann
     """A new sweep's folder and record. Raises `Problems` where a point has one."""
     if found := problems(planned):
         raise Problems(found)
-    made = [(each, each.run) for each in planned if each.run]
-    trainer, labels = made[0][1].trainer, {run.label for _, run in made}
+    runs = [(each, each.run) for each in planned if each.run]
+    trainer, labels = runs[0][1].trainer, {run.label for _, run in runs}
     base = (trainer.experiment_name or (labels.pop() if len(labels) == 1 else "sweep"))[:BASE]
     path = _take(Path(trainer.run_root).expanduser().absolute() / trainer.project_name, base)
     sweep = Sweep(path, list(words), str(config_dir.absolute()) if config_dir else None, str(Path.cwd()), parallel)
     sweep.points = [
         SweepEntry(each.name, dict(each.point.differs), _named(each.point.words, f"{path.name}-{each.name}"),
               f"{path.name}-{each.name}", needs(run))
-        for each, run in made
+        for each, run in runs
     ]  # fmt: skip
     sweep.write()
     return sweep
@@ -191,19 +192,15 @@ def _named(words: Sequence[str], name: str) -> list[str]:
 
 
 def _take(project: Path, base: str) -> Path:
-    """A folder that nobody has, made; where two sweeps begin at once, each gets its own."""
+    """A new folder; two sweeps that begin at once get different ones."""
     project.mkdir(mode=0o700, parents=True, exist_ok=True)
-    number = 1
-    while True:
+    for number in count(1):
         path = project / f"{base}-sweep{number}"
         if not any(project.glob(f"{path.name}-*")):
-            try:
+            with suppress(FileExistsError):
                 path.mkdir(mode=0o700)
-            except FileExistsError:
-                pass
-            else:
                 return path
-        number += 1
+    raise AssertionError("count never ends")
 
 
 def find(name: str, root: Path) -> Path | None:
@@ -216,26 +213,24 @@ def find(name: str, root: Path) -> Path | None:
 
 
 def read(path: Path) -> Sweep:
-    """Raises `Problems` where sweep.json is not as it was written."""
+    """Raises `Problems` where sweep.json is damaged."""
     file = path / FILE
     try:
         node = parse_json(file.read_bytes())
         entries = [SweepEntry(**{**each, "needs": Needs(**each["needs"])}) for each in node.pop("points")]
         sweep = Sweep(path, points=entries, **node)
-        strange = [entry.status for entry in entries if entry.status not in get_args(Status)]
-        if strange or any(
-            Path(entry.run).name != entry.run or Path(entry.name).name != entry.name for entry in entries
-        ):
-            raise ValueError("a point is not as it was written")
+        for entry in entries:
+            plain = all(Path(name).name == name for name in (entry.run, entry.name))
+            if not plain or entry.status not in get_args(Status):
+                raise ValueError("a point is damaged")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Problems(
-            Problem(str(file), f"cannot be read, {error_message(error)}", "start a new sweep", "bad-file")
-        ) from error
+        got = f"cannot be read, {error_message(error)}"
+        raise Problems(Problem(str(file), got, "start a new sweep", "bad-file")) from error
     return sweep
 
 
 def unfinished(words: Sequence[str], project: Path) -> list[Sweep]:
-    """Sweeps of the same words in the project that nobody works at and that are not done."""
+    """Sweeps of the same words in the project that are neither done nor running."""
     found = []
     for file in sorted(project.glob(f"*/{FILE}")):
         try:

@@ -102,7 +102,7 @@ def test_prompts_that_the_reward_could_never_score_are_refused_by_name(tmp_path:
     ):
         with RefusedLog(None) as log:
             read_rows(ENCODER, split, kind, log, reward)
-        told = [line for line in log.first if "is missing" not in line and "is empty" not in line]
+        told = [line for line in map(str, log.first) if "is missing" not in line and "is empty" not in line]
         assert len(told) == len(expected) or kind == "answers"
         assert all(any(line.startswith(start) for line in told) for start in expected if kind != "answers"), told
 

@@ -14,8 +14,7 @@ from functools import cache
 from types import TracebackType
 from typing import NoReturn
 
-from launcher.clusters.local import LIFELINE, TOLD
-from launcher.clusters.local.stacks import STACK
+from launcher.clusters.local import EVENT_LOG, LIFELINE, STACK_FILE
 from launcher.core import machine
 from launcher.core.events import MARK, CrashCause, Crashed, Event, to_line
 from launcher.core.files import AppendOnlyFile
@@ -25,9 +24,9 @@ from launcher.core.problems import Problems
 @cache
 def event_log() -> AppendOnlyFile:
     """The event log: a file descriptor that child processes do not inherit, or standard output."""
-    if TOLD not in os.environ:
+    if EVENT_LOG not in os.environ:
         return AppendOnlyFile(1)
-    descriptor = int(os.environ.pop(TOLD))
+    descriptor = int(os.environ.pop(EVENT_LOG))
     os.set_inheritable(descriptor, False)
     return AppendOnlyFile(descriptor)
 
@@ -98,7 +97,7 @@ def _watch_parent() -> None:
 
 def _dump_stacks_on_signal() -> None:
     """Write the stacks of all threads on SIGUSR1."""
-    if STACK in os.environ:
-        descriptor = int(os.environ.pop(STACK))
+    if STACK_FILE in os.environ:
+        descriptor = int(os.environ.pop(STACK_FILE))
         os.set_inheritable(descriptor, False)
         faulthandler.register(signal.SIGUSR1, file=descriptor, all_threads=True)

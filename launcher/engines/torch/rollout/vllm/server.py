@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.clusters.local.gpu_use import VISIBLE, gpu_of
+from launcher.clusters.local.usage import VISIBLE, gpu_of
 from launcher.core import machine
 from launcher.core.problems import Problems
 from launcher.engines.torch import Torch

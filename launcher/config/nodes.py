@@ -1,0 +1,70 @@
+"""A run as plain dicts and lists: the dotted name of each value, and the class that declares it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
+
+from launcher.config.descriptions import fields_of
+from launcher.core.classes import locate
+from launcher.spec.run import RunSpec
+
+TARGET = "_target_"
+
+
+def walk(node: Any, place: str = "", *, lists: bool = True) -> Iterator[tuple[str, Any]]:
+    """Dotted name and value of everything that holds no other values; `lists` as `data.train_files.0`, or whole."""
+    pairs: list[tuple[Any, Any]] = []
+    if isinstance(node, Mapping):
+        pairs = list(node.items())
+    elif lists and isinstance(node, list):
+        pairs = list(enumerate(node))
+    if not pairs:
+        yield place, node
+    for key, value in pairs:
+        yield from walk(value, f"{place}.{key}" if place else str(key), lists=lists)
+
+
+def flat(node: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted name -> value, as they stand in spec.yaml; `algorithm._target_` is the class that was chosen."""
+    return dict(walk(node, lists=False)) if node else {}
+
+
+def apart(values: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
+    """Group -> name of its class, and the other values."""
+    targets = {name.removesuffix(f".{TARGET}"): str(value).rpartition(".")[2]
+               for name, value in values.items() if name.endswith(f".{TARGET}")}  # fmt: skip
+    return targets, {name: value for name, value in values.items() if not name.endswith(f".{TARGET}")}
+
+
+def owner(node: Any, name: str) -> tuple[type, str]:
+    """The settings class that declares the dotted `name`, and the name below it: `n`, or `weights.gsm8k` of a dict."""
+    cls: type = RunSpec
+    keys, below = name.split("."), name
+    noun = fields_of(RunSpec).get(keys[0])
+    for depth, key in enumerate(keys[:-1], 1):
+        node = node.get(key) if isinstance(node, Mapping) else None
+        target = node.get(TARGET) if isinstance(node, Mapping) else None
+        declared = fields_of(cls).get(key) if below.startswith(f"{key}.") else None
+        inner = _settings_class(declared.annotation) if declared else None
+        if target and noun and isinstance(noun.annotation, type):
+            with suppress(ValueError):  # the group takes no _target_
+                inner = locate(str(target), noun.annotation)
+        if inner:
+            cls, below = inner, ".".join(keys[depth:])
+    return cls, below
+
+
+def _settings_class(hint: Any) -> type | None:
+    hints = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    return next((each for each in hints if isinstance(each, type) and fields_of(each)), None)
+
+
+def absolute(reference: str, place: str) -> str:
+    """The name that an interpolation means: `..a[0]` seen from `b.c.d` is `b.a.0`."""
+    name = reference.replace("[", ".").replace("]", "").rstrip(".")
+    relative = name.lstrip(".")
+    dots = len(name) - len(relative)
+    return ".".join([*(place.split(".")[:-dots] if dots else []), relative])
