@@ -232,7 +232,7 @@ class _Estimate:
             at_head, at_layer = kept * layers, kept * layers + layer + working
         of_head = 0 if network is self.critic or numbers.rank else a.vocab_size * a.hidden_size
         before = network.trained // self.shards if w.parts > 1 else 0  # of the micro-batches before
-        hidden = 2 * w.predicted * a.hidden_size * numbers.norms
+        hidden = 2 * w.predicted * a.hidden_size * numbers.weights
         head_gradients = before + of_head * max(4, numbers.weights)
         head: Parts = {"activations": at_head + hidden, "logits": logits, "gradients": head_gradients}
         first = of_head * numbers.weights + network.layer if not w.parts > 1 else 0

@@ -35,9 +35,6 @@ class MemoryAdvice:
     fits: bool
     price: str
 
-    def to_node(self) -> dict[str, Any]:
-        return {**vars(self), "words": list(self.words)}
-
 
 @dataclass(frozen=True)
 class _Offer:
@@ -270,5 +267,5 @@ def to_node(run: RunSpec, limit_bytes: int | None) -> dict[str, Any] | None:
         micro = largest_micro_batch(run, limit_bytes)
         node |= {"fits": fits(memory, limit_bytes), "largest_micro_batch": micro and f"{micro[0]}={micro[1]}"}
         if not node["fits"]:
-            node["advice"] = [offer.to_node() for offer in advice(run, limit_bytes)]
+            node["advice"] = [{**vars(each), "words": list(each.words)} for each in advice(run, limit_bytes)]
     return node

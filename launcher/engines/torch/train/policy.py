@@ -14,8 +14,7 @@ from launcher.engines.torch.model.reference import Reference
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.parallel.strategy import Parallel
 from launcher.engines.torch.train.batching import Limits, Rows, micro_batches, split_to_count
-from launcher.engines.torch.train.measure import Clock
-from launcher.engines.torch.train.mismatch import Mismatch
+from launcher.engines.torch.train.measure import Clock, Mismatch
 from launcher.engines.torch.train.optimizer import TrainedNetwork
 from launcher.spec.algorithm import Algorithm, Batch, Loss, Mean, Output
 
@@ -205,7 +204,7 @@ def _add(sums: dict[str, Tensor], means: Mapping[str, Mean]) -> None:
 
 def _reduced_means(sums: Mapping[str, Tensor]) -> dict[str, float]:
     """Each total over its count, over all processes. They report equal names, as their batches are of one kind."""
-    names = world.all_gather_names(sums)
+    names = sorted({name for names in world.all_gather_object(sorted(sums)) for name in names})
     nothing = next(iter(sums.values())).new_zeros(2)
     totals = world.all_reduce_sum(torch.stack([sums.get(name, nothing) for name in names]))
     return {name: total / max(count, 1e-300) for name, (total, count) in zip(names, totals.tolist(), strict=True)}
