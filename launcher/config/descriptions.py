@@ -130,7 +130,7 @@ def _string(node: ast.stmt | None) -> str:
     return ""
 
 
-def class_says(cls: type) -> str:
+def class_doc(cls: type) -> str:
     """First paragraph of the class's own docstring; not its base's, and not the signature that dataclasses write."""
     text = vars(cls).get("__doc__") or ""
     return "" if text.startswith(f"{cls.__name__}(") else " ".join(inspect.cleandoc(text).partition("\n\n")[0].split())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +154,12 @@ def _resolved(name: str, by: Asked) -> Side:
     try:
         run = resolve(by.texts, by.config_dir)
     except Problems as problem:
-        raise Problems([*(f"{line} (of {short_repr(name)})" for line in problem.lines), *by.notes]) from None
+        of = f" (of {short_repr(name)})"
+        found = [
+            replace(each, fix=f"{each.fix}{of}") if each.fix else replace(each, got=f"{each.got}{of}")
+            for each in problem.problems
+        ]
+        raise Problems([*found, *(Problem("", note) for note in by.notes)]) from None
     classes, values = apart(flat(to_node(run)))
     return Side(name, values, origins_of(run, by), by.notes, classes)
 

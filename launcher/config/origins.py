@@ -15,7 +15,7 @@ from typing import Any, Literal
 from launcher.config.descriptions import declaration, spelled
 from launcher.config.nodes import TARGET, absolute, apart, flat, owner
 from launcher.config.recipe import Asked, asked
-from launcher.config.resolve import PARTS, conf_dir, merged, resolve
+from launcher.config.resolve import PARTS, conf_dir, config_files, given_value, resolve
 from launcher.config.yaml_lines import defaults_lines, leaves
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_node
@@ -50,19 +50,20 @@ def origins(words: Sequence[str], config_dir: Path | None = None, recipe: str | 
 
 def origins_of(run: RunSpec, by: Asked) -> dict[str, Origin]:
     """The same of a run that is resolved already."""
-    sources, choices = merged(by.texts, by.config_dir), _default_choices()
+    choices = _default_choices()
     found = dict(choices)
-    for path, place in sources.files:
+    for path, place in config_files(by.texts, by.config_dir):
         for key, leaf in leaves(path).items():
             if key.partition(".")[0] != "defaults":
                 origin = Origin("file", f"{_spelled(path)}:{leaf.line}")
                 _set(found, f"{place}.{key}".lstrip("."), leaf.texts, origin)
-    for word, output in zip(by.words, sources.words, strict=True):
-        key = "reward.weights" if output.key == PARTS else output.key
-        if output.taken_away:
+    for word in by.words:
+        given = given_value(word.text)
+        key = "reward.weights" if given.key == PARTS else given.key
+        if given.removed:
             found = {name: origin for name, origin in found.items() if not f"{name}.".startswith(f"{key}.")}
         else:
-            _apply(found, key, output.value, Origin(word.source, word.where))
+            _apply(found, key, given.value, Origin(word.source, word.where))
     if run.code_dir:
         found["code_dir"] = Origin("command line", f"command line: --config-dir {by.config_dir}")
     node = to_node(run)

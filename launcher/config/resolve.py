@@ -16,7 +16,6 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 from yaml import MarkedYAMLError, YAMLError
@@ -24,6 +23,7 @@ from yaml import MarkedYAMLError, YAMLError
 from launcher.config import guard, sources
 from launcher.config.explain import explain
 from launcher.config.nodes import TARGET, walk
+from launcher.config.yaml_lines import defaults_choices
 from launcher.core.classes import add_code_dir
 from launcher.core.problems import Problem, Problems, error_message, short_repr, suggest
 from launcher.core.settings import from_node
@@ -52,14 +52,15 @@ def groups(extra: Path | None = None) -> dict[str, list[str]]:
     return {group: sorted(choices) for group, choices in sorted(found.items())}
 
 
-def holds_code(folder: Path) -> bool:
-    """Whether there are Python modules beside the config groups."""
-    return any(path for pattern in ("*.py", "*/*.py") for path in folder.glob(pattern))
+def config_file(name: str, config_dir: Path | None) -> Path:
+    """The file of `group/choice`, in the first folder that has it, as Hydra searches them."""
+    folders = [conf_dir(), *([config_dir] if config_dir else [])]
+    return next(path for folder in folders if (path := folder / f"{name}.yaml").is_file())
 
 
 @dataclass(frozen=True)
 class Words:
-    """What was typed, sorted by what can be done with it."""
+    """The arguments, sorted by what they do."""
 
     choices: dict[str, str]
     """The word that chooses, for each group that has one."""
@@ -95,7 +96,8 @@ def resolve(words: Iterable[str], config_dir: Path | None = None) -> RunSpec:
         if group not in read.doubtful
     ]
     problems += [Problem(place, "has no value", f"use {place}=VALUE") for place, value in walk(node) if value == "???"]
-    node["code_dir"] = str(config_dir.resolve()) if config_dir and holds_code(config_dir) else None
+    has_code = config_dir and any(path for pattern in ("*.py", "*/*.py") for path in config_dir.glob(pattern))
+    node["code_dir"] = str(config_dir.resolve()) if config_dir and has_code else None
     try:
         run = from_node(RunSpec, node)
     except ValidationError as error:
@@ -107,61 +109,45 @@ def resolve(words: Iterable[str], config_dir: Path | None = None) -> RunSpec:
     raise Problems(problems)
 
 
-@dataclass(frozen=True)
-class GivenValue:
-    key: str
-    value: Any
-    taken_away: bool
-    """`~key`: what files had set there is gone."""
+def config_files(words: Sequence[str], config_dir: Path | None = None) -> list[tuple[Path, str]]:
+    """The config files of a run that `resolve` accepts, in the order in which they are merged: a later one wins.
 
-
-@dataclass(frozen=True)
-class Merged:
-    """What a run's values come from, in the order in which they are merged: a later one wins."""
-
-    files: list[tuple[Path, str]]
-    """Each config file, and the place of the run that it is put at: `reward.parts.gsm8k`; empty for the run itself."""
-    words: list[GivenValue]
-    """What each word sets."""
-
-
-def merged(words: Sequence[str], config_dir: Path | None = None) -> Merged:
-    """The sources of a run that `resolve` takes."""
+    With each the place of the run that it is put at: `reward.parts.gsm8k`; empty for the run itself.
+    """
     read = _sort(words, groups(config_dir))
     sources.install()
     with initialize_config_dir(str(conf_dir()), version_base=None):
         loader = GlobalHydra.instance().config_loader()
         found = loader.compute_defaults_list("run", _base(read, config_dir), RunMode.RUN).defaults
-    folders = [conf_dir(), *([config_dir] if config_dir else [])]  # as Hydra searches them
     placed = [(one.config_path, one.package or "") for one in found if one.config_path]
-    files = [(_file(name, folders), place) for name, place in placed if not name.startswith("hydra/")]
-    return Merged(files, [_given(parse(word)) for word in words])
+    return [(config_file(name, config_dir), place) for name, place in placed if not name.startswith("hydra/")]
 
 
-def _given(override: Override) -> GivenValue:
-    taken = override.type == OverrideType.DEL
-    return GivenValue(override.key_or_group, None if taken else override.value(), taken)
+@dataclass(frozen=True)
+class GivenValue:
+    """What a word sets."""
+
+    key: str
+    value: Any
+    removed: bool
+    """`~key`: what files had set there is gone."""
 
 
-def _file(name: str, folders: list[Path]) -> Path:
-    return next(path for folder in folders if (path := folder / f"{name}.yaml").is_file())
+def given_value(word: str) -> GivenValue:
+    override = parse(word)
+    removed = override.type == OverrideType.DEL
+    return GivenValue(override.key_or_group, None if removed else override.value(), removed)
 
 
 def _base(read: Words, config_dir: Path | None) -> list[str]:
     """The words that choose, as Hydra takes them."""
-    excluded = sorted(_required() - read.choices.keys())
+    unset = sorted(group for group, choice in defaults_choices(conf_dir() / "run.yaml").items() if not choice)
+    excluded = [group for group in unset if group not in (*read.choices, "_self_")]
     search = []
     if config_dir:
         quoted = str(config_dir.resolve()).replace("'", r"\'")
         search = [f"hydra.searchpath=['{sources.SCHEME}://{quoted}']"]
     return [*search, *(f"~{group}" for group in excluded), *read.choices.values()]
-
-
-def _required() -> set[str]:
-    """Groups that have no choice of their own."""
-    defaults = OmegaConf.select(OmegaConf.load(conf_dir() / "run.yaml"), "defaults")
-    entries = [entry for entry in defaults if OmegaConf.is_dict(entry)]
-    return {group for entry in entries for group in entry if OmegaConf.is_missing(entry, group)}
 
 
 def _sort(words: Iterable[str], known: dict[str, list[str]]) -> Words:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from launcher.core.bounded_parse import parse_json
 from launcher.core.files import fsync_path
+from launcher.core.problems import Problem
 
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"step_[0-9]{6,}")
@@ -48,13 +49,13 @@ class Checkpoints:
         """All that look like checkpoints; none is verified."""
         return [Checkpoint(step_of(path), path) for path in newest_first(self.root)]
 
-    def newest_verified(self) -> tuple[Checkpoint | None, list[str]]:
+    def newest_verified(self) -> tuple[Checkpoint | None, list[Problem]]:
         """The newest without a fault, and the faults of those that are newer."""
         path, faults = newest_verified(self.root)
         return (Checkpoint(step_of(path), path) if path else None), faults
 
-    def faults(self, checkpoint: Checkpoint) -> list[str]:
-        """What is wrong with it, one line per file."""
+    def faults(self, checkpoint: Checkpoint) -> list[Problem]:
+        """What is wrong with it, one problem per file."""
         return faults(checkpoint.path)
 
     def validated(self, checkpoint: Checkpoint) -> Mapping[str, float]:
@@ -132,23 +133,24 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def faults(folder: Path) -> list[str]:
-    """What is wrong with a checkpoint, one line for each file; none when every byte is as it was written."""
-    manifest = folder / MANIFEST
+def faults(folder: Path) -> list[Problem]:
+    """What is wrong with a checkpoint, one problem for each file; none when every byte is as it was written."""
+
+    def problem(name: str, got: str) -> Problem:
+        return Problem(f"{folder.name}/{name}", got, code="bad-file")
+
     try:
-        text = manifest.read_bytes()
+        text = (folder / MANIFEST).read_bytes()
     except OSError as error:
-        return [f"{folder.name}/{MANIFEST}: {error.strerror or error}"]
+        return [problem(MANIFEST, error.strerror or str(error))]
     try:
         node = parse_json(text)
         whole = text == _manifest_text(node["step"], node["files"]) and node["step"] == step_of(folder)
     except (ValueError, KeyError, TypeError, AttributeError):
         whole = False
     if not whole:
-        return [f"{folder.name}/{MANIFEST}: is not as it was written"]
-    return [
-        f"{folder.name}/{name}: {fault}" for name, of in node["files"].items() if (fault := _fault(folder / name, of))
-    ]
+        return [problem(MANIFEST, "is not as it was written")]
+    return [problem(name, got) for name, of in node["files"].items() if (got := _fault(folder / name, of))]
 
 
 def _fault(path: Path, written: dict[str, int | str]) -> str:
@@ -169,9 +171,9 @@ def newest_first(root: Path) -> list[Path]:
     return sorted(found, key=step_of, reverse=True)
 
 
-def newest_verified(root: Path) -> tuple[Path | None, list[str]]:
+def newest_verified(root: Path) -> tuple[Path | None, list[Problem]]:
     """The newest checkpoint without a fault, and the faults of those that are newer."""
-    found: list[str] = []
+    found: list[Problem] = []
     for folder in newest_first(root):
         wrong = faults(folder)
         if not wrong:

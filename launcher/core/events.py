@@ -4,7 +4,7 @@
 
 `seq` is the line's place in the file (0, 1, 2, ...), and `attempt` the attempt (1, 2, ...) during which it was written.
 Where an attempt goes back to a checkpoint, an event says so (`GOES_BACK`), and what was reported of training after that
-checkpoint's step is undone: the lines stay, and every view leaves them out (`stitched`).
+checkpoint's step is undone: the lines stay, and every view leaves them out (`read_log`).
 
 Console, reports and health rules are readers, and see a run through the state that `launcher.core.state` folds out of
 its events. Times are Unix seconds (UTC).
@@ -149,10 +149,10 @@ class Stalled(Event):
 
     step: int
     rank: int | None
-    """The process that the others wait for; None where no one is to be told from the others."""
+    """The process that the others wait for; None where that is unknown."""
     why: str
     stack: str
-    """Where that process stands, its main thread first; empty where it did not answer."""
+    """The stack of that process, its main thread first; empty where it did not answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,22 +165,22 @@ class WentOn(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Usage(Event):
-    """What a training process uses, its machine, and its GPU where it has one; None where nobody tells."""
+    """What a training process uses, its machine, and its GPU where it has one; None where that is unknown."""
 
     rank: int
     host: str
     cpu_percent: float
-    """Of one core, with all that it has started, since it was looked at last."""
+    """Of one core, with its children, since the last measurement."""
     memory_bytes: int
-    """Resident, with all that it has started; what those share counts for each."""
+    """Resident, with its children; shared memory counts for each."""
     machine_cpu_percent: float
-    """Of all cores, whoever uses them."""
+    """Of all cores, by all processes."""
     machine_memory_bytes: int
     machine_memory_total_bytes: int
     disk_free_bytes: int | None
-    """Where the run's folder lies; on a machine that does not see that, where the process's log lies."""
+    """On the disk of the run's folder; on a machine that cannot see that, on the disk of the process's log."""
     gpu_percent: float | None = None
-    """Of the time, in which anything was computed there."""
+    """Share of the time in which the GPU was busy."""
     gpu_memory_bytes: int | None = None
     gpu_memory_total_bytes: int | None = None
     gpu_celsius: float | None = None
@@ -190,13 +190,7 @@ class Usage(Event):
 MARK = "@rlrun "
 """Begins an event on a line of rank 0's output; lines without it are other output, and only kept in its log."""
 
-KINDS: Mapping[str, type[Event]] = {
-    cls.__name__: cls
-    for cls in (
-        Started, Waiting, Phase, Loaded, Step, Sample, Saved, Alert, Crashed, Ended, Restarted, Resumed, Stalled,
-        WentOn, Usage,
-    )
-}  # fmt: skip
+KINDS: Mapping[str, type[Event]] = {cls.__name__: cls for cls in Event.__subclasses__()}
 GOES_BACK = (Restarted, Resumed)
 """Undo what was reported of training after their `step`."""
 PROCESS_EVENTS = (*GOES_BACK, Stalled, WentOn, Usage)
@@ -308,12 +302,6 @@ class LogReader:
         return event
 
 
-def stitched(events: Iterable[LoggedEvent]) -> Iterator[LoggedEvent]:
-    """The events of a log from its beginning that are not undone, as if the run had never gone back. Pure."""
-    every = list(events)
-    return _outside(undone(every), every)
-
-
 def undone(events: Iterable[LoggedEvent]) -> Sequence[range]:
     """The places in a log, as `seq`, whose events are undone unless they are `PROCESS_EVENTS`; in order, apart."""
     steps, found = list[tuple[int, int]](), list[range]()  # (step, seq) of the steps that stand
@@ -339,10 +327,10 @@ def _outside(ranges: Sequence[range], events: Iterable[LoggedEvent]) -> Iterator
 
 
 def read_log(path: Path, last: int | None = None, more: Sequence[LoggedEvent] = ()) -> Iterator[LoggedEvent]:
-    """The events up to `seq` `last`, by default all there are now, and those that come after them (`more`), without
-    what is undone by one of them.
+    """The events up to `seq` `last`, by default all there are now, and those that follow them (`more`), without those
+    that are undone, as if the run had never gone back.
 
-    Like `stitched`, but holds no events of the file in memory; none where there is no log yet.
+    The log is read twice instead of being kept in memory; none where there is no log yet.
     """
     lines, goes_back = scan(path)
     last = lines - 1 if last is None else last

@@ -120,7 +120,7 @@ def write_all(sinks: Iterable[Sink], state: RunState, events: Sequence[LoggedEve
 
 
 def fold(events: Iterable[Event], state: RunState | None = None) -> RunState:
-    """The state that events make, of which none is undone by another (`events.stitched`)."""
+    """The state that events make, without undone ones (`events.read_log`)."""
     return reduce(after, events, state or RunState())
 
 

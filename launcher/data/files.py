@@ -19,7 +19,7 @@ from launcher.data.formats import to_row
 from launcher.data.known_datasets import Format, to_standard_row
 from launcher.data.rows import RawRow, UnfitRow
 from launcher.spec.algorithm import Kind
-from launcher.spec.data import Dataset, RefusedRow, Row, Split
+from launcher.spec.data import SPLITS, Dataset, RefusedRow, Row, Split
 
 
 @settings
@@ -44,7 +44,7 @@ class Files(Dataset):
     """Source name of the rows, which selects their reward; by default the row's own, or the format's."""
 
     def read(self, split: Split, kind: Kind) -> Iterator[Row | RefusedRow]:
-        for pattern in self._patterns(split):
+        for pattern in self.patterns(split):
             names = expand(pattern)
             if not names:
                 yield RefusedRow(pattern, "the pattern matches no file", "")
@@ -68,20 +68,14 @@ class Files(Dataset):
             found.append(Problem("data.train_files", "none is given", "use a JSONL or parquet file"))
         for name in ("prompt_key", "response_key"):
             if self.format != "auto" and (key := getattr(self, name)):
-                found.append(
-                    Problem(
-                        f"data.{name}",
-                        f"{key} was given, and rows of the format {self.format} have keys of their own",
-                        f"use data.format=auto, or leave out data.{name}",
-                    )
-                )
-        for setting, patterns in (("train_files", self.train_files), ("val_files", self.val_files)):
-            for pattern in patterns:
-                names = expand(pattern)
-                place = f"data.{setting}"
+                got = f"{key} was given, and rows of the format {self.format} have keys of their own"
+                found.append(Problem(f"data.{name}", got, f"use data.format=auto, or leave out data.{name}"))
+        for split in SPLITS:
+            for pattern in self.patterns(split):
+                names, place = expand(pattern), f"data.{split}_files"
                 if not names:
                     found.append(Problem(place, f"{pattern} matches no file", _near(pattern), "not-found"))
-                found += [problem for name in names for problem in _file_problems(name, place)]
+                found += [problem for name in names if (problem := _file_problem(name, place))]
         return found
 
     def fingerprint(self) -> str:
@@ -91,20 +85,23 @@ class Files(Dataset):
         """
         chosen = (self.prompt_key, self.response_key, self.format, self.instruction, self.data_source)
         whole = hashlib.sha256(repr(chosen).encode())
-        for setting, patterns in (("train_files", self.train_files), ("val_files", self.val_files)):
-            whole.update(setting.encode())
-            for name in (name for pattern in patterns for name in expand(pattern)):
+        for split in SPLITS:
+            whole.update(f"{split}_files".encode())
+            for name in self.expanded(split):
                 try:
                     with Path(name).open("rb") as file:
                         whole.update(hashlib.file_digest(file, "sha256").digest())
                 except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-                    raise Problems(
-                        Problem(f"data.{setting}", f"{name} cannot be read: {error}", code="bad-file")
-                    ) from error
+                    problem = Problem(f"data.{split}_files", f"{name} cannot be read: {error}", code="bad-file")
+                    raise Problems(problem) from error
         return whole.hexdigest()
 
-    def _patterns(self, split: Split) -> tuple[str, ...]:
+    def patterns(self, split: Split) -> tuple[str, ...]:
         return self.train_files if split == "train" else self.val_files
+
+    def expanded(self, split: Split) -> list[str]:
+        """The names of the split's files."""
+        return [name for pattern in self.patterns(split) for name in expand(pattern)]
 
     def row(self, found: RawRow, kind: Kind) -> Row | RefusedRow:
         """What a row of a file comes to."""
@@ -124,18 +121,17 @@ def expand(pattern: str) -> list[str]:
     return sorted(name for name in glob.glob(path, recursive=True) if not os.path.isdir(name))
 
 
-def _file_problems(name: str, setting: str) -> Iterator[Problem]:
+def _file_problem(name: str, setting: str) -> Problem | None:
     """Why the file, given by `setting`, cannot be read, as far as its name and place show."""
     if not os.path.exists(name):
-        yield Problem(setting, f"{name} is not there", _near(name), "not-found")
-    elif os.path.isdir(name):
-        yield Problem(setting, f"{name} is a folder", f"use {os.path.join(name, '*.jsonl')}", "bad-file")
-    elif not os.access(name, os.R_OK):
-        yield Problem(
-            setting, f"{name} may not be read by this user", "use a file with read permission", "not-permitted"
-        )
-    elif reason := ending_problem(name):
-        yield Problem(setting, reason, code="bad-file")
+        return Problem(setting, f"{name} is not there", _near(name), "not-found")
+    if os.path.isdir(name):
+        return Problem(setting, f"{name} is a folder", f"use {os.path.join(name, '*.jsonl')}", "bad-file")
+    if not os.access(name, os.R_OK):
+        fix = "use a file with read permission"
+        return Problem(setting, f"{name} may not be read by this user", fix, "not-permitted")
+    reason = ending_problem(name)
+    return Problem(setting, reason, code="bad-file") if reason else None
 
 
 def _near(name: str) -> str:

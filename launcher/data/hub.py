@@ -40,11 +40,8 @@ class Hub(Files):
     """Hubs that `auto` tries, in this order: the first that has the dataset is used."""
 
     def problems(self) -> list[Problem]:
-        if is_id(self.repo):
-            return []
-        return [
-            Problem("data.repo", f"got {short_repr(self.repo)}", "expected the id of a dataset, such as openai/gsm8k")
-        ]
+        fix = "expected the id of a dataset, such as openai/gsm8k"
+        return [] if is_id(self.repo) else [Problem("data.repo", f"got {short_repr(self.repo)}", fix)]
 
     def local(self, kind: Kind) -> Dataset | None:
         known = self._prepared_before(kind)
@@ -54,14 +51,14 @@ class Hub(Files):
         return self._fetched(watch)[0]
 
     def read(self, split: Split, kind: Kind) -> Iterator[Row | RefusedRow]:
-        raise Problems(
-            Problem("data", f"{self.repo} is not prepared", f"run rlrun data prepare {self.repo}", code="not-found")
-        )
+        raise self._not_prepared()
 
     def fingerprint(self) -> str:
-        raise Problems(
-            Problem("data", f"{self.repo} is not prepared", f"run rlrun data prepare {self.repo}", code="not-found")
-        )
+        raise self._not_prepared()
+
+    def _not_prepared(self) -> Problems:
+        fix = f"run rlrun data prepare {self.repo}"
+        return Problems(Problem("data", f"{self.repo} is not prepared", fix, "not-found"))
 
     def with_absolute_paths(self) -> Hub:
         return self
@@ -70,15 +67,15 @@ class Hub(Files):
         return prepare.read_from(self, self.prepare(kind, watch))
 
     def prepare(self, kind: Kind, watch: OnDataProgress, into: Path | None = None) -> Path:
-        """The folder with the prepared rows. One that was prepared with the same words will do where no hub can be
-        asked. Raises `Problems`."""
+        """The folder with the prepared rows; where no hub can be reached, one prepared before with the same settings.
+        Raises `Problems`."""
         try:
             local, hashes, listed = self._fetched(watch)
         except Problems:
             if into is None and (known := self._prepared_before(kind)):
                 return known
             raise
-        origin = {**self._asked(), "hub": listed.source, "commit": listed.commit}
+        origin = {**self._request(), "hub": listed.source, "commit": listed.commit}
         name = self.repo.replace("/", "--")
         return prepare.prepare(local, kind, name, watch, into=into, hashes=hashes, origin=origin)
 
@@ -99,11 +96,11 @@ class Hub(Files):
             watch(DataProgress(f"fetching {self.repo}", at.done_bytes, at.total_bytes, 0, time.monotonic() - begun))
 
         fetch(listed, wanted, raw, fetching)
-        here = {split: tuple(str(raw / file.path) for file in files) for split, files in chosen.items()}
+        here = {f"{split}_files": tuple(str(raw / file.path) for file in files) for split, files in chosen.items()}
         hashes = {str(raw / file.path): file.sha256 for file in wanted if file.sha256}
-        return self._local(here["train"], here["val"]), hashes, listed
+        return Files(**prepare.settings_of_files(self) | here), hashes, listed
 
-    def _asked(self) -> dict[str, str]:
+    def _request(self) -> dict[str, str]:
         """The requested dataset, as text."""
         return {
             "repo": self.repo,
@@ -113,12 +110,8 @@ class Hub(Files):
             "val_files": ", ".join(self.val_files),
         }
 
-    def _local(self, train: tuple[str, ...], val: tuple[str, ...]) -> Files:
-        shared = {name: value for name, value in vars(self).items() if name in Files.__dataclass_fields__}
-        return Files(**shared | {"train_files": train, "val_files": val})
-
     def _prepared_before(self, kind: Kind) -> Path | None:
-        asked = self._asked()
+        asked = self._request()
         for folder, known in prepare.every():
             good = known.kind == kind and not (known.refused and self.on_bad_row == "error")
             if good and dict(known.settings) == prepare.converted(self) and asked.items() <= known.origin.items():
@@ -127,7 +120,7 @@ class Hub(Files):
 
     def _chosen(self, listed: Listing, split: str) -> list[RemoteFile]:
         """The split's files: those matching the patterns, or by default those named after the split."""
-        rows = [file for file in listed.files if file.path.lower().endswith(ENDINGS)]
+        rows = _row_files(listed)
         patterns = self.train_files if split == "train" else self.val_files
         if patterns:
             return [file for pattern in patterns for file in rows if fnmatchcase(file.path, pattern)]
@@ -141,9 +134,13 @@ class Hub(Files):
         return next((by_split[name] for name in called if name in by_split), [])
 
     def _none(self, listed: Listing) -> Problem:
-        rows = [file.path for file in listed.files if file.path.lower().endswith(ENDINGS)]
+        rows = [file.path for file in _row_files(listed)]
         if not rows:
             return Problem("data.repo", f"{self.repo} has no JSONL or parquet file", "use another dataset", "not-found")
         wanted = ", ".join(self.train_files) or "data/train-*.parquet"
         files = suggest(wanted, rows[:20], listed="it has")
         return Problem("data.train_files", f"{self.repo} has no {wanted}", files, "not-found")
+
+
+def _row_files(listed: Listing) -> list[RemoteFile]:
+    return [file for file in listed.files if file.path.lower().endswith(ENDINGS)]

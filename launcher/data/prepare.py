@@ -18,15 +18,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from launcher.core.bounded_parse import parse_json
 from launcher.core.files import fsync_path, write_atomic
 from launcher.core.problems import Problem, Problems
-from launcher.data.files import Files, expand
+from launcher.data.files import Files
 from launcher.data.refused import RefusedLog, kept_problems
 from launcher.spec.algorithm import Kind
-from launcher.spec.data import DataProgress, OnDataProgress, Split
+from launcher.spec.data import SPLITS, DataProgress, OnDataProgress, Split
 
 VERSION = 1
 """Version of the prepared format: a new one prepares everything again."""
@@ -41,8 +41,8 @@ class PreparedData:
 
     name: str
     kind: Kind
-    rows: Mapping[str, int]
-    """Number of good rows of train and, if there are such files, of val."""
+    rows: Mapping[Split, int]
+    """Number of good rows of train, and of val if it has files."""
     refused: int
     sources: Mapping[str, str]
     """sha256 of each file that was read, by its name."""
@@ -84,11 +84,14 @@ def every() -> Iterator[tuple[Path, PreparedData]]:
 
 def read_from(files: Files, folder: Path) -> Files:
     """The prepared rows as a dataset: the settings of `files`, its rows from the folder."""
-    held = {split: (str(folder / f"{split}.parquet"),) for split in ("train", "val")}
-    there = {split: names if Path(names[0]).is_file() else () for split, names in held.items()}
-    shared = {name: value for name, value in vars(files).items() if name in Files.__dataclass_fields__}
-    shared |= {"train_files": there["train"], "val_files": there["val"]}
-    return Files(**shared | dict.fromkeys(_CONVERTED[1:]) | {"format": "auto"})
+    paths = {split: folder / f"{split}.parquet" for split in ("train", "val")}
+    there = {f"{split}_files": (str(path),) if path.is_file() else () for split, path in paths.items()}
+    return Files(**settings_of_files(files) | there | dict.fromkeys(_CONVERTED[1:]) | {"format": "auto"})
+
+
+def settings_of_files(files: Files) -> dict[str, Any]:
+    """The values of the settings that any dataset in files has."""
+    return {name: value for name, value in vars(files).items() if name in Files.__dataclass_fields__}
 
 
 def prepare(
@@ -106,14 +109,15 @@ def prepare(
     `into` is a folder to make instead of one in the store; `hashes` are sha256 that are known, by file name.
     Raises `Problems` for bad rows (unless `on_bad_row` is `skip`; all are named and kept), `OSError` of the disk.
     """
-    names = {"train": expanded(files.train_files), "val": expanded(files.val_files)}
+    names = {split: files.expanded(split) for split in SPLITS}
     if found := files.problems():
         raise Problems(found)
     sources = {file: (hashes or {}).get(file) or _sha256(file) for split in names.values() for file in split}
-    content = [[sources[file] for file in names[split]] for split in names]
+    settings = converted(files)
     known = PreparedData(
-        name=name, kind=kind, rows={}, refused=0, sources=sources, settings=converted(files), origin=dict(origin or {}),
-        files={}, digest=digest(kind, converted(files), content), made_at=time.time(),
+        name=name, kind=kind, rows={}, refused=0, sources=sources, settings=settings, origin=dict(origin or {}),
+        files={}, digest=digest(kind, settings, [[sources[file] for file in of] for of in names.values()]),
+        made_at=time.time(),
     )  # fmt: skip
     final = into or store() / f"{name}-{known.digest}"
     if (there := prepared(final)) and there.digest == known.digest:
@@ -136,10 +140,6 @@ def digest(kind: Kind, chosen: Mapping[str, Any], sources: Sequence[Sequence[str
     """Twelve hex digits that identify the inputs: content, order, kind and settings."""
     whole = json.dumps([VERSION, kind, dict(sorted(chosen.items())), sources])
     return hashlib.sha256(whole.encode()).hexdigest()[:12]
-
-
-def expanded(patterns: Sequence[str]) -> list[str]:
-    return [file for pattern in patterns for file in expand(pattern)]
 
 
 @contextmanager
@@ -174,23 +174,23 @@ def _tidy(root: Path) -> None:
 
 
 def _convert(
-    files: Files, names: Mapping[str, list[str]], draft: Path, known: PreparedData, watch: OnDataProgress, final: Path
+    files: Files, names: Mapping[Split, list[str]], draft: Path, known: PreparedData, watch: OnDataProgress, final: Path
 ) -> None:
     """Fill the draft: its parquet files, what was refused, and the manifest."""
     from launcher.data.convert import Converter  # noqa: PLC0415  late: arrow takes half a second
     from launcher.data.parquet_layout import Wider  # noqa: PLC0415  late, as above
 
-    splits: list[Split] = [split for split in get_args(Split) if names[split]]
+    splits = [split for split in SPLITS if names[split]]
     meter, extra = _Meter(known.name, sum(os.path.getsize(file) for file in known.sources), watch), None
     while True:
-        meter.done, rows = 0, dict[str, int]()
+        meter.done, rows = 0, dict[Split, int]()
         with RefusedLog(draft / "refused.jsonl") as log:
             converter = Converter(files, known.kind, log, meter.read, extra)
             try:
                 for split in splits:
                     rows[split] = converter.write(names[split], split, draft / f"{split}.parquet")
                 break
-            except Wider as wider:  # a row brings extra_info that the files begun have no place for
+            except Wider as wider:  # a row has extra_info that does not fit the file that was begun
                 extra = wider.extra
     nothing = Problem(known.name, f"no row can be prepared for {known.kind}", "use other rows", "bad-row")
     empty = [] if rows.get("train") else [nothing]
@@ -210,13 +210,13 @@ class _Meter:
 
     def __init__(self, doing: str, size: int, watch: OnDataProgress) -> None:
         self.doing, self.size, self.watch, self.done = doing, size, watch, 0
-        self.begun = self.told = time.monotonic()
+        self.begun = self.reported = time.monotonic()
 
     def read(self, count: int, rows: int) -> None:
         self.done += count
         now = time.monotonic()
-        if now - self.told > 0.1:
-            self.told = now
+        if now - self.reported > 0.1:
+            self.reported = now
             self.watch(DataProgress(self.doing, min(self.done, self.size), self.size, rows, now - self.begun))
 
 

@@ -44,26 +44,21 @@ class FromHub:
     ) -> list[Problem]:
         """Why nothing can be loaded from `path`, found without a network: it is neither a repository's name nor a
         folder that `is_model`. One that is not holds no `expected`."""
+        folder, shown = Path(self.path), short_repr(self.path)
         try:
-            return self._path_problems(Path(self.path).expanduser(), where, is_model, expected)
+            folder = folder.expanduser()
+            if folder.is_dir():
+                problem = Problem(where, f"{shown} holds no {expected}", "use a model's folder", "not-found")
+                return [] if is_model(folder) else [problem]
+            if folder.exists():
+                return [Problem(where, f"{shown} is a file", "use the folder that holds config.json")]
+            if self.on_hub:
+                return []
+            if not folder.parent.is_dir():
+                got = f"there is no folder {shown}, nor {short_repr(str(folder.parent))}"
+                return [Problem(where, got, "use a model's folder or hub id", "not-found")]
+            beside = [path.name for path in folder.parent.iterdir()]
         except (OSError, RuntimeError) as error:  # a name that is too long, or the home of nobody
-            return [
-                Problem(where, f"got {short_repr(self.path)}, {error_message(error)}", "use a model's folder or hub id")
-            ]
-
-    def _path_problems(
-        self, folder: Path, where: str, is_model: Callable[[Path], bool], expected: str
-    ) -> list[Problem]:
-        if folder.is_dir():
-            got = f"{short_repr(self.path)} holds no {expected}"
-            return [] if is_model(folder) else [Problem(where, got, "use a model's folder", "not-found")]
-        if folder.exists():
-            return [Problem(where, f"{short_repr(self.path)} is a file", "use the folder that holds config.json")]
-        if self.on_hub:
-            return []
-        if not folder.parent.is_dir():
-            got = f"there is no folder {short_repr(self.path)}, nor {short_repr(str(folder.parent))}"
-            return [Problem(where, got, "use a model's folder or hub id", "not-found")]
-        beside = [path.name for path in folder.parent.iterdir()]
+            return [Problem(where, f"got {shown}, {error_message(error)}", "use a model's folder or hub id")]
         fix = suggest(folder.name, beside, listed="its parent holds")
-        return [Problem(where, f"there is no folder {short_repr(self.path)}", fix, "not-found")]
+        return [Problem(where, f"there is no folder {shown}", fix, "not-found")]

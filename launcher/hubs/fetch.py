@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from launcher.core.files import fsync_path
@@ -24,8 +24,12 @@ from launcher.hubs.progress import ProgressBoard, Stopped, Watch
 from launcher.hubs.repo import Kind, Listing, RemoteFile, Source, check_repo
 
 HUBS = {"huggingface": huggingface, "modelscope": modelscope}
+ATTEMPTS = 3
+"""For each file. The clients retry too, but Hugging Face's not after a 5xx, ModelScope's not after a cut connection."""
 RETRY_S = 1.0
 """Wait before the second attempt; it doubles."""
+SILENT_S = 20.0
+"""An attempt that received nothing for this long is the last one: the client's own retries have failed."""
 _POLL_S = 0.1
 _STOP_S = 1.0  # a thread that waits for the network ends later, and gives no file its name any more
 
@@ -75,9 +79,7 @@ def fetch(listed: Listing, wanted: Sequence[RemoteFile], folder: Path, watch: Wa
 def _refused(listed: Listing, wanted: Sequence[RemoteFile]) -> list[Problem]:
     """Why these files cannot be taken, whatever the network does."""
     where = f"{listed.repo} on {listed.source}"
-    found = [
-        replace(problem, where=f"{where}: {problem.where}") for problem in names.check_names(f.path for f in wanted)
-    ]
+    found = [problem.within(where) for problem in names.check_names(file.path for file in wanted)]
     got, fix = "comes without a hash, so its bytes cannot be verified", "use another source"
     hashless = [file.path for file in wanted if not file.sha256 and not file.git_sha1]
     return found + [Problem(f"{where}: {path}", got, fix, "not-supported") for path in hashless]
@@ -99,8 +101,8 @@ def _is_complete(folder: Path, listed: Listing, wanted: Sequence[RemoteFile]) ->
 def _check_room(folder: Path, staging: Path, wanted: Sequence[RemoteFile]) -> None:
     """Raises `Problems` where the disk cannot hold what is still to come."""
     present = (path for file in wanted for path in (folder / file.path, staging / file.path) if path.is_file())
-    missing, free = sum(file.size for file in wanted), shutil.disk_usage(folder).free
-    missing -= sum(path.stat().st_size for path in present)
+    missing = sum(file.size for file in wanted) - sum(path.stat().st_size for path in present)
+    free = shutil.disk_usage(folder).free
     if missing > free:
         disk = next(path for path in (folder, *folder.parents) if path.is_mount())
         got = f"{missing} bytes are to be downloaded and {disk} has {free} free"
@@ -119,6 +121,8 @@ class _Transfer:
     todo: deque[RemoteFile] = field(default_factory=deque)
     sha256: dict[str, str] = field(default_factory=dict)
     """Of each file that has its name."""
+    received: dict[str, float] = field(default_factory=dict)
+    """When the last bytes of each file arrived (monotonic seconds), or its attempt began."""
     found: list[Problem] = field(default_factory=list)
 
     def run(self, wanted: Sequence[RemoteFile], workers: int, watch: Watch) -> dict[str, str]:
@@ -166,13 +170,15 @@ class _Transfer:
         if os.path.lexists(target) and file.path in self.preexisting:
             got, fix = "is there already and is another file", "move it, or use another folder"
             raise Problems(Problem(str(target), got, fix, "bad-file"))
-        attempts = HUBS[self.listed.source].ATTEMPTS
-        for attempt in range(attempts):
+        for attempt in range(ATTEMPTS):
+            self.received[file.path] = time.monotonic()
             try:
                 staged, found = self._download(file)
                 break
             except Problems as refused:
-                if attempt + 1 == attempts or any(each.code != "not-reachable" for each in refused.problems):
+                lasting = time.monotonic() - self.received[file.path] > SILENT_S
+                unreachable = all(each.code == "not-reachable" for each in refused.problems)
+                if attempt + 1 == ATTEMPTS or lasting or not unreachable:
                     raise
                 self.board.note(f"{refused.lines[0].split(';')[0]}; trying again")
                 self.board.stopping.wait(RETRY_S * 2**attempt)
@@ -186,9 +192,13 @@ class _Transfer:
 
     def _download(self, file: RemoteFile) -> tuple[Path, str]:
         """A verified file in the staging folder, and its sha256."""
+
+        def on_bytes(count: int) -> None:
+            self.received[file.path] = time.monotonic()
+            self.board.add_fetched(file, count)
+
         self.board.set_state(file, "fetching", 0)
-        hub = HUBS[self.listed.source]
-        staged = hub.download(self.listed, file, self.staging, lambda count: self.board.add_fetched(file, count))
+        staged = HUBS[self.listed.source].download(self.listed, file, self.staging, on_bytes)
         if found := self._sha256_if_equal(file, staged):
             return staged, found
         staged.unlink()
@@ -202,9 +212,8 @@ class _Transfer:
         try:
             return names.path_inside(self.folder, file.path)
         except ValueError as error:
-            raise Problems(
-                Problem(file.path, error_message(error), "use a folder without such links", "bad-file")
-            ) from error
+            problem = Problem(file.path, error_message(error), "use a folder without such links", "bad-file")
+            raise Problems(problem) from error
 
 
 def _finish(listed: Listing, wanted: Sequence[RemoteFile], folder: Path, sha256: dict[str, str]) -> None:
@@ -218,7 +227,5 @@ def _finish(listed: Listing, wanted: Sequence[RemoteFile], folder: Path, sha256:
             with suppress(ValueError):
                 names.path_inside(folder, path).unlink(missing_ok=True)
     files |= {file.path: {"bytes": file.size, "sha256": sha256[file.path]} for file in wanted}
-    manifest.write(
-        folder,
-        Manifest(listed.source, listed.kind, listed.repo, listed.revision, listed.commit, dict(sorted(files.items()))),
-    )
+    source = listed.source, listed.kind, listed.repo, listed.revision, listed.commit
+    manifest.write(folder, Manifest(*source, dict(sorted(files.items()))))

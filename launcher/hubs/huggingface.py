@@ -12,8 +12,6 @@ from launcher.hubs.progress import SilentBar
 from launcher.hubs.repo import Kind, Listing, RemoteFile
 
 LISTING_TIMEOUT_S = 20.0
-ATTEMPTS = 3
-"""For each file: the client resumes a cut connection, and gives up at once for a 5xx."""
 
 
 def offline() -> bool:

@@ -13,8 +13,6 @@ from launcher.hubs.progress import SilentBar
 from launcher.hubs.repo import Kind, Listing, RemoteFile
 
 DEFAULT_REVISION = "master"
-ATTEMPTS = 3
-"""For each file: the client tries a refused request again by itself, but not a connection that was cut."""
 
 
 def list_files(kind: Kind, repo: str, revision: str | None) -> Listing:

@@ -64,7 +64,7 @@ def needs_initial_weights(run: RunSpec, folder: Folder) -> bool:
     return "reference" in run.algorithm.needs or not run.engine.checkpoints(folder.path).newest_first()
 
 
-def newest_checkpoint(run: RunSpec, folder: Folder) -> tuple[Checkpoint | None, list[str]]:
+def newest_checkpoint(run: RunSpec, folder: Folder) -> tuple[Checkpoint | None, list[Problem]]:
     """The checkpoint to resume from, None for the beginning, and the faults of newer ones. Raises `Problems` where none
     verifies."""
     checkpoints = run.engine.checkpoints(folder.path)
@@ -75,7 +75,7 @@ def newest_checkpoint(run: RunSpec, folder: Folder) -> tuple[Checkpoint | None, 
     return newest, faults
 
 
-def rollback_to(checkpoint: Checkpoint | None, faults: list[str], run: RunSpec, folder: Folder) -> list[Event]:
+def rollback_to(checkpoint: Checkpoint | None, faults: list[Problem], run: RunSpec, folder: Folder) -> list[Event]:
     """Set aside the checkpoints that are newer than `checkpoint`, because of their `faults`; an alert for each."""
     step = step_of(checkpoint)
     run.engine.checkpoints(folder.path).set_aside_after(step)

@@ -10,7 +10,7 @@ from typing import Any
 from launcher.config.diff import Changed, differing
 from launcher.config.origins import Origin, origins_of
 from launcher.config.recipe import asked
-from launcher.config.resolve import merged, resolve
+from launcher.config.resolve import config_files, resolve
 from launcher.core.check_result import CheckResult, any_failed, from_problems
 from launcher.core.problems import Problem, Problems
 from launcher.preflight.checks import memory, reward, rows, run_checks, steps
@@ -53,7 +53,7 @@ def plan(
         run = resolve(by.texts, by.config_dir)
     except Problems as problems:
         return Page(None, from_problems(problems.problems))
-    files = merged(by.texts, by.config_dir).files
+    files = config_files(by.texts, by.config_dir)
     choices = {place: path.stem for path, place in files if place}
     return replace(page(run, here=here), choices=choices, origins=origins_of(run, by), notes=by.notes)
 

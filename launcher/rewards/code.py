@@ -82,19 +82,16 @@ class Code(Reward):
         """
         faults = [self.unscorable_reason(answer) for answer in answers]
         total = [math.nan] * len(answers)
-        programs: dict[int, Tests] = {}
-        functions: dict[int, Tests] = {}
-        for place, answer in enumerate(answers):
-            if not faults[place]:
-                tests = self._tests(answer)
-                (programs if tests.payload is None else functions)[place] = tests
-        found = self._programs(answers, programs) | self._functions(answers, functions)
-        for place, passed in found.items():
+        tests = {place: self._tests(answer) for place, answer in enumerate(answers) if not faults[place]}
+        programs = {place: of for place, of in tests.items() if of.payload is None}
+        functions = {place: of for place, of in tests.items() if of.payload is not None}
+        results = self._programs(answers, programs) | self._functions(answers, functions)
+        for place, passed in results.items():
             if isinstance(passed, CallFailure):
                 faults[place] = passed.reason
             else:
-                tests = programs.get(place) or functions[place]
-                total[place] = passed / tests.count if self.partial else float(passed == tests.count)
+                count = tests[place].count
+                total[place] = passed / count if self.partial else float(passed == count)
         return Scores(total, {}, faults)
 
     def unscorable_reason(self, answer: Answer) -> str:
@@ -120,10 +117,10 @@ class Code(Reward):
 
     @cached_property
     def _pool(self) -> Pool:
-        told = {"timeout_s": self.timeout_s, "cpu_s": math.ceil(self.timeout_s) + 1,
-                "memory_bytes": self.memory_mb * 2**20, "strict": self.sandbox == "kernel"}  # fmt: skip
+        limits = {"timeout_s": self.timeout_s, "cpu_s": math.ceil(self.timeout_s) + 1,
+                  "memory_bytes": self.memory_mb * 2**20, "strict": self.sandbox == "kernel"}  # fmt: skip
         kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH") if name in os.environ}
-        return Pool("code", told, self.workers, {**kept, "PYTHONHASHSEED": "0"})
+        return Pool("code", limits, self.workers, {**kept, "PYTHONHASHSEED": "0"})
 
     def _tests(self, answer: Answer) -> Tests:
         return tests_of(answer.ground_truth or "", self.max_tests)
@@ -136,9 +133,9 @@ class Code(Reward):
             open_ = [place for place in wanted if found[place] == start and wanted[place].inputs[start:end]]
             requests = [{"code": code_of(answers[place].response), "inputs": wanted[place].inputs[start:end],
                          "all": self.partial} for place in open_]  # fmt: skip
-            most = max((len(wanted[place].inputs) for place in open_), default=0)
+            limit = self._time_limit(max((len(wanted[place].inputs) for place in open_), default=0))
             keys = prompts(answers[place] for place in open_)
-            for place, runs in zip(open_, self._pool.ask(requests, self._time_limit(most), keys), strict=True):
+            for place, runs in zip(open_, self._pool.ask(requests, limit, keys), strict=True):
                 if isinstance(runs, CallFailure):
                     found[place] = runs
                     continue
@@ -184,8 +181,8 @@ def equal_output(printed: str, expected: str) -> bool:
 def _equal_line(ours: str, theirs: str) -> bool:
     if ours.rstrip() == theirs.rstrip():
         return True
-    words = ours.split(), theirs.split()
-    return len(words[0]) == len(words[1]) and all(map(_equal_word, *words))
+    one, other = ours.split(), theirs.split()
+    return len(one) == len(other) and all(map(_equal_word, one, other))
 
 
 def _equal_word(ours: str, theirs: str) -> bool:
@@ -245,15 +242,14 @@ def _call(given: Any, wanted: Any) -> list[Any]:
 
 
 def _statements(text: str, most: int | None) -> Tests:
+    shown = short_repr(text, 40)
     try:
         tree = ast.parse(text)
     except (SyntaxError, RecursionError, MemoryError) as error:
-        raise ValueError(
-            f"{short_repr(text, 40)} is neither JSON nor Python, {error_message(error)}; expected tests"
-        ) from error
+        raise ValueError(f"{shown} is neither JSON nor Python, {error_message(error)}; expected tests") from error
     tests = [node for node in tree.body if counted(node)]
     if not tests:
-        raise ValueError(f"{short_repr(text, 40)} holds no tests; expected asserts")
+        raise ValueError(f"{shown} holds no tests; expected asserts")
     if most and len(tests) > most:
         after = {id(node) for node in tests[most:]}
         text = ast.unparse(ast.Module([node for node in tree.body if id(node) not in after], []))

@@ -74,22 +74,20 @@ class Weighted(Combined):
 
     def judge(self, answers: Sequence[Answer]) -> Scores:
         """An answer that one of the weighted parts cannot score has no score."""
-        total, faults, told = [0.0] * len(answers), [""] * len(answers), dict[str, Sequence[float]]()
+        total, faults, parts = [0.0] * len(answers), [""] * len(answers), dict[str, Sequence[float]]()
         sums = {name: [0.0] * len(answers) for name in SUMS.values()}
         for name, part in self.parts.items():
             weight, found = self.weights.get(name, 1.0), score_safely(part, answers)
-            told |= {name: found.total} | {f"{name}/{inner}": of for inner, of in found.parts.items()}
+            parts |= {name: found.total} | {f"{name}/{inner}": of for inner, of in found.parts.items()}
             for place, (value, fault) in enumerate(zip(found.total, found.faults, strict=True)):
                 if fault and weight:
                     faults[place] = faults[place] or f"{name}: {fault}"
                 elif weight:
                     total[place] += weight * value
                     sums[SUMS[part.learned]][place] += weight * value
-        gaps = [place for place, fault in enumerate(faults) if fault]
         for values in (total, *sums.values()):
-            for place in gaps:
-                values[place] = math.nan
-        return Scores(total, {**told, **sums}, faults)
+            values[:] = [math.nan if fault else value for value, fault in zip(values, faults, strict=True)]
+        return Scores(total, {**parts, **sums}, faults)
 
     def unscorable_reason(self, answer: Answer) -> str:
         reasons = (part.unscorable_reason(answer) for name, part in self.parts.items() if self.weights.get(name, 1.0))
@@ -98,17 +96,16 @@ class Weighted(Combined):
     def reference_response(self, answer: Answer) -> str | None:
         """The response of the first part that has one, formatted by each of the other parts."""
         for name, part in self.parts.items():
-            if (found := part.reference_response(answer)) is not None:
-                return self._format_with(found, [of for other, of in self.parts.items() if other != name])
+            if (text := part.reference_response(answer)) is not None:
+                return self._formatted(text, skip=name)
         return None
 
     def format_response(self, text: str) -> str:
-        return self._format_with(text, list(self.parts.values()))
+        return self._formatted(text)
 
-    @staticmethod
-    def _format_with(text: str, parts: Sequence[Reward]) -> str:
-        for part in parts:
-            text = part.format_response(text)
+    def _formatted(self, text: str, skip: str = "") -> str:
+        for name, part in self.parts.items():
+            text = text if name == skip else part.format_response(text)
         return text
 
     def extract_answer(self, response: str) -> str:
@@ -132,27 +129,28 @@ class Auto(Combined):
 
     def judge(self, answers: Sequence[Answer]) -> Scores:
         total, faults = [math.nan] * len(answers), [self.unscorable_reason(answer) for answer in answers]
-        told: dict[str, list[float]] = {}
+        columns: dict[str, list[float]] = {}
         for name, part in self.parts.items():
             places = [place for place, answer in enumerate(answers) if self._rule(answer) == name and not faults[place]]
+            if not places:
+                continue
             found = score_safely(part, [answers[place] for place in places])
-            parts = {name: found.total} if places else {}
-            parts.update({f"{name}/{inner}": of for inner, of in found.parts.items()})
-            for inner, values in parts.items():
-                told[inner] = [math.nan] * len(answers)
+            parts = {name: found.total, **{f"{name}/{inner}": values for inner, values in found.parts.items()}}
+            for column, values in parts.items():
+                columns[column] = [math.nan] * len(answers)
                 for place, value in zip(places, values, strict=True):
-                    told[inner][place] = value
+                    columns[column][place] = value
             for place, value, fault in zip(places, found.total, found.faults, strict=True):
                 total[place], faults[place] = value, fault
-        return Scores(total, told, faults)
+        return Scores(total, columns, faults)
 
     def unscorable_reason(self, answer: Answer) -> str:
         name = self._rule(answer)
         if name is None or name not in self.parts:
-            source, known = short_repr(answer.data_source), [*self.routes, *ROUTES]
-            would = f"add 'reward.routes={{{answer.data_source}: {next(iter(self.parts))}}}'"
-            near = get_close_matches(answer.data_source, known, n=1)
-            return f"data_source {source} has no reward; {f'did you mean {near[0]}?' if near else would}"
+            near = get_close_matches(answer.data_source, [*self.routes, *ROUTES], n=1)
+            add = f"add 'reward.routes={{{answer.data_source}: {next(iter(self.parts))}}}'"
+            fix = f"did you mean {near[0]}?" if near else add
+            return f"data_source {short_repr(answer.data_source)} has no reward; {fix}"
         part = self.parts[name]
         return next(map(str, part.problems()), "") or part.unscorable_reason(answer)
 

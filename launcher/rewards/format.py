@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from functools import cached_property
@@ -34,9 +35,10 @@ class Format(Reward):
         return list(self.judge(answers).total)
 
     def judge(self, answers: Sequence[Answer]) -> Scores:
-        found = self._pool.ask([answer.response for answer in answers], self.timeout_s, prompts(answers))
-        faults = [f"reward.pattern {one.reason}" if isinstance(one, CallFailure) else "" for one in found]
-        return Scores([float("nan") if isinstance(one, CallFailure) else float(one) for one in found], {}, faults)
+        matches = self._pool.ask([answer.response for answer in answers], self.timeout_s, prompts(answers))
+        faults = [f"reward.pattern {match.reason}" if isinstance(match, CallFailure) else "" for match in matches]
+        total = [math.nan if isinstance(match, CallFailure) else float(match) for match in matches]
+        return Scores(total, {}, faults)
 
     def format_response(self, text: str) -> str:
         return f"<think>\n\n</think>\n<answer>{text}</answer>" if self.pattern == THINK_ANSWER else text
@@ -45,13 +47,8 @@ class Format(Reward):
         try:
             re.compile(self.pattern, re.DOTALL)
         except (re.error, RecursionError, OverflowError) as error:
-            return [
-                Problem(
-                    "reward.pattern",
-                    f"{short_repr(self.pattern)} is not a regular expression: {error_message(error)}",
-                    "use Python's re syntax",
-                )
-            ]
+            got = f"{short_repr(self.pattern)} is not a regular expression: {error_message(error)}"
+            return [Problem("reward.pattern", got, "use Python's re syntax")]
         return []
 
     @cached_property

@@ -36,7 +36,7 @@ class Died(CallFailure):
 
 
 class Pool:
-    """`workers` processes that run `worker/<kind>.py`. They start with the first request."""
+    """`workers` processes that answer requests of one kind (`worker/loop.py`). They start with the first request."""
 
     def __init__(
         self, kind: str, settings: Mapping[str, Any], workers: int, env: Mapping[str, str] | None = None
@@ -44,10 +44,10 @@ class Pool:
         """`env` None gives them this process's environment."""
         self._free: SimpleQueue[_Worker] = SimpleQueue()
         self.workers = workers
-        held = [_Worker(kind, settings, env) for _ in range(workers)]
-        for worker in held:
+        started = [_Worker(kind, settings, env) for _ in range(workers)]
+        for worker in started:
             self._free.put(worker)
-        weakref.finalize(self, _end_all, held)
+        weakref.finalize(self, _end_all, started)
 
     def ask(
         self, requests: Sequence[Any], timeout_s: float, keys: Sequence[Hashable] | None = None
@@ -60,21 +60,21 @@ class Pool:
         late, row = Counter[Hashable](), set[Hashable]()
 
         def one(request: Any, key: Hashable) -> Any | CallFailure:
-            if len(row) >= GIVE_UP or late[key] >= TWICE:
-                times = GIVE_UP if len(row) >= GIVE_UP else TWICE
+            times = GIVE_UP if len(row) >= GIVE_UP else TWICE if late[key] >= TWICE else 0
+            if times:
                 return Late(f"not asked: {times} before it took longer than {timeout_s:g} s")
             worker = self._free.get()
             try:
-                found = worker.ask(request, timeout_s)
+                answer = worker.ask(request, timeout_s)
             finally:
                 self._free.put(worker)
-            if isinstance(found, Late):
+            if isinstance(answer, Late):
                 late[key] += 1
                 row.add(key)
             else:
                 late[key] = 0
                 row.clear()
-            return found
+            return answer
 
         keys = range(len(requests)) if keys is None else keys
         if self.workers == 1 or len(requests) == 1:
@@ -117,16 +117,16 @@ class _Worker:
                 pass_fds=[theirs.fileno()], start_new_session=True, env=self.env,
             )  # fmt: skip
         answer = self._exchange(dict(self.settings), LOAD_S)
-        output = None if isinstance(answer, CallFailure) else answer.get("fault")
-        if not isinstance(answer, CallFailure) and output is None:
+        fault = answer.reason if isinstance(answer, CallFailure) else answer.get("fault")
+        if fault is None:
             self.failed = 0
             return None
         self.failed += 1
-        fault = CallFailure(f"cannot be loaded: {output or answer.reason}")
-        if output or self.failed == STARTS:
-            self.broken = fault
+        failure = CallFailure(f"cannot be loaded: {fault}")
+        if not isinstance(answer, CallFailure) or self.failed == STARTS:
+            self.broken = failure
         self.end()
-        return fault
+        return failure
 
     def _exchange(self, value: Any, timeout_s: float) -> Any | CallFailure:
         """Its reply to a request; if there is none, its process group is killed."""
@@ -148,14 +148,10 @@ class _Worker:
         self.channel.close()
         code = _kill_group(self.process)  # of a process that is ending by itself the code is settled already
         self.process = self.channel = None
-        return f"its process was killed by {_signal(-code)}" if code < 0 else f"its process ended with exit code {code}"
-
-
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+        if code >= 0:
+            return f"its process ended with exit code {code}"
+        known = [name.name for name in signal.Signals if name == -code]
+        return f"its process was killed by {known[0] if known else f'signal {-code}'}"
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> int:

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from launcher.core.problems import Problem, error_message, short_repr, suggest
+from launcher.core.redaction import is_secret_name
 from launcher.core.settings import AtLeastOne, Positive, settings
 from launcher.core.user_code import CallFailure
 from launcher.rewards.pool import Pool, prompts
-from launcher.rewards.secret import in_mapping
 from launcher.rewards.worker.python import MANY, ONE
 from launcher.spec.reward import Answer, Reward, Scores
 
@@ -69,31 +69,20 @@ class Python(Reward):
         return Scores([entry["score"] for entry in entries], parts, [entry["wrong"] for entry in entries])
 
     def problems(self) -> list[Problem]:
-        kept = [
-            Problem("reward.kwargs", f"{name} would be kept with the run", "read it from os.environ in the function")
-            for name in in_mapping(self.kwargs)
-        ]
-        strange = self.form and "{}" not in self.form
-        wrong = (
-            [Problem("reward.form", f"{short_repr(self.form)} has no {{}}", "add {} where the ground truth goes")]
-            if strange
-            else []
-        )
-        return [*kept, *wrong, *self._unusable()]
+        fix = "read it from os.environ in the function"
+        found = [Problem("reward.kwargs", f"{name} would be kept with the run", fix) for name in _secrets(self.kwargs)]
+        if self.form and "{}" not in self.form:
+            fix = "add {} where the ground truth goes"
+            found.append(Problem("reward.form", f"{short_repr(self.form)} has no {{}}", fix))
+        return [*found, *self._unusable()]
 
     def _unusable(self) -> list[Problem]:
         """Why the function cannot be called."""
         try:
             tree = ast.parse(Path(self.path).expanduser().read_bytes(), filename=self.path)
         except OSError as error:
-            return [
-                Problem(
-                    "reward.path",
-                    f"{short_repr(self.path)} cannot be read, {error_message(error)}",
-                    "use a Python file",
-                    code="bad-file",
-                )
-            ]
+            got = f"{short_repr(self.path)} cannot be read, {error_message(error)}"
+            return [Problem("reward.path", got, "use a Python file", "bad-file")]
         except (SyntaxError, ValueError) as error:  # ValueError: a NUL
             line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
             text = error.msg if isinstance(error, SyntaxError) else str(error)
@@ -113,8 +102,8 @@ class Python(Reward):
     def _pool(self) -> Pool:
         memory = int(self.memory_gb * 2**30) if self.memory_gb else 0
         path = str(Path(self.path).expanduser().resolve())
-        told = {"path": path, "name": self.name, "kwargs": self.kwargs, "memory_bytes": memory}
-        return Pool("python", told, self.workers)
+        settings = {"path": path, "name": self.name, "kwargs": self.kwargs, "memory_bytes": memory}
+        return Pool("python", settings, self.workers)
 
     @cached_property
     def _takes_lists(self) -> bool:
@@ -152,8 +141,17 @@ def _faulty(reason: str) -> Mapping[str, Any]:
     return {"score": math.nan, "wrong": reason, "parts": {}}
 
 
-def _miscounted(found: Sequence[Any], count: int) -> Mapping[str, Any]:
-    return _faulty(f"gave {len(found)} scores for {count} answers; expected one for each")
+def _miscounted(results: Sequence[Any], count: int) -> Mapping[str, Any]:
+    return _faulty(f"gave {len(results)} scores for {count} answers; expected one for each")
+
+
+def _secrets(values: Mapping[str, Any]) -> Iterator[str]:
+    """Names of texts that look like secrets, also of those further down: `outer.inner`."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from (f"{name}.{inner}" for inner in _secrets(value))
+        elif isinstance(value, str) and value and is_secret_name(str(name)):
+            yield str(name)
 
 
 def _parameters(function: Function) -> tuple[list[str], list[str], bool]:

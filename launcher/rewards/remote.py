@@ -23,19 +23,18 @@ from email.message import Message
 from functools import cache
 from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPResponse, HTTPSConnection, InvalidURL
 from typing import IO, Any, Literal, Self
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from launcher.core.problems import Problem, error_message, short_repr
 from launcher.core.redaction import is_secret_name
 from launcher.core.settings import AtLeastOne, Count, Names, NonNegative, Positive, settings
-from launcher.rewards.secret import in_query
 from launcher.spec.reward import Answer, Reward, Scores
 
 LONGEST = 64 * 2**20  # bytes of a reply
 AGAIN = {408, 425, 429, 500, 502, 503, 504}  # a server that says so may say otherwise in a moment
 MOST_WAIT_S = 30.0
 PRINTABLE = "use printable ASCII characters"
-PRINTABLE = "use printable ASCII characters"
+KEPT = "would be kept with the run"
 CONNECTS_S = 2.0  # for a server that runs
 
 
@@ -75,46 +74,33 @@ class Remote(Reward):
         if parts.scheme not in ("http", "https") or not parts.hostname:
             found.append(Problem("reward.url", f"got {short_repr(self.url)}", "expected http://host:port/path"))
         if parts.username or parts.password:
-            found.append(
-                Problem("reward.url", "holds a name or password, which would be kept with the run", "use token_env")
-            )
-        found += [
-            Problem("reward.url", f"{name} would be kept with the run", "use token_env") for name in in_query(self.url)
-        ]
+            found.append(Problem("reward.url", f"holds a name or password, which {KEPT}", "use token_env"))
+        secrets = [name for name, value in parse_qsl(parts.query) if value and is_secret_name(name, key=True)]
+        found += [Problem("reward.url", f"{name} {KEPT}", "use token_env") for name in secrets]
         if self.token_env and not self._token:
             found.append(Problem("reward.token_env", f"the environment has no {self.token_env}", "set it to the token"))
         if not _sendable(self._token):
-            found.append(
-                Problem("reward.token_env", f"{self.token_env} holds characters that a header cannot carry", PRINTABLE)
-            )
-        known = list(Answer.__dataclass_fields__)
-        found += [
-            Problem("reward.send", f"an answer has no {name!r}", f"it has {', '.join(known)}")
-            for name in self.send
-            if name not in known
-        ]
+            got = f"{self.token_env} holds characters that a header cannot carry"
+            found.append(Problem("reward.token_env", got, PRINTABLE))
+        fields = list(Answer.__dataclass_fields__)
+        unknown, fix = [name for name in self.send if name not in fields], f"it has {', '.join(fields)}"
+        found += [Problem("reward.send", f"an answer has no {name!r}", fix) for name in unknown]
         for name, value in self.headers.items():
             if is_secret_name(name, key=True):
-                found.append(Problem("reward.headers", f"{name} would be kept with the run", "use token_env"))
+                found.append(Problem("reward.headers", f"{name} {KEPT}", "use token_env"))
             if not _sendable(name + value):
-                reason = f"{short_repr(name)} holds characters that a header cannot carry"
-                found.append(Problem("reward.headers", reason, PRINTABLE))
+                got = f"{short_repr(name)} holds characters that a header cannot carry"
+                found.append(Problem("reward.headers", got, PRINTABLE))
         return found
 
     def missing_requirements(self) -> list[Problem]:
         parts = urlsplit(self.url)
-        address = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+        host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
         try:
-            socket.create_connection(address, CONNECTS_S).close()
+            socket.create_connection((host, port), CONNECTS_S).close()
         except OSError as error:
-            return [
-                Problem(
-                    "reward.url",
-                    f"nobody answers at {address[0]}:{address[1]}, {error_message(error)}",
-                    "use a running server",
-                    code="not-reachable",
-                )
-            ]
+            got = f"nobody answers at {host}:{port}, {error_message(error)}"
+            return [Problem("reward.url", got, "use a running server", "not-reachable")]
         return []
 
     @property
@@ -127,34 +113,36 @@ class Remote(Reward):
     def judge(self, answers: Sequence[Answer]) -> Scores:
         """Where `max_parallel` requests in a row come to nothing, the rest is not sent."""
         batches = [answers[start : start + self.batch_size] for start in range(0, len(answers), self.batch_size)]
-        failed = [0]
+        failed = 0
 
-        def one(batch: Sequence[Answer]) -> tuple[list[Any], list[str]]:
-            if failed[0] >= self.max_parallel:
-                return [math.nan] * len(batch), [f"not asked: {failed[0]} requests before it failed"] * len(batch)
+        def one(batch: Sequence[Answer]) -> tuple[list[Any], str]:
+            nonlocal failed
+            if failed >= self.max_parallel:
+                return [math.nan] * len(batch), f"not asked: {failed} requests before it failed"
             try:
                 scores = self._scores(batch)
             except Unanswered as error:
-                failed[0] += 1
-                return [math.nan] * len(batch), [str(error)] * len(batch)
-            failed[0] = 0
-            return scores, [""] * len(batch)
+                failed += 1
+                return [math.nan] * len(batch), str(error)
+            failed = 0
+            return scores, ""
 
         with ThreadPoolExecutor(self.max_parallel) as threads:
-            found = list(threads.map(one, batches))
-        return Scores([x for scores, _ in found for x in scores], {}, [why for _, faults in found for why in faults])
+            results = list(threads.map(one, batches))
+        faults = [fault for scores, fault in results for _ in scores]
+        return Scores([score for scores, _ in results for score in scores], {}, faults)
 
     def _scores(self, batch: Sequence[Answer]) -> list[Any]:
         """Raises `Unanswered`."""
-        told = [{name: value for name, value in asdict(answer).items() if name in self.send} for answer in batch]
-        reply = self._reply(json.dumps({"answers": told}, default=str).encode())
+        sent = [{name: value for name, value in asdict(answer).items() if name in self.send} for answer in batch]
+        reply = self._reply(json.dumps({"answers": sent}, default=str).encode())
         try:
             node = json.loads(reply)
         except ValueError as error:
-            raise Unanswered(f"the server's reply is no JSON: {short_repr(reply[:1000], 80)}") from error
+            raise Unanswered(f"the server's reply is no JSON: {short_repr(reply[:1000])}") from error
         scores = node.get("scores") if isinstance(node, dict) else node
         if not isinstance(scores, list):
-            raise Unanswered(f'the server\'s reply has no list "scores": {short_repr(reply[:1000], 80)}')
+            raise Unanswered(f'the server\'s reply has no list "scores": {short_repr(reply[:1000])}')
         if len(scores) != len(batch):
             raise Unanswered(f"the server gave {len(scores)} scores for {len(batch)} answers; expected one for each")
         return scores
@@ -162,7 +150,7 @@ class Remote(Reward):
     def _reply(self, body: bytes) -> bytes:
         for again in range(self.retries + 1):
             try:
-                return _asked(self._request(body), self.timeout_s)
+                return _answered(self._request(body), self.timeout_s)
             except Unanswered as error:
                 if not error.passing or again == self.retries:
                     raise
@@ -221,36 +209,27 @@ class _Deadline:
                 socket.socket.shutdown(connected, socket.SHUT_RDWR)  # TLS has nothing more to say, either
 
 
-class _Plain(urllib.request.HTTPHandler):
-    def __init__(self, deadline: _Deadline) -> None:
-        super().__init__()
-        self.deadline = deadline
+class _Handler(urllib.request.HTTPSHandler, urllib.request.HTTPHandler):
+    """Opens connections that a deadline closes."""
 
-    def http_open(self, req: urllib.request.Request) -> HTTPResponse:
-        watch = self.deadline.watch
-
-        class Connection(HTTPConnection):
-            def connect(self) -> None:
-                super().connect()
-                watch(self.sock)
-
-        return self.do_open(Connection, req)
-
-
-class _Tls(urllib.request.HTTPSHandler):
     def __init__(self, deadline: _Deadline) -> None:
         super().__init__(context=_context())
         self.deadline = deadline
 
+    def http_open(self, req: urllib.request.Request) -> HTTPResponse:
+        return self.do_open(self._watched(HTTPConnection), req)
+
     def https_open(self, req: urllib.request.Request) -> HTTPResponse:
+        return self.do_open(self._watched(HTTPSConnection), req, context=_context())
+
+    def _watched(self, kind: type[HTTPConnection]) -> Any:
         watch = self.deadline.watch
 
-        class SecureConnection(HTTPSConnection):
-            def connect(self) -> None:
-                super().connect()
-                watch(self.sock)
+        def connect(connection: Any) -> None:
+            kind.connect(connection)
+            watch(connection.sock)
 
-        return self.do_open(SecureConnection, req, context=_context())
+        return type("Watched", (kind,), {"connect": connect})
 
 
 @cache
@@ -261,7 +240,7 @@ def _context() -> ssl.SSLContext:
     return found
 
 
-def _asked(request: urllib.request.Request, timeout_s: float) -> bytes:
+def _answered(request: urllib.request.Request, timeout_s: float) -> bytes:
     """The reply's body. Raises `Unanswered`."""
     late = Unanswered(f"the server took longer than {timeout_s:g} s", passing=True)
     with _Deadline(timeout_s) as deadline:
@@ -275,15 +254,15 @@ def _asked(request: urllib.request.Request, timeout_s: float) -> bytes:
 
 
 def _read(request: urllib.request.Request, timeout_s: float, deadline: _Deadline) -> bytes:
-    opener = urllib.request.build_opener(_NoRedirect, _Plain(deadline), _Tls(deadline))
+    opener = urllib.request.build_opener(_NoRedirect, _Handler(deadline))
     try:
         with opener.open(request, timeout=timeout_s) as reply:
-            held = bytearray()
+            body = bytearray()
             while piece := reply.read1(2**16):
-                held += piece
-                if len(held) > LONGEST:
+                body += piece
+                if len(body) > LONGEST:
                     raise Unanswered(f"the server's reply is longer than {LONGEST} bytes")
-            return bytes(held)
+            return bytes(body)
     except urllib.error.HTTPError as error:
         wait = _seconds(error.headers)
         error.close()

@@ -28,7 +28,7 @@ class Kept:
     at: float
     """When it was written, in Unix seconds."""
     bytes: int
-    faults: tuple[str, ...] | None
+    faults: tuple[Problem, ...] | None
     """What is wrong with it; None where nobody looked."""
     metrics: Mapping[str, float]
     """What validation measured of it, and the step's score in training."""
@@ -50,7 +50,8 @@ def kept(folder: Folder, metric: str | None = None, *, verify: bool = True) -> l
     wanted = metric or own_metric(folder)
     measured = sorted({name for one in found for name in validation(one.metrics)})
     if metric and found and metric not in measured:
-        raise Problems(f"--metric: no checkpoint has {short_repr(metric)}; {suggest(metric, measured)}")
+        got = f"no checkpoint has {short_repr(metric)}"
+        raise Problems(Problem("--metric", got, suggest(metric, measured), "not-found"))
     found = [replace(one, judged=_judged(one, wanted)) for one in found]
     good = [one for one in found if not one.faults]
     grades = {one.step: grade(validation(one.metrics), wanted) for one in good}
@@ -64,7 +65,8 @@ def best(folder: Folder, metric: str | None = None) -> Kept:
     found = kept(folder, metric)
     chosen = next((one for one in found if one.best), None)
     if chosen is None:
-        wrong = [f"{folder.name}/checkpoints/{fault}" for one in found for fault in one.faults or ()]
+        faults = [fault for one in found for fault in one.faults or ()]
+        wrong = [replace(fault, where=f"{folder.name}/checkpoints/{fault.where}") for fault in faults]
         measured = any(validation(one.metrics) for one in found)
         why = f"no checkpoint that verifies has {own_metric(folder) or 'a score'}" if measured else "none was validated"
         fix = "use a trainer.test_freq that divides trainer.save_freq"
@@ -88,7 +90,8 @@ def of_step(folder: Folder, step: int) -> Kept:
     found = next((one for one in every if one.step == step), None)
     if found is None:
         there = ", ".join(str(one.step) for one in reversed(every)) or "none"
-        raise Problems(f"--step: {folder.name} has no checkpoint of step {step}; it has {there}")
+        got = f"{folder.name} has no checkpoint of step {step}"
+        raise Problems(Problem("--step", got, f"it has {there}", "not-found"))
     if faults := checkpoints.faults(found):
         got = f"the checkpoint of step {step} does not verify"
         raise Problems([Problem("--step", got, "use another", "bad-file"), *faults])

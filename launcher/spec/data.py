@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from launcher.core.problems import Problem
 from launcher.core.settings import AtLeastOne, settings
@@ -13,6 +13,7 @@ from launcher.spec.algorithm import Kind
 from launcher.spec.reward import Answer
 
 Split = Literal["train", "val"]
+SPLITS: tuple[Split, ...] = get_args(Split)
 ROLES = ("system", "user", "assistant", "tool")
 
 

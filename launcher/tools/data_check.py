@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from launcher.core.files import AppendOnlyFile, write_atomic
 from launcher.data.quality import Histogram, Seen, histogram, in_both, repeated
 from launcher.data.refused import SHOWN, RefusedLog
 from launcher.spec.algorithm import Kind
-from launcher.spec.data import Dataset, OnDataProgress, Row, Split, make_answer, needs_rollout
+from launcher.spec.data import SPLITS, Dataset, OnDataProgress, Row, Split, make_answer, needs_rollout
 from launcher.spec.model import Model
 from launcher.spec.reward import Reward
 from launcher.spec.routes import route
@@ -62,11 +62,11 @@ def check(
     with `reward`, what it could never score. Raises `Problems`."""
     data = data.raw(watch)
     out.mkdir(parents=True, exist_ok=True)
-    seen: dict[Split, Seen] = {split: Seen() for split in get_args(Split)}
+    seen: dict[Split, Seen] = {split: Seen() for split in SPLITS}
     tokens = _Tokens(data, kind, model)
     findings = _Findings(out / "findings.jsonl")
     with RefusedLog(out / "refused.jsonl") as log:
-        for split in get_args(Split):
+        for split in SPLITS:
             sifted = log.sift(data.read(split, kind))
             while rows := list(islice(sifted, _CHUNK)):
                 for row in rows:

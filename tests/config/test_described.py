@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from launcher.cli.commands import config
 from launcher.cli.main import app
-from launcher.config.descriptions import class_says, declaration, fields_of, settings_of, shape_of, written
+from launcher.config.descriptions import class_doc, declaration, fields_of, settings_of, shape_of, written
 from launcher.config.reference import groups as handbook
 from launcher.config.reference.markdown import of_sections
 from launcher.core.problems import Problems
@@ -199,7 +199,7 @@ def test_markdown_keeps_its_columns_whatever_stands_in_them():
 
 def test_a_class_without_a_file_has_no_strings():
     made = settings(type("Made", (), {"__annotations__": {"size": int}, "size": 1, "__module__": "nowhere"}))
-    assert declaration(made, "size").description == "" == class_says(made)
+    assert declaration(made, "size").description == "" == class_doc(made)
 
 
 def test_json_and_markdown_of_the_command():

@@ -8,7 +8,7 @@ import os
 import random
 import shutil
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import combinations
 from pathlib import Path
@@ -18,6 +18,7 @@ import pytest
 
 from launcher.core import checkpoints
 from launcher.core.checkpoints import MANIFEST, faults, newest_first, newest_verified, retain, set_aside_after
+from launcher.core.problems import Problem
 
 SIZES = {
     "policy/model.safetensors": 3000,
@@ -47,6 +48,10 @@ def save(root: Path, *steps: int, sizes: Mapping[str, int] = SIZES) -> Path:
 
 def ungraded(folder: Path) -> None:
     """A grade that gives no score."""
+
+
+def lines(found: Iterable[Problem]) -> list[str]:
+    return list(map(str, found))
 
 
 @pytest.fixture(autouse=True)
@@ -156,7 +161,7 @@ def test_damage_is_found_and_named_and_the_one_before_is_used(root: Path, name: 
     damage(path)
     newest, found = newest_verified(root)
     assert newest == old(root)
-    assert [line.partition(":")[0] for line in found] == [f"step_000004/{name}"]
+    assert [fault.where for fault in found] == [f"step_000004/{name}"]
 
 
 def test_every_bit_of_the_manifest_counts(root: Path) -> None:
@@ -166,12 +171,12 @@ def test_every_bit_of_the_manifest_counts(root: Path) -> None:
         for place in range(len(good)):
             for bit in range(8):
                 os.pwrite(file.fileno(), bytes([good[place] ^ 1 << bit]), place)
-                assert faults(new(root)) == [f"step_000004/{MANIFEST}: is not as it was written"], (place, bit)
+                assert lines(faults(new(root))) == [f"step_000004/{MANIFEST}: is not as it was written"], (place, bit)
             os.pwrite(file.fileno(), good[place : place + 1], place)
         assert faults(new(root)) == []
         for size in reversed(range(len(good))):
             file.truncate(size)
-            assert faults(new(root)) == [f"step_000004/{MANIFEST}: is not as it was written"], size
+            assert lines(faults(new(root))) == [f"step_000004/{MANIFEST}: is not as it was written"], size
 
 
 @pytest.mark.parametrize(("one", "other"), list(combinations(EVERY, 2)))
@@ -181,7 +186,7 @@ def test_two_files_that_were_swapped_are_both_found(root: Path, one: str, other:
     a.write_bytes(second)
     b.write_bytes(first)
     newest, found = newest_verified(root)
-    named = {line.partition(":")[0] for line in found}
+    named = {fault.where for fault in found}
     assert newest == old(root)
     assert named == {
         f"step_000004/{MANIFEST}" if MANIFEST in (one, other) else f"step_000004/{x}" for x in (one, other)
@@ -191,20 +196,21 @@ def test_two_files_that_were_swapped_are_both_found(root: Path, one: str, other:
 @pytest.mark.parametrize("name", [name for name in EVERY if name != "policy/empty"])
 def test_a_file_of_another_step_is_found(root: Path, name: str) -> None:
     shutil.copy(old(root) / name, new(root) / name)
-    assert [line.partition(":")[0] for line in faults(new(root))] == [f"step_000004/{name}"]
+    assert [fault.where for fault in faults(new(root))] == [f"step_000004/{name}"]
 
 
 def test_another_steps_checkpoint_under_this_name_is_found(root: Path) -> None:
     shutil.rmtree(new(root))
     shutil.copytree(old(root), new(root))
-    assert newest_verified(root) == (old(root), [f"step_000004/{MANIFEST}: is not as it was written"])
+    newest, found = newest_verified(root)
+    assert newest == old(root) and lines(found) == [f"step_000004/{MANIFEST}: is not as it was written"]
 
 
 def test_every_damaged_file_is_named(root: Path) -> None:
     for name in ("policy/config.json", "trainer.json"):
         flip(3)(new(root) / name)
     (new(root) / "state" / "optimizer.safetensors").unlink()
-    assert newest_verified(root)[1] == [
+    assert lines(newest_verified(root)[1]) == [
         "step_000004/policy/config.json: its bytes changed since it was written (sha256 differs)",
         "step_000004/state/optimizer.safetensors: No such file or directory",
         "step_000004/trainer.json: its bytes changed since it was written (sha256 differs)",
@@ -214,11 +220,11 @@ def test_every_damaged_file_is_named(root: Path) -> None:
 def test_where_all_are_damaged_there_is_none(root: Path) -> None:
     cut(5)(new(root) / "trainer.json")
     (old(root) / MANIFEST).unlink()
-    assert newest_verified(root) == (
-        None,
-        ["step_000004/trainer.json: has 5 bytes where 40 were written",
-         "step_000002/manifest.json: No such file or directory"],
-    )  # fmt: skip
+    newest, found = newest_verified(root)
+    assert newest is None and lines(found) == [
+        "step_000004/trainer.json: has 5 bytes where 40 were written",
+        "step_000002/manifest.json: No such file or directory",
+    ]
 
 
 def test_what_only_looks_like_a_checkpoint_is_none(tmp_path: Path) -> None:

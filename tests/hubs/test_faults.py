@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from launcher.core.problems import Problems
-from launcher.hubs import huggingface
+from launcher.hubs import fetch
 
 NAME, SIZE = "model.safetensors", 2_000_000
 CUT = ("cut", 1_500_000)
@@ -66,7 +66,7 @@ LASTING = ["cut", "stall", "500", "garble", "gzip", "size", "more"]
 def test_a_fault_that_lasts(
     what: str, source: str, hub: Any, act: Any, download: Any, files: Any, holds: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(huggingface, "ATTEMPTS", 1)
+    monkeypatch.setattr(fetch, "ATTEMPTS", 1)
     hub.misbehave(NAME, *[act(what)] * 20)
     with pytest.raises(Problems) as caught:
         download(source=source)
@@ -79,6 +79,17 @@ def test_a_fault_that_lasts(
     download(source=source)
     assert holds(download.folder, files)
     assert hub.sent["config.json"] == len(files["config.json"])
+
+
+@pytest.mark.parametrize(("seconds", "repeated"), [(60.0, True), (0.0, False)])
+def test_a_client_whose_own_retries_took_long_is_not_called_again(
+    seconds: float, repeated: bool, hub: Any, act: Any, download: Any, files: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch, "SILENT_S", seconds)
+    hub.misbehave(NAME, *[act("500")] * 100)
+    with pytest.raises(Problems, match=NAME):
+        download(source="modelscope")
+    assert any("trying again" in note for note in download.notes) == repeated
 
 
 @pytest.mark.parametrize("to", ["file:///etc/passwd", "gopher://127.0.0.1/x", "data:text/plain,x"])

@@ -105,7 +105,7 @@ def _list(run: Folder, metric: str | None, verify: bool, as_json: bool) -> None:
         )  # fmt: skip
     wide().print(table)
     for fault in [fault for one in found for fault in one.faults or ()]:
-        out.print(Text.assemble(("damaged  ", "bold red"), printable(fault)), soft_wrap=True)
+        out.print(Text.assemble(("damaged  ", "bold red"), printable(str(fault))), soft_wrap=True)
     if judged:
         out.print(Text(printable(f"best by {judged}"), "dim"), soft_wrap=True)
     return None
@@ -131,6 +131,12 @@ def _export(run: Folder, one: Kept, folder: Path, fold: bool, base: str | None, 
 
 def _node(one: Kept) -> dict[str, Any]:
     name, score = one.judged or (None, None)
-    node = {**asdict(one), "path": os.fspath(one.path), "verified": None if one.faults is None else not one.faults}
+    faults = None if one.faults is None else list(map(str, one.faults))
+    node = {
+        **asdict(one),
+        "path": os.fspath(one.path),
+        "faults": faults,
+        "verified": None if faults is None else not faults,
+    }
     del node["judged"]
     return {**node, "judged_by": name, "score": score}

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from pydantic.dataclasses import is_pydantic_dataclass
 
-from launcher.config.descriptions import (
-    Setting,
-    class_says,
-    declaration,
-    fields_of,
-    own_fields,
-    settings_of,
-    written,
-)  # fmt: skip
+from launcher.config.descriptions import Setting, class_doc, declaration, fields_of, own_fields, settings_of, written
 from launcher.config.nodes import TARGET
-from launcher.config.resolve import conf_dir, groups
+from launcher.config.resolve import conf_dir, config_file, groups
 from launcher.config.yaml_lines import defaults_choices, leaves
 from launcher.core.classes import add_code_dir, locate
 from launcher.core.problems import Problem, Problems, short_repr, suggest
@@ -90,11 +83,8 @@ def sections(target: str, config_dir: Path | None = None) -> list[Section]:
     top, _, rest = top.partition(".")
     known = groups(config_dir)
     if top not in known and top not in PLAIN:
-        raise Problems(
-            Problem(
-                short_repr(target), f"no group or setting {top!r}", suggest(top, [*known, *PLAIN]), "unknown-setting"
-            )
-        )
+        near = suggest(top, [*known, *PLAIN])
+        raise Problems(Problem(short_repr(target), f"no group or setting {top!r}", near, "unknown-setting"))
     if equals:
         if top not in known or rest:
             raise Problems(Problem(short_repr(target), "is no choice", "use GROUP=CHOICE"))
@@ -109,35 +99,35 @@ def sections(target: str, config_dir: Path | None = None) -> list[Section]:
 def classes(name: str, chosen: Iterable[str], config_dir: Path | None = None) -> list[type]:
     """The classes that these choices of a group name, each once."""
     add_code_dir(config_dir)
-    return list(dict.fromkeys(_class_of(name, _file(name, choice, config_dir)) for choice in chosen))
+    return list(dict.fromkeys(_class_of(name, config_file(f"{name}/{choice}", config_dir)) for choice in chosen))
 
 
 def _only(found: list[Section], target: str, rest: str) -> list[Section]:
     """The sections with nothing but the setting `target` and what stands below it."""
-    names = {setting.name for section in found for setting in section.settings}
-    if not any(name == target or name.startswith(f"{target}.") for name in names):
-        top = target.partition(".")[0]
-        near = suggest(rest, [name.removeprefix(f"{top}.") for name in names], listed="it has")
-        raise Problems(Problem(target, f"{top} has no setting {rest!r}", near, "unknown-setting"))
     kept = []
     for section in found:
-        settings = [one for one in section.settings if one.name == target or one.name.startswith(f"{target}.")]
+        settings = [one for one in section.settings if f"{one.name}.".startswith(f"{target}.")]
         if settings:
             kept.append(Section(section.title, "", section.choices, [], settings, {}))
+    if not kept:
+        top = target.partition(".")[0]
+        names = {one.name.removeprefix(f"{top}.") for section in found for one in section.settings}
+        near = suggest(rest, [*names], listed="it has")
+        raise Problems(Problem(target, f"{top} has no setting {rest!r}", near, "unknown-setting"))
     return kept
 
 
 def _plain(name: str) -> Section:
     settings = list(settings_of(RunSpec, "", only=[name]))
     cls = fields_of(RunSpec)[name].annotation
-    message = class_says(cls) if isinstance(cls, type) and is_pydantic_dataclass(cls) else ""
+    message = class_doc(cls) if isinstance(cls, type) and is_pydantic_dataclass(cls) else ""
     return Section(name, message or declaration(RunSpec, name).description, [], [], settings, {})
 
 
 def _whole(name: str, choice: Choice) -> Section:
     settings = list(settings_of(choice.cls, name))
     sets = {f"{name}.{key}": value for key, value in choice.sets.items()}
-    return Section(choice.cls.__name__, class_says(choice.cls), [f"{name}={choice.name}"], [], settings, sets)
+    return Section(choice.cls.__name__, class_doc(choice.cls), [f"{name}={choice.name}"], [], settings, sets)
 
 
 def _sections_of(name: str, of: list[Choice]) -> Iterator[Section]:
@@ -149,24 +139,19 @@ def _sections_of(name: str, of: list[Choice]) -> Iterator[Section]:
         also = [base.__name__ for base in cls.__bases__ if fields_of(base)]
         settings = list(settings_of(cls, name, only=own_fields(cls)))
         below = [each.__name__ for each in chosen if each is not cls and issubclass(each, cls)]
-        message = class_says(cls) if words else f"Settings of {', '.join(below)}."
+        message = class_doc(cls) if words else f"Settings of {', '.join(below)}."
         yield Section(cls.__name__, message, words, also, settings, {})
 
 
 def _choice(name: str, choice: str, config_dir: Path | None) -> Choice:
-    path = _file(name, choice, config_dir)
+    path = config_file(f"{name}/{choice}", config_dir)
     cls, held = _class_of(name, path), leaves(path)
     output = {key: leaf.value for key, leaf in held.items() if key.partition(".")[0] not in ("defaults", TARGET)}
     sets = {key: REQUIRED if value == "???" else written(value) for key, value in output.items()}
     parts = [entry.partition("@")[0] for entry in defaults_choices(path) if "@parts." in entry]
     if parts:
         sets["parts"] = written(parts)
-    return Choice(choice, cls, _header(path) or class_says(cls), sets)
-
-
-def _file(name: str, choice: str, config_dir: Path | None) -> Path:
-    folders = [conf_dir(), *([config_dir] if config_dir else [])]  # as Hydra searches them
-    return next(path for folder in folders if (path := folder / name / f"{choice}.yaml").is_file())
+    return Choice(choice, cls, _header(path) or class_doc(cls), sets)
 
 
 def _class_of(name: str, path: Path) -> type:
@@ -176,14 +161,10 @@ def _class_of(name: str, path: Path) -> type:
     try:
         return locate(str(target.value), noun) if target else noun
     except ValueError as error:
-        raise Problems(Problem(str(path), f"{error}", "use a class of that noun")) from error
+        raise Problems(Problem(str(path), f"{error}", "use a class of that noun", "bad-file")) from error
 
 
 def _header(path: Path) -> str:
     """The comment that a config file begins with."""
-    lines = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if not line.startswith("#"):
-            break
-        lines.append(line.lstrip("# "))
-    return " ".join(lines)
+    lines = takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines())
+    return " ".join(line.lstrip("# ") for line in lines)

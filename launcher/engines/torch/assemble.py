@@ -39,12 +39,10 @@ from launcher.engines.torch.train.save import (
 from launcher.engines.torch.train.sources import Demonstrations, Order, Rollouts, Rows, read_rows
 from launcher.engines.torch.train.validation import Validation
 from launcher.spec.algorithm import AlgorithmState
-from launcher.spec.data import Split
+from launcher.spec.data import SPLITS
 from launcher.spec.reward import Reward
 from launcher.spec.run import RunSpec
 from launcher.text.encoder import Encoder
-
-SPLITS: tuple[Split, ...] = ("train", "val")
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
-"""One process of `test_vllm_apart`: `python -P apart_jobs.py SAMPLERS TEAM WORD...`. It trains where its RANK is below
-WORLD_SIZE, else it samples, by a fake of vLLM. A trainer prints what came of its questions as JSON.
+"""The processes of `test_vllm_apart`: `python apart_jobs.py FOLDER SCENARIOS`, one [trainers, samplers, team, words]
+after the other. One trains where its RANK is below the trainers, else it samples, by a fake of vLLM. A trainer
+prints what came of its questions as JSON; output and exit codes of scenario N are in FOLDER/N.
 """
 
 from __future__ import annotations
@@ -9,15 +10,19 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
+from forked import fork_ranks
 from torch import Tensor
 
 from launcher.config.resolve import resolve
+from launcher.core.machine import free_ports
 from launcher.core.problems import Problems
 from launcher.engines.torch.model.load import load_model
-from launcher.engines.torch.parallel import process, world
+from launcher.engines.torch.parallel import world
 from launcher.engines.torch.parallel.strategy import Parallel
 from launcher.engines.torch.rollout import random_streams
 from launcher.engines.torch.rollout.generator import Completion
@@ -120,4 +125,9 @@ def main(samplers: int, team: int, words: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    process.exit_process(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]))
+    for number, (trainers, samplers, team, words) in enumerate(json.loads(sys.argv[2])):
+        folder = Path(sys.argv[1], str(number))
+        folder.mkdir()
+        os.environ |= {"WORLD_SIZE": str(trainers), "MASTER_PORT": str(free_ports(1, "127.0.0.1")[0])}
+        codes = fork_ranks(trainers + samplers, folder, partial(main, samplers, team, words))
+        (folder / "codes.json").write_text(json.dumps(codes))

@@ -220,32 +220,21 @@ def together(jobs: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Call
         with (root / f"together-{size}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not known.exists():
-                found = [jobs.everything()] if size == 1 else _run(size)
+                found = [jobs.everything()] if size == 1 else _run(size, root / f"together-{size}")
                 known.write_text(json.dumps(found))
         return json.loads(known.read_text())
 
     return run
 
 
-def _run(size: int) -> list[dict[str, Any]]:
+def _run(size: int, folder: Path) -> list[dict[str, Any]]:
     """What each process prints last."""
+    folder.mkdir()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    rendezvous = {
-        "WORLD_SIZE": str(size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "GLOO_SOCKET_IFNAME": "lo",
-    }
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-P", str(JOBS)],
-            env={**os.environ, **rendezvous, "RANK": str(rank)},
-            stdout=subprocess.PIPE,
-        )
-        for rank in range(size)
-    ]
-    output = [process.communicate(timeout=300)[0] for process in started]
-    assert [process.returncode for process in started] == [0] * size
-    return [json.loads(text.splitlines()[-1]) for text in output]
+        rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "GLOO_SOCKET_IFNAME": "lo"}
+    env = {**os.environ, **rendezvous, "WORLD_SIZE": str(size)}
+    ran = subprocess.run([sys.executable, str(JOBS), str(folder)], env=env, capture_output=True, text=True, timeout=600)
+    said = [(folder / f"{rank}.err").read_text() for rank in range(size)]
+    assert ran.stdout.splitlines()[-1:] == [json.dumps([0] * size)], (ran.stderr, said)
+    return [json.loads((folder / f"{rank}.out").read_text().splitlines()[-1]) for rank in range(size)]

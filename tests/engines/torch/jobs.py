@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -271,7 +274,9 @@ def everything() -> dict[str, Any]:
     """Equal for every number of processes, and for every way to lay the weights on them."""
     found: dict[str, Any] = {}
     for kind in ALGORITHMS:
-        for dtype in DTYPES if world.SIZE < 3 else DTYPES[1:]:
+        for dtype in DTYPES:
+            if not compared(world.SIZE, kind, dtype):
+                continue
             found[f"{kind} {dtype}"] = trained(kind, dtype, Limits(3), steps=3)
             if world.SIZE > 1:
                 limits = Limits(3, 13 if kind in BY_TOKENS else None)  # unlike numbers of parts on the processes
@@ -288,6 +293,14 @@ def everything() -> dict[str, Any]:
     return found
 
 
+def compared(size: int, kind: str, dtype: str) -> bool:
+    """Two processes train each algorithm in float64, three those that differ in more than their loss; float32
+    is compared for one of each kind."""
+    if dtype == "float32":
+        return size < 3 and kind in ("sft", "ppo", "grpo")
+    return size < 3 or kind in ("sft", "dpo", "ppo", "grpo")
+
+
 BY_TOKENS = ("ppo", "grpo", "gspo_selfplay")
 
 
@@ -295,8 +308,15 @@ def fsdp2() -> Parallel:
     return Sharded(CPU, mixed=False, offload=False)
 
 
-if __name__ == "__main__":
+def main() -> int:
     torch.set_num_threads(1)
     world.init_distributed(CPU)
     print(json.dumps(everything()))
     world.destroy_distributed()
+    return 0
+
+
+if __name__ == "__main__":  # python jobs.py FOLDER: WORLD_SIZE processes, whose output is in FOLDER
+    from forked import fork_ranks
+
+    print(json.dumps(fork_ranks(int(os.environ["WORLD_SIZE"]), Path(sys.argv[1]), main)))

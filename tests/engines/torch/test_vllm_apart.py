@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from launcher.core.machine import free_ports
 from launcher.engines.torch.rollout.generator import Completion
 from launcher.engines.torch.rollout.vllm.messages import (
     generation_requests,
@@ -25,48 +27,52 @@ from launcher.engines.torch.rollout.vllm.messages import (
 )
 
 JOBS = Path(__file__).with_name("apart_jobs.py")
-TIMEOUT_S = 60
+TIMEOUT_S = 420
+Ran = Callable[..., list[tuple[int, Any, str]]]
 
 
-def ran(trainers: int, samplers: int, *words: str, team: int = 1) -> list[tuple[int, Any, str]]:
-    """Exit code, what was printed last and what was complained of, of each process."""
-    rendezvous = {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_ports(1, "127.0.0.1")[0]),
-        "GLOO_SOCKET_IFNAME": "lo",
-    }
-    env = {**os.environ, **rendezvous, "WORLD_SIZE": str(trainers), "OMP_NUM_THREADS": "1"}
-    began = [
-        subprocess.Popen(
-            [sys.executable, "-P", str(JOBS), str(samplers), str(team), *words], env={**env, "RANK": str(rank)},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for rank in range(trainers + samplers)
-    ]  # fmt: skip
+# trainers, samplers, samplers that share one copy, and who answers each question in three rounds
+ANSWERED = [
+    # two answers to a prompt, five prompts: the third prompt's are apart
+    (1, 2, 1, [[[1] * 5 + [2] * 5]] * 3),
+    # six questions of the first and four of the second; later none of the second, which asks all the same
+    (2, 2, 1, [[[2] * 5 + [3], [3] * 4]] * 2 + [[[2] * 3 + [3] * 3, []]]),
+    (1, 2, 2, [[[1] * 10]] * 3),  # one copy in two parts
+    (2, 4, 2, [[[2] * 5 + [4], [4] * 4]] * 2 + [[[2] * 3 + [4] * 3, []]]),
+]
+SCENARIOS = [(*row[:3], ()) for row in ANSWERED]
+SCENARIOS += [(1, 2, 1, ("refuse",)), (1, 2, 1, ("starve",)), (1, 1, 1, ("die",))]
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """Exit code, what was printed last and what was complained of, of each process of a scenario; all run once."""
+    home = tmp_path_factory.mktemp("apart")
+    env = {**os.environ, "MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    argv = [sys.executable, str(JOBS), str(home), json.dumps(SCENARIOS)]
+    process = subprocess.Popen(argv, env=env, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
-        output = [process.communicate(timeout=TIMEOUT_S) for process in began]
+        _, complaint = process.communicate(timeout=TIMEOUT_S)
     finally:
-        for process in began:
-            process.kill()
-    return [
-        (process.returncode, json.loads(out.splitlines()[-1]) if out else None, wrong)
-        for process, (out, wrong) in zip(began, output, strict=True)
-    ]
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0, complaint
+
+    def of(trainers: int, samplers: int, *words: str, team: int = 1) -> list[tuple[int, Any, str]]:
+        folder = home / str(SCENARIOS.index((trainers, samplers, team, words)))
+        codes = json.loads((folder / "codes.json").read_text())
+        said = [[(folder / f"{rank}.{name}").read_text() for name in ("out", "err")] for rank in range(len(codes))]
+        return [
+            (code, json.loads(out.splitlines()[-1]) if out else None, wrong)
+            for code, (out, wrong) in zip(codes, said, strict=True)
+        ]
+
+    return of
 
 
-@pytest.mark.parametrize(
-    ("trainers", "samplers", "team", "by"),
-    [
-        # two answers to a prompt, five prompts: the third prompt's are apart
-        (1, 2, 1, [[[1] * 5 + [2] * 5]] * 3),
-        # six questions of the first and four of the second; later none of the second, which asks all the same
-        (2, 2, 1, [[[2] * 5 + [3], [3] * 4]] * 2 + [[[2] * 3 + [3] * 3, []]]),
-        (1, 2, 2, [[[1] * 10]] * 3),  # one copy in two parts
-        (2, 4, 2, [[[2] * 5 + [4], [4] * 4]] * 2 + [[[2] * 3 + [4] * 3, []]]),
-    ],
-)
+@pytest.mark.parametrize(("trainers", "samplers", "team", "by"), ANSWERED)
 def test_each_question_is_answered_once_in_its_place_by_a_copy_with_the_newest_weights(
-    trainers: int, samplers: int, team: int, by: list[list[list[int]]]
+    trainers: int, samplers: int, team: int, by: list[list[list[int]]], ran: Ran
 ) -> None:
     found = ran(trainers, samplers, team=team)
     assert [code for code, _, _ in found] == [0] * (trainers + samplers), found
@@ -89,12 +95,12 @@ def test_each_question_is_answered_once_in_its_place_by_a_copy_with_the_newest_w
         ("starve", "sampler: a fake wants no third"),  # while weights are still being sent
     ],
 )
-def test_what_a_sampler_cannot_do_the_trainer_says(word: str, told: str) -> None:
+def test_what_a_sampler_cannot_do_the_trainer_says(word: str, told: str, ran: Ran) -> None:
     found = ran(1, 2, word)
     assert [(code, output) for code, output, _ in found] == [(2, {"problems": [told]})] * 3
 
 
-def test_a_sampler_that_dies_is_not_waited_for() -> None:
+def test_a_sampler_that_dies_is_not_waited_for(ran: Ran) -> None:
     (code, _, wrong), (died, _, _) = ran(1, 1, "die")
     assert died == 9 and code == 1
     assert "Connection" in wrong or "connection" in wrong, wrong  # by which the cause is told
