@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 from launcher.core.bounded_parse import parse_yaml, read_start
@@ -101,12 +102,5 @@ def _of_folder(folder: Path) -> KnownModel:
     if node is None and not (folder / "adapter_config.json").is_file():
         raise Problems(Problem(str(folder), "holds no config.json", "use a model's folder", code="not-found"))
     shape = config.architecture(node) if node else None
-    count = size.parameters(shape) if shape else _in_headers(folder)
+    count = size.parameters(shape) if shape else sum(map(prod, (weights.shapes(folder) or {}).values())) or None
     return KnownModel(None, of.repo if of else None, False, folder, of, shape, count)
-
-
-def _in_headers(folder: Path) -> int | None:
-    try:
-        return sum(weights.counted(folder).values()) or None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None

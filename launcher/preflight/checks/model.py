@@ -80,11 +80,12 @@ def _tokenizer(folder: Path) -> Iterator[CheckResult]:
 
 
 def _named(folder: Path) -> tuple[str, ...] | None:
-    """The last parts of the names of a folder's matrices; None where they cannot be read."""
-    try:
-        return tuple(sorted(weights.matrices(folder)))
-    except (OSError, ValueError, KeyError, TypeError):
+    """The layers of a folder that are matrices, by the last part of their names; None where they cannot be read."""
+    shapes = weights.shapes(folder)
+    if shapes is None:
         return None
+    matrices = [name for name, shape in shapes.items() if name.endswith(".weight") and len(shape) == 2]
+    return tuple(sorted({name.split(".")[-2] for name in matrices}))
 
 
 def _targets(model: Model, known: tuple[str, ...] | None) -> Iterator[CheckResult]:

@@ -101,15 +101,11 @@ def attention(
     if (shared := query.shape[1] // key.shape[1]) > 1:
         key, value = (x.repeat_interleave(shared, 1) for x in (key, value))
     q, k, v = (layout.pad(x[0].transpose(0, 1)) for x in (query, key, value))  # [S, H, D]
-    done: list[tuple[Tensor, Tensor]] = []
-    parts = []
-    sizes = [
-        call.count * call.length for call in layout.calls
-    ]  # split, whose gradient is one copy; a slice's is S long
+    done, parts = list[tuple[Tensor, Tensor]](), list[Tensor]()
+    sizes = [call.count * call.length for call in layout.calls]  # a gradient of split is one copy; of a slice S long
     for call, *places in zip(layout.calls, q.split(sizes), k.split(sizes), v.split(sizes), strict=True):
-        part_q, part_k, part_v = (
-            x.unflatten(0, (call.count, call.length)).transpose(1, 2) for x in places
-        )  # [count, H, length, D]
+        shape = call.count, call.length
+        part_q, part_k, part_v = (x.unflatten(0, shape).transpose(1, 2) for x in places)  # [count, H, length, D]
         if call.prompts is not None and call.owner is not None:
             part_k, part_v = (
                 torch.cat([_RepeatRows.apply(before, call.owner), x], 2)
