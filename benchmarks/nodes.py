@@ -30,8 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from launcher.clusters.nodes import processes
-from launcher.clusters.nodes.home import Home, Node
-from launcher.clusters.nodes.ray_start import auth_env
+from launcher.clusters.nodes.home import Home, Node, auth_env
 
 RLRUN = [sys.executable, "-m", "launcher"]
 NETWORK, INTERFACE = "10.77.0", "eth0"

@@ -29,7 +29,7 @@ BELOW = {
     "engines.torch.rollout": "core spec engines.torch.model engines.torch.parallel",
     "config.reference": "core spec config",
     "engines.torch.train": (
-        "core spec algorithms data monitor text engines.torch.model engines.torch.parallel engines.torch.rollout"
+        "core spec algorithms data text engines.torch.model engines.torch.parallel engines.torch.rollout"
     ),
     "preflight.checks": "core clusters.nodes hubs spec data models clusters.ray rewards text runs config",
     "cli": "core hubs monitor config.reference",

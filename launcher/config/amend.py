@@ -9,6 +9,7 @@ from typing import Any
 from yaml import YAMLError
 
 from launcher.config import guard
+from launcher.config.nodes import TARGET
 from launcher.core.bounded_parse import parse_yaml
 from launcher.core.problems import Problem, Problems, short_repr, suggest
 
@@ -22,41 +23,40 @@ FREE_OF_TRAINER = (
 def amended(node: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
     """The stored run with the settings that `words` (`hardware.nproc_per_node=3`) change. Raises `Problems`."""
     guard.check(words)
-    made, problems = deepcopy(node), list[Problem]()
+    changed, problems = deepcopy(node), list[Problem]()
     for word in words:
         path, equals, text = word.partition("=")
         if not equals or "." not in path:
-            problems.append(
-                Problem("--resume", f"{short_repr(word)} changes no setting", "use hardware.nproc_per_node=2")
-            )
+            got = f"{short_repr(word)} changes no setting"
+            problems.append(Problem("--resume", got, "use hardware.nproc_per_node=2"))
         elif not _free(path):
-            problems.append(
-                Problem(path, "cannot change while a run goes on", f"leave it out, or change {', '.join(FREE[:3])}...")
-            )
+            fix = f"leave it out, or change {', '.join(FREE[:3])}..."
+            problems.append(Problem(path, "cannot change while a run goes on", fix, "conflicting-settings"))
         else:
             try:
-                problems += put(made, path, parse_yaml(text))
+                problems += put(changed, path, parse_yaml(text))
             except (YAMLError, ValueError):
                 problems.append(Problem(str(path), f"got {short_repr(text)}", "use a number, a word or a [list]"))
     if problems:
         raise Problems(problems)
-    return made
+    return changed
 
 
 def _free(path: str) -> bool:
-    return (path.startswith(FREE) and path != "engine.mixed_precision") or path in {
-        f"trainer.{name}" for name in FREE_OF_TRAINER
-    }
+    group, _, name = path.partition(".")
+    if group == "trainer":
+        return name in FREE_OF_TRAINER
+    return path.startswith(FREE) and path != "engine.mixed_precision"
 
 
 def put(node: dict[str, Any], path: str, value: Any) -> list[Problem]:
     """Set `path` of a stored run; why it cannot be set."""
-    held: Any = node
+    group: Any = node
     *above, name = path.split(".")
-    for step in above:
-        held = held.get(step) if isinstance(held, dict) else None
-    if not isinstance(held, dict) or name not in held or name == "_target_":
-        known = [key for key in held if key != "_target_"] if isinstance(held, dict) else []
+    for key in above:
+        group = group.get(key) if isinstance(group, dict) else None
+    known = [key for key in group if key != TARGET] if isinstance(group, dict) else []
+    if name not in known:
         return [Problem(path, "no such setting", suggest(name, known), "unknown-setting")]
-    held[name] = value
+    group[name] = value
     return []

@@ -81,10 +81,7 @@ def settings_of(cls: type, prefix: str, only: Sequence[str] | None = None) -> It
 
 def fields_of(cls: type) -> dict[str, FieldInfo]:
     """Name and declaration of each setting, as pydantic understands it; none for a class without settings."""
-    if not is_pydantic_dataclass(cls):
-        return {}
-    found: dict[str, FieldInfo] = cls.__pydantic_fields__
-    return found
+    return dict(cls.__pydantic_fields__) if is_pydantic_dataclass(cls) else {}
 
 
 def own_fields(cls: type) -> list[str]:
@@ -102,11 +99,11 @@ class Declaration:
 
 def declaration(cls: type, name: str) -> Declaration:
     """Where `cls` has the field `name` from. A subclass that only changes the default keeps the string."""
-    held = [(owner, found[name]) for owner in cls.__mro__ if name in (found := _declared(owner))]
-    if not held:
+    declared = [(owner, *found[name]) for owner in cls.__mro__ if name in (found := _declared(owner))]
+    if not declared:
         return Declaration(_file_of(cls), "")
-    owner, (line, _) = held[0]
-    return Declaration(f"{_file_of(owner)}:{line}", next((message for _, (_, message) in held if message), ""))
+    owner, line, _ = declared[0]
+    return Declaration(f"{_file_of(owner)}:{line}", next((text for _, _, text in declared if text), ""))
 
 
 @cache
@@ -125,8 +122,9 @@ def _declared(cls: type) -> dict[str, tuple[int, str]]:
 
 
 def _string(node: ast.stmt | None) -> str:
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-        return " ".join(node.value.value.split())
+    match node:
+        case ast.Expr(value=ast.Constant(value=str(text))):
+            return " ".join(text.split())
     return ""
 
 
@@ -155,8 +153,9 @@ def shape_of(annotation: Any, metadata: Sequence[Any] = ()) -> Shape:
     """In the words of the command line: `int`, `float or null`, `list[str]`, `one of`."""
     origin, args = get_origin(annotation), get_args(annotation)
     if hasattr(annotation, "__metadata__"):  # Annotated[...]
-        inner, *more = args
-        return shape_of(inner, [*_flat(more), *metadata])
+        inner, *more = args  # `Field(gt=0)` holds its rules
+        rules = [found for rule in more for found in (rule.metadata if isinstance(rule, FieldInfo) else [rule])]
+        return shape_of(inner, [*rules, *metadata])
     if any(isinstance(rule, ByTarget) for rule in metadata):
         return Shape(f"a choice of {GROUPS[annotation]}")
     if origin in (Union, UnionType):
@@ -196,11 +195,6 @@ def _list(args: tuple[Any, ...], metadata: Sequence[Any]) -> Shape:
     )
 
 
-def _flat(rules: Sequence[Any]) -> list[Any]:
-    """`Field(gt=0)` inside `Annotated` holds its rules."""
-    return [found for rule in rules for found in (rule.metadata if isinstance(rule, FieldInfo) else [rule])]
-
-
 def _bounds(metadata: Sequence[Any]) -> str:
     """`> 0`, `0 <= x < 1`, `at least 1 of them`; empty where any value will do."""
     low = high = more = ""
@@ -211,9 +205,9 @@ def _bounds(metadata: Sequence[Any]) -> str:
             case Ge(ge=bound):
                 low = f">= {written(bound)}"
             case Lt(lt=bound):
-                high = f"< {_power(bound)}"
+                high = f"< {'2^63' if bound == 2**63 else written(bound)}"
             case Le(le=bound):
-                high = f"<= {_power(bound)}"
+                high = f"<= {written(bound)}"
             case MinLen(min_length=least):
                 more = f"at least {least} of them"
     if low and high:
@@ -225,10 +219,6 @@ def _bounds(metadata: Sequence[Any]) -> str:
 def _pattern(metadata: Sequence[Any]) -> str:
     rule = TypeAdapter(Annotated[str, *metadata]).json_schema().get("pattern") if metadata else None
     return f"matches {rule}" if rule else ""
-
-
-def _power(bound: Any) -> str:
-    return "2^63" if bound == 2**63 else written(bound)
 
 
 def written(value: Any) -> str:
@@ -244,10 +234,5 @@ def written(value: Any) -> str:
     return str(value)
 
 
-def _groups() -> dict[Any, str]:
-    """The config group of each noun, by its class."""
-    return {field.annotation: name for name, field in fields_of(RunSpec).items()}
-
-
-GROUPS = _groups()
-"""`Dataset` -> `data`"""
+GROUPS: dict[Any, str] = {field.annotation: name for name, field in fields_of(RunSpec).items()}
+"""The config group of each noun: `Dataset` -> `data`."""

@@ -35,7 +35,7 @@ class Changed:
     default: Any
     """None, too, where there is none."""
     required: bool
-    """It has no default, so somebody had to give it."""
+    """It has no default, so it had to be given."""
 
 
 def differing(run: RunSpec) -> list[Changed]:
@@ -99,10 +99,8 @@ def rows(a: Side, b: Side) -> Iterator[DiffRow]:
 
 
 def _cell(side: Side, name: str, whole: bool) -> Cell | None:
-    held = side.classes if whole else side.values
-    if name not in held:
-        return None
-    return Cell(held[name], side.origins[name].where)
+    values = side.classes if whole else side.values
+    return Cell(values[name], side.origins[name].where) if name in values else None
 
 
 def _spelled(cell: Cell | None) -> str | None:
@@ -119,15 +117,13 @@ def side(text: str, root: Path, config_dir: Path | None = None) -> Side:
         folder = store.find(text, root)
     except Problems as problem:
         if scripted:
-            return _of_recipe(text, config_dir)
+            return _resolved(recipe.one(text).name, recipe.asked([], config_dir, text))
         near = suggest(text, recipe.known(), listed="a recipe may be")
-        raise Problems(
-            [*problem.problems, Problem(short_repr(text), "is no recipe either", near, "not-found")]
-        ) from None
+        neither = Problem(short_repr(text), "is no recipe either", near, "not-found")
+        raise Problems([*problem.problems, neither]) from None
     if scripted:
-        raise Problems(
-            Problem(text, "is a run and a recipe", f"use {folder.name} or recipes/{plain.removesuffix('.sh')}.sh")
-        )
+        fix = f"use {folder.name} or recipes/{plain.removesuffix('.sh')}.sh"
+        raise Problems(Problem(text, "is a run and a recipe", fix))
     return _of_run(text, folder)
 
 
@@ -135,9 +131,8 @@ def _of_words(text: str, config_dir: Path | None) -> Side:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise Problems(
-            Problem(short_repr(text), f"cannot be read ({error_message(error)})", "use words such as algorithm=grpo")
-        ) from error
+        got = f"cannot be read ({error_message(error)})"
+        raise Problems(Problem(short_repr(text), got, "use words such as algorithm=grpo")) from error
     words = words[2:] if words[:2] == ["rlrun", "train"] else words
     given, own, others = options_apart([Given(word, f"command line: {word}") for word in words])
     if others:
@@ -145,20 +140,12 @@ def _of_words(text: str, config_dir: Path | None) -> Side:
     return _resolved(text, Asked(given, own or config_dir))
 
 
-def _of_recipe(text: str, config_dir: Path | None) -> Side:
-    command = recipe.one(text)
-    return _resolved(command.name, recipe.asked([], config_dir, text))
-
-
 def _resolved(name: str, by: Asked) -> Side:
     try:
         run = resolve(by.texts, by.config_dir)
     except Problems as problem:
-        of = f" (of {short_repr(name)})"
-        found = [
-            replace(each, fix=f"{each.fix}{of}") if each.fix else replace(each, got=f"{each.got}{of}")
-            for each in problem.problems
-        ]
+        of = f"(of {short_repr(name)})"
+        found = [replace(each, fix=f"{each.fix} {of}".lstrip()) for each in problem.problems]
         raise Problems([*found, *(Problem("", note) for note in by.notes)]) from None
     classes, values = apart(flat(to_node(run)))
     return Side(name, values, origins_of(run, by), by.notes, classes)
@@ -166,14 +153,14 @@ def _resolved(name: str, by: Asked) -> Side:
 
 def _of_run(name: str, folder: Folder) -> Side:
     """The settings of spec.yaml, whatever version wrote it."""
-    held = leaves(folder.spec)
-    names = {key: key.removesuffix(f".{TARGET}") for key in held}
-    origins = {names[key]: Origin("run", f"{folder.spec}:{leaf.line}") for key, leaf in held.items()}
+    leaves_by_name = leaves(folder.spec)
+    names = {key: key.removesuffix(f".{TARGET}") for key in leaves_by_name}
+    origins = {names[key]: Origin("run", f"{folder.spec}:{leaf.line}") for key, leaf in leaves_by_name.items()}
     for word in _typed(folder):
         key, _, text = word.partition("=")
-        if (leaf := held.get(key)) and _still_holds(text, leaf):
+        if (leaf := leaves_by_name.get(key)) and _still_holds(text, leaf):
             origins[key] = Origin("run", f"{folder.words}: {word}")
-    classes, values = apart({key: leaf.value for key, leaf in held.items()})
+    classes, values = apart({key: leaf.value for key, leaf in leaves_by_name.items()})
     return Side(name, values, origins, (), classes)
 
 

@@ -39,8 +39,8 @@ def _problems(place: str, errors: list[ErrorDetails], node: Mapping[str, Any]) -
         yield Problem(place, "has no value", f"use {place}=VALUE")
     elif kind == "value_error":
         raised = first["ctx"]["error"]
-        held = raised.problems if isinstance(raised, InvalidSettings) else [Problem("", str(raised))]
-        yield from (replace(each, where=".".join(filter(None, (place, each.where)))) for each in held)
+        problems = raised.problems if isinstance(raised, InvalidSettings) else [Problem("", str(raised))]
+        yield from (replace(each, where=".".join(filter(None, (place, each.where)))) for each in problems)
     else:
         wants = " or ".join(dict.fromkeys(_wanted(each) for each in errors))
         yield Problem(place, f"got {short_repr(received)}", f"use {wants}")

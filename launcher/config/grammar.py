@@ -64,7 +64,8 @@ def points(words: Sequence[str], known: Mapping[str, Sequence[str]]) -> list[Poi
     keys = [key.lstrip("+") for key in swept.values()]
     last = {key: place for place, key in given.items()}  # of two values the last is taken
     lost = [given[place] for place in swept if last[given[place]] != place]
-    problems += [Problem(key, "is swept, and given again after that", "give it once") for key in lost]
+    got = "is swept, and given again after that"
+    problems += [Problem(key, got, "give it once", "conflicting-settings") for key in lost]
     problems += [Problem(key, "its runs stand side by side", "use one for all") for key in keys if key in ONE_FOR_ALL]
     if (count := prod(map(len, choices))) > LIMIT:
         fix = "use fewer values, or several sweeps"
@@ -108,5 +109,5 @@ def setting(word: str) -> tuple[str, Any]:
         raise Problems(Problem(short_repr(word), "sets no value", "use key=value"))
     value = override.value()
     if TARGET in key or names_target(value):
-        raise Problems(Problem(key, f"{TARGET} is named by config files only", "use another setting"))
+        raise Problems(Problem(key, f"{TARGET} is named by config files only", "use another setting", "not-permitted"))
     return key, value

@@ -1,6 +1,6 @@
 """Where each value of a run comes from: a word, a recipe's line, a config file's line, the environment, or a class.
 
-Files are merged in Hydra's order, words after them in theirs; whatever came last has set the value.
+Files are merged in Hydra's order, words after them in theirs; the last one sets the value.
 """
 
 from __future__ import annotations
@@ -102,13 +102,13 @@ def _set(found: dict[str, Origin], key: str, texts: Sequence[str], origin: Origi
 
 def _of(key: str, found: Mapping[str, Origin], node: Mapping[str, Any]) -> Origin:
     """Where a value comes from: what set it, or the group above it that was taken from elsewhere; else its class."""
-    held = found.get(key) or found.get(f"{key}.{TARGET}")
+    origin = found.get(key) or found.get(f"{key}.{TARGET}")
     above = key
-    while not held and (above := above.rpartition(".")[0]):
+    while not origin and (above := above.rpartition(".")[0]):
         whole = found.get(above)
-        held = whole if whole and whole.refers else None
-    if held:
-        return _followed(held, found)
+        origin = whole if whole and whole.refers else None
+    if origin:
+        return _followed(origin, found)
     cls, name = owner(node, key)
     return Origin("default", declaration(cls, name.partition(".")[0]).where)
 

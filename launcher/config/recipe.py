@@ -67,7 +67,7 @@ class Value:
     unknown: str = ""
     """What only a running shell knows of it."""
     variables: tuple[str, ...] = ()
-    """Of the environment, that it is made of."""
+    """Environment variables that it comes from."""
 
 
 def asked(words: Sequence[str], config_dir: Path | None = None, recipe: str | None = None) -> Asked:
@@ -95,16 +95,17 @@ def one(name: str) -> Command:
     """The command that `name` means. Raises `Problems` where there is none, or are several."""
     plain, _, number = name.partition("#")
     if len(number) > 4:
-        raise Problems(Problem(plain, f"has no run #{short_repr(number, 20)}", "use a number of at most 4 digits"))
+        got = f"has no run #{short_repr(number, 20)}"
+        raise Problems(Problem(plain, got, "use a number of at most 4 digits", "not-found"))
     path = folder() / f"{plain}.sh" if plain in known() else Path(plain)
     found = commands(path)
     if not found:
-        raise Problems(Problem(name, "has no rlrun train", "use a script with one"))
+        raise Problems(Problem(name, "has no rlrun train", "use a script with one", "not-found"))
     which = found[0].name + (f" to #{len(found)}" if len(found) > 1 else "")
     if not number and len(found) > 1:
         raise Problems(Problem(name, f"has {len(found)} runs", f"use {which}"))
     if number and not (number.isdecimal() and 1 <= int(number) <= len(found)):
-        raise Problems(Problem(name, f"has no run #{number}", f"use {which}"))
+        raise Problems(Problem(name, f"has no run #{number}", f"use {which}", "not-found"))
     return found[int(number or 1) - 1]
 
 
@@ -164,7 +165,7 @@ class _Script:
             self.variables[name.text] = replace(value, text=name.text) if value.unknown else value
 
     def _command(self, words: list[Word], branch: bool) -> Command:
-        made, notes, passes_on = list[Given](), list[str](), False
+        words_read, notes, passes_on = list[Given](), list[str](), False
         if branch:
             notes.append(f"{self.name}:{words[0].line if words else 0}: stands in a loop or a condition")
         for word in words:
@@ -182,8 +183,8 @@ class _Script:
                     continue
             where += "".join(f", environment {name}" for name in value.variables)
             split = all(piece.quoted or not piece.name for piece in word.pieces)
-            made += [Given(text, where, "recipe") for text in ([value.text] if split else value.text.split())]
-        rest, config_dir, others = options_apart(made)
+            words_read += [Given(text, where, "recipe") for text in ([value.text] if split else value.text.split())]
+        rest, config_dir, others = options_apart(words_read)
         notes += [f"{self.name}: {option} is left out; it is no word" for option in others]
         return Command(self.name, Asked(rest, config_dir, tuple(notes)), passes_on)
 

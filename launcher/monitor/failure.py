@@ -1,4 +1,4 @@
-"""Why an attempt ended, told from what its processes left, and whether the same may be tried again."""
+"""Why an attempt failed, from the exit codes and logs of its processes, and whether it may be restarted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Cause:
     most: int | None = None
     """Restarts for it in a row; None: as many as `trainer.max_restarts` says."""
     marks: str = ""
-    """What a process says last that ends by it."""
+    """What the last output of a process matches that fails by it."""
     fix: str = ""
     """What to do about it."""
 
@@ -44,12 +44,12 @@ GPU_MEMORY = Cause(
 )  # fmt: skip
 GPU = Cause("gpu", marks=r"uncorrectable ECC|unspecified launch failure|fallen off the bus|GPU is lost")
 DISK = Cause("disk", 0, r"No space left on device|Disk quota exceeded", "free space on the disk")
-NUMBERS = Cause("numbers", 0)  # not retried: it would come again
+NUMBERS = Cause("numbers", 0)  # not retried: it would happen again
 CONFIGURATION = Cause("configuration", 0)
 CODE = Cause("code", 0)
-MARKED = (GPU_MEMORY, MEMORY, DISK, GPU, CONNECTION)  # the first that fits is meant
+MARKED = (GPU_MEMORY, MEMORY, DISK, GPU, CONNECTION)  # in this order
 KILLS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
-"""Signals whose process has not logged why it ended; one that aborts (SIGABRT) mostly has."""
+"""Signals after which a process has not logged a reason; one that aborts (SIGABRT) usually has."""
 
 
 @dataclass(frozen=True)
@@ -61,27 +61,26 @@ class Left:
     """Its exit code, -N for signal N; None where only its output is known."""
     crash: Crashed | None = None
     last: Sequence[str] = ()
-    """The last lines of its log, without those that tell events."""
+    """The last lines of its log, without events."""
 
 
 @dataclass(frozen=True)
 class FailureDiagnosis:
     cause: Cause
     rank: int | None
-    """The process that ended by it; of a lost node none."""
+    """The process that failed; None for a lost node."""
     why: str
     crash: Crashed | None = None
 
 
 def diagnose(failed: Left | None, others: Iterable[Left], lost: str, oom_kills: int) -> FailureDiagnosis:
-    """The cause: of processes that lost a connection, the end of the one at its other side.
+    """The cause; where processes lost a connection, that of the process at its other end.
 
-    `oom_kills` is how many processes the kernel has killed here since they began, for want of memory.
+    `oom_kills` is how many processes the kernel has killed on this machine since they began, for lack of memory.
     """
     if lost or failed is None:
-        return FailureDiagnosis(
-            MEMORY if re.search(MEMORY.marks, lost) else NODE, None, lost or "its processes are gone"
-        )
+        cause = MEMORY if re.search(MEMORY.marks, lost) else NODE
+        return FailureDiagnosis(cause, None, lost or "its processes are gone")
     cause = _cause_of(failed, oom_kills)
     if cause is CONNECTION:
         for other in others:
@@ -106,18 +105,18 @@ def _message(left: Left, cause: Cause) -> str:
     if left.crash:
         return "; ".join(left.crash.lines)
     marks = [line.strip() for line in left.last if cause.marks and re.search(cause.marks, line)]
-    told = f": {marks[-1]}" if marks else ""
+    last = f": {marks[-1]}" if marks else ""
     if left.code is None or left.code >= 0:
-        return f"ended with exit code {left.code}{told}" if left.code is not None else marks[-1]
+        return f"ended with exit code {left.code}{last}" if left.code is not None else marks[-1]
     name = signal.Signals(-left.code).name
     if cause is MEMORY:
-        return f"killed by {name}, as the machine's memory ran out{told}"
+        return f"killed by {name}, as the machine's memory ran out{last}"
     guess = ", often because memory ran out" if name == "SIGKILL" else ""
-    return f"killed by {name}{guess}{told}"
+    return f"killed by {name}{guess}{last}"
 
 
 def left_by(rank: int, code: int | None, log: Path, reader: EventReader) -> Left:
-    """What the process said last; `reader` makes events of its lines."""
+    """From the end of its log; `reader` makes events of the lines."""
     try:
         with log.open("rb") as file:
             begin = max(log.stat().st_size - TAIL_BYTES, 0)

@@ -1,6 +1,6 @@
-"""When nothing is told for longer than it should take: since when, and which process the others wait for.
+"""Stalls: when no event arrives for longer than it should take, since when, and which process the others wait for.
 
-Pure: it is given times, events and stacks, and asks nobody.
+Pure: times, events and stacks are arguments.
 """
 
 from __future__ import annotations
@@ -13,44 +13,44 @@ from launcher.core.state import RunState
 from launcher.monitor.console import compact
 from launcher.spec.cluster import Stack
 
-UNKNOWN_S = 600.0  # for what was never seen before
-LATE_S = 1.0  # between two looks of ours counts for no more: what held us up may have held up all
-OWN_TIME = ("loading", "validating", "saving")  # phases that take as long as they take, not as long as a step
-STACK_CHARS = 8000  # of a stack that is told
-TOP_FRAMES = 4  # in which a process that waits for the others says so
+UNKNOWN_S = 600.0  # for a phase that has no usual duration yet
+LATE_S = 1.0  # most that counts between two looks: what delayed the launcher may have delayed all processes
+OWN_TIME = ("loading", "validating", "saving")  # phases with a usual duration of their own, not that of a step
+STACK_CHARS = 8000  # most of a stack that is reported
+TOP_FRAMES = 4  # of the stack, in which a process that waits for the others has a frame of `WAITS`
 WAITS = re.compile(r"torch/distributed/|torch/nn/parallel/|engines/torch/(world|vllm/link)\.py")
 
 
 class StallDetector:
-    """Listens to one attempt. `now` is any clock in seconds that only goes forward."""
+    """Watches one attempt. `now` is any monotonic clock in seconds."""
 
     def __init__(self, factor: float, grace_s: float, before: Iterable[Event], now: float) -> None:
-        """`before` is what earlier attempts told: they know how long a checkpoint takes."""
+        """`before` are the events of earlier attempts, which show how long a checkpoint takes."""
         self._factor, self._grace_s = factor, grace_s
         self._longest: dict[str, float] = {}
         self._phase, self._since = "", 0.0
         for event in before:
             self._follow(event, event.at)
         self._phase, self._since = "loading", now
-        self._silent_s, self._looked, self._told = 0.0, now, False
+        self._silent_s, self._looked, self._reported = 0.0, now, False
 
     def hear(self, events: Sequence[Event], now: float) -> float | None:
-        """Where it goes on after it was told to stand still: for how many seconds it did."""
+        """Where a reported stall ends with these events: the seconds that it took."""
         for event in events:
             self._follow(event, now)
         self._tick(now)
-        stood = self._silent_s if self._told else None
-        self._silent_s, self._told = 0.0, False
-        return stood
+        stalled_s = self._silent_s if self._reported else None
+        self._silent_s, self._reported = 0.0, False
+        return stalled_s
 
     def stalls(self, state: RunState, now: float) -> str:
-        """What there is to say of the silence, once; empty while it is none."""
+        """The message about a stall, once; empty while there is none."""
         self._tick(now)
         usual = self._usual(state)
         limit = UNKNOWN_S if usual is None else self._factor * usual + self._grace_s
-        if self._told or self._silent_s <= limit:
+        if self._reported or self._silent_s <= limit:
             return ""
-        self._told = True
+        self._reported = True
         doing = self._phase or state.phase or "training"
         which = "which" if self._phase else "where a step"
         took = "was not seen before" if usual is None else f"took {compact(usual)} s before"
@@ -67,7 +67,7 @@ class StallDetector:
         return state.seconds_per_step if len(state.marks) > 2 else None
 
     def _follow(self, event: Event, now: float) -> None:
-        """A phase ends with what it brings, or with the next one; what follows is training."""
+        """A phase ends with its result, or with the next phase; then it is training."""
         if isinstance(event, Loaded | Step | Saved):
             phase = ""
         elif isinstance(event, Started):
@@ -95,14 +95,14 @@ def stalled(why: str, stacks: Sequence[Stack], state: RunState) -> Stalled:
     """The stalled processes and where they are; `why` is the stall detector's message."""
     named, output = _named(stacks)
     who = ", ".join(f"rank {stack.rank} (process {stack.pid} on {stack.host})" for stack in named)
-    told = f"{why}; {who}: {output}" if named else f"{why}; {output}"
+    message = f"{why}; {who}: {output}" if named else f"{why}; {output}"
     rank = named[0].rank if named else None
     stack = next((_main_first(stack.text) for stack in named if stack.text), "")
-    return Stalled(step=state.step, rank=rank, why=told, stack=stack[:STACK_CHARS])
+    return Stalled(step=state.step, rank=rank, why=message, stack=stack[:STACK_CHARS])
 
 
 def _named(stacks: Sequence[Stack]) -> tuple[Sequence[Stack], str]:
-    """Those that the others wait for, and what is known of them; none where they cannot be told from the others."""
+    """Those that the others wait for, and their state; none where that is unknown."""
     for rule, output in STANDS:
         if found := [stack for stack in stacks if rule(stack)]:
             return found, output
@@ -118,7 +118,7 @@ def _named(stacks: Sequence[Stack]) -> tuple[Sequence[Stack], str]:
 
 
 def _main_first(text: str) -> str:
-    """Threads stand apart by an empty line, the newest first."""
+    """Threads are separated by an empty line, the newest first."""
     return "\n\n".join(reversed([block for block in text.strip().split("\n\n") if block.strip()]))
 
 

@@ -13,7 +13,9 @@ import re
 import socket
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from itertools import count
 from pathlib import Path
 from typing import Self
 
@@ -44,6 +46,7 @@ class Folder:
     refused = PathIn("refused.jsonl")
     detached = PathIn("detached.log")  # output of `rlrun train -d`
     checkpoints = PathIn("checkpoints")
+    stop_request = PathIn(".stop")
 
     @property
     def name(self) -> str:
@@ -110,11 +113,10 @@ class Lock:
         os.pwrite(self.descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
 
     def _taken(self) -> bool:
-        try:
+        with suppress(BlockingIOError):
             fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+            return True
+        return False
 
     def __enter__(self) -> Self:
         return self
@@ -173,10 +175,7 @@ def take(root: Path, project: str, experiment: str) -> tuple[Folder, Lock]:
 def free_name(root: Path, project: str, label: str) -> str:
     """`label-1`, or with the next number that no folder has."""
     taken = {path.name for path in (root / project).glob(f"{label}-*")}
-    number = 1
-    while f"{label}-{number}" in taken:
-        number += 1
-    return f"{label}-{number}"
+    return next(name for number in count(1) if (name := f"{label}-{number}") not in taken)
 
 
 def unheard_events(folder: Folder, reader: EventReader) -> list[Event]:
@@ -185,19 +184,21 @@ def unheard_events(folder: Folder, reader: EventReader) -> list[Event]:
     `reader` makes events of the lines of rank 0 and of its other files; of each kind, the first ones are in the event
     log. The attempt's folder holds the `seq` of its first event.
     """
-    attempts = folder.attempts()
-    log, begin = (attempts[-1] / "rank-0.log", attempts[-1] / FIRST_SEQ) if attempts else (folder.path, folder.path)
-    if not (log.is_file() and begin.is_file()):
+    logs = (folder.attempts() or [folder.path])[-1]
+    log, begin = logs / "rank-0.log", logs / FIRST_SEQ
+    if not (log.is_file() and begin.is_file()):  # of no attempt yet, or one that was killed as it began
         return []
     since = LogReader(folder.events, after=int(begin.read_text().strip() or 0) - 1).new()
     heard = Counter(type(logged.event) for logged in since if not isinstance(logged.event, LAUNCHER_EVENTS))
+    reported = [event for line in NewLines(log).read() for event in reader.feed(line)]
+    for path in reader.files():  # asked now, as the log may name them
+        reported += [event for line in NewLines(path).read() for event in reader.feed(line)]
     unheard = []
-    for path in (log, *reader.files()):
-        for event in (event for line in NewLines(path).read() for event in reader.feed(line)):
-            if heard[type(event)]:
-                heard[type(event)] -= 1
-            else:
-                unheard.append(event)
+    for event in reported:
+        if heard[type(event)]:
+            heard[type(event)] -= 1
+        else:
+            unheard.append(event)
     return unheard
 
 

@@ -46,13 +46,12 @@ def kept(folder: Folder, metric: str | None = None, *, verify: bool = True) -> l
     Raises `Problems` where no checkpoint has that metric. With `verify` false nothing is hashed, and newest and best
     are those that would be if all verify.
     """
-    found = _found(folder, verify)
     wanted = metric or own_metric(folder)
+    found = _listed(folder, wanted, verify)
     measured = sorted({name for one in found for name in validation(one.metrics)})
     if metric and found and metric not in measured:
-        got = f"no checkpoint has {short_repr(metric)}"
-        raise Problems(Problem("--metric", got, suggest(metric, measured), "not-found"))
-    found = [replace(one, judged=_judged(one, wanted)) for one in found]
+        got, fix = f"no checkpoint has {short_repr(metric)}", suggest(metric, measured)
+        raise Problems(Problem("--metric", got, fix, "not-found"))
     good = [one for one in found if not one.faults]
     grades = {one.step: grade(validation(one.metrics), wanted) for one in good}
     ranked = sorted((value, step) for step, value in grades.items() if value is not None)
@@ -65,12 +64,12 @@ def best(folder: Folder, metric: str | None = None) -> Kept:
     found = kept(folder, metric)
     chosen = next((one for one in found if one.best), None)
     if chosen is None:
-        faults = [fault for one in found for fault in one.faults or ()]
-        wrong = [replace(fault, where=f"{folder.name}/checkpoints/{fault.where}") for fault in faults]
+        every = [fault for one in found for fault in one.faults or ()]
+        faults = [replace(fault, where=f"{folder.name}/checkpoints/{fault.where}") for fault in every]
         measured = any(validation(one.metrics) for one in found)
         why = f"no checkpoint that verifies has {own_metric(folder) or 'a score'}" if measured else "none was validated"
         fix = "use a trainer.test_freq that divides trainer.save_freq"
-        raise Problems([Problem(folder.name, why, fix, "not-found"), *wrong])
+        raise Problems([Problem(folder.name, why, fix, "not-found"), *faults])
     return chosen
 
 
@@ -80,22 +79,25 @@ def newest(folder: Folder) -> Kept:
     if found is None:
         got, fix = "has no checkpoint that verifies", "use a run that saved one"
         raise Problems([Problem(folder.name, got, fix, "not-found"), *faults])
-    return _at(folder, found.path)
+    return _verified(folder, found.step)
 
 
 def of_step(folder: Folder, step: int) -> Kept:
     """The checkpoint of a step. Raises `Problems` where there is none or it does not verify."""
     checkpoints = checkpoints_of(folder)
-    every = checkpoints.newest_first()
-    found = next((one for one in every if one.step == step), None)
-    if found is None:
-        there = ", ".join(str(one.step) for one in reversed(every)) or "none"
-        got = f"{folder.name} has no checkpoint of step {step}"
-        raise Problems(Problem("--step", got, f"it has {there}", "not-found"))
-    if faults := checkpoints.faults(found):
+    every = {one.step: one for one in checkpoints.newest_first()}
+    if step not in every:
+        fix = f"it has {', '.join(map(str, reversed(every))) or 'none'}"
+        raise Problems(Problem("--step", f"{folder.name} has no checkpoint of step {step}", fix, "not-found"))
+    if faults := checkpoints.faults(every[step]):
         got = f"the checkpoint of step {step} does not verify"
         raise Problems([Problem("--step", got, "use another", "bad-file"), *faults])
-    return _at(folder, found.path)
+    return _verified(folder, step)
+
+
+def _verified(folder: Folder, step: int) -> Kept:
+    found = _listed(folder, own_metric(folder), verify=False)
+    return next(replace(one, faults=()) for one in found if one.step == step)
 
 
 def checkpoints_of(folder: Folder) -> Checkpoints:
@@ -108,48 +110,40 @@ def checkpoints_of(folder: Folder) -> Checkpoints:
 
 
 def own_metric(folder: Folder) -> str | None:
-    """What the run itself judges its checkpoints by (trainer.best_metric), read from any version's spec."""
+    """What the run itself ranks its checkpoints by (trainer.best_metric), read from the spec of any version."""
     try:
-        node = parse_yaml(folder.spec.read_bytes())
-        found = node["trainer"]["best_metric"]
+        metric = parse_yaml(folder.spec.read_bytes())["trainer"]["best_metric"]
     except (OSError, ValueError, YAMLError, KeyError, TypeError):
         return None
-    return found if isinstance(found, str) else None
+    return metric if isinstance(metric, str) else None
 
 
-def _at(folder: Folder, path: Path) -> Kept:
-    found = next(one for one in _found(folder, verify=False) if one.path == path)
-    return replace(found, faults=(), judged=_judged(found, own_metric(folder)))
-
-
-def _found(folder: Folder, verify: bool) -> list[Kept]:
+def _listed(folder: Folder, metric: str | None, verify: bool) -> list[Kept]:
     steps: dict[int, Mapping[str, float]] = {}
-    saved: dict[int, float] = {}
+    saved_at: dict[int, float] = {}
     for event in events_of(folder.events):
         if isinstance(event, Step):
             steps[event.step] = event.metrics
         elif isinstance(event, Saved):
-            saved[event.step] = event.at
-    found = []
-    checkpoints = checkpoints_of(folder)
+            saved_at[event.step] = event.at
+    found, checkpoints = [], checkpoints_of(folder)
     for checkpoint in checkpoints.newest_first():
         step, path = checkpoint.step, checkpoint.path
-        measured = checkpoints.validated(checkpoint) or validation(steps.get(step, {}))
+        measured = validation(checkpoints.validated(checkpoint) or steps.get(step, {}))
         score = main_score(steps.get(step, {}))
         files = [file.stat() for file in path.rglob("*") if file.is_file()]
         written = max((file.st_mtime for file in files), default=path.stat().st_mtime)
         found.append(
             Kept(
-                step=step, path=path, at=saved.get(step, written), bytes=sum(file.st_size for file in files),
+                step=step, path=path, at=saved_at.get(step, written), bytes=sum(file.st_size for file in files),
                 faults=tuple(checkpoints.faults(checkpoint)) if verify else None,
-                metrics={**measured, **({score[0]: score[1]} if score else {})}, judged=None,
+                metrics={**measured, **({score[0]: score[1]} if score else {})}, judged=_judged(measured, metric),
             )
         )  # fmt: skip
     return found
 
 
-def _judged(one: Kept, wanted: str | None) -> tuple[str, float] | None:
-    measured = validation(one.metrics)
-    if wanted is None:
+def _judged(measured: Mapping[str, float], metric: str | None) -> tuple[str, float] | None:
+    if metric is None:
         return held_out_score(measured)
-    return (wanted, measured[wanted]) if wanted in measured else None
+    return (metric, measured[metric]) if metric in measured else None

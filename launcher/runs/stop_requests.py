@@ -1,4 +1,4 @@
-"""What is asked of a run while it goes on: by signals, and from any machine that sees its folder by a file in it.
+"""Requests to stop a run: by signals, and from any machine that sees its folder by a file in it.
 
 runs/<project>/<experiment>/.stop     `save`: save and end; `now`: end at once
 """
@@ -10,7 +10,6 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import Literal, Protocol, get_args
 
@@ -37,31 +36,31 @@ class StopRequest:
     def __init__(self, job: Stoppable, folder: Folder) -> None:
         self._job, self._folder = job, folder
         self._looked = 0.0
-        self.came: list[int] = []
+        self.signals: list[int] = []
 
     def __bool__(self) -> bool:
-        return bool(self.came)
+        return bool(self.signals)
 
     @property
     def first(self) -> int:
-        return self.came[0]
+        return self.signals[0]
 
     def request(self, number: int, _: FrameType | None = None) -> None:
-        self.came.append(number)
-        if len(self.came) == 1:
+        self.signals.append(number)
+        if len(self.signals) == 1:
             self._job.stop(number)
         else:
             self._job.kill()
 
     def look(self) -> None:
-        """Take the request that lies in the folder, if any; at most every LOOK_S, as the disk may be remote."""
+        """Handle a request in the folder, if any; at most every LOOK_S, as the disk may be remote."""
         if time.monotonic() - self._looked < LOOK_S:
             return
         self._looked = time.monotonic()
-        mode = _taken(self._folder)
+        mode = _pop_mode(self._folder)
         if mode:
             self.request(signal.SIGTERM)
-        if mode == "now" and len(self.came) == 1:
+        if mode == "now" and len(self.signals) == 1:
             self.request(signal.SIGTERM)
 
 
@@ -79,17 +78,13 @@ def handle_stop_requests(job: Stoppable, folder: Folder) -> Iterator[StopRequest
 
 
 def ask(folder: Folder, mode: StopMode) -> None:
-    """Ask whoever writes the folder."""
-    write_atomic(_file(folder), mode)
+    """Ask the run's writer to stop."""
+    write_atomic(folder.stop_request, mode)
 
 
-def withdraw(folder: Folder) -> None:
-    _file(folder).unlink(missing_ok=True)
-
-
-def _taken(folder: Folder) -> StopMode | None:
-    """The mode, which is then gone. One that is older than the lock was meant for who held that before."""
-    file = _file(folder)
+def _pop_mode(folder: Folder) -> StopMode | None:
+    """The mode, after removing the file. One that is older than the lock was meant for its holder before."""
+    file = folder.stop_request
     try:
         found = file.lstat()
         if not stat.S_ISREG(found.st_mode):
@@ -98,10 +93,6 @@ def _taken(folder: Folder) -> StopMode | None:
             output = opened.read(10).decode("ascii", "replace")
         file.unlink()
         stale = found.st_mtime_ns < (folder.path / ".lock").stat().st_mtime_ns
-    except OSError:  # mostly it is not there; a disk that does not answer is asked again
+    except OSError:  # usually there is none; a disk that fails is asked again
         return None
     return None if stale else next((mode for mode in get_args(StopMode) if mode == output), None)
-
-
-def _file(folder: Folder) -> Path:
-    return folder.path / ".stop"

@@ -154,7 +154,7 @@ def stop(folder: Folder, *, now: bool, wait_s: float = 60.0) -> str:
         if time.monotonic() > give_up:
             return f"was asked to stop and is still saving after {wait_s:.0f} s; use rlrun stop --now to end it at once"
         time.sleep(0.1)
-    stop_requests.withdraw(folder)  # it ended before it looked
+    folder.stop_request.unlink(missing_ok=True)  # it ended before it looked
     return "stopped"
 
 

@@ -22,7 +22,7 @@ log-probabilities of the policy itself even where the update is on-policy."""
 Kind = Literal["answers", "pairs", "prompts", "mixed"]
 """Demonstrations; chosen and rejected answers; prompts to be answered; pairs and prompts in one file."""
 
-ABSENT: Any = None  # nobody has filled this field; `needs` and `data` say who will
+ABSENT: Any = None  # an unfilled field; `needs` and `data` decide which are filled
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class Batch:
 
     def rows(self, which: Any) -> Batch:
         """The rows that `which` (a slice, an index tensor or a bool tensor) selects."""
-        held = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
-        return Batch(**{name: value[which] for name, value in held.items()})
+        filled = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+        return Batch(**{name: value[which] for name, value in filled.items()})
 
     def split(self, size: int) -> Iterator[Batch]:
         """Consecutive parts of at most `size` rows."""

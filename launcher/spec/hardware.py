@@ -6,11 +6,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from launcher.core.problems import Code, InvalidSettings, Problem
+from launcher.core.problems import InvalidSettings, Problem
 from launcher.core.settings import AtLeastOne, Count, settings
 
 GIB = 2**30
-CONFLICT: Code = "conflicting-settings"
 LEAST = 0.99
 """Fraction of the memory in its name that a GPU offers at least."""
 GPUS_GIB = {
@@ -38,17 +37,14 @@ class Hardware:
     """Training processes on each node; by default one per GPU, and one on `cpu`."""
 
     def __post_init__(self) -> None:
-        if self.is_cpu and self.n_gpus_per_node:
-            raise InvalidSettings(
-                Problem("n_gpus_per_node", f"is {self.n_gpus_per_node} and device is cpu", "use hardware=gpu", CONFLICT)
-            )
-        if not self.is_cpu and not self.n_gpus_per_node:
-            raise InvalidSettings(
-                Problem("n_gpus_per_node", f"is 0 and device is {self.device}", "use at least 1", CONFLICT)
-            )
-        if not self.is_cpu and self.nproc_per_node not in (None, self.n_gpus_per_node):
-            fix = f"a GPU takes one process; use {self.n_gpus_per_node}"
-            raise InvalidSettings(Problem("nproc_per_node", f"is {self.nproc_per_node}", fix, CONFLICT))
+        gpus = self.n_gpus_per_node
+        if self.is_cpu == bool(gpus):
+            fix = "use hardware=gpu" if gpus else "use at least 1"
+            got = f"is {gpus} and device is {self.device}"
+            raise InvalidSettings(Problem("n_gpus_per_node", got, fix, "conflicting-settings"))
+        if not self.is_cpu and self.nproc_per_node not in (None, gpus):
+            got, fix = f"is {self.nproc_per_node}", f"a GPU takes one process; use {gpus}"
+            raise InvalidSettings(Problem("nproc_per_node", got, fix, "conflicting-settings"))
 
     @property
     def is_cpu(self) -> bool:

@@ -7,28 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-ROUTES: Mapping[str, str] = {
-    "openai/gsm8k": "gsm8k",
-    "gsm8k": "gsm8k",
-    "lighteval/MATH": "math",
-    "DigitalLearningGmbH/MATH-lighteval": "math",
-    "HuggingFaceH4/MATH-500": "math",
-    "EleutherAI/hendrycks_math": "math",
-    "math": "math",
-    "math_dapo": "math",
-    "math_dapo_reasoning": "math",
-    "numina_aops_forum": "math",
-    "numina_synthetic_math": "math",
-    "numina_amc_aime": "math",
-    "numina_synthetic_amc": "math",
-    "numina_cn_k12": "math",
-    "numina_olympiads": "math",
-    "codecontests": "code",
-    "apps": "code",
-    "codeforces": "code",
-    "taco": "code",
-    "reverse": "exact",
-}
+_SOURCES: Mapping[str, tuple[str, ...]] = {
+    "gsm8k": ("openai/gsm8k", "gsm8k"),
+    "math": (
+        "lighteval/MATH", "DigitalLearningGmbH/MATH-lighteval", "HuggingFaceH4/MATH-500", "EleutherAI/hendrycks_math",
+        "math", "math_dapo", "math_dapo_reasoning", "numina_aops_forum", "numina_synthetic_math", "numina_amc_aime",
+        "numina_synthetic_amc", "numina_cn_k12", "numina_olympiads",
+    ),
+    "code": ("codecontests", "apps", "codeforces", "taco"),
+    "exact": ("reverse",),
+}  # fmt: skip
+ROUTES: Mapping[str, str] = {source: rule for rule, sources in _SOURCES.items() for source in sources}
 """data_source -> choice of the group reward. The case of letters does not count."""
 BEGINNINGS: Mapping[str, str] = {"aime": "math"}
 """Prefixes of source names -> choice of the group reward."""

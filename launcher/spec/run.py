@@ -182,9 +182,8 @@ class RunSpec:
         if batch % processes:
             sizes = (batch // processes * processes, -(-batch // processes) * processes)
             fix = " or ".join(str(size) for size in sizes if size)
-            yield _conflict(
-                "data.train_batch_size", f"{batch} rows do not split over {processes} processes", f"use {fix}"
-            )
+            got = f"{batch} rows do not split over {processes} processes"
+            yield _conflict("data.train_batch_size", got, f"use {fix}")
         if mini and (mini > batch or batch % mini):
             near = min((size for size in range(1, batch + 1) if batch % size == 0), key=lambda size: abs(size - mini))
             got = f"{mini} prompts do not divide data.train_batch_size={batch}"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from launcher.clusters.nodes import processes
-from launcher.clusters.nodes.home import here
-from launcher.clusters.nodes.reach import reach
+from launcher.clusters.nodes.home import here, reach
 from launcher.clusters.ray.listing import RayNode, list_nodes
 from launcher.core.check_result import CheckResult, from_problems
 from launcher.core.problems import Problems

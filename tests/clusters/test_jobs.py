@@ -12,9 +12,9 @@ from typing import Any
 import psutil
 import pytest
 
-from launcher.clusters.nodes import processes, ray_start
+from launcher.clusters.nodes import processes
 from launcher.clusters.nodes.home import Home, Node
-from launcher.clusters.nodes.ray_start import MARK, serves_jobs
+from launcher.clusters.nodes.processes import MARK, serves_jobs
 from launcher.core.redaction import register_secret
 from launcher.launch import detach
 from launcher.preflight.plan import Ready
@@ -107,9 +107,9 @@ def test_it_outlives_the_head(head: Any, small: list[str], until: Callable[..., 
 def test_a_head_takes_jobs_where_it_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     node = Node("127.0.0.1:7", "127.0.0.1", True, "mark", str(tmp_path))
     for can in (True, False):
-        monkeypatch.setattr(ray_start, "serves_jobs", lambda can=can: can)
+        monkeypatch.setattr(processes, "serves_jobs", lambda can=can: can)
         assert {f"--include-dashboard={str(can).lower()}", "--dashboard-host=127.0.0.1"} <= set(
-            ray_start.start_argv(node)
+            processes.start_argv(node)
         )
 
 

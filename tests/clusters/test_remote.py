@@ -19,8 +19,7 @@ import psutil
 import pytest
 
 from launcher.clusters.nodes.home import Home
-from launcher.clusters.nodes.processes import DETACHED
-from launcher.clusters.nodes.ray_start import MARK, serves_jobs
+from launcher.clusters.nodes.processes import DETACHED, MARK, serves_jobs
 from launcher.clusters.ray import job_client, remote
 from launcher.core.problems import Problems
 from launcher.core.redaction import known_secrets

@@ -78,6 +78,7 @@ EXACT = [
     ("engine.threads=2", "engine.threads: Torch has no setting 'threads'; did you mean num_threads?"),
     ("sampler.temprature=1", "sampler.temprature: TorchSampler has no setting 'temprature'; did you mean temperature?"),
     ("trainer.save_frq=1", "trainer.save_frq: Trainer has no setting 'save_frq'; did you mean save_freq?"),
+    ("critic.optim.lrr=1", "critic.optim.lrr: CriticOptim has no setting 'lrr'; did you mean lr?"),
     ("optim.wd=1", f"optim.wd: Optim has no setting 'wd'; it has {names(Optim)}"),  # nothing is near
     ("cluster.ip=1", f"cluster.ip: Local has no setting 'ip'; it has {names(Local)}"),
     # a typo in a group

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.monitor.statistics import majority
+from launcher.engines.torch.train.validation import majority
 from launcher.rewards.exact import Exact
 from launcher.rewards.gsm8k import GSM8K
 from launcher.spec.reward import Answer

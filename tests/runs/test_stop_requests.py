@@ -65,7 +65,7 @@ def test_a_save_request_counts_as_the_first_signal(folder: Folder, asked: tuple[
     assert stat.S_IMODE((folder.path / ".stop").stat().st_mode) == 0o600
     for _ in range(3):
         request.look()
-    assert job.told == [signal.SIGTERM] and request.came == [signal.SIGTERM]
+    assert job.told == [signal.SIGTERM] and request.signals == [signal.SIGTERM]
     assert not (folder.path / ".stop").exists(), "it is handled once"
     ask(folder, "now")
     request.look()

@@ -22,9 +22,8 @@ from typing import TextIO
 import psutil
 
 from launcher.clusters.nodes import processes
-from launcher.clusters.nodes.home import Home, Node, State, here
-from launcher.clusters.nodes.ray_start import port_error
-from launcher.clusters.nodes.reach import COPY
+from launcher.clusters.nodes.home import COPY, Home, Node, State, here
+from launcher.clusters.nodes.processes import port_error
 from launcher.clusters.nodes.ssh import Host, Shell
 from launcher.core import machine
 from launcher.core.problems import Problem, Problems, error_message

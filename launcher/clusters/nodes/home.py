@@ -1,4 +1,4 @@
-"""The folder of a node, one for each machine and user, readable by no other user.
+"""The folder of a node, one for each machine and user, readable by no other user; and how to reach a cluster.
 
 $RLRUN_CLUSTER (or ~/.cache/rlrun/cluster/<hostname>)/  node.json   what is kept running, written by `up` or `join`
                                                         state.json  its state, written by its keeper
@@ -14,14 +14,18 @@ import json
 import os
 import socket
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from launcher.core.bounded_parse import parse_json
 from launcher.core.files import PathIn, expand_user, write_atomic
-from launcher.core.problems import Problem, Problems
+from launcher.core.problems import Problem, Problems, error_message
 
+COPY = "a copy of the head's token"
+OTHER_CLUSTER = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
+"""Variables by which Ray's job client would use another cluster."""
 Phase = Literal["starting", "up", "waiting", "failed"]
 
 
@@ -121,3 +125,63 @@ def here() -> Home:
     """This user's on this machine, by host name: home folders are often shared by the machines of a cluster."""
     named = os.environ.get("RLRUN_CLUSTER") or f"~/.cache/rlrun/cluster/{socket.gethostname()}"
     return Home(expand_user(named).absolute())
+
+
+# ---- which cluster is meant
+
+
+def auth_env(token: Path) -> dict[str, str]:
+    """Variables by which the cluster lets a process in."""
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "RAY_USAGE_STATS_ENABLED": "0"}
+
+
+@dataclass(frozen=True)
+class Reach:
+    address: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    """For a process that joins."""
+
+    @property
+    def client_env(self) -> dict[str, str]:
+        """For a client that does not join: a token that the shell names is used."""
+        return {**({"RAY_AUTH_MODE": "token"} if _names_token() else {}), **self.env}
+
+
+def reach(address: str | None) -> Reach:
+    """The cluster at HOST:PORT; for None or `auto` that of RAY_ADDRESS, or the one that this machine is in.
+
+    The latter's token is in this machine's folder, unless the shell names one. Raises `Problems` where there is none.
+    """
+    asked = address if address not in (None, "auto") else os.environ.get("RAY_ADDRESS")
+    home = here()
+    node = home.node()
+    if node and (asked in (None, "auto", node.address)):
+        if asked and _names_token():
+            _check_token()
+            return Reach(node.address)
+        return Reach(node.address, auth_env(home.token))
+    if asked is None:
+        raise Problems(
+            Problem("cluster", "this machine is in no cluster", "use rlrun cluster up or join, or an address")
+        )
+    _check_token()
+    return Reach(asked)
+
+
+def _names_token() -> bool:
+    return bool(os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH"))
+
+
+def _check_token() -> None:
+    """Raises `Problems` where the shell's token cannot be read: Ray would abort."""
+    named = os.environ.get("RAY_AUTH_TOKEN_PATH")
+    wanted = named or os.environ.get("RAY_AUTH_MODE", "").lower() == "token"
+    if os.environ.get("RAY_AUTH_TOKEN") or not wanted:
+        return
+    file = Path(named or "~/.ray/auth_token").expanduser()
+    try:
+        why = "" if file.read_text(encoding="utf-8").strip() else "holds no token"
+    except (OSError, ValueError) as error:
+        why = error_message(error)
+    if why:
+        raise Problems(Problem("RAY_AUTH_TOKEN_PATH", f"{file}: {why}", f"use {COPY}", "bad-file"))

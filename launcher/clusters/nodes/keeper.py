@@ -21,7 +21,7 @@ from types import FrameType
 
 from launcher.clusters.nodes import processes
 from launcher.clusters.nodes.home import Home, Node, Phase, State
-from launcher.clusters.nodes.ray_start import UP, port_error, start_argv, start_env
+from launcher.clusters.nodes.processes import UP, port_error, start_argv, start_env
 from launcher.core import machine
 from launcher.core.problems import error_message
 

@@ -9,7 +9,7 @@ import shlex
 import subprocess
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -73,34 +73,29 @@ def read_hosts(file: Path) -> list[Host]:
     except (OSError, UnicodeDecodeError) as error:
         why = f"{file}: {error_message(error)}"
         raise Problems(Problem("--nodes", why, "use a file with one host a line", "bad-file")) from error
-    found, wrong = dict[str, Host](), list[Problem]()
+    hosts, problems = dict[str, Host](), list[Problem]()
     for number, line in enumerate(lines, 1):
-        host = _host(line, found)
-        if isinstance(host, Host):
-            found[host.name] = host
-        elif host:
-            wrong.append(replace(host, where=f"{file}:{number}"))
-    if not found and not wrong:
-        wrong.append(Problem("--nodes", f"{file} names no host", "write one a line", "bad-file"))
-    if wrong:
-        raise Problems(wrong)
-    return list(found.values())
+        try:
+            words = shlex.split(line, comments=True)
+            got = _invalid(words, hosts) if words else ""
+        except ValueError as error:
+            words, got = [], error_message(error)
+        if got:
+            problems.append(Problem(f"{file}:{number}", got, "expected HOST, or HOST --num-gpus=4", "bad-file"))
+        elif words:
+            hosts[words[0]] = Host(words[0], tuple(words[1:]))
+    if not hosts and not problems:
+        problems.append(Problem("--nodes", f"{file} names no host", "write one a line", "bad-file"))
+    if problems:
+        raise Problems(problems)
+    return list(hosts.values())
 
 
-def _host(line: str, known: Collection[str]) -> Host | Problem | None:
-    """None for an empty line; a problem without its place."""
-    expected = "expected HOST, or HOST --num-gpus=4"
-    try:
-        words = shlex.split(line, comments=True)
-    except ValueError as error:
-        return Problem("", error_message(error), expected, "bad-file")
-    if not words:
-        return None
-    name, more = words[0], tuple(words[1:])
+def _invalid(words: Sequence[str], known: Collection[str]) -> str:
+    """Why the words of a line are no host; empty where they are one."""
+    name, *options = words
     if name.startswith("-"):  # ssh would take it for an option
-        return Problem("", f"{short_repr(name)} is not a host", expected, "bad-file")
-    if bad := [word for word in more if not word.startswith("--")]:
-        return Problem("", f"{short_repr(bad[0])} is not an option of ray start", expected, "bad-file")
-    if name in known:
-        return Problem("", f"{name} is there already", "name each host once", "bad-file")
-    return Host(name, more)
+        return f"{short_repr(name)} is not a host"
+    if wrong := [word for word in options if not word.startswith("--")]:
+        return f"{short_repr(wrong[0])} is not an option of ray start"
+    return f"{name} is there already" if name in known else ""

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from launcher.clusters.ray.job import RayJob, start_request
+from launcher.clusters.ray.job import RayJob
 from launcher.core.problems import Problem
 from launcher.core.settings import Positive, settings
 from launcher.spec.cluster import Cluster
@@ -55,8 +55,7 @@ class Ray(Cluster):
     def start_on(self, node_ids: Sequence[str], plan: Plan, logs: Path, lock: int) -> RayJob:
         """`start` on these nodes of a running cluster, one for each of the plan's: nothing is reserved there, and a
         process that fails or is not started in `wait_s` ends no other."""
-        request = start_request(
-            plan, logs, self.address, wait_s=self.wait_s, cpus=self.cpus_per_process,
+        return RayJob(
+            plan, logs, lock, self.address, wait_s=self.wait_s, cpus=self.cpus_per_process,
             usage_s=self.usage_pause_s(plan), node_ids=node_ids,
         )  # fmt: skip
-        return RayJob(request, logs, lock)

@@ -33,9 +33,8 @@ from pathlib import Path
 from typing import Any
 
 from launcher.clusters.local import EVENT_LOG, LIFELINE, start_log_redactor
-from launcher.clusters.nodes.processes import DETACHED
-from launcher.clusters.nodes.ray_start import TUNED
-from launcher.clusters.nodes.reach import reach
+from launcher.clusters.nodes.home import reach
+from launcher.clusters.nodes.processes import DETACHED, TUNED
 from launcher.core import machine
 from launcher.core.events import Crashed, Event, Usage, Waiting
 from launcher.spec.cluster import Failure, Stack, first_failure
@@ -80,26 +79,6 @@ class StartRequest:
     """Environment by which a running cluster lets the driver in."""
 
 
-def start_request(
-    plan: Plan,
-    logs: Path,
-    address: str | None,
-    *,
-    wait_s: float,
-    cpus: float,
-    usage_s: float,
-    node_ids: Sequence[str] = (),
-) -> StartRequest:
-    """Raises `Problems` where there is no cluster at `address`."""
-    env = {name: value for name, value in os.environ.items() if name.startswith(CARRIED) and name not in NODE_OWNED}
-    reached, temp = (reach(address), "") if address else (None, _temp())
-    return StartRequest(
-        [{**vars(process), "argv": list(process.argv), "env": dict(process.env)} for process in plan.processes],
-        plan.nnodes, plan.gpus, cpus, usage_s, str(logs), reached.address if reached else None, wait_s, list(node_ids),
-        env, os.getcwd(), temp, dict(reached.env) if reached else {},
-    )  # fmt: skip
-
-
 def _temp() -> str:
     """A folder with a short path, as it will hold Ray's sockets."""
     base = Path(tempfile.gettempdir())
@@ -107,9 +86,20 @@ def _temp() -> str:
 
 
 class RayJob:
-    """The driver and what it reports. Raises nothing: a cluster that cannot be reached is a job that failed."""
+    """The driver and what it reports. A cluster that cannot be joined is a job that failed."""
 
-    def __init__(self, request: StartRequest, logs: Path, lock: int) -> None:
+    def __init__(
+        self, plan: Plan, logs: Path, lock: int, address: str | None, *, wait_s: float, cpus: float, usage_s: float,
+        node_ids: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        """Raises `Problems` where `address` is of no cluster. `cpus` are of each process."""
+        env = {name: value for name, value in os.environ.items() if name.startswith(CARRIED) and name not in NODE_OWNED}
+        reached = reach(address) if address else None
+        request = StartRequest(
+            [{**vars(process), "argv": list(process.argv), "env": dict(process.env)} for process in plan.processes],
+            plan.nnodes, plan.gpus, cpus, usage_s, str(logs), reached.address if reached else None, wait_s,
+            list(node_ids), env, os.getcwd(), "" if reached else _temp(), dict(reached.env) if reached else {},
+        )  # fmt: skip
         self._logs, self._temp = logs, request.temp
         self._count, self._together = len(request.processes), not request.node_ids
         self._ended: dict[int, tuple[int, str]] = {}

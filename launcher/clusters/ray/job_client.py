@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 from ray.dashboard.utils import get_address_for_submission_client
 from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient
 
-from launcher.clusters.nodes.reach import COPY
+from launcher.clusters.nodes.home import COPY
 from launcher.clusters.ray.remote import ASKED, ERRORS, EXIT, INSTALL, NO_FOLDER, NO_RLRUN, NOT_RUN, OUTPUT
 from launcher.core import machine
 from launcher.core.problems import Problem, Problems

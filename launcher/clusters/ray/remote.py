@@ -19,9 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from launcher.clusters.nodes.processes import DETACHED
-from launcher.clusters.nodes.ray_start import MARK, PYTHON, serves_jobs
-from launcher.clusters.nodes.reach import OTHER_CLUSTER, Reach, reach
+from launcher.clusters.nodes.home import OTHER_CLUSTER, Reach, reach
+from launcher.clusters.nodes.processes import DETACHED, MARK, PYTHON, serves_jobs
 from launcher.clusters.ray.job import CARRIED, NODE_OWNED
 from launcher.clusters.ray.listing import check_address
 from launcher.core.problems import Problem, Problems

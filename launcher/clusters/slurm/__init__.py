@@ -22,7 +22,6 @@ from pydantic import BeforeValidator, Field
 
 from launcher.clusters.local import Local
 from launcher.clusters.ray import Ray
-from launcher.clusters.slurm.script import batch_script
 from launcher.core.bounded_parse import parse_json
 from launcher.core.files import write_atomic
 from launcher.core.problems import Problem, Problems, error_message
@@ -35,6 +34,52 @@ INSIDE = "RLRUN_SLURM"  # set by the script: this process runs in the allocation
 COMMANDS = ("sbatch", "squeue", "scancel", "scontrol")
 SUBMIT_HOST = "use a machine where jobs are submitted"
 COMMAND_S = 60.0  # for a controller that is busy
+
+# the script of a batch job, for people to read and change
+HEAD = """\
+#!/bin/bash
+#SBATCH --job-name={name}
+#SBATCH --nodes={nodes}
+#SBATCH --ntasks-per-node=1
+{options}#SBATCH --output={log}
+#SBATCH --open-mode=append
+#SBATCH --requeue
+#SBATCH --signal=B:USR1@{save_s}
+
+echo "$(date +%T) start $((SLURM_RESTART_COUNT + 1)) on $SLURM_JOB_NODELIST"
+export RLRUN_SLURM=1 PYTHONUNBUFFERED=1
+umask 077
+{setup}cd {cwd}
+mkdir -p {slurm}
+"""
+RAY = """
+# one Ray cluster of all nodes, the head on this one; on each node Ray is started again when it dies
+home() {{ echo {slurm}/"$SLURM_JOB_ID-$1"; }}
+export -f home
+export RLRUN_CLUSTER=$(home "$SLURMD_NODENAME")
+{rlrun} cluster up{args} || exit 1
+trap '{rlrun} cluster down' EXIT
+export RLRUN_HEAD=$RLRUN_CLUSTER
+join() {{ RLRUN_CLUSTER=$(home "$SLURMD_NODENAME") exec {rlrun} cluster join "$RLRUN_HEAD" --block{args}; }}
+export -f join
+more=$((SLURM_JOB_NUM_NODES - 1))
+srun --overlap --relative=1 --nodes=$more --ntasks=$more --ntasks-per-node=1 --cpu-bind=none --mem=0 bash -c join &
+"""
+TRAIN = """
+# USR1: the time limit is near, or rlrun stop was typed. TERM, which Slurm sends, reaches the run, too
+trap 'kill -TERM "$run" 2>/dev/null' USR1
+trap : TERM
+{begin} >/dev/null &  # its console.log has every line
+run=$!
+while wait "$run"; code=$?; kill -0 "$run" 2>/dev/null; do :; done
+
+echo "$(date +%T) ended with $code"
+if [ "$code" = 143 ] && [ ! -e {slurm}/stop ]; then
+  echo "$(date +%T) saved, and waits for nodes again"
+  scontrol requeue "$SLURM_JOB_ID" || true  # where nodes are taken away, Slurm has done so itself
+fi
+exit "$code"
+"""
 
 
 def _number_as_text(value: object) -> object:
@@ -99,17 +144,25 @@ class Slurm(Cluster):
         return SlurmJob(job, folder)
 
     def script(self, name: str, folder: str, log: str, hardware: Hardware, *, begin: str, rlrun: str, cwd: str) -> str:
-        """The batch job's, as sbatch takes it; `batch_script` documents the arguments."""
+        """Of the batch job of the run `name` (project/experiment) in `folder`, which all nodes see. `begin` is the
+        shell command that trains, `rlrun` that of the command line; `log` gets the script's output."""
         options = {
             "partition": self.partition, "account": self.account, "qos": self.qos, "time": self.time,
             "cpus-per-task": self.cpus_per_node, "mem": self.mem,
         }  # fmt: skip
         asked = [f"--{option}={value}" for option, value in options.items() if value is not None]
         gpus = hardware.n_gpus_per_node
-        return batch_script(
-            name, folder, log, hardware.nnodes, gpus=gpus, save_s=self.save_s, setup=self.setup, cwd=cwd, begin=begin,
-            rlrun=rlrun, options=(*asked, *([f"--gpus-per-node={gpus}"] if gpus else []), *self.options),
+        if gpus:
+            asked.append(f"--gpus-per-node={gpus}")
+        slurm, setup = f"{shlex.quote(folder)}/slurm", "".join(f"{line}\n" for line in self.setup)
+        head = HEAD.format(
+            name=f"rlrun:{name.replace('/', ':')}", nodes=hardware.nnodes, log=shlex.quote(log), cwd=cwd, slurm=slurm,
+            save_s=self.save_s, options="".join(f"#SBATCH {option}\n" for option in (*asked, *self.options)),
+            setup=setup,
         )  # fmt: skip
+        args = f" -- --num-gpus={gpus}" if gpus else ""
+        ray = RAY.format(slurm=slurm, rlrun=rlrun, args=args) if hardware.nnodes > 1 else ""
+        return head + ray + TRAIN.format(begin=begin, slurm=slurm)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ zsh and fish hand over a word whole (`algorithm=g`); bash cuts it at `=`, so tha
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from launcher.spec.run import RunSpec
 
 def words(incomplete: str, before: Sequence[str], config_dir: Path | None = None) -> list[str]:
     """The words that `incomplete` could become, after the words `before`."""
-    typed = _joined(before)
+    typed = re.sub(r" ?= ?", "=", " ".join(before)).split()  # bash cuts words at `=`
     try:
         if "=" in incomplete:
             key = incomplete.partition("=")[0]
@@ -30,17 +31,6 @@ def words(incomplete: str, before: Sequence[str], config_dir: Path | None = None
     except Problems:
         return []  # a config file that cannot be read: `plan` says so, a shell has no place for it
     return [word for word in found if word.startswith(incomplete)]
-
-
-def _joined(before: Sequence[str]) -> list[str]:
-    """Words that bash cut at `=`, made whole."""
-    made: list[str] = []
-    for part in before:
-        if made and (part == "=" or made[-1].endswith("=")):
-            made[-1] += part
-        else:
-            made.append(part)
-    return made
 
 
 def _names(incomplete: str, typed: Sequence[str], config_dir: Path | None) -> list[str]:

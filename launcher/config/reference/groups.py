@@ -145,9 +145,11 @@ def _sections_of(name: str, of: list[Choice]) -> Iterator[Section]:
 
 def _choice(name: str, choice: str, config_dir: Path | None) -> Choice:
     path = config_file(f"{name}/{choice}", config_dir)
-    cls, held = _class_of(name, path), leaves(path)
-    output = {key: leaf.value for key, leaf in held.items() if key.partition(".")[0] not in ("defaults", TARGET)}
-    sets = {key: REQUIRED if value == "???" else written(value) for key, value in output.items()}
+    cls = _class_of(name, path)
+    values = {
+        key: leaf.value for key, leaf in leaves(path).items() if key.partition(".")[0] not in ("defaults", TARGET)
+    }
+    sets = {key: REQUIRED if value == "???" else written(value) for key, value in values.items()}
     parts = [entry.partition("@")[0] for entry in defaults_choices(path) if "@parts." in entry]
     if parts:
         sets["parts"] = written(parts)

@@ -23,10 +23,8 @@ def whole(config_dir: Path | None = None) -> str:
     groups = handbook.overview(config_dir)
     parts = [HEAD]
     for group in groups:
-        parts += [
-            f"## {group.name}\n\n{_escaped(group.description)}\n",
-            _choices(group, handbook.choices(group.name, config_dir)),
-        ]
+        parts.append(f"## {group.name}\n\n{_escaped(group.description)}\n")
+        parts.append(_choices(group, handbook.choices(group.name, config_dir)))
         parts.append(of_sections(handbook.sections(group.name, config_dir)))
     for name in handbook.PLAIN:
         (section,) = handbook.sections(name, config_dir)
@@ -37,9 +35,8 @@ def whole(config_dir: Path | None = None) -> str:
 def of_sections(sections: Iterable[Section]) -> str:
     parts = []
     for section in sections:
-        if not section.settings and not section.choices:
-            continue
-        parts += [f"### {section.title}\n", *_description(section)]
+        if section.settings or section.choices:
+            parts += [f"### {section.title}\n", *_description(section)]
         if section.settings:
             parts.append(_table(section))
     return "\n".join(parts)
@@ -57,9 +54,8 @@ def _choices(group: Group, choices: list[Choice]) -> str:
     rows = ["| choice | class | what it is | what its file sets |", "|---|---|---|---|"]
     for choice in choices:
         taken = " (taken where none is named)" if choice.name == group.default else ""
-        rows.append(
-            f"| `{choice.name}`{taken} | {choice.cls.__name__} | {_cell(choice.description)} | {_sets(choice)} |"
-        )
+        what = _cell(choice.description)
+        rows.append(f"| `{choice.name}`{taken} | {choice.cls.__name__} | {what} | {_sets(choice)} |")
     return "\n".join([*rows, ""])
 
 
@@ -79,16 +75,9 @@ def _table(section: Section) -> str:
     titles = ["setting", "type", "default", *(["this choice"] if chosen else []), "range", "what it does"]
     rows = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     for one in section.settings:
-        default = "**required**" if one.required else _code(one.shown_default)
-        value = [_code(section.sets[one.name]) if one.name in section.sets else ""] if chosen else []
-        cells = [
-            _code(one.name),
-            _cell(one.shape.kind),
-            default,
-            *value,
-            _code(one.shape.range),
-            _cell(one.description),
-        ]
+        cells = [_code(one.name), _cell(one.shape.kind), "**required**" if one.required else _code(one.shown_default)]
+        cells += [_code(section.sets.get(one.name, ""))] if chosen else []
+        cells += [_code(one.shape.range), _cell(one.description)]
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join([*rows, ""])
 

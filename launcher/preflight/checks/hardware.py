@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from launcher.clusters.nodes.home import reach
 from launcher.clusters.nodes.processes import is_node
-from launcher.clusters.nodes.reach import reach
 from launcher.clusters.ray.listing import list_nodes
 from launcher.core import machine
 from launcher.core.check_result import CheckResult, Level, from_problems

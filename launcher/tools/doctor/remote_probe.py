@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 from pydantic import TypeAdapter
 
-from launcher.clusters.nodes.reach import Reach, reach
+from launcher.clusters.nodes.home import Reach, reach
 from launcher.clusters.ray import Ray
 from launcher.clusters.ray.job import RayJob
 from launcher.clusters.ray.listing import RayNode, list_nodes

@@ -11,7 +11,7 @@ import pytest
 
 from launcher.clusters.nodes import processes
 from launcher.clusters.nodes.home import Node
-from launcher.clusters.nodes.ray_start import MARK
+from launcher.clusters.nodes.processes import MARK
 
 SLEEP = [sys.executable, "-c", "import time; print('ready', flush=True); time.sleep(60)"]
 

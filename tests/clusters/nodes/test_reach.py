@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcher.clusters.nodes.begin import own_address
-from launcher.clusters.nodes.reach import Reach, reach
+from launcher.clusters.nodes.home import Reach, reach
 from launcher.core import machine
 from launcher.core.problems import Problems
 

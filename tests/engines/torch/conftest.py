@@ -235,6 +235,6 @@ def _run(size: int, folder: Path) -> list[dict[str, Any]]:
         rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "GLOO_SOCKET_IFNAME": "lo"}
     env = {**os.environ, **rendezvous, "WORLD_SIZE": str(size)}
     ran = subprocess.run([sys.executable, str(JOBS), str(folder)], env=env, capture_output=True, text=True, timeout=600)
-    said = [(folder / f"{rank}.err").read_text() for rank in range(size)]
-    assert ran.stdout.splitlines()[-1:] == [json.dumps([0] * size)], (ran.stderr, said)
+    errors = [(folder / f"{rank}.err").read_text() for rank in range(size)]
+    assert ran.stdout.splitlines()[-1:] == [json.dumps([0] * size)], (ran.stderr, errors)
     return [json.loads((folder / f"{rank}.out").read_text().splitlines()[-1]) for rank in range(size)]

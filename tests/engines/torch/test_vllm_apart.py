@@ -61,10 +61,10 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     def of(trainers: int, samplers: int, *words: str, team: int = 1) -> list[tuple[int, Any, str]]:
         folder = home / str(SCENARIOS.index((trainers, samplers, team, words)))
         codes = json.loads((folder / "codes.json").read_text())
-        said = [[(folder / f"{rank}.{name}").read_text() for name in ("out", "err")] for rank in range(len(codes))]
+        outputs = [[(folder / f"{rank}.{name}").read_text() for name in ("out", "err")] for rank in range(len(codes))]
         return [
             (code, json.loads(out.splitlines()[-1]) if out else None, wrong)
-            for code, (out, wrong) in zip(codes, said, strict=True)
+            for code, (out, wrong) in zip(codes, outputs, strict=True)
         ]
 
     return of
