@@ -154,11 +154,11 @@ def _blocks(name: str, file: Any) -> Iterator[Block | RefusedRow]:
 
     Memory stays bounded: a line too long to parse comes alone, one too long to keep comes without its bytes.
     """
-    number, begun, more = 1, b"", True
+    number, start, more = 1, b"", True
     while more:
-        buffer, filled, broken = _read(file, begun)
+        buffer, filled, broken = _read(file, start)
         more = filled == len(buffer)
-        first = buffer.find(b"\n", len(begun), filled)
+        first = buffer.find(b"\n", len(start), filled)
         if (filled if first < 0 else first) > MAX_ROW_BYTES:
             reason, line, buffer, broken, more = _long(file, buffer[:filled], broken, more)
             yield _refused(name, number, line, reason)
@@ -170,9 +170,9 @@ def _blocks(name: str, file: Any) -> Iterator[Block | RefusedRow]:
             block = Block(name, number, memoryview(buffer)[:end])
             yield block
             number += len(block)
-        begun = bytes(buffer[end:filled])
+        start = bytes(buffer[end:filled])
         if broken:
-            yield _refused(name, number, begun, broken)
+            yield _refused(name, number, start, broken)
             return
 
 
@@ -180,10 +180,10 @@ def _refused(name: str, number: int, line: bytes, reason: str) -> RefusedRow:
     return RefusedRow(f"{name}:{number}", reason, reversible_text(line))
 
 
-def _read(file: Any, begun: bytes) -> tuple[bytearray, int, str]:
-    """`begun` and what comes next, how much that is, and why there will be no more, where the file breaks off."""
-    buffer, filled = bytearray(len(begun) + BLOCK_BYTES), len(begun)
-    buffer[:filled] = begun
+def _read(file: Any, start: bytes) -> tuple[bytearray, int, str]:
+    """`start` and what comes next, how much that is, and why there will be no more, where the file breaks off."""
+    buffer, filled = bytearray(len(start) + BLOCK_BYTES), len(start)
+    buffer[:filled] = start
     view = memoryview(buffer)
     try:
         while filled < len(buffer) and (count := file.readinto1(view[filled:])):
@@ -193,11 +193,11 @@ def _read(file: Any, begun: bytes) -> tuple[bytearray, int, str]:
     return buffer, filled, ""
 
 
-def _long(file: Any, begun: bytearray, broken: str, more: bool) -> tuple[str, bytes, bytearray, str, bool]:
-    """Why the line that `begun` begins with is refused, the line, what was read beyond it, why there is no more, and
+def _long(file: Any, start: bytearray, broken: str, more: bool) -> tuple[str, bytes, bytearray, str, bool]:
+    """Why the line that `start` begins with is refused, the line, what was read beyond it, why there is no more, and
     whether there may be."""
-    end = begun.find(b"\n")
-    kept, rest = begun[: len(begun) if end < 0 else end], bytearray() if end < 0 else begun[end + 1 :]
+    end = start.find(b"\n")
+    kept, rest = start[: len(start) if end < 0 else end], bytearray() if end < 0 else start[end + 1 :]
     size = len(kept)
     while end < 0 and more:
         buffer, filled, broken = _read(file, b"")

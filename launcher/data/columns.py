@@ -56,18 +56,16 @@ def chunk_types(chunk: Chunk) -> dict[str, pa.DataType]:
 
 
 def _types_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, pa.DataType]:
-    """A column whose values differ in type becomes binary, which no shape has."""
-    found: dict[str, pa.DataType] = {}
-    plain = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_(), type(None): pa.null()}
-    for row in rows:
-        for name, value in row.items():
-            of = CHAT if name == "messages" and isinstance(value, list) else plain.get(type(value), pa.binary())
-            have = found.setdefault(name, of)
-            if have == pa.null() or {have, of} == {pa.int64(), pa.float64()}:
-                found[name] = of if have == pa.null() else pa.float64()
-            elif of not in (have, pa.null()):
-                found[name] = pa.binary()
-    return {name: pa.string() if of == pa.null() else of for name, of in found.items()}
+    """Empty where the values of a column differ in type."""
+    try:
+        inferred = pa.infer_type(list(rows))
+    except (pa.ArrowException, OverflowError, ValueError):
+        return {}
+    if not pa.types.is_struct(inferred):
+        return {}
+    replaced = {field.name: pa.string() for field in inferred if field.type == pa.null()}
+    replaced |= {field.name: CHAT for field in inferred if field.name == "messages" and _is_chat(field.type)}
+    return {field.name: replaced.get(field.name, field.type) for field in inferred}
 
 
 def column_shape(fields: Mapping[str, pa.DataType], files: Files, kind: Kind) -> ColumnShape | None:

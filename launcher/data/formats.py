@@ -42,15 +42,15 @@ def to_row(
         if kind == "pairs" or (kind == "mixed" and _first(values, ("chosen", "rejected"))):
             return _pair(where, values, prompt_key)
         return _prompt_row(where, values, prompt_key, response_key)
-    except UnfitRow as unscorable:
-        return str(unscorable)
+    except UnfitRow as unfit:
+        return str(unfit)
 
 
 def _demonstration(where: str, values: Values, prompt_key: str | None, response_key: str | None) -> Row:
     name = prompt_key or _first(values, ("messages", "prompt", "question")) or "prompt"
     answer = response_key or _first(values, ANSWERS.get(name, ("response", "answer")))
     conversation = name == "messages" or (prompt_key is not None and answer is None)
-    if conversation and response_key is None and isinstance(_held(values, name), list):
+    if conversation and response_key is None and isinstance(_required(values, name), list):
         turns = _messages(name, values[name])
         spoken = [turn.content for turn in turns if turn.role == "assistant"]
         if not any(content.strip() for content in spoken):
@@ -60,29 +60,29 @@ def _demonstration(where: str, values: Values, prompt_key: str | None, response_
             if turn.role in ("user", "assistant") and not turn.content.strip():
                 raise UnfitRow(f"{name}[{place}].content is empty")
         return _row(where, values, turns, None, None)
-    prompt = _prompt(name, _held(values, name))
+    prompt = _prompt(name, _required(values, name))
     answer = answer or ANSWERS.get(name, ("response",))[0]
-    response = _text(answer, _held(values, answer))
+    response = _text(answer, _required(values, answer))
     return _row(where, values, prompt, response, None)
 
 
 def _prompt_row(where: str, values: Values, prompt_key: str | None, response_key: str | None) -> Row:
     name = prompt_key or _first(values, ("prompt", "question", "messages")) or "prompt"
     if name == "messages":
-        prompt, truth = _before_last_answer(name, _held(values, name))
+        prompt, truth = _before_last_answer(name, _required(values, name))
         answer = response_key
     else:
-        prompt, truth = _prompt(name, _held(values, name)), None
+        prompt, truth = _prompt(name, _required(values, name)), None
         answer = response_key or _first(values, ANSWERS.get(name, ("response", "answer")))
     if answer is not None:
-        truth = _truth(answer, _held(values, answer))
+        truth = _truth(answer, _required(values, answer))
     return _row(where, values, prompt, None, truth)
 
 
 def _pair(where: str, values: Values, prompt_key: str | None) -> Row:
     name = prompt_key or _first(values, ("prompt", "question"))
-    prompt = _prompt(name, _held(values, name)) if name else None
-    (before, chosen), (other, rejected) = (_answered(side, _held(values, side)) for side in ("chosen", "rejected"))
+    prompt = _prompt(name, _required(values, name)) if name else None
+    (before, chosen), (other, rejected) = (_answered(side, _required(values, side)) for side in ("chosen", "rejected"))
     if before != other:
         raise UnfitRow("chosen and rejected answer different conversations; expected equal turns before the last")
     if before and prompt is not None:
@@ -101,14 +101,11 @@ def _answered(path: str, value: Any) -> tuple[tuple[Message, ...], str]:
     """The turns before an answer, if it comes with any, and the answer."""
     if isinstance(value, str):
         return (), _text(path, value)
-    if not isinstance(value, list):
-        raise UnfitRow(f"{path} is {type_name(value)}; it must be text or a list of messages")
-    turns = _messages(path, value)
-    if turns[-1].role != "assistant":
-        raise UnfitRow(
-            f"{path}[{len(turns) - 1}].role is {short_repr(turns[-1].role)}; the last turn must be the assistant's"
-        )
-    return turns[:-1], _text(f"{path}[{len(turns) - 1}].content", turns[-1].content)
+    turns = _messages(path, value, "text or a list of messages")
+    place, last = f"{path}[{len(turns) - 1}]", turns[-1]
+    if last.role != "assistant":
+        raise UnfitRow(f"{place}.role is {short_repr(last.role)}; the last turn must be the assistant's")
+    return turns[:-1], _text(f"{place}.content", last.content)
 
 
 def _before_last_answer(path: str, value: Any) -> tuple[Text, str | None]:
@@ -146,7 +143,7 @@ def _first(values: Values, names: tuple[str, ...]) -> str | None:
     return next((name for name in names if values.get(name) is not None), None)
 
 
-def _held(values: Values, name: str) -> Any:
+def _required(values: Values, name: str) -> Any:
     if values.get(name) is not None:
         return values[name]
     if name in values:
@@ -161,44 +158,42 @@ def _held(values: Values, name: str) -> Any:
 # ---- values
 
 
-def _text(path: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise UnfitRow(f"{path} is {type_name(value)}; it must be text")
-    if not value.strip():
-        raise UnfitRow(f"{path} is empty")
+def _expect(path: str, value: Any, kind: type, expected: str) -> Any:
+    if not isinstance(value, kind):
+        raise UnfitRow(f"{path} is {type_name(value)}; it must be {expected}")
     return value
+
+
+def _text(path: str, value: Any) -> str:
+    text: str = _expect(path, value, str, "text")
+    if not text.strip():
+        raise UnfitRow(f"{path} is empty")
+    return text
 
 
 def _prompt(path: str, value: Any) -> Text:
     if isinstance(value, str):
         return _text(path, value)
-    if not isinstance(value, list):
-        raise UnfitRow(f"{path} is {type_name(value)}; it must be text or a list of messages")
-    turns = _messages(path, value)
+    turns = _messages(path, value, "text or a list of messages")
     if not any(turn.content.strip() for turn in turns):
         raise UnfitRow(f"{path} is empty: no message has content")
     return turns
 
 
-def _messages(path: str, value: Any) -> tuple[Message, ...]:
-    if not isinstance(value, list):
-        raise UnfitRow(f"{path} is {type_name(value)}; it must be a list of messages")
-    if not value:
+def _messages(path: str, value: Any, expected: str = "a list of messages") -> tuple[Message, ...]:
+    if not _expect(path, value, list, expected):
         raise UnfitRow(f"{path} is empty; expected a list of messages")
     return tuple(_message(f"{path}[{index}]", turn) for index, turn in enumerate(value))
 
 
 def _message(path: str, value: Any) -> Message:
-    if not isinstance(value, dict):
-        raise UnfitRow(f"{path} is {type_name(value)}; it must be an object with role and content")
-    for key in ("role", "content"):
-        if key not in value:
-            raise UnfitRow(f"{path}.{key} is missing")
-    role, content = value["role"], value["content"]
+    _expect(path, value, dict, "an object with role and content")
+    if missing := [key for key in ("role", "content") if key not in value]:
+        raise UnfitRow(f"{path}.{missing[0]} is missing")
+    role = value["role"]
     if role not in ROLES:
         raise UnfitRow(f"{path}.role is {short_repr(role)}; it may be {', '.join(ROLES)}")
-    if not isinstance(content, str):
-        raise UnfitRow(f"{path}.content is {type_name(content)}; it must be text")
+    content = _expect(f"{path}.content", value["content"], str, "text")
     if value.get("tool_calls"):  # without them the turn would say something else than it did
         raise UnfitRow(f"{path}.tool_calls are not read yet; put the whole turn in content")
     return Message(role, content)
@@ -217,13 +212,9 @@ def _truth(path: str, value: Any) -> str | None:
 
 def _object(name: str, values: Values) -> dict[str, Any] | None:
     value = values.get(name)
-    if value is None or isinstance(value, dict):
-        return value
-    raise UnfitRow(f"{name} is {type_name(value)}; it must be an object")
+    return None if value is None else _expect(name, value, dict, "an object")
 
 
 def _label(name: str, values: Values) -> str:
     value = values.get(name)
-    if value is None or isinstance(value, str):
-        return value or ""
-    raise UnfitRow(f"{name} is {type_name(value)}; it must be text")
+    return "" if value is None else _expect(name, value, str, "text")

@@ -90,10 +90,10 @@ class Hub(Files):
             raise Problems(self._none(listed))
         raw = prepare.store() / "raw" / listed.source / listed.repo / listed.commit[:40]
         wanted = list({file.path: file for files in chosen.values() for file in files}.values())
-        begun = time.monotonic()
+        started = time.monotonic()
 
         def fetching(at: Fetched) -> None:
-            watch(DataProgress(f"fetching {self.repo}", at.done_bytes, at.total_bytes, 0, time.monotonic() - begun))
+            watch(DataProgress(f"fetching {self.repo}", at.done_bytes, at.total_bytes, 0, time.monotonic() - started))
 
         fetch(listed, wanted, raw, fetching)
         here = {f"{split}_files": tuple(str(raw / file.path) for file in files) for split, files in chosen.items()}

@@ -40,10 +40,11 @@ def to_standard_row(
     format: Format, values: Values, instruction: str | None, data_source: str | None, prompt_key: str | None = None
 ) -> Values:
     """The row in a form of `formats`. Raises `UnfitRow`."""
-    told = instruction if instruction is not None else INSTRUCTIONS.get(format, "")
-    made = _auto(values, told, prompt_key) if format == "auto" else _SHAPES[format](values, told)
-    source = data_source or made.get("data_source") or SOURCES.get(format)
-    return made if source is None else {**made, "data_source": source}
+    if instruction is None:
+        instruction = INSTRUCTIONS.get(format, "")
+    row = _auto(values, instruction, prompt_key) if format == "auto" else _SHAPES[format](values, instruction)
+    source = data_source or row.get("data_source") or SOURCES.get(format)
+    return row if source is None else {**row, "data_source": source}
 
 
 def _auto(values: Values, instruction: str, prompt_key: str | None) -> Values:

@@ -46,16 +46,16 @@ def types(kind: Kind) -> dict[str, pa.DataType]:
 
 def values_of(row: Row, kind: Kind) -> dict[str, Any]:
     """The row's columns, without extra_info. Raises `UnfitRow` where they cannot represent it."""
-    made: dict[str, Any] = {"data_source": row.data_source, "ability": row.ability}
+    columns: dict[str, Any] = {"data_source": row.data_source, "ability": row.ability}
     if kind == "answers":
-        return {**made, "messages": _chat(_demonstrated(row))}
-    made["prompt"] = _chat(_turns(row.prompt))
+        return {**columns, "messages": _chat(_demonstrated(row))}
+    columns["prompt"] = _chat(_turns(row.prompt))
     if kind != "prompts":
-        made |= {"chosen": row.response, "rejected": row.rejected}
+        columns |= {"chosen": row.response, "rejected": row.rejected}
     if kind != "pairs":
         truth = row.ground_truth
-        made["reward_model"] = {"style": "model" if truth is None else "rule", "ground_truth": truth}
-    return made
+        columns["reward_model"] = {"style": "model" if truth is None else "rule", "ground_truth": truth}
+    return columns
 
 
 def _demonstrated(row: Row) -> tuple[Message, ...]:

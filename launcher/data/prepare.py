@@ -200,8 +200,8 @@ def _convert(
         raise Problems([*log.problems(), *empty])
     if empty:
         raise Problems(empty)
-    made = {file.name: _bytes(file) for file in sorted(draft.iterdir())}
-    manifest = replace(known, rows=rows, refused=log.refused, files=made)
+    sizes = {file.name: _bytes(file) for file in sorted(draft.iterdir())}
+    manifest = replace(known, rows=rows, refused=log.refused, files=sizes)
     write_atomic(draft / MANIFEST, json.dumps(asdict(manifest), indent=1) + "\n")
 
 
@@ -210,14 +210,14 @@ class _Meter:
 
     def __init__(self, doing: str, size: int, watch: OnDataProgress) -> None:
         self.doing, self.size, self.watch, self.done = doing, size, watch, 0
-        self.begun = self.reported = time.monotonic()
+        self.started = self.reported = time.monotonic()
 
     def read(self, count: int, rows: int) -> None:
         self.done += count
         now = time.monotonic()
         if now - self.reported > 0.1:
             self.reported = now
-            self.watch(DataProgress(self.doing, min(self.done, self.size), self.size, rows, now - self.begun))
+            self.watch(DataProgress(self.doing, min(self.done, self.size), self.size, rows, now - self.started))
 
 
 def _sha256(name: str) -> str:

@@ -58,7 +58,7 @@ class FromHub:
                 got = f"there is no folder {shown}, nor {short_repr(str(folder.parent))}"
                 return [Problem(where, got, "use a model's folder or hub id", "not-found")]
             beside = [path.name for path in folder.parent.iterdir()]
-        except (OSError, RuntimeError) as error:  # a name that is too long, or the home of nobody
+        except (OSError, RuntimeError) as error:  # a name that is too long, or the home of an unknown user
             return [Problem(where, f"got {shown}, {error_message(error)}", "use a model's folder or hub id")]
         fix = suggest(folder.name, beside, listed="its parent holds")
         return [Problem(where, f"there is no folder {shown}", fix, "not-found")]

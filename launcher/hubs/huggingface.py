@@ -79,7 +79,7 @@ def list_files(kind: Kind, repo: str, revision: str | None) -> Listing:
 def download(listed: Listing, file: RemoteFile, staging: Path, on_bytes: Callable[[int], None]) -> Path:
     """One file of the commit that was listed, into `staging`; not verified. Through Xet where the hub offers it.
 
-    `on_bytes` is called with the bytes that came since its last call. Raises `Problems` or `OSError` of the disk.
+    `on_bytes` is called with the number of new bytes. Raises `Problems` or `OSError` of the disk.
     """
     from huggingface_hub import hf_hub_download  # noqa: PLC0415  # late, as above
 

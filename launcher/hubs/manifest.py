@@ -1,4 +1,4 @@
-"""What a downloaded folder says of itself: where each byte came from, and that all of them are there.
+"""The manifest of a downloaded folder: where each byte came from, and that all of them are there.
 
 <folder>/.rlrun/  manifest.json      written last, whole: with it, and with the sizes it names, the folder is complete
                   before.json        the manifest of what stood here before, while something else takes its place
@@ -75,11 +75,11 @@ def read(folder: Path, name: str = "manifest.json") -> Manifest | None:
     """None where there is none, or where it is not one of ours."""
     try:
         node = parse_json((folder / names.OURS / name).read_bytes())
-        made = Manifest(**node)
-        sizes = [of["bytes"] for of in made.files.values()]
+        manifest = Manifest(**node)
+        sizes = [of["bytes"] for of in manifest.files.values()]
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
-    return None if names.check_names(made.files) or not all(isinstance(size, int) for size in sizes) else made
+    return None if names.check_names(manifest.files) or not all(isinstance(size, int) for size in sizes) else manifest
 
 
 def write(folder: Path, manifest: Manifest) -> None:

@@ -34,7 +34,7 @@ def list_files(kind: Kind, repo: str, revision: str | None) -> Listing:
 
 
 def _hash_of(files: tuple[RemoteFile, ...]) -> str:
-    """Stands for the commit, which the listing does not tell: it changes when any file does."""
+    """Stands for the commit, which the listing does not contain: it changes when any file does."""
     content = sorted((file.path, file.size, file.sha256) for file in files)
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
@@ -42,7 +42,7 @@ def _hash_of(files: tuple[RemoteFile, ...]) -> str:
 def download(listed: Listing, file: RemoteFile, staging: Path, on_bytes: Callable[[int], None]) -> Path:
     """One file into `staging`, resumed where an earlier call was cut; its hash is verified by the client, too.
 
-    `on_bytes` is called with the bytes that came since its last call. Raises `Problems` or `OSError` of the disk.
+    `on_bytes` is called with the number of new bytes. Raises `Problems` or `OSError` of the disk.
     """
     from modelscope_hub import HubApi, ProgressCallback, _download, errors  # noqa: PLC0415  # late, as above
 

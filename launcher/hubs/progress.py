@@ -46,25 +46,19 @@ class Progress:
 
 
 class SilentBar:
-    """What the clients call of a tqdm bar; it draws nothing. `update` is called with the bytes that came."""
+    """The part of tqdm's interface that the clients use; draws nothing. `update` gets the number of new bytes."""
 
     def __init__(self, **_: object) -> None: ...
 
     def __enter__(self) -> SilentBar:
         return self
 
-    def __exit__(self, *_: object) -> None: ...
+    def _ignore(self, *_: object, **__: object) -> None: ...
 
-    def close(self) -> None: ...
-
-    def update(self, count: int) -> None: ...
-
-    def update_transfer(self, count: int) -> None:
-        """Bytes of the network, where `update` counts what they became on disk (Xet)."""
-
-    def set_postfix_str(self, text: str, refresh: bool = True) -> None: ...
-
-    def set_transfer_postfix_str(self, text: str, refresh: bool = True) -> None: ...
+    __exit__ = close = update = set_postfix_str = _ignore
+    update_transfer = set_transfer_postfix_str = (
+        _ignore  # bytes of the network, where `update` counts those on disk (Xet)
+    )
 
 
 Watch = Callable[[Progress], None]

@@ -56,7 +56,7 @@ class Listing:
     revision: str
     """What was asked for: a branch, a tag or a commit."""
     commit: str
-    """The commit that the revision names; on a hub that does not tell it, a hash of the listing."""
+    """The commit that the revision names; on a hub without commits, a hash of the listing."""
     files: tuple[RemoteFile, ...]
     endpoint: str
     """Scheme and host that the hub answered from."""

@@ -21,18 +21,10 @@ from launcher.core.problems import Problem, Problems, error_message
 from launcher.core.settings import from_node
 from launcher.core.state import RunState, Sink, write_all
 from launcher.data.refused import RefusedLog
-from launcher.launch import provenance as locks
+from launcher.launch import provenance, supervise
 from launcher.launch.follow import Outcome
 from launcher.launch.prepare import prepared
 from launcher.launch.queued import hand_over
-from launcher.launch.supervise import (
-    Supervisor,
-    check_unchanged,
-    needs_initial_weights,
-    newest_checkpoint,
-    rollback_to,
-    step_of,
-)
 from launcher.preflight.checks import hardware
 from launcher.preflight.checks.context import Context
 from launcher.preflight.plan import Ready, check_rows
@@ -61,12 +53,12 @@ def start(ready: Ready, words: Sequence[str], sinks: Sequence[Sink]) -> tuple[Fo
             write_all(sinks, RunState(status="running"), [], lines)
         found = Prepared.from_local(run)
         run, spec = found.applied_to(asked), to_yaml(asked)
-        locks.write(folder, run, spec, typed)
+        provenance.write(folder, run, spec, typed)
         write_atomic(folder.prepared, found.to_json())
         write_atomic(folder.spec, spec)
         write_atomic(folder.prepared, replace(found, rows=_check_data(run, folder)).to_json())
         if not run.cluster.queues:
-            return folder, Supervisor(run, folder, lock, sinks).work(0, [])
+            return folder, supervise.Supervisor(run, folder, lock, sinks).work(0, [])
     return folder, hand_over(run, folder, sinks)  # who takes it up writes it
 
 
@@ -80,7 +72,7 @@ def resume(folder: Folder, words: Sequence[str], sinks: Sequence[Sink]) -> Outco
     folder.check()
     asked = _asked(folder, words)
     run = _as_prepared(asked, folder)
-    of_model = run.model.problems() if needs_initial_weights(run, folder) else []
+    of_model = run.model.problems() if supervise.needs_initial_weights(run, folder) else []
     there = hardware.check(Context(run, here=not run.cluster.queues))
     found = [*run.data.problems(), *run.reward.problems(), *of_model]
     found += [Problem(result.subject, result.message, result.fix) for result in there if result.level == "FAIL"]
@@ -88,17 +80,17 @@ def resume(folder: Folder, words: Sequence[str], sinks: Sequence[Sink]) -> Outco
         raise Problems(found)
     if run.cluster.queues and (waits := store.queued(folder)):
         raise Problems(Problem(folder.name, f"is {waits}", f"rlrun stop {folder.path} would end it", "in-use"))
-    check_unchanged(run, folder)
+    supervise.check_unchanged(run, folder)
     with Lock(folder) as lock:
-        newest, faults = newest_checkpoint(run, folder)
-        alerts = rollback_to(newest, faults, run, folder)
+        newest, faults = supervise.newest_checkpoint(run, folder)
+        alerts = supervise.rollback_to(newest, faults, run, folder)
         if words:
             write_atomic(folder.spec, to_yaml(asked))
-            locks.amend(folder, to_yaml(asked))
+            provenance.amend(folder, to_yaml(asked))
             typed = shlex.join(["rlrun", "train", "--resume", folder.name, *words])
             write_atomic(folder.words, folder.words.read_text(encoding="utf-8") + typed + "\n")
         if not run.cluster.queues:
-            return Supervisor(run, folder, lock, sinks).work(step_of(newest), alerts)
+            return supervise.Supervisor(run, folder, lock, sinks).work(supervise.step_of(newest), alerts)
     return hand_over(run, folder, sinks)
 
 

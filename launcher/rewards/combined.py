@@ -22,7 +22,7 @@ SUMS = {False: "rule_based", True: "rm_based"}  # by whether a reward is learned
 
 @settings
 class Combined(Reward):
-    """Base of rewards made of several."""
+    """Base of rewards that combine several."""
 
     parts: Parts
     """The rewards, by name. A config file composes them from the group's other choices; on the command line

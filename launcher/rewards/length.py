@@ -39,11 +39,9 @@ class Length(Reward):
             raise ValueError(f"high is {self.high} and low {self.low}; expected high >= low")
 
     def score(self, answers: Sequence[Answer]) -> list[float]:
-        return [self._score(length(answer.response, self.unit)) for answer in answers]
-
-    def _score(self, found: int) -> float:
-        outside = max(self.low - found, found - self.high, 0)
-        return max(1.0 - outside / self.margin, 0.0)
+        lengths = [length(answer.response, self.unit) for answer in answers]
+        outside = [max(self.low - size, size - self.high, 0) for size in lengths]
+        return [max(1.0 - distance / self.margin, 0.0) for distance in outside]
 
 
 @settings
@@ -65,7 +63,5 @@ class Overlong(Reward):
             raise ValueError(f"buffer is {self.buffer} of {self.longest}; expected at most {self.longest}")
 
     def score(self, answers: Sequence[Answer]) -> list[float]:
-        return [-self._price(length(answer.response, self.unit)) for answer in answers]
-
-    def _price(self, found: int) -> float:
-        return min(max((found - (self.longest - self.buffer)) / self.buffer, 0.0), 1.0)
+        lengths, allowed = [length(answer.response, self.unit) for answer in answers], self.longest - self.buffer
+        return [-min(max((size - allowed) / self.buffer, 0.0), 1.0) for size in lengths]

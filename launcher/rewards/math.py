@@ -40,7 +40,7 @@ class Math(Reward):
         return list(self.judge(answers).total)
 
     def judge(self, answers: Sequence[Answer]) -> Scores:
-        """An expression that takes too long is wrong, as it is the answer's doing; how often is told as a part."""
+        """An expression that takes too long is wrong, as it is the answer's doing; how often is reported as a part."""
         total, faults, late = [0.0] * len(answers), [""] * len(answers), [0.0] * len(answers)
         asked: dict[int, list[str]] = {}
         for place, answer in enumerate(answers):

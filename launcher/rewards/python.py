@@ -121,7 +121,7 @@ class Python(Reward):
                 else found[0] if len(found) == 1 else _miscounted(found, 1) for found in each]  # fmt: skip
 
     def _misfit(self, function: Function | None) -> list[Problem]:
-        """Why the function cannot be called as it is; one that is imported or made by a call is taken on trust."""
+        """Why the function cannot be called as it is; one that is imported or created by a call is not checked."""
         if function is None:
             return []
         known, needed, anything = _parameters(function)

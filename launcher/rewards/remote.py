@@ -99,7 +99,7 @@ class Remote(Reward):
         try:
             socket.create_connection((host, port), CONNECTS_S).close()
         except OSError as error:
-            got = f"nobody answers at {host}:{port}, {error_message(error)}"
+            got = f"no server answers at {host}:{port}, {error_message(error)}"
             return [Problem("reward.url", got, "use a running server", "not-reachable")]
         return []
 
@@ -248,7 +248,7 @@ def _answered(request: urllib.request.Request, timeout_s: float) -> bytes:
             reply = _read(request, timeout_s, deadline)
         except Unanswered as error:
             raise (late if deadline.over.is_set() else error) from None
-    if deadline.over.is_set():  # what came is cut
+    if deadline.over.is_set():  # the reply is incomplete
         raise late
     return reply
 

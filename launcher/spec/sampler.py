@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
-from launcher.core.problems import Problem
+from launcher.core.problems import InvalidSettings, Problem
 from launcher.core.settings import AtLeastOne, NonNegative, Positive, settings
 from launcher.spec.hardware import Hardware
 
@@ -43,9 +43,10 @@ class Sampler:
 
     def __post_init__(self) -> None:
         if self.top_k == 0:
-            raise ValueError("top_k is 0, which leaves no token to sample; use -1 for all")
+            raise InvalidSettings(Problem("", "top_k is 0, which leaves no token to sample", "use -1 for all"))
         if self.val_n > 1 and not self.val_temperature:
-            raise ValueError(f"val_n is {self.val_n} and val_temperature 0, so all are alike; use val_temperature=1")
+            got = f"val_n is {self.val_n} and val_temperature 0, so all are alike"
+            raise InvalidSettings(Problem("", got, "use val_temperature=1", "conflicting-settings"))
 
     def problems(self, run: RunSpec) -> list[Problem]:
         """Why it cannot sample this run's answers."""

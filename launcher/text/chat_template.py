@@ -14,7 +14,7 @@ _ENDS = 2  # what a tokenizer itself puts around a text
 
 
 def read_template(folder: Path) -> str | None:
-    """The chat template of a model's folder; "" where it has none, None where the folder does not tell."""
+    """The chat template of a model's folder; "" where it has none, None where its files cannot be read."""
     try:
         single = folder / "chat_template.jinja"
         if single.is_file():

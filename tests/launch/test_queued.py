@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcher.core.events import Ended, Event, LoggedEvent, Resumed, Saved, Started, Step, to_line
-from launcher.core.problems import Problems
+from launcher.core.problems import Problem, Problems
 from launcher.core.state import RunState
 from launcher.launch import queued
 from launcher.launch.queued import QueueWatcher
@@ -39,7 +39,7 @@ class Queue:
             return ""
         output = self.answers.pop(0)
         if output == "!":
-            raise Problems(["squeue: did not answer"])
+            raise Problems(Problem("squeue", "did not answer"))
         return output
 
     def stop(self, now: bool) -> None:

@@ -143,7 +143,7 @@ def test_a_file_that_does_not_compile_is_named_before_its_rows_are_read(lines: L
 
 
 def test_a_server_that_is_not_there_is_named(lines: Lines) -> None:
-    why = "reward.url: nobody answers at 127.0.0.1:9, connection refused; use a running server"
+    why = "reward.url: no server answers at 127.0.0.1:9, connection refused; use a running server"
     assert refused(lines("18"), "reward=remote", "reward.url=http://127.0.0.1:9/") == [why]
 
 

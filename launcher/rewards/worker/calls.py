@@ -1,6 +1,6 @@
 """Calling functions of another process, so that a test never touches an object of the code that it tests.
 
-Only plain data comes back (numbers, texts, lists, ...), made anew here: what equals everything, or lies about itself,
+Only plain data comes back (numbers, texts, lists, ...), rebuilt here: what equals everything, or lies about itself,
 stays where it is, as a handle that equals nothing.
 """
 
@@ -44,18 +44,18 @@ def packed(value: Any, keep: Pack) -> Any:
 _LISTS: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
 
 
-def unpacked(node: Any, held: Pack) -> Any:
-    """The inverse, with what `held` makes of a handle."""
+def unpacked(node: Any, resolve: Pack) -> Any:
+    """The inverse, with what `resolve` returns for a handle."""
     if not isinstance(node, list):
         return node
     tag, *items = node
     if tag in _LISTS:
-        return _LISTS[tag](unpacked(item, held) for item in items)
+        return _LISTS[tag](unpacked(item, resolve) for item in items)
     if tag == "dict":
-        return {unpacked(key, held): unpacked(of, held) for key, of in items}
+        return {unpacked(key, resolve): unpacked(of, resolve) for key, of in items}
     if tag == "bytes":
         return str(items[0]).encode("latin-1")
-    return complex(*items) if tag == "complex" else held(items[0])
+    return complex(*items) if tag == "complex" else resolve(items[0])
 
 
 def serve(channel: socket.socket, names: dict[str, Any]) -> None:
@@ -135,7 +135,7 @@ def asking(channel: socket.socket) -> Ask:
                 raise known(text)
             raise RuntimeError(text)
         found, after = answer["gave"]
-        made: Callable[[Any], Any] = partial(RemoteObject, ask)
-        return unpacked(found, made), [unpacked(arg, made) for arg in after]
+        remote: Callable[[Any], Any] = partial(RemoteObject, ask)
+        return unpacked(found, remote), [unpacked(arg, remote) for arg in after]
 
     return ask

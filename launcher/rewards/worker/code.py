@@ -1,4 +1,4 @@
-"""Programs and functions that nobody read, run under test: each in a process of its own that has given everything up.
+"""Programs and functions of answers, run under test: each in a process of its own that has given everything up.
 
 This process never holds what is expected of them: programs are compared where training is, and tests are read from
 their file by the process that runs them, so no fork of this one can find them in its memory.
@@ -87,28 +87,28 @@ def _program(code: str, text: str, limits: Mapping[str, Any]) -> dict[str, str]:
     os.close(given)
     os.close(theirs)
     until = time.monotonic() + limits["timeout_s"]
-    held, why = _read(ours, until, MOST_OUTPUT)
+    output, why = _read(ours, until, MOST_OUTPUT)
     os.close(ours)
-    return {"out": held.decode("utf-8", "replace"), "why": _ended(pid, until, limits["timeout_s"], why)}
+    return {"out": output.decode("utf-8", "replace"), "why": _ended(pid, until, limits["timeout_s"], why)}
 
 
 def _read(source: int, until: float, most: int) -> tuple[bytes, str]:
     """What is written there before it is closed, and what was wrong."""
-    held = bytearray()
+    output = bytearray()
     while (left := until - time.monotonic()) > 0:
         if not select.select([source], [], [], left)[0]:
             break
         piece = os.read(source, 2**16)
         if not piece:
-            return bytes(held), ""
-        held += piece
-        if len(held) > most:
+            return bytes(output), ""
+        output += piece
+        if len(output) > most:
             return b"", f"printed more than {most} bytes"
-    return bytes(held), "late"
+    return bytes(output), "late"
 
 
 def _ended(pid: int, until: float, timeout_s: float, why: str) -> str:
-    """Wait for the process, end it and its group where it does not end in time, and say what was wrong with it."""
+    """Wait for the process, end it and its group where it does not end in time, and say what went wrong."""
     status = None
     while not why and status is None:
         done, code = os.waitpid(pid, os.WNOHANG)
@@ -133,7 +133,7 @@ def _ended(pid: int, until: float, timeout_s: float, why: str) -> str:
 
 
 def _tested(request: dict[str, Any], limits: Mapping[str, Any]) -> dict[str, Any]:
-    """How each test went (1 or 0), as far as it came."""
+    """How each test went (1 or 0), as far as they were run."""
     asked, asking = socket.socketpair()
     ours, theirs = os.pipe()
 
@@ -154,12 +154,12 @@ def _tested(request: dict[str, Any], limits: Mapping[str, Any]) -> dict[str, Any
     asking.close()
     os.close(theirs)
     until = time.monotonic() + limits["timeout_s"]
-    held, why = _read(ours, until, MOST_OUTPUT)
+    output, why = _read(ours, until, MOST_OUTPUT)
     os.close(ours)
     _ended(pids[1], until, limits["timeout_s"], why)
     _ended(pids[0], 0.0, limits["timeout_s"], "over")
     return {
-        "passed": held.decode("ascii", "replace"),
+        "passed": output.decode("ascii", "replace"),
         "why": f"took longer than {limits['timeout_s']:g} s" if why else "",
     }
 

@@ -13,7 +13,7 @@ _LENGTH = struct.Struct(">I")
 
 
 def send(channel: socket.socket, value: Any, until: float | None = None) -> None:
-    """Raises `TimeoutError` after `until` (monotonic seconds), `OSError` where nobody listens."""
+    """Raises `TimeoutError` after `until` (monotonic seconds), `OSError` where the other end is closed."""
     text = json.dumps(value, default=str).encode()
     channel.settimeout(_left(until))
     channel.sendall(_LENGTH.pack(len(text)) + text)
@@ -30,14 +30,14 @@ def receive(channel: socket.socket, until: float | None = None) -> Any:
 
 
 def _exactly(channel: socket.socket, size: int, until: float | None) -> bytes:
-    held = bytearray()
-    while len(held) < size:
+    received = bytearray()
+    while len(received) < size:
         channel.settimeout(_left(until))
-        piece = channel.recv(min(size - len(held), 2**20))
+        piece = channel.recv(min(size - len(received), 2**20))
         if not piece:
             raise EOFError
-        held += piece
-    return bytes(held)
+        received += piece
+    return bytes(received)
 
 
 def _left(until: float | None) -> float | None:

@@ -38,10 +38,10 @@ def main() -> None:
     if settings.get("memory_bytes"):
         resource.setrlimit(resource.RLIMIT_AS, (settings["memory_bytes"],) * 2)
     file = settings.get("path", "")
-    made = try_call(lambda: load(kind, settings), file)
-    send(channel, {"fault": made.reason} if isinstance(made, CallFailure) else {})
-    if not isinstance(made, CallFailure):
-        serve(channel, made, file)
+    work = try_call(lambda: load(kind, settings), file)
+    send(channel, {"fault": work.reason} if isinstance(work, CallFailure) else {})
+    if not isinstance(work, CallFailure):
+        serve(channel, work, file)
 
 
 def load(kind: str, settings: dict[str, Any]) -> Work:

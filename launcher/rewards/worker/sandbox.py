@@ -1,4 +1,4 @@
-"""What a process gives up before it runs code that nobody read: files, network, other processes, time and memory.
+"""What a process gives up before it runs untrusted code: files, network, other processes, time and memory.
 
 Landlock (Linux 5.13) forbids the files, a seccomp filter the rest; both need no root, work in containers, and cannot be
 taken back. Limits alone (`strict` false) bound time and memory, and forbid nothing else.
@@ -20,7 +20,7 @@ from typing import Any
 
 # number of each system call on x86_64 and on aarch64; None where that has none
 CALLS: Mapping[str, tuple[int | None, int | None]] = {
-    # network: no socket is ever made; a socket pair that was handed down still works
+    # network: no socket is ever created; a socket pair that was handed down still works
     "socket": (41, 198), "connect": (42, 203), "bind": (49, 200), "listen": (50, 201),
     # other processes: none is started, signalled, traced or looked into
     "fork": (57, None), "vfork": (58, None), "execve": (59, 221), "execveat": (322, 281), "kill": (62, 129),
@@ -95,13 +95,13 @@ def ruleset(paths: Sequence[str]) -> int:
     version = landlock_version()
     rights = (1 << FILES_OF.get(version, 16)) - 1
     wanted = struct.pack("QQQ", rights, 3, 3)[: 8 if version < 4 else 16 if version < 6 else 24]
-    made = _checked(_call(LANDLOCK_CREATE, wanted, len(wanted), 0))
+    rules = _checked(_call(LANDLOCK_CREATE, wanted, len(wanted), 0))
     for path in paths:
-        held = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        folder = os.open(path, os.O_PATH | os.O_CLOEXEC)
         allowed = READ_FILE | (READ_DIR if os.path.isdir(path) else 0) | (WRITE_FILE if path == "/dev/null" else 0)
-        _checked(_call(LANDLOCK_ADD, made, 1, struct.pack("=Qi", allowed, held), 0))
-        os.close(held)
-    return made
+        _checked(_call(LANDLOCK_ADD, rules, 1, struct.pack("=Qi", allowed, folder), 0))
+        os.close(folder)
+    return rules
 
 
 def confine(limits: Mapping[str, Any], rules: int | None) -> None:
@@ -115,12 +115,12 @@ def confine(limits: Mapping[str, Any], rules: int | None) -> None:
         resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))  # which root may pass
         return
     _checked(_prctl(PR_SET_NO_NEW_PRIVS, 1))
-    _checked(_libc.capset(struct.pack("Ii", 0x20080522, 0), bytes(24)))  # root is nobody special from here on
+    _checked(_libc.capset(struct.pack("Ii", 0x20080522, 0), bytes(24)))  # root has no privileges from here on
     _checked(_call(LANDLOCK_RESTRICT, rules, 0))
     os.close(rules)
     filter_ = _filter(_column(), ARCHITECTURES[platform.machine()][1])
-    held = ctypes.create_string_buffer(filter_, len(filter_))
-    program = struct.pack("HxxxxxxQ", len(filter_) // 8, ctypes.addressof(held))
+    buffer = ctypes.create_string_buffer(filter_, len(filter_))
+    program = struct.pack("HxxxxxxQ", len(filter_) // 8, ctypes.addressof(buffer))
     _checked(_prctl(PR_SET_SECCOMP, 2, program))
 
 
@@ -131,13 +131,13 @@ def die_with_parent() -> None:
 
 def _call(number: int, *args: Any) -> int:
     """A system call that the C library has no name for; it takes whole machine words."""
-    words = [ctypes.c_ulong(arg) if isinstance(arg, int) else arg for arg in args]
-    return int(_libc.syscall(ctypes.c_long(number), *words))
+    values = [ctypes.c_ulong(arg) if isinstance(arg, int) else arg for arg in args]
+    return int(_libc.syscall(ctypes.c_long(number), *values))
 
 
 def _prctl(option: int, *args: Any) -> int:
-    words = [ctypes.c_ulong(arg) if isinstance(arg, int) else arg for arg in (*args, 0, 0, 0, 0)[:4]]
-    return int(_libc.prctl(option, *words))
+    values = [ctypes.c_ulong(arg) if isinstance(arg, int) else arg for arg in (*args, 0, 0, 0, 0)[:4]]
+    return int(_libc.prctl(option, *values))
 
 
 def _column() -> int:

@@ -83,15 +83,15 @@ def _do(node: ast.stmt, names: dict[str, Any]) -> None:
 def _free(tree: ast.AST) -> set[str]:
     """Names that the tests use and do not make."""
     names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
-    made = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
+    defined = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
-            made.add(node.name)
+            defined.add(node.name)
         elif isinstance(node, ast.arg):
-            made.add(node.arg)
+            defined.add(node.arg)
         elif isinstance(node, ast.alias):
-            made.add(node.asname or node.name.partition(".")[0])
-    return {node.id for node in names} - made - set(vars(builtins))
+            defined.add(node.asname or node.name.partition(".")[0])
+    return {node.id for node in names} - defined - set(vars(builtins))
 
 
 def _found(name: str, ask: Ask) -> Any:

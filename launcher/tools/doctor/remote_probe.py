@@ -111,7 +111,7 @@ class _Probes:
                 yield from ((name, verdict) for verdict in self._new(name, logs / f"rank-{rank}.log"))
             for event in job.poll_events():
                 if isinstance(event, Crashed):
-                    yield from ((CLUSTER, verdict) for verdict in from_problems(event.lines))
+                    yield from ((CLUSTER, CheckResult("FAIL", "Ray", line)) for line in event.lines)
             for rank, (code, why) in dict(job.ended()).items():
                 yield from self._missing(self.names[rank], why or self._last_line(logs, rank, code))
             known = len(self.looked) + len(self.failed) == len(self.names)

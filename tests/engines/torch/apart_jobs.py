@@ -20,7 +20,7 @@ from torch import Tensor
 
 from launcher.config.resolve import resolve
 from launcher.core.machine import free_ports
-from launcher.core.problems import Problems
+from launcher.core.problems import Problem, Problems
 from launcher.engines.torch.model.load import load_model
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.parallel.strategy import Parallel
@@ -49,14 +49,14 @@ class Fake:
 
     def __init__(self, rank: int, description: ModelDescription, words: Sequence[str]) -> None:
         if "refuse" in words:
-            raise Problems([f"sampler: a fake runs no {description.architecture} here"])
+            raise Problems(Problem("sampler", f"a fake runs no {description.architecture} here"))
         self.rank, self.words, self.total, self.taken = rank, words, 0.0, 0
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         self.taken += 1
         for place, (_, value) in enumerate(weights):
             if "starve" in self.words and place == 2:
-                raise Problems(["sampler: a fake wants no third"])
+                raise Problems(Problem("sampler", "a fake wants no third"))
             self.total = float(value.double().sum()) if place == 0 else self.total
 
     def generate(self, asked: Sequence[GenerationRequest], temperature: float, ends: Sequence[int]) -> list[Completion]:
