@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from launcher.algorithms import ops
 from launcher.algorithms.grpo import GRPO
 from launcher.core.settings import AtLeastOne, Count, NonNegative, Positive, settings
-from launcher.spec.algorithm import AlgorithmState, AllReduce, Batch
+from launcher.spec.algorithm import Batch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,5 +55,6 @@ class DAPO(GRPO):
         over = ((batch.mask.sum(-1) - free) / self.overlong_buffer_len).clamp(0, 1)  # [B]
         return batch.reward - self.overlong_penalty_factor * over
 
-    def filter_metrics(self, batch: Batch, made: Batch, kept: Tensor, all_reduce: AllReduce) -> AlgorithmState:
-        return ops.group_filter_metrics(batch, made, kept, all_reduce)
+    @property
+    def filters_groups(self) -> bool:
+        return True

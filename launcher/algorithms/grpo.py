@@ -74,13 +74,12 @@ class GRPO(Algorithm):
         reward, mask = self.shape_reward(batch), batch.mask * kept[:, None]
         advantage = ops.group_advantage(reward, ops.group_index(batch.group), self.norm_adv_by_std_in_grpo)  # [B]
         made = replace(batch, mask=mask, reward=reward, advantage=advantage[:, None] * mask)
-        return made, self.filter_metrics(batch, made, kept, all_reduce)
+        return made, ops.group_filter_metrics(batch, made, kept, all_reduce) if self.filters_groups else {}
 
-    def filter_metrics(self, batch: Batch, made: Batch, kept: Tensor, all_reduce: AllReduce) -> AlgorithmState:
-        """How many groups and tokens of the step are trained on; empty where no group is ever filtered."""
-        if not self.min_group_std:
-            return {}
-        return ops.group_filter_metrics(batch, made, kept, all_reduce)
+    @property
+    def filters_groups(self) -> bool:
+        """Whether groups may be filtered, so that it is reported how many are trained on."""
+        return self.min_group_std > 0
 
     def loss(self, new: Output, batch: Batch) -> Loss:
         """Eq. 3."""

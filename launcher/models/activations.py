@@ -19,7 +19,7 @@ class Numbers:
     """The number formats of a training."""
 
     weights: int
-    """Bytes of one weight, and of its gradient and moments where it is trained."""
+    """Bytes of one weight, of its gradient and moments where it is trained, and of a number between two layers."""
     mixed: bool = False
     """Matrices are multiplied in bfloat16 over such weights; norms are not."""
     rank: int = 0
@@ -35,11 +35,6 @@ class Numbers:
         """Bytes of one weight of an adapter: peft keeps them in float32 at least."""
         return max(self.weights, FLOAT32)
 
-    @property
-    def norms(self) -> int:
-        """Bytes of one number where layers are added up."""
-        return self.weights
-
 
 def saved(a: Architecture, numbers: Numbers) -> int:
     """What the backward pass of one layer needs of one token."""
@@ -51,7 +46,7 @@ def _saved_by_norms(a: Architecture, numbers: Numbers) -> int:
 
     Each keeps its input in float32 and the root; what it multiplied with its weight only where that is trained.
     """
-    normed = 0 if numbers.rank else numbers.norms
+    normed = 0 if numbers.rank else numbers.weights
     total = 2 * (a.hidden_size * (FLOAT32 + normed) + FLOAT32)
     if a.qk_norm:
         of_heads = 0 if numbers.rank else numbers.computed
@@ -66,7 +61,7 @@ def _saved_by_attention(a: Architecture, numbers: Numbers) -> int:
 
 
 def _saved_by_matrices(a: Architecture, numbers: Numbers) -> int:
-    """What the matrices were multiplied with, and what lies between gate, up and down."""
+    """What the matrices were multiplied with, and the tensors between gate, up and down."""
     h, attended, i = a.hidden_size, a.num_attention_heads * a.head_dim, feed_forward_width(a)
     between = 3 * i * numbers.computed  # gate, its activation, up
     inputs = {"q": h, "k": h, "v": h, "o": attended, "gate": h, "up": h, "down": i}
@@ -88,13 +83,13 @@ def feed_forward_width(a: Architecture) -> int:
 
 def layer_input(a: Architecture, numbers: Numbers) -> int:
     """What checkpointing keeps of a layer for one token."""
-    return a.hidden_size * numbers.norms
+    return a.hidden_size * numbers.weights
 
 
 def forward_working(a: Architecture, numbers: Numbers) -> int:
     """What computing one layer holds for one token at its fullest, without a backward pass to come."""
     h, attended, i = a.hidden_size, a.num_attention_heads * a.head_dim, feed_forward_width(a)
-    own, residual = numbers.computed, 2 * h * numbers.norms
+    own, residual = numbers.computed, 2 * h * numbers.weights
     return residual + max(3 * i * own, 6 * attended * own, h * FLOAT32)
 
 
@@ -104,7 +99,7 @@ def backward_working(a: Architecture, numbers: Numbers) -> int:
     own = numbers.computed
     if numbers.rank and not numbers.mixed:
         own = max(own, numbers.adapters)
-    return 2 * h * numbers.norms + max(3 * i * own, 5 * attended * own, 2 * h * FLOAT32)
+    return 2 * h * numbers.weights + max(3 * i * own, 5 * attended * own, 2 * h * FLOAT32)
 
 
 @dataclass(frozen=True)

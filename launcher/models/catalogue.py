@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 from launcher.core.bounded_parse import parse_yaml, read_start
@@ -27,14 +28,14 @@ class KnownModel:
     repo: str | None
     gated: bool
     folder: Path | None
-    """Where it lies; None when it is not here."""
+    """Its folder; None when it is not here."""
     manifest: Manifest | None
-    """Where it came from, when it was downloaded by us."""
+    """Its source, if it was downloaded by us."""
     architecture: Architecture | None
     parameters: int | None
 
     def files(self) -> list[tuple[str, int]]:
-        """(name, bytes) of what lies in its folder."""
+        """(name, bytes) of the files in its folder."""
         if self.folder is None:
             return []
         return sorted((path.name, path.stat().st_size) for path in self.folder.iterdir() if path.is_file())
@@ -101,12 +102,5 @@ def _of_folder(folder: Path) -> KnownModel:
     if node is None and not (folder / "adapter_config.json").is_file():
         raise Problems(Problem(str(folder), "holds no config.json", "use a model's folder", code="not-found"))
     shape = config.architecture(node) if node else None
-    count = size.parameters(shape) if shape else _in_headers(folder)
+    count = size.parameters(shape) if shape else sum(map(prod, (weights.shapes(folder) or {}).values())) or None
     return KnownModel(None, of.repo if of else None, False, folder, of, shape, count)
-
-
-def _in_headers(folder: Path) -> int | None:
-    try:
-        return sum(weights.counted(folder).values()) or None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None

@@ -8,7 +8,7 @@ from launcher.core.settings import AtLeastOne, settings
 from launcher.spec.model import Architecture, Model
 
 SPECIAL_TOKENS = 3
-"""Padding, end and unknown stand before the alphabet."""
+"""Padding, end and unknown, before the alphabet."""
 
 
 @settings

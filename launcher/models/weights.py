@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
-from math import prod
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -96,31 +95,14 @@ def sizes(folder: Path) -> list[int]:
         return []
 
 
-def counted(folder: Path) -> dict[str, int]:
-    """Weights for each number format, by the headers of the folder's safetensors files.
-
-    Raises `ValueError` where a header cannot be read.
-    """
-    found: dict[str, int] = {}
-    for _, of in _tensors(folder):
-        found[of["dtype"]] = found.get(of["dtype"], 0) + prod(of["shape"])
-    return found
-
-
-def matrices(folder: Path) -> set[str]:
-    """The layers of the folder's safetensors files that are matrices, by the last part of their names: `q_proj`.
-
-    Raises `OSError`, `ValueError`, `KeyError` or `TypeError` where a header cannot be read.
-    """
-    return {name.split(".")[-2] for name, of in _tensors(folder) if name.endswith(".weight") and len(of["shape"]) == 2}
-
-
-def _tensors(folder: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Name, format and shape of each tensor in the folder's safetensors files."""
-    for file in read_by_a_loader(folder):
-        for name, of in header(names.path_inside(folder, file)).items():
-            if name != "__metadata__":
-                yield name, of
+def shapes(folder: Path) -> dict[str, tuple[int, ...]] | None:
+    """Shape of each tensor in the folder's safetensors files; None where a header cannot be read."""
+    try:
+        nodes = [header(names.path_inside(folder, file)) for file in read_by_a_loader(folder)]
+        tensors = {name: of for node in nodes for name, of in node.items() if name != "__metadata__"}
+        return {name: tuple(map(int, of["shape"])) for name, of in tensors.items()}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def header(path: Path) -> Mapping[str, Any]:

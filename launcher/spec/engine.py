@@ -76,7 +76,7 @@ class Engine(ABC):
             found.append(Problem("algorithm", got, "define value_loss in it", "not-supported"))
         return found
 
-    def problems(self, run: RunSpec) -> Sequence[Problem | str]:
+    def problems(self, run: RunSpec) -> list[Problem]:
         """Why it cannot train this run."""
         return self.supports(run.algorithm)
 

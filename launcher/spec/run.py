@@ -236,12 +236,15 @@ class RunSpec:
     @property
     def micro_batches(self) -> int:
         """Micro-batches of one update, by rows; with `max_tokens_per_gpu` at most so many."""
-        size, group = self.trainer.micro_batch_size_per_gpu, self.sequences_per_prompt
-        if self.algorithm.whole_groups:  # groups are not cut
-            size = max(size // group, 1) * group
-        if tokens := self.trainer.max_tokens_per_gpu:
-            size = max(tokens // self.max_sequence_length, 1)
+        tokens = self.trainer.max_tokens_per_gpu
+        size = max(tokens // self.max_sequence_length, 1) if tokens else self.micro_batch_rows
         return max(-(-self.sequences_per_update // size), 1)
+
+    @property
+    def micro_batch_rows(self) -> int:
+        """Sequences of a micro-batch that is not limited by tokens; groups are not cut where they must stay whole."""
+        size, group = self.trainer.micro_batch_size_per_gpu, self.sequences_per_prompt
+        return max(size // group, 1) * group if self.algorithm.whole_groups else size
 
     def steps_per_epoch(self, rows: int) -> int:
         """Whole batches only."""

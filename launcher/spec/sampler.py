@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
@@ -48,12 +48,12 @@ class Sampler:
             got = f"val_n is {self.val_n} and val_temperature 0, so all are alike"
             raise InvalidSettings(Problem("", got, "use val_temperature=1", "conflicting-settings"))
 
-    def problems(self, run: RunSpec) -> Sequence[Problem | str]:
+    def problems(self, run: RunSpec) -> list[Problem]:
         """Why it cannot sample this run's answers."""
         return []
 
-    def missing_requirements(self) -> Sequence[Problem | str]:
-        """What is missing on this machine at this moment."""
+    def missing_requirements(self) -> list[Problem]:
+        """What is missing on this machine."""
         return []
 
     def environment(self, hardware: Hardware) -> Mapping[str, str]:

@@ -41,7 +41,7 @@ def test_out_of_logits(agree, memory, peer, temperature, wants, seed) -> None:
     logp, entropy = PEERS[peer]
     agree(
         f"{wants} of logits", peer,
-        lambda at: getattr(head.scores_from_logits(at, token, temperature), wants),
+        lambda at: getattr(head.token_scores(at, None, token, temperature), wants),
         lambda at: logp(at / temperature, token) if wants == "logp" else entropy(at / temperature), at=logits,
     )  # fmt: skip
 
@@ -65,6 +65,6 @@ def test_out_of_hidden_states(agree, memory, peer, temperature, wants, of) -> No
 
     agree(
         f"{wants} of hidden states", peer,
-        lambda at: getattr(head.scores_from_hidden(*both(at), token, temperature), wants), theirs,
+        lambda at: getattr(head.token_scores(*both(at), token, temperature), wants), theirs,
         at=hidden if of == "hidden" else weight,
     )  # fmt: skip

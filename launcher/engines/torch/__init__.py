@@ -44,31 +44,29 @@ class Torch(Engine):
     computes = frozenset({"reference", "critic", "old"})
     reads = frozenset({"answers", "pairs", "prompts", "mixed"})
 
-    def problems(self, run: RunSpec) -> list[Problem | str]:
-        found = list(super().problems(run))
-        found += [f"engine.offload: {why}; leave it out" for why in self._unused_offloads(run)]
+    def problems(self, run: RunSpec) -> list[Problem]:
+        unused = [
+            Problem("engine.offload", why, "leave it out", "conflicting-settings") for why in self._unused_offloads(run)
+        ]
         if self.mixed_precision and run.model.dtype != "float32":
-            found.append(
-                f"engine.mixed_precision: needs model.dtype=float32 to compute in bfloat16 over, got {run.model.dtype}"
-            )
-        return found
+            got = f"needs model.dtype=float32 to compute in bfloat16 over, got {run.model.dtype}"
+            unused.append(Problem("engine.mixed_precision", got, code="conflicting-settings"))
+        return [*super().problems(run), *unused]
 
-    def _unused_offloads(self, run: RunSpec) -> list[str]:
+    def _unused_offloads(self, run: RunSpec) -> Iterator[str]:
         """Offloads that would have no effect."""
         name, needs, sharded = type(run.algorithm).__name__, run.algorithm.needs, self.strategy == "fsdp2"
-        found = []
         if "weights" in self.offload and not (sharded and run.hardware.processes > 1):
-            found.append("weights rest in CPU memory with engine.strategy=fsdp2 on several processes only")
+            yield "weights rest in CPU memory with engine.strategy=fsdp2 on several processes only"
         for role in ("reference", "critic"):
             if role in self.offload and role not in needs:
-                found.append(f"{name} has no {role} here")
+                yield f"{name} has no {role} here"
             elif role in self.offload and sharded:
-                found.append(f"with engine.strategy=fsdp2 `weights` rests the {role} too")
+                yield f"with engine.strategy=fsdp2 `weights` rests the {role} too"
         if "reference" in self.offload and "reference" in needs and run.model.lora_rank:
-            found.append("the reference is the policy without its adapters")
+            yield "the reference is the policy without its adapters"
         if "reward" in self.offload and not _has_network(run.reward):
-            found.append("the reward is no model")
-        return found
+            yield "the reward is no model"
 
     def reward(self, run: RunSpec) -> Reward:
         if not _has_network(run.reward):
@@ -112,7 +110,7 @@ class MarkedLines:
     """Events on lines of rank 0, each after a `MARK`; other lines are ignored."""
 
     def feed(self, line: str) -> Iterator[Event]:
-        _, mark, text = line.partition(MARK)  # talk may stand before it: what a reward prints need not end its line
+        _, mark, text = line.partition(MARK)  # other output may precede it: what a reward prints need not end its line
         if not mark:
             return
         try:

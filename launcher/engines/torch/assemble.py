@@ -23,16 +23,20 @@ from launcher.engines.torch.parallel import world
 from launcher.engines.torch.parallel.strategy import Parallel
 from launcher.engines.torch.rollout.generator import Generator
 from launcher.engines.torch.rollout.sampler import Colocated
-from launcher.engines.torch.train import rows
 from launcher.engines.torch.train.batching import Limits
 from launcher.engines.torch.train.loop import Schedule, Source, Training
-from launcher.engines.torch.train.mismatch import Mismatch
+from launcher.engines.torch.train.measure import Mismatch
 from launcher.engines.torch.train.optimizer import TrainedNetwork
 from launcher.engines.torch.train.policy import Policy
-from launcher.engines.torch.train.rows import Rows
-from launcher.engines.torch.train.save import LastValidation, Saver, SaveResult, TrainingPosition, read_position
-from launcher.engines.torch.train.sources import Demonstrations, Order, Rollouts
-from launcher.engines.torch.train.state import load_optimizers
+from launcher.engines.torch.train.save import (
+    LastValidation,
+    Saver,
+    SaveResult,
+    TrainingPosition,
+    load_optimizers,
+    read_position,
+)  # fmt: skip
+from launcher.engines.torch.train.sources import Demonstrations, Order, Rollouts, Rows, read_rows
 from launcher.engines.torch.train.validation import Validation
 from launcher.spec.algorithm import AlgorithmState
 from launcher.spec.data import SPLITS
@@ -95,7 +99,10 @@ def build_parts(run: RunSpec, device: torch.device, checkpoint: Path | None, ref
     steps = run.total_steps(order.rows)
     policy = _policy(run, model, parallel, steps, load_device, mixed, checkpoint)
     if checkpoint:
-        _take_up(policy, checkpoint, order)
+        if (rows := read_position(checkpoint).rows) != order.rows:
+            got = f"the run began with {rows} training rows and finds {order.rows} now"
+            raise Problems(Problem("data", got, "use the rows that it began with", "changed"))
+        load_optimizers(policy, checkpoint)
     assert isinstance(run.sampler, Colocated)
     generator = run.sampler.generator(run, policy)
     reward_model = load_reward(run, device)
@@ -147,7 +154,7 @@ def _read(run: RunSpec, encoder: Encoder, refused: Path) -> tuple[Rows, Rows]:
     """Training and held-out rows. Rank 0 writes refused rows to a file."""
     kind = run.algorithm.data
     with RefusedLog(None if world.RANK else refused) as log:
-        train, val = (rows.read_rows(encoder, split, kind, log, run.reward) for split in SPLITS)
+        train, val = (read_rows(encoder, split, kind, log, run.reward) for split in SPLITS)
     if log.bad and run.data.on_bad_row == "error":
         raise Problems(log.problems())
     return train, val
@@ -162,41 +169,21 @@ def _check_length(run: RunSpec, model: CausalLM) -> None:
         raise Problems(Problem("data.max_response_length", got, f"use a sum of at most {known}"))
 
 
-def _take_up(policy: Policy, checkpoint: Path, order: Order) -> None:
-    position = read_position(checkpoint)
-    if position.rows != order.rows:
-        got = f"the run began with {position.rows} training rows and finds {order.rows} now"
-        raise Problems(Problem("data", got, "use the rows that it began with", "changed"))
-    load_optimizers(policy, checkpoint)
-
-
 def loaded_event(parts: Parts) -> Loaded:
+    train, val = parts.rows, parts.held_out
     return Loaded(
-        rows=len(parts.rows.rows),
-        refused=parts.rows.refused,
-        val_rows=len(parts.held_out.rows),
-        val_refused=parts.held_out.refused,
-        steps_per_epoch=parts.source.order.steps_per_epoch,
-        steps=parts.steps,
-    )
+        rows=len(train.rows), refused=train.refused, val_rows=len(val.rows), val_refused=val.refused,
+        steps_per_epoch=parts.source.order.steps_per_epoch, steps=parts.steps,
+    )  # fmt: skip
 
 
 def build_training(
-    run: RunSpec,
-    parts: Parts,
-    folder: Path,
-    start: int,
-    emit: Callable[[Event], None],
-    asked_to_stop: Callable[[], bool],
-    sync: Callable[[], None],
-) -> Training:
-    trainer, order = run.trainer, parts.source.order
-    saver = Saver(folder / "checkpoints", parts.policy, trainer.keep_last, trainer.keep_best, trainer.best_metric)
-    before = (
-        read_position(folder / "checkpoints" / name_of(start))
-        if start
-        else TrainingPosition(0, run.seed, 0, order.rows)
-    )
+    run: RunSpec, parts: Parts, folder: Path, start: int, emit: Callable[[Event], None],
+    asked_to_stop: Callable[[], bool], sync: Callable[[], None],
+) -> Training:  # fmt: skip
+    trainer, order, root = run.trainer, parts.source.order, folder / "checkpoints"
+    saver = Saver(root, parts.policy, trainer.keep_last, trainer.keep_best, trainer.best_metric)
+    before = read_position(root / name_of(start)) if start else TrainingPosition(0, run.seed, 0, order.rows)
 
     def save(step: int, state: AlgorithmState, validated: LastValidation) -> SaveResult:
         sync()  # the events of these steps must be on disk before the checkpoint

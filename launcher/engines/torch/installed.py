@@ -44,7 +44,7 @@ def _torch() -> dict[str, Any]:
 
 
 def _gpu(index: int) -> dict[str, str]:
-    """A product of matrices on it: a card that the build has no kernels for is found out by that."""
+    """A matrix product on it fails where the build has no kernels for the card."""
     worked = try_call(partial(_product, index))
     capability = "{}.{}".format(*torch.cuda.get_device_capability(index))
     return {"name": torch.cuda.get_device_name(index), "capability": capability,

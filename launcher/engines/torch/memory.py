@@ -94,7 +94,7 @@ class _Estimate:
         phases = [self._load()]
         if self.work.answered:
             phases.append(self._rollout())
-        if self._scores_before():
+        if self.run.algorithm.needs or self.work.scored_before:
             phases.append(self._log_prob())
         phases += [self._update(), self._save()]
         band = BAND["cuda" if self.on_gpu else "cpu"]
@@ -105,7 +105,7 @@ class _Estimate:
         parts = {"runtime": self._runtime(), "allocator": self._allocator_overhead(), **parts}
         return MemoryPhase(name, {part: round(count) for part, count in parts.items() if count})
 
-    # ---- what lies there
+    # ---- resident bytes
 
     @cached_property
     def policy(self) -> NetworkBytes:
@@ -143,22 +143,17 @@ class _Estimate:
         """
         policy, critic, n = self.policy, self.critic, self.shards
         location = 0 if self._is_offloaded("weights") and n > 1 else 1
+        reference = self.reference if on_device == "reference" or not self._is_offloaded("reference") else 0
         parts: Parts = {
             "weights": location * policy.weights // n,
             "optimizer": location * learnt * policy.moments // n,
-            "reference": location
-            * (on_device == "reference" or not self._is_offloaded("reference"))
-            * self.reference
-            // n,
-            "reward": self._reward(),
+            "reference": location * reference // n,
+            "reward": 0 if self._is_offloaded("reward") else self.work.reward_bytes,
             "sampler": self.extra_memory.asleep_bytes if self.extra_memory else 0,
         }
         if critic and (on_device == "critic" or not self._is_offloaded("critic")):
             parts["critic"] = location * (critic.weights + learnt * critic.moments) // n
         return parts
-
-    def _reward(self) -> int:
-        return 0 if self._is_offloaded("reward") else self.work.reward_bytes
 
     def _gathered_bytes(self, whole: NetworkBytes, *, all_layers: bool = False) -> int:
         """Bytes of weights gathered from other processes: embedding, output layer, and two layers or all."""
@@ -200,9 +195,6 @@ class _Estimate:
         parts["batch"] = w.batch_bytes
         return "rollout", parts
 
-    def _scores_before(self) -> bool:
-        return bool(self.run.algorithm.needs) or self.work.scored_before
-
     def _log_prob(self) -> tuple[PhaseName, Parts]:
         """Without gradients; the reference, the critic and the policy in turn."""
         a, w = self.shape, self.work
@@ -235,18 +227,14 @@ class _Estimate:
         working = w.tokens * activations.backward_working(a, numbers)
         kept = w.tokens * activations.layer_input(a, numbers)
         layers = a.num_hidden_layers
+        at_head, at_layer = layer * layers, layer * layers + working
         if self.run.model.enable_gradient_checkpointing:
             at_head, at_layer = kept * layers, kept * layers + layer + working
-        else:
-            at_head, at_layer = layer * layers, layer * layers + working
         of_head = 0 if network is self.critic or numbers.rank else a.vocab_size * a.hidden_size
         before = network.trained // self.shards if w.parts > 1 else 0  # of the micro-batches before
-        hidden = 2 * w.predicted * a.hidden_size * numbers.norms
-        head: Parts = {
-            "activations": at_head + hidden,
-            "logits": logits,
-            "gradients": before + of_head * max(4, numbers.weights),
-        }
+        hidden = 2 * w.predicted * a.hidden_size * numbers.weights
+        head_gradients = before + of_head * max(4, numbers.weights)
+        head: Parts = {"activations": at_head + hidden, "logits": logits, "gradients": head_gradients}
         first = of_head * numbers.weights + network.layer if not w.parts > 1 else 0
         body: Parts = {"activations": at_layer + kept, "gradients": before + first}
         step: Parts = {"gradients": network.trained // self.shards + (network.layer if self.shards > 1 else 0)}
@@ -299,8 +287,6 @@ def _network_bytes(a: Architecture, numbers: Numbers) -> NetworkBytes:
     count = size.parameters(a)
     outside = a.vocab_size * a.hidden_size * (1 if a.tie_word_embeddings else 2) + a.hidden_size
     layer = (count - outside) // a.num_hidden_layers
-    base = count * numbers.weights
-    if not numbers.rank:
-        return NetworkBytes(base, base, 2 * base, outside * numbers.weights, layer * numbers.weights)
-    trained = size.lora_parameters(a, numbers.rank) * numbers.adapters
-    return NetworkBytes(base + trained, trained, 2 * trained, outside * numbers.weights, layer * numbers.weights)
+    base, adapters = count * numbers.weights, size.lora_parameters(a, numbers.rank) * numbers.adapters
+    trained = adapters if numbers.rank else base
+    return NetworkBytes(base + adapters, trained, 2 * trained, outside * numbers.weights, layer * numbers.weights)

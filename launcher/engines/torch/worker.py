@@ -15,7 +15,6 @@ from pathlib import Path
 
 from launcher.core import checkpoints
 from launcher.core.events import Event, Phase, Started
-from launcher.core.problems import Problems
 from launcher.engines.torch import Torch
 from launcher.engines.torch.parallel import process
 from launcher.spec.run import RunSpec
@@ -33,45 +32,24 @@ def request_stop(number: int, _: object) -> None:
 def main() -> int:
     folder, start = Path(sys.argv[1]), int(sys.argv[2])
     process.set_up(request_stop)
-    run = read_run(folder)
-    try:
-        finished = train(run, folder, start)
-    except Problems as problems:
-        process.emit_crash(Problems, problems, None)
-        return 2
-    return 0 if finished else 128 + (_signals[0] if _signals else signal.SIGTERM)
-
-
-def preload() -> None:
-    """Import what every run needs, without using a device."""
-    gc.disable()  # importing makes no garbage, and looking for it would take a fifth of the time
-    try:
-        from launcher.engines.torch import assemble  # noqa: F401, PLC0415  # late: torch takes seconds
-        from launcher.engines.torch.parallel import world  # noqa: F401, PLC0415  # late: torch takes seconds
-        from launcher.engines.torch.rollout import decode  # noqa: F401, PLC0415  # late: torch takes seconds
-    finally:
-        gc.freeze()
-        gc.enable()
+    return 0 if train(read_run(folder), folder, start) else 128 + (_signals[0] if _signals else signal.SIGTERM)
 
 
 def train(run: RunSpec, folder: Path, start: int) -> bool:
     """Load everything, then train; False if a stop was requested."""
     rank, first = int(os.environ.get("RANK", "0")), start == 0
-    tell = process.emit if rank == 0 else _discard
+    emit = process.emit if rank == 0 else _discard
     if first:
-        tell(
-            Started(
-                run=f"{folder.parent.name}/{folder.name}",
-                algorithm=type(run.algorithm).__name__,
-                processes=run.hardware.processes,
-            )
-        )
-        tell(Phase(name="loading"))
+        name, algorithm = f"{folder.parent.name}/{folder.name}", type(run.algorithm).__name__
+        emit(Started(run=name, algorithm=algorithm, processes=run.hardware.processes))
+        emit(Phase(name="loading"))
 
-    preload()
+    gc.disable()  # importing makes no garbage, and looking for it would take a fifth of the time
     from launcher.engines.torch import assemble  # noqa: PLC0415  # late: torch takes seconds
     from launcher.engines.torch.parallel import world  # noqa: PLC0415  # late: torch takes seconds
 
+    gc.freeze()
+    gc.enable()
     device = assemble.select_device(run, run.engine.num_threads if isinstance(run.engine, Torch) else 0)
     world.init_distributed(device)
     if run.hardware.processes != world.SIZE:
@@ -79,10 +57,9 @@ def train(run: RunSpec, folder: Path, start: int) -> bool:
     checkpoint = folder / "checkpoints" / checkpoints.name_of(start) if start else None
     parts = assemble.build_parts(run, device, checkpoint, folder / "refused.jsonl")
     if first:
-        tell(assemble.loaded_event(parts))
-    finished = assemble.build_training(
-        run, parts, folder, start, tell, lambda: bool(_signals), process.event_log().sync
-    ).train()
+        emit(assemble.loaded_event(parts))
+    sync = process.event_log().sync
+    finished = assemble.build_training(run, parts, folder, start, emit, lambda: bool(_signals), sync).train()
     parts.generator.close()
     world.destroy_distributed()
     return finished

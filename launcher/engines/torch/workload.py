@@ -90,12 +90,12 @@ class Workload:
 
 
 def _micro(run: RunSpec, rows: int, each: int) -> tuple[int, int]:
-    """Rows of the largest micro-batch of so many, and the prompts that are laid down for them."""
+    """Rows of the largest micro-batch of so many, and the prompts that are packed for them."""
     data, most = run.data, run.trainer.max_tokens_per_gpu
     prompt, response = data.max_prompt_length, data.max_response_length
     family = 1 if run.model.dtype == "float64" or not worth_sharing(prompt, [prompt + response] * each) else each
     if most is None:
-        rows = min(rows, max(run.trainer.micro_batch_size_per_gpu, each if run.algorithm.whole_groups else 1))
+        rows = min(rows, run.micro_batch_rows)
     elif family == 1:
         rows = min(rows, max(most // (prompt + response), 1))
     else:

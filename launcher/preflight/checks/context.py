@@ -1,4 +1,4 @@
-"""What the checks of one run share: each value is computed once, when a check first asks for it."""
+"""What the checks of one run share: each value is computed once, when a check first needs it."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from launcher.clusters.nodes.processes import is_node
 from launcher.clusters.ray.listing import list_nodes
 from launcher.core import machine
 from launcher.core.check_result import CheckResult, Level, from_problems
-from launcher.core.problems import Problem, Problems
+from launcher.core.problems import Problems
 from launcher.preflight.checks.context import Context
 from launcher.spec.run import RunSpec
 
@@ -24,12 +24,8 @@ def check(context: Context) -> Iterator[CheckResult]:
     else:
         yield from _this_machine(run, context.missing_level)
     if not context.reward_problems:
-        rewards = (problem for leaf in run.reward.leaves() for problem in leaf.missing_requirements())
-        missing: list[Problem | str] = [
-            *run.cluster.missing_requirements(run.taken),
-            *run.sampler.missing_requirements(),
-            *rewards,
-        ]
+        missing = [*run.cluster.missing_requirements(run.taken), *run.sampler.missing_requirements()]
+        missing += [problem for leaf in run.reward.leaves() for problem in leaf.missing_requirements()]
         yield from from_problems(missing, context.missing_level)
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from launcher.core.check_result import CheckResult, Level, from_problem, from_problems
+from launcher.core.check_result import CheckResult, Level, from_problems
 from launcher.core.problems import Problems
 from launcher.models.pretrained import Pretrained
 from launcher.spec.data import Row, Split
 from launcher.spec.run import RunSpec
 from launcher.text.chat_template import longest_around
+
+if TYPE_CHECKING:
+    from launcher.text.lengths import Lengths
 
 COUNTED = 2_000_000  # bytes of a split whose tokens are counted: the longest rows
 FIRST = 100  # rows that are counted in any case: they may be of a form that cannot be written
@@ -42,8 +45,11 @@ def measure_lengths(run: RunSpec, train: Sequence[Row], val: Sequence[Row]) -> L
         output = "no tokens are counted, as the model's tokenizer is not here yet"
         fix = f"run rlrun model download {run.model.path}" if isinstance(run.model, Pretrained) else ""
         return LengthReport([CheckResult("WARN", "lengths", output, fix)])
-    counter = _TokenCounter(run, encoder)
-    return LengthReport([*counter.check("train", train), *counter.check("val", val)], counter.filtered)
+    from launcher.text.lengths import Lengths  # noqa: PLC0415  late: see `_encoder`
+
+    lengths = Lengths(encoder)
+    of_train, of_val = _check_tokens(run, lengths, "train", train), _check_tokens(run, lengths, "val", val)
+    return LengthReport([*of_train.results, *of_val.results], of_train.filtered)
 
 
 def _single(row: Row) -> bool:
@@ -63,18 +69,17 @@ def _encoder(run: RunSpec) -> Any:
     """None where the model's tokenizer is not on this machine."""
     if isinstance(run.model, Pretrained) and (run.model.on_hub or run.model.trust_remote_code):
         return None
-    from launcher.text.tokenizer import load_fast_tokenizer  # noqa: PLC0415  late: it costs a second
+    from launcher.text.encoder import Encoder  # noqa: PLC0415  late: it costs a second
+    from launcher.text.tokenizer import load_fast_tokenizer  # noqa: PLC0415  late, as above
 
     tokenizer = load_fast_tokenizer(run.model)
     if tokenizer is None:
         return None
-    from launcher.text.encoder import Encoder  # noqa: PLC0415  late, as above
-
     return Encoder(tokenizer, replace(run.data, max_prompt_length=2**40, max_response_length=2**40))
 
 
 def sizes(row: Row) -> tuple[int, int]:
-    """Bytes of a row's prompt and of its answer: no tokenizer makes more tokens, but for what stands around turns. A
+    """Bytes of a row's prompt and of its answer: no tokenizer makes more tokens, apart from those around turns. A
     conversation that holds its answers is counted as both."""
     if isinstance(row.prompt, str):
         return _bytes(row.prompt), max(_bytes(row.response or ""), _bytes(row.rejected or ""))
@@ -99,52 +104,38 @@ def _longest(rows: Sequence[Row]) -> list[Row]:
     return [rows[place] for place in sorted(chosen)]
 
 
-class _TokenCounter:
-    """Tokens of prompts and answers against the limits."""
+def _check_tokens(run: RunSpec, lengths: Lengths, split: Split, every: Sequence[Row]) -> LengthReport:
+    """Counts the tokens of a split's longest rows; no results where there are none."""
+    data, rows = run.data, _longest(every)
+    if not rows:
+        return LengthReport([])
+    asked = split == "val" and run.algorithm.sampled
+    counts = lengths.of(rows, "prompts" if asked else run.algorithm.data)
+    unwritable = [(row, count) for row, count in zip(rows, counts, strict=True) if isinstance(count, str)]
+    if unwritable:
+        row, why = unwritable[0]
+        level: Level = "WARN" if data.on_bad_row == "skip" and len(unwritable) < len(rows) else "FAIL"
+        many = f"{len(unwritable):,} rows cannot be written with the model's chat template"
+        return LengthReport([CheckResult(level, row.where, f"{many}, the first: {why}")])
+    of = f"{len(rows):,}" if len(rows) == len(every) else f"the {len(rows):,} longest"
+    results, over, summary = list[CheckResult](), set[int](), list[str]()
+    for place, (what, limit) in enumerate((("prompt", data.max_prompt_length), ("response", data.max_response_length))):
+        tokens = [count[place] for count in counts if not isinstance(count, str)]
+        long = [number for number, length in enumerate(tokens) if length > limit]
+        over.update(long)
+        if long:
+            results.append(_too_long(run, f"{of} {split}", rows[long[0]], what, limit, tokens, len(long)))
+        if max(tokens):
+            summary.append(f"{what}s of at most {max(tokens)}")
+    filtered = len(over) if split == "train" and data.truncation == "filter" else 0
+    return LengthReport(results or [CheckResult("OK", f"lengths {split}", f"{' and '.join(summary)} tokens")], filtered)
 
-    def __init__(self, run: RunSpec, encoder: Any) -> None:
-        from launcher.text import lengths  # noqa: PLC0415  late: see `_encoder`
 
-        self.run, self.lengths = run, lengths.Lengths(encoder)
-        self.filtered = 0
-        """Training rows that data.truncation=filter leaves out."""
-
-    def check(self, split: Split, every: Sequence[Row]) -> list[CheckResult]:
-        """Counts the longest rows of a split; says nothing where there are none."""
-        data, rows = self.run.data, _longest(every)
-        if not rows:
-            return []
-        asked = split == "val" and self.run.algorithm.sampled
-        counts = self.lengths.of(rows, "prompts" if asked else self.run.algorithm.data)
-        unwritable = [(row, count) for row, count in zip(rows, counts, strict=True) if isinstance(count, str)]
-        if unwritable:
-            row, why = unwritable[0]
-            level: Level = "WARN" if data.on_bad_row == "skip" and len(unwritable) < len(rows) else "FAIL"
-            first, many = from_problem(f"{row.where}: {why}", level), f"{len(unwritable):,} rows cannot be written"
-            return [replace(first, message=f"{many} with the model's chat template, the first: {first.message}")]
-        of = f"{len(rows):,}" if len(rows) == len(every) else f"the {len(rows):,} longest"
-        limits = {"prompt": data.max_prompt_length, "response": data.max_response_length}
-        results, over, longest = [], set[int](), list[int]()
-        for place, (what, limit) in enumerate(limits.items()):
-            lengths = [count[place] for count in counts if not isinstance(count, str)]
-            longest.append(max(lengths))
-            long = [number for number, length in enumerate(lengths) if length > limit]
-            over.update(long)
-            if long:
-                results.append(self._over(f"{of} {split}", rows[long[0]], what, limit, lengths, len(long)))
-        if split == "train":
-            self.filtered = len(over) if data.truncation == "filter" else 0
-        if not results:
-            known = zip(limits, longest, strict=True)
-            message = " and ".join(f"{what}s of at most {most}" for what, most in known if most)
-            results.append(CheckResult("OK", f"lengths {split}", f"{message} tokens"))
-        return results
-
-    def _over(self, of: str, first: Row, what: str, limit: int, lengths: list[int], over: int) -> CheckResult:
-        setting, truncation = f"data.max_{what}_length", self.run.data.truncation
-        message = f"{over:,} of {of} {what}s are longer than {limit} tokens ({first.where} is the first)"
-        if truncation != "error":
-            done = "left out" if truncation == "filter" else f"cut on the {truncation}"
-            level: Level = "FAIL" if truncation == "filter" and over == len(lengths) else "WARN"
-            return CheckResult(level, setting, f"{message}, and {done}", f"use {max(lengths)} to keep all")
-        return CheckResult("FAIL", setting, message, f"use {max(lengths)} or data.truncation=filter")
+def _too_long(run: RunSpec, of: str, first: Row, what: str, limit: int, tokens: list[int], over: int) -> CheckResult:
+    setting, truncation = f"data.max_{what}_length", run.data.truncation
+    message = f"{over:,} of {of} {what}s are longer than {limit} tokens ({first.where} is the first)"
+    if truncation == "error":
+        return CheckResult("FAIL", setting, message, f"use {max(tokens)} or data.truncation=filter")
+    action = "left out" if truncation == "filter" else f"cut on the {truncation}"
+    level: Level = "FAIL" if truncation == "filter" and over == len(tokens) else "WARN"
+    return CheckResult(level, setting, f"{message}, and {action}", f"use {max(tokens)} to keep all")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
 
+from launcher.config.descriptions import written
 from launcher.core import machine
 from launcher.core.check_result import CheckResult
 from launcher.preflight.checks.context import Context
@@ -34,9 +35,6 @@ class MemoryAdvice:
     fits: bool
     price: str
 
-    def to_node(self) -> dict[str, Any]:
-        return {"words": list(self.words), "peak_bytes": self.peak_bytes, "fits": self.fits, "price": self.price}
-
 
 @dataclass(frozen=True)
 class _Offer:
@@ -46,6 +44,16 @@ class _Offer:
     """Phases that it can shrink; empty for all."""
     same: bool = True
     """Whether the trained result stays the same."""
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """A run that is changed by an offer."""
+
+    offer: _Offer
+    run: RunSpec
+    peak_bytes: int
+    fits: bool
 
 
 def limit(hardware: Hardware) -> int | None:
@@ -76,7 +84,7 @@ def check_memory(run: RunSpec, limit_bytes: int | None) -> list[CheckResult]:
         fix = "set hardware.memory_gb to the GiB of one GPU"
         return [CheckResult("WARN", "memory", f"{taken}, and the memory of {run.hardware.device} is not known", fix)]
     message = f"{taken} of {_gib(limit_bytes)} for each process"
-    if memory.at_most_bytes <= limit_bytes:
+    if fits(memory, limit_bytes):
         return [CheckResult("OK", "memory", message)]
     offers = advice(run, limit_bytes)
     helps = next((offer for offer in offers if offer.fits), offers[0] if offers else None)
@@ -105,14 +113,17 @@ def largest_micro_batch(run: RunSpec, limit_bytes: int) -> Change | None:
 
     A larger one than an update has rows would change nothing.
     """
-    rows = run.sequences_per_update
-    if run.trainer.max_tokens_per_gpu:
-        name, least = "trainer.max_tokens_per_gpu", run.max_sequence_length
-        most = max(rows * least, least)
-    else:
-        name, least, most = "trainer.micro_batch_size_per_gpu", 1, rows
+    name, least, most = _micro_batch_range(run)
     value = _largest(run, name, least, most, limit_bytes)
     return None if value is None else (name, value)
+
+
+def _micro_batch_range(run: RunSpec) -> tuple[str, int, int]:
+    """The setting of the micro-batches, its least value and its largest that makes a difference."""
+    rows, longest = run.sequences_per_update, run.max_sequence_length
+    if run.trainer.max_tokens_per_gpu:
+        return "trainer.max_tokens_per_gpu", longest, max(rows, 1) * longest
+    return "trainer.micro_batch_size_per_gpu", 1, rows
 
 
 def _largest(run: RunSpec, name: str, least: int, most: int, limit_bytes: int) -> int | None:
@@ -140,73 +151,65 @@ def advice(run: RunSpec, limit_bytes: int) -> list[MemoryAdvice]:
     if before is None:
         return []
     offers = [offer for offer in _offers(run, limit_bytes) if not offer.phases or before.peak.name in offer.phases]
-    found = [(offer, made) for offer in offers if (made := _advice(run, offer, limit_bytes))]
-    singles = [made for _, made in found if made.peak_bytes < before.peak_bytes]
-    if not any(made.fits for made in singles):
-        tried = [made for first, same in WAYS if (made := _together(run, limit_bytes, first, same))]
-        singles += [made for made in tried if made.fits][:1] or sorted(tried, key=lambda made: made.peak_bytes)[:1]
-    rank = {made: place for place, made in enumerate(singles)}
-    return sorted(singles, key=lambda made: (not made.fits, rank[made] if made.fits else made.peak_bytes))
+    found = [
+        MemoryAdvice(_words(dict(made.offer.changes)), made.peak_bytes, made.fits, made.offer.price)
+        for made in _attempts(run, offers, limit_bytes)
+        if made.peak_bytes < before.peak_bytes
+    ]
+    if not any(made.fits for made in found):
+        combined = [made for first, same in WAYS if (made := _combine(run, limit_bytes, first, same))]
+        found += sorted(combined, key=lambda made: 0 if made.fits else made.peak_bytes)[:1]
+    return sorted(found, key=lambda made: (not made.fits, 0 if made.fits else made.peak_bytes))
 
 
-def _together(run: RunSpec, limit_bytes: int, first: str, same: bool) -> MemoryAdvice | None:
+def _combine(run: RunSpec, limit_bytes: int, first: str, same: bool) -> MemoryAdvice | None:
     """Add settings greedily, the largest saving first, until the run fits or nothing helps.
 
     It begins with the setting `first`, if there is one. With `same`, only those that leave the result as it is.
     """
-    words, prices, last = dict[str, str](), dict[str, None](), None
+    changes, prices, fit = dict[str, Any](), dict[str, None](), False
     for place in range(MOST_TOGETHER):
         now = run.engine.memory(run)
         offers = [offer for offer in _offers(run, limit_bytes) if offer.same or not same]
         if first and not place:
             offers = [offer for offer in offers if offer.changes[0][0] == first]
-        tried = [(offer, made) for offer in offers if (made := _advice(run, offer, limit_bytes))]
-        if not tried or now is None:
+        attempts = _attempts(run, offers, limit_bytes)
+        if not attempts or now is None:
             break
-        offer, best = min(tried, key=lambda pair: (not pair[1].fits, pair[1].peak_bytes))
-        changed = _changed(run, offer.changes)
-        if changed is None or best.peak_bytes >= now.peak_bytes:
+        best = min(attempts, key=lambda made: (not made.fits, made.peak_bytes))
+        if best.peak_bytes >= now.peak_bytes:
             break
-        words |= _typed(offer.changes)
-        prices[best.price] = None
-        run, last = changed, best
-        if best.fits:
+        changes |= dict(best.offer.changes)
+        prices[best.offer.price] = None
+        run, fit = best.run, best.fits
+        if fit:
             break
-    if last is None or len(words) < 2:
+    if len(changes) < 2:
         return None
-    if last.fits and (micro := largest_micro_batch(run, limit_bytes)) and micro[0] in words:  # it had to be small alone
-        run, words = _changed(run, (micro,)) or run, words | _typed((micro,))
+    if fit and (micro := largest_micro_batch(run, limit_bytes)) and micro[0] in changes:  # it had to be small alone
+        run, changes = _changed(run, (micro,)) or run, {**changes, micro[0]: micro[1]}
     memory = run.engine.memory(run)
     assert memory
-    return MemoryAdvice(
-        tuple(f"{name}={value}" for name, value in words.items()), memory.peak_bytes, last.fits, ", ".join(prices)
-    )
+    return MemoryAdvice(_words(changes), memory.peak_bytes, fit, ", ".join(prices))
 
 
-def _advice(run: RunSpec, offer: _Offer, limit_bytes: int) -> MemoryAdvice | None:
-    """None where the words are not valid for this run."""
-    changed = _changed(run, offer.changes)
-    memory = changed and changed.engine.memory(changed)
-    if not memory:
-        return None
-    words = tuple(f"{name}={value}" for name, value in _typed(offer.changes).items())
-    return MemoryAdvice(words, memory.peak_bytes, fits(memory, limit_bytes), offer.price)
+def _attempts(run: RunSpec, offers: Iterable[_Offer], limit_bytes: int) -> list[_Attempt]:
+    """The offers that make a valid run."""
+    changed = [(offer, made) for offer in offers if (made := _changed(run, offer.changes))]
+    known = [(offer, made, memory) for offer, made in changed if (memory := made.engine.memory(made))]
+    return [_Attempt(offer, made, memory.peak_bytes, fits(memory, limit_bytes)) for offer, made, memory in known]
 
 
-def _typed(changes: tuple[Change, ...]) -> dict[str, str]:
-    return {name: _written(value) for name, value in changes}
+def _words(changes: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(f"{name}={written(value)}" for name, value in changes.items())
 
 
 def _offers(run: RunSpec, limit_bytes: int) -> Iterator[_Offer]:
     """Every change that keeps the task, the cheapest first. Some are not valid for this run."""
     slower = "the same result, in smaller parts"
     later: tuple[PhaseName, ...] = ("rollout",)
-    micro = largest_micro_batch(run, limit_bytes) or (
-        ("trainer.micro_batch_size_per_gpu", 1)
-        if not run.trainer.max_tokens_per_gpu
-        else ("trainer.max_tokens_per_gpu", run.max_sequence_length)
-    )
-    yield _Offer((micro,), slower, ("log_prob", "update"))
+    name, least, _ = _micro_batch_range(run)
+    yield _Offer((largest_micro_batch(run, limit_bytes) or (name, least),), slower, ("log_prob", "update"))
     for name, least, most in (
         ("sampler.max_num_seqs", 1, run.sampler.max_num_seqs),
         ("data.val_batch_size", 1, run.data.val_batch_size),
@@ -254,12 +257,6 @@ def _with(settings: Any, path: list[str], value: Any) -> Any:
     return replace(settings, **{name: _with(held, rest, value) if rest else value})  # type: ignore[type-var]
 
 
-def _written(value: Any) -> str:
-    if isinstance(value, tuple):
-        return f"[{','.join(map(str, value))}]"
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def to_node(run: RunSpec, limit_bytes: int | None) -> dict[str, Any] | None:
     """Phases, parts, limit and advice as plain data, in bytes; None where nothing is known."""
     memory = run.engine.memory(run)
@@ -270,5 +267,5 @@ def to_node(run: RunSpec, limit_bytes: int | None) -> dict[str, Any] | None:
         micro = largest_micro_batch(run, limit_bytes)
         node |= {"fits": fits(memory, limit_bytes), "largest_micro_batch": micro and f"{micro[0]}={micro[1]}"}
         if not node["fits"]:
-            node["advice"] = [offer.to_node() for offer in advice(run, limit_bytes)]
+            node["advice"] = [{**vars(each), "words": list(each.words)} for each in advice(run, limit_bytes)]
     return node

@@ -23,9 +23,9 @@ def check(context: Context) -> Iterator[CheckResult]:
     if context.model_problems:
         return
     model, shape = context.run.model, context.run.model.shape
-    told = f"{model.label}, {_count(size.parameters(shape))} weights" if shape else model.label
+    name = f"{model.label}, {_count(size.parameters(shape))} weights" if shape else model.label
     if isinstance(model, Pretrained) and model.on_hub:
-        yield from _not_downloaded(model, told, context.missing_level)
+        yield from _not_downloaded(model, name, context.missing_level)
         yield from _targets(model, _MATRICES if shape else None)
         return
     known: tuple[str, ...] | None = _MATRICES if shape else None
@@ -39,19 +39,19 @@ def check(context: Context) -> Iterator[CheckResult]:
         known = _named(folder)
     yield from _targets(model, known)
     positions = f", {shape.max_position_embeddings:,} positions" if shape else ""
-    yield CheckResult("OK", "model", f"{told}{positions}")
+    yield CheckResult("OK", "model", f"{name}{positions}")
 
 
-def _not_downloaded(model: Pretrained, told: str, level: Level) -> Iterator[CheckResult]:
+def _not_downloaded(model: Pretrained, name: str, level: Level) -> Iterator[CheckResult]:
     if model.gated and "huggingface" in model.hub_order and not huggingface.has_token():
         message = f"{model.path} is gated, and no token is set"
         yield CheckResult(level, "model.path", message, "accept its licence on the hub and set HF_TOKEN")
     if huggingface.offline():
-        message = f"{told}: is not here, and HF_HUB_OFFLINE forbids downloading it"
+        message = f"{name}: is not here, and HF_HUB_OFFLINE forbids downloading it"
         yield CheckResult(level, "model", message, f"run rlrun model download {model.path} with a network")
         return
     takes = f" ({size.parameters(model.shape) * size.BFLOAT16 / 1e9:.1f} GB)" if model.shape else ""
-    message = f"{told}: is not here and is downloaded first{takes}"
+    message = f"{name}: is not here and is downloaded first{takes}"
     yield CheckResult("WARN", "model", message, f"rlrun model download {model.path} fetches it now")
 
 
@@ -80,11 +80,12 @@ def _tokenizer(folder: Path) -> Iterator[CheckResult]:
 
 
 def _named(folder: Path) -> tuple[str, ...] | None:
-    """The last parts of the names of a folder's matrices; None where they cannot be read."""
-    try:
-        return tuple(sorted(weights.matrices(folder)))
-    except (OSError, ValueError, KeyError, TypeError):
+    """The layers of a folder that are matrices, by the last part of their names; None where they cannot be read."""
+    shapes = weights.shapes(folder)
+    if shapes is None:
         return None
+    matrices = [name for name, shape in shapes.items() if name.endswith(".weight") and len(shape) == 2]
+    return tuple(sorted({name.split(".")[-2] for name in matrices}))
 
 
 def _targets(model: Model, known: tuple[str, ...] | None) -> Iterator[CheckResult]:

@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, metadata, requires
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from launcher.core.check_result import CheckResult
+from launcher.core.check_result import CheckResult, Level
 from launcher.core.machine import package_version
 from launcher.preflight.checks.context import Context
 
 OURS = "rlrun"
-TOLD = ("torch", "transformers", "peft", "safetensors", "ray")
-
-
-@dataclass(frozen=True)
-class Unmet:
-    """One package that is not as another wants it."""
-
-    by: str
-    wants: Requirement
-    found: str | None
-    """The version that is installed; None where there is none."""
+SHOWN = ("torch", "transformers", "peft", "safetensors", "ray")
 
 
 def check(_: Context) -> Iterator[CheckResult]:
@@ -43,11 +32,10 @@ def check_packages(distribution: str = OURS) -> list[CheckResult]:
         message = "is found on the path but not installed, so what it needs is not known"
         return [CheckResult("WARN", distribution, message, "run pip install --editable .")]
     seen, unmet = _walk(distribution)
-    found = [_of(distribution, one) for one in unmet]
-    if not found:
-        shown = ", ".join(f"{name} {seen[name]}" for name in TOLD if name in seen)
-        found = [CheckResult("OK", "packages", f"{len(seen)} packages are compatible: {shown}")]
-    return [_python(promised), *found]
+    if not unmet:
+        shown = ", ".join(f"{name} {seen[name]}" for name in SHOWN if name in seen)
+        unmet = [CheckResult("OK", "packages", f"{len(seen)} packages are compatible: {shown}")]
+    return [_python(promised), *unmet]
 
 
 def _python(promised: str | None) -> CheckResult:
@@ -57,9 +45,10 @@ def _python(promised: str | None) -> CheckResult:
     return CheckResult("OK", "python", received)
 
 
-def _walk(distribution: str) -> tuple[dict[str, str], list[Unmet]]:
-    """Every package that is needed directly or by another, with its version; and what is not as it is wanted."""
-    seen, unmet = dict[str, str](), list[Unmet]()
+def _walk(distribution: str) -> tuple[dict[str, str], list[CheckResult]]:
+    """Every package that is needed directly or by another, with its version; and the requirements that are not met: a
+    FAIL for one of `distribution`, a WARN for one between others, which loading them puts to the test."""
+    seen, unmet = dict[str, str](), list[CheckResult]()
     waiting, done = [(distribution, frozenset[str]())], set[tuple[str, frozenset[str]]]()
     while waiting:
         by = waiting.pop()
@@ -70,7 +59,12 @@ def _walk(distribution: str) -> tuple[dict[str, str], list[Unmet]]:
             name = canonicalize_name(wants.name)
             installed = package_version(name)
             if installed is None or not wants.specifier.contains(installed, prereleases=True):
-                unmet.append(Unmet(by[0], wants, installed))
+                received = f"{installed} is installed" if installed else "is not installed"
+                message = f"{received}, {by[0]} wants {wants.specifier or 'any version'}"
+                level: Level = "FAIL" if by[0] == distribution else "WARN"
+                unmet.append(
+                    CheckResult(level, wants.name, message, f"run pip install '{wants.name}{wants.specifier}'")
+                )
             if installed is not None:
                 seen[name] = installed
                 waiting.append((name, frozenset(wants.extras)))
@@ -82,12 +76,3 @@ def _wants(distribution: str, extras: frozenset[str]) -> Iterator[Requirement]:
         wants = Requirement(text)
         if wants.marker is None or any(wants.marker.evaluate({"extra": extra}) for extra in extras or ("",)):
             yield wants
-
-
-def _of(distribution: str, unmet: Unmet) -> CheckResult:
-    """What we need and is not there stops us; what others disagree about is found out by loading them."""
-    wants = f"{unmet.wants.name}{unmet.wants.specifier}"
-    received = f"{unmet.found} is installed" if unmet.found else "is not installed"
-    direct = unmet.by == distribution
-    message = f"{received}, {unmet.by} wants {unmet.wants.specifier or 'any version'}"
-    return CheckResult("FAIL" if direct else "WARN", unmet.wants.name, message, f"run pip install '{wants}'")

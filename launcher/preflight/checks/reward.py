@@ -42,14 +42,11 @@ def _unscorable(context: Context) -> Iterator[CheckResult]:
     """Rows that the reward could never score: the first of each source."""
     run, rows = context.run, context.train.rows
     kind = run.algorithm.data
-    bad = [
-        (row, why)
-        for row in rows
-        if needs_rollout(row, "train", kind) and (why := run.reward.unscorable_reason(make_answer(row)))
-    ]
+    answered = [row for row in rows if needs_rollout(row, "train", kind)]
+    bad = [(row, why) for row in answered if (why := run.reward.unscorable_reason(make_answer(row)))]
     if not bad:
         return
-    all_bad = len(bad) == sum(needs_rollout(row, "train", kind) for row in rows)
+    all_bad = len(bad) == len(answered)
     level: Level = "WARN" if run.data.on_bad_row == "skip" and not all_bad else "FAIL"
     firsts = {row.data_source: row.where for row, _ in reversed(bad)}
     named = sorted(bad, key=lambda one: one[0].where != firsts[one[0].data_source])
@@ -63,13 +60,14 @@ def _scores(context: Context) -> CheckResult:
     """Whether right answers to the first rows score above empty ones."""
     run, rows = context.run, context.train.rows
     name, kind = type(run.reward).__name__, run.algorithm.data
-    if problem := no_signal(run.reward, [row for row in rows if needs_rollout(row, "train", kind)]):
+    answered = [row for row in rows if needs_rollout(row, "train", kind)]
+    if problem := no_signal(run.reward, answered):
         return from_problem(problem)
     solutions = (row for row in rows if isinstance(run.reward, Exact) and _SOLUTION.search(row.ground_truth or ""))
     if solution := next(solutions, None):
         message = f"Exact compares with whole solutions, which no model repeats literally (first: {solution.where})"
         return CheckResult("WARN", "reward", message, "use data.format=gsm8k reward=gsm8k, or reward=math")
-    if not any(run.reward.cheap_for(make_answer(row)) for row in rows if needs_rollout(row, "train", kind)):
+    if not any(run.reward.cheap_for(make_answer(row)) for row in answered):
         return CheckResult("WARN", "reward", f"{name} is not tried by a plan", "rlrun reward bench tries it")
     return CheckResult("OK", "reward", f"{name} scores right answers to the first rows above empty ones")
 
@@ -77,10 +75,9 @@ def _scores(context: Context) -> CheckResult:
 def no_signal(reward: Reward, rows: Sequence[Row]) -> Problem | None:
     """Why nothing can be learnt from the reward of these rows: no answer has a score, or right answers, each in the
     form that scores best, score no higher than empty ones. Rows that it never scores or that cost much are left out."""
-    reward = deepcopy(reward)  # what it starts in order to judge ends with the copy
-    cheap = (
-        answer for row in rows if reward.cheap_for(answer := make_answer(row)) and not reward.unscorable_reason(answer)
-    )
+    reward = deepcopy(reward)  # processes that it starts end with the copy
+    answers = map(make_answer, rows)
+    cheap = (each for each in answers if reward.cheap_for(each) and not reward.unscorable_reason(each))
     given = list(islice(cheap, MAX_SCORED))
     if not given:
         return None

@@ -27,8 +27,7 @@ from launcher.engines.torch.parallel.strategy import Parallel
 from launcher.engines.torch.rollout import random_streams
 from launcher.engines.torch.rollout.generator import Completion
 from launcher.engines.torch.rollout.vllm.link import Link
-from launcher.engines.torch.rollout.vllm.messages import GenerationRequest
-from launcher.engines.torch.rollout.vllm.model_description import ModelDescription
+from launcher.engines.torch.rollout.vllm.messages import GenerationRequest, ModelDescription
 from launcher.engines.torch.rollout.vllm.server import serve
 from launcher.engines.torch.train.batching import Limits
 from launcher.engines.torch.train.optimizer import TrainedNetwork

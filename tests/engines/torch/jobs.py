@@ -33,8 +33,7 @@ from launcher.engines.torch.train.batching import Limits
 from launcher.engines.torch.train.measure import Clock
 from launcher.engines.torch.train.optimizer import TrainedNetwork
 from launcher.engines.torch.train.policy import Policy
-from launcher.engines.torch.train.rows import Rows
-from launcher.engines.torch.train.sources import Order, Rollouts, _concatenated, collate, collate_rows
+from launcher.engines.torch.train.sources import Order, Rollouts, Rows, _concatenated, collate, collate_rows
 from launcher.engines.torch.train.validation import Validation
 from launcher.models.scratch import Scratch
 from launcher.spec.algorithm import Algorithm, AlgorithmState, Batch

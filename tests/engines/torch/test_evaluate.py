@@ -20,7 +20,7 @@ from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout.decode import Decoder
 from launcher.engines.torch.rollout.sampler import TorchSampler
 from launcher.engines.torch.train.batching import Limits
-from launcher.engines.torch.train.rows import Rows
+from launcher.engines.torch.train.sources import Rows
 from launcher.engines.torch.train.validation import Validation
 from launcher.rewards.exact import Exact
 from launcher.spec.algorithm import Algorithm

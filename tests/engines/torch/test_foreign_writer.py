@@ -16,11 +16,9 @@ from launcher.algorithms.gspo_selfplay import GSPOSelfPlay
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.rollout.generator import Completion, Generator
 from launcher.engines.torch.train.batching import Limits
-from launcher.engines.torch.train.measure import Clock
-from launcher.engines.torch.train.mismatch import Mismatch
+from launcher.engines.torch.train.measure import Clock, Mismatch
 from launcher.engines.torch.train.policy import Policy, _masked_row
-from launcher.engines.torch.train.rows import Rows
-from launcher.engines.torch.train.sources import Order, Rollouts
+from launcher.engines.torch.train.sources import Order, Rollouts, Rows
 from launcher.spec.algorithm import Batch
 from launcher.spec.data import Row
 from launcher.spec.reward import Answer, Reward

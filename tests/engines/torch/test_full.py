@@ -15,8 +15,7 @@ from launcher.algorithms.grpo import GRPO
 from launcher.engines.torch.rollout.decode import Decoder
 from launcher.engines.torch.rollout.sampler import TorchSampler
 from launcher.engines.torch.train.measure import Clock
-from launcher.engines.torch.train.rows import Rows
-from launcher.engines.torch.train.sources import Order, Rollouts
+from launcher.engines.torch.train.sources import Order, Rollouts, Rows
 from launcher.spec.algorithm import Algorithm, Batch
 from launcher.spec.data import Row
 from launcher.spec.reward import Answer, Reward

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from launcher.engines.torch.model import head
-from launcher.engines.torch.model.head import TokenScores, scores_from_hidden, scores_from_logits
+from launcher.engines.torch.model.head import TokenScores, token_scores
 
 M, H, V = 7, 5, 11
 TARGET = torch.tensor([0, 3, 10, 3, 7, 1, 9])
@@ -54,7 +54,7 @@ def cut(monkeypatch: pytest.MonkeyPatch) -> Cut:
 def test_values_and_gradients_are_torchs(temperature: float, rows: int, kept: int, cut: Cut) -> None:
     cut(rows, kept)
     hidden, weight = drawn()
-    found, expected = scores_from_hidden(hidden, weight, TARGET, temperature), plain(hidden, weight, temperature)
+    found, expected = token_scores(hidden, weight, TARGET, temperature), plain(hidden, weight, temperature)
     for ours, theirs in zip(found, expected, strict=True):
         assert (ours - theirs).abs().max() <= 1e-14
     for ours, theirs in zip(grads(found, hidden, weight), grads(expected, hidden, weight), strict=True):
@@ -65,16 +65,16 @@ def test_values_and_gradients_are_torchs(temperature: float, rows: int, kept: in
 def test_gradcheck(kept: int, cut: Cut) -> None:
     cut(3, kept)
     hidden, weight = drawn()
-    assert torch.autograd.gradcheck(lambda h, w: tuple(scores_from_hidden(h, w, TARGET, 0.7)), (hidden, weight))
+    assert torch.autograd.gradcheck(lambda h, w: tuple(token_scores(h, w, TARGET, 0.7)), (hidden, weight))
     logits = (hidden @ weight.T).detach().requires_grad_()
-    assert torch.autograd.gradcheck(lambda z: tuple(scores_from_logits(z, TARGET, 0.7)), (logits,))
+    assert torch.autograd.gradcheck(lambda z: tuple(token_scores(z, None, TARGET, 0.7)), (logits,))
 
 
 def test_ready_logits_are_left_as_they_are() -> None:
     hidden, weight = drawn()
     logits = (hidden @ weight.T).detach()
     before = logits.clone()
-    found = scores_from_logits(logits, TARGET, 0.7)
+    found = token_scores(logits, None, TARGET, 0.7)
     assert torch.equal(logits, before)
     assert (found.logp - plain(hidden, weight, 0.7).logp).abs().max() <= 1e-14
 
@@ -84,7 +84,7 @@ def test_what_is_kept_and_what_is_made_again_is_the_same_to_the_last_bit(cut: Cu
     for kept in (0, M * V):
         cut(2, kept)
         hidden, weight = drawn(torch.float32)
-        scores = scores_from_hidden(hidden, weight, TARGET, 0.9)
+        scores = token_scores(hidden, weight, TARGET, 0.9)
         found.append([*scores, *grads(scores, hidden, weight)])
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
@@ -94,14 +94,14 @@ def test_only_so_many_logits_are_made_at_a_time(cut: Cut, monkeypatch: pytest.Mo
     shapes, made = [], head._logits
     monkeypatch.setattr(head, "_logits", lambda *given: shapes.append(len(given[0])) or made(*given))
     hidden, weight = drawn()
-    grads(scores_from_hidden(hidden, weight, TARGET), hidden, weight)
+    grads(token_scores(hidden, weight, TARGET), hidden, weight)
     assert shapes == [3, 3, 1, 3, 3, 1]  # forwards, and again backwards
 
 
 def test_a_second_backward_pass_finds_the_same(cut: Cut) -> None:
     cut(3, M * V)
     hidden, weight = drawn()
-    summed = sum(x.sum() for x in scores_from_hidden(hidden, weight, TARGET))
+    summed = sum(x.sum() for x in token_scores(hidden, weight, TARGET))
     first = torch.autograd.grad(summed, (hidden, weight), retain_graph=True)
     again = torch.autograd.grad(summed, (hidden, weight))
     assert all((a - b).abs().max() <= 1e-15 for a, b in zip(first, again, strict=True))
@@ -109,15 +109,15 @@ def test_a_second_backward_pass_finds_the_same(cut: Cut) -> None:
 
 def test_frozen_weights_get_no_gradient() -> None:
     hidden, weight = drawn()
-    found = scores_from_hidden(hidden, weight.detach(), TARGET)
+    found = token_scores(hidden, weight.detach(), TARGET)
     assert torch.allclose(grads(found, hidden)[0], grads(plain(hidden, weight, 1.0), hidden)[0], atol=1e-13)
 
 
 def test_entropy_that_is_not_asked_for_is_nothing() -> None:
     hidden, weight = drawn()
-    found = scores_from_hidden(hidden, weight, TARGET, entropy=False)
+    found = token_scores(hidden, weight, TARGET, entropy=False)
     assert (found.entropy == 0).all()
-    assert torch.equal(found.logp, scores_from_hidden(hidden, weight, TARGET).logp)
+    assert torch.equal(found.logp, token_scores(hidden, weight, TARGET).logp)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_entropy_that_is_not_asked_for_is_nothing() -> None:
 )
 def test_entropy_by_hand(logits: list[float], expected: float) -> None:
     given = torch.tensor([logits] * 3, dtype=torch.float64, requires_grad=True)
-    found = scores_from_logits(given, torch.zeros(3, dtype=torch.long))
+    found = token_scores(given, None, torch.zeros(3, dtype=torch.long))
     assert found.entropy.tolist() == pytest.approx([expected] * 3, abs=1e-14)
     (grad,) = torch.autograd.grad((found.entropy + found.logp).sum(), given)
     assert grad.isfinite().all()
@@ -142,7 +142,7 @@ def test_entropy_by_hand(logits: list[float], expected: float) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_coarse_numbers_are_added_up_in_float32(dtype: torch.dtype) -> None:
     hidden, weight = drawn(dtype)
-    found = scores_from_hidden(hidden, weight, TARGET, 0.7)
+    found = token_scores(hidden, weight, TARGET, 0.7)
     logits = (hidden @ weight.T).float() / 0.7
     expected = torch.distributions.Categorical(logits=logits)
     assert found.logp.dtype == found.entropy.dtype == torch.float32
@@ -156,7 +156,7 @@ def test_coarse_numbers_are_added_up_in_float32(dtype: torch.dtype) -> None:
 
 def test_nothing_predicted_is_nothing() -> None:
     hidden, weight = drawn()
-    found = scores_from_hidden(hidden[:0], weight, TARGET[:0])
+    found = token_scores(hidden[:0], weight, TARGET[:0])
     assert found.logp.shape == found.entropy.shape == (0,)
     assert (torch.autograd.grad(found.logp.sum(), weight)[0] == 0).all()
 
@@ -164,7 +164,7 @@ def test_nothing_predicted_is_nothing() -> None:
 def test_only_the_matrix_product_is_computed_in_the_number_format_of_autocast() -> None:
     hidden, weight = drawn(torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
-        found, logits = scores_from_hidden(hidden, weight, TARGET), torch.nn.functional.linear(hidden, weight).float()
+        found, logits = token_scores(hidden, weight, TARGET), torch.nn.functional.linear(hidden, weight).float()
     logp = logits.log_softmax(-1)
     assert found.entropy.dtype == found.logp.dtype == torch.float32
     torch.testing.assert_close(found.entropy, -(logp.exp() * logp).sum(-1))

@@ -18,8 +18,7 @@ from launcher.engines.torch.model.load import load_model
 from launcher.engines.torch.train.batching import Limits
 from launcher.engines.torch.train.measure import Clock
 from launcher.engines.torch.train.policy import Policy
-from launcher.engines.torch.train.save import Saver, TrainingPosition
-from launcher.engines.torch.train.state import load_optimizers
+from launcher.engines.torch.train.save import Saver, TrainingPosition, load_optimizers
 from launcher.models.pretrained import Pretrained
 from launcher.models.scratch import Scratch
 

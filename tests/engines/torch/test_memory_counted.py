@@ -8,10 +8,11 @@ import torch
 from launcher.engines.torch.model import head
 from launcher.engines.torch.model.blocks import cache_capacity
 from launcher.engines.torch.model.load import load_model
-from launcher.engines.torch.rollout.cache import GrowingLayer
+from launcher.engines.torch.rollout.decode import GrowingLayer
 from launcher.models import activations, size
-from launcher.models.activations import BYTES, Head, Numbers
+from launcher.models.activations import Head, Numbers
 from launcher.models.scratch import Scratch
+from launcher.models.size import BYTES
 from launcher.spec.algorithm import Batch
 
 ROWS, LENGTH = 4, 200
@@ -94,7 +95,7 @@ def test_logits_take_what_is_said(rows: int, entropy: bool, what: str, monkeypat
     monkeypatch.setattr(head, "KEPT", bounds.kept)
     hidden, weight = torch.randn(rows, 8, requires_grad=True), torch.randn(v, 8, requires_grad=True)
     with torch.autograd.profiler.profile(profile_memory=True) as profile:
-        scores = head.scores_from_hidden(hidden, weight, torch.zeros(rows, dtype=torch.long), entropy=entropy)
+        scores = head.token_scores(hidden, weight, torch.zeros(rows, dtype=torch.long), entropy=entropy)
         scores.logp.sum().backward()
     now = most = 0
     for event in sorted(profile.kineto_results.events(), key=lambda event: event.start_ns()):  # type: ignore[union-attr]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from launcher.core.metrics import METRICS
-from launcher.engines.torch.train.mismatch import Mismatch
+from launcher.engines.torch.train.measure import Mismatch
 from launcher.spec.algorithm import Batch
 
 CPU = torch.device("cpu")

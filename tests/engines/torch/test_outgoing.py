@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from launcher.engines.torch.model.load import load_model
 from launcher.engines.torch.model.network import CausalLM
-from launcher.engines.torch.rollout.weight_export import ExportedWeights
+from launcher.engines.torch.rollout.generator import ExportedWeights
 from launcher.models.scratch import Scratch
 
 CPU = torch.device("cpu")

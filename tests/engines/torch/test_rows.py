@@ -8,7 +8,7 @@ from pathlib import Path
 
 from launcher.core.settings import settings
 from launcher.data.refused import RefusedLog
-from launcher.engines.torch.train.rows import Rows, read_rows
+from launcher.engines.torch.train.sources import Rows, read_rows
 from launcher.rewards.exact import Exact
 from launcher.rewards.gsm8k import GSM8K
 from launcher.rewards.length import Length

@@ -20,8 +20,7 @@ from launcher.engines.torch.model.load import load_model
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.train.batching import Limits
 from launcher.engines.torch.train.policy import Policy
-from launcher.engines.torch.train.save import Saver, TrainingPosition, read_position
-from launcher.engines.torch.train.state import load_optimizers
+from launcher.engines.torch.train.save import Saver, TrainingPosition, load_optimizers, read_position
 from launcher.models.pretrained import Pretrained
 from launcher.models.scratch import Scratch
 from launcher.spec.run import Optim

@@ -12,7 +12,7 @@ from launcher.algorithms.grpo import GRPO
 from launcher.core.events import Sample, Step, events_of
 from launcher.engines.torch.rollout.decode import Decoder
 from launcher.engines.torch.rollout.sampler import TorchSampler
-from launcher.engines.torch.train.rows import Rows
+from launcher.engines.torch.train.sources import Rows
 from launcher.engines.torch.train.validation import Validation
 from launcher.spec.data import Message, Row
 from launcher.spec.reward import Answer, Reward

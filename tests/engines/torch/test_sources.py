@@ -14,8 +14,15 @@ from launcher.engines.torch.rollout.decode import Decoder
 from launcher.engines.torch.rollout.generator import Completion
 from launcher.engines.torch.rollout.sampler import TorchSampler
 from launcher.engines.torch.train.measure import Clock
-from launcher.engines.torch.train.rows import Rows
-from launcher.engines.torch.train.sources import Demonstrations, Order, Rollouts, collate, collate_rows, join_completion
+from launcher.engines.torch.train.sources import (
+    Demonstrations,
+    Order,
+    Rollouts,
+    Rows,
+    collate,
+    collate_rows,
+    join_completion,
+)
 from launcher.spec.data import Row
 from launcher.spec.reward import Answer, Reward
 from launcher.text.encoder import Tokens

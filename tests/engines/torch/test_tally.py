@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from launcher.engines.torch.train.tally import Tally
+from launcher.engines.torch.train.measure import Tally
 from launcher.spec.reward import Scores
 
 

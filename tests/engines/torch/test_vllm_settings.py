@@ -14,7 +14,7 @@ from launcher.core import machine
 from launcher.core.problems import Problems
 from launcher.engines.torch.rollout import vllm
 from launcher.models import size
-from launcher.models.activations import BYTES
+from launcher.models.size import BYTES
 from launcher.preflight.capacity import needs
 from launcher.preflight.checks import hardware
 from launcher.preflight.checks.context import Context

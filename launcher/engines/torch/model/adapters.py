@@ -12,7 +12,7 @@ from peft.tuners.lora import LoraLayer
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from launcher.core.problems import Problems
+from launcher.core.problems import Problem, Problems
 from launcher.models.pretrained import weights_of
 from launcher.spec.model import Model
 
@@ -35,7 +35,7 @@ def add_adapters(
     try:
         made = get_peft_model(module, config)
     except ValueError as error:
-        raise Problems(f"model.target_modules: {' '.join(str(error).split())}") from error
+        raise Problems(Problem("model.target_modules", " ".join(str(error).split()), code="not-supported")) from error
     # peft would take the name that the weights were loaded by; where no folder has them they are saved beside
     made.peft_config["default"].base_model_name_or_path = path or "base"
     return cast("PreTrainedModel", made)
@@ -56,12 +56,9 @@ def adapter_weights(module: PreTrainedModel) -> Mapping[str, Tensor]:
 
 def base_weights(base: PreTrainedModel) -> Mapping[str, Tensor]:
     """The frozen weights, by their names without adapters."""
-    adapters = ("lora_A.", "lora_B.", "lora_embedding_")
-    return {
-        name.replace(".base_layer.", "."): value
-        for name, value in base.state_dict(keep_vars=True).items()
-        if not any(part in name for part in adapters)
-    }
+    adapters, every = ("lora_A.", "lora_B.", "lora_embedding_"), base.state_dict(keep_vars=True).items()
+    own = {name: value for name, value in every if not any(part in name for part in adapters)}
+    return {name.replace(".base_layer.", "."): value for name, value in own.items()}
 
 
 def merged_weight(base: PreTrainedModel, name: str, weight: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Attention over packed sequences, as an attention function of transformers.
 
-Packed: sequences lie behind each other in one row, and each sees only itself and the prompt that it shares with
+Packed: sequences are concatenated in one row, and each attends only to itself and the prompt that it shares with
 others. Sequences of like length are computed together. Whatever is not packed goes to transformers' own function.
 """
 
@@ -26,8 +26,8 @@ class Call:
 
     count: int
     length: int
-    prompts: int | None = None  # the earlier call whose sequences stand before these
-    owner: Tensor | None = None  # [count] which of them stands before each
+    prompts: int | None = None  # the earlier call whose sequences precede these
+    owner: Tensor | None = None  # [count] which of them precedes each
 
 
 @dataclass(frozen=True)
@@ -101,15 +101,11 @@ def attention(
     if (shared := query.shape[1] // key.shape[1]) > 1:
         key, value = (x.repeat_interleave(shared, 1) for x in (key, value))
     q, k, v = (layout.pad(x[0].transpose(0, 1)) for x in (query, key, value))  # [S, H, D]
-    done: list[tuple[Tensor, Tensor]] = []
-    parts = []
-    sizes = [
-        call.count * call.length for call in layout.calls
-    ]  # split, whose gradient is one copy; a slice's is S long
+    done, parts = list[tuple[Tensor, Tensor]](), list[Tensor]()
+    sizes = [call.count * call.length for call in layout.calls]  # a gradient of split is one copy; of a slice S long
     for call, *places in zip(layout.calls, q.split(sizes), k.split(sizes), v.split(sizes), strict=True):
-        part_q, part_k, part_v = (
-            x.unflatten(0, (call.count, call.length)).transpose(1, 2) for x in places
-        )  # [count, H, length, D]
+        shape = call.count, call.length
+        part_q, part_k, part_v = (x.unflatten(0, shape).transpose(1, 2) for x in places)  # [count, H, length, D]
         if call.prompts is not None and call.owner is not None:
             part_k, part_v = (
                 torch.cat([_RepeatRows.apply(before, call.owner), x], 2)

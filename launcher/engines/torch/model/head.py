@@ -19,21 +19,17 @@ class TokenScores(NamedTuple):
     """Scores of each predicted token."""
 
     logp: Tensor  # [M] log-probability
-    entropy: Tensor  # [M] entropy of the distribution it stands in, in nats; 0 where it was not asked for
+    entropy: Tensor  # [M] entropy of its distribution, in nats; 0 where not requested
 
 
-def scores_from_hidden(
-    hidden: Tensor, weight: Tensor, target: Tensor, temperature: float = 1.0, *, entropy: bool = True
+def token_scores(
+    hidden: Tensor, weight: Tensor | None, target: Tensor, temperature: float = 1.0, *, entropy: bool = True
 ) -> TokenScores:
-    """Scores of `target` [M] after the `hidden` states [M, H], by the output layer's `weight` [V, H]."""
+    """Scores of `target` [M] after the `hidden` states [M, H], by the output layer's `weight` [V, H].
+
+    With None as weight, `hidden` are ready logits [M, V], of a model whose output layer is more than a matrix.
+    """
     return TokenScores(*_Scores.apply(hidden, weight, target, temperature, entropy, torch.is_grad_enabled()))
-
-
-def scores_from_logits(
-    logits: Tensor, target: Tensor, temperature: float = 1.0, *, entropy: bool = True
-) -> TokenScores:
-    """Scores of `target` [M] by ready `logits` [M, V], for models whose output layer is more than a matrix."""
-    return TokenScores(*_Scores.apply(logits, None, target, temperature, entropy, torch.is_grad_enabled()))
 
 
 class _Scores(torch.autograd.Function):
@@ -41,14 +37,9 @@ class _Scores(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden: Tensor,
-        weight: Tensor | None,
-        target: Tensor,
-        temperature: float,
-        wants_entropy: bool,
+        ctx: Any, hidden: Tensor, weight: Tensor | None, target: Tensor, temperature: float, wants_entropy: bool,
         learning: bool,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         vocabulary = hidden.shape[1] if weight is None else weight.shape[0]
         ctx.rows, ctx.temperature = max(LOGITS // vocabulary, 1), temperature
         ctx.kept, ctx.dtype = {}, _computed_in(hidden)
@@ -57,9 +48,7 @@ class _Scores(torch.autograd.Function):
         keep = learning and hidden.shape[0] * vocabulary <= KEPT
         logp, entropy = [], []
         parts = zip(hidden.split(ctx.rows), target.split(ctx.rows), strict=True)
-        with torch.autocast(
-            hidden.device.type, enabled=False
-        ):  # it would compute `vecdot`, so the entropy, in bfloat16
+        with torch.autocast(hidden.device.type, enabled=False):  # it would compute the entropy in bfloat16
             for number, (part, token) in enumerate(parts):
                 p, part_logp, part_entropy = _softmax(_logits(part, matrix, temperature), token, wants_entropy)
                 logp.append(part_logp)
@@ -73,8 +62,7 @@ class _Scores(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
         hidden, weight, target, entropy = ctx.saved_tensors
-        of_logp = torch.zeros_like(entropy) if grads[0] is None else grads[0]
-        of_entropy = grads[1]
+        of_logp, of_entropy = torch.zeros_like(entropy) if grads[0] is None else grads[0], grads[1]
         hidden_grad = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         exact = torch.float64 if ctx.dtype == torch.float64 else torch.float32  # sums of many rounded parts drift
         weight_grad = torch.zeros_like(weight, dtype=exact) if ctx.needs_input_grad[1] else None
@@ -84,9 +72,8 @@ class _Scores(torch.autograd.Function):
             p = ctx.kept.pop(number, None)  # used up below; a second backward pass makes it again
             if p is None:
                 p = _softmax(_logits(hidden[rows], matrix, ctx.temperature), target[rows], False)[0]
-            z = _logits_grad(
-                p, target[rows], of_logp[rows], None if of_entropy is None else of_entropy[rows], entropy[rows]
-            )
+            part_entropy = None if of_entropy is None else of_entropy[rows]
+            z = _logits_grad(p, target[rows], of_logp[rows], part_entropy, entropy[rows])
             z = (z if ctx.temperature == 1.0 else z.div_(ctx.temperature)).to(ctx.dtype)
             if hidden_grad is not None:
                 hidden_grad[rows] = z if matrix is None else z @ matrix

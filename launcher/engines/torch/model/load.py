@@ -8,13 +8,7 @@ from typing import Any, cast
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForCausalLM,
-    PreTrainedModel,
-    PreTrainedTokenizerFast,
-)
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from launcher.core.problems import Problem, Problems
 from launcher.engines.torch.model.attention import NAME
@@ -85,21 +79,14 @@ def _prepare(module: PreTrainedModel, model: Model) -> None:
 
 def _from_scratch(model: Scratch, seed: int, dtype: torch.dtype) -> tuple[Any, PreTrainedTokenizerFast]:
     tokenizer = character_tokenizer(model.alphabet)
+    names = (
+        "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+        "head_dim", "max_position_embeddings", "tie_word_embeddings",
+    )  # fmt: skip
     config = AutoConfig.for_model(
-        model.architecture,
-        vocab_size=len(tokenizer),
-        hidden_size=model.hidden_size,
-        intermediate_size=model.intermediate_size,
-        num_hidden_layers=model.num_hidden_layers,
-        num_attention_heads=model.num_attention_heads,
-        num_key_value_heads=model.num_key_value_heads,
-        head_dim=model.hidden_size // model.num_attention_heads,
-        max_position_embeddings=model.max_position_embeddings,
-        tie_word_embeddings=model.tie_word_embeddings,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        bos_token_id=None,
-    )
+        model.architecture, **{name: getattr(model.shape, name) for name in names}, vocab_size=len(tokenizer),
+        pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id, bos_token_id=None,
+    )  # fmt: skip
     torch.manual_seed(seed)
     return AutoModelForCausalLM.from_config(config, dtype=dtype), tokenizer
 
@@ -118,4 +105,5 @@ def _from_folder(model: Model, weights: Path | None, dtype: torch.dtype) -> tupl
             return adapters.load_merged(Path(path), dtype, more), tokenizer
         return AutoModelForCausalLM.from_pretrained(path, dtype=dtype, use_safetensors=True, **more), tokenizer
     except (OSError, ValueError, SafetensorError) as error:
-        raise Problems(f"model.path: {path!r} cannot be loaded: {' '.join(str(error).split())}") from error
+        got = f"{path!r} cannot be loaded: {' '.join(str(error).split())}"
+        raise Problems(Problem("model.path", got, code="bad-file")) from error

@@ -80,7 +80,7 @@ class CausalLM(Network):
     ) -> None:  # fmt: skip
         super().__init__(base or module, cast("Any", base or module).get_decoder(), mixed)
         self.module, self.tokenizer, self.has_adapters = module, tokenizer, base is not None
-        self.keep_base = keep_base  # the weights under the adapters stand nowhere else
+        self.keep_base = keep_base  # the weights under the adapters are stored nowhere else
         self.has_linear_head = _has_linear_head(self.base)
 
     @property
@@ -93,13 +93,10 @@ class CausalLM(Network):
     def forward(self, packed: Packed, temperature: float = 1.0, entropy: bool = False) -> TokenScores:
         """[B, T] log-probability of each predicted token, and entropy if requested; 0 elsewhere."""
         with self.autocast():
-            if self.has_linear_head:
-                weight = cast("nn.Linear", self.base.get_output_embeddings()).weight
-                found = head.scores_from_hidden(
-                    self.hidden(packed), weight, packed.target, temperature, entropy=entropy
-                )
-            else:
-                found = head.scores_from_logits(self.logits(packed), packed.target, temperature, entropy=entropy)
+            linear_head = self.has_linear_head
+            weight = cast("nn.Linear", self.base.get_output_embeddings()).weight if linear_head else None
+            hidden = self.hidden(packed) if linear_head else self.logits(packed)
+            found = head.token_scores(hidden, weight, packed.target, temperature, entropy=entropy)
         return TokenScores(*map(packed.unpack, found))
 
     def logits(self, packed: Packed) -> Tensor:

@@ -27,7 +27,7 @@ class Packed:
     layout: Layout
     source: Tensor  # [M] packed place of the token before each predicted one: its output speaks of it
     target: Tensor  # [M] the predicted tokens
-    row: Tensor  # [M] where the predicted token stands in the batch
+    row: Tensor  # [M] row of the predicted token in the batch
     column: Tensor  # [M]
     shape: tuple[int, int]  # B, T
 
@@ -73,7 +73,7 @@ class _Laid:
 def pack(batch: Batch, *, share: bool = True, ragged: bool = True) -> Packed:
     """The rows of which something is predicted.
 
-    `share` lays a prompt of several rows of a group down once. Without `ragged`, sequences whose attention is
+    `share` includes a prompt of several rows of a group once. Without `ragged`, sequences whose attention is
     computed in one call are of equal length.
     """
     tokens, mask, length = batch.tokens.cpu().numpy(), batch.mask.cpu().numpy() > 0, batch.length.tolist()

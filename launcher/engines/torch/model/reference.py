@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol, cast
+from contextlib import contextmanager
+from typing import Any, cast
 
 import torch
 
 from launcher.engines.torch.model.network import CausalLM, Network
-
-
-class Reference(Protocol):
-    """The reference model of the KL term."""
-
-    def on_device(self) -> AbstractContextManager[CausalLM]: ...
 
 
 class FrozenCopy:
@@ -43,6 +37,10 @@ class WithoutAdapters:
     def on_device(self) -> Iterator[CausalLM]:
         with cast("Any", self.model.module).disable_adapter():
             yield self.model
+
+
+Reference = FrozenCopy | WithoutAdapters
+"""The reference model of the KL term."""
 
 
 @contextmanager

@@ -31,8 +31,8 @@ class ModelScorer(Reward):
             self.tokenizer: Any = AutoTokenizer.from_pretrained(path, **more)
             module = AutoModelForSequenceClassification.from_pretrained(path, use_safetensors=True, **more)
         except (OSError, ValueError, SafetensorError) as error:
-            output = " ".join(str(error).split())
-            raise Problems(f"reward.path: {settings.path!r} cannot be loaded: {output}") from error
+            got = f"{settings.path!r} cannot be loaded: {' '.join(str(error).split())}"
+            raise Problems(Problem("reward.path", got, code="bad-file")) from error
         if module.config.num_labels != 1:
             got = f"the model has {module.config.num_labels} outputs"
             raise Problems(Problem("reward.path", got, "use a model with one", "not-supported"))

@@ -62,15 +62,18 @@ def _cause_of(error: BaseException) -> CrashCause:
 
 
 def run_main(main: Callable[[], int]) -> NoReturn:
-    """Exit with the code that `main` returns, or 1 on an uncaught exception."""
+    """Exit with the code that `main` returns, 2 on `Problems`, or 1 on another exception."""
     code = 1
     try:
         code = main()
+    except Problems as problems:
+        code = 2
+        emit_crash(Problems, problems, None)
     finally:
         try:
             if error := sys.exc_info()[1]:
                 emit_crash(type(error), error, error.__traceback__)
-        finally:  # also where nobody can be told
+        finally:  # also where that cannot be written
             exit_process(code)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from datetime import timedelta
 from typing import TypeVar
 
@@ -12,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 RANK, SIZE = 0, 1
-"""Of this process among those that train; `join` reads them, as a process may have loaded this before it had them."""
+"""Of this process among those that train; set by `init_distributed`."""
 
 T = TypeVar("T")
 TIMEOUT = timedelta(hours=6)  # for a process whose reward is slow, or that writes a large checkpoint
@@ -22,10 +21,8 @@ def init_distributed(device: torch.device) -> None:
     global RANK, SIZE
     RANK, SIZE = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if SIZE > 1:
-        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(
-            backend, rank=RANK, world_size=SIZE, timeout=TIMEOUT, device_id=device if device.type == "cuda" else None
-        )
+        backend, device_id = ("cpu:gloo,cuda:nccl", device) if device.type == "cuda" else ("gloo", None)
+        dist.init_process_group(backend, rank=RANK, world_size=SIZE, timeout=TIMEOUT, device_id=device_id)
 
 
 def destroy_distributed() -> None:
@@ -63,11 +60,6 @@ def all_gather_object(mine: T) -> list[T]:
     found: list[T] = [mine] * SIZE
     dist.all_gather_object(found, mine)
     return found
-
-
-def all_gather_names(names: Iterable[str]) -> list[str]:
-    """The sorted union of the names of all processes. Collective: every process must call it."""
-    return sorted({name for held in all_gather_object(sorted(names)) for name in held})
 
 
 def barrier() -> None:

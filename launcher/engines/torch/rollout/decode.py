@@ -1,20 +1,24 @@
-"""The built-in decode loop: prompts are prefilled once for all their answers, and finished answers leave the batch."""
+"""The built-in decode loop: prompts are prefilled once for all their answers, and finished answers leave the batch. Its
+KV cache allocates memory in advance."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from inspect import signature
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
 
 from launcher.core.problems import Problem, Problems
+from launcher.engines.torch.model.blocks import cache_capacity
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.parallel.strategy import Parallel
-from launcher.engines.torch.rollout import cache, random_streams
+from launcher.engines.torch.rollout import random_streams
 from launcher.engines.torch.rollout.generator import Completion, Generator
 from launcher.spec.sampler import Sampler
 
@@ -71,10 +75,10 @@ class Decoder(Generator):
             yield by_length[start : start + size]
 
     def _sample(self, prompts: list[list[int]], n: int, keys: np.ndarray, temperature: float) -> list[Completion]:
-        held = cache.empty_cache(self.model.base.config)
-        logits, mask = self._prefill(prompts, held)
+        kv_cache = empty_cache(self.model.base.config)
+        logits, mask = self._prefill(prompts, kv_cache)
         logits, mask = logits.repeat_interleave(n, 0), mask.repeat_interleave(n, 0)  # [R, V], [R, L]
-        held.reorder_cache(torch.arange(len(prompts), device=mask.device).repeat_interleave(n))
+        kv_cache.reorder_cache(torch.arange(len(prompts), device=mask.device).repeat_interleave(n))
         alive = torch.arange(len(prompts) * n, device=mask.device)  # [R] which answer each row writes
         going = torch.ones_like(alive, dtype=torch.bool)  # [R] whether it still does
         written = torch.full((len(alive), self.max_new), -1, device=mask.device)
@@ -87,27 +91,27 @@ class Decoder(Generator):
                 break
             if left <= DROP * len(going):
                 alive, token, mask, keys = alive[going], token[going], mask[going], keys[going.cpu().numpy()]
-                held.reorder_cache(going.nonzero()[:, 0])  # each kind of cache has it; batch_select_indices not
+                kv_cache.reorder_cache(going.nonzero()[:, 0])  # each kind of cache has it; batch_select_indices not
                 going = going[going]
             mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
-            logits = self._forward(token[:, None], mask, held)
+            logits = self._forward(token[:, None], mask, kv_cache)
         answers = ([token for token in row if token >= 0] for row in written.tolist())
         return [Completion(tokens, tokens[-1] not in self.model.eos) for tokens in answers]
 
-    def _prefill(self, prompts: list[list[int]], held: DynamicCache) -> tuple[Tensor, Tensor]:
+    def _prefill(self, prompts: list[list[int]], kv_cache: DynamicCache) -> tuple[Tensor, Tensor]:
         """[P, V] logits after each prompt, and the [P, L] mask of its left-padded tokens."""
         longest = max(map(len, prompts))
         pad = self.model.tokenizer.pad_token_id
         ids = torch.tensor([[pad] * (longest - len(prompt)) + prompt for prompt in prompts], device=self.model.device)
         real = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
         mask = torch.tensor(real, device=self.model.device)
-        return self._forward(ids, mask, held), mask
+        return self._forward(ids, mask, kv_cache), mask
 
-    def _forward(self, ids: Tensor, mask: Tensor, held: DynamicCache) -> Tensor:
+    def _forward(self, ids: Tensor, mask: Tensor, kv_cache: DynamicCache) -> Tensor:
         """[R, V] logits after the last of the `ids` [R, L]; `mask` [R, cached + L] leaves out padding."""
         positions = (mask.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
         return self.model.base(
-            input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=held, use_cache=True,
+            input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=kv_cache, use_cache=True,
             logits_to_keep=1,
         ).logits[:, -1]  # fmt: skip
 
@@ -155,3 +159,49 @@ def _keep_top_k_top_p(probability: Tensor, top_k: int, top_p: float) -> Tensor:
         reached = before >= top_p * ranked.sum(-1, keepdim=True)
         probability = probability.masked_fill(reached.gather(-1, token.argsort(-1)), 0)
     return probability
+
+
+# ---- the cache
+
+
+class GrowingLayer(DynamicLayer):
+    """A layer that writes new tokens into preallocated memory; transformers' own copies all keys and values."""
+
+    keys: Tensor
+    values: Tensor
+    _room: tuple[Tensor, Tensor] | None = None  # [R, K, capacity, D] each
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        used = self.get_seq_length()
+        end = used + key_states.shape[2]
+        if self._room is None or end > self._room[0].shape[2]:
+            self._room = _larger(self.keys, used, end, key_states), _larger(self.values, used, end, value_states)
+        for place, new in zip(self._room, (key_states, value_states), strict=True):
+            place[:, :, used:end] = new
+        self.keys, self.values = (place[:, :, :end] for place in self._room)
+        return self.keys, self.values
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Keep the rows `beam_idx` [R], in this order."""
+        if self._room is not None:
+            length = self.get_seq_length()
+            self._room = self._room[0].index_select(0, beam_idx), self._room[1].index_select(0, beam_idx)
+            self.keys, self.values = (place[:, :, :length] for place in self._room)
+
+
+def empty_cache(config: Any) -> DynamicCache:
+    """A cache for the model; sliding-window and recurrent layers are transformers' own."""
+    cache = DynamicCache(config=config)
+    cache.layers = [GrowingLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
+    return cache
+
+
+def _larger(before: Tensor, used: int, end: int, new: Tensor) -> Tensor:
+    """[R, K, capacity, D] with the `used` tokens of `before`."""
+    rows, heads, _, width = new.shape
+    made = new.new_empty(rows, heads, cache_capacity(end), width)
+    if used:
+        made[:, :, :used] = before
+    return made

@@ -1,4 +1,4 @@
-"""Random numbers that belong to an answer, not to the moment it is computed.
+"""Random numbers that depend on the answer, not on when it is computed.
 
 Each answer has its own stream, a function of (run seed, step, prompt, sample); number t of it decides token t.
 So neither batch order, nor process count, nor a restart changes what is sampled.
@@ -21,19 +21,11 @@ def stream_keys(seed: int, step: int, prompts: Iterable[int], n: int, round_: in
 
     A step that samples more than once names its `round_`.
     """
-    return np.array(
-        [
-            int.from_bytes(
-                hashlib.blake2b(
-                    struct.pack("<qqqq", seed, step, prompt, sample + (round_ << 32)), digest_size=8
-                ).digest(),
-                "little",
-            )
-            for prompt in prompts
-            for sample in range(n)
-        ],
-        dtype=np.uint64,
+    numbers = (
+        struct.pack("<qqqq", seed, step, prompt, sample + (round_ << 32)) for prompt in prompts for sample in range(n)
     )
+    digests = b"".join(hashlib.blake2b(each, digest_size=8).digest() for each in numbers)
+    return np.frombuffer(digests, dtype="<u8").astype(np.uint64)
 
 
 def uniform(streams: np.ndarray, t: int) -> np.ndarray:

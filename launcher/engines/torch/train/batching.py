@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from launcher.engines.torch.model.blocks import worth_sharing
@@ -49,10 +49,13 @@ def micro_batches(batch: Batch, limits: Limits, *, whole: bool, share: bool) -> 
     fixed = [whole and (batch.preference is None or bool(batch.preference[group[0]])) for group in groups]  # pairs are
     if limits.tokens is None:
         items = [[group] if stays else [[row] for row in group] for group, stays in zip(groups, fixed, strict=True)]
-        return _by_rows([item for of_group in items for item in of_group], limits.rows)
+        return _in_order([item for of_group in items for item in of_group], lambda rows: len(rows) <= limits.rows)
     prompt = (batch.mask > 0).double().argmax(1).tolist() if share else [0] * len(batch)
     sizes, most = Sizes(batch.length.tolist(), prompt), limits.tokens
-    items = [[group] if stays else _fitting(group, sizes, most) for group, stays in zip(groups, fixed, strict=True)]
+    items = [
+        [group] if stays else _in_order([[row] for row in group], lambda rows: sizes.tokens(rows) <= most)
+        for group, stays in zip(groups, fixed, strict=True)
+    ]
     return best_fit([(sizes.tokens(item), item) for of_group in items for item in of_group], most)
 
 
@@ -96,22 +99,12 @@ def _groups(batch: Batch) -> list[Rows]:
     return list(found.values())
 
 
-def _by_rows(items: Sequence[Rows], most: int) -> list[Rows]:
+def _in_order(items: Sequence[Rows], fits: Callable[[Rows], bool]) -> list[Rows]:
+    """The items in as few parts as fit, in their order; an item that does not fit is a part of its own."""
     parts: list[Rows] = []
     for item in items:
-        if parts and len(parts[-1]) + len(item) <= most:
+        if parts and fits([*parts[-1], *item]):
             parts[-1] += item
         else:
             parts.append(list(item))
-    return parts
-
-
-def _fitting(group: Rows, sizes: Sizes, most: int) -> list[Rows]:
-    """A group in as few parts as fit; a row that is longer than `most` stands alone."""
-    parts: list[Rows] = []
-    for row in group:
-        if parts and sizes.tokens([*parts[-1], row]) <= most:
-            parts[-1].append(row)
-        else:
-            parts.append([row])
     return parts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -15,7 +15,7 @@ from launcher.core.metrics import better
 from launcher.core.problems import Problem, Problems, suggest
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout import random_streams
-from launcher.engines.torch.train import measure, tally
+from launcher.engines.torch.train import measure
 from launcher.engines.torch.train.batching import mini_batches
 from launcher.engines.torch.train.policy import Policy
 from launcher.engines.torch.train.save import LastValidation, SaveResult
@@ -54,28 +54,24 @@ class Schedule:
         return step == self.steps or (self.save_freq > 0 and step % self.save_freq == 0)
 
 
+@dataclass
 class Training:
-    """State of a running training. `asked_to_stop` and `save` are callbacks."""
+    """A running training."""
 
-    def __init__(
-        self,
-        run: RunSpec,
-        policy: Policy,
-        source: Source,
-        validation: Validation | None,
-        schedule: Schedule,
-        emit: Callable[[Event], None],
-        save: Callable[[int, AlgorithmState, LastValidation], SaveResult],
-        asked_to_stop: Callable[[], bool],
-        algorithm_state: AlgorithmState,
-        validated: LastValidation,
-    ) -> None:
-        self.run, self.policy, self.source, self.validation = run, policy, source, validation
-        self.schedule, self.emit, self.save, self.asked_to_stop = schedule, emit, save, asked_to_stop
-        self.clock = measure.Clock()
-        self.algorithm_state = algorithm_state  # as `prepare` returned it a step ago
-        self.validated = validated  # lately
-        self.bad_steps = 0  # in a row
+    run: RunSpec
+    policy: Policy
+    source: Source
+    validation: Validation | None
+    schedule: Schedule
+    emit: Callable[[Event], None]
+    save: Callable[[int, AlgorithmState, LastValidation], SaveResult]
+    asked_to_stop: Callable[[], bool]
+    algorithm_state: AlgorithmState  # as `prepare` returned it a step ago
+    validated: LastValidation
+    clock: measure.Clock = field(default_factory=measure.Clock)
+    bad_steps: int = 0  # in a row
+
+    def __post_init__(self) -> None:
         self.phase = self._phase_before()
 
     def train(self) -> bool:
@@ -90,13 +86,9 @@ class Training:
             if self.should_stop():
                 return self.save_before_stop(step - 1)
             metrics, nonfinite_source = self.step(step)
-            if (
-                nonfinite_source
-            ):  # before the step's event: a resume from this step would not repeat what comes after it
-                share = metrics[f"{self.policy.prefix}/skipped_nonfinite"]
-                why = nonfinite_reason(nonfinite_source)
-                text = f"{share:.0%} of the updates skipped, weights and optimizer kept: {why}"
-                self.emit(Alert(step=step, text=text))
+            if nonfinite_source:  # emitted before the step: a resume from this step would not repeat what follows it
+                share, why = metrics[f"{self.policy.prefix}/skipped_nonfinite"], nonfinite_reason(nonfinite_source)
+                self.alert(step, [f"{share:.0%} of the updates skipped, weights and optimizer kept: {why}"])
             self.emit(Step(step=step, metrics=metrics))
             self.check_finite(step, nonfinite_source)
             if schedule.saves(step):
@@ -125,9 +117,9 @@ class Training:
     def update(self, batch: Batch, step: int) -> tuple[Batch, dict[str, float], str]:
         """Update the networks on one batch. Returns it with its advantages, the metrics, and what was not finite."""
         trainer, algorithm = self.run.trainer, self.policy.algorithm
-        if self.policy.sampled and not world.all_reduce_sum((~tally.unscored_rows(batch)).sum().double()).item():
+        if self.policy.sampled and not world.all_reduce_sum((~measure.unscored_rows(batch)).sum().double()).item():
             return batch, {f"{self.policy.prefix}/skipped_nonfinite": 1.0}, "reward"
-        batch = tally.mask_unscored(batch)
+        batch = measure.mask_unscored(batch)
         batch = self.policy.annotate(batch, self.clock, on_policy=self.run.on_policy)  # + log-probabilities, values
         with self.clock("adv"):
             batch, state = algorithm.prepare(batch, self.algorithm_state, world.all_reduce_sum)  # + advantages
@@ -171,7 +163,7 @@ class Training:
             known = [name for name in metrics if better(name)]
             problem = "has no better direction" if wanted in metrics else "is not measured"
             text = f"trainer.best_metric: {wanted} {problem}, so no checkpoint is best; {suggest(wanted, known)}"
-            self.emit(Alert(step=step, text=text))
+            self.alert(step, [text])
 
     def alert(self, step: int, lines: Sequence[str]) -> None:
         for line in lines:
@@ -182,7 +174,7 @@ class Training:
         with self.clock("save_checkpoint"):
             written = self.save(step, self.algorithm_state, self.validated)
         if written.message:
-            self.emit(Alert(step=step, text=f"checkpoint {written.message}; training goes on"))
+            self.alert(step, [f"checkpoint {written.message}; training goes on"])
         if written.done:
             self.emit(Saved(step=step, path=saved_path(step)))
 
@@ -209,10 +201,8 @@ class Training:
             self.emit(Phase(name=phase))
 
 
-def nonfinite_reason(nonfinite_source: str) -> str:
-    return (
-        "no group of answers could be scored" if nonfinite_source == "reward" else f"{nonfinite_source} is not finite"
-    )
+def nonfinite_reason(source: str) -> str:
+    return "no group of answers could be scored" if source == "reward" else f"{source} is not finite"
 
 
 def saved_path(step: int) -> str:

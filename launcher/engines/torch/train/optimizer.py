@@ -23,7 +23,7 @@ class StepResult:
 
     norm: float  # of the gradient, before it was clipped
     rate: float
-    nonfinite_source: str  # where the first number that is not finite came from; empty where the step was taken
+    nonfinite_source: str  # source of the first non-finite number; empty where the step was taken
 
 
 class TrainedNetwork:
@@ -58,7 +58,7 @@ class TrainedNetwork:
                 held.update({key: value.to(device) for key, value in held.items() if value.ndim})
 
     def optimizer_step(self, step: int, finite: Mapping[str, Tensor], *, idle: bool = False) -> StepResult:
-        """Step along the gradient that lies ready, unless something is not finite: then nothing changes at all.
+        """Step along the accumulated gradient, unless something is not finite: then nothing changes.
 
         `finite` says of what the gradient was computed from, in this order, whether it is finite: [] bool each.
         An `idle` step had nothing to learn from, and moves nothing either.

@@ -14,8 +14,7 @@ from launcher.engines.torch.model.reference import Reference
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.parallel.strategy import Parallel
 from launcher.engines.torch.train.batching import Limits, Rows, micro_batches, split_to_count
-from launcher.engines.torch.train.measure import Clock
-from launcher.engines.torch.train.mismatch import Mismatch
+from launcher.engines.torch.train.measure import Clock, Mismatch
 from launcher.engines.torch.train.optimizer import TrainedNetwork
 from launcher.spec.algorithm import Algorithm, Batch, Loss, Mean, Output
 
@@ -35,18 +34,10 @@ class Policy:
     """Computes rows of a batch in micro-batches; the result does not depend on their size."""
 
     def __init__(
-        self,
-        algorithm: Algorithm,
-        actor: TrainedNetwork,
-        limits: Limits,
-        parallel: Parallel,
-        *,
-        temperature: float = 1.0,
-        reference: Reference | None = None,
-        critic: TrainedNetwork | None = None,
-        critic_warmup: int = 0,
-        mismatch: Mismatch | None = None,
-    ) -> None:
+        self, algorithm: Algorithm, actor: TrainedNetwork, limits: Limits, parallel: Parallel, *,
+        temperature: float = 1.0, reference: Reference | None = None, critic: TrainedNetwork | None = None,
+        critic_warmup: int = 0, mismatch: Mismatch | None = None,
+    ) -> None:  # fmt: skip
         assert isinstance(actor.network, CausalLM)
         self.algorithm, self.actor, self.critic, self.reference = algorithm, actor, critic, reference
         self.model: CausalLM = actor.network
@@ -72,8 +63,7 @@ class Policy:
         return batch
 
     def _logp(self, network: Network, packed: Packed) -> Tensor:
-        found: Tensor = network(packed, self.temperature).logp
-        return found
+        return network(packed, self.temperature).logp
 
     def _parts(self, batch: Batch) -> list[Rows]:
         whole = self.algorithm.whole_groups
@@ -103,28 +93,20 @@ class Policy:
         parts, metrics, nonfinite_source = self._parts(batch), dict[str, float](), ""
         if step > self.critic_warmup or not self.critic:
             units = self.algorithm.units(batch)
-            metrics, nonfinite_source = self._optimize(
-                self.actor, batch, parts, self._policy_loss, units, step, self.prefix
-            )
+            of_policy = self._policy_loss, units, step, self.prefix
+            metrics, nonfinite_source = self._optimize(self.actor, batch, parts, *of_policy)
         if self.critic:
+            of_critic = self._value_loss, batch.mask.sum(), step, "critic"
             with self.critic.on_device(learning=True):
-                more, bad = self._optimize(
-                    self.critic, batch, parts, self._value_loss, batch.mask.sum(), step, "critic"
-                )
+                more, bad = self._optimize(self.critic, batch, parts, *of_critic)
             metrics |= more
             nonfinite_source = nonfinite_source or (bad and f"critic's {bad}")
         return Update(metrics, nonfinite_source)
 
     def _optimize(
-        self,
-        trained: TrainedNetwork,
-        batch: Batch,
-        parts: Sequence[Rows],
-        loss_of: LossOf,
-        units: Tensor,
-        step: int,
+        self, trained: TrainedNetwork, batch: Batch, parts: Sequence[Rows], loss_of: LossOf, units: Tensor, step: int,
         name: str,
-    ) -> tuple[dict[str, float], str]:
+    ) -> tuple[dict[str, float], str]:  # fmt: skip
         trained.network.train()
         divisor = world.all_reduce_sum(units.double()).item()
         sums: dict[str, Tensor] = {}  # [2] total and count
@@ -135,17 +117,14 @@ class Policy:
                 loss = loss * 0
             ((loss / divisor) if divisor else loss * 0).backward()
             if rows:
-                for what, mean in seen.items():
-                    sums[what] = sums.get(what, 0) + torch.stack([x.double() for x in mean])
+                _add(sums, seen)
             of = "value" if name == "critic" else "log-probability"
             for what, values in (*_loss_inputs(part), (of, computed), ("loss", loss)):
                 finite[what] &= torch.isfinite(values).all()
         taken = trained.optimizer_step(step, finite, idle=not divisor)
-        return _reduced_means(sums) | {
-            f"{name}/grad_norm": taken.norm,
-            f"{name}/lr": taken.rate,
-            f"{name}/skipped_nonfinite": float(bool(taken.nonfinite_source)),
-        }, taken.nonfinite_source
+        skipped = float(bool(taken.nonfinite_source))
+        reported = {f"{name}/grad_norm": taken.norm, f"{name}/lr": taken.rate, f"{name}/skipped_nonfinite": skipped}
+        return _reduced_means(sums) | reported, taken.nonfinite_source
 
     def _policy_loss(self, part: Batch, packed: Packed) -> tuple[Loss, Tensor]:
         logp, entropy = self.model(packed, self.temperature, self.sampled)
@@ -155,8 +134,7 @@ class Policy:
             part = self.mismatch.record_and_weight(part)
         loss, seen = self.algorithm.loss(Output(logp, entropy), part)
         if self.sampled:
-            told = Mean((entropy.detach() * part.mask).sum(), part.mask.sum())
-            seen = {**seen, "actor/entropy": told}
+            seen = {**seen, "actor/entropy": Mean((entropy.detach() * part.mask).sum(), part.mask.sum())}
         return (loss, seen), logp
 
     def _value_loss(self, part: Batch, packed: Packed) -> tuple[Loss, Tensor]:
@@ -177,8 +155,7 @@ class Policy:
             part = batch.rows(rows)
             if rows:
                 loss, seen = self.algorithm.loss(Output(part.old), part)
-                for what, mean in {**seen, "loss": Mean(loss, self.algorithm.units(part))}.items():
-                    sums[what] = sums.get(what, 0) + torch.stack([x.double() for x in mean])
+                _add(sums, {**seen, "loss": Mean(loss, self.algorithm.units(part))})
         return {what: (x[0].item(), x[1].item()) for what, x in sums.items()}
 
 
@@ -216,13 +193,18 @@ def _packed_parts(network: Network, batch: Batch, parts: Sequence[Rows]) -> list
 
 
 def _value(network: Network, packed: Packed) -> Tensor:
-    found: Tensor = network(packed)
-    return found
+    return network(packed)
+
+
+def _add(sums: dict[str, Tensor], means: Mapping[str, Mean]) -> None:
+    """Add total and count of each to its [2] sum."""
+    for name, mean in means.items():
+        sums[name] = sums.get(name, 0) + torch.stack([x.double() for x in mean])
 
 
 def _reduced_means(sums: Mapping[str, Tensor]) -> dict[str, float]:
     """Each total over its count, over all processes. They report equal names, as their batches are of one kind."""
-    names = world.all_gather_names(sums)
+    names = sorted({name for names in world.all_gather_object(sorted(sums)) for name in names})
     nothing = next(iter(sums.values())).new_zeros(2)
     totals = world.all_reduce_sum(torch.stack([sums.get(name, nothing) for name in names]))
     return {name: total / max(count, 1e-300) for name, (total, count) in zip(names, totals.tolist(), strict=True)}

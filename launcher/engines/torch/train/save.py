@@ -1,4 +1,7 @@
-"""Writes and restores this engine's checkpoints, without pickle."""
+"""Writes and restores this engine's checkpoints, without pickle.
+
+On disk every tensor is whole, so what N processes saved, M can load. Names are those of the model's own weights.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
 
 from launcher.core import checkpoints, metrics
 from launcher.core.events import writable
 from launcher.core.redaction import redact
+from launcher.engines.torch.model.load import BASE, VALUE_HEAD
+from launcher.engines.torch.model.network import CriticNetwork
 from launcher.engines.torch.parallel import world
-from launcher.engines.torch.train import state
+from launcher.engines.torch.parallel.strategy import distribute_like, full_tensor
+from launcher.engines.torch.train.optimizer import TrainedNetwork
 from launcher.engines.torch.train.policy import Policy
 
 
@@ -60,14 +68,14 @@ class Saver:
 
     def save(self, position: TrainingPosition) -> SaveResult:
         """Write one checkpoint. On failure nothing of it remains and the newest earlier one stays as it is."""
-        held = state.gather_tensors(self.policy)
-        written = self._save(position, held) if world.RANK == 0 else SaveResult(True)
+        tensors = gather_tensors(self.policy)
+        result = self._save(position, tensors) if world.RANK == 0 else SaveResult(True)
         world.barrier()
-        return written
+        return result
 
-    def _save(self, position: TrainingPosition, held: state.CheckpointTensors) -> SaveResult:
+    def _save(self, position: TrainingPosition, tensors: Mapping[str, Tensors]) -> SaveResult:
         name = checkpoints.name_of(position.step)
-        if not (error := self._try(position, held)):
+        if not (error := self._try(position, tensors)):
             return SaveResult(True, self._remove_old(name))
         if not _FULL.search(error):
             return SaveResult(False, f"{name} not written: {error}")
@@ -78,7 +86,7 @@ class Saver:
         if not gone:
             return SaveResult(False, f"{name} not written: {error}")
         names = ", ".join(path.name for path in gone)
-        if error_again := self._try(position, held):
+        if error_again := self._try(position, tensors):
             return SaveResult(False, f"{name} not written: {error_again}; removing {names} made too little room")
         return SaveResult(True, f"{name} written only after removing {names}: {error}")
 
@@ -88,10 +96,10 @@ class Saver:
 
         return checkpoints.retain(self.root, last, best, grade, sealed)
 
-    def _try(self, position: TrainingPosition, held: state.CheckpointTensors) -> str:
+    def _try(self, position: TrainingPosition, tensors: Mapping[str, Tensors]) -> str:
         """Write it; returns the reason if that failed, else ""."""
         try:
-            checkpoints.write(self.root, position.step, lambda folder: self._fill(folder, position, held))
+            checkpoints.write(self.root, position.step, lambda folder: self._fill(folder, position, tensors))
         except (OSError, SafetensorError) as error:
             return " ".join(str(error).split())
         return ""
@@ -103,16 +111,100 @@ class Saver:
             return f"{name} written, but older ones could not be removed: {error}"
         return ""
 
-    def _fill(self, folder: Path, position: TrainingPosition, held: state.CheckpointTensors) -> None:
-        state.write_tensors(self.policy, held, folder)
+    def _fill(self, folder: Path, position: TrainingPosition, tensors: Mapping[str, Tensors]) -> None:
+        write_tensors(self.policy, tensors, folder)
         (folder / "trainer.json").write_text(redact(json.dumps(writable(asdict(position)), indent=1)) + "\n")
 
 
 def read_position(folder: Path) -> TrainingPosition:
     node = json.loads((folder / "trainer.json").read_text())
-    seen = node.pop(
-        "validated", {"step": None, "metrics": {}}
-    )  # absent before the first validation and in older checkpoints
-    return TrainingPosition(
-        **node, validated=LastValidation(seen["step"], {name: float(x) for name, x in seen["metrics"].items()})
-    )
+    seen = node.pop("validated", {"step": None, "metrics": {}})  # older checkpoints have none
+    metrics = {name: float(x) for name, x in seen["metrics"].items()}
+    return TrainingPosition(**node, validated=LastValidation(seen["step"], metrics))
+
+
+# ---- tensors
+
+Tensors = Mapping[str, Tensor]
+
+
+def gather_tensors(policy: Policy) -> Mapping[str, Tensors]:
+    """The unsharded tensors of a checkpoint, by part; empty on processes other than rank 0. Collective: every process
+    must call it. The part `base` has the weights under adapters that are stored nowhere else."""
+    model, critic = policy.model, critic_network(policy)
+    weights: Tensors = model.module.state_dict(keep_vars=True)
+    base: Tensors = {}
+    if model.has_adapters:
+        from launcher.engines.torch.model import adapters  # noqa: PLC0415  # late: peft takes half a second
+
+        weights = adapters.adapter_weights(model.module)
+        base = adapters.base_weights(model.base) if model.keep_base else {}
+    parts = {"policy": weights, "base": base, "optimizer": _optimizer_tensors(policy.actor)}
+    if policy.critic and critic:
+        parts["critic"], parts["value_head"] = (x.state_dict(keep_vars=True) for x in (critic.module, critic.head))
+        parts["critic_optimizer"] = _optimizer_tensors(policy.critic)
+    return {name: _full_tensors(part) for name, part in parts.items()}
+
+
+def write_tensors(policy: Policy, tensors: Mapping[str, Tensors], folder: Path) -> None:
+    """Models in Hugging Face's layout (adapters in peft's), optimizers beside them."""
+    model, critic = policy.model, critic_network(policy)
+    more = {"save_embedding_layers": False} if model.has_adapters else {}  # else peft asks the hub if they have changed
+    model.module.save_pretrained(str(folder / "policy"), state_dict=dict(tensors["policy"]), **more)
+    model.tokenizer.save_pretrained(folder / "policy")
+    if tensors["base"]:
+        model.base.save_pretrained(folder / "policy" / BASE, state_dict=dict(tensors["base"]))
+    (folder / "state").mkdir()
+    save_file(dict(tensors["optimizer"]), folder / "state" / "optimizer.safetensors")
+    if critic:
+        critic.module.save_pretrained(folder / "critic", state_dict=dict(tensors["critic"]))
+        save_file(dict(tensors["value_head"]), folder / "critic" / VALUE_HEAD)
+        save_file(dict(tensors["critic_optimizer"]), folder / "state" / "critic_optimizer.safetensors")
+
+
+def load_optimizers(policy: Policy, folder: Path) -> None:
+    """Put back the optimizers' state; the weights come with the models."""
+    _load_optimizer(policy.actor, folder / "state" / "optimizer.safetensors")
+    if policy.critic:
+        _load_optimizer(policy.critic, folder / "state" / "critic_optimizer.safetensors")
+
+
+def critic_network(policy: Policy) -> CriticNetwork | None:
+    if policy.critic is None:
+        return None
+    assert isinstance(policy.critic.network, CriticNetwork)
+    return policy.critic.network
+
+
+def _full_tensors(tensors: Tensors) -> Tensors:
+    """Each tensor from all processes, in CPU memory of rank 0. What is one tensor under two names stays one."""
+    found: dict[str, Tensor] = {}
+    seen: dict[int, Tensor] = {}
+    for name, value in tensors.items():
+        if id(value) not in seen:
+            whole = full_tensor(value.detach())
+            seen[id(value)] = whole.to("cpu").contiguous() if world.RANK == 0 else whole.new_empty(0)
+        found[name] = seen[id(value)]
+    return found if world.RANK == 0 else {}
+
+
+def _names(trained: TrainedNetwork) -> dict[str, nn.Parameter]:
+    return {name.removeprefix("module."): weight for name, weight in trained.network.named_parameters()}
+
+
+def _optimizer_tensors(trained: TrainedNetwork) -> Tensors:
+    """`exp_avg.<weight>`, `exp_avg_sq.<weight>`, `step.<weight>`."""
+    state = trained.optimizer.state
+    return {
+        f"{key}.{name}": value
+        for name, weight in _names(trained).items()
+        if weight in state
+        for key, value in state[weight].items()
+    }
+
+
+def _load_optimizer(trained: TrainedNetwork, file: Path) -> None:
+    weights = _names(trained)
+    for full, value in load_file(file).items():
+        key, _, name = full.partition(".")
+        trained.optimizer.state[weights[name]][key] = distribute_like(value, weights[name])

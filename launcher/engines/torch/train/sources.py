@@ -1,27 +1,56 @@
-"""Sources of a step's sequences: demonstrations, pairs, or prompts that the policy answers."""
+"""Rows in memory, and the sources of a step's sequences: demonstrations, pairs, or prompts that the policy answers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from launcher.data.refused import RefusedLog
 from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout import random_streams
 from launcher.engines.torch.rollout.generator import Completion, Generator
-from launcher.engines.torch.train.measure import Clock
-from launcher.engines.torch.train.rows import Rows
-from launcher.engines.torch.train.tally import Tally, unscored_rows
-from launcher.spec.algorithm import Algorithm, Batch
-from launcher.spec.reward import Reward, score_safely
-from launcher.text.encoder import Pair, Tokens
+from launcher.engines.torch.train.measure import Clock, Tally, unscored_rows
+from launcher.spec.algorithm import Algorithm, Batch, Kind
+from launcher.spec.data import RefusedRow, Row, Split, make_answer, needs_rollout
+from launcher.spec.reward import Answer, Reward, score_safely
+from launcher.text.encoder import Encoder, Pair, Tokens
 
 EXACT = torch.float64  # of masks, rewards and advantages: they are small, and their sums nearly cancel
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Good rows and their tokens, place by place."""
+
+    rows: list[Row] = field(default_factory=list)
+    tokens: list[Tokens | Pair] = field(default_factory=list)
+    refused: int = 0
+
+    def answer(self, place: int, text: str) -> Answer:
+        return make_answer(self.rows[place], text)
+
+
+def read_rows(encoder: Encoder, split: Split, kind: Kind, log: RefusedLog, reward: Reward) -> Rows:
+    """Every good row of a split; the log counts and keeps the others, such as prompts that `reward` could not score."""
+    found, before = Rows(), log.refused
+    for row in log.sift(encoder.data.read(split, kind)):
+        encode = encoder.pair if row.rejected else encoder.demonstration if kind == "answers" else encoder.prompt
+        reason = reward.unscorable_reason(make_answer(row)) if needs_rollout(row, split, kind) else ""
+        made = RefusedRow(row.where, reason, repr(row)) if reason else encode(len(found.rows), row)
+        if isinstance(made, RefusedRow):
+            log.good, log.rows = log.good - 1, log.rows - 1  # it was a good row until its tokens were counted
+            log.keep(made)
+        else:
+            found.rows.append(row)
+            found.tokens.append(made)
+    return Rows(found.rows, found.tokens, log.refused - before)
 
 
 @dataclass(frozen=True)
@@ -97,10 +126,8 @@ class Rollouts:
     def _sample_until_full(self, step: int, clock: Clock) -> tuple[Batch, dict[str, float], set[int] | None]:
         """Sample until the step is full of groups that pass the algorithm's filter, for at most `max_num_gen_batches`
         rounds. Returns the batch, metrics, and the groups used if others were sampled too."""
-        max_rounds, first = (
-            self.algorithm.max_num_gen_batches,
-            self._sample_round(self.order.step_rows(step), step, 0, clock),
-        )
+        max_rounds = self.algorithm.max_num_gen_batches
+        first = self._sample_round(self.order.step_rows(step), step, 0, clock)
         if max_rounds == 1:
             return first, {}, None
         keeps = self._group_filter(first)
@@ -108,9 +135,9 @@ class Rollouts:
         while (full := self._count_groups(kept)) < self.order.batch and rounds < max_rounds and self._any_scored(first):
             more = self._sample_round(self.order.resampled_rows(step, rounds), step, rounds, clock)
             kept, rounds = _concatenated([kept, more.rows(self._group_filter(more))]), rounds + 1
-        told = {"train/num_gen_batches": float(rounds), "train/share_full": min(full / self.order.batch, 1.0)}
+        metrics = {"train/num_gen_batches": float(rounds), "train/share_full": min(full / self.order.batch, 1.0)}
         batch, groups = self._distribute_groups(kept, left)
-        return batch, told, groups
+        return batch, metrics, groups
 
     def _group_filter(self, batch: Batch) -> Tensor:
         """[B] bool: rows of groups to train on; groups with an unscored answer are excluded."""
@@ -129,13 +156,9 @@ class Rollouts:
         Where too few were kept, groups that the algorithm leaves out hold the empty places.
         """
         n, groups = self.generator.sampler.n, list[Batch]()
-        for held in (kept, left):
-            parts = [
-                part
-                for parts in world.all_gather_object([_moved_to(part, "cpu") for part in held.split(n)])
-                for part in parts
-            ]
-            groups += sorted(parts, key=lambda part: int(part.group[0]))
+        for rows in (kept, left):
+            parts = world.all_gather_object([_moved_to(part, "cpu") for part in rows.split(n)])
+            groups += sorted(chain(*parts), key=lambda part: int(part.group[0]))
         chosen = sorted(groups[: self.order.batch], key=lambda part: int(part.group[0]))
         mine = _moved_to(_concatenated(chosen[world.RANK :: world.SIZE]), self.generator.model.device)
         return mine, {int(part.group[0]) for part in chosen}
@@ -146,7 +169,7 @@ class Rollouts:
         prompts = {number: row for number, row in zip(numbers, given, strict=True) if isinstance(row, Tokens)}
         pairs = {number: row for number, row in zip(numbers, given, strict=True) if isinstance(row, Pair)}
         parts = [self._answer_prompts(prompts, step, round_, clock)] if prompts else []
-        if not prompts:  # the others ask for theirs; where weights or prompts are gathered for that, it takes all
+        if not prompts:  # sampling may be collective
             self.generator.sample([], 1, random_streams.stream_keys(self.seed, step, [], 1), 0.0)
         if pairs:
             made = collate_rows(list(pairs.values()), self.generator.model, list(pairs))
@@ -162,14 +185,10 @@ class Rollouts:
             answers = self.generator.sample([prompt.ids for prompt in prompts], n, keys, temperature)
         asked = [prompt for prompt in prompts for _ in range(n)]
         with clock("reward"):
-            texts = self.generator.texts(answers)
-            scores = score_safely(
-                self.reward, [self.rows.answer(prompt.row, text) for prompt, text in zip(asked, texts, strict=True)]
-            )
-        batch = collate(
-            [join_completion(prompt, answer) for prompt, answer in zip(asked, answers, strict=True)],
-            self.generator.model,
-        )
+            texts = zip(asked, self.generator.texts(answers), strict=True)
+            scores = score_safely(self.reward, [self.rows.answer(prompt.row, text) for prompt, text in texts])
+        joined = [join_completion(prompt, answer) for prompt, answer in zip(asked, answers, strict=True)]
+        batch = collate(joined, self.generator.model)
         if not self.generator.sampler.logprobs_match_trainer:
             rollout = torch.zeros_like(batch.mask)
             rollout[batch.mask > 0] = rollout.new_tensor([logp for answer in answers for logp in answer.logp])
@@ -201,15 +220,18 @@ def _concatenated(parts: Sequence[Batch]) -> Batch:
     """Batches concatenated along the rows, padded alike."""
     if len(parts) == 1:
         return parts[0]
-    width, found = max(part.tokens.shape[1] for part in parts), []
-    for part in parts:
-        held = ((f.name, getattr(part, f.name)) for f in fields(part))
-        found.append(
-            {name: pad(x, (0, width - x.shape[1])) if x.ndim == 2 else x for name, x in held if isinstance(x, Tensor)}
-        )
-    return Batch(**{name: torch.cat([part[name] for part in found]) for name in found[0]})
+    width = max(part.tokens.shape[1] for part in parts)
+    padded = [
+        {name: pad(x, (0, width - x.shape[1])) if x.ndim == 2 else x for name, x in _tensors(part).items()}
+        for part in parts
+    ]
+    return Batch(**{name: torch.cat([part[name] for part in padded]) for name in padded[0]})
 
 
 def _moved_to(batch: Batch, device: Any) -> Batch:
-    held = {f.name: value for f in fields(batch) if isinstance(value := getattr(batch, f.name), Tensor)}
-    return Batch(**{name: value.to(device, copy=True) for name, value in held.items()})  # a slice is sent as the whole
+    """A copy on `device`: a slice would be sent as the whole."""
+    return Batch(**{name: x.to(device, copy=True) for name, x in _tensors(batch).items()})
+
+
+def _tensors(batch: Batch) -> dict[str, Tensor]:
+    return {f.name: value for f in fields(batch) if isinstance(value := getattr(batch, f.name), Tensor)}

@@ -11,10 +11,9 @@ from launcher.core.events import Sample
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout import random_streams
 from launcher.engines.torch.rollout.generator import Generator
+from launcher.engines.torch.train.measure import Tally, add_sums
 from launcher.engines.torch.train.policy import Policy
-from launcher.engines.torch.train.rows import Rows
-from launcher.engines.torch.train.sources import collate_rows
-from launcher.engines.torch.train.tally import Tally
+from launcher.engines.torch.train.sources import Rows, collate_rows
 from launcher.spec.reward import Answer, Reward, score_safely
 from launcher.text.encoder import Pair, Tokens
 
@@ -45,9 +44,8 @@ class Validation:
             for place, row in enumerate(rows.rows)
             if (row.ground_truth is not None and (row.response is not None or policy.sampled)) and self._prompt(place)
         ]
-        self.compared = [  # whose loss is told
-            tokens for tokens in rows.tokens if isinstance(tokens, Pair) or not policy.sampled
-        ]
+        self.compared = [tokens for tokens in rows.tokens if isinstance(tokens, Pair) or not policy.sampled]
+        """Rows whose loss is measured."""
         self.sources = sorted({rows.rows[place].data_source for place in self.asked})
         self.tally, self.alerts = Tally(), list[str]()
 
@@ -146,12 +144,11 @@ class Validation:
             for name, (total, count) in found.items() if rows else ():
                 before = sums.get(name, (0.0, 0.0))
                 sums[name] = before[0] + total, before[1] + count
-        held = world.all_gather_object(sums)
-        means = {}
-        for name in sorted({name for part in held for name in part if "/loss" not in name}):
-            total, count = (math.fsum(part.get(name, (0.0, 0.0))[i] for part in held) for i in (0, 1))
-            means[f"val/{name.removeprefix('actor/')}"] = total / max(count, 1e-300)
-        return means
+        return {
+            f"val/{name.removeprefix('actor/')}": total / max(count, 1e-300)
+            for name, (total, count) in add_sums(world.all_gather_object(sums)).items()
+            if "/loss" not in name
+        }
 
 
 def _share(rows: int) -> int:

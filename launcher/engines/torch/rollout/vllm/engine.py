@@ -1,8 +1,7 @@
 """vLLM in this process: a copy of the policy's weights that answers prompts.
 
-Beside the trainer it sleeps while the policy learns. Weights go from the policy's tensors into vLLM's, one at a time,
-inside the process. Neighbouring processes that hold one copy together (tensor parallel) each take their part of every
-tensor, and write their prompts' answers together.
+In a training process it sleeps while the policy learns. Weights are copied from the policy's tensors into vLLM's, one
+at a time. With tensor parallelism each rank loads its shard of every tensor, and the ranks generate together.
 """
 
 from __future__ import annotations
@@ -22,12 +21,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from launcher.core.problems import Problems, error_message
-from launcher.engines.torch.rollout.generator import Completion, Generator
-from launcher.engines.torch.rollout.vllm import EXPERTS, VllmSampler
-from launcher.engines.torch.rollout.vllm.messages import GenerationRequest, generation_requests
-from launcher.engines.torch.rollout.vllm.model_description import ModelDescription
-from launcher.engines.torch.rollout.weight_export import ExportedWeights
+from launcher.core.problems import Problem, Problems, error_message
+from launcher.engines.torch.rollout.generator import Completion, ExportedWeights, Generator
+from launcher.engines.torch.rollout.vllm import EXPERTS, INSTEAD, VllmSampler
+from launcher.engines.torch.rollout.vllm.messages import GenerationRequest, ModelDescription, generation_requests
 from launcher.engines.torch.train.policy import Policy
 from launcher.spec.run import RunSpec
 
@@ -47,18 +44,17 @@ class VllmModel:
         self.max_new, self.sleeps = run.data.max_response_length, sleeps
         self.llm = _start_vllm(run, sampler, description, sleeps)
         if run.hardware.is_cpu and self.llm.apply_model(_has_experts)[0]:
-            raise Problems(f"sampler: {EXPERTS}; {INSTEAD}")
+            raise Problems(_unsupported(EXPERTS))
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Raises `Problems` where they do not match vLLM's model."""
         try:
             (lacking,) = self.llm.apply_model(partial(_load_weights, weights=weights))
         except (KeyError, ValueError) as error:  # it knows no such weight, or of another shape
-            raise Problems(
-                f"sampler: vLLM does not take {self.name}'s weights: {error_message(error)}; {INSTEAD}"
-            ) from error
+            got = f"vLLM does not take {self.name}'s weights: {error_message(error)}"
+            raise Problems(_unsupported(got)) from error
         if lacking:
-            raise Problems(f"sampler: {self.name} has not all weights of vLLM's, such as {lacking[0]}; {INSTEAD}")
+            raise Problems(_unsupported(f"{self.name} has not all weights of vLLM's, such as {lacking[0]}"))
         self.llm.reset_prefix_cache()
 
     def generate(self, asked: Sequence[GenerationRequest], temperature: float, ends: Sequence[int]) -> list[Completion]:
@@ -97,37 +93,37 @@ class ColocatedVllmGenerator(Generator):
         super().__init__(policy.model, sampler, run.data.max_response_length)
         self.actor, self.exported = policy.actor, ExportedWeights(policy.model)
         self.team = _team_group(sampler.tensor_parallel_size)
-        self.filled: int | None = None  # with the policy's weights after so many steps; None with none
-        on_gpu = policy.model.device.type == "cuda"
-        self.held = VllmModel(run, sampler, ModelDescription.from_model(run, sampler, policy.model), sleeps=on_gpu)
+        self.loaded: int | None = None  # optimizer steps of the weights that it has; None without weights
+        description = ModelDescription.from_model(run, sampler, policy.model)
+        self.copy = VllmModel(run, sampler, description, sleeps=policy.model.device.type == "cuda")
         self._sleep()
 
     @contextmanager
     def current_weights(self) -> Iterator[Mapping[str, float]]:
         began = time.perf_counter()
-        if self.held.sleeps:
+        if self.copy.sleeps:
             torch.cuda.empty_cache()  # what the trainer has freed, vLLM may take
-        self.held.wake("weights")
-        if self.filled != self.actor.steps_taken:
-            self.held.load_weights(self.exported)
-            self.filled = self.actor.steps_taken
-        self.held.wake("kv_cache")
+        self.copy.wake("weights")
+        if self.loaded != self.actor.steps_taken:
+            self.copy.load_weights(self.exported)
+            self.loaded = self.actor.steps_taken
+        self.copy.wake("kv_cache")
         yield {"timing_s/update_weights": time.perf_counter() - began}
         self._sleep()
 
     def _sleep(self) -> None:
-        self.held.sleep()
-        if self.held.sleeps:
-            self.filled = None
+        self.copy.sleep()
+        if self.copy.sleeps:
+            self.loaded = None
 
     def sample(self, prompts: Sequence[list[int]], n: int, keys: np.ndarray, temperature: float) -> list[Completion]:
         mine = generation_requests(prompts, n, keys)
         whole, first = self._gather_team(mine)
-        found = self.held.generate(whole, temperature, self.model.eos) if whole else []
+        found = self.copy.generate(whole, temperature, self.model.eos) if whole else []
         return found[first : first + len(mine)]
 
     def close(self) -> None:
-        self.held.close()
+        self.copy.close()
 
     def _gather_team(self, mine: list[GenerationRequest]) -> tuple[list[GenerationRequest], int]:
         """The requests of all ranks of the tensor-parallel group, and the index of this rank's first."""
@@ -139,7 +135,10 @@ class ColocatedVllmGenerator(Generator):
 
 
 TOKENS = 4096  # of all prompts that are read at a time on a CPU
-INSTEAD = "use sampler=torch"
+
+
+def _unsupported(got: str) -> Problem:
+    return Problem("sampler", got, INSTEAD, "not-supported")
 
 
 def _load_weights(model: nn.Module, weights: Iterable[tuple[str, Tensor]]) -> list[str]:
@@ -178,9 +177,8 @@ def _start_vllm(run: RunSpec, sampler: VllmSampler, description: ModelDescriptio
                 **(_whole_prompts(longest, sampler) if run.hardware.is_cpu else {}),
             )  # fmt: skip
         except ValueError as error:
-            raise Problems(
-                f"sampler: vLLM cannot run {description.architecture} here: {error_message(error)}"
-            ) from error
+            got = f"vLLM cannot run {description.architecture} here: {error_message(error)}"
+            raise Problems(_unsupported(got)) from error
         finally:
             torch.set_num_threads = set_threads  # on a CPU it puts something in its place that does nothing
 
@@ -204,8 +202,8 @@ def _use_layer_weight(layer: nn.Module, remove_weight: bool) -> None:
 
 
 def _no_shared_memory(_: CpuCommunicator) -> bool:
-    """Neighbours talk through torch.distributed. vLLM's own memory for it has the same name in every run of a machine,
-    and stays there when a run is killed (0.32)."""
+    """Ranks communicate through torch.distributed. vLLM's shared memory has the same name in every run of a machine,
+    and remains after a run is killed (0.32)."""
     return False
 
 

@@ -1,9 +1,9 @@
-"""What processes that train and processes that sample say to each other.
+"""Communication between processes that train and processes that sample.
 
-Ranks are the plan's: trainers first, samplers behind them. They meet where the trainers do, in a group of their own, so
-that the trainers' group is the trainers' alone. Trainer 0 leads: whatever a sampler does begins with a word of its.
-What travels is JSON, arrays and tensors' bytes, never code. Weights go from trainer 0 to all samplers at once, between
-GPUs by NCCL; all else goes through CPU memory. A process whose partner has ended fails: `RuntimeError`.
+Ranks are the plan's: trainers first, then samplers. They use the trainers' rendezvous address, and process groups apart
+from the trainers' own. Trainer 0 leads: samplers act only on its messages. JSON, arrays and tensors' bytes are sent,
+never code. Weights go from trainer 0 to all samplers at once, between GPUs by NCCL; all else goes through CPU memory. A
+process whose partner has ended fails with `RuntimeError`.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from launcher.engines.torch.parallel.world import TIMEOUT
 
 Arrays = Mapping[str, np.ndarray]
 BUNDLE = 64 * 2**20
-ENDLESS = timedelta(days=365)  # between two validations of a long run nothing is asked; who dies closes the line
+ENDLESS = timedelta(days=365)  # samplers may wait for hours; a process that ends closes its connection
 
 
 class Link:
-    """Of rank `rank`, one of `trainers` or of the `samplers` behind them; made once all are there. `team` neighbours
-    among the samplers hold one copy of the weights together: all are asked the same, and the first speaks for them."""
+    """Connects rank `rank`, one of `trainers` or of the `samplers` after them; collective. `team` consecutive samplers
+    share one tensor-parallel copy: all get the same requests, and the first (its speaker) replies."""
 
     def __init__(self, rank: int, trainers: int, samplers: int, device: torch.device, team: int = 1) -> None:
         self.rank, self.device, self.team = rank, device, team
         self.trainers, self.samplers = range(trainers), range(trainers, trainers + samplers)
         self.speakers = self.samplers[::team]
-        # beside one trainer nobody else keeps a store at this port; beside several theirs is kept by trainer 0, too
+        # a single trainer has no store at this port yet; that of several is served by trainer 0, too
         store = dist.TCPStore(  # type: ignore[attr-defined]  # public, and not marked as that
             os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=rank == 0, timeout=TIMEOUT,
             wait_for_workers=False, multi_tenant=True,
@@ -61,7 +61,7 @@ class Link:
         backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=self._among, rank=rank, world_size=size, timeout=TIMEOUT)
 
-    # ---- words and arrays
+    # ---- messages and arrays
 
     def send_message(self, to: int, **node: Any) -> None:
         self._send(to, json.dumps(node).encode())

@@ -1,16 +1,44 @@
-"""Requests to the sampling processes and their completions, serialised as arrays."""
+"""Between trainers and samplers: the description from which vLLM builds the model before its weights arrive, and
+requests and completions, serialised as arrays."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
 from itertools import groupby, pairwise
+from pathlib import Path
 
 import numpy as np
 
+from launcher.engines.torch.model.network import CausalLM
 from launcher.engines.torch.rollout.generator import Completion
+from launcher.engines.torch.rollout.vllm import VllmSampler
+from launcher.models import config
+from launcher.spec.run import RunSpec
 
 GenerationRequest = tuple[list[int], int]
 """A prompt, and the seed of one answer to it."""
+
+
+@dataclass(frozen=True)
+class ModelDescription:
+    architecture: str
+    """Its class, as transformers calls it."""
+    config: str
+    """Text of its config.json."""
+    cache: int | None
+    """Bytes of the KV cache; None where a fraction of the GPU's memory determines it."""
+
+    @classmethod
+    def from_model(cls, run: RunSpec, sampler: VllmSampler, model: CausalLM) -> ModelDescription:
+        known, name = deepcopy(model.base.config), type(model.base).__name__
+        known.architectures = [name]
+        with tempfile.TemporaryDirectory() as folder:
+            known.save_pretrained(folder)
+            text = (Path(folder) / "config.json").read_text(encoding="utf-8")
+        return cls(name, text, sampler.cache_bytes(run, config.architecture(known.to_dict())))
 
 
 def generation_requests(prompts: Sequence[list[int]], n: int, keys: np.ndarray) -> list[GenerationRequest]:
@@ -19,8 +47,9 @@ def generation_requests(prompts: Sequence[list[int]], n: int, keys: np.ndarray) 
 
 
 def split_evenly(count: int, before: int, total: int, parts: int) -> list[slice]:
-    """Which of our `count` questions each of `parts` answers, where `before` stand before them of `total` in all: as
-    many each, and neighbours together, as answers to one prompt share what is computed of it."""
+    """Which of this rank's `count` requests each of `parts` samplers answers. Other ranks have `total` in all, `before`
+    of them on lower ranks: each sampler gets equally many, and consecutive ones, as answers to a prompt share its KV
+    cache."""
     ends = [min(max(total * part // parts - before, 0), count) for part in range(parts + 1)]
     return [slice(*pair) for pair in pairwise(ends)]
 

@@ -1,4 +1,4 @@
-"""The trainer's side of vLLM in processes of its own: it sends them weights and questions, and waits for answers.
+"""The trainer's side of vLLM in separate processes: it sends them weights and requests, and receives completions.
 
 This file and `link` do not load vLLM.
 """
@@ -14,17 +14,16 @@ import numpy as np
 
 from launcher.core.problems import Problems
 from launcher.engines.torch.parallel import world
-from launcher.engines.torch.rollout.generator import Completion, Generator
+from launcher.engines.torch.rollout.generator import Completion, ExportedWeights, Generator
 from launcher.engines.torch.rollout.vllm import VllmSampler
 from launcher.engines.torch.rollout.vllm.link import Link
 from launcher.engines.torch.rollout.vllm.messages import (
+    ModelDescription,
     generation_requests,
     pack_requests,
     split_evenly,
     unpack_completions,
-)
-from launcher.engines.torch.rollout.vllm.model_description import ModelDescription
-from launcher.engines.torch.rollout.weight_export import ExportedWeights
+)  # fmt: skip
 from launcher.engines.torch.train.policy import Policy
 from launcher.spec.run import RunSpec
 
@@ -37,16 +36,16 @@ class RemoteVllmGenerator(Generator):
         self.actor, self.exported = policy.actor, ExportedWeights(policy.model)
         team = sampler.tensor_parallel_size
         self.link = Link(world.RANK, world.SIZE, sampler.n_gpus, policy.model.device, team)
-        self.holds: int | None = None  # the policy's weights after so many steps; None for none
-        self._lead(**asdict(ModelDescription.from_model(run, sampler, policy.model)))
-        self._heard()
+        self.sent: int | None = None  # optimizer steps of the weights that the samplers have; None without weights
+        self._command(**asdict(ModelDescription.from_model(run, sampler, policy.model)))
+        self._check_replies()
 
-    def _lead(self, **node: object) -> None:
+    def _command(self, **node: object) -> None:
         if world.RANK == 0:
             for sampler in self.link.samplers:
                 self.link.send_message(sampler, **node)
 
-    def _heard(self) -> None:
+    def _check_replies(self) -> None:
         """Receive a reply of each sampler. Raises the `Problems` they report."""
         if world.RANK == 0:
             lines = [line for sampler in self.link.samplers for line in self.link.receive_message(sampler)["problems"]]
@@ -56,25 +55,25 @@ class RemoteVllmGenerator(Generator):
     @contextmanager
     def current_weights(self) -> Iterator[Mapping[str, float]]:
         began = time.perf_counter()
-        if self.holds != self.actor.steps_taken:
-            self._lead(do="take")
+        if self.sent != self.actor.steps_taken:
+            self._command(do="take")
             if world.RANK == 0:
                 self.link.send_weights(self.exported)
             else:
                 for _ in self.exported:  # a part of every tensor may be here
                     pass
-            self._heard()
-            self.holds = self.actor.steps_taken
+            self._check_replies()
+            self.sent = self.actor.steps_taken
         yield {"timing_s/update_weights": time.perf_counter() - began}
 
     def sample(self, prompts: Sequence[list[int]], n: int, keys: np.ndarray, temperature: float) -> list[Completion]:
         mine, link = generation_requests(prompts, n, keys), self.link
         counts = world.all_gather_object(len(mine))
         parts = split_evenly(len(mine), sum(counts[: world.RANK]), sum(counts), len(link.speakers))
-        self._lead(do="write")
+        self._command(do="write")
         for speaker, part in zip(link.speakers, parts, strict=True):
             link.send_to_team(speaker, pack_requests(mine[part], temperature, self.model.eos))
         return [answer for speaker in link.speakers for answer in unpack_completions(link.receive_arrays(speaker))]
 
     def close(self) -> None:
-        self._lead(do="end")
+        self._command(do="end")

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from launcher.clusters.local.usage import VISIBLE, gpu_of
 from launcher.core import machine
@@ -23,39 +24,16 @@ from launcher.spec.stored import read_run
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
 
     from launcher.engines.torch.rollout.generator import Completion
+    from launcher.engines.torch.rollout.vllm.engine import VllmModel
     from launcher.engines.torch.rollout.vllm.link import Link
-    from launcher.engines.torch.rollout.vllm.messages import GenerationRequest
-    from launcher.engines.torch.rollout.vllm.model_description import ModelDescription
-
-
-class ServedModel(Protocol):
-    """A copy of the policy that generates answers."""
-
-    def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """Raises `Problems` where they do not fill it."""
-
-    def generate(self, asked: Sequence[GenerationRequest], temperature: float, ends: Sequence[int]) -> list[Completion]:
-        """An answer to each; `ends` are the tokens that end one."""
-
-    def close(self) -> None: ...
-
-
-class StartModel(Protocol):
-    def __call__(self, description: ModelDescription) -> ServedModel:
-        """Raises `Problems` where such a model cannot run here."""
+    from launcher.engines.torch.rollout.vllm.messages import GenerationRequest, ModelDescription
 
 
 def main() -> int:
     process.set_up(_ignore_signal)
-    run = read_run(Path(sys.argv[1]))
-    try:
-        sample(run)
-    except Problems as problems:
-        process.emit_crash(Problems, problems, None)
-        return 2
+    sample(read_run(Path(sys.argv[1])))
     return 0
 
 
@@ -66,7 +44,7 @@ def _ignore_signal(number: int, _: object) -> None:
 def sample(run: RunSpec) -> None:
     """Load vLLM while the trainers load their model, meet them, and serve them."""
     device = _own_device(run)
-    from launcher.engines.torch.rollout.vllm import VllmSampler  # noqa: PLC0415  # late, as below
+    from launcher.engines.torch.rollout.vllm import VllmSampler  # noqa: PLC0415  # late: after the GPU is chosen
     from launcher.engines.torch.rollout.vllm.engine import VllmModel  # noqa: PLC0415  # late: vLLM takes many seconds
     from launcher.engines.torch.rollout.vllm.link import Link  # noqa: PLC0415  # as above
 
@@ -79,45 +57,46 @@ def sample(run: RunSpec) -> None:
     serve(link, lambda description: VllmModel(run, sampler, description, sleeps=False))
 
 
-def serve(link: Link, start: StartModel) -> None:
+def serve(link: Link, start: Callable[[ModelDescription], VllmModel]) -> None:
     """Serve trainer 0's requests until the last. Raises `Problems` after reporting them."""
-    from launcher.engines.torch.rollout.vllm.messages import pack_completions, unpack_requests  # noqa: PLC0415  # late: torch takes seconds
-    from launcher.engines.torch.rollout.vllm.model_description import ModelDescription  # noqa: PLC0415  # as above
+    from launcher.engines.torch.rollout.vllm import messages  # noqa: PLC0415  # late: torch takes seconds
 
-    description = ModelDescription(**link.receive_message(0))
-    try:
-        copy = start(description)
-    except Problems as problems:
-        link.send_message(0, problems=problems.lines)
-        raise
-    link.send_message(0, problems=[])
+    with _reported(link):
+        copy = start(messages.ModelDescription(**link.receive_message(0)))
     while (do := link.receive_message(0)["do"]) != "end":
         if do == "take":
             _load_weights(link, copy)
             continue
-        received = [unpack_requests(link.receive_arrays(trainer)) for trainer in link.trainers]
+        received = [messages.unpack_requests(link.receive_arrays(trainer)) for trainer in link.trainers]
         for trainer, found in zip(link.trainers, _generate(copy, received), strict=True):
             if link.rank in link.speakers:
-                link.send_arrays(trainer, pack_completions(found))
+                link.send_arrays(trainer, messages.pack_completions(found))
     copy.close()
 
 
-def _load_weights(link: Link, copy: ServedModel) -> None:
-    weights = link.receive_weights()
+@contextmanager
+def _reported(link: Link) -> Iterator[None]:
+    """Send trainer 0 the `Problems` that this raises, or that there are none."""
     try:
-        copy.load_weights(weights)
+        yield
     except Problems as problems:
-        for _ in weights:  # the trainer sends them all before it listens
-            pass
         link.send_message(0, problems=problems.lines)
         raise
-    for _ in weights:
-        pass
     link.send_message(0, problems=[])
 
 
+def _load_weights(link: Link, copy: VllmModel) -> None:
+    weights = link.receive_weights()
+    with _reported(link):
+        try:
+            copy.load_weights(weights)
+        finally:
+            for _ in weights:  # the trainer sends them all before it receives
+                pass
+
+
 def _generate(
-    copy: ServedModel, received: Sequence[tuple[list[GenerationRequest], float, list[int]]]
+    copy: VllmModel, received: Sequence[tuple[list[GenerationRequest], float, list[int]]]
 ) -> list[list[Completion]]:
     """Generate the answers of all trainers together; a trainer without requests has no temperature."""
     whole = [one for mine, _, _ in received for one in mine]
