@@ -33,12 +33,13 @@ def say(text: str, style: str = "") -> None:
     out.print(Text(printable(text), style), soft_wrap=True, highlight=False)
 
 
-def make_table(*columns: str, right: tuple[str, ...] = (), fold: bool = False) -> Table:
-    """Without lines. Its cells are not broken, or with `fold` only where they are too long."""
+def make_table(*columns: str, right: tuple[str, ...] = (), whole: tuple[str, ...] | None = None) -> Table:
+    """Without lines. The cells of `whole` columns, by default of all, are cut where they are too long, others folded."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_header=any(columns))
     for column in columns:
         justify: Literal["left", "right"] = "right" if column in right else "left"
-        table.add_column(column, no_wrap=not fold, overflow="fold" if fold else "ellipsis", justify=justify)
+        no_wrap = whole is None or column in whole
+        table.add_column(column, no_wrap=no_wrap, overflow="ellipsis" if no_wrap else "fold", justify=justify)
     return table
 
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher.cli.arguments import ConfigDir, Root, complete_side, complete_target
-from launcher.cli.output import AsJson, err, out, printable, problems_named, say, say_json, wide
+from launcher.cli.output import AsJson, err, make_table, out, printable, problems_named, say, say_json, wide
 from launcher.config import diff as differ
 from launcher.config.descriptions import Setting, written
 from launcher.config.reference import groups, markdown
@@ -59,7 +59,7 @@ def show(
 def _say_groups(found: list[Group], as_json: bool) -> None:
     if as_json:
         return say_json([_group_node(group) for group in found])
-    table = _table("group", "default", "choices", "what it is")
+    table = make_table("group", "default", "choices", "what it is", whole=("group",))
     for group in found:
         choices = Text(printable(", ".join(group.choices)))
         table.add_row(Text(group.name, "bold"), group.default or "-", choices, Text(group.description))
@@ -96,20 +96,13 @@ def _say_setting(one: Setting, chosen: str) -> None:
 def _settings(section: Section) -> Table:
     """One line for each, so that a program reads it."""
     columns = ["setting", "type", "default", *(["this choice"] if section.sets else []), "range", "what it does"]
-    table = _table(*columns)
+    table = make_table(*columns, whole=("setting",))
     for one in section.settings:
         chosen = [Text(printable(section.sets.get(one.name, "")), "bold")] if section.sets else []
         table.add_row(
             Text(one.name, "bold"), one.shape.kind, Text(printable(one.shown_default)), *chosen,
             Text(one.shape.range), Text(printable(one.description)),
         )  # fmt: skip
-    return table
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for column in columns:
-        table.add_column(column, overflow="fold", no_wrap=column in ("setting", "group"))
     return table
 
 
@@ -144,7 +137,7 @@ def metrics(
             raise Problems(Problem(pattern, "no metric of that name", "rlrun config metrics lists all", "not-found"))
     if as_json:
         return say_json([{"metric": name, **asdict(entry)} for name, entry in found.items()])
-    table = _table("metric", "unit", "better", "what it measures")
+    table = make_table("metric", "unit", "better", "what it measures", whole=())
     for name, entry in found.items():
         message = f"{entry.meaning} ({entry.formula})" if entry.formula else entry.meaning
         table.add_row(Text(name, "bold"), Text(entry.unit), entry.better or "", Text(message))
@@ -188,12 +181,14 @@ def _row_node(row: differ.DiffRow, source: bool) -> dict[str, Any]:
 def _say_rows(a: str, b: str, rows: list[differ.DiffRow], source: bool) -> None:
     if not rows:
         return
-    table = _table("setting", "A", *(["from"] if source else []), "B", *(["from"] if source else []))
+    table = make_table(
+        "setting", "A", *(["from"] if source else []), "B", *(["from"] if source else []), whole=("setting",)
+    )
     for row in rows:
         texts = []
         for cell in row.cells:
-            value, origin = (written(cell.value), cell.origin) if cell else (ABSENT, "")
-            texts += [Text(printable(value), "cyan" if row.whole else ""), Text(printable(origin), "dim")]
+            value, source_of = (written(cell.value), cell.origin) if cell else (ABSENT, "")
+            texts += [Text(printable(value), "cyan" if row.whole else ""), Text(printable(source_of), "dim")]
         table.add_row(Text(printable(row.name), "bold"), *(texts if source else texts[::2]))
     say(f"A  {a}\nB  {b}", "dim")
     wide().print(table)

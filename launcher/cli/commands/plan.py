@@ -148,7 +148,7 @@ def _chosen(page: Page) -> Table:
 
 def _sources(page: Page) -> Table:
     """Each choice and each value that is not its default, with where it came from."""
-    table = make_table("setting", "value", "default", "from", fold=True)
+    table = make_table("setting", "value", "default", "from", whole=())
     for group, choice in page.choices.items():
         table.add_row(
             Text(group, "bold"), Text(choice, "bold cyan"), "", Text(printable(str(page.origins.get(group, ""))))

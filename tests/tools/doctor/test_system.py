@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcher.core import machine
-from launcher.tools.doctor import system, tokens
+from launcher.tools.doctor import system
 
 ASK = """
 import json, resource, sys
@@ -90,7 +90,7 @@ CANARY = "hf_canaryDontTell"
     ],
 )
 def test_secrets_are_told_by_name_only(tmp_path: Path, value: str, level: str | None) -> None:
-    told, *wrong = tokens.check({"HOME": str(tmp_path), "HF_TOKEN": value})
+    told, *wrong = system.check_secrets({"HOME": str(tmp_path), "HF_TOKEN": value})
     assert told.message == ("HF_TOKEN" if value else "none: only public repositories can be downloaded")
     assert [one.level for one in wrong] == ([level] if level else [])
     text = " ".join(one.line for one in (told, *wrong))
@@ -102,9 +102,9 @@ def test_a_token_that_others_may_read(tmp_path: Path) -> None:
     path.parent.mkdir(parents=True)
     path.write_text(CANARY)
     path.chmod(0o644)
-    told, warning = tokens.check({"HOME": str(tmp_path)})
+    told, warning = system.check_secrets({"HOME": str(tmp_path)})
     assert told.message == str(path)
     assert warning.level == "WARN" and warning.fix == f"run chmod 600 {path}"
     path.chmod(0o600)
-    assert len(tokens.check({"HOME": str(tmp_path)})) == 1
+    assert len(system.check_secrets({"HOME": str(tmp_path)})) == 1
     assert "canary" not in told.line + warning.line
