@@ -34,7 +34,7 @@ def say(text: str, style: str = "") -> None:
 
 
 def make_table(*columns: str, right: tuple[str, ...] = (), whole: tuple[str, ...] | None = None) -> Table:
-    """Without lines. The cells of `whole` columns, by default of all, are cut where they are too long, others folded."""
+    """Without lines. Too long cells of `whole` columns, by default of all, are cut; others are folded."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_header=any(columns))
     for column in columns:
         justify: Literal["left", "right"] = "right" if column in right else "left"
