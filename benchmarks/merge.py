@@ -37,7 +37,7 @@ finally:
     lines = Path("/proc/self/status").read_text().splitlines()
     print(next(line.split()[1] for line in lines if line.startswith("VmHWM")))
 """
-BARE = TELL.replace("from launcher.cli.main import app", "")
+BARE = TELL.replace("from launcher.cli.main import app", "import torch")
 FORMATS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 COLUMNS = 1024
 FILE_BYTES = 250_000_000
@@ -190,7 +190,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mb", type=int, default=1000, help="size of each model")
     parser.add_argument("--dtypes", nargs="+", default=["bfloat16", "float32"], choices=FORMATS)
-    parser.add_argument("--most-mb", type=int, default=400, help="memory above the bare interpreter's")
+    parser.add_argument("--most-mb", type=int, default=400, help="memory above that of python with torch loaded")
     parser.add_argument("--at", type=Path, help="where the temporary folder is made")
     asked = parser.parse_args()
     bare = run(BARE, [])[2]
@@ -199,7 +199,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory(dir=asked.at) as folder:
             make(Path(folder), FORMATS[dtype], asked.mb * 1_000_000 // FORMATS[dtype].itemsize)
             found += [measured(method, dtype, Path(folder), bare) for method in FORMULAS]
-    title = f"merging two models of {asked.mb} MB; the bare interpreter takes {bare / 1e6:.0f} MB"
+    title = f"merging two models of {asked.mb} MB; an interpreter with torch takes {bare / 1e6:.0f} MB"
     table = Table("method", "format", "s", "CPU s", "MB/s", f"peak MB above it, ≤ {asked.most_mb}", "ulps off, ≤ 1",
                   "numbers off", title=title)  # fmt: skip
     for one in found:

@@ -39,7 +39,8 @@ BELOW = {
     ),
     "preflight": "core spec models config preflight.checks",
     "tools": (
-        "core clusters.nodes hubs spec data clusters.ray text tools.merge clusters.slurm runs config preflight.checks"
+        "core clusters.nodes hubs spec data models clusters.ray text tools.merge clusters.slurm runs config "
+        "preflight.checks"
     ),
     "tools.doctor": "core clusters.nodes hubs spec data models rewards.worker clusters.ray preflight.checks",
     "engines.torch.rollout.vllm": (
@@ -58,7 +59,7 @@ BELOW = {
 }
 """Of each package, those that it may import; whatever is not named here imports nothing of ours."""
 ROOMS = {  # where each heavy library may be imported when the file runs
-    "torch": ("engines/torch/",),
+    "torch": ("engines/torch/", "tools/merge/"),
     "transformers": ("engines/torch/", "text/"),
     "tokenizers": ("engines/torch/", "text/"),
     "safetensors": ("engines/torch/", "tools/merge/"),

@@ -1,4 +1,4 @@
-"""The key=value arguments of a run on the command line, and their shell completion."""
+"""Arguments and options that several commands share, and their shell completion."""
 
 from __future__ import annotations
 
@@ -39,4 +39,11 @@ Words = Annotated[
 ]
 ConfigDir = Annotated[
     Path | None, typer.Option("--config-dir", help="Folder with your own config groups: <group>/<choice>.yaml.")
+]
+Root = Annotated[Path, typer.Option("--root", help="Folder that holds the runs.")]
+RunName = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN", help="Folder of a run, project/experiment, or experiment.", autocompletion=complete_run
+    ),
 ]

@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import gc
+import io
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Annotated, Any, TextIO
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command, get_group
 
 from launcher import __version__
-from launcher.cli.lazy import CommandEntry, group
-from launcher.cli.redacted_streams import redact_standard_streams
+from launcher.core.redaction import redact
+
+
+@dataclass(frozen=True)
+class CommandEntry:
+    """One command of the group."""
+
+    name: str
+    at: str
+    """`module:function` in `launcher.cli.commands`, or `module:app` for a group."""
+    help: str
+    """The first sentence of the command's help, shown without importing it."""
+
 
 COMMANDS = (
     CommandEntry("train", "train:train", "Start a run and follow it to its end."),
     CommandEntry("plan", "plan:plan", "Show a run's settings, what it needs and what would fail, without starting it."),
     CommandEntry("doctor", "doctor:doctor", "Check this machine, or with --nodes a Ray cluster."),
     CommandEntry("advise", "advise:recommend", "Suggest a command for your data, model and hardware."),
-    CommandEntry("rerun", "rerun:rerun", "Repeat a run in a new folder, after listing what has changed since."),
+    CommandEntry("rerun", "train:rerun", "Repeat a run in a new folder, after listing what has changed since."),
     CommandEntry("runs", "runs:list_runs", "List the runs, the latest first."),
     CommandEntry("show", "runs:show", "Show the state of a run, or of each point of a sweep."),
     CommandEntry("status", "runs:show", "Show the state of a run, or of each point of a sweep."),
@@ -33,6 +52,81 @@ COMMANDS = (
     CommandEntry("reward", "reward:app", "Test a reward before a run trains with it."),
     CommandEntry("cluster", "cluster:app", "Start, inspect and stop a Ray cluster of your machines."),
 )  # fmt: skip
+
+
+def group(*entries: CommandEntry) -> type[TyperGroup]:
+    """A class for `typer.Typer(cls=...)` with these commands, in this order: a command's module is imported when it is
+    called."""
+    at = {entry.name: entry.at for entry in entries}
+
+    class Lazy(TyperGroup):
+        def __init__(self, **more: Any) -> None:
+            super().__init__(**more)
+            self.commands = {entry.name: TyperCommand(entry.name, help=entry.help) for entry in entries}
+
+        def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+            name, command, rest = super().resolve_command(ctx, args)
+            return name, load(name, at[name]) if name else command, rest
+
+    return Lazy
+
+
+def load(name: str, at: str) -> Any:
+    """The command `name` itself, from `module:attribute` below `launcher.cli.commands`."""
+    module, _, attribute = at.partition(":")
+    gc.disable()  # collecting garbage takes a tenth of the import time, and there is none
+    try:
+        found: typer.Typer | Callable[..., Any] = getattr(import_module(f"launcher.cli.commands.{module}"), attribute)
+    finally:
+        gc.enable()
+    if isinstance(found, typer.Typer):
+        return get_group(found)
+    single = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
+    single.command(name)(found)
+    return get_command(single)
+
+
+class RedactingStream(io.TextIOBase):
+    """Wraps a text stream; each line is redacted as a whole, however many pieces it comes in."""
+
+    def __init__(self, to: TextIO) -> None:
+        self._to, self._partial = to, ""
+
+    def write(self, text: str) -> int:
+        whole, end, partial = (self._partial + text).rpartition("\n")
+        self._partial = partial
+        if end:
+            self._to.write("".join(map(redact, (whole + end).splitlines(keepends=True))))
+        return len(text)
+
+    def flush(self) -> None:
+        partial, self._partial = self._partial, ""
+        if partial:
+            self._to.write(redact(partial))
+        self._to.flush()
+
+    def isatty(self) -> bool:
+        return self._to.isatty()
+
+    def fileno(self) -> int:
+        return self._to.fileno()
+
+    def writable(self) -> bool:
+        return True
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]  # the base class has an attribute
+        return self._to.encoding
+
+    @property
+    def errors(self) -> str | None:  # type: ignore[override]  # the base class has an attribute
+        return self._to.errors
+
+
+def redact_standard_streams() -> None:
+    """Wrap stdout and stderr for the rest of this process, tracebacks included."""
+    if not isinstance(sys.stdout, RedactingStream):
+        sys.stdout, sys.stderr = RedactingStream(sys.stdout), RedactingStream(sys.stderr)
 
 
 class Rlrun(typer.Typer):

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from io import StringIO
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from launcher.core.check_result import Level
+from launcher.core.check_result import CheckResult, Level
 from launcher.core.events import writable
 from launcher.core.problems import Problem, Problems, error_message
 from launcher.core.redaction import redact
@@ -26,6 +26,38 @@ LEVELS: dict[Level, str] = {"OK": "green", "WARN": "yellow", "FAIL": "bold red"}
 """The colour of each result."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def say(text: str, style: str = "") -> None:
+    """Print a line of text as it is, without markup or line breaks."""
+    out.print(Text(printable(text), style), soft_wrap=True, highlight=False)
+
+
+def make_table(*columns: str, right: tuple[str, ...] = (), fold: bool = False) -> Table:
+    """Without lines. Its cells are not broken, or with `fold` only where they are too long."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", show_header=any(columns))
+    for column in columns:
+        justify: Literal["left", "right"] = "right" if column in right else "left"
+        table.add_column(column, no_wrap=not fold, overflow="fold" if fold else "ellipsis", justify=justify)
+    return table
+
+
+def say_result(result: CheckResult, indent: str = "") -> None:
+    """One line: level, subject, message and fix."""
+    message = f"{result.message}; {result.fix}" if result.fix else result.message
+    subject = (f"{printable(result.subject)}  ", "bold")
+    line = Text.assemble(indent, (f"{result.level:<5}", LEVELS[result.level]), subject, printable(message))
+    out.print(line, soft_wrap=True, highlight=False)
+
+
+@contextmanager
+def progress_line(*, lines: bool = False) -> Iterator[Callable[[str], None]]:
+    """What is under way: a line that changes on a terminal; without one, a line for each change with `lines`."""
+    if not err.is_terminal:
+        yield lambda what: err.print(Text(printable(what), "dim"), soft_wrap=True) if lines else None
+        return
+    with err.status("") as status:
+        yield lambda what: status.update(Text(printable(what), "dim"))
 
 
 def wide() -> Console:

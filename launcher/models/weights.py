@@ -66,7 +66,7 @@ def folder_faults(folder: Path) -> list[Problem]:
 def cut_faults(folder: Path) -> list[Problem]:
     """Which files of a folder without `folder_faults` do not hold what their headers name: one line each."""
     found = []
-    for path in (folder / name for name in _read_by_a_loader(folder)):
+    for path in (folder / name for name in read_by_a_loader(folder)):
         try:
             with path.open("rb") as file:
                 begin = 8 + int.from_bytes(file.read(8), "little")
@@ -79,7 +79,7 @@ def cut_faults(folder: Path) -> list[Problem]:
     return found
 
 
-def _read_by_a_loader(folder: Path) -> list[str]:
+def read_by_a_loader(folder: Path) -> list[str]:
     if (folder / SINGLE).is_file():
         return [SINGLE]
     if (folder / INDEX).is_file():
@@ -90,7 +90,7 @@ def _read_by_a_loader(folder: Path) -> list[str]:
 def sizes(folder: Path) -> list[int]:
     """Bytes of each of the folder's files of weights; none where one is missing."""
     try:
-        return [(folder / name).stat().st_size for name in _read_by_a_loader(folder)]
+        return [(folder / name).stat().st_size for name in read_by_a_loader(folder)]
     except OSError:  # the index names a file that is not here
         return []
 
@@ -98,7 +98,7 @@ def sizes(folder: Path) -> list[int]:
 def shapes(folder: Path) -> dict[str, tuple[int, ...]] | None:
     """Shape of each tensor in the folder's safetensors files; None where a header cannot be read."""
     try:
-        nodes = [header(names.path_inside(folder, file)) for file in _read_by_a_loader(folder)]
+        nodes = [header(names.path_inside(folder, file)) for file in read_by_a_loader(folder)]
         tensors = {name: of for node in nodes for name, of in node.items() if name != "__metadata__"}
         return {name: tuple(map(int, of["shape"])) for name, of in tensors.items()}
     except (OSError, ValueError, KeyError, TypeError):

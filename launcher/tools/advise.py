@@ -28,7 +28,7 @@ class AlgorithmAdvice:
     words: tuple[str, ...]
 
 
-def looked_at(file: str) -> Have:
+def inspect_rows(file: str) -> Have:
     """What the first rows of a file are. Raises `Problems` where they are neither."""
     rows = list(islice(read_rows(file), LOOKED_AT))
     found = [row for row in rows if isinstance(row, RawRow)]

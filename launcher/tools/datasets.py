@@ -20,7 +20,7 @@ from launcher.hubs.repo import is_id
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Dataset, OnDataProgress
 from launcher.spec.run import RunSpec
-from launcher.tools.advise import looked_at
+from launcher.tools.advise import inspect_rows
 
 _ALGORITHMS: dict[Kind, str] = {
     "answers": "algorithm=sft",
@@ -86,16 +86,10 @@ def chosen(what: str, kind: Kind | None, words: Sequence[str], config_dir: Path 
     has_model = any(word.startswith("model=") for word in words)
     algorithm = [word for word in words if word.startswith("algorithm=")]
     if algorithm and kind:
-        raise Problems(
-            Problem(
-                "--for",
-                f"{kind} and {algorithm[0]} both say what the rows are",
-                "use one of them",
-                "conflicting-settings",
-            )
-        )
+        got = f"{kind} and {algorithm[0]} both say what the rows are"
+        raise Problems(Problem("--for", got, "use one of them", "conflicting-settings"))
     if not algorithm:
-        kind = kind or holds or _by_format(words) or _looked_at(what)
+        kind = kind or holds or _by_format(words) or _kind_of_rows(what)
         algorithm = [_ALGORITHMS[kind]]
     rest = [word for word in words if not word.startswith("algorithm=")]
     endless = [] if has_model else ["model=tiny", f"model.max_position_embeddings={2**40}"]
@@ -115,11 +109,8 @@ def _words(what: str, config_dir: Path | None) -> tuple[list[str], Kind | None]:
         return ["data=files", f"data.train_files={_quoted(what)}"], None
     if is_id(what) and not what.lower().endswith(ENDINGS):
         return ["data=hub", f"data.repo={what}"], None
-    raise Problems(
-        Problem(
-            short_repr(what), "not a file, a hub id (owner/name) or a choice of data", suggest(what, names), "not-found"
-        )
-    )
+    got = "not a file, a hub id (owner/name) or a choice of data"
+    raise Problems(Problem(short_repr(what), got, suggest(what, names), "not-found"))
 
 
 def _holds(file: Path) -> Kind:
@@ -128,9 +119,8 @@ def _holds(file: Path) -> Kind:
         node = parse_yaml(file.read_bytes())
         found: Kind = node.get("holds", "prompts")
     except (OSError, ValueError, YAMLError, AttributeError) as error:
-        raise Problems(
-            Problem(str(file), f"cannot be read, {error_message(error)}", "use a choice of data", "bad-file")
-        ) from error
+        got = f"cannot be read, {error_message(error)}"
+        raise Problems(Problem(str(file), got, "use a choice of data", "bad-file")) from error
     return found
 
 
@@ -140,15 +130,14 @@ def _quoted(text: str) -> str:
 
 def _by_format(words: Sequence[str]) -> Kind | None:
     """How rows of a format are used by default."""
-    chosen = next((word.partition("=")[2] for word in words if word.startswith("data.format=")), "")
     kinds: dict[str, Kind] = {"gsm8k": "prompts", "math": "prompts", "hh": "pairs"}
-    return kinds.get(chosen)
+    return next((kinds.get(word.partition("=")[2]) for word in words if word.startswith("data.format=")), None)
 
 
-def _looked_at(what: str) -> Kind:
-    names = [name for name in expand(what) if Path(name).is_file()]
-    if names:
-        return looked_at(names[0])
+def _kind_of_rows(what: str) -> Kind:
+    for name in expand(what):
+        if Path(name).is_file():
+            return inspect_rows(name)
     raise Problems(Problem("--for", f"what the rows of {what} are is unknown", "use answers, pairs, prompts or mixed"))
 
 
@@ -159,6 +148,5 @@ def made_ready(found: Chosen, watch: OnDataProgress, into: Path | None = None) -
         return data.prepare(found.kind, watch, into)
     if isinstance(data, Files):
         return prepare(data, found.kind, found.name, watch, into=into)
-    raise Problems(
-        Problem(found.name, "is generated, so there is nothing to prepare", f"use data={found.name}", "not-supported")
-    )
+    got = "is generated, so there is nothing to prepare"
+    raise Problems(Problem(found.name, got, f"use data={found.name}", "not-supported"))

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from launcher import __version__
-from launcher.core import checkpoints
 from launcher.core.metrics import validation
 from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import redact
+from launcher.models.weights import INDEX
 from launcher.runs.folder import Folder
-from launcher.runs.kept_checkpoints import Kept
-from launcher.tools.merge import folder as models
-from launcher.tools.merge import merge, output
-from launcher.tools.merge.plan import LORA, MergeRequest
+from launcher.runs.kept_checkpoints import Kept, checkpoints_of
+from launcher.tools.merge import output
+from launcher.tools.merge.folder import ModelFolder, open_model
+from launcher.tools.merge.merge import LORA, MergeRequest, Show, merge
 from launcher.tools.merge.tensors import TensorShape
 
-Show = Callable[[str, int, int], None]
 README = "README.md"
 
 
@@ -40,63 +40,54 @@ def export(run: Folder, one: Kept, out: Path, show: Show, *, fold: bool = False,
 
     Raises `Problems`, and then nothing is left at `out`.
     """
-    policy = models.open_model(str(one.path / "policy"))
+    checkpoints = checkpoints_of(run)
+    checkpoint = next(each for each in checkpoints.newest_first() if each.path == one.path)
+    policy = open_model(str(checkpoints.policy(checkpoint)))
     if fold and not policy.is_adapter:
-        raise Problems(
-            Problem(
-                "--merge", f"step {one.step} of {run.name} holds a whole model", "leave it out", "conflicting-settings"
-            )
-        )
+        got = f"step {one.step} of {run.name} holds a whole model"
+        raise Problems(Problem("--merge", got, "leave it out", "conflicting-settings"))
     if base and not fold:
         raise Problems(Problem("--base", "has an effect only with --merge", "leave it out", "conflicting-settings"))
     if fold:
         texts = {README: _card(run, one, None)}
-        made = merge.merge(MergeRequest(LORA, (str(policy.path),), out, base=base, texts=texts), show)
+        made = merge(MergeRequest(LORA, (str(policy.path),), out, base=base, texts=texts), show)
         return Exported(out, one.step, made.bytes, made.tensors, False, made.files)
-    return _copied(run, one, policy, out, show)
-
-
-def _copied(run: Folder, one: Kept, policy: models.ModelFolder, out: Path, show: Show) -> Exported:
-    parts, checkpoint = [policy], one.path.resolve()
-    if (policy.path / "base").is_dir():
-        parts.append(models.open_model(str(policy.path / "base")))
-    weights = [file for part in parts for file in part.files]
-    size = sum(file.stat().st_size for file in weights)
-    if wrong := output.out_problems(out, [checkpoint], size):
+    beside = (policy.path / "base").is_dir()
+    parts = [policy, *([open_model(str(policy.path / "base"))] if beside else [])]
+    size = sum(file.stat().st_size for part in parts for file in part.files)
+    if wrong := output.out_problems(out, [one.path.resolve()], size):
         raise Problems(wrong)
-    manifest = json.loads((one.path / checkpoints.MANIFEST).read_text())["files"]
-    done = [0]
-
-    def told(doing: str) -> Callable[[int], None]:
-        def more(count: int) -> None:
-            done[0] += count
-            show(doing, done[0], 2 * size)
-
-        return more
-
-    digests = {}
     with output.draft_folder(out) as draft:
-        for part in parts:
-            to = draft / part.path.relative_to(policy.path)
-            to.mkdir(exist_ok=True)
-            index = [part.path / models.INDEX] if (part.path / models.INDEX).is_file() else []
-            output.copy_neighbours(part.path, [*output.neighbour_files(part.path), *index], to)
-            found = {file.name: output.copy_file(file, to / file.name, told("copying")) for file in part.files}
-            for name, digest in found.items():
-                inside = (part.path / name).relative_to(checkpoint).as_posix()
-                if digest != manifest[inside]["sha256"]:
-                    raise Problems(
-                        Problem(f"{one.path.name}/{inside}", "changed while it was copied", "try again", "changed")
-                    )
-                digests[(to / name).relative_to(draft).as_posix()] = digest
-            shapes = [TensorShape(tensor.name, tensor.dtype, tensor.shape) for tensor in part.tensors.values()]
-            output.read_back(to, shapes, found, told("reading back"))
+        files = _copy(parts, draft, size, show)
+        if faults := checkpoints.faults(checkpoint):
+            raise Problems(Problem(faults[0].where, "changed while it was copied", "try again", "changed"))
         (draft / README).write_text(redact(_card(run, one, _base_of(policy))), encoding="utf-8")
-    tensors = sum(len(part.tensors) for part in parts)
-    return Exported(out, one.step, size, tensors, policy.is_adapter, digests)
+    return Exported(out, one.step, size, sum(len(part.tensors) for part in parts), policy.is_adapter, files)
 
 
-def _base_of(policy: models.ModelFolder) -> str | None:
+def _copy(parts: list[ModelFolder], draft: Path, size: int, show: Show) -> dict[str, str]:
+    """Copy a model, and the base in its folder; sha256 of the weights' files by their paths in `draft`."""
+    done, digests = 0, dict[str, str]()
+
+    def count(doing: str, more: int) -> None:
+        nonlocal done
+        done += more
+        show(doing, done, 2 * size)
+
+    for part in parts:
+        to = draft / part.path.relative_to(parts[0].path)
+        to.mkdir(exist_ok=True)
+        output.copy_neighbours(part.path, to)
+        if (part.path / INDEX).is_file():
+            shutil.copyfile(part.path / INDEX, to / INDEX)
+        found = {file.name: output.copy_file(file, to / file.name, partial(count, "copying")) for file in part.files}
+        shapes = [TensorShape(tensor.name, tensor.dtype, tensor.shape) for tensor in part.tensors.values()]
+        output.read_back(to, shapes, found, partial(count, "reading back"))
+        digests |= {(to / name).relative_to(draft).as_posix(): sha256 for name, sha256 in found.items()}
+    return digests
+
+
+def _base_of(policy: ModelFolder) -> str | None:
     """Where the model that an adapter belongs to is found; None of a whole model."""
     if not policy.is_adapter:
         return None

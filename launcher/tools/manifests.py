@@ -39,19 +39,13 @@ def manifest(kind: ManifestKind, words: Sequence[str], config_dir: Path | None, 
     if kind is ManifestKind.KUBERAY and not image:
         raise Problems(Problem("--image", "kuberay starts containers", "name an image that has rlrun"))
     if kind is ManifestKind.SLURM and image:
-        raise Problems(
-            Problem(
-                "--image",
-                "slurm starts processes",
-                "use cluster.setup for what has to be loaded",
-                "conflicting-settings",
-            )
-        )
-    judged = [word for word in words if not word.startswith("cluster=")]
-    run = resolve([*judged, *(["cluster=slurm"] if kind is ManifestKind.SLURM else ON_RAY)], config_dir)
+        fix = "use cluster.setup for what has to be loaded"
+        raise Problems(Problem("--image", "slurm starts processes", fix, "conflicting-settings"))
+    rest = [word for word in words if not word.startswith("cluster=")]
+    run = resolve([*rest, *(["cluster=slurm"] if kind is ManifestKind.SLURM else ON_RAY)], config_dir)
     name = run.trainer.experiment_name or run.label
     run = replace(run, trainer=replace(run.trainer, experiment_name=name))
-    output = [word for word in words if not word.startswith(("cluster=", "trainer.experiment_name="))]
+    output = [word for word in rest if not word.startswith("trainer.experiment_name=")]
     output.append(f"trainer.experiment_name={name}")
     if config_dir:
         output = ["--config-dir", str(config_dir), *output]

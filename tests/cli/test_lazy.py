@@ -8,8 +8,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from launcher.cli.lazy import CommandEntry, load
-from launcher.cli.main import COMMANDS, app
+from launcher.cli.main import COMMANDS, CommandEntry, app, load
 
 LOOK = """
 import sys

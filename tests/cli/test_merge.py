@@ -84,7 +84,7 @@ def test_problems_are_said_all_at_once(words: list[str], lines: list[str], look:
 def test_names_from_outside_cannot_steer_the_terminal(look: Look) -> None:
     Path("\x1b[31mz").mkdir()
     ran = look("x", "\x1b[31mz", "--method", "linear", "--out", "o")
-    assert "\x1b" not in ran.stderr and "✗ \\x1b[31mz: holds no config.json" in ran.stderr
+    assert "\x1b" not in ran.stderr and "✗ \\x1b[31mz: has no config.json" in ran.stderr
 
 
 @pytest.mark.slow

@@ -16,8 +16,8 @@ from click.testing import Result
 from rich.console import Console
 from typer.testing import CliRunner
 
-from launcher.cli.download_progress import show_download
 from launcher.cli.main import app
+from launcher.cli.progress import show_download
 from launcher.hubs.progress import FileProgress, Progress
 
 CONFIG = {

@@ -15,8 +15,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from launcher.core.problems import Problems
-from launcher.tools.merge.merge import merge
-from launcher.tools.merge.plan import MergeRequest
+from launcher.tools.merge.merge import MergeRequest, merge
 
 Make = Callable[..., Path]
 Ulps = Callable[[Tensor, Tensor], int]

@@ -7,11 +7,10 @@ import sys
 from typing import Annotated, cast, get_args
 
 import typer
-from rich.text import Text
 
-from launcher.cli.output import AsJson, out, printable, problems_named, say_json
+from launcher.cli.output import AsJson, printable, problems_named, say, say_json
 from launcher.core.problems import Problem, Problems
-from launcher.tools.advise import Compute, Have, advise, looked_at
+from launcher.tools.advise import Compute, Have, advise, inspect_rows
 
 QUESTIONS = {
     "have": "What do you have: answers to imitate, pairs (chosen, rejected), prompts with a reward, or mixed",
@@ -32,7 +31,7 @@ def recommend(
     """Suggest a command for your data, model and hardware."""
     with problems_named():
         if have is None and files is not None:
-            have = looked_at(files)
+            have = inspect_rows(files)
         given = {"have": have, "compute": compute or ("little" if have not in (None, "prompts") else None)}
         given |= {"model": model, "files": files}
         given = _asked(given)
@@ -43,8 +42,8 @@ def recommend(
     command = shlex.join(["rlrun", "train", *advice.words])
     if as_json:
         return say_json({"algorithm": advice.algorithm, "why": advice.why, "command": command})
-    out.print(Text(printable(advice.why)), soft_wrap=True)
-    out.print(Text(f"\n  {printable(command)}", "bold"), soft_wrap=True)
+    say(advice.why)
+    say(f"\n  {printable(command)}", "bold")
     return None
 
 

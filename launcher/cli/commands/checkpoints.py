@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
-from launcher.cli.byte_progress import counted
-from launcher.cli.commands.runs import Name, Root
-from launcher.cli.output import AsJson, err, out, printable, problems_named, say_json, wide
+from launcher.cli.arguments import Root, RunName
+from launcher.cli.output import AsJson, err, make_table, out, printable, problems_named, say, say_json, wide
+from launcher.cli.progress import show_bytes
 from launcher.core.metrics import label
 from launcher.core.problems import Problem, Problems
 from launcher.monitor.console import compact
@@ -32,7 +31,7 @@ BELONGS: dict[Action, set[str]] = {
 
 
 def of_run(
-    name: Name,
+    name: RunName,
     action: Annotated[Action, typer.Argument(metavar="[list|best|export]", help="What to do.")] = "list",
     metric: Annotated[
         str | None, typer.Option("--metric", help="Which metric says what is best; by default the run's own.")
@@ -91,11 +90,11 @@ def _list(run: Folder, metric: str | None, verify: bool, as_json: bool) -> None:
     if as_json:
         return say_json([_node(one) for one in found])
     if not found:
-        return out.print(Text(printable(f"no checkpoints in {run.name}"), "dim"), soft_wrap=True)
+        return say(f"no checkpoints in {run.name}", "dim")
     judged = next((one.judged[0] for one in found if one.judged), "")
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for column in ("step", "written", "MB", "files", *([printable(label(judged))] if judged else []), ""):
-        table.add_column(column, no_wrap=True, justify="right" if column in ("step", "MB") else "left")
+    table = make_table(
+        "step", "written", "MB", "files", *([printable(label(judged))] if judged else []), "", right=("step", "MB")
+    )
     for one in found:
         marks = [word for word, true in (("best", one.best), ("newest", one.newest)) if true]
         value = [compact(one.judged[1]) if one.judged else ""] if judged else []
@@ -107,7 +106,7 @@ def _list(run: Folder, metric: str | None, verify: bool, as_json: bool) -> None:
     for fault in [fault for one in found for fault in one.faults or ()]:
         out.print(Text.assemble(("damaged  ", "bold red"), printable(str(fault))), soft_wrap=True)
     if judged:
-        out.print(Text(printable(f"best by {judged}"), "dim"), soft_wrap=True)
+        say(f"best by {judged}", "dim")
     return None
 
 
@@ -120,13 +119,13 @@ def _state(one: Kept) -> Text:
 def _export(run: Folder, one: Kept, folder: Path, fold: bool, base: str | None, as_json: bool) -> None:
     from launcher.tools import export  # noqa: PLC0415  # late: numpy takes a tenth of a second
 
-    with counted() as show:
+    with show_bytes() as show:
         made = export.export(run, one, folder, show, fold=fold, base=base)
     if as_json:
         return say_json({**asdict(made), "path": os.fspath(made.path)})
     what = "LoRA adapter" if made.adapter else "model"
     size = f"{made.bytes / 1e6:,.1f} MB, {made.tensors} tensors, read back and checked"
-    return out.print(Text(printable(f"{made.path}  {what} of step {made.step}, {size}")), soft_wrap=True)
+    return say(f"{made.path}  {what} of step {made.step}, {size}")
 
 
 def _node(one: Kept) -> dict[str, Any]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -15,11 +13,20 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher.cli.arguments import ConfigDir
-from launcher.cli.output import LEVELS, AsJson, err, out, printable, problems_named, say_json, say_table
+from launcher.cli.output import (
+    AsJson,
+    make_table,
+    printable,
+    problems_named,
+    progress_line,
+    say,
+    say_json,
+    say_result,
+    say_table,
+)
 from launcher.clusters.nodes import begin
 from launcher.clusters.nodes.home import here
 from launcher.clusters.nodes.ssh import Shell, read_hosts
-from launcher.core.check_result import CheckResult
 from launcher.core.problems import Problem, Problems
 from launcher.tools import cluster_status, manifests
 
@@ -59,24 +66,24 @@ def up(
 
     With --nodes also where it is that already: machines that are not in yet are brought in.
     """
-    with begin.hold(block), problems_named(), _progress() as tell:
+    with begin.hold(block), problems_named(), progress_line(lines=True) as tell:
         asked = read_hosts(hosts) if hosts else []
         node = here().node()
         if not (asked and node and node.head and here().has_keeper()):
             token = begin.read_token(token_file, sys.stdin) if token_file else None
             node = begin.up(port, address, token, words or [], tell)
-        _say(f"the cluster is up at {node.address}")
+        say(f"the cluster is up at {node.address}")
         shell, left = _shell(ssh, rlrun), list[Problem]()
         for host, why in begin.join_hosts(asked, shell, tell) if asked else ():
             if why:
                 left.append(Problem(host.name, f"has not joined: {why}"))
             else:
-                _say(f"{host.name} has joined")
+                say(f"{host.name} has joined")
         if left:
             raise Problems(left)
         if not asked:
             copy = f"(a copy of {here().token})"
-            _say(f"on each other machine: rlrun cluster join {node.address} --token-file FILE {copy}", "dim")
+            say(f"on each other machine: rlrun cluster join {node.address} --token-file FILE {copy}", "dim")
 
 
 @app.command("join")
@@ -95,10 +102,10 @@ def join(
     block: Block = False,
 ) -> None:
     """Add this machine to a cluster, and keep it there: it comes back when it or the head has died."""
-    with begin.hold(block), problems_named(), _progress() as tell:
+    with begin.hold(block), problems_named(), progress_line(lines=True) as tell:
         at, token = begin.read_head(head, token_file, sys.stdin)
         node = begin.join(at, token, address, words or [], tell, leave_after)
-        _say(f"{node.ip} is in the cluster at {node.address}")
+        say(f"{node.ip} is in the cluster at {node.address}")
 
 
 @app.command("status")
@@ -115,9 +122,9 @@ def status(
     if as_json:
         say_json(asdict(found))
     else:
-        _say(f"cluster at {found.address}")
+        say(f"cluster at {found.address}")
         for result in filter(None, (found.own, *found.trouble)):
-            _say_verdict(result)
+            say_result(result)
         if found.nodes:
             say_table(_table(found))
     raise typer.Exit(1 if amiss or not all(node.alive for node in found.nodes) else 0)
@@ -129,12 +136,12 @@ def down(ssh: Ssh = "ssh", rlrun: Rlrun = None, as_json: AsJson = False) -> None
 
     Nothing else that runs here is touched.
     """
-    with problems_named(), _progress() as tell:
+    with problems_named(), progress_line(lines=True) as tell:
         became = begin.down(_shell(ssh, rlrun), tell)
         if as_json:
             say_json(asdict(became))
         else:
-            _say(became.message)
+            say(became.message)
         if became.left:
             raise Problems(
                 Problem(host, f"has not left: {why}", "use rlrun cluster down there")
@@ -163,9 +170,7 @@ def _shell(ssh: str, rlrun: str | None) -> Shell:
 
 
 def _table(found: cluster_status.ClusterStatus) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for column in ("node", "host", "state", "CPUs", "free", "GPUs", "free"):
-        table.add_column(column, no_wrap=True)
+    table = make_table("node", "host", "state", "CPUs", "free", "GPUs", "free")
     for node in sorted(found.nodes, key=lambda node: (not node.alive, node.address)):
         state = Text("alive", "green") if node.alive else Text("gone", "bold red")
         numbers = (node.cpus, node.free_cpus, node.gpus, node.free_gpus) if node.alive else ()
@@ -173,25 +178,3 @@ def _table(found: cluster_status.ClusterStatus) -> Table:
             Text(printable(node.address), "bold"), Text(printable(node.hostname)), state, *(f"{n:g}" for n in numbers)
         )
     return table
-
-
-def _say(what: str, style: str = "") -> None:
-    out.print(Text(printable(what), style), soft_wrap=True)
-
-
-def _say_verdict(result: CheckResult) -> None:
-    report = f"{result.message}; {result.fix}" if result.fix else result.message
-    line = Text.assemble(
-        (f"{result.level:<5}", LEVELS[result.level]), (f"{result.subject}  ", "bold"), printable(report)
-    )
-    out.print(line, soft_wrap=True, highlight=False)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """What is under way: a line that changes on a terminal, one for each change elsewhere."""
-    if not err.is_terminal:
-        yield lambda what: err.print(Text(printable(what), "dim"), soft_wrap=True)
-        return
-    with err.status("") as status:
-        yield lambda what: status.update(Text(printable(what), "dim"))

@@ -11,9 +11,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from launcher.cli.arguments import ConfigDir, complete_side, complete_target
-from launcher.cli.commands.runs import Root
-from launcher.cli.output import AsJson, err, out, printable, problems_named, say_json, wide
+from launcher.cli.arguments import ConfigDir, Root, complete_side, complete_target
+from launcher.cli.output import AsJson, err, out, printable, problems_named, say, say_json, wide
 from launcher.config import diff as differ
 from launcher.config.descriptions import Setting, written
 from launcher.config.reference import groups, markdown
@@ -66,7 +65,7 @@ def _say_groups(found: list[Group], as_json: bool) -> None:
         table.add_row(Text(group.name, "bold"), group.default or "-", choices, Text(group.description))
     table.add_row(Text(", ".join(groups.PLAIN), "bold"), "", "", "settings of every run")
     out.print(table)
-    out.print(Text("rlrun config show GROUP, GROUP=CHOICE or GROUP.SETTING says more", "dim"), soft_wrap=True)
+    say("rlrun config show GROUP, GROUP=CHOICE or GROUP.SETTING says more", "dim")
     return None
 
 
@@ -196,5 +195,5 @@ def _say_rows(a: str, b: str, rows: list[differ.DiffRow], source: bool) -> None:
             value, origin = (written(cell.value), cell.origin) if cell else (ABSENT, "")
             texts += [Text(printable(value), "cyan" if row.whole else ""), Text(printable(origin), "dim")]
         table.add_row(Text(printable(row.name), "bold"), *(texts if source else texts[::2]))
-    out.print(Text(printable(f"A  {a}\nB  {b}"), "dim"), soft_wrap=True)
+    say(f"A  {a}\nB  {b}", "dim")
     wide().print(table)

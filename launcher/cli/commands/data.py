@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from launcher.cli.arguments import ConfigDir, Words
-from launcher.cli.byte_progress import counted
-from launcher.cli.output import AsJson, out, printable, problems_named, say_json
+from launcher.cli.output import AsJson, make_table, out, printable, problems_named, say, say_json
+from launcher.cli.progress import show_bytes
 from launcher.core.problems import Problem, Problems
 from launcher.data.prepare import prepared
 from launcher.data.quality import Histogram
@@ -42,9 +41,7 @@ def list_data(as_json: AsJson = False) -> None:
         found = datasets.known()
     if as_json:
         return say_json([asdict(known) | {"prepared": [str(path) for path in known.prepared]} for known in found])
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for column in ("data=", "repository", "holds", "prepared"):
-        table.add_column(column, no_wrap=True)
+    table = make_table("data=", "repository", "holds", "prepared")
     for known in found:
         where = ", ".join(path.name for path in known.prepared)
         table.add_row(Text(known.name, "bold"), known.repo, known.holds, Text(printable(where), "green"))
@@ -77,8 +74,8 @@ def prepare(
     seconds = time.monotonic() - begun
     total = sum(made.rows.values())
     took = f" in {seconds:.0f} s, {total / seconds:,.0f} rows/s" if total >= MANY else ""
-    out.print(Text(f"✓ {rows}{refused}{took}", "green"), soft_wrap=True)
-    out.print(Text(printable(f"  {folder}")), soft_wrap=True)
+    say(f"✓ {rows}{refused}{took}", "green")
+    say(f"  {folder}")
     return None
 
 
@@ -110,25 +107,25 @@ def _say(report: DataReport, folder: Path) -> None:
     rows = ", ".join(f"{count:,} {split} rows" for split, count in report.rows.items() if count)
     out.print(Text(printable(f"{report.name}: {rows or 'no rows'} as {report.kind}, {report.refused:,} refused")))
     sources = ", ".join(f"{name} {count:,}" for name, count in list(report.sources.items())[:8])
-    out.print(Text(printable(f"data_source: {sources}"), "dim"), soft_wrap=True)
+    say(f"data_source: {sources}", "dim")
     for what, lengths in (("prompt", report.prompt_tokens), ("answer", report.answer_tokens)):
         if lengths:
             _draw(what, lengths)
     for line in report.first:
-        out.print(Text(printable(f"  {line}")), soft_wrap=True)
+        say(f"  {line}")
     for line in report.notes:
-        out.print(Text(f"· {printable(line)}", "yellow"), soft_wrap=True)
+        say(f"· {printable(line)}", "yellow")
     for line in report.wrong:
-        out.print(Text(f"✗ {printable(line)}", "red"), soft_wrap=True)
+        say(f"✗ {printable(line)}", "red")
     result = Text("✓ can be trained on", "bold green") if report.passed else Text("✗ should be fixed first", "bold red")
     out.print(result)
-    out.print(Text(printable(f"  {folder}"), "dim"), soft_wrap=True)
+    say(f"  {folder}", "dim")
 
 
 def _draw(what: str, lengths: Histogram) -> None:
     marks = ", ".join(f"{name} {value:,}" for name, value in lengths.quantiles.items())
     over = f"{lengths.over:,} ({lengths.share_over:.2%}) over {lengths.limit:,}"
-    out.print(Text(f"{what} tokens: mean {lengths.mean:.1f}, {marks}; {over}"), soft_wrap=True)
+    say(f"{what} tokens: mean {lengths.mean:.1f}, {marks}; {over}")
     most = max((count for _, count in lengths.bins), default=1) or 1
     for upto, count in lengths.bins:
         colour = "red" if upto > lengths.limit else "cyan"
@@ -161,9 +158,9 @@ def show(
 
 
 def _say_row(row: Row | RefusedRow) -> None:
-    out.print(Text(printable(row.where), "bold"), soft_wrap=True)
+    say(row.where, "bold")
     if isinstance(row, RefusedRow):
-        out.print(Text(f"  ✗ {printable(row.reason)}", "red"), soft_wrap=True)
+        say(f"  ✗ {printable(row.reason)}", "red")
         return
     turns = [("user", row.prompt)] if isinstance(row.prompt, str) else [(m.role, m.content) for m in row.prompt]
     more = {"chosen" if row.rejected else "assistant": row.response, "rejected": row.rejected}
@@ -176,7 +173,7 @@ def _say_row(row: Row | RefusedRow) -> None:
 @contextmanager
 def watched() -> Iterator[OnDataProgress]:
     """Show the progress of download and preparation."""
-    with counted() as show:
+    with show_bytes() as show:
         yield lambda at: show(at.doing, at.done_bytes, at.bytes, _rows(at))
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
-from launcher.cli.output import LEVELS, AsJson, err, out, printable, problems_named, say_json
+from launcher.cli.output import AsJson, out, problems_named, progress_line, say, say_json, say_result
 from launcher.clusters.nodes.processes import is_node
 from launcher.clusters.ray import remote
 from launcher.core.check_result import CheckResult, any_failed
@@ -39,38 +36,18 @@ def doctor(
             words = ["doctor", "--nodes", f"--root={root}", f"--timeout={wait_s:g}", *(["--json"] if as_json else [])]
             remote.become(address, words, out.width)
     found: list[tuple[str, CheckResult]] = []
-    with _progress() as tell:
+    with progress_line() as tell:
         if nodes:
             lines = remote_probe.examined(address, root, wait_s, tell)
         else:
             lines = (("this machine", result) for result in here.examined(root, tell))
         for where, result in lines:
             if not as_json:
-                _say(where if not found or found[-1][0] != where else "", result)
+                if not found or found[-1][0] != where:
+                    say(where, "bold")
+                say_result(result, "  ")
             found.append((where, result))
     ok = not any_failed(result for _, result in found)
     if as_json:
         say_json({"ok": ok, "results": [{"node": where, **asdict(result)} for where, result in found]})
     raise typer.Exit(0 if ok else 1)
-
-
-def _say(where: str, result: CheckResult) -> None:
-    """A line, after the name of the machine where that is another."""
-    if where:
-        out.print(Text(printable(where), "bold"), soft_wrap=True)
-    printed = f"{result.message}; {result.fix}" if result.fix else result.message
-    line = Text.assemble(
-        ("  ", ""), (f"{result.level:<5}", LEVELS[result.level]), (f"{printable(result.subject)}  ", "bold"),
-        printable(printed),
-    )  # fmt: skip
-    out.print(line, soft_wrap=True, highlight=False)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """What is under way, on a terminal; nothing elsewhere."""
-    if not err.is_terminal:
-        yield lambda _: None
-        return
-    with err.status("") as status:
-        yield lambda what: status.update(Text(printable(what), "dim"))

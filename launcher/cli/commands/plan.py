@@ -13,7 +13,18 @@ from rich.text import Text
 
 from launcher.cli.arguments import ConfigDir, Words
 from launcher.cli.commands import sweep
-from launcher.cli.output import LEVELS, AsJson, out, printable, problems_named, say_json, say_problems, say_table
+from launcher.cli.output import (
+    LEVELS,
+    AsJson,
+    make_table,
+    out,
+    printable,
+    problems_named,
+    say,
+    say_json,
+    say_problems,
+    say_table,
+)
 from launcher.config.descriptions import written
 from launcher.config.diff import Changed
 from launcher.core.check_result import CheckResult
@@ -86,7 +97,7 @@ def _node(page: Page) -> dict[str, Any]:
 
 def _print(page: Page, source: bool) -> None:
     for note in page.notes:
-        out.print(Text(printable(note), "dim"), soft_wrap=True)
+        say(note, "dim")
     if page.run:
         say_table(_sources(page) if source else _chosen(page))
         out.print()
@@ -137,9 +148,7 @@ def _chosen(page: Page) -> Table:
 
 def _sources(page: Page) -> Table:
     """Each choice and each value that is not its default, with where it came from."""
-    table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0), pad_edge=False)
-    for title in ("setting", "value", "default", "from"):
-        table.add_column(title, overflow="fold")
+    table = make_table("setting", "value", "default", "from", fold=True)
     for group, choice in page.choices.items():
         table.add_row(
             Text(group, "bold"), Text(choice, "bold cyan"), "", Text(printable(str(page.origins.get(group, ""))))

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from launcher.cli.arguments import ConfigDir, Words
 from launcher.cli.commands.data import watched
-from launcher.cli.output import AsJson, out, printable, problems_named, say_json
+from launcher.cli.output import AsJson, out, printable, problems_named, say, say_json
 from launcher.monitor.console import compact
 from launcher.tools import reward_bench
 from launcher.tools.reward_bench import MEANING, BenchReport
@@ -48,7 +48,7 @@ def bench(
 
 def _say(report: BenchReport) -> None:
     known = "" if report.gold_known else "; it does not define a right answer's form: the best of several forms counts"
-    out.print(Text(f"{report.reward} over {report.rows} rows{known}", "bold"), soft_wrap=True)
+    say(f"{report.reward} over {report.rows} rows{known}", "bold")
     out.print(_table(report))
     out.print(Text(f"latency per answer  p50 {_ms(report.latency_p50_s)}  p95 {_ms(report.latency_p95_s)}"))
     out.print(Text(f"scored twice        {'equal' if report.deterministic else 'not equal'}"))

@@ -14,10 +14,10 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from launcher.cli.arguments import complete_run
+from launcher.cli.arguments import Root, RunName
 from launcher.cli.commands.sweep import say_sweep
 from launcher.cli.live_view import COLOURS, picture, watching
-from launcher.cli.output import AsJson, out, printable, problems_named, say_json, wide
+from launcher.cli.output import AsJson, make_table, out, printable, problems_named, say, say_json, wide
 from launcher.clusters.ray import remote
 from launcher.core.metrics import label
 from launcher.core.problems import Problem, Problems
@@ -25,14 +25,6 @@ from launcher.launch.sweeps import points
 from launcher.monitor.console import compact
 from launcher.runs import store
 from launcher.runs.folder import Attempt, holder, read_attempts
-
-Root = Annotated[Path, typer.Option("--root", help="Folder that holds the runs.")]
-Name = Annotated[
-    str,
-    typer.Argument(
-        metavar="RUN", help="Folder of a run, project/experiment, or experiment.", autocompletion=complete_run
-    ),
-]
 
 Cluster = Annotated[
     str | None,
@@ -52,11 +44,9 @@ def list_runs(root: Root = Path("runs"), as_json: AsJson = False) -> None:
     if as_json:
         return say_json([_node(run) for run in found])
     if not found:
-        out.print(Text(printable(f"no runs in {root}"), "dim"), soft_wrap=True)
+        say(f"no runs in {root}", "dim")
         return None
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for column in ("run", "algorithm", "status", "step", "score", "held out"):
-        table.add_column(column, no_wrap=True)
+    table = make_table("run", "algorithm", "status", "step", "score", "held out")
     for run in found:
         state = run.state
         held_out = next(iter(state.validation.items()), None)
@@ -70,7 +60,7 @@ def list_runs(root: Root = Path("runs"), as_json: AsJson = False) -> None:
     return None
 
 
-def show(name: Name, root: Root = Path("runs"), cluster: Cluster = None, as_json: AsJson = False) -> None:
+def show(name: RunName, root: Root = Path("runs"), cluster: Cluster = None, as_json: AsJson = False) -> None:
     """Show the state of a run, or of each point of a sweep."""
     if cluster is not None:
         _on_head(cluster, "status", name, root, *(["--json"] if as_json else []))
@@ -83,16 +73,14 @@ def show(name: Name, root: Root = Path("runs"), cluster: Cluster = None, as_json
         return say_json({**_node(run), "attempts": [asdict(attempt) for attempt in tried]})
     out.print(picture(run.state, time.time()))
     where = printable(str(run.folder.path))
-    out.print(Text(f"{where}  ·  {len(tried)} attempts", "dim"), soft_wrap=True)
+    say(f"{where}  ·  {len(tried)} attempts", "dim")
     if tried:
         wide().print(_attempts(tried, run.state.status == "running"))
     return None
 
 
 def _attempts(tried: list[Attempt], running: bool) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for column in ("attempt", "ended", "step", "cause", "why"):
-        table.add_column(column, no_wrap=True)
+    table = make_table("attempt", "ended", "step", "cause", "why")
     for number, attempt in enumerate(tried, start=1):
         name, ended = Text(printable(attempt.name.removeprefix("attempt_"))), attempt.ended
         if ended is None:
@@ -104,7 +92,7 @@ def _attempts(tried: list[Attempt], running: bool) -> Table:
     return table
 
 
-def watch(name: Name, root: Root = Path("runs"), cluster: Cluster = None) -> None:
+def watch(name: RunName, root: Root = Path("runs"), cluster: Cluster = None) -> None:
     """Watch a run until it ends, from any machine that sees its folder or its cluster. Ctrl-C ends the watching, not
     the run.
 
@@ -124,7 +112,7 @@ def watch(name: Name, root: Root = Path("runs"), cluster: Cluster = None) -> Non
 
 
 def logs(
-    name: Name,
+    name: RunName,
     root: Root = Path("runs"),
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Print new lines until the run ends.")] = False,
     last: Annotated[int | None, typer.Option("-n", "--lines", min=0, help="Start with the last N lines.")] = None,
@@ -164,7 +152,7 @@ def _tail(path: Path, alive: Callable[[], bool] | None, last: int | None) -> Ite
 
 
 def stop(
-    name: Name,
+    name: RunName,
     root: Root = Path("runs"),
     now: Annotated[bool, typer.Option("--now", help="Stop at once, without a checkpoint.")] = False,
     cluster: Cluster = None,
@@ -178,7 +166,7 @@ def stop(
         became = store.stop(folder, now=now)
     if as_json:
         return say_json({"run": folder.name, "became": became})
-    out.print(Text(printable(f"{folder.name}: {became}")), soft_wrap=True)
+    say(f"{folder.name}: {became}")
     return None
 
 

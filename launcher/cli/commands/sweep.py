@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher.cli.live_view import COLOURS, REDRAW_S, LinePrinter
-from launcher.cli.output import err, out, printable, problems_named, say_json, wide
+from launcher.cli.output import err, make_table, out, printable, problems_named, say, say_json, wide
 from launcher.core.check_result import from_problems
 from launcher.core.metrics import held_out_score, label
 from launcher.core.problems import Problem, Problems, short_repr
@@ -153,7 +153,7 @@ def _watching(found: points.Sweep) -> Iterator[drive.Show]:
     console = Console(file=sys.stdout)
     if not console.is_terminal:
         printer = LinePrinter()
-        out.print(Text(printable(f"sweep {found.name}: {len(found.points)} points")), soft_wrap=True)
+        say(f"sweep {found.name}: {len(found.points)} points")
         yield lambda views, lines: printer.write(RunState(), [], [f"[{name}] {line}" for name, line in lines])
         return
     live = Live(console=console, auto_refresh=False, transient=True)
@@ -176,9 +176,7 @@ def _watching(found: points.Sweep) -> Iterator[drive.Show]:
 
 def table(views: Sequence[drive.View], most: int | None = None) -> Table:
     """A row for each point; of more than `most` those that run and that failed come first, the rest is counted."""
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for column in ("point", "status", "step", "held out", "time", "folder"):
-        made.add_column(column, no_wrap=True)
+    made = make_table("point", "status", "step", "held out", "time", "folder")
     first = sorted(range(len(views)), key=lambda place: (views[place].entry.status not in ("running", "failed"), place))
     picked = sorted(first[:most])
     for view in (views[place] for place in picked):

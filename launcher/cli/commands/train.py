@@ -1,24 +1,26 @@
-"""`rlrun train`: start a run, or take one up again, and watch it to its end."""
+"""`rlrun train | rerun`: start, continue or repeat a run, and watch it to its end."""
 
 from __future__ import annotations
 
 import shlex
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
-from launcher.cli.arguments import ConfigDir, Words, complete_run
+from launcher.cli.arguments import ConfigDir, Root, RunName, Words, complete_run
 from launcher.cli.commands import sweep
 from launcher.cli.commands.plan import Multirun
 from launcher.cli.commands.plan import show as show_page
 from launcher.cli.commands.sweep import Parallel
 from launcher.cli.live_view import watching
-from launcher.cli.output import err, out, printable, problems_named, say_problems
+from launcher.cli.output import AsJson, err, printable, problems_named, say, say_json, say_problems
 from launcher.config.resolve import resolve
 from launcher.core.problems import Problem, Problems
 from launcher.launch import detach, start
+from launcher.launch import rerun as again
 from launcher.launch.follow import Outcome
 from launcher.launch.sweeps import drive
 from launcher.launch.sweeps.points import Sweep
@@ -94,25 +96,25 @@ def _resume(name: str, words: list[str], root: str) -> Outcome:
 def _detach(
     swept: Sweep | None, words: list[str], config_dir: Path | None, resume: str | None, root: str, parallel: str | None
 ) -> None:
-    def say(line: str) -> None:
+    def report(line: str) -> None:
         err.print(Text(printable(line)), soft_wrap=True, highlight=False)
 
     if swept:
-        begun = detach.sweep(swept.path, parallel, say)
+        begun = detach.sweep(swept.path, parallel, report)
     elif resume is not None:
-        begun = detach.resume(store.find(resume, Path(root)), words, say)
+        begun = detach.resume(store.find(resume, Path(root)), words, report)
     else:
-        begun = detach.begin(words, config_dir, say)
+        begun = detach.begin(words, config_dir, report)
     if begun.exit_code is not None:
         raise typer.Exit(begun.exit_code)
-    out.print(Text(printable(f"{begun.folder.name} runs in the background")), soft_wrap=True)
+    say(f"{begun.folder.name} runs in the background")
     where = printable(shlex.quote(str(begun.folder.path)))
     for command in ("status", "stop") if swept else ("watch", "status", "logs -f", "stop"):
-        out.print(Text(f"  rlrun {command} {where}"), soft_wrap=True, highlight=False)
+        say(f"  rlrun {command} {where}")
     if begun.cluster:
         whole = printable(shlex.quote(str(begun.folder.path.absolute())))
         say_far = f"where the folder is not: rlrun watch {whole} --cluster {printable(begun.cluster)}"
-        out.print(Text(say_far, "dim"), soft_wrap=True, highlight=False)
+        say(say_far, "dim")
 
 
 def say_end(outcome: Outcome) -> None:
@@ -120,3 +122,58 @@ def say_end(outcome: Outcome) -> None:
         say_problems(outcome.crash.lines)
     elif outcome.state.why and outcome.state.status != "stopped":
         err.print(Text.assemble(("✗ ", "bold red"), printable(outcome.state.why)), soft_wrap=True)
+
+
+def rerun(
+    name: RunName,
+    words: Annotated[list[str] | None, typer.Argument(help="Settings to change: optim.lr=1e-6 seed=1")] = None,
+    root: Root = Path("runs"),
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Run even if the data, the model or the reward has changed.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the differences.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Repeat a run in a new folder, after listing what has changed since. It starts from its spec.yaml and lock.json.
+
+    Ends as train does; with --dry-run with 0, or 2 where it would be refused.
+    """
+    given = words or []
+    with problems_named():
+        folder = store.find(name, root)
+        made = again.again(folder, given)
+        refused = [] if anyway else made.refused
+        if not as_json:
+            for line in [each.line for each in made.differences] or ["nothing differs"]:
+                say(line)
+        outcome = None if dry_run or refused else _begin(made, ["rerun", folder.name, *given], silent=as_json)
+        if as_json:
+            say_json(
+                {
+                    "run": folder.name,
+                    **_node(made),
+                    "refused": [str(problem) for problem in refused],
+                    "status": _status(outcome),
+                }
+            )
+        if refused:
+            raise Problems(refused)
+    if outcome:
+        say_end(outcome)
+        raise typer.Exit(outcome.exit_code)
+
+
+def _begin(made: again.Again, typed: list[str], silent: bool) -> Outcome:
+    if silent:
+        return again.begin(made, typed, [])
+    with watching() as view:
+        return again.begin(made, typed, [view])
+
+
+def _node(made: again.Again) -> dict[str, Any]:
+    name = f"{made.run.trainer.project_name}/{made.run.trainer.experiment_name}"
+    return {"new": name, "differences": [asdict(each) for each in made.differences]}
+
+
+def _status(outcome: Outcome | None) -> str | None:
+    return outcome.state.status if outcome else None

@@ -1,4 +1,4 @@
-"""What a node says of itself that only means something beside the others: versions, GPUs, folders, addresses."""
+"""What is compared between nodes: versions, GPUs, rlrun's own code, clocks."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import launcher
 from launcher.core import machine
 from launcher.core.check_result import CheckResult
 from launcher.tools.doctor.loading import LoadedLibraries
+
+MOST_APART_S = 1.0  # between the clocks of two nodes
 
 
 @dataclass(frozen=True)
@@ -106,3 +108,20 @@ def _by_value(of: Mapping[str, str]) -> dict[str, list[str]]:
 
 def _counted(gpus: tuple[str, ...]) -> str:
     return " and ".join(f"{gpus.count(name)} {name}" for name in sorted(set(gpus))) or "none"
+
+
+def compare_clocks(moment: Mapping[int, float], whose: Mapping[int, str]) -> list[CheckResult]:
+    """`moment`: what the clock of each rank's node said at one moment, to some milliseconds. By that of the first."""
+    if len(set(whose.values())) < 2 or len(moment) < 2:
+        return []
+    first = min(moment)
+    ahead = {whose[rank]: at - moment[first] for rank, at in moment.items()}
+    wrong = [
+        f"{node} is {abs(by):.1f} s {'ahead of' if by > 0 else 'behind'} {whose[first]}"
+        for node, by in ahead.items()
+        if abs(by) > MOST_APART_S
+    ]
+    if wrong:
+        fix = "use one time server for all (timedatectl set-ntp true)"
+        return [CheckResult("WARN", "clocks", "; ".join(wrong), fix)]
+    return [CheckResult("OK", "clocks", f"at most {max(map(abs, ahead.values())) * 1e3:.0f} ms apart")]

@@ -41,24 +41,15 @@ class NvmlGpu:
 
 def check() -> list[CheckResult]:
     found = machine.query_gpus()
-    told = [_driver(found), *check_visible_devices(os.environ.get(VISIBLE), found, [])]
-    if not found.found:
-        return [result for result in told if result]
     try:
-        cards = _cards(len(found.found))
+        cards = _cards(len(found.found)) if found.found else []
     except pynvml.NVMLError as error:
-        return [
-            CheckResult(
-                "FAIL",
-                "gpus",
-                f"the driver does not answer: {error}",
-                "run nvidia-smi for details; restart the machine",
-            )
-        ]
-    told = [_driver(found), *check_visible_devices(os.environ.get(VISIBLE), found, [card.uuid for card in cards])]
+        fix = "run nvidia-smi for details; restart the machine"
+        return [CheckResult("FAIL", "gpus", f"the driver does not answer: {error}", fix)]
+    results = [_driver(found), *check_visible_devices(os.environ.get(VISIBLE), found, [card.uuid for card in cards])]
     for gpu, card in zip(found.found, cards, strict=True):
-        told += check_card(gpu, card)
-    return [result for result in told if result]
+        results += check_card(gpu, card)
+    return [result for result in results if result]
 
 
 def _driver(found: machine.Gpus) -> CheckResult | None:
@@ -76,9 +67,8 @@ def _on_the_bus() -> bool:
     """Whether a display or compute card of NVIDIA (PCI vendor 10de, class 03) is there."""
     for device in Path("/sys/bus/pci/devices").glob("*"):
         with suppress(OSError):
-            if (device / "vendor").read_text().strip() == "0x10de" and (device / "class").read_text().startswith(
-                "0x03"
-            ):
+            vendor, kind = ((device / name).read_text() for name in ("vendor", "class"))
+            if vendor.strip() == "0x10de" and kind.startswith("0x03"):
                 return True
     return False
 

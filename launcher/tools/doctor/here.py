@@ -8,7 +8,7 @@ from pathlib import Path
 from launcher.core import machine
 from launcher.core.check_result import CheckResult
 from launcher.preflight.checks import packages
-from launcher.tools.doctor import allreduce, clock, gpus, loading, network, places, system, tokens
+from launcher.tools.doctor import allreduce, gpus, loading, network, places, system, tokens
 
 Tell = Callable[[str], None]
 """Takes what is under way."""
@@ -38,7 +38,6 @@ def looked(root: Path, *, for_ray: bool = False) -> Iterator[CheckResult]:
     yield from gpus.check()
     yield from system.check(for_ray=for_ray)
     yield from places.check(root)
-    yield from clock.check()
     yield from network.check()
     yield from tokens.check()
 

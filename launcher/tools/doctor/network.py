@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from http.client import HTTPException
+from threading import Thread
+from typing import TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, getproxies, proxy_bypass, urlopen
@@ -18,9 +20,9 @@ from launcher.core.check_result import CheckResult
 from launcher.core.machine import LOOPBACK
 from launcher.core.problems import error_message
 from launcher.hubs import huggingface
-from launcher.tools.doctor.timeouts import call_with_timeout
 
 PATIENCE_S = 3.0
+T = TypeVar("T")
 RAY_PORTS = {6379: "its head", 8265: "its dashboard", 10001: "its clients"}
 
 
@@ -130,9 +132,8 @@ def hub(name: str, endpoint: str) -> CheckResult:
         reason = error_message(why) if isinstance(why, OSError) else str(why)
         way = ", by a proxy," if getproxies() else ""
         message = f"{host}{way} cannot be reached: {reason}"
-        return CheckResult(
-            "WARN", name, message, f"use a network, or set {variable} to a mirror; what is on this machine runs without"
-        )
+        fix = f"use a network, or set {variable} to a mirror; what is on this machine runs without"
+        return CheckResult("WARN", name, message, fix)
     return CheckResult("OK", name, f"{host} answers")
 
 
@@ -143,3 +144,23 @@ def _knock(address: str) -> None:
         answered.close()
     except HTTPException as error:
         raise ConnectionError("what answers there does not speak HTTP") from error
+
+
+def call_with_timeout(seconds: float, call: Callable[[], T]) -> T:
+    """What `call` returns. Raises the `OSError` or `ValueError` that it raised, and `TimeoutError` where it takes
+    longer; then it goes on in a thread that does not keep this process alive."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except (OSError, ValueError) as error:
+            future.set_exception(error)
+
+    Thread(target=run, daemon=True).start()
+    try:
+        return future.result(seconds)
+    except TimeoutError as error:
+        if future.done():
+            raise  # a network's own timeout
+        raise TimeoutError(f"no answer in {seconds:g} s") from error

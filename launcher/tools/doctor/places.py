@@ -18,7 +18,7 @@ from launcher.core.problems import Problems, error_message
 from launcher.data import prepare
 from launcher.hubs import huggingface
 from launcher.models import store
-from launcher.tools.doctor.timeouts import call_with_timeout
+from launcher.tools.doctor.network import call_with_timeout
 
 GB = 1e9
 PATIENCE_S = 10.0
@@ -72,22 +72,19 @@ def check_place(place: CheckedFolder, patience_s: float = PATIENCE_S) -> CheckRe
         message, trouble = call_with_timeout(patience_s, lambda: _tried(place.path))
         free = machine.free_disk_bytes(place.path)
     except TimeoutError as error:
-        return CheckResult(
-            "FAIL", place.what, f"{place.path}: {error_message(error)}", f"use a disk that answers ({place.by})"
-        )
+        fix = f"use a disk that answers ({place.by})"
+        return CheckResult("FAIL", place.what, f"{place.path}: {error_message(error)}", fix)
     except OSError as error:
-        return CheckResult(
-            "FAIL", place.what, f"{place.path}: {error_message(error)}", f"use {_cure(error)} ({place.by})"
-        )
+        fix = f"use {_cure(error)} ({place.by})"
+        return CheckResult("FAIL", place.what, f"{place.path}: {error_message(error)}", fix)
     message = f"{place.path}: {free / GB:.1f} GB free{message}"
+    more_room = f"free some space, or use another disk ({place.by})"
     if free < FULL_BYTES:
-        return CheckResult("FAIL", place.what, message, f"free some space, or use another disk ({place.by})")
+        return CheckResult("FAIL", place.what, message, more_room)
     if trouble:
         return CheckResult("WARN", place.what, f"{message}; {trouble}", f"use a local disk ({place.by})")
     if free < place.little:
-        return CheckResult(
-            "WARN", place.what, f"{message}, which is little", f"free some space, or use another disk ({place.by})"
-        )
+        return CheckResult("WARN", place.what, f"{message}, which is little", more_room)
     return CheckResult("OK", place.what, message)
 
 

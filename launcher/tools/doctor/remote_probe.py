@@ -23,7 +23,7 @@ from launcher.core.check_result import CheckResult, from_problems
 from launcher.core.events import Crashed
 from launcher.core.problems import Problems
 from launcher.spec.engine import Plan, Process
-from launcher.tools.doctor import allreduce, clock, facts, places, probe
+from launcher.tools.doctor import allreduce, facts, places, probe
 from launcher.tools.doctor.here import Tell
 from launcher.tools.doctor.loading import reason
 
@@ -67,9 +67,8 @@ def named(nodes: Sequence[RayNode]) -> dict[str, RayNode]:
 def _listed(alive: Sequence[RayNode], address: str) -> CheckResult:
     cpus, gpus = sum(node.cpus for node in alive), sum(node.gpus for node in alive)
     count = f"{len(alive)} node{'' if len(alive) == 1 else 's'}"
-    return CheckResult(
-        "OK" if alive else "FAIL", "nodes", f"{count} at {address}, {cpus:g} CPUs and {gpus:g} GPUs in Ray"
-    )
+    message = f"{count} at {address}, {cpus:g} CPUs and {gpus:g} GPUs in Ray"
+    return CheckResult("OK" if alive else "FAIL", "nodes", message)
 
 
 class _Probes:
@@ -175,7 +174,7 @@ class _Probes:
             whose |= dict.fromkeys(mine, name)
             heard += self.reduced.get(name) or [allreduce.Heard(rank, code=1, why="was not heard of") for rank in mine]
         yield allreduce.judged(heard, whose, over)
-        yield from clock.compare_clocks({one.rank: one.joined_at for one in heard if one.joined_at}, whose)
+        yield from facts.compare_clocks({one.rank: one.joined_at for one in heard if one.joined_at}, whose)
 
 
 def shares_of(nodes: Sequence[RayNode], root: str, files: tuple[str, ...], wait_s: float) -> list[probe.Share]:

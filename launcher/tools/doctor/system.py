@@ -1,12 +1,15 @@
-"""The system's limits: memory, /dev/shm, open files, processes, cores."""
+"""The system's limits and its clock: memory, /dev/shm, open files, processes, cores."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 import shutil
 import sys
+import time
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 
 import psutil
@@ -19,11 +22,16 @@ GB = 1 << 30
 LITTLE_MEMORY, LITTLE_SHARED = 2 * GB, GB
 FEW_FILES, FILES, FILES_FOR_RAY = 128, 1024, 8192
 FEW_PROCESSES = 1024
+SYNC = "run timedatectl set-ntp true, or chronyd"
+WATCH_S, MOST_DRIFT = 0.2, 0.02
+_UNSYNCED, _ERROR = 0x40, 5
+_LONG = ctypes.sizeof(ctypes.c_long)
+_STATUS = 5 * _LONG  # after `modes` (an int, padded) and the longs offset, freq, maxerror, esterror
 
 
 def check(*, for_ray: bool = False) -> list[CheckResult]:
     found = [_memory(), _swap(), _shared(Path("/dev/shm")), _open_files(for_ray), _processes(), _cores(), _locked()]
-    return [*(result for result in found if result), _sandbox()]
+    return [*(result for result in found if result), _sandbox(), _clock()]
 
 
 def _memory() -> CheckResult:
@@ -48,20 +56,14 @@ def _shared(mount: Path) -> CheckResult | None:
     """Through /dev/shm processes of one machine hand tensors to each other; a container often has 64 MB of it."""
     if sys.platform != "linux":
         return None
+    fix = "start the container with --shm-size=8g"
     try:
         size = shutil.disk_usage(mount)
     except OSError:
-        return CheckResult(
-            "WARN", str(mount), "does not exist; NCCL and Ray use it", "start the container with --shm-size=8g"
-        )
+        return CheckResult("WARN", str(mount), "does not exist; NCCL and Ray use it", fix)
     message = f"{size.free / GB:.1f} GB free of {size.total / GB:.1f} GB"
     if size.free < LITTLE_SHARED:
-        return CheckResult(
-            "WARN",
-            str(mount),
-            f"{message}; NCCL, Ray and data loaders need more",
-            "start the container with --shm-size=8g",
-        )
+        return CheckResult("WARN", str(mount), f"{message}; NCCL, Ray and data loaders need more", fix)
     return CheckResult("OK", str(mount), message)
 
 
@@ -121,9 +123,8 @@ def _locked() -> CheckResult | None:
     if not Path("/sys/class/infiniband").is_dir() or soft == resource.RLIM_INFINITY:
         return None
     message = f"{soft // 1024} KB may be locked; InfiniBand needs more"
-    return CheckResult(
-        "WARN", "locked memory", message, "use ulimit -l unlimited (--ulimit memlock=-1 for a container)"
-    )
+    fix = "use ulimit -l unlimited (--ulimit memlock=-1 for a container)"
+    return CheckResult("WARN", "locked memory", message, fix)
 
 
 def _sandbox() -> CheckResult:
@@ -136,3 +137,33 @@ def _sandbox() -> CheckResult:
 
 def _limit(value: int) -> str:
     return "any number of files" if value == resource.RLIM_INFINITY else f"{value} files"
+
+
+def _clock() -> CheckResult:
+    wall, steady = time.time(), time.monotonic()
+    time.sleep(WATCH_S)
+    spans = time.time() - wall, time.monotonic() - steady
+    return check_clock(time.time(), *spans, Path(__file__).stat().st_mtime, _synced())
+
+
+def check_clock(now: float, wall_s: float, steady_s: float, installed: float, synced: bool | None) -> CheckResult:
+    """`now`: the clock; `installed`: when rlrun was installed; `wall_s`, `steady_s`: the same span on the clock and
+    on the monotonic one; `synced`: None where the system does not report it."""
+    shown = datetime.fromtimestamp(now).astimezone().isoformat(timespec="seconds")
+    if now < installed - 60:
+        return CheckResult("FAIL", "clock", f"is wrong: {shown} is before rlrun was installed", SYNC)
+    if abs(wall_s - steady_s) > MOST_DRIFT:
+        return CheckResult("WARN", "clock", f"jumped by {wall_s - steady_s:+.2f} s while it was checked", SYNC)
+    if synced is False:
+        return CheckResult("WARN", "clock", f"{shown}; no time server keeps it", SYNC)
+    return CheckResult("OK", "clock", shown + (", kept by a time server" if synced else ""))
+
+
+def _synced() -> bool | None:
+    """Whether the kernel's clock is synchronised (adjtimex(2), read only)."""
+    if sys.platform != "linux":
+        return None
+    told = ctypes.create_string_buffer(256)  # struct timex, `modes` 0 only reads
+    state = ctypes.CDLL(None).adjtimex(told)
+    status = ctypes.c_int.from_buffer(told, _STATUS).value
+    return None if state < 0 else state != _ERROR and not status & _UNSYNCED

@@ -35,10 +35,8 @@ def check(environment: Mapping[str, str] = os.environ) -> list[CheckResult]:
         if mode & 0o077:
             message = f"{path} can be read by other users of this machine"
             open_to_others.append(CheckResult("WARN", "secrets", message, f"run chmod 600 {path}"))
-    told = CheckResult(
-        "OK", "secrets", ", ".join(present) if present else "none: only public repositories can be downloaded"
-    )
-    return [told, *(result for result in wrong if result), *open_to_others]
+    names = ", ".join(present) or "none: only public repositories can be downloaded"
+    return [CheckResult("OK", "secrets", names), *(result for result in wrong if result), *open_to_others]
 
 
 def _misshapen(name: str, value: str) -> CheckResult | None:

@@ -1,8 +1,8 @@
 """Low-rank adapters (LoRA, arXiv:2106.09685) as peft saves them, added into the weights they belong to.
 
-W + s B A, with s = alpha / r, or alpha / sqrt(r) for rsLoRA (arXiv:2312.03732); where W lies the other way round
-(`fan_in_fan_out`, embeddings), B A is turned round too. Tensors that were trained whole (`modules_to_save`, biases)
-take the place of the base's. Kinds of adapters that are more than this (DoRA and others) are refused.
+W + s B A, with s = alpha / r, or alpha / sqrt(r) for rsLoRA (arXiv:2312.03732); where W is transposed
+(`fan_in_fan_out`, embeddings), B A is transposed too. Tensors that were trained whole (`modules_to_save`, biases)
+replace the base's. Kinds of adapters that are more than this (DoRA and others) are refused.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import Tensor
+
 from launcher.core.problems import Problem, short_repr
 from launcher.tools.merge.folder import ModelFolder, few
-from launcher.tools.merge.tensors import BLOCK, FLOATS, Block, StoredTensor, TensorReader
+from launcher.tools.merge.tensors import BLOCK, StoredTensor
 
 PREFIX = "base_model.model."  # peft's name for what it wraps
 _PART = re.compile(r"(?P<layer>.+)\.lora_(?P<embedding>embedding_)?(?P<side>[AB])(\.weight)?")
@@ -27,7 +29,8 @@ _HARMLESS = (
 )  # fmt: skip
 """Settings that do not change the formula. Any other that is set may, so it is refused."""
 _STARTS = (True, False, "gaussian", "eva", "orthogonal", None)
-"""Ways to begin that leave the base as it is; the others (PiSSA, OLoRA, LoftQ, ...) change it."""
+"""Initialisations that leave the base as it is; the others (PiSSA, OLoRA, LoftQ, ...) change it."""
+OWN_BASE = "use its own base"
 
 
 @dataclass(frozen=True)
@@ -37,13 +40,13 @@ class Fold:
     a: StoredTensor  # [r, in]
     b: StoredTensor  # [out, r]
     scale: float
-    turned: bool
+    transposed: bool
     """Whether the matrix is [in, out]."""
 
 
 @dataclass
 class Adapter:
-    """What becomes of the base's tensors, by their names."""
+    """How an adapter changes the base's tensors, by their names."""
 
     folds: dict[str, Fold] = field(default_factory=dict)
     placed: dict[str, StoredTensor] = field(default_factory=dict)
@@ -68,49 +71,37 @@ def fit_adapter(adapter: ModelFolder, base: ModelFolder) -> Adapter:
         home = _home(f"{layer}.weight", base)
         if home is None or len(pair) < 2:
             unknown.append(layer)
+            continue
+        fold = _fold(adapter.config, layer, pair, base.tensors[home], embedding)
+        if isinstance(fold, Problem):
+            found.problems.append(fold.within(adapter.given))
         else:
-            _add(found, home, _fold(adapter.config, layer, pair, base.tensors[home], embedding), adapter)
+            found.folds[home] = fold
     if unknown:
-        found.problems.append(
-            Problem(adapter.given, f"{few(unknown)} not found in {base.given}", "use its own base", code="not-found")
-        )
-    found.problems += [
-        Problem(
-            adapter.given,
-            f"{name} is {list(tensor.shape)} where {base.given} has {list(base.tensors[name].shape)}",
-            "use its own base",
-        )
-        for name, tensor in found.placed.items()
-        if tensor.shape != base.tensors[name].shape
-    ]
+        got = f"{few(unknown)} not found in {base.given}"
+        found.problems.append(Problem(adapter.given, got, OWN_BASE, code="not-found"))
+    for name, tensor in found.placed.items():
+        if tensor.shape != base.tensors[name].shape:
+            got = f"{name} is {list(tensor.shape)} where {base.given} has {list(base.tensors[name].shape)}"
+            found.problems.append(Problem(adapter.given, got, OWN_BASE))
     if base.config.get("tie_word_embeddings"):
         found.problems += _tied_problems(found, adapter, base)
     return found
 
 
-def add_adapter(matrix: StoredTensor, of_matrix: TensorReader, fold: Fold, of_adapter: TensorReader) -> Iterator[Block]:
+def add_adapter(matrix: StoredTensor, fold: Fold) -> Iterator[Tensor]:
     """The blocks of `matrix` with the adapter added, some rows at a time."""
-    a, b = of_adapter.whole(fold.a), of_adapter.whole(fold.b)
-    left, right = (a.T, b.T) if fold.turned else (b, a)  # [rows, r] @ [r, columns]
-    columns = max(right.shape[1], 1)
-    rows = max(BLOCK // columns, 1)
-    for number, block in enumerate(of_matrix.values(matrix, rows * columns)):
-        added = left[number * rows : (number + 1) * rows] @ right
-        added *= fold.scale
-        added += block.reshape(added.shape)
-        yield added.reshape(-1)
+    a, b = (next(side.blocks(side.count)).double().reshape(side.shape) for side in (fold.a, fold.b))
+    left, right = (a.T, b.T) if fold.transposed else (b, a)  # [rows, r] @ [r, columns]
+    rows = max(BLOCK // right.shape[1], 1)
+    for number, block in enumerate(matrix.blocks(rows * right.shape[1])):
+        added = fold.scale * (left[number * rows : (number + 1) * rows] @ right)
+        yield added.flatten() + block.double()
 
 
 def _home(name: str, base: ModelFolder) -> str | None:
-    """The base's name of a tensor. Files of a bare decoder leave out the first word (`transformer.h.0` is `h.0`)."""
+    """The base's name of a tensor. Files of a bare decoder leave out the first part (`transformer.h.0` is `h.0`)."""
     return next((known for known in (name, name.partition(".")[2]) if known in base.tensors), None)
-
-
-def _add(found: Adapter, home: str, fold: Fold | Problem, adapter: ModelFolder) -> None:
-    if isinstance(fold, Problem):
-        found.problems.append(fold.within(adapter.given))
-    else:
-        found.folds[home] = fold
 
 
 def _fold(
@@ -118,37 +109,32 @@ def _fold(
 ) -> Fold | Problem:
     """What is added to `matrix`, or why it cannot be."""
     a, b = pair["A"], pair["B"]
-    if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[0] != b.shape[1] or not {a.dtype, b.dtype} <= FLOATS.keys():
+    matrices = len(a.shape) == len(b.shape) == 2 and a.is_float and b.is_float and a.count and b.count
+    if not matrices or a.shape[0] != b.shape[1]:
         sides = f"A {a.dtype} {list(a.shape)} and B {b.dtype} {list(b.shape)}"
         return Problem(layer, f"{sides} make no matrix", "use the tensors as peft saved them", "bad-file")
     straight = (b.shape[0], a.shape[1])
     if matrix.shape not in (straight, straight[::-1]):
-        shapes = f"B A is {list(straight)} and the base's matrix {list(matrix.shape)}"
-        return Problem(layer, shapes, "use its own base")
-    turned = bool(embedding or config.get("fan_in_fan_out")) if straight[0] == straight[1] else matrix.shape != straight
-    alpha = _of_layer(config.get("alpha_pattern") or {}, layer, config.get("lora_alpha", 8))
-    rank = a.shape[0]
-    return Fold(a, b, alpha / (math.sqrt(rank) if config.get("use_rslora") else rank), turned)
-
-
-def _of_layer(pattern: dict[str, float], layer: str, otherwise: float) -> float:
-    """A layer's own value: the first pattern that its name ends with, as peft takes it."""
-    return next((value for key, value in pattern.items() if re.match(rf"(.*\.)?({key})$", layer)), otherwise)
+        return Problem(layer, f"B A is {list(straight)} and the base's matrix {list(matrix.shape)}", OWN_BASE)
+    square = straight[0] == straight[1]
+    transposed = bool(embedding or config.get("fan_in_fan_out")) if square else matrix.shape != straight
+    patterns = (config.get("alpha_pattern") or {}).items()  # the first that the layer's name ends with, as in peft
+    own = (alpha for key, alpha in patterns if re.match(rf"(.*\.)?({key})$", layer))
+    rank = math.sqrt(a.shape[0]) if config.get("use_rslora") else a.shape[0]
+    return Fold(a, b, next(own, config.get("lora_alpha", 8)) / rank, transposed)
 
 
 def _config_problems(adapter: ModelFolder) -> list[Problem]:
     given, config = adapter.given, adapter.config
     if config.get("peft_type") != "LORA":
         return [Problem(given, f"is a {short_repr(config.get('peft_type'))} adapter", "use a LORA")]
-    strange = sorted(key for key, value in config.items() if value and key not in _HARMLESS)
     found = [
         Problem(given, f"{key} is {short_repr(config[key])}, which W + s B A does not say", "use a plain LoRA")
-        for key in strange
+        for key in sorted(key for key, value in config.items() if value and key not in _HARMLESS)
     ]
     if (start := config.get("init_lora_weights")) not in _STARTS:
-        found.append(
-            Problem(given, f"init_lora_weights is {short_repr(start)}, which changes the base too", "use a plain LoRA")
-        )
+        got = f"init_lora_weights is {short_repr(start)}, which changes the base too"
+        found.append(Problem(given, got, "use a plain LoRA"))
     return found
 
 
@@ -160,11 +146,6 @@ def _tied_problems(found: Adapter, adapter: ModelFolder, base: ModelFolder) -> l
         if len(base.tensors[name].shape) == 2 and base.tensors[name].shape[0] == size
         and not re.search(r"\.[0-9]+\.", name)  # outside of the layers
     ]  # fmt: skip
-    return [
-        Problem(
-            adapter.given,
-            f"changes {name}, which is embedding and output layer in one in {base.given}",
-            "use an adapter of other layers",
-        )
-        for name in touched
-    ]
+    got = "changes {}, which is embedding and output layer in one in {}"
+    fix = "use an adapter of other layers"
+    return [Problem(adapter.given, got.format(name, base.given), fix) for name in touched]

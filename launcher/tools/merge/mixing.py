@@ -1,35 +1,25 @@
 """Several tensors become one: the formulas, in float64, block after block.
 
-A tensor is anything that gives its blocks of numbers again in every loop, so nothing is held whole. A result that
-is rounded once to the model's format is the formula's value to its last bit, but for the order of sums.
+A tensor is anything whose every loop gives its blocks of numbers in the same order, so no tensor has to be in memory.
+A result is rounded once to the model's format: it is the formula's value to its last bit, but for the order of sums.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from functools import reduce
+from typing import ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
+import torch
+from torch import Tensor
 
 from launcher.core.problems import Problem
 
-Block = NDArray[np.float64]
-
-PARALLEL = 0.9995  # cosine from which on an arc is as good as its chord, and the formula of the arc divides by nothing
-HELD = 1 << 21  # numbers among which a threshold is looked for in memory: 16 MiB
-
-
-class Blocks(Protocol):
-    """A tensor: its blocks of numbers, from the first one in every loop."""
-
-    @property
-    def count(self) -> int:
-        """Numbers in all blocks."""
-
-    def __iter__(self) -> Iterator[Block]: ...
+Blocks = Iterable[Tensor]
+PARALLEL = 0.9995  # from this cosine on the chord is as good as the arc, whose formula divides by nearly 0
 
 
 @dataclass(frozen=True)
@@ -56,7 +46,7 @@ class Linear:
             found.append(Problem("--weights", "their sum is 0, so they cannot be normalized", "use --no-normalize"))
         return found
 
-    def mixed(self, models: Sequence[Blocks], base: Blocks | None) -> Iterator[Block]:
+    def mixed(self, models: Sequence[Blocks], base: Blocks | None) -> Iterator[Tensor]:
         weights = self.weights or (1.0,) * len(models)
         total = math.fsum(weights) if self.normalize else 1.0
         yield from _weighted([weight / total for weight in weights], models)
@@ -75,16 +65,14 @@ class Slerp:
     """Where on the way: 0 is the first model, 1 the second."""
 
     def problems(self, models: int) -> list[Problem]:
-        found = (
-            []
-            if models == 2
-            else [Problem("--method slerp", f"goes from one model to one other, got {models}", "expected 2")]
-        )
+        found = []
+        if models != 2:
+            found.append(Problem("--method slerp", f"goes from one model to one other, got {models}", "expected 2"))
         if not 0 <= self.t <= 1:
             found.append(Problem("--t", f"got {self.t}", "expected 0 to 1"))
         return found
 
-    def mixed(self, models: Sequence[Blocks], base: Blocks | None) -> Iterator[Block]:
+    def mixed(self, models: Sequence[Blocks], base: Blocks | None) -> Iterator[Tensor]:
         cosine = _cosine(*models)
         if abs(cosine) > PARALLEL:
             shares = [1 - self.t, self.t]
@@ -105,13 +93,10 @@ class Task:
     def problems(self, models: int) -> list[Problem]:
         return _scale_problems(self.scale)
 
-    def mixed(self, models: Sequence[Blocks], base: Blocks | None) -> Iterator[Block]:
+    def mixed(self, models: Sequence[Blocks], base: Blocks | None) -> Iterator[Tensor]:
         assert base is not None
         for start, *blocks in zip(base, *models, strict=True):
-            change = blocks[0] - start
-            for block in blocks[1:]:
-                change += block - start
-            yield _moved(start, change, self.scale)
+            yield _moved(start, _sum([block - start for block in blocks]), self.scale)
 
 
 @dataclass(frozen=True)
@@ -134,105 +119,70 @@ class Ties:
             found.append(Problem("--density", f"got {self.density}", "expected above 0 and at most 1"))
         return found
 
-    def mixed(self, models: Sequence[Blocks], base: Blocks | None) -> Iterator[Block]:
+    def mixed(self, models: Sequence[Blocks], base: Blocks | None) -> Iterator[Tensor]:
         assert base is not None
-        least = [smallest_kept(Changes(model, base), self.density) for model in models]
+        least = [smallest_kept(model, base, self.density) for model in models]
         for start, *blocks in zip(base, *models, strict=True):
-            kept = []
-            for block, bound in zip(blocks, least, strict=True):
-                change = block - start
-                change[np.abs(change) < bound] = 0
-                kept.append(change)
-            sign = np.sign(_sum(kept))
-            agree = [np.sign(change) == sign for change in kept]
-            votes = _sum([mask.astype(np.float64) for mask in agree])
-            change = _sum([np.where(mask, change, 0.0) for mask, change in zip(agree, kept, strict=True)])
-            yield _moved(start, change / np.maximum(votes, 1), self.scale)
+            changes = [block - start for block in blocks]
+            kept = [change.where(change.abs() >= bound, 0.0) for change, bound in zip(changes, least, strict=True)]
+            sign = _sum(kept).sign()
+            agree = [change.sign() == sign for change in kept]
+            votes = _sum([mask.double() for mask in agree])
+            change = _sum([change.where(mask, 0.0) for mask, change in zip(agree, kept, strict=True)])
+            yield _moved(start, change / votes.clamp(min=1), self.scale)
 
 
 Method = Linear | Slerp | Task | Ties
-"""How tensors are mixed. The fields are its parameters; `problems` tells what is wrong with them for so many models;
-`mixed` gives the blocks of the result; where `with_base`, it looks at what the models changed of a base."""
+"""How tensors are mixed. The fields are its parameters; `problems` says what is wrong with them for so many models;
+`mixed` gives the blocks of the result; where `with_base`, it needs the model that the others were tuned from."""
 METHODS: dict[str, type[Method]] = {"linear": Linear, "slerp": Slerp, "task": Task, "ties": Ties}
 
 
 def _scale_problems(scale: float) -> list[Problem]:
-    return (
-        []
-        if math.isfinite(scale) and scale
-        else [Problem("--scale", f"got {scale}", "expected a number that is not 0")]
-    )
+    if math.isfinite(scale) and scale:
+        return []
+    return [Problem("--scale", f"got {scale}", "expected a number that is not 0")]
 
 
-def _weighted(weights: Sequence[float], models: Sequence[Blocks]) -> Iterator[Block]:
-    """A model of weight 0 is not looked at, so that what the others hold stays to the last bit, signs of zero too."""
-    parts = [(weight, model) for weight, model in zip(weights, models, strict=True) if weight]
-    for blocks in zip(*(model for _, model in parts), strict=True):
-        found = parts[0][0] * blocks[0]
-        for (weight, _), block in zip(parts[1:], blocks[1:], strict=True):
-            found += weight * block
-        yield found
+def _weighted(weights: Sequence[float], models: Sequence[Blocks]) -> Iterator[Tensor]:
+    """A model of weight 0 is left out, so that the others keep their bits, signs of zero too."""
+    used = [(weight, model) for weight, model in zip(weights, models, strict=True) if weight]
+    for blocks in zip(*(model for _, model in used), strict=True):
+        yield _sum([weight * block for (weight, _), block in zip(used, blocks, strict=True)])
 
 
-def _moved(start: Block, change: Block, scale: float) -> Block:
+def _moved(start: Tensor, change: Tensor, scale: float) -> Tensor:
     """start + scale * change; where nothing changes the very bits of `start`."""
-    found = start + scale * change
-    np.copyto(found, start, where=change == 0)
-    return found
+    return start.where(change == 0, start + scale * change)
 
 
-def _sum(blocks: Sequence[Block]) -> Block:
-    found = blocks[0].copy()
-    for block in blocks[1:]:
-        found += block
-    return found
+def _sum(blocks: Sequence[Tensor]) -> Tensor:
+    """Unlike `sum`, which adds 0 first, it keeps the sign of a zero."""
+    return reduce(operator.add, blocks)
 
 
 def _cosine(one: Blocks, other: Blocks) -> float:
     """Of the angle between two tensors; 1 where one of them is zero."""
-    sums = [((x * x).sum(), (y * y).sum(), (x * y).sum()) for x, y in zip(one, other, strict=True)]
-    long, wide, both = (math.fsum(float(part[i]) for part in sums) for i in range(3))
+    sums = [[float((a * b).sum()) for a, b in ((x, x), (y, y), (x, y))] for x, y in zip(one, other, strict=True)]
+    long, wide, both = (math.fsum(part[i] for part in sums) for i in range(3))
     return min(max(both / math.sqrt(long) / math.sqrt(wide), -1.0), 1.0) if long and wide else 1.0
 
 
-@dataclass(frozen=True)
-class Changes:
-    """How far each number moved from the base, without its sign."""
+def smallest_kept(model: Blocks, base: Blocks, density: float) -> float:
+    """The k-th largest |model - base|, k being `density` of their count, at least 1.
 
-    model: Blocks
-    base: Blocks
-
-    @property
-    def count(self) -> int:
-        return self.base.count
-
-    def __iter__(self) -> Iterator[Block]:
-        for block, start in zip(self.model, self.base, strict=True):
-            yield np.abs(block - start)
-
-
-def smallest_kept(changes: Blocks, density: float) -> float:
-    """The k-th largest of numbers >= 0, k being `density` of their count, at least 1.
-
-    Numbers >= 0 are ordered as their bits are. So each loop counts them by the next 16 bits and looks on among those
-    that share the bits of the one wanted, until few enough are left to be held.
+    Numbers >= 0 are ordered as their bits are. Each of four loops counts, among the numbers that begin with the bits
+    known so far, how often each value of the next 16 bits occurs.
     """
-    wanted, among, prefix, known = max(round(density * changes.count), 1), changes.count, 0, 0
-    while among > HELD and known < 64:
-        counts = np.zeros(1 << 16, np.int64)
-        for bits in _sharing(changes, prefix, known):
-            counts += np.bincount((bits >> (48 - known)) & 0xFFFF, minlength=1 << 16)
-        larger = counts[::-1].cumsum()[::-1] - counts  # how many lie above each
-        place = int(np.flatnonzero(larger < wanted)[0])
-        wanted, among, prefix, known = wanted - int(larger[place]), int(counts[place]), prefix << 16 | place, known + 16
-    if known == 64:  # all that are left are one number
-        return float(np.array([prefix], np.int64).view(np.float64)[0])
-    left = np.concatenate([np.empty(0, np.int64), *_sharing(changes, prefix, known)])
-    return float(np.partition(left, -wanted)[-wanted:][:1].view(np.float64)[0]) if left.size else 0.0
-
-
-def _sharing(changes: Blocks, prefix: int, known: int) -> Iterator[NDArray[np.int64]]:
-    """Bits of the numbers whose first `known` bits are `prefix`."""
-    for block in changes:
-        bits = block.view(np.int64)
-        yield bits[bits >> (64 - known) == prefix] if known else bits
+    wanted, known = 0, 0
+    for shift in (48, 32, 16, 0):
+        counts = torch.zeros(1 << 16, dtype=torch.int64)
+        for block, start in zip(model, base, strict=True):
+            bits = (block - start).abs().view(torch.int64) >> shift
+            among = bits[bits >> 16 == known] if shift < 48 else bits
+            counts += (among & 0xFFFF).bincount(minlength=1 << 16)
+        wanted = wanted or max(round(density * int(counts.sum())), 1)
+        larger = counts.flip(0).cumsum(0).flip(0) - counts
+        place = int((larger < wanted).nonzero()[0])
+        wanted, known = wanted - int(larger[place]), known << 16 | place
+    return torch.tensor(known).view(torch.float64).item()

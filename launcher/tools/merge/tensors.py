@@ -1,7 +1,6 @@
-"""Safetensors by the block: what a file holds, its numbers as float64, and a file written tensor after tensor.
+"""Safetensors in blocks: what a file has, its numbers as float64, and a file written tensor after tensor.
 
-Nothing here holds a tensor, only BLOCK numbers of it. Files are read by `preadv` and never mapped, so that they
-do not count as memory.
+At most BLOCK numbers of a tensor are in memory. Files are read, not mapped: a mapped file counts as memory.
 """
 
 from __future__ import annotations
@@ -10,35 +9,36 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+import torch
 from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
+from launcher.core import checkpoints
 from launcher.core.files import fsync_path
 from launcher.core.problems import Problem, Problems, error_message, short_repr
 
-BLOCK = 1 << 17  # numbers: 1 MiB as float64, which stays in the processor's cache
-CHUNK = 1 << 22  # bytes that are looked through at a time
+BLOCK = 1 << 17  # numbers: 1 MiB as float64, which stays in the cache
 
-FLOATS = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.uint16}  # numpy has no bfloat16
-WHOLE = {"I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1}
-BYTES = {name: np.dtype(kind).itemsize for name, kind in FLOATS.items()} | WHOLE
+DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8,
+    "U64": torch.uint64, "U32": torch.uint32, "U16": torch.uint16, "U8": torch.uint8, "BOOL": torch.bool,
+}  # fmt: skip
+"""The formats of tensors by safetensors' names."""
+FLOATS = {name for name, dtype in DTYPES.items() if dtype.is_floating_point}
 
-Block = NDArray[np.float64]
-Raw = NDArray[np.uint8]
 OnBytes = Callable[[int], None]
-"""Hears of so many bytes more that were read or written."""
+"""Takes how many bytes more were read or written."""
 
 
 @dataclass(frozen=True)
 class TensorShape:
-    """A tensor as it is, wherever it lies."""
+    """A tensor's name, format and shape, wherever it is stored."""
 
     name: str
     dtype: str
@@ -50,216 +50,94 @@ class TensorShape:
 
     @property
     def bytes(self) -> int:
-        return self.count * BYTES[self.dtype]
+        return self.count * DTYPES[self.dtype].itemsize
+
+    @property
+    def is_float(self) -> bool:
+        return self.dtype in FLOATS
 
 
 @dataclass(frozen=True)
 class StoredTensor(TensorShape):
-    """A tensor in a file, from byte `begin` on."""
+    """A tensor in a file, from byte `begin` on. A loop over it gives its blocks in float64."""
 
     file: Path
     begin: int
 
+    def blocks(self, size: int = BLOCK) -> Iterator[Tensor]:
+        """Its numbers as they are stored, flat, at most `size` at a time. Raises `OSError` where the file has fewer."""
+        with self.file.open("rb", buffering=0) as file:
+            file.seek(self.begin)
+            for first in range(0, self.count, size):
+                data = bytearray(min(size, self.count - first) * DTYPES[self.dtype].itemsize)
+                if file.readinto(data) != len(data):
+                    raise OSError(f"{self.file} became shorter while it was read")
+                yield torch.frombuffer(data, dtype=DTYPES[self.dtype])
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (block.double() for block in self.blocks())
+
 
 def read_header(file: Path) -> list[StoredTensor]:
-    """The tensors of a file, in the order they lie in it. The library checks that the header speaks the truth."""
+    """The tensors of a file, in the order of their bytes. The library checks the header against the file."""
     found: list[StoredTensor] = []
     try:
         with file.open("rb") as raw:
             begin = 8 + int.from_bytes(raw.read(8), "little")
-        with safe_open(file, framework="numpy") as opened:
+        with safe_open(file, framework="pt") as opened:
             for name in opened.offset_keys():
                 part = opened.get_slice(name)
                 dtype, shape = str(part.get_dtype()), tuple(part.get_shape())
-                if dtype not in BYTES:
-                    raise Problems(
-                        Problem(str(file), f"{short_repr(name)} is {dtype}", f"expected one of {', '.join(BYTES)}")
-                    )
+                if dtype not in DTYPES:
+                    got = f"{short_repr(name)} is {dtype}"
+                    raise Problems(Problem(str(file), got, f"expected one of {', '.join(DTYPES)}"))
                 found.append(StoredTensor(name, dtype, shape, file, begin))
                 begin += found[-1].bytes
     except (OSError, SafetensorError) as error:
-        raise Problems(
-            Problem(
-                str(file), f"cannot be read as safetensors, {error_message(error)}", "use a whole file", code="bad-file"
-            )
-        ) from error
+        got = f"cannot be read as safetensors, {error_message(error)}"
+        raise Problems(Problem(str(file), got, "use a whole file", "bad-file")) from error
     return found
 
 
-class TensorReader:
-    """Reads the tensors of one model; of its files one is open at a time."""
-
-    def __init__(self) -> None:
-        self._path: Path | None = None
-        self._file = -1
-
-    def raw(self, tensor: StoredTensor, first: int, last: int) -> Raw:
-        """The bytes of numbers `first` to `last`."""
-        if self._path != tensor.file:
-            self.close()
-            self._file, self._path = os.open(tensor.file, os.O_RDONLY), tensor.file
-        size = BYTES[tensor.dtype]
-        found = np.empty((last - first) * size, np.uint8)
-        _read_into(self._file, found, tensor.begin + first * size, tensor.file)
-        return found
-
-    def parts(self, tensor: StoredTensor) -> Iterator[Raw]:
-        """All its bytes, block after block."""
-        for first in range(0, tensor.count, BLOCK):
-            yield self.raw(tensor, first, min(first + BLOCK, tensor.count))
-
-    def values(self, tensor: StoredTensor, block: int = BLOCK) -> Values:
-        return Values(self, tensor, block)
-
-    def whole(self, tensor: StoredTensor) -> Block:
-        """All numbers of a small tensor, in its shape."""
-        return to_float64(self.raw(tensor, 0, tensor.count), tensor.dtype).reshape(tensor.shape)
-
-    def close(self) -> None:
-        if self._path is not None:
-            os.close(self._file)
-            self._path = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+def check_file(file: Path, tensors: Sequence[StoredTensor], on_bytes: OnBytes) -> tuple[str, list[str]]:
+    """A file's sha256, and the names of those of its tensors that have a NaN or an infinity."""
+    bad = []
+    for tensor in tensors:
+        finite = True
+        for block in tensor.blocks():
+            finite = finite and bool(block.isfinite().all())
+            on_bytes(block.nbytes)
+        if not finite:
+            bad.append(tensor.name)
+    return checkpoints.sha256(file), bad
 
 
-def _read_into(file: int, found: Raw, begin: int, path: Path) -> None:
-    view, done = found.data, 0
-    while done < len(view):
-        read = os.preadv(file, [view[done:]], begin + done)
-        if not read:
-            raise OSError(f"{path} became shorter while it was read")
-        done += read
+def write_file(path: Path, tensors: Iterable[tuple[TensorShape, Iterable[Tensor]]], on_bytes: OnBytes) -> str:
+    """Write a new file of these tensors, given in blocks; its sha256.
 
+    Wide formats come first, so that every tensor begins at a multiple of its format's size. The file is synced and
+    dropped from the page cache, so that reading it back reads the disk.
+    """
+    ordered = sorted(tensors, key=lambda tensor: -DTYPES[tensor[0].dtype].itemsize)
+    sha256 = hashlib.sha256()
+    with path.open("xb") as file:
 
-@dataclass(frozen=True)
-class Values:
-    """A tensor's numbers, block after block in the order of memory; each loop begins at the first."""
+        def write(data: bytes | memoryview) -> None:
+            file.write(data)
+            sha256.update(data)
 
-    reader: TensorReader
-    tensor: StoredTensor
-    block: int
-
-    @property
-    def count(self) -> int:
-        return self.tensor.count
-
-    def __iter__(self) -> Iterator[Block]:
-        for first in range(0, self.tensor.count, self.block):
-            raw = self.reader.raw(self.tensor, first, min(first + self.block, self.tensor.count))
-            yield to_float64(raw, self.tensor.dtype)
-
-
-# ---- number formats
-
-
-def to_float64(raw: Raw, dtype: str) -> Block:
-    """Numbers of any float format as float64, which holds each of them exactly."""
-    if dtype == "BF16":  # the upper half of a float32
-        return (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-    return raw.view(FLOATS[dtype]).astype(np.float64)
-
-
-def from_float64(values: Block, dtype: str) -> NDArray[Any]:
-    """float64 rounded once, to the nearest, ties to even. What is too large becomes infinite."""
-    with np.errstate(over="ignore"):
-        return _bfloat16(values) if dtype == "BF16" else values.astype(FLOATS[dtype])
-
-
-def _bfloat16(values: Block) -> NDArray[np.uint16]:
-    """By way of float32. Where that came to lie half-way between two bfloat16, it is moved to the side that the
-    number was on, so that it is not rounded twice."""
-    single = values.astype(np.float32)
-    bits = single.view(np.uint32)
-    halves = np.flatnonzero((bits & 0xFFFF) == 0x8000)
-    exact, near = np.abs(values[halves]), np.abs(single[halves]).astype(np.float64)
-    bits[halves] += (exact > near).astype(np.uint32)
-    bits[halves] -= (exact < near).astype(np.uint32)
-    return ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
-
-
-def all_finite(raw: Raw | NDArray[Any], dtype: str) -> bool:
-    """Whether every number is finite; whole numbers are."""
-    if dtype == "BF16":
-        return not ((raw.view(np.uint16) & 0x7F80) == 0x7F80).any()
-    return dtype not in FLOATS or bool(np.isfinite(raw.view(FLOATS[dtype])).all())
-
-
-# ---- whole files
-
-
-@dataclass(frozen=True)
-class FileCheck:
-    sha256: str
-    not_finite: tuple[str, ...]
-    """Names of tensors with NaN or infinity."""
-
-
-def check_file(file: Path, tensors: Sequence[StoredTensor], told: OnBytes) -> FileCheck:
-    """Read a file once, from its first byte to its last; `tensors` are all it holds, in their order."""
-    sha256, bad = hashlib.sha256(), list[str]()
-    with TensorReader() as reader:
-        header = tensors[0].begin if tensors else file.stat().st_size
-        sha256.update(reader.raw(StoredTensor("header", "U8", (header,), file, 0), 0, header).data)
-        for tensor in tensors:
-            step, good = CHUNK // BYTES[tensor.dtype], True
-            for first in range(0, tensor.count, step):
-                raw = reader.raw(tensor, first, min(first + step, tensor.count))
-                sha256.update(raw.data)
-                good = good and all_finite(raw, tensor.dtype)
-                told(len(raw))
-            if not good:
-                bad.append(tensor.name)
-    return FileCheck(sha256.hexdigest(), tuple(bad))
-
-
-class TensorWriter:
-    """A file that comes into being. Its tensors are known beforehand and are written in that order."""
-
-    def __init__(self, path: Path, tensors: Sequence[TensorShape], told: OnBytes) -> None:
-        self.path, self.told = path, told
-        self._left = sum(tensor.bytes for tensor in tensors)
-        self._sha256 = hashlib.sha256()
-        self._file: BinaryIO = path.open("xb")
-        self._write(_header(tensors))
-
-    def add(self, block: NDArray[Any]) -> None:
-        self._left -= block.nbytes
-        self._write(block.data)
-        self.told(block.nbytes)
-
-    def _write(self, data: bytes | memoryview) -> None:
-        self._file.write(data)
-        self._sha256.update(data)
-
-    def finish(self) -> str:
-        """Make it durable; its sha256. It is dropped from the cache, so that who reads it back asks the disk."""
-        assert self._left == 0, f"{self.path.name}: {self._left} bytes were not given"
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        self._file.close()
-        fsync_path(self.path.parent)
-        return self._sha256.hexdigest()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._file.close()
-
-
-def file_order(tensors: Sequence[TensorShape]) -> list[TensorShape]:
-    """In the order of a file: wide formats first, so that every tensor begins at a multiple of its format's size."""
-    return sorted(tensors, key=lambda tensor: -BYTES[tensor.dtype])
+        write(_header([shape for shape, _ in ordered]))
+        for shape, blocks in ordered:
+            end = file.tell() + shape.bytes
+            for block in blocks:
+                write(block.view(torch.uint8).numpy().data)
+                on_bytes(block.nbytes)
+            assert file.tell() == end, f"{shape.name}: {end - file.tell()} bytes were not given"
+        file.flush()
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    fsync_path(path.parent)
+    return sha256.hexdigest()
 
 
 def _header(tensors: Sequence[TensorShape]) -> bytes:

@@ -12,7 +12,7 @@ import pytest
 from launcher.clusters.ray import listing
 from launcher.clusters.ray.listing import RayNode, list_nodes
 from launcher.core.problems import Problems
-from launcher.tools.doctor import clock, facts, remote_probe
+from launcher.tools.doctor import facts, remote_probe
 from launcher.tools.doctor.facts import Facts
 
 A = Facts(
@@ -90,9 +90,9 @@ def test_nodes_of_one_address_have_their_ids_in_their_names() -> None:
     (-3600.0, "WARN", "b is 3600.0 s behind a"),  # an hour of daylight saving
 ])  # fmt: skip
 def test_a_clock_that_is_off(ahead_s: float, level: str, word: str) -> None:
-    (found,) = clock.compare_clocks({0: 1e9, 1: 1e9, 2: 1e9 + ahead_s}, {0: "a", 1: "a", 2: "b"})
+    (found,) = facts.compare_clocks({0: 1e9, 1: 1e9, 2: 1e9 + ahead_s}, {0: "a", 1: "a", 2: "b"})
     assert found.level == level and word in found.message, found
-    assert clock.compare_clocks({0: 1e9, 1: 1e9 + ahead_s}, {0: "a", 1: "a"}) == [], "one node has one clock"
+    assert facts.compare_clocks({0: 1e9, 1: 1e9 + ahead_s}, {0: "a", 1: "a"}) == [], "one node has one clock"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.tools.doctor import places, timeouts
+from launcher.tools.doctor import network, places
 from launcher.tools.doctor.places import CheckedFolder, check_place
 
 Mount = Callable[[int, Path], Path]
@@ -95,11 +95,11 @@ def test_within_passes_on_what_was_raised() -> None:
     def broken() -> None:
         raise FileNotFoundError("gone")
 
-    assert timeouts.call_with_timeout(5, lambda: 7) == 7
+    assert network.call_with_timeout(5, lambda: 7) == 7
     with pytest.raises(FileNotFoundError, match="gone"):
-        timeouts.call_with_timeout(5, broken)
+        network.call_with_timeout(5, broken)
     with pytest.raises(TimeoutError, match=r"0\.1 s"):
-        timeouts.call_with_timeout(0.1, lambda: time.sleep(1))
+        network.call_with_timeout(0.1, lambda: time.sleep(1))
 
 
 def test_both_the_file_and_its_name_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
