@@ -28,20 +28,11 @@ class CheckResult:
         return f"{self.subject}: {self.message}" + (f"; {self.fix}" if self.fix else "")
 
 
-def from_problem(problem: Problem | str, level: Level = "FAIL") -> CheckResult:
-    """A problem as a result; a text is split into its parts."""
-    if isinstance(problem, Problem):
-        if problem.where:
-            return CheckResult(level, problem.where, problem.got, problem.fix)
-        problem = problem.got
-    what, colon, rest = problem.partition(": ")
-    if not colon:
-        what, rest = "run", problem
-    message, _, fix = rest.rpartition("; ")
-    return CheckResult(level, what, message or fix, fix if message else "")
+def from_problem(problem: Problem, level: Level = "FAIL") -> CheckResult:
+    return CheckResult(level, problem.where or "run", problem.got, problem.fix)
 
 
-def from_problems(problems: Iterable[Problem | str], level: Level = "FAIL") -> list[CheckResult]:
+def from_problems(problems: Iterable[Problem], level: Level = "FAIL") -> list[CheckResult]:
     return [from_problem(problem, level) for problem in problems]
 
 

@@ -40,10 +40,10 @@ class Problem:
 
 
 class Problems(Exception):
-    """One problem or all of them at once. A text is a problem of which only its line is known."""
+    """One problem or all of them at once."""
 
-    def __init__(self, problems: Problem | str | Iterable[Problem | str]) -> None:
-        self.problems = _listed(problems)
+    def __init__(self, problems: Problem | Iterable[Problem]) -> None:
+        self.problems = [problems] if isinstance(problems, Problem) else list(problems)
         super().__init__("\n".join(self.lines))
 
     @property
@@ -55,14 +55,9 @@ class Problems(Exception):
 class InvalidSettings(ValueError):
     """Raised by a settings class whose values do not fit together: pydantic reports it with its problems."""
 
-    def __init__(self, problems: Problem | str | Iterable[Problem | str]) -> None:
-        self.problems = _listed(problems)
+    def __init__(self, problems: Problem | Iterable[Problem]) -> None:
+        self.problems = [problems] if isinstance(problems, Problem) else list(problems)
         super().__init__("\n".join(map(str, self.problems)))
-
-
-def _listed(problems: Problem | str | Iterable[Problem | str]) -> list[Problem]:
-    several = [problems] if isinstance(problems, Problem | str) else problems
-    return [Problem("", each) if isinstance(each, str) else each for each in several]
 
 
 def suggest(word: str, known: Sequence[str], *, listed: str = "it may be") -> str:
@@ -74,7 +69,7 @@ def suggest(word: str, known: Sequence[str], *, listed: str = "it may be") -> st
 
 
 def error_message(error: Exception) -> str:
-    """What a library's error says, as one line of ours."""
+    """The message of a library's error, as one line in our style."""
     text = (error.strerror if isinstance(error, OSError) else None) or str(error).strip() or type(error).__name__
     line = redact(text).splitlines()[0].strip().rstrip(".")  # before any cut: a part of a secret is not known as one
     return line[:1].lower() + line[1:] if re.match(r"[A-Z][a-z]+\b", line) else line

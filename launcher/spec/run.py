@@ -149,8 +149,7 @@ class RunSpec:
 
     def __post_init__(self) -> None:
         of_parts = (self.engine.problems(self), self.sampler.problems(self), self.cluster.problems(self.hardware))
-        problems: list[Problem | str] = [each for found in of_parts for each in found]
-        if problems := [*problems, *self._conflicts()]:
+        if problems := [*(each for found in of_parts for each in found), *self._conflicts()]:
             raise InvalidSettings(problems)
 
     def _conflicts(self) -> Iterator[Problem]:

@@ -141,7 +141,8 @@ class Training:
             got = f"{nonfinite_reason(nonfinite_source)}, {self.bad_steps} steps in a row"
             fix = "use a reward that gives numbers" if nonfinite_source == "reward" else "use a smaller optim.lr"
             alerts = self.source.alerts if nonfinite_source == "reward" else ()
-            raise Problems([Problem(f"step {step}", got, fix, "not-finite"), *alerts])
+            causes = [Problem("", alert) for alert in alerts]
+            raise Problems([Problem(f"step {step}", got, fix, "not-finite"), *causes])
 
     def validate(self, step: int) -> dict[str, float]:
         assert self.validation
