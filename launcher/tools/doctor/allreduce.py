@@ -17,8 +17,9 @@ from launcher.core.check_result import CheckResult
 from launcher.tools.doctor.loading import reason, tail
 
 MODULE = "launcher.engines.torch.allreduce"
-PATIENCE_S, OTHERS_S = 30.0, 20.0
-"""How long all of it may take, and how long a process waits for the others before it says so itself."""
+PATIENCE_S, OTHERS_S, GRACE_S = 30.0, 20.0, 5.0
+"""Seconds: how long all of it may take, how long a process waits for the others before it reports that itself, and how
+long the others go on after one has failed."""
 STEPS = ("", "loaded", "joined", "done")
 STUCK = {
     "": "was still loading torch",
@@ -99,7 +100,10 @@ def _environment(ranks: Ranks, local: int) -> dict[str, str]:
 
 
 def _ended(processes: Sequence[subprocess.Popen[bytes]], give_up: float) -> list[int | None]:
+    failed = False
     while any(process.poll() is None for process in processes) and time.monotonic() < give_up:
+        if not failed and (failed := any(process.poll() for process in processes)):
+            give_up = min(give_up, time.monotonic() + GRACE_S)
         time.sleep(POLL_S)
     return [process.poll() for process in processes]
 

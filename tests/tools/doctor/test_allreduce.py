@@ -11,6 +11,7 @@ import pytest
 
 from launcher.core import machine
 from launcher.core.machine import free_ports
+from launcher.tools.doctor import allreduce
 from launcher.tools.doctor.allreduce import Heard, Ranks, Sum, judged, run
 
 RIGHT = (Sum(1 << 16, 0.001, True), Sum(1 << 26, 0.1, True))
@@ -52,19 +53,18 @@ def mine() -> list[psutil.Process]:
 
 
 @pytest.mark.slow
-def test_two_processes_add_and_a_stopped_one_is_named() -> None:
-    heard = pair(60)
+def test_two_processes_add_and_a_stopped_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard = pair(120)
     found = judged(heard, {}, "gloo")
     assert found.level == "OK" and "2 processes by gloo, right at 64 KB to 64 MB" in found.message, (found, heard)
 
     def stop() -> None:
         while not (stopped := [one for one in mine() if one.environ().get("RANK") == "1"]):
-            time.sleep(0.01)
+            time.sleep(0.001)
         stopped[0].send_signal(signal.SIGSTOP)
 
+    monkeypatch.setattr(allreduce, "OTHERS_S", 3.0)
     Thread(target=stop, daemon=True).start()
-    began = time.monotonic()
-    found = judged(pair(8), {}, "gloo")
-    assert time.monotonic() - began < 12
+    found = judged(pair(120), {}, "gloo")  # ended by the process that waits for the other, on a slow machine too
     assert found.level == "FAIL" and "rank 1 did not arrive" in found.message, found
     assert not mine(), "a stopped process was left behind"
