@@ -23,7 +23,7 @@ from launcher.runs.folder import Folder, holder
 
 pytestmark = pytest.mark.slow
 
-LAST = 600
+LAST = 300
 LONG = ["algorithm=sft", f"trainer.total_training_steps={LAST}", "trainer.save_freq=20",
         "trainer.micro_batch_size_per_gpu=1", "trainer.max_restarts=0"]  # fmt: skip
 SWEEP = "sft-llama-16x1-sweep1"
