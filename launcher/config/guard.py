@@ -75,10 +75,12 @@ def kept(node: Any, named: Sequence[Problem] = ()) -> list[Problem]:
     that `named` has problems with already are left out."""
     known = {place for problem in named for place in _above(problem.where)}
     problems = []
-    for place, value in walk(node):
+    for path, value in walk(node, dot="\0"):  # a key may have a dot of its own
+        parts = path.split("\0")
+        place = ".".join(parts)
         if known & {*_above(place)} - {place.partition(".")[0]}:
             continue
-        name = next((part for part in reversed(place.split(".")) if not part.isdecimal()), "")  # of a list, its own
+        name = next((part for part in reversed(parts) if not part.isdecimal()), "")  # of a list, its own
         if redact(place) != place or (isinstance(value, str) and _is_secret(name, value)):
             got = "holds a secret, which would be kept with the run"
             fix = "use an environment variable, read where it is used"

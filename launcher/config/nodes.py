@@ -14,7 +14,7 @@ from launcher.spec.run import RunSpec
 TARGET = "_target_"
 
 
-def walk(node: Any, place: str = "", *, lists: bool = True) -> Iterator[tuple[str, Any]]:
+def walk(node: Any, place: str = "", *, lists: bool = True, dot: str = ".") -> Iterator[tuple[str, Any]]:
     """Dotted name and value of everything that holds no other values; `lists` as `data.train_files.0`, or whole."""
     pairs: list[tuple[Any, Any]] = []
     if isinstance(node, Mapping):
@@ -24,7 +24,7 @@ def walk(node: Any, place: str = "", *, lists: bool = True) -> Iterator[tuple[st
     if not pairs:
         yield place, node
     for key, value in pairs:
-        yield from walk(value, f"{place}.{key}" if place else str(key), lists=lists)
+        yield from walk(value, f"{place}{dot}{key}" if place else str(key), lists=lists, dot=dot)
 
 
 def flat(node: Mapping[str, Any]) -> dict[str, Any]:

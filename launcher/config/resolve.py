@@ -278,7 +278,7 @@ def _readable(word: str) -> str:
     """The argument as Hydra reads it: an open list is closed, and what is no plain name or number is quoted."""
     key, equals, value = word.partition("=")
     missing = "]" * (value.count("[") - value.count("]"))
-    if missing and re.fullmatch(r"[\w.]+", key) and value.isprintable():
+    if missing and re.fullmatch(r"[\w.]+", key) and value.isprintable() and not set(value) & set("{}()'\"\\$"):
         return shlex.quote(f"{key}={value}{missing}")
     plain = equals and value.isprintable() and not set(value) & set('"\\${}[](),')
     return shlex.quote(f'{key}="{value}"') if plain and re.fullmatch(r"[\w.]+", key) else "key=value"

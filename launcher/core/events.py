@@ -268,6 +268,14 @@ INVALID = (ValueError, KeyError, TypeError, AttributeError, OverflowError)
 """What reading an event from a line raises where it holds none."""
 
 
+_DAMAGED = 0.0  # time of the alert in the place of a damaged line
+
+
+def is_damage(event: Event) -> bool:
+    """Whether `LogReader` gave this event for a line that it could not read."""
+    return isinstance(event, Alert) and event.at == _DAMAGED
+
+
 class LogReader:
     """Reads an event log as it grows: every event with a `seq` above `after`, undone ones too."""
 
@@ -298,7 +306,7 @@ class LogReader:
             node = parse_json(line)
             event, self._attempt = _from_node(node), int(node.get("attempt", self._attempt))
         except INVALID:
-            return Alert(at=0.0, step=0, text=f"{self.path.name}: the line at byte {offset} is damaged")
+            return Alert(at=_DAMAGED, step=0, text=f"{self.path.name}: the line at byte {offset} is damaged")
         return event
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -80,16 +81,18 @@ class NewLines:
     def __init__(self, path: Path, offset: int = 0) -> None:
         self.path, self._offset = path, offset
 
-    def read(self, *, last: bool = False) -> list[str]:
-        """Those since the last call; `last`: also a line that is not ended. None where there is no such file."""
+    def read(self, *, last: bool = False) -> Iterator[str]:
+        """Those since the last call, one at a time; `last`: also a line that is not ended. Nothing where there is no
+        such file."""
         if not self.path.is_file():  # not written yet; never a pipe, which would block
-            return []
+            return
         with self.path.open("rb") as file:
             file.seek(self._offset)
-            text = file.read()
-        whole = text if last else text[: text.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        return whole.decode("utf-8", "replace").removesuffix("\n").split("\n") if whole else []
+            for line in file:
+                if not (last or line.endswith(b"\n")):
+                    return
+                self._offset += len(line)
+                yield line.decode("utf-8", "replace").removesuffix("\n")
 
 
 def write_atomic(path: Path, text: str) -> None:

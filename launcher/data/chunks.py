@@ -25,6 +25,8 @@ BLOCK_BYTES = MAX_ROW_BYTES
 """Bytes read at a time. A block has at most twice as many, and no line that is too long."""
 _BATCH_ROWS = 16_384
 _BATCH_BYTES = 16 * 2**20
+_ROWS_AS_VALUES = 1024
+"""Rows of a batch that are Python values at a time."""
 
 
 @dataclass
@@ -69,7 +71,8 @@ class RowBatch:
         return int(self.columns.num_rows)
 
     def rows(self) -> Iterator[RawRow | RefusedRow]:
-        for number, values in enumerate(_python_rows(self.columns), start=self.first):
+        parts = (self.columns.slice(start, _ROWS_AS_VALUES) for start in range(0, len(self), _ROWS_AS_VALUES))
+        for number, values in enumerate((row for part in parts for row in _python_rows(part)), start=self.first):
             where = f"{self.name}:{number}"
             if isinstance(values, str):
                 yield RefusedRow(where, values, "")

@@ -56,7 +56,7 @@ def chunk_types(chunk: Chunk) -> dict[str, pa.DataType]:
 
 
 def _types_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, pa.DataType]:
-    """Empty where the values of a column differ in type."""
+    """Empty where no type fits; of a column with several types it may be one, whose rows then do not parse."""
     try:
         inferred = pa.infer_type(list(rows))
     except (pa.ArrowException, OverflowError, ValueError):

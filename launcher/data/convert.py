@@ -22,7 +22,7 @@ from launcher.spec.data import RefusedRow, Row, Split
 
 GROUP_ROWS = 65_536  # of parquet: what a reader holds at a time
 GROUP_BYTES = 64 * 2**20  # where rows are long
-SMALL = 64  # rows of a chunk that is not halved further to find the bad ones
+HALVINGS = 3  # of a chunk with bad rows, before it is read row by row: one bad row costs an eighth of it
 _TABLE_ROWS = 16_384  # that are kept as Python values at a time
 
 Piece = tuple[pa.Table, pa.StructArray]
@@ -84,12 +84,12 @@ class Converter:
                     self.read(here - before, self.rows)
                     before = here
 
-    def _converted(self, chunk: Chunk, shape: columns.ColumnShape | None) -> Iterator[Piece]:
-        """In columns where all rows are good, otherwise its halves, and small ones row by row."""
+    def _converted(self, chunk: Chunk, shape: columns.ColumnShape | None, halvings: int = HALVINGS) -> Iterator[Piece]:
+        """In columns where all rows are good, otherwise its halves, and at last row by row."""
         table = columns.good_table(chunk, shape, self.files, self.kind) if shape else None
         if table is not None:
             yield table, pa.nulls(table.num_rows, self.extra)
-        elif shape is None or len(chunk) <= SMALL:
+        elif shape is None or not halvings or len(chunk) < 2:
             good = (row for row in map(self._row, chunk.rows()) if row)
             while rows := list(islice(good, _TABLE_ROWS)):
                 fitting = self._fitting(rows)
@@ -97,7 +97,7 @@ class Converter:
                 yield parquet_layout.table([row.columns for row in fitting], self.kind), extras
         else:
             for half in chunk.halves():
-                yield from self._converted(half, shape)
+                yield from self._converted(half, shape, halvings - 1)
 
     def _row(self, raw: RawRow | RefusedRow) -> _Row | None:
         """What is to be written of a row; None where it is refused."""

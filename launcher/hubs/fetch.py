@@ -202,6 +202,7 @@ class _Transfer:
         if found := self._sha256_if_equal(file, staged):
             return staged, found
         staged.unlink()
+        self.received[file.path] = time.monotonic()  # hashing a large file is no silence of the server
         got = "its bytes are not those that the hub lists"
         raise Problems(Problem(file.path, got, "try again later, or use another source", "not-reachable"))
 

@@ -49,11 +49,13 @@ def folder_faults(folder: Path) -> list[Problem]:
     """Why the weights of a folder cannot be loaded, or must not: one line each."""
     try:
         present = {path.name for path in folder.iterdir() if path.is_file()}
-        if SINGLE in present or ADAPTER in present:
+        if SINGLE in present:
             return []
         if INDEX in present:
             found = index_faults((folder / INDEX).read_bytes(), present)
             return [problem.within(str(folder / INDEX)) for problem in found]
+        if ADAPTER in present:
+            return []
     except OSError as error:
         return [Problem(str(folder), error_message(error), "use a folder that can be read")]
     pickles = sorted(name for name in present if name.endswith(PICKLES))

@@ -18,7 +18,7 @@ LATE_S = 1.0  # most that counts between two looks: what delayed the launcher ma
 OWN_TIME = ("loading", "validating", "saving")  # phases with a usual duration of their own, not that of a step
 STACK_CHARS = 8000  # most of a stack that is reported
 TOP_FRAMES = 4  # of the stack, in which a process that waits for the others has a frame of `WAITS`
-WAITS = re.compile(r"torch/distributed/|torch/nn/parallel/|engines/torch/(world|vllm/link)\.py")
+WAITS = re.compile(r"torch/distributed/|torch/nn/parallel/|engines/torch/(parallel/world|rollout/vllm/link)\.py")
 
 
 class StallDetector:

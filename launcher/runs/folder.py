@@ -13,6 +13,7 @@ import re
 import socket
 import time
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import count
@@ -21,7 +22,7 @@ from typing import Self
 
 from launcher.core import machine
 from launcher.core.bounded_parse import parse_json
-from launcher.core.events import LAUNCHER_EVENTS, Event, LogReader, Step, events_of
+from launcher.core.events import LAUNCHER_EVENTS, Event, LogReader, Step, events_of, is_damage
 from launcher.core.files import NewLines, PathIn, write_atomic
 from launcher.core.problems import Problem, Problems
 from launcher.spec.engine import EventReader
@@ -189,17 +190,26 @@ def unheard_events(folder: Folder, reader: EventReader) -> list[Event]:
     if not (log.is_file() and begin.is_file()):  # of no attempt yet, or one that was killed as it began
         return []
     since = LogReader(folder.events, after=int(begin.read_text().strip() or 0) - 1).new()
-    heard = Counter(type(logged.event) for logged in since if not isinstance(logged.event, LAUNCHER_EVENTS))
-    reported = [event for line in NewLines(log).read() for event in reader.feed(line)]
-    for path in reader.files():  # asked now, as the log may name them
-        reported += [event for line in NewLines(path).read() for event in reader.feed(line)]
+    logged = [each.event for each in since if not isinstance(each.event, LAUNCHER_EVENTS)]
+    heard = Counter(type(event) for event in logged if not is_damage(event))
+    damaged = len(logged) - heard.total()  # lines, each of which was one event
     unheard = []
-    for event in reported:
+    for event in _reported(log, reader):
         if heard[type(event)]:
             heard[type(event)] -= 1
+        elif damaged:
+            damaged -= 1
         else:
             unheard.append(event)
     return unheard
+
+
+def _reported(log: Path, reader: EventReader) -> Iterator[Event]:
+    for line in NewLines(log).read():
+        yield from reader.feed(line)
+    for path in reader.files():  # asked now, as the log may name them
+        for line in NewLines(path).read():
+            yield from reader.feed(line)
 
 
 @dataclass(frozen=True)

@@ -243,7 +243,9 @@ class RunSpec:
     def micro_batch_rows(self) -> int:
         """Sequences of a micro-batch that is not limited by tokens; groups are not cut where they must stay whole."""
         size, group = self.trainer.micro_batch_size_per_gpu, self.sequences_per_prompt
-        return max(size // group, 1) * group if self.algorithm.whole_groups else size
+        if self.algorithm.data == "pairs":
+            return max(size // group, 1) * group
+        return max(size, group) if self.algorithm.whole_groups else size
 
     def steps_per_epoch(self, rows: int) -> int:
         """Whole batches only."""

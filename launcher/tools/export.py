@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from launcher import __version__
+from launcher.core.checkpoints import policy_digests
 from launcher.core.metrics import validation
 from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import redact
@@ -41,7 +42,10 @@ def export(run: Folder, one: Kept, out: Path, show: Show, *, fold: bool = False,
     Raises `Problems`, and then nothing is left at `out`.
     """
     checkpoints = checkpoints_of(run)
-    checkpoint = next(each for each in checkpoints.newest_first() if each.path == one.path)
+    checkpoint = next((each for each in checkpoints.newest_first() if each.path == one.path), None)
+    if not checkpoint:
+        got = f"has no checkpoint of step {one.step} any more"
+        raise Problems(Problem(run.name, got, "choose another with --step", "not-found"))
     policy = open_model(str(checkpoints.policy(checkpoint)))
     if fold and not policy.is_adapter:
         got = f"step {one.step} of {run.name} holds a whole model"
@@ -59,8 +63,11 @@ def export(run: Folder, one: Kept, out: Path, show: Show, *, fold: bool = False,
         raise Problems(wrong)
     with output.draft_folder(out) as draft:
         files = _copy(parts, draft, size, show)
-        if faults := checkpoints.faults(checkpoint):
-            raise Problems(Problem(faults[0].where, "changed while it was copied", "try again", "changed"))
+        expected = policy_digests(policy.path)
+        other = [name for name, sha256 in files.items() if expected.get(f"policy/{name}", sha256) != sha256]
+        if other or not (expected or not checkpoints.faults(checkpoint)):
+            where = str(policy.path / other[0]) if other else str(one.path)
+            raise Problems(Problem(where, "changed while it was copied", "try again", "changed"))
         (draft / README).write_text(redact(_card(run, one, _base_of(policy))), encoding="utf-8")
     return Exported(out, one.step, size, sum(len(part.tensors) for part in parts), policy.is_adapter, files)
 

@@ -237,3 +237,8 @@ def test_the_command_refuses_at_once(words: list[str], commands: Any, here: Path
     assert process.returncode == ends[0] and output.startswith(ends[1]) and "Traceback" not in output, output[:2000]
     assert used.ru_utime + used.ru_stime <= 10  # minutes, or memory without end, where nothing were bounded
     assert sorted(path.name for path in here.iterdir()) == ["bomb", "said"]
+
+
+def test_a_secret_whose_key_has_a_dot_is_found() -> None:
+    (problem,) = kept({"a": {"api_key.x": "v"}})
+    assert problem.code == "not-permitted"

@@ -151,6 +151,7 @@ EXACT = [
     ("seed", "'seed': cannot be read (missing EQUAL at '<EOF>'); use key=value"),
     ("=5", "'=5': names no setting; use key=value"),
     ("seed=[1", "'seed=[1': cannot be read (no viable alternative at input '[1'); use 'seed=[1]'"),
+    ("seed=[1,{", "'seed=[1,{': cannot be read (no viable alternative at input '[1,{'); use key=value"),
     ("seed = 4", "'seed = 4': cannot be read (token recognition error at: ' '); use key=value"),
     ("--seed=4", "'--seed=4': cannot be read (token recognition error at: '-'); use key=value"),
     ("data.prompt_key=\udc80", "'data.prompt_key=\\udc80': cannot be read ('utf-8' codec can't encode character"

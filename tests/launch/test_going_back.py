@@ -97,6 +97,10 @@ REPORTED: list[tuple[str, int | None, str | None, list[Event]]] = [
     (text_of([STARTED, step(2), AGAIN, saved(2), STALLED]), 3, rank_0(saved(2), step(3)), [step(3)]),
     (text_of([STARTED, step(2), AGAIN, ALERT, saved(2)]), 4, rank_0(saved(2), step(3)), [step(3)]),
     (text_of([STARTED, step(2), AGAIN]), 0, rank_0(STARTED, step(2), step(3)), [step(3)]),  # no next attempt yet
+    # a damaged line was one event; an alert that was not heard is another
+    (text_of([STARTED, step(1)]) + "{\n" + text_of([step(3)]), 0, rank_0(STARTED, step(1), step(2), step(3)), []),
+    (text_of([STARTED, step(1)]) + "{\n" + text_of([step(3)]), 0,
+     rank_0(STARTED, step(1), step(2), step(3), ALERT), [ALERT]),
 ]  # fmt: skip
 
 

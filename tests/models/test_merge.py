@@ -209,7 +209,7 @@ VICTIM = """
 import os, signal, sys
 from pathlib import Path
 from types import SimpleNamespace
-from launcher.tools.merge import tensors
+from launcher.tools.merge import output, tensors
 from launcher.core.checkpoints import write
 from launcher.tools.merge.merge import MergeRequest, merge
 
@@ -221,7 +221,11 @@ class Dying:
             os.kill(os.getpid(), signal.SIGKILL)
     def hexdigest(self):
         return ""
-tensors.hashlib = SimpleNamespace(sha256=Dying)
+write_file = output.write_file
+def dying(*given):
+    tensors.hashlib = SimpleNamespace(sha256=Dying)
+    return write_file(*given)
+output.write_file = dying
 merge(MergeRequest("linear", (sys.argv[1], sys.argv[2]), Path(sys.argv[3])), lambda *_: None)
 """
 

@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import struct
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from launcher.core.problems import Problems
-from launcher.tools.merge.tensors import BLOCK, DTYPES, FLOATS, TensorShape, check_file, read_header, write_file
+from launcher.tools.merge.tensors import (
+    BLOCK,
+    DTYPES,
+    FLOATS,
+    TensorShape,
+    check_file,
+    read_header,
+    round_once,
+    write_file,
+)
 
 
 def nobody(more: int) -> None:
@@ -124,3 +138,44 @@ def test_a_file_that_shrinks_while_it_is_read_is_an_error_and_no_garbage(tmp_pat
         file.truncate(tensor.begin + 40)
     with pytest.raises(OSError, match="became shorter"):
         list(tensor)
+
+
+# ---- rounding
+
+
+def nearest(value: float, dtype: torch.dtype) -> Tensor:
+    """The nearest number of 16 bits, the even one of two, by exact comparison."""
+    near = torch.tensor([value], dtype=torch.float64).to(dtype).view(torch.int16)
+    around = [number for number in (near - 1, near, near + 1) if number.view(dtype).isfinite()]
+    return min(around, key=lambda bits: (abs(Fraction(bits.view(dtype).item()) - Fraction(value)), int(bits) & 1))
+
+
+@given(st.integers(0x0400, 0x7700), st.sampled_from([0.5, 0.25, 0.75]), st.integers(-2, 2), st.booleans())
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_numbers_of_16_bits_are_rounded_once(
+    dtype: torch.dtype, bits: int, share: float, nudge: int, minus: bool
+) -> None:
+    """Between two neighbours, half-way and a float64's width beside it: where rounding twice goes wrong."""
+    low, high = torch.tensor([bits, bits + 1], dtype=torch.int16).view(dtype).double().tolist()
+    value = low + (high - low) * share
+    for _ in range(abs(nudge)):
+        value = math.nextafter(value, math.inf if nudge > 0 else -math.inf)
+    value = -value if minus else value
+    found = round_once(torch.tensor([value], dtype=torch.float64), dtype)
+    assert found.view(torch.int16).equal(nearest(value, dtype)), (value, found)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_every_number_of_16_bits_comes_back_by_its_bits(dtype: torch.dtype) -> None:
+    every = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32).to(torch.int16).view(dtype)
+    numbers = every[~every.isnan()]  # -0.0 and the infinities too
+    assert round_once(numbers.double(), dtype).view(torch.int16).equal(numbers.view(torch.int16))
+    assert round_once(torch.tensor([math.nan], dtype=torch.float64), dtype).isnan().all()
+
+
+def test_a_checked_file_has_its_own_sha256(tmp_path: Path) -> None:
+    save_file(
+        {"long": torch.randn(3, BLOCK // 2 + 7), "whole": torch.arange(9), "none": torch.empty(0)}, tmp_path / "a"
+    )
+    digest, bad = check_file(tmp_path / "a", read_header(tmp_path / "a"), nobody)
+    assert (digest, bad) == (hashlib.sha256((tmp_path / "a").read_bytes()).hexdigest(), [])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from launcher.core.events import Alert, Event, Loaded, Phase, Restarted, Saved, Started, Step
 from launcher.core.state import RunState, fold
+from launcher.monitor import stall
 from launcher.monitor.stall import UNKNOWN_S, StallDetector, stalled
 from launcher.spec.cluster import Stack
 
@@ -129,8 +132,9 @@ WHO: list[tuple[str, list[Stack], int | None, str]] = [
     ("none answers", [silent_one(0, ""), silent_one(1, "")], None, "no process answers"),
     ("its own code", [stack(0), stack(1, "R", RUNS), stack(2)], 1,
      'rank 1 (process 101 on here): at "/lib/rewards/math.py", line 7 in f, and the others wait for it'),
-    ("the engine's own waiting", [stack(0, at="engines/torch/world.py"), stack(1, "R", RUNS)], 1, "rank 1 "),
-    ("the trainer waits for a sampler", [stack(0, at="engines/torch/vllm/link.py"), stack(1, "R", RUNS)], 1, "rank 1 "),
+    ("the engine's own waiting", [stack(0, at="engines/torch/parallel/world.py"), stack(1, "R", RUNS)], 1, "rank 1 "),
+    ("the trainer waits for a sampler", [stack(0, at="engines/torch/rollout/vllm/link.py"), stack(1, "R", RUNS)], 1,
+     "rank 1 "),
     ("two", [stack(0), stack(1, "R", RUNS), stack(2, "R", RUNS)], 1,
      "rank 1 (process 101 on here), rank 2 (process 102 on here): at"),
     ("alone and busy", [stack(0, "R", RUNS)], 0, 'rank 0 (process 100 on here): at "/lib/rewards/math.py"'),
@@ -157,3 +161,8 @@ def test_its_stack_is_told_with_the_main_thread_first() -> None:
     assert second.startswith("Thread 0x1")
     assert stalled("", [stack(0), silent_one(1, "T")], RunState()).stack == "", "never another's"
     assert len(stalled("", [stack(0, "R", "x" * 10**5)], RunState()).stack) == 8000
+
+
+@pytest.mark.parametrize("name", ["engines/torch/parallel/world.py", "engines/torch/rollout/vllm/link.py"])
+def test_the_files_in_which_processes_wait_are_there(name: str) -> None:
+    assert stall.WAITS.search(name) and (Path(stall.__file__).parents[1] / name).is_file()

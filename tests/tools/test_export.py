@@ -155,5 +155,5 @@ def test_what_cannot_be_exported(run: Folder, tmp_path: Path, monkeypatch: pytes
     weights.write_bytes(weights.read_bytes()[:-1] + b"\7")
     with pytest.raises(Problems) as found:
         export(run, one, tmp_path / "out", lambda *_: None)
-    assert found.value.lines == ["step_000002/policy/model.safetensors: changed while it was copied; try again"]
+    assert found.value.lines == [f"{weights}: changed while it was copied; try again"]
     assert not (tmp_path / "out").exists()

@@ -117,7 +117,7 @@ def _state(one: Kept) -> Text:
 
 
 def _export(run: Folder, one: Kept, folder: Path, fold: bool, base: str | None, as_json: bool) -> None:
-    from launcher.tools import export  # noqa: PLC0415  # late: numpy takes a tenth of a second
+    from launcher.tools import export  # noqa: PLC0415  # late: it loads torch
 
     with show_bytes() as show:
         made = export.export(run, one, folder, show, fold=fold, base=base)

@@ -109,7 +109,7 @@ class LocalJob:
         self._meter = Meter(pids, gpus, logs, usage_s)
 
     def lines(self) -> list[str]:
-        return self._new_lines.read()
+        return list(self._new_lines.read())
 
     def exit_code(self) -> int | None:
         codes = {rank: process.poll() for rank, process in self._processes.items()}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 import subprocess
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -77,11 +77,14 @@ def read_hosts(file: Path) -> list[Host]:
     for number, line in enumerate(lines, 1):
         try:
             words = shlex.split(line, comments=True)
-            got = _invalid(words, hosts) if words else ""
+            got = _invalid(words) if words else ""
         except ValueError as error:
             words, got = [], error_message(error)
         if got:
             problems.append(Problem(f"{file}:{number}", got, "expected HOST, or HOST --num-gpus=4", "bad-file"))
+        elif words and words[0] in hosts:
+            got = f"{words[0]} is there already"
+            problems.append(Problem(f"{file}:{number}", got, "name each host once", "bad-file"))
         elif words:
             hosts[words[0]] = Host(words[0], tuple(words[1:]))
     if not hosts and not problems:
@@ -91,11 +94,11 @@ def read_hosts(file: Path) -> list[Host]:
     return list(hosts.values())
 
 
-def _invalid(words: Sequence[str], known: Collection[str]) -> str:
+def _invalid(words: Sequence[str]) -> str:
     """Why the words of a line are no host; empty where they are one."""
     name, *options = words
     if name.startswith("-"):  # ssh would take it for an option
         return f"{short_repr(name)} is not a host"
     if wrong := [word for word in options if not word.startswith("--")]:
         return f"{short_repr(wrong[0])} is not an option of ray start"
-    return f"{name} is there already" if name in known else ""
+    return ""

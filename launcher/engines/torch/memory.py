@@ -1,6 +1,6 @@
 """Estimate of a run's memory with this engine, before it starts: the peak of each phase, by part.
 
-It models `train/policy` and `train/optimizer` (update), `rollout/decode` and `rollout/cache` (rollout), `model/head`
+It models `train/policy` and `train/optimizer` (update), `rollout/decode` (rollout), `model/head`
 (logits), `model/packing` (shared prompts), `parallel/sharded`, `model/reference`, `model/load` and `train/save`. Every
 sequence is assumed to have maximum length.
 """

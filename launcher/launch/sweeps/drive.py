@@ -163,7 +163,7 @@ class _Point:
 
     def lines(self, last: bool) -> list[str]:
         """Those printed since the last call; `last`: also one that is not ended."""
-        lines = self._new_lines.read(last=last)
+        lines = list(self._new_lines.read(last=last))
         self._problem = next((line for line in reversed(lines) if line.startswith(CROSS)), self._problem)
         return lines
 

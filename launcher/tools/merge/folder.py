@@ -59,6 +59,9 @@ def open_model(given: str) -> ModelFolder:
     problems = []
     adapter = (path / ADAPTER_CONFIG).is_file() and (path / weights.ADAPTER).is_file()
     names = [weights.ADAPTER] if adapter else weights.read_by_a_loader(path)
+    if names == [weights.ADAPTER] and not adapter:
+        got = f"has the weights of an adapter and no {ADAPTER_CONFIG}"
+        raise Problems(Problem(given, got, "use the folder as it was saved", "not-found"))
     for name in names:
         try:
             for tensor in read_header(path / name):

@@ -24,7 +24,7 @@ from launcher.tools.merge import lora, output
 from launcher.tools.merge.folder import CONFIG, ModelFolder, few, find_differences, open_model
 from launcher.tools.merge.mixing import METHODS, Method
 from launcher.tools.merge.output import OutputTensor
-from launcher.tools.merge.tensors import DTYPES, FLOATS, StoredTensor, TensorShape, check_file
+from launcher.tools.merge.tensors import DTYPES, FLOATS, StoredTensor, TensorShape, check_file, round_once
 
 NAMES = {str(DTYPES[dtype]).removeprefix("torch."): dtype for dtype in FLOATS}
 """The formats that a result may have: torch's name and safetensors'."""
@@ -319,7 +319,7 @@ def _rounded(
 
     def blocks() -> Iterator[Tensor]:
         for block in values():
-            found = block.to(DTYPES[shape.dtype])
+            found = round_once(block, DTYPES[shape.dtype])
             if not found.isfinite().all():
                 name = str(found.dtype).removeprefix("torch.")
                 raise Problems(Problem(shape.name, f"a number is too large for {name}", "use --dtype float32"))

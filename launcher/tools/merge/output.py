@@ -106,10 +106,13 @@ def _locked(draft: Path, out: Path) -> int:
 def write_weights(folder: Path, pieces: Sequence[OutputTensor], most_bytes: int, on_bytes: OnBytes) -> dict[str, str]:
     """Write the tensors in files of at most `most_bytes`, a larger tensor in one of its own. The files' sha256."""
     shards: list[list[OutputTensor]] = [[]]
+    size = 0
     for piece in pieces:
-        if shards[-1] and sum(other.shape.bytes for other in shards[-1]) + piece.shape.bytes > most_bytes:
+        if shards[-1] and size + piece.shape.bytes > most_bytes:
             shards.append([])
+            size = 0
         shards[-1].append(piece)
+        size += piece.shape.bytes
     if len(shards) == 1:
         return {SINGLE: write_file(folder / SINGLE, ((piece.shape, piece.blocks()) for piece in pieces), on_bytes)}
     written, place = dict[str, str](), dict[str, str]()

@@ -119,7 +119,7 @@ def main(samplers: int, team: int, words: Sequence[str]) -> int:
         else:
             serve(Link(rank, trainers, samplers, CPU, team), lambda description: Fake(rank, description, words))
     except Problems as problems:
-        print(json.dumps({"problems": problems.lines}), flush=True)
+        print(json.dumps({"problems": problems.lines, "codes": [each.code for each in problems.problems]}), flush=True)
         return 2
     return 0
 

@@ -37,9 +37,12 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("memory")
 
 
-def test_a_run_takes_what_was_said(bench: Any, root: Path) -> None:
-    """One micro-batch of several: GRPO with adapters, in bfloat16."""
-    setting = bench.Setting("grpo", "llama-20m", 64, 64, 4, batch=4, rank=8, dtype="bfloat16")
+@pytest.mark.parametrize(
+    ("algorithm", "more"), [("dpo", {"checkpointing": True}), ("grpo", {"rank": 8, "dtype": "bfloat16"})]
+)
+def test_a_run_takes_what_was_said(algorithm: str, more: dict[str, Any], bench: Any, root: Path) -> None:
+    """One micro-batch of several."""
+    setting = bench.Setting(algorithm, "llama-20m", 64, 64, 4, batch=4, **more)
     found = bench.measure(setting, root, "cpu")
     assert abs(found.error) <= OFF
     assert not found.trusted, "a limit under the measured peak was called enough"

@@ -97,7 +97,8 @@ def test_each_question_is_answered_once_in_its_place_by_a_copy_with_the_newest_w
 )
 def test_what_a_sampler_cannot_do_the_trainer_says(word: str, told: str, ran: Ran) -> None:
     found = ran(1, 2, word)
-    assert [(code, output) for code, output, _ in found] == [(2, {"problems": [told]})] * 3
+    expected = {"problems": [told], "codes": ["invalid-setting"]}  # as values, also after they were sent
+    assert [(code, output) for code, output, _ in found] == [(2, expected)] * 3
 
 
 def test_a_sampler_that_dies_is_not_waited_for(ran: Ran) -> None:

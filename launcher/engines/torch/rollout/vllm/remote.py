@@ -12,7 +12,7 @@ from dataclasses import asdict
 
 import numpy as np
 
-from launcher.core.problems import Problems
+from launcher.core.problems import Problem, Problems
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout.generator import Completion, ExportedWeights, Generator
 from launcher.engines.torch.rollout.vllm import VllmSampler
@@ -48,9 +48,9 @@ class RemoteVllmGenerator(Generator):
     def _check_replies(self) -> None:
         """Receive a reply of each sampler. Raises the `Problems` they report."""
         if world.RANK == 0:
-            lines = [line for sampler in self.link.samplers for line in self.link.receive_message(sampler)["problems"]]
-            if lines:
-                raise Problems(dict.fromkeys(lines))
+            replies = [self.link.receive_message(sampler)["problems"] for sampler in self.link.samplers]
+            if problems := dict.fromkeys(Problem(**node) for reply in replies for node in reply):
+                raise Problems(problems)
 
     @contextmanager
     def current_weights(self) -> Iterator[Mapping[str, float]]:

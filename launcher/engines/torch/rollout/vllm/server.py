@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,7 +82,7 @@ def _reported(link: Link) -> Iterator[None]:
     try:
         yield
     except Problems as problems:
-        link.send_message(0, problems=problems.lines)
+        link.send_message(0, problems=[asdict(problem) for problem in problems.problems])
         raise
     link.send_message(0, problems=[])
 
@@ -90,9 +92,10 @@ def _load_weights(link: Link, copy: VllmModel) -> None:
     with _reported(link):
         try:
             copy.load_weights(weights)
-        finally:
-            for _ in weights:  # the trainer sends them all before it receives
-                pass
+        except Problems:
+            deque(weights, maxlen=0)  # the trainer sends them all before it receives
+            raise
+        deque(weights, maxlen=0)
 
 
 def _generate(
