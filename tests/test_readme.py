@@ -50,5 +50,13 @@ def test_ci_calls_the_test_command_that_is_named_here():
     assert re.search(r"^make test$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
 
 
+def test_ci_builds_the_site_with_broken_links_as_errors():
+    assert re.search(r"^make site$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+    makefile = (ROOT / "Makefile").read_text()
+    (recipe,) = re.findall(r"^site:.*\n\t(.*)$", makefile, re.MULTILINE)
+    assert "mkdocs build --strict" in recipe
+    assert "--quiet" not in recipe, "it hides the warnings that --strict counts"
+
+
 def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= LONGEST_README
