@@ -15,7 +15,7 @@ JOBS ?= .venv-jobs
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help equality setup demo test test-device lint chaos bench oracles peers compare data test-verl test-vllm test-jobs weight-sync docs picture settings \
+.PHONY: help equality setup demo test test-device lint chaos bench oracles peers compare data test-verl test-vllm test-jobs weight-sync docs site picture settings \
 	clean merge downloads secrets launches memory nodes node-runs node-chaos node-storm ray-overhead quickstart-ray test-slurm
 
 help:  ## list the targets
@@ -159,9 +159,17 @@ weight-sync: $(VLLM)/ready  ## time of a weight update of vLLM, compared with a 
 compare: $(VENV)/ready-dev  ## every RL algorithm on the quickstart's task, three seeds
 	$(VENV)/bin/python benchmarks/algorithms.py
 
-docs: $(VENV)/ready-dev settings picture  ## write docs/ from real runs
+$(VENV)/ready-docs: $(VENV)/ready-dev
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	@touch $@
+
+docs: $(VENV)/ready-docs settings picture  ## write the generated pages from real runs, then build the site
 	$(VENV)/bin/python benchmarks/algorithms.py --write
+	$(MAKE) site
+
+# Without --quiet, which would hide the warnings that --strict counts.
+site: $(VENV)/ready-docs  ## build docs/ as a site in site/; broken links are errors
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
 
 settings: $(VENV)/ready  ## write docs/settings.md from the classes
 	$(VENV)/bin/rlrun config show --markdown > docs/settings.md

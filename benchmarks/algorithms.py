@@ -23,6 +23,8 @@ from rich.table import Table
 from launcher.core.events import Step, events_of
 
 ROOT = Path(__file__).parents[1]
+HEADING = "## Measured on one task\n"
+"""The section of docs/algorithms.md that is written here; it is the last one."""
 LEAST = 0.15
 ACCURACY = "val-core/reverse/reward/mean@1"
 LEARNT = "optim.lr=3e-3 optim.lr_warmup_steps=20 data.train_batch_size=32 trainer.micro_batch_size_per_gpu=32"
@@ -88,17 +90,18 @@ def table(found: Sequence[Mapping[str, Curve]], steps: int) -> Table:
 
 
 def write(found: Sequence[Mapping[str, Curve]], made: Table, steps: int) -> None:
-    """docs/algorithms.md and docs/algorithms.svg."""
+    """The last section of docs/algorithms.md, and docs/algorithms.svg."""
     console = Console(record=True, width=100, file=io.StringIO())
     console.print(made)
-    words = "\n".join(f"| {name} | `{words}` |" for name, words in ALGORITHMS.items())
-    (ROOT / "docs" / "algorithms.md").write_text(
-        f"""# The algorithms on one task
-
+    arguments = "\n".join(f"| {name} | `{words}` |" for name, words in ALGORITHMS.items())
+    page = ROOT / "docs" / "algorithms.md"
+    before = page.read_text(encoding="utf-8").partition(HEADING)[0]
+    page.write_text(
+        f"""{before}{HEADING}
 Reverse a word (`data=reverse`): a tiny model imitates demonstrations of which half are wrong, then each algorithm
 goes on from there for {steps} steps. Written by `make docs`, from real runs on a CPU.
 
-```
+```text
 {console.export_text().strip()}
 ```
 
@@ -106,9 +109,9 @@ goes on from there for {steps} steps. Written by `make docs`, from real runs on 
 
 All with `{COMMON}`, and:
 
-| algorithm | words |
+| algorithm | arguments |
 |---|---|
-{words}
+{arguments}
 """,
         encoding="utf-8",
     )

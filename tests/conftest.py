@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,78 @@ from launcher.core.metrics import TIMES
 for _number in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(_number) is signal.SIG_IGN:  # in the background of a shell; children would, too
         signal.signal(_number, signal.SIG_DFL)
+
+ROOT = Path(__file__).parents[1]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+"""What people read: the tests of its blocks, commands and links go through all of it."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page and its fenced blocks: `console` shows commands with their output, `bash` commands alone."""
+
+    path: Path
+
+    @cached_property
+    def text(self) -> str:
+        return self.path.read_text(encoding="utf-8")
+
+    @cached_property
+    def files(self) -> dict[str, str]:
+        """Files that the page shows: a line with the name in backticks, then a block with the text."""
+        return dict(re.findall(r"^`([\w./]+)`\n\n```\w+\n(.*?)^```", self.text, re.MULTILINE | re.DOTALL))
+
+    def blocks(self, language: str) -> list[str]:
+        """Text of the blocks of a language, each command on one line."""
+        found = re.findall(rf"^```{language}\n(.*?)^```", self.text, re.MULTILINE | re.DOTALL)
+        return [re.sub(r"\\\n\s*", "", block) for block in found] if language == "bash" else found
+
+    @property
+    def trained(self) -> list[str]:
+        """Arguments of the `rlrun train algorithm=...` commands that begin a line."""
+        return re.findall(r"^rlrun train (algorithm=.*)$", re.sub(r"\\\n\s*", "", self.text), re.MULTILINE)
+
+    @property
+    def sequences(self) -> list[str]:
+        """The `bash` blocks that train and then use what was trained."""
+        needs_files = re.compile(f"^{WITH_FILES}", re.MULTILINE)
+        return [block for block in self.blocks("bash") if "rlrun train" in block and needs_files.search(block)]
+
+    @property
+    def with_files(self) -> list[str]:
+        """Commands of the other `bash` blocks that need files, a model or a hub."""
+        lines = [line for block in self.blocks("bash") if block not in self.sequences for line in block.splitlines()]
+        return [line.partition("#")[0].strip() for line in lines if re.match(WITH_FILES, line)]
+
+
+WITH_FILES = r"rlrun (data|model|reward|checkpoints) "
+OF_PAGES: Mapping[str, Callable[[Page], Iterable[str]]] = {
+    "console_block": lambda page: page.blocks("console"),
+    "text_block": lambda page: page.blocks("text"),
+    "train_arguments": lambda page: page.trained,
+    "file_command": lambda page: page.with_files,
+}
+"""Arguments of tests that run once for each of these on any page."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """`page` with each page of PAGES alone; with one of OF_PAGES, each of those with its page."""
+    if "page" not in metafunc.fixturenames:
+        return
+    pages = [Page(path) for path in PAGES]
+    name = next((name for name in OF_PAGES if name in metafunc.fixturenames), None)
+    if name is None:
+        metafunc.parametrize("page", pages, ids=[page.path.name for page in pages])
+        return
+    found = [(page, one) for page in pages for one in OF_PAGES[name](page)]
+    ids = [f"{page.path.name}: {one.splitlines()[0]}" for page, one in found]
+    metafunc.parametrize(("page", name), found, ids=ids)
+
+
+@pytest.fixture(scope="session")
+def all_pages() -> list[Page]:
+    return [Page(path) for path in PAGES]
+
 
 RLRUN = [str(Path(sys.executable).parent / "rlrun")]
 MODEL = ["model=tiny", "model.hidden_size=16", "model.num_hidden_layers=1", "model.intermediate_size=32"]

@@ -20,7 +20,7 @@ from launcher.preflight.plan import ready
 
 PAGE = (Path(__file__).parents[1] / "docs" / "extend.md").read_text()
 FILES = dict(re.findall(r"^`(mine/[\w./]+)`\n\n```\w+\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
-COMMANDS = [line[2:] for block in re.findall(r"^```console\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+COMMANDS = [line for block in re.findall(r"^```bash\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
             for line in block.splitlines()]  # fmt: skip
 SMALL = ["model.hidden_size=16", "model.num_hidden_layers=1", "model.intermediate_size=32", "engine.num_threads=1",
          "trainer.save_freq=1"]  # fmt: skip

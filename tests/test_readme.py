@@ -1,4 +1,4 @@
-"""README shows only what was run: its console blocks are run again and must say the same."""
+"""README.md and the pages of docs/ show only what was run: their console blocks are run again and must say the same."""
 
 from __future__ import annotations
 
@@ -9,21 +9,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from launcher.config.resolve import resolve
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"```console\n(.*?)```", README, re.DOTALL)
-TRAIN = re.findall(r"^rlrun train (algorithm=.*)$", README, re.MULTILINE)
+LONGEST_README = 150
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.splitlines()[0])
-def test_console_block_says_what_the_command_says(block, tmp_path):
+def test_console_block_says_what_the_command_says(page, console_block, tmp_path):
     folder = str(Path(sys.executable).parent)
     env = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
-    for part in block.split("$ ")[1:]:
+    for part in console_block.split("$ ")[1:]:
         command, _, expected = part.partition("\n")
         ran = subprocess.run(
             command, shell=True, cwd=tmp_path, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -31,27 +26,37 @@ def test_console_block_says_what_the_command_says(block, tmp_path):
         assert ran.stdout == expected
 
 
-@pytest.mark.parametrize("words", TRAIN)
-def test_train_words_resolve(words):
-    assert resolve(shlex.split(words))
+def test_train_arguments_resolve(page, train_arguments):
+    assert resolve(shlex.split(train_arguments))
 
 
-def test_every_make_target_that_is_named_exists():
+def test_every_make_target_that_is_named_exists(page):
     makefile = (ROOT / "Makefile").read_text()
-    for target in set(re.findall(r"`?make ([a-z-]+)", README)):
+    for target in set(re.findall(r"`?make ([a-z-]+)", page.text)):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
-def test_every_link_leads_somewhere():
-    for link in re.findall(r"\]\((?!https:)([^)#]+)\)", README):
-        assert (ROOT / link).exists(), link
+def test_every_link_leads_somewhere(page):
+    for link in re.findall(r"\]\((?!https:)([^)#]+)(?:#[^)]*)?\)", page.text):
+        assert (page.path.parent / link).exists(), link
+
+
+def test_nothing_waits_to_be_filled_in(page, text_block):
+    assert not re.fullmatch(r"[A-Z_]+\s*", text_block)
 
 
 def test_ci_calls_the_test_command_that_is_named_here():
-    assert "make test" in README
+    assert "make test" in (ROOT / "README.md").read_text()
     assert re.search(r"^make test$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
 
 
-def test_nothing_waits_to_be_filled_in():
-    for block in re.findall(r"```text\n(.*?)```", README, re.DOTALL):
-        assert not re.fullmatch(r"[A-Z_]+\s*", block)
+def test_ci_builds_the_site_with_broken_links_as_errors():
+    assert re.search(r"^make site$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+    makefile = (ROOT / "Makefile").read_text()
+    (recipe,) = re.findall(r"^site:.*\n\t(.*)$", makefile, re.MULTILINE)
+    assert "mkdocs build --strict" in recipe
+    assert "--quiet" not in recipe, "it hides the warnings that --strict counts"
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= LONGEST_README

@@ -1,10 +1,13 @@
-"""README's commands that need a hub or a model, run as a person would, where the hub is on this machine."""
+"""Commands of README.md and docs/ that need a hub or a model, run as a person would; the hub is on this machine."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
-import re
+import os
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +18,7 @@ from typer.testing import CliRunner
 
 from launcher.cli.main import app
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
-BLOCKS = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
-COMMANDS = [
-    line.partition("#")[0].strip() for block in BLOCKS for line in block.splitlines()
-    if re.match(r"rlrun (data|model|reward|checkpoints) ", line)
-]  # fmt: skip
+ROOT = Path(__file__).parents[2]
 CONFIG = {"model_type": "qwen3", "hidden_size": 8, "num_hidden_layers": 1, "vocab_size": 4}
 
 
@@ -38,21 +36,63 @@ def model(folder: Path, seed: int) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_of_the_readme_does_what_it_says(
-    command: str, hub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_command_of_a_page_does_what_it_says(
+    page: Any, file_command: str, hub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    for name, text in page.files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
     for place, name in enumerate(("BASE", "ONE", "OTHER")):
         files = model(tmp_path / name, place)
     hub.add("Qwen/Qwen3-0.6B", files)
-    ran = CliRunner().invoke(app, shlex.split(command)[1:])
+    ran = CliRunner().invoke(app, shlex.split(file_command)[1:])
     assert ran.exit_code == 0, ran.output
-    if "download" in command:
+    if "download" in file_command:
         assert (tmp_path / "store/Qwen/Qwen3-0.6B/model.safetensors").read_bytes() == files["model.safetensors"]
-    if "--out MERGED" in command:
+    if "--out MERGED" in file_command:
         assert (tmp_path / "MERGED/model.safetensors").is_file()
 
 
-def test_there_are_such_commands() -> None:
-    assert {"list", "size", "download", "merge"} <= {command.split()[2] for command in COMMANDS}
+def test_there_are_such_commands(all_pages: Any) -> None:
+    commands = {tuple(command.split()[1:3]) for page in all_pages for command in page.with_files}
+    assert {("model", name) for name in ("list", "size", "download", "merge")} | {("reward", "bench")} <= commands
+
+
+@pytest.fixture
+def small_model(tmp_path: Path) -> dict[str, bytes]:
+    """Files of a model of two layers with a tokenizer and a chat template, which can be trained."""
+    path = ROOT / "benchmarks" / "launch_model.py"
+    spec = importlib.util.spec_from_file_location("launch_model", path)
+    assert spec and spec.loader
+    sys.modules["launch_model"] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.Model().save(tmp_path / "small")
+    return {file.name: file.read_bytes() for file in (tmp_path / "small").iterdir()}
+
+
+@pytest.mark.slow
+def test_own_data_to_a_model_one_can_talk_to(
+    all_pages: Any, hub: Any, tmp_path: Path, small_model: dict[str, bytes]
+) -> None:
+    """README's path: its files as they stand there, its commands in their order, a small model under the name of the
+    large one."""
+    (readme,) = (page for page in all_pages if page.path.name == "README.md")
+    hub.add("Qwen/Qwen3-0.6B", small_model)
+    home = tmp_path / "home"
+    home.mkdir()
+    for name, text in readme.files.items():
+        (home / name).write_text(text)
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    assert len(readme.sequences) == 2
+    for block in readme.sequences:
+        shell = ["bash", "-e", "-c", block]
+        ran = subprocess.run(shell, cwd=home, env=env, capture_output=True, text=True, timeout=300)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert (home / "ada-model" / "model.safetensors").is_file()
+    assert (home / "runs" / "rlrun" / "sums" / "checkpoints" / "step_000001").is_dir()
+
+
+def test_other_pages_have_no_such_sequence(all_pages: Any) -> None:
+    """They would need a test of their own."""
+    assert [page.path.name for page in all_pages if page.sequences] == ["README.md"]

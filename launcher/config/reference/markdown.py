@@ -13,7 +13,7 @@ HEAD = """\
 # Settings
 
 Every setting of a run, as `rlrun config show` prints it; written by `make settings` from the classes that hold them.
-`GROUP=CHOICE` picks a file of [conf/](../conf), `GROUP.SETTING=VALUE` changes a value, and a default that a choice
+`GROUP=CHOICE` picks a file of `conf/`, `GROUP.SETTING=VALUE` changes a value, and a default that a choice
 changes stands with the choice.
 """
 
