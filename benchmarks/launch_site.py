@@ -2,21 +2,30 @@
 
 A site is data, as the cases in launch_cases/ write it; all of it lies in one folder, and nothing is downloaded:
 
-    rows: {train.jsonl: sums 64}             rows of a kind: answers, chats, pairs, sums, prompts
+    rows: {train.jsonl: sums 64}             rows of a kind (KINDS), written as the file's ending says
     files: {reward.py: "def f(...): ..."}    text as it is
+    repo: [recipes/sft.sh]                   files of this repository
     models: {models/small: {}}               a Llama of two layers that loads; launch_model.py names its settings
+    adapters: {models/lora: {base: ...}}     LoRA's matrices, as peft writes them
+    json: {models/small/config.json: {}}     what is laid over a JSON file that is there by now
+    late: {models/small/added.txt: "..."}    text as it is, written after the models
     cut: {train.parquet: 200}                a file's first bytes, as a broken copy leaves them
+    pipes: [models/small/config.json]        a named pipe that nothing is written to, in place of the file
     without: [models/small/config.json]      what is taken away again
-    disks: {runs: 64m, out: ro}              a disk of that size, or one that cannot be written
-    env: {HF_HUB_OFFLINE: "1"}
+    disks: {runs: 64m, out: ro}              a disk of that size (and options of tmpfs), or one that cannot be written
+    env: {HF_HUB_OFFLINE: "1"}               <here> is the site's folder; PYTHONPATH is put before what there is
     packages: {transformers: "4.40.0", peft: null}   another version than is installed; null: none
     ports: [taken]                           <taken> in the words is a port that somebody listens at
     closed: [judge]                          <judge> is a port without a listener; <free> always is
-    serving: [judge]                         <judge> is that of a server that scores answers
+    serving: [judge]                         <judge> is that of a server that scores answers, or, as a mapping, one
+                                             that answers in another way (ANSWERS): {judge: rewards}
 """
 
 from __future__ import annotations
 
+import csv
+import gzip
+import io
 import json
 import os
 import shlex
@@ -32,9 +41,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from launch_model import Model
+from launch_model import Adapter, Model
 
 Node = Mapping[str, Any]
+ROOT = Path(__file__).parents[1]
 FORGOTTEN = ("HF_TOKEN", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_ENDPOINT", "MODELSCOPE_API_TOKEN",
              "WANDB_API_KEY", "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "COLUMNS")  # fmt: skip
 HIDER = """
@@ -69,7 +79,7 @@ class Site:
     def filled(self, text: str) -> str:
         for name, port in self.ports.items():
             text = text.replace(f"<{name}>", str(port))
-        return text
+        return text.replace("<here>", str(self.folder))
 
     def environment(self) -> dict[str, str]:
         """Of nobody in particular: what a person has at home is neither found nor touched."""
@@ -77,10 +87,12 @@ class Site:
         own = {name: value for name, value in os.environ.items() if name not in FORGOTTEN}
         own |= {"HOME": str(home), "HF_HOME": str(home / "hf"), "MODELSCOPE_HOME": str(home / "modelscope"),
                 "RLRUN_MODELS": str(home / "models"), "RLRUN_DATA": str(home / "data")}  # fmt: skip
+        given = {name: self.filled(value) for name, value in self.env.items()}
         packages = self.folder / ".packages"
-        if packages.is_dir():
-            own["PYTHONPATH"] = os.pathsep.join([str(packages), *filter(None, [own.get("PYTHONPATH")])])
-        return own | self.env
+        paths = [str(packages) if packages.is_dir() else "", given.pop("PYTHONPATH", ""), own.get("PYTHONPATH", "")]
+        if any(paths):
+            own["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        return own | given
 
     def command(self, *words: str) -> list[str]:
         """`words` in a room of its own where the site has disks, which then nobody else sees."""
@@ -96,24 +108,42 @@ class Site:
             self._made(name).write_text(text)
         for name, groups in node.get("rows", {}).items():
             _write_rows(self._made(name), [row for group in _listed(groups) for row in rows(group)])
+        for name in node.get("repo", ()):
+            shutil.copy(ROOT / name, self._made(name))
         for name, told in node.get("models", {}).items():
-            folder = self.folder / name
-            _remove(folder)
-            Model(**(told or {})).save(folder)
+            Model(**(told or {})).save(self._empty(name))
+        for name, told in node.get("adapters", {}).items():
+            Adapter(**told).save(self._empty(name))
+        for name, told in node.get("json", {}).items():
+            path = self._made(name)
+            path.write_text(json.dumps({**(json.loads(path.read_text()) if path.is_file() else {}), **told}))
+        for name, text in node.get("late", {}).items():
+            self._made(name).write_text(text)
         for name, size in node.get("cut", {}).items():
             (self.folder / name).write_bytes((self.folder / name).read_bytes()[:size])
-        for name in node.get("without", ()):
+        for name in [*node.get("without", ()), *node.get("pipes", ())]:
             _remove(self.folder / name)
+        for name in node.get("pipes", ()):
+            os.mkfifo(self._made(name))
         for name, version in node.get("packages", {}).items():
             self._package(name, version)
         self.env |= node.get("env", {})
         self.disks = {**self.disks, **node.get("disks", {})}
+        self._listen(node)
+
+    def _listen(self, node: Node) -> None:
         for name in node.get("ports", ()):
             self.ports[name] = self._listening()
         for name in node.get("closed", ()):
             self.ports[name] = free_port()
-        for name in node.get("serving", ()):
-            self.ports[name] = self.kept.enter_context(serving(self.ports.get(name, 0)))
+        servers = node.get("serving", ())
+        for name, how in (servers if isinstance(servers, dict) else dict.fromkeys(servers, "scores")).items():
+            self.ports[name] = self.kept.enter_context(serving(self.ports.get(name, 0), how))
+
+    def _empty(self, name: str) -> Path:
+        """The path of a folder that is not there any more."""
+        _remove(self.folder / name)
+        return self._made(name)
 
     def _made(self, name: str) -> Path:
         path = self.folder / name
@@ -189,6 +219,15 @@ KINDS: dict[str, Callable[[int], dict[str, Any]]] = {
     "asked": lambda n: {"prompt": [{"role": "user", "content": _asked(n)}], "data_source": "openai/gsm8k",
                         "reward_model": {"style": "rule", "ground_truth": _sum(n)}},
     "alpaca": lambda n: {"instruction": _asked(n), "output": _sum(n)},
+    "alpaca_input": lambda n: {"instruction": "add", "input": _asked(n), "output": _sum(n)},
+    "sharegpt": lambda n: {"conversations": [{"from": "human", "value": _asked(n)}, {"from": "gpt", "value": _sum(n)}]},
+    "questions": lambda n: {"question": _asked(n), "answer": _sum(n)},
+    "systems": lambda n: {"messages": [{"role": "system", "content": "add"}, {"role": "user", "content": _asked(n)},
+                                       {"role": "assistant", "content": _sum(n)}]},
+    "chat_pairs": lambda n: {side: [{"role": "user", "content": _asked(n)}, {"role": "assistant", "content": text}]
+                             for side, text in (("chosen", _sum(n)), ("rejected", str(n)))},
+    "texts": lambda n: {"text": f"{_asked(n)} {_sum(n)}"},
+    "worked": lambda n: {"question": _asked(n), "answer": f"add them\n#### {_sum(n)}"},
 }  # fmt: skip
 
 
@@ -197,19 +236,48 @@ def _listed(groups: Any) -> list[Any]:
 
 
 def _write_rows(path: Path, found: list[dict[str, Any]]) -> None:
+    text = "".join(json.dumps(row) + "\n" for row in found)
     if path.suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist(found), path)
+    elif path.suffix == ".gz":
+        path.write_bytes(gzip.compress(text.encode()))
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(found))
+    elif path.suffix == ".csv":
+        path.write_text(_as_csv(found))
     else:
-        path.write_text("".join(json.dumps(row) + "\n" for row in found))
+        path.write_text(text)
+
+
+def _as_csv(found: list[dict[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(found[0]))
+    writer.writeheader()
+    writer.writerows(found)
+    return text.getvalue()
 
 
 # ---- a server that scores
 
+ANSWERS: dict[str, Callable[[list[float]], Any]] = {
+    "scores": lambda scores: {"scores": scores},
+    "rewards": lambda scores: {"rewards": scores},
+    "fewer": lambda scores: {"scores": scores[1:]},
+    "texts": lambda scores: {"scores": ["good" for _ in scores]},
+    "page": lambda _: "<html><body>ok</body></html>",
+    "equal": lambda scores: {"scores": [0.5 for _ in scores]},
+}
+"""How a server answers, given the right scores; a text is sent as it is."""
+
 
 @contextmanager
-def serving(port: int) -> Iterator[int]:
+def serving(port: int, how: str = "scores") -> Iterator[int]:
     """Scores an answer 1 where it holds the ground truth; the port that it listens at."""
-    server = ThreadingHTTPServer(("127.0.0.1", port), _Scores)
+
+    class Handler(_Scores):
+        answer = staticmethod(ANSWERS[how])
+
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
     try:
@@ -221,9 +289,12 @@ def serving(port: int) -> Iterator[int]:
 
 
 class _Scores(BaseHTTPRequestHandler):
+    answer: Callable[[list[float]], Any] = staticmethod(ANSWERS["scores"])
+
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["answers"]
-        body = json.dumps({"scores": [float(one["ground_truth"] in one["response"]) for one in asked]}).encode()
+        made = self.answer([float(one["ground_truth"] in one["response"]) for one in asked])
+        body = (made if isinstance(made, str) else json.dumps(made)).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

@@ -1,17 +1,23 @@
-"""Launches that fail and launches that are healthy: `python benchmarks/launches.py [PART OF A NAME ...]`.
+"""Launches that fail and launches that are healthy: `python benchmarks/launches.py [--cases FOLDER] [--no-train]
+[PART OF A NAME ...]`.
 
 Each case of launch_cases/ is a failure that a user reported (`source` names the thread or the document), reduced
-to its arguments. `rlrun plan ARGUMENTS --json` must name it and the argument that fixes it; with the fix, the plan must
-have no FAIL. A healthy launch must have none either. Every plan runs in its own process, offline.
+to its arguments; first_week/ holds others. `rlrun plan ARGUMENTS --json` must name it and the argument that fixes it;
+with the fix, the plan must have no FAIL. A healthy launch must have none either, must mean what `means` says, and is
+really run where it says `train: true`. Every plan runs in its own process, offline.
 
-Ends with 1 where fewer than LEAST of the failures are named and fixed, or a healthy launch is refused.
+Ends with 1 where fewer than LEAST of the failures are named and fixed, a launch that would train on something
+meaningless is not named at all, or a healthy launch is refused.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
+import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -31,14 +37,20 @@ from launcher.core.machine import cpu_count
 
 CASES = Path(__file__).parent / "launch_cases"
 LEAST = 57 / 60
-ORIGIN = re.compile(r"https://github\.com/[\w.-]+/[\w.-]+/(issues|pull)/\d+|S\d-\d+|R\d+|S\d+")
-"""A public thread, or an item of REQUIREMENTS.md or RELIABILITY.md."""
+ORIGIN = re.compile(r"https://github\.com/[\w.-]+/[\w.-]+/(issues|pull)/\d+|S\d-\d+|R\d+|S\d+|F\d+")
+"""A public thread, or an item of REQUIREMENTS.md (S), RELIABILITY.md (R) or FINDINGS.md (F)."""
+LONGEST_S = 120.0
+"""Seconds after which a plan is killed; of a training run, TRAIN_S."""
+TRAIN_S = 600.0
 
 FIELDS = ("level", "subject", "message", "fix")
 Said = Mapping[str, str]
 """A check result: `FIELDS`."""
 Level = Literal["FAIL", "WARN", "any"]
+Otherwise = Literal["ends", "junk"]
 Plan = Callable[[Site, Sequence[str]], "Answer"]
+Train = Callable[[Site, Sequence[str]], str]
+"""Why a launch did not end well; empty where it did."""
 
 
 def _holds(pattern: str, text: str) -> bool:
@@ -53,6 +65,8 @@ class Answer:
     code: int
     trouble: str = ""
     """Why it could not be understood."""
+    run: Mapping[str, Any] = field(default_factory=dict)
+    """All settings, as resolved."""
 
     @property
     def fails(self) -> list[Said]:
@@ -77,6 +91,10 @@ class Case:
     fixed: str = ""
     """Words that take the place of those with the same key; `~key` takes one away."""
     fixed_site: Mapping[str, Any] = field(default_factory=dict)
+    otherwise: Otherwise = "ends"
+    """What comes of it where it is not named: the run ends with an error, or it trains and learns nothing or junk."""
+    within_s: float = LONGEST_S
+    """Seconds that a plan may take, on a busy machine."""
 
     def names_it(self, output: Said) -> bool:
         level = output["level"] in (("FAIL", "WARN") if self.level == "any" else (self.level,))
@@ -94,6 +112,10 @@ class Healthy:
     name: str
     words: str
     site: Mapping[str, Any] = field(default_factory=dict)
+    means: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the resolved run, such as optim.lr: 0.0001."""
+    train: bool = False
+    """Whether it is really run: a tiny model, for seconds."""
 
 
 @dataclass(frozen=True)
@@ -104,25 +126,31 @@ class Outcome:
     fine_after: bool
     saw: str
     """What was said where that is not what should be."""
+    junk: bool = False
+    """It would train on something meaningless, and nothing names it."""
+    trained: bool = False
 
     @property
     def passed(self) -> bool:
         return self.named and self.fix_shown and self.fine_after
 
 
-def cases() -> list[Case]:
+def cases(folder: Path = CASES) -> list[Case]:
     """Those that fail, in the order of their files."""
-    found = [Case(**node) for file in sorted(CASES.glob("*.yaml")) if file.stem != "healthy" for node in _read(file)]
+    files = [file for file in sorted(folder.glob("*.yaml")) if not file.stem.startswith("healthy")]
+    found = [Case(**node) for file in files for node in _read(file)]
     for case in found:
         if not ORIGIN.search(case.source) or case.level not in get_args(Level):
             raise ValueError(f"{case.name}: names no source, or a level that there is not")
+        if case.otherwise not in get_args(Otherwise):
+            raise ValueError(f"{case.name}: otherwise is one of {', '.join(get_args(Otherwise))}")
         for pattern in (case.subject, case.message, case.fix):
             re.compile(pattern)
     return found
 
 
-def healthy() -> list[Healthy]:
-    return [Healthy(**node) for node in _read(CASES / "healthy.yaml")]
+def healthy(folder: Path = CASES) -> list[Healthy]:
+    return [Healthy(**node) for file in sorted(folder.glob("healthy*.yaml")) for node in _read(file)]
 
 
 def _read(file: Path) -> list[dict[str, Any]]:
@@ -133,13 +161,25 @@ def _read(file: Path) -> list[dict[str, Any]]:
 # ---- asking
 
 
-def in_a_process(where: Site, words: Sequence[str]) -> Answer:
+def in_a_process(where: Site, words: Sequence[str], limit_s: float = LONGEST_S) -> Answer:
     """As a person types it."""
-    argv = where.command(sys.executable, "-m", "launcher", "plan", "--json", *words)
-    ran = subprocess.run(
-        argv, cwd=where.folder, env=where.environment(), capture_output=True, text=True, check=False, timeout=120
-    )
-    return understood(ran.stdout, ran.stderr, ran.returncode)
+    return understood(*_ran(where, ["plan", "--json", *words], limit_s))
+
+
+def _ran(where: Site, words: Sequence[str], limit_s: float) -> tuple[str, str, int]:
+    """Output, errors and exit code of `rlrun WORDS`; 124 after `limit_s`, with all the processes that it started."""
+    argv = where.command(sys.executable, "-m", "launcher", *words)
+    with subprocess.Popen(
+        argv, cwd=where.folder, env=where.environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,
+    ) as started:  # fmt: skip
+        try:
+            stdout, stderr = started.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(started.pid, signal.SIGKILL)
+            started.communicate()
+            return "", f"did not end within {limit_s:g} s", 124
+        return stdout, stderr, started.returncode
 
 
 def understood(stdout: str, stderr: str, code: int) -> Answer:
@@ -150,7 +190,8 @@ def understood(stdout: str, stderr: str, code: int) -> Answer:
         agrees = node["ok"] == (code == 0) == all(output["level"] != "FAIL" for output in results)
     except (ValueError, KeyError, TypeError):
         return Answer((), code, (stderr.strip() or stdout).strip()[-300:] or f"nothing, and exit code {code}")
-    return Answer(results, code, "" if agrees else f"ok={node['ok']}, exit code {code} and the results disagree")
+    trouble = "" if agrees else f"ok={node['ok']}, exit code {code} and the results disagree"
+    return Answer(results, code, trouble, node.get("run") or {})
 
 
 def judge(case: Case, folder: Path, plan: Plan) -> Outcome:
@@ -165,14 +206,46 @@ def judge(case: Case, folder: Path, plan: Plan) -> Outcome:
     left = after.fails + [output for output in after.results if case.names_it(output)]
     fine = not after.trouble and not left
     saw = saw or ("" if fine else "after: " + (after.trouble or _lines(left)))
-    return Outcome(case.name, bool(named) and not before.trouble, bool(fix_shown), fine, saw)
+    junk = case.otherwise == "junk" and not named and not before.fails and not before.trouble
+    return Outcome(case.name, bool(named) and not before.trouble, bool(fix_shown), fine, saw, junk)
 
 
-def judge_healthy(case: Healthy, folder: Path, plan: Plan) -> Outcome:
+def judge_healthy(case: Healthy, folder: Path, plan: Plan, train: Train | None = None) -> Outcome:
     with site(folder, case.site) as where:
-        answer = plan(where, where.words(case.words))
-    fine = not answer.trouble and not answer.fails
-    return Outcome(case.name, True, True, fine, "" if fine else answer.trouble or _lines(answer.fails))
+        words = where.words(case.words)
+        answer = plan(where, words)
+        saw = answer.trouble or (_lines(answer.fails) if answer.fails else _other_meaning(case, answer))
+        if trains := bool(case.train and train and not saw):
+            assert train
+            saw = train(where, words)
+    return Outcome(case.name, True, True, not saw, saw, trained=trains)
+
+
+def _other_meaning(case: Healthy, answer: Answer) -> str:
+    """Settings that are not what the words mean."""
+    found = {name: value_of(answer.run, name) for name in case.means}
+    other = [f"{name} is {found[name]!r}" for name, value in case.means.items() if not _equal(found[name], value)]
+    return f"it means something else: {', '.join(other)}" if other else ""
+
+
+def value_of(run: Mapping[str, Any], name: str) -> Any:
+    """Of `optim.lr` in a resolved run; None where it has no such setting."""
+    node: Any = run
+    for part in name.split("."):
+        node = node.get(part) if isinstance(node, Mapping) else None
+    return node
+
+
+def _equal(found: Any, value: Any) -> bool:
+    """A list of one file equals that file, and a text that begins with `~` is a pattern."""
+    found = found[0] if isinstance(found, list) and len(found) == 1 and not isinstance(value, list) else found
+    return _holds(value[1:], str(found)) if isinstance(value, str) and value.startswith("~") else bool(found == value)
+
+
+def trained(where: Site, words: Sequence[str]) -> str:
+    """Why `rlrun train` did not end with 0."""
+    stdout, stderr, code = _ran(where, ["train", *words], TRAIN_S)
+    return f"train ended with {code}: {(stderr.strip() or stdout.strip())[-250:]}" if code else ""
 
 
 def with_arguments(words: Sequence[str], instead: Sequence[str]) -> list[str]:
@@ -193,32 +266,50 @@ def _lines(results: Sequence[Said]) -> str:
 # ---- telling
 
 
-def main(parts: Sequence[str]) -> int:
-    def chosen(name: str) -> bool:
-        return not parts or any(part in name for part in parts)
+def main(argv: Sequence[str]) -> int:
+    asked = _arguments(argv)
 
-    with ThreadPoolExecutor(cpu_count()) as threads:
-        failing = list(threads.map(_judged, [case for case in cases() if chosen(case.name)]))
-        well = list(threads.map(_judged, [case for case in healthy() if chosen(case.name)]))
+    def chosen(name: str) -> bool:
+        return not asked.parts or any(part in name for part in asked.parts)
+
+    def judged(case: Case | Healthy) -> Outcome:
+        return _judged(case, asked.train)
+
+    with ThreadPoolExecutor(asked.jobs) as threads:
+        failing = list(threads.map(judged, [case for case in cases(asked.cases) if chosen(case.name)]))
+        well = list(threads.map(judged, [case for case in healthy(asked.cases) if chosen(case.name)]))
     table = Table("launch", "named", "fix shown", "OK after", "saw", title="launches that fail")
     for row in failing:
         marks = [_mark(value) for value in (row.named, row.fix_shown, row.fine_after)]
         table.add_row(row.name, *marks, Text(row.saw[:300]))
-    others = Table("launch", "OK", "saw", title="healthy launches")
+    others = Table("launch", "OK", "run", "saw", title="healthy launches")
     for row in well:
-        others.add_row(row.name, _mark(row.fine_after), Text(row.saw[:300]))
+        others.add_row(row.name, _mark(row.fine_after), "yes" if row.trained else "", Text(row.saw[:300]))
     good, fine = sum(row.passed for row in failing), sum(row.fine_after for row in well)
-    least = math.ceil(LEAST * len(failing))
+    least, junk = math.ceil(LEAST * len(failing)), sum(row.junk for row in failing)
     Console().print(table, others)
     print(f"{good}/{len(failing)} named with their fix and OK after it, at least {least};"
-          f" {len(well) - fine} of {len(well)} healthy refused")  # fmt: skip
-    return 0 if good >= least and fine == len(well) else 1
+          f" {junk} would train on junk unnamed; {len(well) - fine} of {len(well)} healthy refused,"
+          f" {sum(row.trained for row in well)} really run")  # fmt: skip
+    return 0 if good >= least and not junk and fine == len(well) else 1
 
 
-def _judged(case: Case | Healthy) -> Outcome:
+def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="launches.py")
+    parser.add_argument("parts", nargs="*", metavar="PART", help="parts of names; all launches without any")
+    parser.add_argument("--cases", type=Path, default=CASES, help="folder of the launches")
+    parser.add_argument("--jobs", type=int, default=cpu_count(), help="plans at a time")
+    parser.add_argument("--no-train", dest="train", action="store_false", help="plan only")
+    return parser.parse_args(argv)
+
+
+def _judged(case: Case | Healthy, train: bool) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder) / "here"
-        return judge(case, here, in_a_process) if isinstance(case, Case) else judge_healthy(case, here, in_a_process)
+        if isinstance(case, Healthy):
+            return judge_healthy(case, here, in_a_process, trained if train else None)
+        limit_s = case.within_s
+        return judge(case, here, lambda where, words: in_a_process(where, words, limit_s))
 
 
 def _mark(good: bool) -> str:

@@ -189,10 +189,10 @@ def test_an_answer_that_contradicts_itself_is_no_answer(stdout: str, code: int, 
 def test_the_bench_ends_with_one_where_too_little_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(launches, "cases", lambda: [ASKED])
-    monkeypatch.setattr(launches, "healthy", lambda: [launches.Healthy("well", "optim.lr=1")])
+    monkeypatch.setattr(launches, "cases", lambda _: [ASKED])
+    monkeypatch.setattr(launches, "healthy", lambda _: [launches.Healthy("well", "optim.lr=1")])
     answer = {"fast": launches.Answer((NAMED,), 1), "1e-4": FINE, "1": FINE}
-    monkeypatch.setattr(launches, "in_a_process", lambda _, words: answer[words[0].partition("=")[2]])
+    monkeypatch.setattr(launches, "in_a_process", lambda _, words, *__: answer[words[0].partition("=")[2]])
     assert launches.main([]) == 0
     assert "1/1 named" in capsys.readouterr().out
     answer["1"] = launches.Answer((NAMED,), 1)
