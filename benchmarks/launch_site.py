@@ -4,6 +4,7 @@ A site is data, as the cases in launch_cases/ write it; all of it lies in one fo
 
     rows: {train.jsonl: sums 64}             rows of a kind (KINDS), written as the file's ending says
     files: {reward.py: "def f(...): ..."}    text as it is
+    encoded: {train.jsonl: [utf-16, "..."]}  text in another encoding
     repo: [recipes/sft.sh]                   files of this repository
     models: {models/small: {}}               a Llama of two layers that loads; launch_model.py names its settings
     adapters: {models/lora: {base: ...}}     LoRA's matrices, as peft writes them
@@ -106,6 +107,8 @@ class Site:
     def build(self, node: Node) -> None:
         for name, text in node.get("files", {}).items():
             self._made(name).write_text(text)
+        for name, (encoding, text) in node.get("encoded", {}).items():
+            self._made(name).write_bytes(text.encode(encoding))
         for name, groups in node.get("rows", {}).items():
             _write_rows(self._made(name), [row for group in _listed(groups) for row in rows(group)])
         for name in node.get("repo", ()):

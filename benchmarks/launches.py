@@ -47,7 +47,7 @@ FIELDS = ("level", "subject", "message", "fix")
 Said = Mapping[str, str]
 """A check result: `FIELDS`."""
 Level = Literal["FAIL", "WARN", "any"]
-Otherwise = Literal["ends", "junk"]
+Otherwise = Literal["ends", "junk", "ignores"]
 Plan = Callable[[Site, Sequence[str]], "Answer"]
 Train = Callable[[Site, Sequence[str]], str]
 """Why a launch did not end well; empty where it did."""
@@ -92,7 +92,8 @@ class Case:
     """Words that take the place of those with the same key; `~key` takes one away."""
     fixed_site: Mapping[str, Any] = field(default_factory=dict)
     otherwise: Otherwise = "ends"
-    """What comes of it where it is not named: the run ends with an error, or it trains and learns nothing or junk."""
+    """What comes of it where it is not named: the run ends with an error, it trains and learns nothing or junk, or it
+    trains well but ignores what was asked for."""
     within_s: float = LONGEST_S
     """Seconds that a plan may take, on a busy machine."""
 
