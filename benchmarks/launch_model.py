@@ -73,7 +73,7 @@ class Model:
                  "pad_token_id": 0, "dtype": self.dtype}  # fmt: skip
         config = {name: value for name, value in {**shape, **self.config}.items() if name not in self.config_without}
         (folder / "config.json").write_text(json.dumps(config))
-        self._tokenizer(folder)
+        self.save_tokenizer(folder)
         tensors = self._weights(words)
         if self.pickle:
             (folder / "pytorch_model.bin").write_bytes(b"PK\x03\x04")
@@ -113,7 +113,7 @@ class Model:
             where |= dict.fromkeys(held, file)
         (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": where}))
 
-    def _tokenizer(self, folder: Path) -> None:
+    def save_tokenizer(self, folder: Path) -> None:
         known = [*self.vocabulary, *(f"<extra_{number}>" for number in range(self.extra_tokens))]
         tokenizer = Tokenizer(models.WordLevel({token: place for place, token in enumerate(known)}, unk_token="<unk>"))
         tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"(?m)."), "isolated")
@@ -129,7 +129,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Adapter:
-    """LoRA's matrices in peft's layout, for a model as above."""
+    """LoRA's matrices in peft's layout, for a model as above, with its tokenizer."""
 
     base: str
     """What adapter_config.json names."""
@@ -151,6 +151,7 @@ class Adapter:
                 tensors[f"base_model.model.{place}.lora_A.weight"] = np.full((self.rank, size[1]), 0.01, np.float32)
                 tensors[f"base_model.model.{place}.lora_B.weight"] = np.zeros((size[0], self.rank), np.float32)
         save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+        Model().save_tokenizer(folder)
 
 
 def _fitting(patterns: Mapping[str, Any], name: str, otherwise: Any) -> Any:

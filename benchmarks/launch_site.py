@@ -15,6 +15,7 @@ A site is data, as the cases in launch_cases/ write it; all of it lies in one fo
     without: [models/small/config.json]      what is taken away again
     disks: {runs: 64m, out: ro}              a disk of that size (and options of tmpfs), or one that cannot be written
     env: {HF_HUB_OFFLINE: "1"}               <here> is the site's folder; PYTHONPATH is put before what there is
+    programs: [bin]                          folders of files that can be run, before what PATH holds
     packages: {transformers: "4.40.0", peft: null}   another version than is installed; null: none
     ports: [taken]                           <taken> in the words is a port that somebody listens at
     closed: [judge]                          <judge> is a port without a listener; <free> always is
@@ -33,7 +34,7 @@ import shlex
 import shutil
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -71,6 +72,8 @@ class Site:
     disks: dict[str, str] = field(default_factory=dict)
     ports: dict[str, int] = field(default_factory=dict)
     """By the name that stands in the words."""
+    answers: dict[str, list[str]] = field(default_factory=dict)
+    """By the name of a server: how it answers, a key of ANSWERS that may change."""
     kept: ExitStack = field(default_factory=ExitStack)
 
     def words(self, text: str) -> list[str]:
@@ -116,7 +119,7 @@ class Site:
         for name, told in node.get("models", {}).items():
             Model(**(told or {})).save(self._empty(name))
         for name, told in node.get("adapters", {}).items():
-            Adapter(**told).save(self._empty(name))
+            Adapter(**{**told, "base": self.filled(told["base"])}).save(self._empty(name))
         for name, told in node.get("json", {}).items():
             path = self._made(name)
             path.write_text(json.dumps({**(json.loads(path.read_text()) if path.is_file() else {}), **told}))
@@ -130,9 +133,16 @@ class Site:
             os.mkfifo(self._made(name))
         for name, version in node.get("packages", {}).items():
             self._package(name, version)
+        for name in node.get("programs", ()):
+            self._runnable(self.folder / name)
         self.env |= node.get("env", {})
         self.disks = {**self.disks, **node.get("disks", {})}
         self._listen(node)
+
+    def _runnable(self, folder: Path) -> None:
+        for file in folder.iterdir():
+            file.chmod(0o755)
+        self.env["PATH"] = os.pathsep.join([str(folder), self.env.get("PATH", os.environ["PATH"])])
 
     def _listen(self, node: Node) -> None:
         for name in node.get("ports", ()):
@@ -141,7 +151,10 @@ class Site:
             self.ports[name] = free_port()
         servers = node.get("serving", ())
         for name, how in (servers if isinstance(servers, dict) else dict.fromkeys(servers, "scores")).items():
-            self.ports[name] = self.kept.enter_context(serving(self.ports.get(name, 0), how))
+            if name not in self.answers:
+                self.answers[name] = [how]
+                self.ports[name] = self.kept.enter_context(serving(self.ports.get(name, 0), self.answers[name]))
+            self.answers[name][:] = [how]
 
     def _empty(self, name: str) -> Path:
         """The path of a folder that is not there any more."""
@@ -274,11 +287,12 @@ ANSWERS: dict[str, Callable[[list[float]], Any]] = {
 
 
 @contextmanager
-def serving(port: int, how: str = "scores") -> Iterator[int]:
-    """Scores an answer 1 where it holds the ground truth; the port that it listens at."""
+def serving(port: int, how: Sequence[str] = ("scores",)) -> Iterator[int]:
+    """Scores an answer 1 where it holds the ground truth; the port that it listens at. `how` is looked up for each
+    request."""
 
     class Handler(_Scores):
-        answer = staticmethod(ANSWERS[how])
+        way = how
 
     server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
@@ -292,11 +306,11 @@ def serving(port: int, how: str = "scores") -> Iterator[int]:
 
 
 class _Scores(BaseHTTPRequestHandler):
-    answer: Callable[[list[float]], Any] = staticmethod(ANSWERS["scores"])
+    way: Sequence[str] = ("scores",)
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["answers"]
-        made = self.answer([float(one["ground_truth"] in one["response"]) for one in asked])
+        made = ANSWERS[self.way[0]]([float(one["ground_truth"] in one["response"]) for one in asked])
         body = (made if isinstance(made, str) else json.dumps(made)).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
