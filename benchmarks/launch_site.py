@@ -281,6 +281,7 @@ ANSWERS: dict[str, Callable[[list[float]], Any]] = {
     "fewer": lambda scores: {"scores": scores[1:]},
     "texts": lambda scores: {"scores": ["good" for _ in scores]},
     "page": lambda _: "<html><body>ok</body></html>",
+    "deep": lambda _: "[" * 100_000,
     "equal": lambda scores: {"scores": [0.5 for _ in scores]},
 }
 """How a server answers, given the right scores; a text is sent as it is."""

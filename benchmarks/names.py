@@ -47,6 +47,8 @@ SITE = {"rows": {"pairs.jsonl": "pairs 300"}}
 _OURS = re.compile(
     r"\b(?:algorithm|cluster|critic|data|engine|hardware|model|optim|reward|sampler|trainer)\b([.=]\w+)?"
 )
+_LIST = re.compile(r"(?:[\w.=-]+, ){5,}(?:or |and )?[\w.=-]+")
+"""Everything that there is: no answer to one name."""
 _NEAREST = re.compile(r"did you mean", re.IGNORECASE)
 Ask = Callable[[Site, Sequence[str]], Answer]
 
@@ -64,7 +66,7 @@ class Name:
     """Settings or choices of ours, any of which is right: `sampler.n`, `sampler=vllm`, `--resume`; or a pattern."""
     none: str = ""
     """Pattern of the reason where we have no such setting."""
-    alone: bool = False
+    by_itself: bool = False
 
     @property
     def key(self) -> str:
@@ -86,7 +88,7 @@ class Name:
         return re.search(rf"(?<![\w.]){re.escape(self.key)}(?!\w)", subject) is not None
 
     def _leads(self, message: str, fix: str) -> bool:
-        line = f"{message}; {fix}"
+        line, fix = _LIST.sub("", f"{message}; {fix}"), _LIST.sub("", fix)
         if len({found[0] for found in _OURS.finditer(fix)}) > MOST:
             return False
         if self.none and re.search(self.none, line.replace(self.key, ""), re.IGNORECASE):
@@ -127,8 +129,8 @@ def names(table: str) -> list[Name]:
             each = told if isinstance(told, list) else [told]
             reasons = [one["none"] for one in each if isinstance(one, dict)]
             right = tuple(one for one in each if isinstance(one, str))
-            alone = bool(group.get("alone"))
-            found.append(Name(typed, group["context"], right, "|".join(reasons), alone))
+            by_itself = bool(group.get("alone"))
+            found.append(Name(typed, group["context"], right, "|".join(reasons), by_itself))
     return found
 
 
@@ -136,8 +138,8 @@ def _shared(chosen: Sequence[Name]) -> Iterator[list[Name]]:
     """Names that stand in one command: of one context, with different keys."""
     for context in CONTEXTS:
         of_it = [name for name in chosen if name.context == context]
-        yield from ([name] for name in of_it if name.alone)
-        others = [name for name in of_it if not name.alone]
+        yield from ([name] for name in of_it if name.by_itself)
+        others = [name for name in of_it if not name.by_itself]
         yield from (others[at : at + TOGETHER] for at in range(0, len(others), TOGETHER))
 
 
@@ -149,22 +151,18 @@ def ask_names(chosen: Sequence[Name], where: Site, ask: Ask, jobs: int) -> dict[
         answer = ask(where, words)
         return [name for name in shared if not name.answered(answer)]
 
-    def alone(name: Name) -> str:
+    def singly(name: Name) -> str:
         answer = ask(where, name.words)
         return "" if name.answered(answer) else _about(answer, name.key)
 
     with ThreadPoolExecutor(jobs) as threads:
         left = [name for some in threads.map(of_several, _shared(chosen)) for name in some]
-        lines = dict(zip(left, threads.map(alone, left), strict=True))
+        lines = dict(zip(left, threads.map(singly, left), strict=True))
     return {name: line for name, line in lines.items() if line}
 
 
 def _about(answer: Answer, key: str) -> str:
-    lines = [
-        f"{output['level']} {output['subject']}: {output['message']}; {output['fix']}"
-        for output in answer.results
-        if output["level"] != "OK"
-    ]
+    lines = [f"{output['level']} {_line(output)}" for output in answer.results if output["level"] != "OK"]
     return answer.trouble or next((line for line in lines if key in line), " | ".join(lines)) or "all OK"
 
 
@@ -184,9 +182,13 @@ class Mistake:
         return any(
             output["level"] in ("FAIL", "WARN")
             and re.search(self.subject, output["subject"], re.IGNORECASE)
-            and re.search(self.message, f"{output['subject']}: {output['message']}; {output['fix']}", re.IGNORECASE)
+            and re.search(self.message, _LIST.sub("", _line(output)), re.IGNORECASE)
             for output in answer.results
         )
+
+
+def _line(output: Mapping[str, str]) -> str:
+    return f"{output['subject']}: {output['message']}; {output['fix']}"
 
 
 @dataclass(frozen=True)

@@ -41,9 +41,9 @@ def test_there_are_enough_launches_and_none_is_of_another_table() -> None:
 
 
 def test_there_are_enough_names() -> None:
-    foreign, misspelt = (names.names(table) for table in ("foreign", "misspelt"))
-    assert len({name.key for name in foreign}) >= 150 and len({name.typed for name in misspelt}) >= 60
-    assert all(name.right or name.none for name in [*foreign, *misspelt])
+    others, misspelt = (names.names(table) for table in ("foreign", "misspelt"))
+    assert len({name.key for name in others}) >= 150 and len({name.typed for name in misspelt}) >= 60
+    assert all(name.right or name.none for name in [*others, *misspelt])
 
 
 def test_combinations_are_drawn_purely_and_do_not_interfere() -> None:
@@ -68,6 +68,12 @@ def test_a_pool_that_is_too_small_is_said() -> None:
         ("max_steps", "no such setting", "use trainer.total_training_steps=100", True),
         ("max_steps", "TRL's name of trainer.total_training_steps", "", True),
         ("max_steps", "no such setting", "did you mean trainer.max_bad_steps?", False),
+        (
+            "max_steps",
+            "no such setting",
+            "it has keep_best, keep_last, save_freq, seed, test_freq, trainer.total_training_steps",
+            False,
+        ),
         ("trainer.max_steps", "no such setting", "use trainer.total_training_steps", False),  # not what was typed
         ("max_steps", "no such setting", "it may be data, model, optim, sampler, trainer.total_training_steps", False),
     ],
