@@ -85,7 +85,7 @@ class Case:
     message: str
     """Pattern of the result's line: what tells this failure from its neighbours."""
     fix: str
-    """Pattern of the argument that fixes it, in the result's `fix` or `message`."""
+    """Pattern of the argument that fixes it, in `message; fix`; one that begins with `;.*` is looked for in `fix`."""
     level: Level = "FAIL"
     site: Mapping[str, Any] = field(default_factory=dict)
     fixed: str = ""
