@@ -22,9 +22,6 @@ TEMPLATE = (
 )
 
 
-NUMBERS = {"zero": 0.0, "nan": float("nan"), "inf": float("inf")}
-
-
 @dataclass(frozen=True)
 class Model:
     """A decoder of Llama's kind: a token for each character, a chat template. All its weights are equal, unless
@@ -50,8 +47,6 @@ class Model:
     """Pattern -> shape in the file."""
     more: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """Tensors that the file has beside those of the model."""
-    fill: Mapping[str, str] = field(default_factory=dict)
-    """Pattern -> zero, nan, or inf."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """Laid over config.json."""
     config_without: Sequence[str] = ()
@@ -92,8 +87,6 @@ class Model:
                 continue
             spread = self.random and len(size) > 1
             array = numbers.normal(0, 0.05, size) if spread else np.full(size, 1.0 if self.random else 0.01)
-            value = _fitting(self.fill, name, None)
-            array = array if value is None else np.full(size, NUMBERS[value])
             found[self._renamed(name)] = array.astype(self.dtype)
         return found
 
