@@ -125,9 +125,10 @@ def _parsed(block: Block, shape: ColumnShape) -> pa.Table | None:
 
 
 def _lines(data: memoryview) -> tuple[int, bool]:
-    """How many lines there are, and whether each break between two stands between two objects.
+    """How many lines there are, and whether they begin and end as objects do, at each break between two as well.
 
     Inside an object no break stands so, as a comma would be missing: as many rows as lines are a row in each line.
+    Anything else is not given to pyarrow, which crashes where the first row is `null`.
     """
     signs = np.frombuffer(data, np.uint8)
     breaks = np.flatnonzero(signs == ord("\n"))
@@ -137,7 +138,8 @@ def _lines(data: memoryview) -> tuple[int, bool]:
     if len(breaks) and (before == ord("\r")).all():
         before = signs[breaks - 2]
     whole = (before == ord("}")).all() and (signs[breaks + 1] == ord("{")).all()
-    return len(breaks) + 1, bool(whole)
+    ends = bytes(data[:1]) + bytes(data[-3:]).rstrip()[-1:]
+    return len(breaks) + 1, bool(whole) and ends == b"{}"
 
 
 def _batch_table(batch: RowBatch) -> pa.Table:
