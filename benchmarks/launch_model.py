@@ -113,11 +113,11 @@ class Model:
         tokenizer.decoder = decoders.Fuse()
         tokenizer.add_special_tokens([*SPECIAL, *self.tokens])
         tokenizer.save(str(folder / "tokenizer.json"))
-        told = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "<pad>", "eos_token": "<eos>",
+        config = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "<pad>", "eos_token": "<eos>",
                 "unk_token": "<unk>", "clean_up_tokenization_spaces": False}  # fmt: skip
         own = self.template if isinstance(self.template, str) else TEMPLATE
         template = {"chat_template": own} if self.template else {}
-        (folder / "tokenizer_config.json").write_text(json.dumps({**told, **template, **self.tokenizer}))
+        (folder / "tokenizer_config.json").write_text(json.dumps({**config, **template, **self.tokenizer}))
 
 
 @dataclass(frozen=True)
@@ -133,10 +133,10 @@ class Adapter:
 
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True)
-        told = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": self.base, "r": self.rank,
+        config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": self.base, "r": self.rank,
                 "lora_alpha": 8, "lora_dropout": 0.0, "bias": "none", "target_modules": list(self.targets),
                 "inference_mode": True}  # fmt: skip
-        (folder / "adapter_config.json").write_text(json.dumps({**told, **self.config}))
+        (folder / "adapter_config.json").write_text(json.dumps({**config, **self.config}))
         tensors: dict[str, np.ndarray] = {}
         for name, size in _tensors(len(SPECIAL) + len(ALPHABET)).items():
             place = name.removesuffix(".weight")

@@ -116,13 +116,13 @@ class Site:
             _write_rows(self._made(name), [row for group in _listed(groups) for row in rows(group)])
         for name in node.get("repo", ()):
             shutil.copy(ROOT / name, self._made(name))
-        for name, told in node.get("models", {}).items():
-            Model(**(told or {})).save(self._empty(name))
-        for name, told in node.get("adapters", {}).items():
-            Adapter(**{**told, "base": self.filled(told["base"])}).save(self._empty(name))
-        for name, told in node.get("json", {}).items():
+        for name, given in node.get("models", {}).items():
+            Model(**(given or {})).save(self._empty(name))
+        for name, given in node.get("adapters", {}).items():
+            Adapter(**{**given, "base": self.filled(given["base"])}).save(self._empty(name))
+        for name, given in node.get("json", {}).items():
             path = self._made(name)
-            path.write_text(json.dumps({**(json.loads(path.read_text()) if path.is_file() else {}), **told}))
+            path.write_text(json.dumps({**(json.loads(path.read_text()) if path.is_file() else {}), **given}))
         for name, text in node.get("late", {}).items():
             self._made(name).write_text(text)
         for name, size in node.get("cut", {}).items():
@@ -170,8 +170,8 @@ class Site:
         if version is None:
             self._made(".packages/sitecustomize.py").write_text(HIDER.format(hidden=[name]))
         else:
-            told = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-            self._made(f".packages/{name}-{version}.dist-info/METADATA").write_text(told)
+            given = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+            self._made(f".packages/{name}-{version}.dist-info/METADATA").write_text(given)
 
     def _listening(self) -> int:
         listener = self.kept.enter_context(socket.create_server(("127.0.0.1", 0)))
@@ -210,10 +210,12 @@ def free_port() -> int:
 def rows(group: str | Node) -> Iterator[dict[str, Any]]:
     """`sums 64`: sixty-four of a kind; `sums 8 64`: eight others, from number 64 on. As a mapping also `over`: what is
     laid over each row."""
-    told: Node = dict(zip(("kind", "count", "first"), group.split(), strict=False)) if isinstance(group, str) else group
-    first = int(told.get("first", 0))
-    for number in range(first, first + int(told["count"])):
-        yield {**KINDS[told["kind"]](number), **told.get("over", {})}
+    given: Node = (
+        dict(zip(("kind", "count", "first"), group.split(), strict=False)) if isinstance(group, str) else group
+    )
+    first = int(given.get("first", 0))
+    for number in range(first, first + int(given["count"])):
+        yield {**KINDS[given["kind"]](number), **given.get("over", {})}
 
 
 def _asked(number: int) -> str:

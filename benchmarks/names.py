@@ -125,8 +125,8 @@ def names(table: str) -> list[Name]:
     """Those of `foreign` or `misspelt`."""
     found = list[Name]()
     for group in yaml.safe_load((TABLES / f"{table}.yaml").read_text(encoding="utf-8")):
-        for typed, told in group["names"].items():
-            each = told if isinstance(told, list) else [told]
+        for typed, entry in group["names"].items():
+            each = entry if isinstance(entry, list) else [entry]
             reasons = [one["none"] for one in each if isinstance(one, dict)]
             right = tuple(one for one in each if isinstance(one, str))
             by_itself = bool(group.get("alone"))
@@ -202,11 +202,11 @@ def mistakes() -> Mistakes:
     node = yaml.safe_load((TABLES / "mistakes.yaml").read_text(encoding="utf-8"))
     where = Site(Path())
     pool = list[Mistake]()
-    for told in node["mistakes"]:
-        words = tuple(where.words(told["words"]))
+    for entry in node["mistakes"]:
+        words = tuple(where.words(entry["words"]))
         keys = [word.partition("=")[0] for word in words]
-        subject = told.get("subject", f"^{re.escape(keys[0])}$")
-        pool.append(Mistake(words, subject, told["message"], frozenset([*keys, *told.get("touches", ())])))
+        subject = entry.get("subject", f"^{re.escape(keys[0])}$")
+        pool.append(Mistake(words, subject, entry["message"], frozenset([*keys, *entry.get("touches", ())])))
     return Mistakes(tuple(where.words(node["base"])), node["site"], tuple(pool))
 
 

@@ -33,8 +33,8 @@ def inspect_rows(file: str) -> Have:
     rows = list(islice(read_rows(file), LOOKED_AT))
     found = [row for row in rows if isinstance(row, RawRow)]
     if not found:
-        told = f": {rows[0].reason}" if rows and isinstance(rows[0], RefusedRow) else ""
-        raise Problems(Problem(file, f"holds no row that can be read{told}", "use JSONL or parquet"))
+        reason = f": {rows[0].reason}" if rows and isinstance(rows[0], RefusedRow) else ""
+        raise Problems(Problem(file, f"holds no row that can be read{reason}", "use JSONL or parquet"))
     paired = sum(any(row.values.get(key) is not None for key in ("chosen", "rejected")) for row in found)
     if paired:
         return "pairs" if paired == len(found) else "mixed"

@@ -112,16 +112,16 @@ def _judge(report: DataReport, data: Dataset) -> tuple[list[str], list[str]]:
     wrong, notes, total = list[str](), list[str](), sum(report.rows.values()) + report.refused
     if report.refused:
         skips = data.on_bad_row == "skip"
-        told = "are skipped" if skips else "use data.on_bad_row=skip to skip them"
-        (notes if skips else wrong).append(f"{report.refused:,} of {total:,} rows are bad; {told}")
+        advice = "are skipped" if skips else "use data.on_bad_row=skip to skip them"
+        (notes if skips else wrong).append(f"{report.refused:,} of {total:,} rows are bad; {advice}")
     if (rows := report.rows["train"]) < data.train_batch_size:
         wrong.append(f"{rows:,} rows do not fill data.train_batch_size={data.train_batch_size}; use a smaller one")
-    for count, told in (
+    for count, what in (
         (report.unwritable, "rows cannot be written with the model's chat template; use another model or format"),
         (report.unscorable, "rows can never be scored by the reward; use another reward"),
     ):
         if count:
-            (notes if data.on_bad_row == "skip" else wrong).append(f"{count:,} {told}")
+            (notes if data.on_bad_row == "skip" else wrong).append(f"{count:,} {what}")
     if report.in_both:
         wrong.append(f"{report.in_both:,} prompts of val are also trained on; validation overestimates the model")
     if report.repeated:

@@ -65,7 +65,7 @@ def export(run: Folder, one: Kept, out: Path, show: Show, *, fold: bool = False,
         files = _copy(parts, draft, size, show)
         expected = policy_digests(policy.path)
         other = [name for name, sha256 in files.items() if expected.get(f"policy/{name}", sha256) != sha256]
-        if other or not (expected or not checkpoints.faults(checkpoint)):
+        if other or (not expected and checkpoints.faults(checkpoint)):
             where = str(policy.path / other[0]) if other else str(one.path)
             raise Problems(Problem(where, "changed while it was copied", "try again", "changed"))
         (draft / README).write_text(redact(_card(run, one, _base_of(policy))), encoding="utf-8")

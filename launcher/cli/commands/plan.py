@@ -108,8 +108,8 @@ def _print(page: Page, source: bool) -> None:
     if page.processes:
         out.print(_processes(page.processes), soft_wrap=True)
     count = {level: sum(result.level == level for result in page.results) for level in LEVELS}
-    told = [Text(f"{number} {level}", LEVELS[level]) for level, number in count.items() if number]
-    out.print(Text("\n").join([Text(), Text(", ").join(told)]))
+    counts = [Text(f"{number} {level}", LEVELS[level]) for level, number in count.items() if number]
+    out.print(Text("\n").join([Text(), Text(", ").join(counts)]))
 
 
 def result_table(results: Sequence[CheckResult]) -> Table:

@@ -88,8 +88,8 @@ def run(found: points.Sweep) -> int:
     wide().print(table(views))
     for view in views:
         if view.entry.status == "failed":
-            told = f"{view.entry.name}: {view.entry.why}"
-            err.print(Text.assemble(("✗ ", "bold red"), printable(told)), soft_wrap=True, highlight=False)
+            line = f"{view.entry.name}: {view.entry.why}"
+            err.print(Text.assemble(("✗ ", "bold red"), printable(line)), soft_wrap=True, highlight=False)
     if any(view.entry.status != "finished" for view in views):
         err.print(Text(printable(f"rlrun train --resume {found.path} goes on with what is not done"), "dim"))
     return code
@@ -192,6 +192,6 @@ def table(views: Sequence[drive.View], most: int | None = None) -> Table:
         )  # fmt: skip
     if len(picked) < len(views):
         states = [view.entry.status for view in views]
-        told = ", ".join(f"{states.count(status)} {status}" for status in dict.fromkeys(states))
-        made.add_row(Text(f"{len(views)} points", "dim"), Text(told, "dim"))
+        counts = ", ".join(f"{states.count(status)} {status}" for status in dict.fromkeys(states))
+        made.add_row(Text(f"{len(views)} points", "dim"), Text(counts, "dim"))
     return made

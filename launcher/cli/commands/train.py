@@ -80,11 +80,11 @@ def train(
 
 
 def _start(words: list[str], config_dir: ConfigDir) -> Outcome:
-    judged = ready(resolve(words, config_dir))
-    for warning in judged.warnings:
+    checked = ready(resolve(words, config_dir))
+    for warning in checked.warnings:
         err.print(Text.assemble(("! ", "bold yellow"), printable(warning.line)), soft_wrap=True, highlight=False)
     with watching() as view:
-        return start.start(judged, ["train", *words], [view])[1]
+        return start.start(checked, ["train", *words], [view])[1]
 
 
 def _resume(name: str, words: list[str], root: str) -> Outcome:

@@ -56,7 +56,7 @@ class Sum:
 
 
 @dataclass(frozen=True)
-class Heard:
+class RankResult:
     """What one process said until it ended, or was ended."""
 
     rank: int
@@ -70,7 +70,7 @@ class Heard:
     """Its clock when all had joined; 0 where they did not."""
 
 
-def run(ranks: Ranks, patience_s: float = PATIENCE_S) -> list[Heard]:
+def run(ranks: Ranks, patience_s: float = PATIENCE_S) -> list[RankResult]:
     """Start them, wait at most `patience_s`, and leave none behind."""
     with ExitStack() as held:
         outs = [held.enter_context(TemporaryFile()) for _ in range(ranks.count)]
@@ -87,7 +87,7 @@ def run(ranks: Ranks, patience_s: float = PATIENCE_S) -> list[Heard]:
                 process.kill()  # nothing, where it has ended
                 process.wait()
         return [
-            _heard(ranks.first + local, code, tail(out), tail(err))
+            _rank_result(ranks.first + local, code, tail(out), tail(err))
             for local, (code, out, err) in enumerate(zip(codes, outs, errs, strict=True))
         ]
 
@@ -108,7 +108,7 @@ def _ended(processes: Sequence[subprocess.Popen[bytes]], give_up: float) -> list
     return [process.poll() for process in processes]
 
 
-def _heard(rank: int, code: int | None, out: str, err: str) -> Heard:
+def _rank_result(rank: int, code: int | None, out: str, err: str) -> RankResult:
     at, sums, joined_at = "", list[Sum](), 0.0
     for line in out.splitlines():
         try:
@@ -118,19 +118,19 @@ def _heard(rank: int, code: int | None, out: str, err: str) -> Heard:
         at, joined_at = node.get("at", at), node.get("time", joined_at)
         if "bytes" in node:
             sums.append(Sum(**node))
-    return Heard(rank, at, tuple(sums), code, reason(err, code) if code else "", joined_at)
+    return RankResult(rank, at, tuple(sums), code, reason(err, code) if code else "", joined_at)
 
 
-def judged(heard: Sequence[Heard], whose: Mapping[int, str], over: str) -> CheckResult:
+def check_ranks(results: Sequence[RankResult], whose: Mapping[int, str], over: str) -> CheckResult:
     """One line of all ranks; `whose` says where each runs, `over` what they met by."""
-    where = {one.rank: f"rank {one.rank}" + (f" ({whose[one.rank]})" if one.rank in whose else "") for one in heard}
-    wrong = [where[one.rank] for one in heard if not all(sum_.right for sum_ in one.sums)]
+    where = {one.rank: f"rank {one.rank}" + (f" ({whose[one.rank]})" if one.rank in whose else "") for one in results}
+    wrong = [where[one.rank] for one in results if not all(sum_.right for sum_ in one.sums)]
     if wrong:
         message = f"{', '.join(wrong)} got a wrong sum by {over}"
         return CheckResult("FAIL", SUBJECT, message, "try another card or cable, or NCCL_P2P_DISABLE=1")
-    if any(one.at != "done" or one.code for one in heard):
-        return _stuck(heard, where, over)
-    count, last, first = len(heard), [one.sums[-1] for one in heard], [one.sums[0] for one in heard]
+    if any(one.at != "done" or one.code for one in results):
+        return _stuck(results, where, over)
+    count, last, first = len(results), [one.sums[-1] for one in results], [one.sums[0] for one in results]
     seconds = max(sum_.seconds for sum_ in last)
     bus = 2 * (count - 1) / count * last[0].bytes / seconds / 1e9
     message = (
@@ -140,18 +140,18 @@ def judged(heard: Sequence[Heard], whose: Mapping[int, str], over: str) -> Check
     return CheckResult("OK", SUBJECT, message)
 
 
-def _stuck(heard: Sequence[Heard], where: Mapping[int, str], over: str) -> CheckResult:
+def _stuck(results: Sequence[RankResult], where: Mapping[int, str], over: str) -> CheckResult:
     """Names those that got least far: the others only waited for them. Of equals, one that never spoke again waited
     for nobody, and one that ended with an error did."""
 
-    def far(one: Heard) -> tuple[int, int, bool]:
+    def far(one: RankResult) -> tuple[int, int, bool]:
         return STEPS.index(one.at), len(one.sums), one.code is not None
 
-    unfinished = [one for one in heard if one.at != "done" or one.code]
+    unfinished = [one for one in results if one.at != "done" or one.code]
     least = min(map(far, unfinished))
     late = [one for one in unfinished if far(one) == least]
-    if len(late) == len(heard) and len(heard) > 1:
-        message = f"none of {len(heard)} processes arrived by {over}: each {STUCK[late[0].at]}"
+    if len(late) == len(results) and len(results) > 1:
+        message = f"none of {len(results)} processes arrived by {over}: each {STUCK[late[0].at]}"
     else:
         message = f"{', '.join(where[one.rank] for one in late)} did not arrive by {over}: {STUCK[late[0].at]}"
     why = next((one.why for one in late if one.why), "")

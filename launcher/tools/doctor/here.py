@@ -52,4 +52,4 @@ def all_reduced(loaded: loading.LoadedLibraries) -> CheckResult:
         first=0, count=count, world=count, backend="nccl" if on_gpus else "gloo", address=machine.LOOPBACK,
         port=machine.free_ports(1)[0], interface=machine.loopback(),
     )  # fmt: skip
-    return allreduce.judged(allreduce.run(ranks), {}, "NCCL between GPUs" if on_gpus else "gloo on this CPU")
+    return allreduce.check_ranks(allreduce.run(ranks), {}, "NCCL between GPUs" if on_gpus else "gloo on this CPU")

@@ -57,8 +57,8 @@ def main(share: Share) -> None:
         port=int(os.environ.get("MASTER_PORT") or machine.free_ports(1)[0]),
         interface=os.environ.get("GLOO_SOCKET_IFNAME", "") if "MASTER_ADDR" in os.environ else machine.loopback(),
     )  # fmt: skip
-    heard = allreduce.run(ranks, share.wait_s)
-    _print(REDUCED, TypeAdapter(list[allreduce.Heard]).dump_python(heard, mode="json"))
+    results = allreduce.run(ranks, share.wait_s)
+    _print(REDUCED, TypeAdapter(list[allreduce.RankResult]).dump_python(results, mode="json"))
 
 
 def _look(share: Share) -> Looked:

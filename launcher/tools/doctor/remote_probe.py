@@ -77,7 +77,7 @@ class _Probes:
     def __init__(self, nodes: dict[str, RayNode], tell: Tell) -> None:
         self.nodes, self.names, self.tell = nodes, list(nodes), tell
         self.looked: dict[str, probe.Looked] = {}
-        self.reduced: dict[str, list[allreduce.Heard]] = {}
+        self.reduced: dict[str, list[allreduce.RankResult]] = {}
         self.failed: set[str] = set()
         self.read: dict[str, int] = dict.fromkeys(nodes, 0)
         """Bytes of each log."""
@@ -96,12 +96,12 @@ class _Probes:
             os.close(lock)
             self.tell(f"{len(self.nodes)} nodes look at themselves, then add numbers")
             try:
-                yield from self._heard(job, logs, START_S + 1.5 * wait_s)
+                yield from self._messages(job, logs, START_S + 1.5 * wait_s)
             finally:
                 job.kill()
             yield from ((BETWEEN, verdict) for verdict in self._between(shares, files))
 
-    def _heard(self, job: RayJob, logs: Path, wait_s: float) -> Iterator[Line]:
+    def _messages(self, job: RayJob, logs: Path, wait_s: float) -> Iterator[Line]:
         """What each node says of itself, as it comes, until all have added their numbers, or one cannot."""
         give_up = time.monotonic() + wait_s
         while True:
@@ -139,12 +139,12 @@ class _Probes:
             if not line.startswith('{"probe"'):
                 continue
             with suppress(ValueError):  # which says that the node has another version
-                told = json.loads(line)
-                if told["probe"] == probe.LOOKED:
-                    looked = self.looked[name] = TypeAdapter(probe.Looked).validate_python(told["found"])
+                message = json.loads(line)
+                if message["probe"] == probe.LOOKED:
+                    looked = self.looked[name] = TypeAdapter(probe.Looked).validate_python(message["found"])
                     yield from (*looked.results, *counts(self.nodes[name], looked.facts))
                 else:
-                    self.reduced[name] = TypeAdapter(list[allreduce.Heard]).validate_python(told["found"])
+                    self.reduced[name] = TypeAdapter(list[allreduce.RankResult]).validate_python(message["found"])
 
     def _missing(self, name: str, why: str) -> Iterator[Line]:
         """Once, of a node that has not looked at itself and will not."""
@@ -168,13 +168,15 @@ class _Probes:
             message = f"{', '.join(sorted(self.failed))} did not answer, so nothing was added by {over}"
             yield CheckResult("FAIL", allreduce.SUBJECT, message, "see that node's own line")
             return
-        heard, whose = list[allreduce.Heard](), dict[int, str]()
+        results, whose = list[allreduce.RankResult](), dict[int, str]()
         for name, share in zip(self.names, shares, strict=True):
             mine = range(share.first, share.first + share.count)
             whose |= dict.fromkeys(mine, name)
-            heard += self.reduced.get(name) or [allreduce.Heard(rank, code=1, why="was not heard of") for rank in mine]
-        yield allreduce.judged(heard, whose, over)
-        yield from facts.compare_clocks({one.rank: one.joined_at for one in heard if one.joined_at}, whose)
+            results += self.reduced.get(name) or [
+                allreduce.RankResult(rank, code=1, why="did not report") for rank in mine
+            ]
+        yield allreduce.check_ranks(results, whose, over)
+        yield from facts.compare_clocks({one.rank: one.joined_at for one in results if one.joined_at}, whose)
 
 
 def shares_of(nodes: Sequence[RayNode], root: str, files: tuple[str, ...], wait_s: float) -> list[probe.Share]:

@@ -164,9 +164,9 @@ def _synced() -> bool | None:
     """Whether the kernel's clock is synchronised (adjtimex(2), read only)."""
     if sys.platform != "linux":
         return None
-    told = ctypes.create_string_buffer(256)  # struct timex, `modes` 0 only reads
-    state = ctypes.CDLL(None).adjtimex(told)
-    status = ctypes.c_int.from_buffer(told, _STATUS).value
+    timex = ctypes.create_string_buffer(256)  # struct timex, `modes` 0 only reads
+    state = ctypes.CDLL(None).adjtimex(timex)
+    status = ctypes.c_int.from_buffer(timex, _STATUS).value
     return None if state < 0 else state != _ERROR and not status & _UNSYNCED
 
 

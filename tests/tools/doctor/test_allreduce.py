@@ -12,38 +12,39 @@ import pytest
 from launcher.core import machine
 from launcher.core.machine import free_ports
 from launcher.tools.doctor import allreduce
-from launcher.tools.doctor.allreduce import Heard, Ranks, Sum, judged, run
+from launcher.tools.doctor.allreduce import RankResult, Ranks, Sum, check_ranks, run
 
 RIGHT = (Sum(1 << 16, 0.001, True), Sum(1 << 26, 0.1, True))
 WRONG = (Sum(1 << 16, 0.001, True), Sum(1 << 26, 0.1, False))
 
 
 @pytest.mark.parametrize(
-    ("heard", "level", "word"),
+    ("results", "level", "word"),
     [
         # 2 (n-1)/n of 64 MB in 0.1 s
-        ([Heard(0, "done", RIGHT, 0), Heard(1, "done", RIGHT, 0)], "OK", "right at 64 KB to 64 MB; bus 0.67 GB/s"),
-        ([Heard(0, "done", RIGHT, 0), Heard(1, "done", WRONG, 0)], "FAIL", "rank 1 (b) got a wrong sum"),
+        ([RankResult(0, "done", RIGHT, 0), RankResult(1, "done", RIGHT, 0)], "OK",
+         "right at 64 KB to 64 MB; bus 0.67 GB/s"),
+        ([RankResult(0, "done", RIGHT, 0), RankResult(1, "done", WRONG, 0)], "FAIL", "rank 1 (b) got a wrong sum"),
         # the other waited, gave up and said so; the silent one is the cause
-        ([Heard(0, "loaded", (), 1, "timed out"), Heard(1, "", (), None)], "FAIL",
+        ([RankResult(0, "loaded", (), 1, "timed out"), RankResult(1, "", (), None)], "FAIL",
          "rank 1 (b) did not arrive by gloo: was still loading torch"),
-        ([Heard(0, "loaded", (), 1, "timed out"), Heard(1, "", (), 1, "ImportError: x")], "FAIL",
+        ([RankResult(0, "loaded", (), 1, "timed out"), RankResult(1, "", (), 1, "ImportError: x")], "FAIL",
          "rank 1 (b) did not arrive by gloo: was still loading torch (ImportError: x)"),
-        ([Heard(0, "joined", RIGHT[:1], 1, "timed out"), Heard(1, "joined", RIGHT[:1], None)], "FAIL",
+        ([RankResult(0, "joined", RIGHT[:1], 1, "timed out"), RankResult(1, "joined", RIGHT[:1], None)], "FAIL",
          "rank 1 (b) did not arrive by gloo: met the others and stopped within a sum"),
         # a wall between them: nobody is more to blame than another
-        ([Heard(0, "loaded", (), None), Heard(1, "loaded", (), None)], "FAIL",
+        ([RankResult(0, "loaded", (), None), RankResult(1, "loaded", (), None)], "FAIL",
          "none of 2 processes arrived by gloo: each did not meet the others"),
-        ([Heard(0, "done", RIGHT, 0), Heard(1, "done", RIGHT, -11, "it was ended by signal 11")], "FAIL",
+        ([RankResult(0, "done", RIGHT, 0), RankResult(1, "done", RIGHT, -11, "it was ended by signal 11")], "FAIL",
          "rank 1 (b) did not arrive by gloo: did not end (it was ended by signal 11)"),
     ],
 )  # fmt: skip
-def test_whom_it_is_laid_to(heard: list[Heard], level: str, word: str) -> None:
-    found = judged(heard, {0: "a", 1: "b"}, "gloo")
+def test_whom_it_is_laid_to(results: list[RankResult], level: str, word: str) -> None:
+    found = check_ranks(results, {0: "a", 1: "b"}, "gloo")
     assert found.level == level and word in found.message, found
 
 
-def pair(patience_s: float) -> list[Heard]:
+def pair(patience_s: float) -> list[RankResult]:
     return run(Ranks(0, 2, 2, "gloo", machine.LOOPBACK, free_ports(1)[0], machine.loopback()), patience_s)
 
 
@@ -54,9 +55,9 @@ def mine() -> list[psutil.Process]:
 
 @pytest.mark.slow
 def test_two_processes_add_and_a_stopped_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    heard = pair(120)
-    found = judged(heard, {}, "gloo")
-    assert found.level == "OK" and "2 processes by gloo, right at 64 KB to 64 MB" in found.message, (found, heard)
+    results = pair(120)
+    found = check_ranks(results, {}, "gloo")
+    assert found.level == "OK" and "2 processes by gloo, right at 64 KB to 64 MB" in found.message, (found, results)
 
     def stop() -> None:
         while not (stopped := [one for one in mine() if one.environ().get("RANK") == "1"]):
@@ -65,6 +66,6 @@ def test_two_processes_add_and_a_stopped_one_is_named(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(allreduce, "OTHERS_S", 3.0)
     Thread(target=stop, daemon=True).start()
-    found = judged(pair(120), {}, "gloo")  # ended by the process that waits for the other, on a slow machine too
+    found = check_ranks(pair(120), {}, "gloo")  # ended by the process that waits for the other, on a slow machine too
     assert found.level == "FAIL" and "rank 1 did not arrive" in found.message, found
     assert not mine(), "a stopped process was left behind"
