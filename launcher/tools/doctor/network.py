@@ -130,7 +130,7 @@ def hub(name: str, endpoint: str) -> CheckResult:
             message = f"{host} shows a certificate that this machine does not trust ({why.verify_message})"
             return CheckResult("WARN", name, message, "set SSL_CERT_FILE to your network's own certificate authority")
         reason = error_message(why) if isinstance(why, OSError) else str(why)
-        way = ", by a proxy," if getproxies() else ""
+        way = ", by a proxy," if whole.scheme in getproxies() and not proxy_bypass(host) else ""
         message = f"{host}{way} cannot be reached: {reason}"
         fix = f"use a network, or set {variable} to a mirror; what is on this machine runs without"
         return CheckResult("WARN", name, message, fix)

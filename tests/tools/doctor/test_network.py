@@ -95,6 +95,25 @@ def test_a_hub_that_cannot_be_reached_is_a_warning_without_its_password(endpoint
     assert "canary" not in found.line
 
 
+@pytest.mark.parametrize(
+    ("environment", "by_proxy"),
+    [
+        ({"no_proxy": "localhost"}, False),  # names no proxy
+        ({"http_proxy": "http://127.0.0.1:9", "no_proxy": "localhost"}, True),
+        ({"http_proxy": "http://127.0.0.1:9", "no_proxy": "127.0.0.1"}, False),
+        ({"https_proxy": "http://127.0.0.1:9"}, False),
+    ],
+)
+def test_a_proxy_is_named_where_one_is_used(
+    environment: dict[str, str], by_proxy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    found = network.hub("huggingface", "http://127.0.0.1:9")
+    assert (", by a proxy," in found.message) == by_proxy, found
+
+
 def test_a_hub_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "PATIENCE_S", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as silent:
