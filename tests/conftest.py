@@ -116,6 +116,16 @@ def plain() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in excluded}
 
 
+@pytest.fixture(autouse=True)
+def _same_signals() -> Iterator[None]:
+    """What a test leaves ignored stays so in every process that later tests start."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    yield
+    assert {number: signal.getsignal(number) for number in before} == before
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == blocked
+
+
 class Commands:
     """`rlrun` as a person calls it, from a folder of its own."""
 

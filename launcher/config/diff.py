@@ -16,7 +16,7 @@ from launcher.config.descriptions import fields_of, written
 from launcher.config.nodes import TARGET, apart, flat, owner
 from launcher.config.origins import Origin, origins_of
 from launcher.config.recipe import Asked, Given, options_apart
-from launcher.config.resolve import resolve
+from launcher.config.resolve import config_files, resolve
 from launcher.config.yaml_lines import Leaf, leaves
 from launcher.core.bounded_parse import parse_yaml
 from launcher.core.problems import Problem, Problems, error_message, short_repr, suggest
@@ -148,7 +148,7 @@ def _resolved(name: str, by: Asked) -> Side:
         found = [replace(each, fix=f"{each.fix} {of}".lstrip()) for each in problem.problems]
         raise Problems([*found, *(Problem("", note) for note in by.notes)]) from None
     classes, values = apart(flat(to_node(run)))
-    return Side(name, values, origins_of(run, by), by.notes, classes)
+    return Side(name, values, origins_of(run, by, config_files(by.texts, by.config_dir)), by.notes, classes)
 
 
 def _of_run(name: str, folder: Folder) -> Side:

@@ -45,14 +45,15 @@ def origins(words: Sequence[str], config_dir: Path | None = None, recipe: str | 
     A group's name (`model`) stands for its choice. Raises `Problems` as `resolve` does.
     """
     from_all = asked(words, config_dir, recipe)
-    return origins_of(resolve(from_all.texts, from_all.config_dir), from_all)
+    run = resolve(from_all.texts, from_all.config_dir)
+    return origins_of(run, from_all, config_files(from_all.texts, from_all.config_dir))
 
 
-def origins_of(run: RunSpec, by: Asked) -> dict[str, Origin]:
-    """The same of a run that is resolved already."""
+def origins_of(run: RunSpec, by: Asked, files: Sequence[tuple[Path, str]]) -> dict[str, Origin]:
+    """The same of a run that is resolved already, and whose `config_files` are known."""
     choices = _default_choices()
     found = dict(choices)
-    for path, place in config_files(by.texts, by.config_dir):
+    for path, place in files:
         for key, leaf in leaves(path).items():
             if key.partition(".")[0] != "defaults":
                 origin = Origin("file", f"{_spelled(path)}:{leaf.line}")

@@ -55,7 +55,7 @@ def plan(
         return Page(None, from_problems(problems.problems))
     files = config_files(by.texts, by.config_dir)
     choices = {place: path.stem for path, place in files if place}
-    return replace(page(run, here=here), choices=choices, origins=origins_of(run, by), notes=by.notes)
+    return replace(page(run, here=here), choices=choices, origins=origins_of(run, by, files), notes=by.notes)
 
 
 def page(run: RunSpec, *, here: bool = False) -> Page:

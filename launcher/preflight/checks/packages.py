@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, metadata, requires
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, metadata
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from launcher.core.check_result import CheckResult, Level
-from launcher.core.machine import package_version
 from launcher.preflight.checks.context import Context
 
 OURS = "rlrun"
 SHOWN = ("torch", "transformers", "peft", "safetensors", "ray")
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A package of this environment."""
+
+    version: str
+    requires: tuple[Requirement, ...]
 
 
 def check(_: Context) -> Iterator[CheckResult]:
@@ -48,31 +57,38 @@ def _python(promised: str | None) -> CheckResult:
 def _walk(distribution: str) -> tuple[dict[str, str], list[CheckResult]]:
     """Every package that is needed directly or by another, with its version; and the requirements that are not met: a
     FAIL for one of `distribution`, a WARN for one between others, which loading them puts to the test."""
-    seen, unmet = dict[str, str](), list[CheckResult]()
+    seen, unmet, find = dict[str, str](), list[CheckResult](), cache(_installed)
     waiting, done = [(distribution, frozenset[str]())], set[tuple[str, frozenset[str]]]()
     while waiting:
         by = waiting.pop()
         if by in done:
             continue
         done.add(by)
-        for wants in _wants(*by):
+        for wants in _wants(find(by[0]), by[1]):
             name = canonicalize_name(wants.name)
-            installed = package_version(name)
-            if installed is None or not wants.specifier.contains(installed, prereleases=True):
-                received = f"{installed} is installed" if installed else "is not installed"
+            installed = find(name)
+            if installed is None or not wants.specifier.contains(installed.version, prereleases=True):
+                received = f"{installed.version} is installed" if installed else "is not installed"
                 message = f"{received}, {by[0]} wants {wants.specifier or 'any version'}"
                 level: Level = "FAIL" if by[0] == distribution else "WARN"
                 unmet.append(
                     CheckResult(level, wants.name, message, f"run pip install '{wants.name}{wants.specifier}'")
                 )
             if installed is not None:
-                seen[name] = installed
+                seen[name] = installed.version
                 waiting.append((name, frozenset(wants.extras)))
     return seen, unmet
 
 
-def _wants(distribution: str, extras: frozenset[str]) -> Iterator[Requirement]:
-    for text in requires(distribution) or ():
-        wants = Requirement(text)
+def _wants(installed: Installed | None, extras: frozenset[str]) -> Iterator[Requirement]:
+    for wants in installed.requires if installed else ():
         if wants.marker is None or any(wants.marker.evaluate({"extra": extra}) for extra in extras or ("",)):
             yield wants
+
+
+def _installed(name: str) -> Installed | None:
+    try:
+        found = metadata(name)
+    except PackageNotFoundError:
+        return None
+    return Installed(found["Version"], tuple(map(Requirement, found.get_all("Requires-Dist") or ())))
