@@ -161,7 +161,7 @@ def wait_until(ready: Callable[[], object], seconds: float = 60.0) -> None:
     give_up = time.monotonic() + seconds
     while not ready():
         assert time.monotonic() < give_up, "it never came to that"
-        time.sleep(0.005)
+        time.sleep(0.02)
 
 
 @pytest.fixture(scope="session")

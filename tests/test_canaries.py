@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture(scope="module")
 def canaries() -> Any:
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    yield importlib.import_module("canaries")
-    sys.path.remove(str(ROOT / "benchmarks"))
+    return importlib.import_module("canaries")
 
 
 @pytest.fixture(scope="module")

@@ -248,8 +248,7 @@ class RunSpec:
         return max(size, group) if self.algorithm.whole_groups else size
 
     def steps_per_epoch(self, rows: int) -> int:
-        """Whole batches only."""
-        return rows // self.data.train_batch_size
+        return whole_batches(rows, self.data.train_batch_size)
 
     def total_steps(self, rows: int) -> int:
         """Steps of the run with so many training rows."""
@@ -273,6 +272,11 @@ class RunSpec:
     def label(self) -> str:
         """Base of a generated run name."""
         return f"{type(self.algorithm).__name__.lower()}-{self.model.label}"[:100]
+
+
+def whole_batches(rows: int, batch: int) -> int:
+    """Steps of an epoch. With `data.shuffle` left-over rows come in another one; without it, never."""
+    return rows // batch
 
 
 def _conflict(where: str, got: str, fix: str) -> Problem:

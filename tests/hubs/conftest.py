@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
+import importlib
 import random
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import local_hub
 import pytest
 from huggingface_hub import constants
 from modelscope_hub.config import set_default_config
@@ -18,36 +18,21 @@ from launcher.core.state import RunState
 from launcher.hubs.fetch import fetch, list_files
 from launcher.hubs.progress import Progress
 
-ROOT = Path(__file__).parents[2]
-
-
-def benchmark(name: str) -> Any:
-    """A file of benchmarks/, by the name that its neighbours import it by."""
-    if name == "local_hub":
-        benchmark("misbehaving")
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
-        assert spec and spec.loader
-        sys.modules[name] = module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    return sys.modules[name]
-
 
 @pytest.fixture(scope="session")
 def downloads() -> Any:
-    benchmark("local_hub")
-    return benchmark("downloads")
+    return importlib.import_module("downloads")
 
 
 @pytest.fixture(scope="session")
 def act() -> Callable[..., Any]:
-    return benchmark("local_hub").Act
+    return local_hub.Act
 
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     """Running, and known to both clients; nothing of this machine's own settings is left."""
-    with benchmark("local_hub").serving() as hub:
+    with local_hub.serving() as hub:
         for name in ("HF_TOKEN", "MODELSCOPE_API_TOKEN", "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
             monkeypatch.delenv(name, raising=False)
         for name, value in hub.environment().items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shlex
@@ -11,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import launch_model
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
@@ -18,7 +18,6 @@ from typer.testing import CliRunner
 
 from launcher.cli.main import app
 
-ROOT = Path(__file__).parents[2]
 CONFIG = {"model_type": "qwen3", "hidden_size": 8, "num_hidden_layers": 1, "vocab_size": 4}
 
 
@@ -62,12 +61,7 @@ def test_there_are_such_commands(all_pages: Any) -> None:
 @pytest.fixture
 def small_model(tmp_path: Path) -> dict[str, bytes]:
     """Files of a model of two layers with a tokenizer and a chat template, which can be trained."""
-    path = ROOT / "benchmarks" / "launch_model.py"
-    spec = importlib.util.spec_from_file_location("launch_model", path)
-    assert spec and spec.loader
-    sys.modules["launch_model"] = module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.Model().save(tmp_path / "small")
+    launch_model.Model().save(tmp_path / "small")
     return {file.name: file.read_bytes() for file in (tmp_path / "small").iterdir()}
 
 

@@ -30,7 +30,7 @@ from launcher.spec.stored import to_yaml
 RLRUN = [str(Path(sys.executable).parent / "rlrun")]
 LAST = 150
 LONG = ["algorithm=sft", f"trainer.total_training_steps={LAST}", "trainer.save_freq=100", "trainer.test_freq=-1",
-        "trainer.micro_batch_size_per_gpu=1"]  # fmt: skip
+        "trainer.micro_batch_size_per_gpu=2"]  # fmt: skip
 ENDLESS = ["algorithm=sft", "trainer.total_training_steps=100000", "trainer.test_freq=-1"]
 
 

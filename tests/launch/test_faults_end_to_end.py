@@ -29,10 +29,10 @@ pytestmark = pytest.mark.slow
 
 LAST = 300
 LONG = ["algorithm=sft", f"trainer.total_training_steps={LAST}", "trainer.save_freq=20", "trainer.test_freq=200",
-        "trainer.micro_batch_size_per_gpu=1"]  # fmt: skip
+        "trainer.micro_batch_size_per_gpu=2"]  # fmt: skip
 """Five milliseconds a step or more, and every step's gradient moves the weights."""
 ENDLESS = [*LONG[:1], "trainer.total_training_steps=100000", *LONG[2:]]
-FEW = 160
+FEW = 120
 TWO = [f"trainer.total_training_steps={FEW}", "hardware.nproc_per_node=2"]
 
 

@@ -35,7 +35,7 @@ STEPS = 6
 SHORT = [f"trainer.total_training_steps={STEPS}", "trainer.save_freq=2", "trainer.test_freq=3"]
 LAST = 600
 LONG = ["algorithm=sft", f"trainer.total_training_steps={LAST}", "trainer.save_freq=20", "trainer.test_freq=50",
-        "trainer.micro_batch_size_per_gpu=1", "trainer.max_restarts=0"]  # fmt: skip
+        "trainer.micro_batch_size_per_gpu=2", "trainer.max_restarts=0"]  # fmt: skip
 """Five milliseconds a step or more, and every step's gradient moves the weights."""
 
 

@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 from typing import Any
 
+import launches
+import names
 import pytest
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
-
-def benchmark(name: str) -> Any:
-    """A file of benchmarks/, by the name that its neighbours import it by."""
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
-        assert spec and spec.loader
-        sys.modules[name] = module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    return sys.modules[name]
-
-
-for needed in ("launch_model", "launch_site", "launches"):
-    benchmark(needed)
-launches, names = benchmark("launches"), benchmark("names")
-FIRST_WEEK = BENCHMARKS / "first_week"
+FIRST_WEEK = Path(launches.__file__).with_name("first_week")
 
 
 def output(subject: str, message: str, fix: str, level: str = "FAIL") -> dict[str, str]:

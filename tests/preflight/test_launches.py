@@ -6,7 +6,6 @@ their own; `make launches` makes each as a person does.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import socket
@@ -18,30 +17,18 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import launch_site
+import launches
 import pytest
 from huggingface_hub import constants
 from typer.testing import CliRunner
 
 from launcher.cli.main import app
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 UNNAMED: dict[str, str] = {}
 """What a plan does not say yet, or says wrongly; each entry goes when it does."""
 
 
-def benchmark(name: str) -> Any:
-    """A file of benchmarks/, by the name that its neighbours import it by."""
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
-        assert spec and spec.loader
-        sys.modules[name] = module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    return sys.modules[name]
-
-
-for needed in ("launch_model", "launch_site"):
-    benchmark(needed)
-launches, launch_site = benchmark("launches"), benchmark("launch_site")
 CASES, HEALTHY = launches.cases(), launches.healthy()
 
 

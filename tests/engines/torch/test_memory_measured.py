@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -11,25 +10,12 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[3]
 OFF = 0.25  # at most, of any setting
 
 
 @pytest.fixture(scope="module")
-def bench(monkeypatch_module: pytest.MonkeyPatch) -> Any:
-    monkeypatch_module.syspath_prepend(str(ROOT / "benchmarks"))
-    spec = importlib.util.spec_from_file_location("bench_memory", ROOT / "benchmarks" / "memory.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["bench_memory"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def monkeypatch_module() -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        yield patch
+def bench() -> Any:
+    return importlib.import_module("memory")
 
 
 @pytest.fixture(scope="module")

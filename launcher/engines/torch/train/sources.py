@@ -20,6 +20,7 @@ from launcher.engines.torch.train.measure import Clock, Tally, unscored_rows
 from launcher.spec.algorithm import Algorithm, Batch, Kind
 from launcher.spec.data import RefusedRow, Row, Split, make_answer, needs_rollout
 from launcher.spec.reward import Answer, Reward, score_safely
+from launcher.spec.run import whole_batches
 from launcher.text.encoder import Encoder, Pair, Tokens
 
 EXACT = torch.float64  # of masks, rewards and advantages: they are small, and their sums nearly cancel
@@ -64,8 +65,7 @@ class Order:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Whole batches only. With `shuffle` left-over rows come in another epoch; without it, never."""
-        return self.rows // self.batch
+        return whole_batches(self.rows, self.batch)
 
     def epoch(self, step: int) -> int:
         return (step - 1) // self.steps_per_epoch
