@@ -40,7 +40,7 @@ demo: $(VENV)/ready  ## SFT, then GRPO, of a tiny model on this CPU; SEEDS="0 1 
 	$(VENV)/bin/python benchmarks/demo.py $(SEEDS)
 
 test: $(VENV)/ready-dev  ## every test (test-device apart)
-	$(VENV)/bin/pytest -n 4 --dist loadfile --durations=10
+	$(VENV)/bin/pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=10
 
 test-device: $(VENV)/ready-dev  ## train every algorithm on a simulated accelerator and compare it with the CPU
 	$(VENV)/bin/python -m pytest tests/device

@@ -80,6 +80,12 @@ OF_PAGES: Mapping[str, Callable[[Page], Iterable[str]]] = {
 """Arguments of tests that run once for each of these on any page."""
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with long tests come first, so that no process is left alone with one at the end."""
+    long = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in long)
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """`page` with each page of PAGES alone; with one of OF_PAGES, each of those with its page."""
     if "page" not in metafunc.fixturenames:

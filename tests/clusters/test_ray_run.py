@@ -17,6 +17,8 @@ from launcher.clusters.ray.job import NAME
 from launcher.core.events import Usage, Waiting, events_of
 from launcher.core.state import fold
 
+pytestmark = pytest.mark.slow
+
 ON_RAY = ["cluster=ray", "algorithm=grpo"]
 LONG = ["trainer.total_training_steps=3000", "trainer.save_freq=1000", "trainer.test_freq=-1", "trainer.max_restarts=0"]
 
