@@ -218,7 +218,7 @@ def stages(rlrun: Any, small: list[str], until: Callable[..., None]) -> dict[str
         refused = [rlrun(*other) for other in others]  # while torch is being loaded
         held = False
         if interrupt:
-            seen = len(steps_of(run))
+            seen = steps_told(run)
             until(lambda process=process, seen=seen: process.poll() is not None or steps_told(run) >= seen + 6)
             held = holds_lock(training_process(process.pid))
             interrupt(process)
