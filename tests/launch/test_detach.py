@@ -11,7 +11,6 @@ import stat
 import subprocess
 import sys
 import termios
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -219,9 +218,9 @@ def test_ctrl_c_before_it_is_taken_up_ends_it(rlrun: Any, small: list[str], unti
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         until(lambda: children.read_text())
         child = int(children.read_text())
-        time.sleep(0.3)
+        until(lambda: any(file.path.endswith("/.lock") for file in psutil.Process(child).open_files()))
         process.send_signal(signal.SIGINT)
-        assert process.wait(90) == 130
+        assert process.wait(30) == 130
         assert not Path(f"/proc/{child}").exists()
     assert not (run / "spec.yaml").exists()
 
