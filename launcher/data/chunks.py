@@ -1,4 +1,4 @@
-"""Files in chunks of rows: blocks of JSON lines (plain or gzip) and batches of parquet rows.
+"""Files in chunks of rows: blocks of JSON lines, batches of parquet rows, and rows of CSV or of a JSON array as read.
 
 Whatever a file holds, reading it raises nothing: a row that cannot be used comes out as `RefusedRow`, with its place,
 the reason and the whole of it. A chunk may be read row by row or, by `columns`, as a table.
@@ -12,15 +12,17 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from launcher.core.problems import error_message, short_repr
-from launcher.data.rows import MAX_ROW_BYTES, RawRow, UnfitRow, check, parse_line, reversible_text
+from launcher.data.records import Line, array_rows, csv_rows
+from launcher.data.rows import BOM, MAX_KEPT_BYTES, MAX_ROW_BYTES, RawRow, UnfitRow, check, parse_line, reversible_text
 from launcher.spec.data import RefusedRow
 
-ENDINGS = (".jsonl", ".json", ".ndjson", ".jsonl.gz", ".json.gz", ".ndjson.gz", ".parquet")
-MAX_KEPT_BYTES = 64 * 2**20
-"""Longer lines are not kept in memory; they stay in their file only."""
+_TEXTS = (".jsonl", ".json", ".ndjson", ".csv", ".tsv")
+ENDINGS = (*_TEXTS, *(f"{ending}.gz" for ending in _TEXTS), ".parquet")
+FORMS = "JSONL, JSON, CSV or parquet"
+"""What may be in a file, in words."""
 BLOCK_BYTES = MAX_ROW_BYTES
 """Bytes read at a time. A block has at most twice as many, and no line that is too long."""
 _BATCH_ROWS = 16_384
@@ -90,26 +92,53 @@ class RowBatch:
         return RowBatch(self.name, self.first, self.columns.slice(0, cut)), second
 
 
-Chunk = Block | RowBatch
+@dataclass(frozen=True)
+class ReadRows:
+    """Some rows that were read one by one."""
+
+    found: list[RawRow | RefusedRow]
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    def rows(self) -> Iterator[RawRow | RefusedRow]:
+        yield from self.found
+
+    def halves(self) -> tuple[ReadRows, ReadRows]:
+        cut = len(self.found) // 2
+        return ReadRows(self.found[:cut]), ReadRows(self.found[cut:])
+
+
+Chunk = Block | RowBatch | ReadRows
 
 
 class OpenedFile(NamedTuple):
-    """A file that holds something: lines of JSON, or parquet."""
+    """A file that holds something."""
 
     name: str
     file: Any
     raw: Any
     """The file itself, where `file` unpacks it: its position tells how far reading is."""
-    parquet: bool
+    form: Literal["lines", "csv", "array", "parquet"]
 
     def chunks(self) -> Iterator[Chunk | RefusedRow]:
         """Every row of the file once, in its order."""
         empty = True
-        for chunk in _batches(self.name, self.file) if self.parquet else _blocks(self.name, self.file):
+        for chunk in self._chunks():
             empty = False
             yield chunk
         if empty:
             yield RefusedRow(self.name, "the file is empty", "")
+
+    def _chunks(self) -> Iterator[Chunk | RefusedRow]:
+        if self.form == "parquet":
+            return _batches(self.name, self.file)
+        if self.form == "array":
+            return _in_chunks(array_rows(self.name, self.file))
+        if self.form == "csv":
+            tabs = ".tsv" in self.name.lower()[-7:]
+            return _in_chunks(csv_rows(self.name, _lines(self.name, self.file), tabs))
+        return _blocks(self.name, self.file)
 
 
 @contextmanager
@@ -128,11 +157,24 @@ def open_rows(name: str) -> Iterator[OpenedFile | RefusedRow]:
         if not head:
             yield RefusedRow(name, "the file is empty", "")
         elif name.lower().endswith(".parquet") or head.startswith(b"PAR1"):
-            yield OpenedFile(name, file, file, True)
+            yield OpenedFile(name, file, file, "parquet")
         elif head.startswith(b"\x1f\x8b"):
-            yield OpenedFile(name, stack.enter_context(gzip.GzipFile(fileobj=file)), file, False)
+            unpacked = stack.enter_context(gzip.GzipFile(fileobj=file))
+            yield OpenedFile(name, unpacked, file, _text_form(name, unpacked))
         else:
-            yield OpenedFile(name, file, file, False)
+            yield OpenedFile(name, file, file, _text_form(name, file))
+
+
+def _text_form(name: str, file: Any) -> Literal["lines", "csv", "array"]:
+    """What the text in a file is, by its name and first sign."""
+    bare = name.lower().removesuffix(".gz")
+    if bare.endswith((".csv", ".tsv")):
+        return "csv"
+    try:
+        head = file.peek(4096) if bare.endswith(".json") else b""
+    except (OSError, EOFError, zlib.error):  # whoever reads it will say so
+        head = b""
+    return "array" if head.removeprefix(BOM).lstrip().startswith(b"[") else "lines"
 
 
 def ending_problem(name: str) -> str | None:
@@ -215,6 +257,31 @@ def _long(file: Any, start: bytearray, broken: str, more: bool) -> tuple[str, by
     if size > MAX_KEPT_BYTES:
         kept, reason = kept[:0], f"{reason} (too long to set aside: it stays in the file only)"
     return reason, bytes(kept), rest, broken, more
+
+
+# ---- rows that are read one by one
+
+
+def _lines(name: str, file: Any) -> Iterator[Line | RefusedRow]:
+    for block in _blocks(name, file):
+        if isinstance(block, RefusedRow):
+            yield block
+            continue
+        lines = bytes(block.view).split(b"\n")
+        yield from enumerate(lines if lines[-1] else lines[:-1], start=block.first)
+
+
+def _in_chunks(found: Iterator[RawRow | RefusedRow]) -> Iterator[ReadRows]:
+    """A few at a time, fewer where they are long."""
+    rows, size = list[RawRow | RefusedRow](), 0
+    for row in found:
+        rows.append(row)
+        size += len(row.line or b"") if isinstance(row, RawRow) else len(row.raw)
+        if len(rows) == _ROWS_AS_VALUES or size > BLOCK_BYTES:
+            yield ReadRows(rows)
+            rows, size = [], 0
+    if rows:
+        yield ReadRows(rows)
 
 
 # ---- parquet

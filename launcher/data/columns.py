@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from launcher.data.chunks import Block, Chunk, RowBatch
+from launcher.data.chunks import Block, Chunk, ReadRows, RowBatch
 from launcher.data.files import Files
 from launcher.data.formats import ANSWERS
 from launcher.data.known_datasets import INSTRUCTIONS, MARK, NUMBER, SOURCES
@@ -26,7 +26,8 @@ from launcher.data.rows import BOM, MAX_ROW_BYTES, RawRow
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import ROLES
 
-_READ = {"prompt", "question", "response", "answer", "chosen", "rejected", "messages", "data_source", "ability"}
+_READ = {"prompt", "question", "response", "answer", "completion", "chosen", "rejected", "messages"}
+_READ |= {"data_source", "ability"}
 """Keys of rows that are read here, each text, but messages."""
 _NOT_READ = {"reward_model", "ground_truth", "extra_info"}
 """Keys that only `formats` reads."""
@@ -48,9 +49,11 @@ class ColumnShape:
 
 
 def chunk_types(chunk: Chunk) -> dict[str, pa.DataType]:
-    """The columns of a chunk, of lines as far as its first ones show."""
+    """The columns of a chunk, of lines as far as its first ones show; none where rows are read one by one."""
     if isinstance(chunk, Block):
         return _types_of(row.values for row in islice(chunk.rows(), _SAMPLE) if isinstance(row, RawRow))
+    if isinstance(chunk, ReadRows):
+        return {}
     schema = _batch_table(chunk).schema
     return dict(zip(schema.names, schema.types, strict=True))
 
@@ -100,6 +103,8 @@ def _keys(fields: Mapping[str, pa.DataType], files: Files, kind: Kind) -> tuple[
 
 def good_table(chunk: Chunk, shape: ColumnShape, files: Files, kind: Kind) -> pa.Table | None:
     """The columns to write, without extra_info; None where not every row is proven good."""
+    if isinstance(chunk, ReadRows):
+        return None
     table = _parsed(chunk, shape) if isinstance(chunk, Block) else _batch_table(chunk)
     if table is None or not _is_utf8(table):
         return None

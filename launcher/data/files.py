@@ -1,4 +1,5 @@
-"""A dataset in files: JSON lines (also gzip) or parquet, as `rows` reads them and `formats` understands them."""
+"""A dataset in files: JSON lines, a JSON array, CSV (each also gzip) or parquet, as `chunks` reads them and `formats`
+understands their rows."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from typing import Self
 
 from launcher.core.problems import Problem, Problems, suggest
 from launcher.core.settings import Names, settings
-from launcher.data.chunks import ENDINGS, ending_problem, read_rows
+from launcher.data.chunks import ENDINGS, FORMS, ending_problem, read_rows
 from launcher.data.formats import to_row
 from launcher.data.known_datasets import Format, to_standard_row
 from launcher.data.rows import RawRow, UnfitRow
@@ -35,8 +36,9 @@ class Files(Dataset):
     response_key: str | None = None
     """Field of the answer in rows of format `auto`; by default response or answer, whichever a row has."""
     format: Format = "auto"
-    """Row format: `auto` reads messages, prompt and response, question and answer, prompt with chosen and rejected, and
-    verl's rows; `gsm8k`, `math` and `hh` read the datasets of that name."""
+    """Row format: `auto` reads messages, prompt and response (answer, completion), question and answer, prompt with
+    chosen and rejected, verl's rows, `alpaca` (instruction, input, output) and `sharegpt` (conversations), whichever a
+    row has; by name the last two read nothing else. `gsm8k`, `math` and `hh` read the datasets of that name."""
     instruction: str | None = None
     """Text appended to each question; by default that of the format, which asks for the answer in the form its reward
     reads."""
@@ -65,7 +67,7 @@ class Files(Dataset):
     def problems(self) -> list[Problem]:
         found = []
         if not self.train_files:
-            found.append(Problem("data.train_files", "none is given", "use a JSONL or parquet file"))
+            found.append(Problem("data.train_files", "none is given", f"use a {FORMS} file"))
         for name in ("prompt_key", "response_key"):
             if self.format != "auto" and (key := getattr(self, name)):
                 got = f"{key} was given, and rows of the format {self.format} have keys of their own"
@@ -143,4 +145,4 @@ def _near(name: str) -> str:
     except (OSError, ValueError):
         return f"neither is the folder {folder}"
     some = get_close_matches(word, known, n=8, cutoff=0.0)
-    return suggest(word, some, listed="its folder has") if some else "its folder has no JSONL or parquet file"
+    return suggest(word, some, listed="its folder has") if some else f"its folder has no {FORMS} file"

@@ -4,14 +4,19 @@ What one row may look like, as demonstrations ("answers"):
     {"messages": [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "2"}]}
     {"prompt": "1+1?", "response": "2"}
     {"question": "1+1?", "answer": "2"}
+    {"prompt": "1+1?", "completion": "2"}, or both as messages
+  of ShareGPT and of Alpaca:
+    {"conversations": [{"from": "human", "value": "1+1?"}, {"from": "gpt", "value": "2"}], "system": "..."}
+    {"instruction": "Add.", "input": "1+1", "output": "2", "system": "...", "history": [["0+1", "1"]]}
 and as prompts, where the answer is only what a sampled one is compared with:
     {"prompt": [{"role": "user", "content": "1+1?"}], "reward_model": {"ground_truth": "2"}, "data_source": "sums"}
     and each of the above; of `messages`, what comes before the last assistant turn is the prompt
 and as pairs:
     {"prompt": "1+1?", "chosen": "2", "rejected": "3"}
     {"chosen": [{"role": "user", ...}, {"role": "assistant", ...}], "rejected": [...]}, with equal turns before the last
+    and a prompt, conversations or an instruction with both answers
 "mixed" rows are pairs where they have `chosen` or `rejected`, prompts otherwise.
-`prompt` may be text or messages wherever it stands; null counts as missing.
+`prompt` may be text or messages wherever it stands; a turn may have `from` and `value`; null counts as missing.
 """
 
 from __future__ import annotations
@@ -29,7 +34,18 @@ from launcher.spec.data import ROLES, Message, Row, Text
 
 Values = Mapping[str, Any]
 
-ANSWERS = {"prompt": ("response", "answer"), "question": ("answer", "response")}  # the likelier name first
+ANSWERS = {  # the likelier name first
+    "prompt": ("response", "answer", "completion"),
+    "question": ("answer", "response"),
+    "instruction": ("output",),
+}
+SPEAKERS = {
+    **dict.fromkeys(("human", "user"), "user"),
+    **dict.fromkeys(("gpt", "assistant", "model", "chatgpt", "bing", "bard"), "assistant"),
+    "system": "system",
+    **dict.fromkeys(("tool", "observation", "function_response"), "tool"),
+}
+"""The role of each speaker that a turn of ShareGPT's may be `from`."""
 
 
 def to_row(
@@ -47,41 +63,42 @@ def to_row(
 
 
 def _demonstration(where: str, values: Values, prompt_key: str | None, response_key: str | None) -> Row:
-    name = prompt_key or _first(values, ("messages", "prompt", "question")) or "prompt"
+    name = prompt_key or _first(values, ("messages", "prompt", "question", *_SHAPED)) or "prompt"
     answer = response_key or _first(values, ANSWERS.get(name, ("response", "answer")))
-    conversation = name == "messages" or (prompt_key is not None and answer is None)
+    conversation = name in ("messages", "conversations") or (prompt_key is not None and answer is None)
     if conversation and response_key is None and isinstance(_required(values, name), list):
-        turns = _messages(name, values[name])
+        turns = _system(values, name, prompt_key) + _messages(name, values[name])
         spoken = [turn.content for turn in turns if turn.role == "assistant"]
         if not any(content.strip() for content in spoken):
             missing = f"the assistant turns of {name} are empty" if spoken else f"no assistant turn in {name}"
             raise UnfitRow(f"{missing}; add one with content")
-        for place, turn in enumerate(turns):
+        for place, turn in enumerate(turns, start=len(values[name]) - len(turns)):
             if turn.role in ("user", "assistant") and not turn.content.strip():
                 raise UnfitRow(f"{name}[{place}].content is empty")
         return _row(where, values, turns, None, None)
-    prompt = _prompt(name, _required(values, name))
+    prompt = _asked(values, name, prompt_key)
     answer = answer or ANSWERS.get(name, ("response",))[0]
-    response = _text(answer, _required(values, answer))
+    response = _text(answer, _reply(answer, _required(values, answer)))
     return _row(where, values, prompt, response, None)
 
 
 def _prompt_row(where: str, values: Values, prompt_key: str | None, response_key: str | None) -> Row:
-    name = prompt_key or _first(values, ("prompt", "question", "messages")) or "prompt"
-    if name == "messages":
-        prompt, truth = _before_last_answer(name, _required(values, name))
-        answer = response_key
+    name = prompt_key or _first(values, ("prompt", "question", "messages", *_SHAPED)) or "prompt"
+    prompt: Text
+    if name in ("messages", "conversations"):
+        turns, truth = _before_last_answer(name, _required(values, name))
+        prompt, answer = _system(values, name, prompt_key) + turns, response_key
     else:
-        prompt, truth = _prompt(name, _required(values, name)), None
+        prompt, truth = _asked(values, name, prompt_key), None
         answer = response_key or _first(values, ANSWERS.get(name, ("response", "answer")))
     if answer is not None:
-        truth = _truth(answer, _required(values, answer))
+        truth = _truth(answer, _reply(answer, _required(values, answer)))
     return _row(where, values, prompt, None, truth)
 
 
 def _pair(where: str, values: Values, prompt_key: str | None) -> Row:
-    name = prompt_key or _first(values, ("prompt", "question"))
-    prompt = _prompt(name, _required(values, name)) if name else None
+    name = prompt_key or _first(values, ("prompt", "question", *_SHAPED))
+    prompt = _asked(values, name, prompt_key) if name else None
     (before, chosen), (other, rejected) = (_answered(side, _required(values, side)) for side in ("chosen", "rejected"))
     if before != other:
         raise UnfitRow("chosen and rejected answer different conversations; expected equal turns before the last")
@@ -101,20 +118,78 @@ def _answered(path: str, value: Any) -> tuple[tuple[Message, ...], str]:
     """The turns before an answer, if it comes with any, and the answer."""
     if isinstance(value, str):
         return (), _text(path, value)
-    turns = _messages(path, value, "text or a list of messages")
+    turns = _messages(path, [value] if isinstance(value, dict) else value, "text or a list of messages")
     place, last = f"{path}[{len(turns) - 1}]", turns[-1]
     if last.role != "assistant":
         raise UnfitRow(f"{place}.role is {short_repr(last.role)}; the last turn must be the assistant's")
     return turns[:-1], _text(f"{place}.content", last.content)
 
 
-def _before_last_answer(path: str, value: Any) -> tuple[Text, str | None]:
+def _before_last_answer(path: str, value: Any) -> tuple[tuple[Message, ...], str | None]:
     """The turns before the last assistant turn, and what that turn says; all of them where there is none."""
     turns = _messages(path, value)
     last = max((index for index, turn in enumerate(turns) if turn.role == "assistant"), default=len(turns))
     if not any(turn.content.strip() for turn in turns[:last]):
         raise UnfitRow(f"nothing stands before {path}[{last}]; add a turn with content")
     return turns[:last], turns[last].content if last < len(turns) else None
+
+
+def _reply(name: str, value: Any) -> Any:
+    """An answer; a completion may be the assistant's turn."""
+    if name != "completion" or not isinstance(value, list):
+        return value
+    before, said = _answered(name, value)
+    if before:
+        raise UnfitRow(f"{name} has {len(value)} turns; expected the assistant's alone")
+    return said
+
+
+# ---- Alpaca and ShareGPT
+
+_SHAPED = ("conversations", "instruction")
+"""Keys of prompts with others beside them; whoever names one of them as `prompt_key` means it alone."""
+
+
+def _asked(values: Values, name: str, prompt_key: str | None) -> Text:
+    """What the row asks, with what belongs to it."""
+    if prompt_key or name not in _SHAPED:
+        return _prompt(name, _required(values, name))
+    system = _system(values, name, prompt_key)
+    if name == "conversations":
+        turns = _messages(name, values[name])
+        if turns[-1].role == "assistant":
+            raise UnfitRow(f"{name}[{len(turns) - 1}] is the assistant's turn; the last must be the user's")
+        return system + turns
+    parts = [_expect(key, values[key], str, "text") for key in (name, "input") if values.get(key) is not None]
+    text = "\n".join(part for part in parts if part.strip())
+    earlier = system + _history(values)
+    if not text:
+        raise UnfitRow(f"{name} is empty")
+    return (*earlier, Message("user", text)) if earlier else text
+
+
+def _system(values: Values, name: str, prompt_key: str | None) -> tuple[Message, ...]:
+    """The row's text for the model, where that stands outside the turns."""
+    if prompt_key or name not in _SHAPED or values.get("system") is None:
+        return ()
+    system = _expect("system", values["system"], str, "text")
+    turns = values[name] if name == "conversations" else ()
+    first = turns[0] if isinstance(turns, list) and turns else None
+    if system.strip() and isinstance(first, dict) and "system" in (first.get("from"), first.get("role")):
+        raise UnfitRow(f"system and {name}[0] are both system turns; use one of them")
+    return (Message("system", system),) if system.strip() else ()
+
+
+def _history(values: Values) -> tuple[Message, ...]:
+    """The rounds before the instruction, each a question and its answer."""
+    value = values.get("history")
+    turns = list[Message]()
+    for place, pair in enumerate([] if value is None else _expect("history", value, list, "a list of pairs")):
+        if not isinstance(pair, list) or len(pair) != 2:
+            raise UnfitRow(f"history[{place}] is no pair; expected a question and its answer")
+        for part, role in enumerate(("user", "assistant")):
+            turns.append(Message(role, _text(f"history[{place}][{part}]", pair[part])))
+    return tuple(turns)
 
 
 def _row(where: str, values: Values, prompt: Text, response: str | None, answer: str | None) -> Row:
@@ -188,6 +263,8 @@ def _messages(path: str, value: Any, expected: str = "a list of messages") -> tu
 
 def _message(path: str, value: Any) -> Message:
     _expect(path, value, dict, "an object with role and content")
+    if "from" in value:
+        return _spoken(path, value)
     if missing := [key for key in ("role", "content") if key not in value]:
         raise UnfitRow(f"{path}.{missing[0]} is missing")
     role = value["role"]
@@ -197,6 +274,19 @@ def _message(path: str, value: Any) -> Message:
     if value.get("tool_calls"):  # without them the turn would say something else than it did
         raise UnfitRow(f"{path}.tool_calls are not read yet; put the whole turn in content")
     return Message(role, content)
+
+
+def _spoken(path: str, value: Values) -> Message:
+    """A turn as ShareGPT has them."""
+    if twice := [key for key in ("role", "content") if key in value]:
+        raise UnfitRow(f"{path} has from and {twice[0]}; use from and value, or role and content")
+    if "value" not in value:
+        raise UnfitRow(f"{path}.value is missing")
+    speaker = value["from"]
+    role = SPEAKERS.get(speaker) if isinstance(speaker, str) else None
+    if role is None:
+        raise UnfitRow(f"{path}.from is {short_repr(speaker)}; it may be {', '.join(SPEAKERS)}")
+    return Message(role, _expect(f"{path}.value", value["value"], str, "text"))
 
 
 def _truth(path: str, value: Any) -> str | None:

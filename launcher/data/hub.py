@@ -12,7 +12,7 @@ from typing import Literal
 from launcher.core.problems import Problem, Problems, short_repr, suggest
 from launcher.core.settings import settings
 from launcher.data import prepare
-from launcher.data.chunks import ENDINGS
+from launcher.data.chunks import ENDINGS, FORMS
 from launcher.data.files import Files
 from launcher.hubs.choice import HubOrder
 from launcher.hubs.fetch import fetch, list_files
@@ -21,7 +21,10 @@ from launcher.hubs.repo import Listing, RemoteFile, is_id
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import DataProgress, Dataset, OnDataProgress, RefusedRow, Row, Split
 
-_SHARD = re.compile(r"(?:.*/)?(?P<split>[a-z_]+)(?:-\d+-of-\d+(?:-[0-9a-f]+)?)?\.(?:parquet|jsonl?|ndjson)(?:\.gz)?")
+_FORMS = ("parquet", "jsonl", "ndjson", "json", "csv", "tsv")
+_SHARD = re.compile(
+    rf"(?:.*/)?(?P<split>[a-z_]+)(?:-\d+-of-\d+(?:-[0-9a-f]+)?)?\.(?P<form>{'|'.join(_FORMS)})(?:\.gz)?"
+)
 
 
 @settings
@@ -127,16 +130,17 @@ class Hub(Files):
         if self.train_files:  # who names the training files has none to validate
             return []
         called = ("train",) if split == "train" else ("validation", "val", "valid", "dev", "test")
-        by_split: dict[str, list[RemoteFile]] = {}
+        by_split: dict[str, dict[str, list[RemoteFile]]] = {}
         for file in rows:
             if (found := _SHARD.fullmatch(file.path)) and "/" not in file.path.removeprefix("data/"):
-                by_split.setdefault(found["split"], []).append(file)
-        return next((by_split[name] for name in called if name in by_split), [])
+                by_split.setdefault(found["split"], {}).setdefault(found["form"], []).append(file)
+        forms = next((by_split[name] for name in called if name in by_split), {})
+        return next((forms[form] for form in _FORMS if form in forms), [])  # the same rows may be there in several
 
     def _none(self, listed: Listing) -> Problem:
         rows = [file.path for file in _row_files(listed)]
         if not rows:
-            return Problem("data.repo", f"{self.repo} has no JSONL or parquet file", "use another dataset", "not-found")
+            return Problem("data.repo", f"{self.repo} has no {FORMS} file", "use another dataset", "not-found")
         wanted = ", ".join(self.train_files) or "data/train-*.parquet"
         files = suggest(wanted, rows[:20], listed="it has")
         return Problem("data.train_files", f"{self.repo} has no {wanted}", files, "not-found")

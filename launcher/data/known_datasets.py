@@ -3,6 +3,7 @@
 gsm8k   {"question": "...", "answer": "... #### 72"}            the answer's number is the truth
 math    {"problem": "...", "solution": "... \\boxed{4}"}        what the last box holds is the truth
 hh      {"prompt": "\\n\\nHuman: Hi\\n\\nAssistant:", "chosen": " Hello", "rejected": " No"}   the prompt becomes turns
+alpaca, sharegpt   those forms of `formats`, and no other key of a prompt
 auto    any of the forms of `formats`, taken as they are
 """
 
@@ -15,7 +16,7 @@ from typing import Any, Literal
 from launcher.core.problems import short_repr
 from launcher.data.rows import UnfitRow, type_name
 
-Format = Literal["auto", "gsm8k", "math", "hh"]
+Format = Literal["auto", "alpaca", "sharegpt", "gsm8k", "math", "hh"]
 Values = Mapping[str, Any]
 
 STEP_BY_STEP = "Let's think step by step and output the final answer"
@@ -51,6 +52,9 @@ def _auto(values: Values, instruction: str, prompt_key: str | None) -> Values:
     if not instruction:
         return values
     keys = (prompt_key,) if prompt_key else ("prompt", "question")
+    if not prompt_key and all(values.get(key) is None for key in (*keys, "messages", "conversations")):  # Alpaca
+        given = isinstance(values.get("input"), str) and values["input"].strip()
+        keys = (*keys, "input" if given else "instruction")
     asked = next((key for key in keys if isinstance(values.get(key), str)), None)
     if asked is None:
         raise UnfitRow(f"{' or '.join(keys)} is no text that an instruction can follow; use data.instruction=''")
@@ -121,7 +125,25 @@ def _hh(values: Values, instruction: str) -> Values:
     return {"prompt": turns, **answers, "response": answers["chosen"], "ability": "alignment"}
 
 
-_SHAPES: Mapping[Format, Callable[[Values, str], Any]] = {"gsm8k": _gsm8k, "math": _math, "hh": _hh}
+def _only(values: Values, instruction: str, *prompts: str) -> Values:
+    """The row without keys of other prompts."""
+    if all(values.get(key) is None for key in prompts):
+        raise UnfitRow(f"{prompts[0]} is missing; it has {', '.join(sorted(values)[:8]) or 'no keys'}")
+    others = {"messages", "prompt", "question", "conversations", "instruction"} - set(prompts)
+    return _auto({key: value for key, value in values.items() if key not in others}, instruction, None)
+
+
+def _alpaca(values: Values, instruction: str) -> Values:
+    return _only(values, instruction, "instruction")
+
+
+def _sharegpt(values: Values, instruction: str) -> Values:
+    return _only(values, instruction, "conversations", "messages")
+
+
+_SHAPES: Mapping[Format, Callable[[Values, str], Any]] = {
+    "alpaca": _alpaca, "sharegpt": _sharegpt, "gsm8k": _gsm8k, "math": _math, "hh": _hh,
+}  # fmt: skip
 
 
 def _asked(question: str, instruction: str, solution: str, truth: str) -> dict[str, Any]:

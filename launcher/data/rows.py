@@ -12,6 +12,8 @@ from launcher.spec.data import RefusedRow
 
 MAX_ROW_BYTES = 4 * 2**20
 """A longer row is refused without looking into it."""
+MAX_KEPT_BYTES = 64 * 2**20
+"""Longer rows are not kept in memory; they stay in their file only."""
 MAX_DEPTH = 100
 """Lists and objects inside each other."""
 TOO_DEEP = f"lists and objects are nested too deeply; expected at most {MAX_DEPTH} levels"
@@ -28,9 +30,9 @@ class UnfitRow(ValueError):
 class RawRow(NamedTuple):
     """One row as it stands in its file."""
 
-    where: str  # file:line, or file:row for parquet; both count from 1
+    where: str  # file:line (with the number of an array's element), or file:row for parquet; all count from 1
     values: dict[str, Any]
-    line: bytes | None  # without its newline; parquet has no lines
+    line: bytes | None  # as it stands in its file, without the last newline; parquet has no lines
 
     def refused(self, reason: str) -> RefusedRow:
         """The row set aside. A parquet row is written as JSON: its own bytes are spread over the columns."""
@@ -54,15 +56,15 @@ def type_name(value: object) -> str:
 def parse_line(name: str, number: int, line: bytes) -> RawRow | RefusedRow:
     where = f"{name}:{number}"
     try:
-        return RawRow(where, _parse(line.removeprefix(BOM) if number == 1 else line), line)
+        return RawRow(where, parse_object(line.removeprefix(BOM) if number == 1 else line), line)
     except UnfitRow as unfit:
         return RefusedRow(where, str(unfit), reversible_text(line))
 
 
-def _parse(line: bytes) -> dict[str, Any]:
-    """The object that the line holds; raises `UnfitRow`."""
+def parse_object(line: bytes, of: str = "line", expected: str = "one object on each line") -> dict[str, Any]:
+    """The object that the line, or the element `of` an array, holds; raises `UnfitRow`."""
     if not line.strip():
-        raise UnfitRow("the line is empty; expected one object on each line")
+        raise UnfitRow(f"the {of} is empty; expected {expected}")
     if (nul := line.find(b"\0")) >= 0:
         raise UnfitRow(f"a NUL character at byte offset {nul}")
     try:
@@ -70,11 +72,12 @@ def _parse(line: bytes) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise UnfitRow(f"not UTF-8: byte 0x{line[error.start]:02x} at byte offset {error.start}") from error
     except json.JSONDecodeError as error:
-        raise UnfitRow(f"invalid JSON at column {error.colno}: {error_message(ValueError(error.msg))}") from error
+        place = f"column {error.colno}" if error.lineno == 1 else f"its line {error.lineno}, column {error.colno}"
+        raise UnfitRow(f"invalid JSON at {place}: {error_message(ValueError(error.msg))}") from error
     except RecursionError as error:
         raise UnfitRow(TOO_DEEP) from error
     if not isinstance(values, dict):
-        raise UnfitRow(f"the line is of type {type_name(values)}; expected one object on each line")
+        raise UnfitRow(f"the {of} is of type {type_name(values)}; expected {expected}")
     if b"\\u" in line or line.count(b"{") + line.count(b"[") > MAX_DEPTH:  # nothing else can need a closer look
         check(values)
     return values

@@ -8,8 +8,8 @@ from itertools import islice
 from typing import Literal, get_args
 
 from launcher.core.problems import Problem, Problems, short_repr
-from launcher.data.chunks import read_rows
-from launcher.data.formats import to_row
+from launcher.data.chunks import FORMS, read_rows
+from launcher.data.files import Files
 from launcher.data.rows import RawRow
 from launcher.spec.data import RefusedRow
 
@@ -34,7 +34,7 @@ def inspect_rows(file: str) -> Have:
     found = [row for row in rows if isinstance(row, RawRow)]
     if not found:
         reason = f": {rows[0].reason}" if rows and isinstance(rows[0], RefusedRow) else ""
-        raise Problems(Problem(file, f"holds no row that can be read{reason}", "use JSONL or parquet"))
+        raise Problems(Problem(file, f"holds no row that can be read{reason}", f"use {FORMS}"))
     paired = sum(any(row.values.get(key) is not None for key in ("chosen", "rejected")) for row in found)
     if paired:
         return "pairs" if paired == len(found) else "mixed"
@@ -49,7 +49,7 @@ def inspect_rows(file: str) -> Have:
 
 def _fitting(row: RawRow) -> Iterator[Have]:
     for kind in ("answers", "prompts"):
-        if not isinstance(to_row(row.where, row.values, kind), str):
+        if not isinstance(Files().row(row, kind), RefusedRow):
             yield kind
 
 

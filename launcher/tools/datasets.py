@@ -94,7 +94,8 @@ def chosen(what: str, kind: Kind | None, words: Sequence[str], config_dir: Path 
     rest = [word for word in words if not word.startswith("algorithm=")]
     endless = [] if has_model else ["model=tiny", f"model.max_position_embeddings={2**40}"]
     run = resolve([*algorithm, *named, *endless, "sampler.n=8", *rest], config_dir)
-    name = re.sub(r"\.(jsonl?|ndjson|parquet)(\.gz)?$", "", Path(what).name) if named[0] == "data=files" else what
+    bare = re.sub(r"\.(jsonl?|ndjson|[ct]sv|parquet)(\.gz)?$", "", Path(what).name)
+    name = bare if named[0] == "data=files" else what
     has_reward = any(word.startswith("reward=") for word in words)
     return Chosen(re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "data", run, has_model, has_reward)
 

@@ -19,6 +19,8 @@ from launcher.data.files import Files
 from launcher.data.refused import SHOWN, RefusedLog
 from launcher.spec.data import RefusedRow, Row
 
+ENDED = ".jsonl, .json, .ndjson, .csv, .tsv, .jsonl.gz, .json.gz, .ndjson.gz, .csv.gz, .tsv.gz or .parquet"
+
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -50,8 +52,8 @@ def test_a_name_that_exists_is_no_pattern() -> None:
 def test_what_is_not_there_is_refused_and_not_passed_over() -> None:
     assert read("data/c.jsonl") == [("data/c.jsonl", "cannot be read: no such file or directory")]
     assert read("data/c*.jsonl") == [("data/c*.jsonl", "the pattern matches no file")]
-    assert read("data") == [("data", "the ending of 'data' is not known; expected .jsonl, .json, .ndjson, .jsonl.gz, "
-                             ".json.gz, .ndjson.gz or .parquet")]  # fmt: skip
+    assert read("data") == [("data", "the ending of 'data' is not known; expected "
+                             f"{ENDED}")]  # fmt: skip
 
 
 def test_a_row_that_is_no_row_is_refused_with_the_line_as_it_stands() -> None:
@@ -73,7 +75,7 @@ def test_settings_come_as_a_list_or_one_name() -> None:
     ("values", "lines"),
     [
         ({"train_files": ("data/a.jsonl", "data/*.jsonl"), "val_files": ("data/val.jsonl",)}, []),
-        ({}, ["data.train_files: none is given; use a JSONL or parquet file"]),
+        ({}, ["data.train_files: none is given; use a JSONL, JSON, CSV or parquet file"]),
         (
             {"train_files": ("data/a.jsonl",), "val_files": ("data/vla.jsonl",)},
             ["data.val_files: data/vla.jsonl is not there; did you mean val.jsonl?"],
@@ -81,17 +83,17 @@ def test_settings_come_as_a_list_or_one_name() -> None:
         ({"train_files": ("data/zzzzzzzzzzz",)}, ["data.train_files: data/zzzzzzzzzzz is not there; "
                                                   "its folder has a.jsonl, b.jsonl, val.jsonl"]),
         ({"train_files": ("empty/a.jsonl",)}, ["data.train_files: empty/a.jsonl is not there; "
-                                               "its folder has no JSONL or parquet file"]),
+                                               "its folder has no JSONL, JSON, CSV or parquet file"]),
         ({"train_files": ("dta/a.jsonl",)}, ["data.train_files: dta/a.jsonl is not there; neither is the folder dta"]),
         ({"train_files": ("data/tr*",)}, ["data.train_files: data/tr* matches no file; "
                                           "its folder has a.jsonl, b.jsonl, val.jsonl"]),
         ({"train_files": ("data",)}, ["data.train_files: data is a folder; use data/*.jsonl"]),
-        ({"train_files": ("x.csv",)}, ["data.train_files: the ending of 'x.csv' is not known; expected .jsonl, .json, "
-                                       ".ndjson, .jsonl.gz, .json.gz, .ndjson.gz or .parquet"]),
+        ({"train_files": ("x.txt",)}, ["data.train_files: the ending of 'x.txt' is not known; expected "
+                                       f"{ENDED}"]),
     ],
 )  # fmt: skip
 def test_problems(values: dict[str, Any], lines: list[str]) -> None:
-    Path("x.csv").touch()
+    Path("x.txt").touch()
     Path("empty").mkdir()
     assert list(map(str, Files(**values).problems())) == lines
 

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from launcher.data.formats import to_row
+from launcher.data.known_datasets import to_standard_row
+from launcher.data.rows import UnfitRow
 from launcher.spec.data import Message, Row
 
 SYSTEM = {"role": "system", "content": "be brief"}
@@ -165,3 +167,127 @@ def test_a_named_key_may_hold_a_conversation() -> None:
 def test_an_answer_never_leaks_into_the_prompt_of_messages() -> None:
     found = to_row("x:1", {"messages": [USER, BOT], "label": 7}, "prompts", response_key="label")
     assert found == row(prompt=(ASKED,), ground_truth="7")
+
+
+# ---- Alpaca, ShareGPT, prompt and completion
+
+HUMAN, GPT = {"from": "human", "value": "1+1?"}, {"from": "gpt", "value": "2"}
+BRIEF = Message("system", "be brief")
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"instruction": "1+1?", "output": "2"}, row(prompt="1+1?", response="2")),
+        ({"instruction": "1+1?", "input": " ", "system": "", "history": [], "output": "2"},
+         row(prompt="1+1?", response="2")),
+        ({"instruction": "Add.", "input": "1+1", "output": "2"}, row(prompt="Add.\n1+1", response="2")),
+        ({"instruction": "1+1?", "output": "2", "system": "be brief"}, row(prompt=(BRIEF, ASKED), response="2")),
+        ({"instruction": "1+1?", "output": "2", "history": [["0?", "0"]], "data_source": "sums"},
+         row(prompt=(Message("user", "0?"), Message("assistant", "0"), ASKED), response="2", data_source="sums")),
+        ({"conversations": [HUMAN, GPT]}, row(prompt=(ASKED, SAID))),
+        ({"conversations": [USER, BOT]}, row(prompt=(ASKED, SAID))),
+        ({"conversations": [{"from": "system", "value": "be brief"}, HUMAN, GPT]}, row(prompt=(BRIEF, ASKED, SAID))),
+        ({"conversations": [HUMAN, GPT], "system": "be brief"}, row(prompt=(BRIEF, ASKED, SAID))),
+        ({"messages": [HUMAN, GPT]}, row(prompt=(ASKED, SAID))),
+        ({"prompt": "1+1?", "completion": "2"}, row(prompt="1+1?", response="2")),
+        ({"prompt": [USER], "completion": [BOT]}, row(prompt=(ASKED,), response="2")),
+        # where an older form is there too, it counts
+        ({"prompt": "1+1?", "response": "2", "instruction": "x", "output": "y", "conversations": [HUMAN]},
+         row(prompt="1+1?", response="2")),
+    ],
+)  # fmt: skip
+def test_shapes_of_others_as_demonstrations_and_as_prompts(values: dict[str, Any], expected: Row) -> None:
+    assert to_row("x:1", values, "answers") == expected
+    found = to_row("x:1", values, "prompts")
+    assert isinstance(found, Row)
+    turns = expected.prompt[:-1] if expected.response is None else expected.prompt
+    assert (found.prompt, found.response, found.ground_truth) == (turns, None, "2")
+
+
+@pytest.mark.parametrize(
+    ("values", "prompt"),
+    [
+        ({"instruction": "1+1?"}, "1+1?"),
+        ({"conversations": [HUMAN], "system": "be brief"}, (BRIEF, ASKED)),
+    ],
+)
+@pytest.mark.parametrize("said", [lambda text: text, lambda text: {"from": "gpt", "value": text},
+                                  lambda text: [{"role": "assistant", "content": text}]])  # fmt: skip
+def test_shapes_of_others_as_pairs(values: dict[str, Any], prompt: Any, said: Any) -> None:
+    found = to_row("x:1", {**values, "chosen": said("2"), "rejected": said("3")}, "pairs")
+    assert found == row(prompt=prompt, response="2", rejected="3")
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"instruction": "q"}, "output is missing; it has instruction"),
+        ({"instruction": "q", "output": " "}, "output is empty"),
+        ({"instruction": " ", "output": "2"}, "instruction is empty"),
+        ({"instruction": 1, "output": "2"}, "instruction is int; it must be text"),
+        ({"instruction": "q", "input": [], "output": "2"}, "input is list; it must be text"),
+        ({"instruction": "q", "system": 1, "output": "2"}, "system is int; it must be text"),
+        ({"instruction": "q", "history": "x", "output": "2"}, "history is text; it must be a list of pairs"),
+        (
+            {"instruction": "q", "history": [["a", "b"], ["a"]], "output": "2"},
+            "history[1] is no pair; expected a question and its answer",
+        ),
+        ({"instruction": "q", "history": [["a", ""]], "output": "2"}, "history[0][1] is empty"),
+        ({"conversations": "x"}, "conversations is text; it must be a list of messages"),
+        ({"conversations": []}, "conversations is empty; expected a list of messages"),
+        ({"conversations": [HUMAN]}, "no assistant turn in conversations; add one with content"),
+        ({"conversations": [HUMAN | {"value": ""}, GPT], "system": "s"}, "conversations[0].content is empty"),
+        ({"conversations": [HUMAN, GPT | {"value": 2}]}, "conversations[1].value is int; it must be text"),
+        ({"conversations": [HUMAN, {"from": "gpt"}]}, "conversations[1].value is missing"),
+        ({"conversations": [HUMAN, {"value": "2"}]}, "conversations[1].role is missing"),
+        (
+            {"conversations": [HUMAN | {"role": "user"}, GPT]},
+            "conversations[0] has from and role; use from and value, or role and content",
+        ),
+        (
+            {"conversations": [HUMAN, GPT | {"from": "bot"}]},
+            "conversations[1].from is 'bot'; it may be human, user, gpt, assistant, model, chatgpt, bing, bard, system,"
+            " tool, observation, function_response",
+        ),
+        ({"conversations": [{"role": "human", "content": "x"}, GPT]},
+         "conversations[0].role is 'human'; it may be system, user, assistant, tool"),
+        (
+            {"conversations": [SYSTEM, HUMAN, GPT], "system": "another"},
+            "system and conversations[0] are both system turns; use one of them",
+        ),
+        ({"prompt": "p", "completion": [USER, BOT]}, "completion has 2 turns; expected the assistant's alone"),
+        ({"prompt": "p", "completion": []}, "completion is empty; expected a list of messages"),
+    ],
+)  # fmt: skip
+def test_what_is_no_row_of_these_shapes(values: dict[str, Any], reason: str) -> None:
+    found = to_row("x:1", values, "answers")
+    assert isinstance(found, str) and found.startswith(reason)
+
+
+def test_a_pair_follows_the_users_turn() -> None:
+    values = {"conversations": [HUMAN, GPT], "chosen": "2", "rejected": "3"}
+    assert to_row("x:1", values, "pairs") == "conversations[1] is the assistant's turn; the last must be the user's"
+
+
+def test_a_format_that_is_named_takes_no_other_key_of_a_prompt() -> None:
+    values = {"instruction": "1+1?", "output": "2", "prompt": "no", "messages": [USER], "conversations": [HUMAN, GPT]}
+    alpaca = to_row("x:1", to_standard_row("alpaca", values, None, None), "answers")
+    assert alpaca == row(prompt="1+1?", response="2")
+    assert to_row("x:1", to_standard_row("sharegpt", {**values, "messages": None}, None, None), "answers") == row(
+        prompt=(ASKED, SAID)
+    )
+    for format, key in (("alpaca", "instruction"), ("sharegpt", "conversations")):
+        with pytest.raises(UnfitRow, match=f"{key} is missing; it has prompt"):
+            to_standard_row(format, {"prompt": "p"}, None, None)  # type: ignore[arg-type]
+
+
+def test_an_instruction_follows_what_is_asked() -> None:
+    values = {"instruction": "Add.", "input": "1+1", "output": "2"}
+    for format in ("auto", "alpaca"):
+        found = to_row("x:1", to_standard_row(format, values, "Be brief.", "sums"), "answers")  # type: ignore[arg-type]
+        assert found == row(prompt="Add.\n1+1 Be brief.", response="2", data_source="sums")
+    assert to_standard_row("auto", {**values, "input": ""}, "Be brief.", None)["instruction"] == "Add. Be brief."
+    for given in ({"conversations": [HUMAN, GPT]}, {"messages": [USER], "input": "x"}):
+        with pytest.raises(UnfitRow, match="prompt or question is no text that an instruction can follow"):
+            to_standard_row("auto", given, "Be brief.", None)

@@ -139,7 +139,7 @@ def test_a_line_beyond_what_memory_should_hold_stays_in_its_file(tmp_path: Path,
         ("x.jsonl", b"", "the file is empty"),
         ("x.parquet", b"", "the file is empty"),
         ("x.jsonl.gz", gzip.compress(b"", mtime=0), "the file is empty"),
-        ("x.csv", b"a,b", "the ending of 'x.csv' is not known"),
+        ("x.txt", b"a,b", "the ending of 'x.txt' is not known"),
         ("x.parquet", b"no parquet at all", "the parquet file is cut short or damaged"),
     ],
 )

@@ -162,7 +162,7 @@ def test_any_dataset_by_its_id(place: Any, files: dict[str, Any], words: list[st
 @pytest.mark.parametrize(
     ("files", "printed"),
     [
-        ({"README.md": b"#"}, "o/d has no JSONL or parquet file"),
+        ({"README.md": b"#"}, "o/d has no JSONL, JSON, CSV or parquet file"),
         ({"other.jsonl": jsonl(GSM8K)}, "o/d has no data/train-*.parquet; it has other.jsonl"),
         ({"train.jsonl": b'{"question": "a"}\n'}, "answer is missing"),
         ({"../train.jsonl": jsonl(GSM8K)}, "../train.jsonl"),

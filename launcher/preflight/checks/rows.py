@@ -15,7 +15,7 @@ from launcher.preflight.checks.context import Context, SplitRows
 from launcher.spec.data import Split, needs_rollout
 
 MAX_NAMED = 3  # bad rows that are named
-_LINE = re.compile(r":\d+$")
+_LINE = re.compile(r":\d+( \(element \d+\))?$")
 
 
 def check(context: Context) -> Iterator[CheckResult]:
