@@ -138,10 +138,10 @@ def _reply(name: str, value: Any) -> Any:
     """An answer; a completion may be the assistant's turn."""
     if name != "completion" or not isinstance(value, list):
         return value
-    before, said = _answered(name, value)
+    before, answer = _answered(name, value)
     if before:
         raise UnfitRow(f"{name} has {len(value)} turns; expected the assistant's alone")
-    return said
+    return answer
 
 
 # ---- Alpaca and ShareGPT

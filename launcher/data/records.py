@@ -127,7 +127,7 @@ def csv_rows(name: str, lines: Iterable[Line | RefusedRow], tabs: bool) -> Itera
                 yield _unclosed(name, record)
             yield line
             if not header:
-                return  # nobody knows the columns
+                return  # the columns are unknown
             rows += 1
             continue
         number, text = line

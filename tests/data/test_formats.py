@@ -212,10 +212,10 @@ def test_shapes_of_others_as_demonstrations_and_as_prompts(values: dict[str, Any
         ({"conversations": [HUMAN], "system": "be brief"}, (BRIEF, ASKED)),
     ],
 )
-@pytest.mark.parametrize("said", [lambda text: text, lambda text: {"from": "gpt", "value": text},
+@pytest.mark.parametrize("turn_of", [lambda text: text, lambda text: {"from": "gpt", "value": text},
                                   lambda text: [{"role": "assistant", "content": text}]])  # fmt: skip
-def test_shapes_of_others_as_pairs(values: dict[str, Any], prompt: Any, said: Any) -> None:
-    found = to_row("x:1", {**values, "chosen": said("2"), "rejected": said("3")}, "pairs")
+def test_shapes_of_others_as_pairs(values: dict[str, Any], prompt: Any, turn_of: Any) -> None:
+    found = to_row("x:1", {**values, "chosen": turn_of("2"), "rejected": turn_of("3")}, "pairs")
     assert found == row(prompt=prompt, response="2", rejected="3")
 
 
