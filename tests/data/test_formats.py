@@ -285,7 +285,7 @@ def test_a_format_that_is_named_takes_no_other_key_of_a_prompt() -> None:
 def test_an_instruction_follows_what_is_asked() -> None:
     values = {"instruction": "Add.", "input": "1+1", "output": "2"}
     for format in ("auto", "alpaca"):
-        found = to_row("x:1", to_standard_row(format, values, "Be brief.", "sums"), "answers")  # type: ignore[arg-type]
+        found = to_row("x:1", to_standard_row(format, values, "Be brief.", "sums"), "answers")
         assert found == row(prompt="Add.\n1+1 Be brief.", response="2", data_source="sums")
     assert to_standard_row("auto", {**values, "input": ""}, "Be brief.", None)["instruction"] == "Add. Be brief."
     for given in ({"conversations": [HUMAN, GPT]}, {"messages": [USER], "input": "x"}):
