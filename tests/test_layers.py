@@ -9,6 +9,7 @@ import pytest
 
 BELOW = {
     "clusters.nodes": "core",
+    "config.names": "core",
     "hubs": "core",
     "spec": "core",
     "algorithms": "core spec",
@@ -25,7 +26,7 @@ BELOW = {
     "engines.torch.model": "core spec models rewards text",
     "engines.torch.parallel": "core spec clusters.local engines.torch.model",
     "runs": "core spec clusters.slurm",
-    "config": "core spec runs",
+    "config": "core spec runs config.names",
     "engines.torch.rollout": "core spec engines.torch.model engines.torch.parallel",
     "config.reference": "core spec config",
     "engines.torch.train": (

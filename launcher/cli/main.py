@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from inspect import signature
 from typing import Annotated, Any, TextIO
 
 import typer
@@ -82,7 +83,9 @@ def load(name: str, at: str) -> Any:
     if isinstance(found, typer.Typer):
         return get_group(found)
     single = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
-    single.command(name)(found)
+    takes_words = any(each.annotation == "Words" for each in signature(found).parameters.values())
+    # `--learning_rate 5e-6` comes to the arguments: they say what to type in place of it
+    single.command(name, context_settings={"ignore_unknown_options": takes_words})(found)
     return get_command(single)
 
 

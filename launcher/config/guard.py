@@ -23,18 +23,26 @@ _QUOTED = re.compile(r"\\.|'(?:\\.|[^'\\])*+(?:'|\Z)|\"(?:\\.|[^\"\\])*+(?:\"|\Z
 
 
 def check(words: Sequence[str]) -> None:
-    """Raises `Problems` for words that would take minutes to read. From here on what they set by the name of a secret
-    is redacted from all output: it must not be shown even where it is refused."""
-    found = list[Problem]()
+    """Raises `Problems` for words that would take minutes to read."""
+    if found := separate(words)[1]:
+        raise Problems(found)
+
+
+def separate(words: Sequence[str]) -> tuple[list[str], list[Problem]]:
+    """The words that can be read, and a problem for each of the others, which would take minutes. From here on what
+    they set by the name of a secret is redacted from all output: it must not be shown even where it is refused."""
+    readable, found = list[str](), list[Problem]()
     if len(words) > WORDS:
         fix = f"use at most {WORDS}, and a file in --config-dir for more"
         found.append(Problem("", f"got {len(words):,} arguments", fix))
     for word in words[:WORDS]:
         if len(word) <= LONGEST:
             _register_secrets(word)
-        found += beyond(short_repr(word, 40), word)
-    if found:
-        raise Problems(found)
+        if problems := beyond(short_repr(word, 40), word):
+            found += problems
+        else:
+            readable.append(word)
+    return readable, found
 
 
 def beyond(where: str, word: str) -> list[Problem]:

@@ -48,7 +48,7 @@ def owner(node: Any, name: str) -> tuple[type, str]:
         node = node.get(key) if isinstance(node, Mapping) else None
         target = node.get(TARGET) if isinstance(node, Mapping) else None
         declared = fields_of(cls).get(key) if below.startswith(f"{key}.") else None
-        inner = _settings_class(declared.annotation) if declared else None
+        inner = settings_class(declared.annotation) if declared else None
         if target and noun and isinstance(noun.annotation, type):
             with suppress(ValueError):  # the group takes no _target_
                 inner = locate(str(target), noun.annotation)
@@ -57,7 +57,8 @@ def owner(node: Any, name: str) -> tuple[type, str]:
     return cls, below
 
 
-def _settings_class(hint: Any) -> type | None:
+def settings_class(hint: Any) -> type | None:
+    """The class of settings that an annotation names; None where it names none."""
     hints = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     return next((each for each in hints if isinstance(each, type) and fields_of(each)), None)
 

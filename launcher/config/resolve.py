@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,10 @@ from pydantic import ValidationError
 from yaml import MarkedYAMLError, YAMLError
 
 from launcher.config import guard, sources
-from launcher.config.explain import explain
+from launcher.config.answers import Answer, Guide, Unknown, choice_answer, separate_options
+from launcher.config.known import PLAIN
 from launcher.config.nodes import TARGET, walk
+from launcher.config.repair import Repair
 from launcher.config.yaml_lines import defaults_choices
 from launcher.core.classes import add_code_dir
 from launcher.core.problems import Problem, Problems, error_message, short_repr, suggest
@@ -31,6 +34,12 @@ from launcher.spec.run import RunSpec
 
 PACKAGE = Path(__file__).parents[1]
 PARTS = "reward.parts"
+STAND_INS = {"algorithm": "algorithm=sft", "model": "model=tiny", "data": "data=reverse"}
+"""Choices that need no settings, for groups without a default: what else is wrong is looked for with them."""
+TELLING = {
+    "model.path": "model=hf", "data.repo": "data=hub", "data.train_files": "data=files", "data.val_files": "data=files",
+}  # fmt: skip
+"""Settings that tell which choice was meant."""
 _RESOLVER = re.compile(r"\$\{[^}]*[:$]")  # ${oc.env:HOME}, ${oc.${name}:HOME}: they reach outside the config
 _FAULTS = (HydraException, OmegaConfBaseException, YAMLError, OSError, ValueError, RecursionError)  # of composing
 
@@ -58,16 +67,34 @@ def config_file(name: str, config_dir: Path | None) -> Path:
     return next(path for folder in folders if (path := folder / f"{name}.yaml").is_file())
 
 
-@dataclass(frozen=True)
+@dataclass
 class Words:
     """The arguments, sorted by what they do."""
 
-    choices: dict[str, str]
+    choices: dict[str, str] = field(default_factory=dict)
     """The word that chooses, for each group that has one."""
-    values: list[str]
+    values: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    unknown: list[Unknown] = field(default_factory=list)
+    """Those that name no setting of ours."""
+    doubtful: set[str] = field(default_factory=set)
+    """Settings, and groups whose choice was refused: what else goes wrong there follows from that."""
+    meant: list[tuple[str, ...]] = field(default_factory=list)
+    """What can stand for those that were refused."""
+
+
+@dataclass(frozen=True)
+class Examined:
+    """A run, or all that is wrong with the arguments for it."""
+
+    run: RunSpec | None
+    """Where something is wrong, the run that is left without it; None where none is left."""
     problems: list[Problem]
-    doubtful: set[str]
-    """Groups whose choice was refused: what else goes wrong there follows from that."""
+    repair: Repair | None = None
+
+    def follows(self, problem: Problem) -> bool:
+        """Whether a problem of `run` may be there only because of what was left out."""
+        return self.repair is not None and self.repair.follows(problem)
 
 
 def resolve(words: Iterable[str], config_dir: Path | None = None) -> RunSpec:
@@ -75,38 +102,112 @@ def resolve(words: Iterable[str], config_dir: Path | None = None) -> RunSpec:
 
     `config_dir` adds a folder of config groups to ours. Raises `Problems` with everything that is wrong.
     """
+    found = examine(words, config_dir)
+    if found.problems or not found.run:
+        raise Problems(found.problems)
+    return found.run
+
+
+def examine(words: Iterable[str], config_dir: Path | None = None) -> Examined:
+    """The run of these words as `resolve` makes it, or everything that is wrong with them."""
+    problems = []
     if config_dir and not config_dir.is_dir():
         got, fix = f"no folder {short_repr(str(config_dir))}", "use one that holds <group>/<choice>.yaml"
-        raise Problems(Problem("--config-dir", got, fix, "not-found"))
-    words = list(words)
-    guard.check(words)
+        problems.append(Problem("--config-dir", got, fix, "not-found"))
+        config_dir = None
+    words, options = separate_options(list(words))
+    readable, refused = guard.separate(words)
+    refused += guard.separate([f"{option.key}={option.value}" for option in options])[1]
     add_code_dir(config_dir)
     known = groups(config_dir)
-    read = _sort(words, known)
-    base = _base(read, config_dir)
-    try:
-        node, refusals = _compose(base, read.values)
-    except Problems as found:
-        raise Problems([*read.problems, *found.problems]) from None
-    unchosen = [group for group in known if group not in node]
-    problems = [*read.problems, *refusals]
+    read = _sort(readable, known)
+    read.unknown[:0] = options
+    made = _compose_chosen(read, config_dir)
+    problems += [*refused, *read.problems, *made.problems]
+    has_code = config_dir and any(path for pattern in ("*.py", "*/*.py") for path in config_dir.glob(pattern))
+    made.node["code_dir"] = str(config_dir.resolve()) if config_dir and has_code else None
+    complete = all(group in made.node for group in known) and all(value != "???" for _, value in walk(made.node))
+    if complete and not (problems or read.unknown):
+        try:
+            return Examined(from_node(RunSpec, made.node), [])
+        except ValidationError:
+            pass  # all that is wrong is found below
+    return _examine_rest(read, made, problems, config_dir)
+
+
+def _examine_rest(read: Words, made: Composed, problems: list[Problem], config_dir: Path | None) -> Examined:
+    """Everything else that is wrong: what is known to be wrong is left out, until a run is left."""
+    known = groups(config_dir)
+    files = {group: {each: config_file(f"{group}/{each}", config_dir) for each in of} for group, of in known.items()}
+    unchosen = [group for group in known if group not in {**made.node, **STAND_INS} or _lacks_choice(group, read)]
+    answers = Guide(made.node, files, read.unknown, unchosen).answers()
+    problems = [*(answer.problem for answer in answers), *problems]
+    meant = _meant(read, answers)
+    named = {*read.doubtful, *(override.key_or_group for override in meant)}
     problems += [
         Problem(group, "not chosen", f"it may be {', '.join(known[group])}", "unknown-choice")
         for group in unchosen
-        if group not in read.doubtful
+        if group not in named
     ]
-    problems += [Problem(place, "has no value", f"use {place}=VALUE") for place, value in walk(node) if value == "???"]
-    has_code = config_dir and any(path for pattern in ("*.py", "*/*.py") for path in config_dir.glob(pattern))
-    node["code_dir"] = str(config_dir.resolve()) if config_dir and has_code else None
-    try:
-        run = from_node(RunSpec, node)
-    except ValidationError as error:
-        reported = {*unchosen, *read.doubtful}  # what else is wrong there follows from that
-        problems += [each for each in explain(error, node) if each.where.partition(".")[0] not in reported]
-    else:
-        if not problems:
-            return run
-    raise Problems(problems)
+    missing = [place for place, value in walk(made.node) if value == "???"]
+    problems += [Problem(place, "has no value", f"use {place}=VALUE") for place in missing]
+    read.doubtful.update(missing, unchosen)
+    full, plain, stand_ins = _stand_in(read, made, meant, unchosen, config_dir)
+    if not full:
+        return Examined(None, list(dict.fromkeys(problems)))
+    guide = Guide(full, files, unchosen=[group for group in unchosen if group not in named])
+    values = {_key(word): word.partition("=")[2] for word in read.values}
+    typed = [*values, *(override.key_or_group for override in meant if override.key_or_group not in known)]
+    repair = Repair(deepcopy(full), plain, stand_ins, typed, read.doubtful, lambda name: name in guide.holders)
+    run = repair.run()
+    problems += [each for problem in repair.problems for each in guide.named(problem, values)]
+    return Examined(run, list(dict.fromkeys(problems)), repair)
+
+
+def _lacks_choice(group: str, read: Words) -> bool:
+    return group in STAND_INS and (group not in read.choices or read.choices[group].startswith("~"))
+
+
+def _meant(read: Words, answers: Sequence[Answer]) -> list[Override]:
+    """What can stand for the wrong arguments: choices of groups that have none, and values."""
+    found = []
+    for words in [*read.meant, *(answer.words for answer in answers)]:
+        try:
+            overrides = [parse(word) for word in words]
+        except Problems:
+            continue
+        if all(override.key_or_group not in read.choices for override in overrides):
+            found += overrides
+    return found
+
+
+def _stand_in(
+    read: Words, made: Composed, meant: Sequence[Override], unchosen: Sequence[str], config_dir: Path | None
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """The run with something for all that is missing; the same without settings; a run of choices that need none.
+
+    Empty where they cannot be composed.
+    """
+    known = groups(config_dir)
+    defaults = {group: f"{group}={choice}" for group, choice in defaults_choices(conf_dir() / "run.yaml").items()}
+    keys = [_key(word) for word in read.values]
+    needed = {group: word for group, word in defaults.items() if group in unchosen}
+    needed |= {group: word for group, word in STAND_INS.items() if group in unchosen}
+    for key, word in TELLING.items():
+        if key in keys and key.partition(".")[0] in needed:
+            needed[key.partition(".")[0]] = word
+    needed |= {one.key_or_group: str(one.input_line) for one in meant if one.key_or_group in known}
+    values = [_spelling(one, str(one.input_line), known) for one in meant if one.key_or_group not in known]
+    base = _base(read.choices | needed, config_dir)
+    with initialize_config_dir(str(conf_dir()), version_base=None):
+        try:
+            plain, others = _composed(base), _composed(_base(STAND_INS, None))
+            full = _composed([*base, *values, *made.words])
+        except (Problems, *_FAULTS):
+            return {}, {}, {}
+    for node in (full, plain, others):
+        node["code_dir"] = made.node["code_dir"]
+    return full, plain, others
 
 
 def config_files(words: Sequence[str], config_dir: Path | None = None) -> list[tuple[Path, str]]:
@@ -118,7 +219,7 @@ def config_files(words: Sequence[str], config_dir: Path | None = None) -> list[t
     sources.install()
     with initialize_config_dir(str(conf_dir()), version_base=None):
         loader = GlobalHydra.instance().config_loader()
-        found = loader.compute_defaults_list("run", _base(read, config_dir), RunMode.RUN).defaults
+        found = loader.compute_defaults_list("run", _base(read.choices, config_dir), RunMode.RUN).defaults
     placed = [(one.config_path, one.package or "") for one in found if one.config_path]
     return [(config_file(name, config_dir), place) for name, place in placed if not name.startswith("hydra/")]
 
@@ -139,31 +240,43 @@ def given_value(word: str) -> GivenValue:
     return GivenValue(override.key_or_group, None if removed else override.value(), removed)
 
 
-def _base(read: Words, config_dir: Path | None) -> list[str]:
+def _base(choices: Mapping[str, str], config_dir: Path | None) -> list[str]:
     """The words that choose, as Hydra takes them."""
     unset = sorted(group for group, choice in defaults_choices(conf_dir() / "run.yaml").items() if not choice)
-    excluded = [group for group in unset if group not in (*read.choices, "_self_")]
+    excluded = [group for group in unset if group not in (*choices, "_self_")]
     search = []
     if config_dir:
         quoted = str(config_dir.resolve()).replace("'", r"\'")
         search = [f"hydra.searchpath=['{sources.SCHEME}://{quoted}']"]
-    return [*search, *(f"~{group}" for group in excluded), *read.choices.values()]
+    return [*search, *(f"~{group}" for group in excluded), *choices.values()]
 
 
 def _sort(words: Iterable[str], known: dict[str, list[str]]) -> Words:
     """Words that Hydra can take, in the spelling it takes; a problem for each of the others."""
-    read = Words({}, [], [], set())
+    read = Words()
     for word in words:
+        key = _key(word)
+        top = key.partition(".")[0]
         try:
             override = parse(word)
         except Problems as unreadable:
-            read.problems.extend(unreadable.problems)
+            if top in (*known, *PLAIN) or not re.fullmatch(r"[\w.]*[a-z][\w.]*", key) or "=" not in word:
+                read.problems.extend(unreadable.problems)
+                read.doubtful.update([key] if key else [])
+            else:
+                read.unknown.append(Unknown(key, word.partition("=")[2]))
             continue
-        key = override.key_or_group
-        spelled, top = _spelling(override, word, known), key.partition(".")[0]
-        if problem := _refusal(override, known):
+        key, spelled = override.key_or_group, _spelling(override, word, known)
+        top = key.partition(".")[0]
+        if problem := _refusal(override):
             read.problems.append(problem)
-            read.doubtful.update([top, *get_close_matches(top, known, n=1)])
+            read.doubtful.update([key, *(get_close_matches(top, known, n=1) if top not in known else [])])
+        elif top not in (*known, *PLAIN):
+            read.unknown.append(Unknown(key, word.partition("=")[2]))
+        elif answer := _refused_choice(override, known):
+            read.problems.append(answer.problem)
+            read.meant.append(answer.words)
+            read.doubtful.add(top)
         elif key == PARTS and isinstance(override.value(), dict):
             _choose_parts(override.value(), known["reward"], read)
         elif key not in known:
@@ -173,6 +286,10 @@ def _sort(words: Iterable[str], known: dict[str, list[str]]) -> Words:
             read.problems.append(Problem(key, f"chosen twice, as {first} and {spelled}", fix, "conflicting-settings"))
             read.doubtful.add(key)
     return read
+
+
+def _key(word: str) -> str:
+    return word.lstrip("+~").partition("=")[0]
 
 
 def parse(word: str) -> Override:
@@ -197,10 +314,10 @@ def _choose_parts(weights: dict[Any, Any], known: list[str], read: Words) -> Non
             read.values.append(f"++reward.weights.{name}={weight}")
 
 
-def _refusal(override: Override, known: dict[str, list[str]]) -> Problem | None:
+def _refusal(override: Override) -> Problem | None:
     """Why an argument is refused; None when it is taken."""
     key = override.key_or_group
-    top, _, rest = key.partition(".")
+    top = key.partition(".")[0]
     if not top:
         return Problem(short_repr(override.input_line), "names no setting", "use key=value")
     if _RESOLVER.search(override.input_line or ""):
@@ -213,17 +330,19 @@ def _refusal(override: Override, known: dict[str, list[str]]) -> Problem | None:
         return Problem(key, "Hydra's own settings are not part of a run", "leave it out", "not-permitted")
     if TARGET in key or names_target(override.value()):
         return Problem(key, f"{TARGET} is named by config files only", f"use {top}=CHOICE", "not-permitted")
-    settable = [*known, "optim", "critic", "trainer", "seed"]
-    if top not in settable:
-        return Problem(key, f"no group or setting {top!r}", suggest(top, settable), "unknown-setting")
-    if rest or top not in known or override.type == OverrideType.DEL:
+    return None
+
+
+def _refused_choice(override: Override, known: dict[str, list[str]]) -> Answer | None:
+    """What to do about a choice that there is not."""
+    group = override.key_or_group
+    if group not in known or override.type == OverrideType.DEL:
         return None
     choice = override.value()
     if not isinstance(choice, str):
-        return Problem(top, f"{short_repr(choice)} is no choice", suggest("", known[top]), "unknown-choice")
-    if choice not in known[top]:
-        return Problem(top, f"no choice {choice!r}", suggest(choice, known[top]), "unknown-choice")
-    return None
+        fix = suggest("", known[group])
+        return Answer(Problem(group, f"{short_repr(choice)} is no choice", fix, "unknown-choice"))
+    return None if choice in known[group] else choice_answer(group, choice, known[group])
 
 
 def names_target(value: Any) -> bool:
@@ -239,29 +358,73 @@ def _spelling(override: Override, word: str, known: dict[str, list[str]]) -> str
     return f"++{word.removeprefix('+')}" if plain else word
 
 
-def _compose(base: list[str], words: list[str]) -> tuple[dict[str, Any], list[Problem]]:
-    """The run that the arguments make, and a problem for each that Hydra cannot apply."""
+@dataclass
+class Composed:
+    """A run as far as Hydra makes it."""
+
+    node: dict[str, Any]
+    words: list[str]
+    """Those that could be applied."""
+    problems: list[Problem]
+
+
+def _compose_chosen(read: Words, config_dir: Path | None) -> Composed:
+    """The run that the arguments make. Choices whose files cannot be read are taken out of them, and named."""
+    try:
+        return _compose(_base(read.choices, config_dir), read.values)
+    except Problems as error:
+        found = error.problems
+    problems = list[Problem]()
+    for key, word in list(read.choices.items()):
+        try:
+            _compose(_base(STAND_INS | {key: word}, config_dir), [])
+        except Problems as error:
+            problems += error.problems
+            del read.choices[key]
+            read.doubtful.add(key.partition(".")[0])
+    try:
+        made = _compose(_base(read.choices, config_dir), read.values)
+    except Problems:
+        return Composed({}, [], found)
+    return Composed(made.node, made.words, [*(problems or found), *made.problems])
+
+
+def _compose(base: list[str], words: list[str]) -> Composed:
+    """The run that the arguments make, and a problem for each that Hydra cannot apply. Raises `Problems` where it is a
+    config file that is at fault."""
     sources.install()
     with initialize_config_dir(str(conf_dir()), version_base=None):
         try:
-            return _composed([*base, *words]), []
-        except _FAULTS:
+            return Composed(_composed([*base, *words]), words, [])
+        except (Problems, *_FAULTS):
             pass  # a config file or some word is at fault; which one shows when each stands alone
         try:
-            _composed(base)
+            node = _composed(base)
         except _FAULTS as error:
             raise Problems(_config_fault(error)) from error
-        problems, good = [], []
+        problems, good = list[Problem](), list[str]()
         for word in words:
-            try:
-                _composed([*base, word])
-                good.append(word)
-            except _FAULTS as error:
-                problems.append(Problem(word.lstrip("+"), error_message(error)))
-        try:
-            return _composed([*base, *good]), problems
-        except _FAULTS as error:
-            raise Problems([*problems, Problem("", error_message(error))]) from error
+            faults = _faults([*base, word], word)
+            problems += faults
+            good += [] if faults else [word]
+        if _faults([*base, *good], ""):  # each stands alone, and not all together
+            each, good = good, []
+            for word in each:
+                faults = _faults([*base, *good, word], word)
+                problems += faults
+                good += [] if faults else [word]
+        return Composed(_composed([*base, *good]) if good else node, good, problems)
+
+
+def _faults(words: list[str], word: str) -> list[Problem]:
+    """Why Hydra cannot apply `word`, the last of these."""
+    try:
+        _composed(words)
+    except Problems as found:
+        return found.problems
+    except _FAULTS as error:
+        return [Problem(word.lstrip("+"), error_message(error))]
+    return []
 
 
 def _composed(words: list[str]) -> dict[str, Any]:

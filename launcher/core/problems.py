@@ -62,10 +62,24 @@ class InvalidSettings(ValueError):
 
 def suggest(word: str, known: Sequence[str], *, listed: str = "it may be") -> str:
     """`did you mean x?` when something known is near, otherwise everything that is known."""
-    near = get_close_matches(word, known, n=1, cutoff=0.6)
-    if near:
-        return f"did you mean {near[0]}?"
+    if near := nearest(word, known):
+        return f"did you mean {near}?"
     return f"{listed} {', '.join(sorted(known))}" if known else "there is none yet"
+
+
+def nearest(word: str, known: Sequence[str], cutoff: float = 0.6) -> str | None:
+    """What is known and most like `word`, whatever its capitals and separators; never `word` itself."""
+    plain: dict[str, str] = {}
+    for name in known:
+        if name != word:
+            plain.setdefault(without_style(name), name)
+    near = get_close_matches(without_style(word), list(plain), n=1, cutoff=cutoff)
+    return plain[near[0]] if near else None
+
+
+def without_style(name: str) -> str:
+    """`name` in lower case, with `_` for each of its separators."""
+    return re.sub(r"[-_. ]", "_", name.lower())
 
 
 def error_message(error: Exception) -> str:

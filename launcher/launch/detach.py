@@ -23,12 +23,11 @@ from launcher.clusters import slurm
 from launcher.clusters.nodes.home import reach
 from launcher.clusters.nodes.processes import serves_jobs
 from launcher.clusters.ray import remote
-from launcher.config.resolve import resolve
 from launcher.core import machine
 from launcher.core.files import NewLines
 from launcher.core.problems import Problems
 from launcher.launch.start import run_of
-from launcher.preflight.plan import ready
+from launcher.preflight.plan import ready_from
 from launcher.runs.folder import Folder, free_name, holder, in_use, writer_lives
 from launcher.spec.run import RunSpec
 
@@ -54,7 +53,7 @@ class Detached:
 
 def begin(words: Sequence[str], config_dir: Path | None, say: Say) -> Detached:
     """A new run. Raises `Problems` with all that `rlrun plan` would find, before anything is written."""
-    run = ready(resolve(words, config_dir)).run
+    run = ready_from(words, config_dir).run
     folder = _new_folder(run)
     name = [] if run.trainer.experiment_name else [f"trainer.experiment_name={folder.path.name}"]
     config = ["--config-dir", str(config_dir)] if config_dir else []

@@ -10,10 +10,10 @@ from typing import Any
 from launcher.config.diff import Changed, differing
 from launcher.config.origins import Origin, origins_of
 from launcher.config.recipe import asked
-from launcher.config.resolve import config_files, resolve
+from launcher.config.resolve import Examined, config_files, examine
 from launcher.core.check_result import CheckResult, any_failed, from_problems
 from launcher.core.problems import Problem, Problems
-from launcher.preflight.checks import memory, reward, rows, run_checks, steps
+from launcher.preflight.checks import LOCAL_CHECKS, memory, reward, rows, run_checks, steps
 from launcher.preflight.checks.context import Context, Steps, folder_of
 from launcher.spec.engine import Process
 from launcher.spec.run import RunSpec
@@ -50,9 +50,11 @@ def plan(
     failure; otherwise that is a warning wherever GPUs are asked for, as people plan for other machines, too."""
     try:
         by = asked(words, config_dir, recipe)
-        run = resolve(by.texts, by.config_dir)
-    except Problems as problems:
-        return Page(None, from_problems(problems.problems))
+    except Problems as error:
+        return Page(None, from_problems(error.problems))
+    found = examine(by.texts, by.config_dir)
+    if found.problems or not (run := found.run):
+        return Page(None, from_problems([*found.problems, *_others(found, here=here)]))
     files = config_files(by.texts, by.config_dir)
     choices = {place: path.stem for path, place in files if place}
     return replace(page(run, here=here), choices=choices, origins=origins_of(run, by, files), notes=by.notes)
@@ -79,6 +81,23 @@ class Ready:
 def ready(run: RunSpec) -> Ready:
     """Raises `Problems` with everything that would fail here."""
     return Ready(run, _warnings(list(run_checks(Context(run, here=not run.cluster.queues)))))
+
+
+def ready_from(words: Sequence[str], config_dir: Path | None = None) -> Ready:
+    """The run of these arguments. Raises `Problems` with everything that is wrong with them and would fail here."""
+    found = examine(words, config_dir)
+    if found.problems or not found.run:
+        raise Problems([*found.problems, *_others(found, here=True)])
+    return ready(found.run)
+
+
+def _others(found: Examined, *, here: bool) -> list[Problem]:
+    """What would fail of the run that is left without the wrong arguments: one mistake must not hide another."""
+    if not found.run:
+        return []
+    context = Context(found.run, (here and not found.run.cluster.queues) or found.run.hardware.is_cpu)
+    others = _failures([result for check in LOCAL_CHECKS for result in check(context)])
+    return [each for each in others if not found.follows(each) and each not in found.problems]
 
 
 def problems(run: RunSpec, *, here: bool = True) -> list[Problem]:

@@ -17,14 +17,13 @@ from launcher.cli.commands.plan import show as show_page
 from launcher.cli.commands.sweep import Parallel
 from launcher.cli.live_view import watching
 from launcher.cli.output import AsJson, err, printable, problems_named, say, say_json, say_problems
-from launcher.config.resolve import resolve
 from launcher.core.problems import Problem, Problems
 from launcher.launch import detach, start
 from launcher.launch import rerun as again
 from launcher.launch.follow import Outcome
 from launcher.launch.sweeps import drive
 from launcher.launch.sweeps.points import Sweep
-from launcher.preflight.plan import plan, ready
+from launcher.preflight.plan import plan, ready_from
 from launcher.runs import store
 
 
@@ -80,7 +79,7 @@ def train(
 
 
 def _start(words: list[str], config_dir: ConfigDir) -> Outcome:
-    checked = ready(resolve(words, config_dir))
+    checked = ready_from(words, config_dir)
     for warning in checked.warnings:
         err.print(Text.assemble(("! ", "bold yellow"), printable(warning.line)), soft_wrap=True, highlight=False)
     with watching() as view:

@@ -10,10 +10,11 @@ from pathlib import Path
 from pydantic.dataclasses import is_pydantic_dataclass
 
 from launcher.config.descriptions import Setting, class_doc, declaration, fields_of, own_fields, settings_of, written
+from launcher.config.known import class_of
 from launcher.config.nodes import TARGET
 from launcher.config.resolve import conf_dir, config_file, groups
 from launcher.config.yaml_lines import defaults_choices, leaves
-from launcher.core.classes import add_code_dir, locate
+from launcher.core.classes import add_code_dir
 from launcher.core.problems import Problem, Problems, short_repr, suggest
 from launcher.spec.run import RunSpec
 
@@ -99,7 +100,7 @@ def sections(target: str, config_dir: Path | None = None) -> list[Section]:
 def classes(name: str, chosen: Iterable[str], config_dir: Path | None = None) -> list[type]:
     """The classes that these choices of a group name, each once."""
     add_code_dir(config_dir)
-    return list(dict.fromkeys(_class_of(name, config_file(f"{name}/{choice}", config_dir)) for choice in chosen))
+    return list(dict.fromkeys(class_of(name, config_file(f"{name}/{choice}", config_dir)) for choice in chosen))
 
 
 def _only(found: list[Section], target: str, rest: str) -> list[Section]:
@@ -145,7 +146,7 @@ def _sections_of(name: str, of: list[Choice]) -> Iterator[Section]:
 
 def _choice(name: str, choice: str, config_dir: Path | None) -> Choice:
     path = config_file(f"{name}/{choice}", config_dir)
-    cls = _class_of(name, path)
+    cls = class_of(name, path)
     values = {
         key: leaf.value for key, leaf in leaves(path).items() if key.partition(".")[0] not in ("defaults", TARGET)
     }
@@ -154,16 +155,6 @@ def _choice(name: str, choice: str, config_dir: Path | None) -> Choice:
     if parts:
         sets["parts"] = written(parts)
     return Choice(choice, cls, _header(path) or class_doc(cls), sets)
-
-
-def _class_of(name: str, path: Path) -> type:
-    """The class that a choice's file names; the noun itself where a group has no classes to choose from."""
-    target, noun = leaves(path).get(TARGET), fields_of(RunSpec)[name].annotation
-    assert isinstance(noun, type)
-    try:
-        return locate(str(target.value), noun) if target else noun
-    except ValueError as error:
-        raise Problems(Problem(str(path), f"{error}", "use a class of that noun", "bad-file")) from error
 
 
 def _header(path: Path) -> str:

@@ -58,6 +58,8 @@ CHECKS: list[Callable[[Context], Iterable[CheckResult]]] = [
     history.check, packages.check, check_own,
 ]  # fmt: skip
 """In the order in which a plan shows their results. None assumes that another has passed."""
+LOCAL_CHECKS = [check for check in CHECKS if check not in (memory.check, disk.check, history.check)]
+"""Those whose results depend on few settings: they are run even where other settings are wrong."""
 
 
 def run_checks(context: Context) -> Iterator[CheckResult]:

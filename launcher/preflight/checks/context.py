@@ -91,7 +91,7 @@ class Context:
     @cached_property
     def data(self) -> Dataset | None:
         """The dataset as it can be read now; None where it has problems or has to be prepared first."""
-        if self.data_problems or self.reward_problems:
+        if self.data_problems:
             return None
         return self.run.data.local(self.run.algorithm.data)
 

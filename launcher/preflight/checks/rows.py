@@ -19,9 +19,9 @@ _LINE = re.compile(r":\d+( \(element \d+\))?$")
 
 
 def check(context: Context) -> Iterator[CheckResult]:
-    """Nothing where the data or the reward has problems of its own."""
+    """Nothing where the data has problems of its own."""
     if context.data is None:
-        if not (context.data_problems or context.reward_problems):
+        if not context.data_problems:
             yield _not_prepared(context)
         return
     bad = [*_bad_rows(context, "train"), *_bad_rows(context, "val")]

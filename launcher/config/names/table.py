@@ -1,0 +1,104 @@
+"""The table of names, `names.yaml`: what TRL, verl, axolotl, LLaMA-Factory and Hugging Face call a setting of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from launcher.core.bounded_parse import LOADER
+
+FILE = Path(__file__).with_name("names.yaml")
+OTHER = "also"
+"""Names of no project in particular."""
+
+
+@dataclass(frozen=True)
+class Project:
+    """Where names come from."""
+
+    key: str
+    name: str
+    text: str
+    like: str = ""
+    """Key of the project whose names it has, too."""
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """One meaning of one or more names, and what has it here."""
+
+    names: Mapping[str, tuple[str, ...]]
+    """Of each project, by its key."""
+    ours: tuple[str, ...] = ()
+    """Settings or config groups; empty where there is nothing of that kind."""
+    use: str = ""
+    """What to type; `{}` stands for the value."""
+    values: Mapping[str, str] | None = None
+    """Their value -> what to type, `*` any other; empty: leave it out."""
+    convert: str = ""
+    """The rule of `conversions` that makes what to type."""
+    note: str = ""
+    instead: str = ""
+    """What to do where there is nothing of that kind, or of that value."""
+
+    def projects_of(self, name: str) -> list[str]:
+        """Keys of the projects that have this name."""
+        return [key for key, names in self.names.items() if name in names]
+
+
+@dataclass(frozen=True)
+class Table:
+    projects: Mapping[str, Project]
+    meanings: tuple[Meaning, ...]
+    choices: Mapping[str, Mapping[str, str]]
+    """Of a config group: their choice -> what to type here."""
+    named: Mapping[str, tuple[Meaning, ...]]
+    """The meanings of each name."""
+
+    def find(self, key: str) -> tuple[str, tuple[Meaning, ...]]:
+        """The name that `key` stands for and its meanings: `max_steps` for `trainer.max_steps`, verl's for `rollout.n`.
+
+        Nothing where it stands for several that mean different things.
+        """
+        parts = key.split(".")
+        for start in range(len(parts)):
+            if found := self.named.get(".".join(parts[start:])):
+                return ".".join(parts[start:]), found
+        ends = [name for name in self.named if name.endswith(f".{key}")]
+        means = {meaning.ours or meaning.instead for name in ends for meaning in self.named[name]}
+        return (ends[0], self.named[ends[0]]) if len(means) == 1 else (key, ())
+
+    def owner(self, name: str) -> str:
+        """Whose name it is: `TRL`; empty where it is of none in particular."""
+        keys = {key for meaning in self.named.get(name, ()) for key in meaning.projects_of(name)}
+        return next((self.projects[key].name for key in ("hf", *self.projects) if key in keys), "")
+
+
+@cache
+def table() -> Table:
+    """Read once, when it is first needed."""
+    node: dict[str, Any] = yaml.load(FILE.read_bytes(), LOADER)  # a SafeLoader
+    projects = {key: Project(key, **about) for key, about in node["about"].items()}
+    meanings = tuple(_meaning(entry, [*projects, OTHER]) for entry in node["entries"])
+    named: dict[str, list[Meaning]] = {}
+    for name, meaning in _pairs(meanings):
+        named.setdefault(name, []).append(meaning)
+    return Table(projects, meanings, node["choices"], {name: tuple(found) for name, found in named.items()})
+
+
+def _meaning(entry: dict[str, Any], sources: list[str]) -> Meaning:
+    rest = {key: value for key, value in entry.items() if key not in (*sources, "ours")}
+    names = {source: tuple(entry[source].split()) for source in sources if source in entry}
+    return Meaning(names, tuple(entry.get("ours", "").split()), **rest)
+
+
+def _pairs(meanings: tuple[Meaning, ...]) -> Iterator[tuple[str, Meaning]]:
+    """Each name with each of its meanings, once."""
+    for meaning in meanings:
+        for name in dict.fromkeys(name for names in meaning.names.values() for name in names):
+            yield name, meaning

@@ -1,0 +1,163 @@
+"""What else is wrong with a run once its wrong settings are put back: one mistake must not hide another."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+
+from launcher.config.explain import explain
+from launcher.config.nodes import TARGET
+from launcher.core.problems import Problem
+from launcher.core.settings import from_node
+from launcher.spec.run import RunSpec
+
+ROUNDS = 16
+TRIALS = 32  # settings that are put back one at a time to see which of them is at fault
+
+
+@dataclass
+class Repair:
+    """A run that does not stand, and what it takes to make it stand."""
+
+    node: dict[str, Any]
+    plain: Mapping[str, Any]
+    """The run without the settings that were typed."""
+    stand_ins: Mapping[str, Any]
+    """For each config group a choice that needs no settings."""
+    typed: list[str]
+    """Names of the settings that were typed."""
+    doubtful: set[str]
+    """Settings and groups whose value is not what was typed: what is wrong with them follows from that."""
+    exists: Callable[[str], bool]
+    """Whether some choice has a setting of that name."""
+    problems: list[Problem] = field(default_factory=list)
+    fixed: set[str] = field(default_factory=set)
+
+    def run(self) -> RunSpec | None:
+        """The run that is left when all that is wrong is put back; None where nothing helps. Fills `problems`."""
+        typed = list(self.typed)
+        for _ in range(ROUNDS):
+            found = _problems(self.node)
+            if isinstance(found, RunSpec):
+                return found
+            self.problems += [each for each in found if not self.follows(each) and each not in self.problems]
+            at_fault = self._at_fault(found, typed)
+            typed = [name for name in typed if name not in at_fault]
+            for key in at_fault:
+                put_back(self.node, self.plain, key)
+            if not at_fault and not (at_fault := self._fixed(found) or self._set_aside(found)):
+                return None
+            self.doubtful |= at_fault
+        return None
+
+    def follows(self, problem: Problem) -> bool:
+        """Whether a problem may be there only because something is not what was typed."""
+        where, text = problem.where, f"{problem.where} {problem.got} {problem.fix}"
+        for name in self.doubtful:
+            if "." in name or where == name:
+                below = f"{where}.".startswith(f"{name}.")
+                if below or _names(text, name) or (_related(where, name) and _names(text, name.rpartition(".")[2])):
+                    return True
+            elif where.startswith(f"{name}."):  # of another choice than was meant
+                unknown = problem.code == "unknown-setting"
+                if self.exists(where) if unknown else not any(_related(where, key) for key in self.typed):
+                    return True
+            elif (shown := _class_name(self.node, name)) and re.search(rf"\b{shown}\b", text):
+                return True
+        return False
+
+    def _at_fault(self, found: Sequence[Problem], typed: Sequence[str]) -> set[str]:
+        """Typed settings that are wrong."""
+        if keys := {key for problem in found for key in _typed_at(problem, typed)}:
+            return keys
+        for key in list(typed)[:TRIALS]:
+            other = deepcopy(self.node)
+            put_back(other, self.plain, key)
+            left = _problems(other)
+            if isinstance(left, RunSpec) or len(left) < len(found):
+                return {key}
+        return set()
+
+    def _fixed(self, found: Sequence[Problem]) -> set[str]:
+        """Settings that nobody typed, with the values that their problems ask for: `use 8`."""
+        fixed = set()
+        for problem in found:
+            asked = _USE.fullmatch(problem.fix)
+            if asked and problem.where not in self.fixed:
+                value = int(asked[1]) if asked[1].isdecimal() else asked[1]
+                put_back(self.node, _nested(problem.where, value), problem.where)
+                fixed.add(problem.where)
+        self.fixed |= fixed
+        return fixed
+
+    def _set_aside(self, found: Sequence[Problem]) -> set[str]:
+        """Whole config groups, for others."""
+        groups = {problem.where.partition(".")[0] for problem in found} & set(self.stand_ins) - self.doubtful
+        for group in groups:
+            put_back(self.node, self.stand_ins, group)
+        return groups
+
+
+_USE = re.compile(r"use (\d+|[a-z]\w*)(?: or .*)?")
+
+
+def _nested(name: str, value: Any) -> dict[str, Any]:
+    node: Any = value
+    for key in reversed(name.split(".")):
+        node = {key: node}
+    return node
+
+
+def put_back(node: dict[str, Any], source: Mapping[str, Any], key: str) -> None:
+    """Give the setting or group `key` the value that it has in `source`, or none."""
+    target: dict[str, Any] = node
+    value: Any = source
+    *above, last = key.split(".")
+    for part in above:
+        if not isinstance(target.get(part), dict):
+            return
+        if not isinstance(value, Mapping) or not isinstance(value.get(part), Mapping):
+            last = part  # the source has one value there, or none
+            break
+        target, value = target[part], value[part]
+    if isinstance(value, Mapping) and last in value:
+        target[last] = deepcopy(value[last])
+    else:
+        target.pop(last, None)
+
+
+def _problems(node: Mapping[str, Any]) -> RunSpec | list[Problem]:
+    try:
+        return from_node(RunSpec, node)
+    except ValidationError as error:
+        return explain(error, node)
+
+
+def _typed_at(problem: Problem, typed: Sequence[str]) -> Iterator[str]:
+    """The typed settings that a problem is about: its own, or of its group those that it names."""
+    if own := [key for key in typed if _related(problem.where, key) and not key.startswith(f"{problem.where}.")]:
+        yield from own
+        return
+    text = f"{problem.where} {problem.got} {problem.fix}"
+    below = [key for key in typed if key.startswith(f"{problem.where}.")]
+    named = [key for key in below if _names(text, key.rpartition(".")[2])]
+    yield from named or below or [key for key in typed if _names(text, key)]
+
+
+def _related(one: str, other: str) -> bool:
+    """Whether one is the other, or stands above it."""
+    return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
+
+
+def _names(text: str, name: str) -> bool:
+    return bool(re.search(rf"(?<![\w.]){re.escape(name)}(?![\w])", text))
+
+
+def _class_name(node: Mapping[str, Any], group: str) -> str:
+    chosen = node.get(group)
+    return str(chosen.get(TARGET, "")).rpartition(".")[2] if isinstance(chosen, Mapping) else ""
