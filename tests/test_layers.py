@@ -28,7 +28,7 @@ BELOW = {
     "runs": "core spec clusters.slurm",
     "config": "core spec runs config.names",
     "engines.torch.rollout": "core spec engines.torch.model engines.torch.parallel",
-    "config.reference": "core spec config",
+    "config.reference": "core spec config.names config",
     "engines.torch.train": (
         "core spec algorithms data text engines.torch.model engines.torch.parallel engines.torch.rollout"
     ),

@@ -58,6 +58,8 @@ class Answer:
     problem: Problem
     words: tuple[str, ...] = ()
     """Arguments that can stand for the wrong one; empty where it takes a person to say."""
+    sure: bool = False
+    """Whether these are what was meant, beyond doubt."""
 
 
 @dataclass
@@ -138,9 +140,20 @@ class Guide:
         elif not words:
             fix, typed = meaning.instead or "leave it out", []
         else:
-            note = "; ".join(filter(None, (meaning.note, "" if usable else self._of_choices(meaning.ours[0]))))
+            words = [self._with_choice(word) for word in words]
+            top = meaning.ours[0].partition(".")[0]
+            chosen = usable or any(word.startswith(f"{top}=") for word in words)
+            note = "; ".join(filter(None, (meaning.note, "" if chosen else self._of_choices(meaning.ours[0]))))
             fix, typed = f"use {_shown(words)}{f' ({note})' if note else ''}", words if is_complete(words) else []
         return Answer(Problem(one.shown, got, fix, "unknown-setting"), tuple(typed))
+
+    def _with_choice(self, word: str) -> str:
+        """Of a word that chooses, the choice that is meant."""
+        group, _, choice = word.partition("=")
+        if group not in self.files or choice in self.files[group]:
+            return word
+        near = nearest(choice, list(self.files[group]))
+        return f"{group}={near or 'CHOICE'}"
 
     def _fits(self, meaning: Meaning) -> bool:
         """Whether the run has the setting, or gets it by the choice that is typed with it."""
@@ -268,7 +281,9 @@ def choice_answer(group: str, choice: str, choices: Sequence[str]) -> Answer:
         fix, near = suggest(choice, choices), nearest(choice, choices)
         words = [f"{group}={near}"] if near else []
     problem = Problem(group, f"no choice {choice!r}", fix, "unknown-choice")
-    return Answer(problem, tuple(words) if is_complete(words) else ())
+    meant = words[0].partition("=")[2] if words else ""
+    sure = bool(same) or (abs(len(choice) - len(meant)) < 2 and SequenceMatcher(None, choice, meant).ratio() >= 0.75)
+    return Answer(problem, tuple(words) if is_complete(words) else (), sure)
 
 
 def _meant(group: str, choice: str) -> list[str]:
@@ -300,8 +315,8 @@ def _algorithm(node: Mapping[str, Any]) -> type[Algorithm] | None:
         return None
 
 
-def _count(value: Any, least: int = 0) -> int:
-    return value if isinstance(value, int) and value > least else least
+def _count(value: Any, otherwise: int = 0) -> int:
+    return value if isinstance(value, int) and value > 0 else otherwise
 
 
 def _readable(value: str) -> str:

@@ -151,7 +151,7 @@ def _examine_rest(read: Words, made: Composed, problems: list[Problem], config_d
     ]
     missing = [place for place, value in walk(made.node) if value == "???"]
     problems += [Problem(place, "has no value", f"use {place}=VALUE") for place in missing]
-    read.doubtful.update(missing, unchosen)
+    read.doubtful.update(missing, [group for group in unchosen if group not in named])
     full, plain, stand_ins = _stand_in(read, made, meant, unchosen, config_dir)
     if not full:
         return Examined(None, list(dict.fromkeys(problems)))
@@ -276,7 +276,7 @@ def _sort(words: Iterable[str], known: dict[str, list[str]]) -> Words:
         elif answer := _refused_choice(override, known):
             read.problems.append(answer.problem)
             read.meant.append(answer.words)
-            read.doubtful.add(top)
+            read.doubtful.update([] if answer.sure else [top])
         elif key == PARTS and isinstance(override.value(), dict):
             _choose_parts(override.value(), known["reward"], read)
         elif key not in known:

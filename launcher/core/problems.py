@@ -73,8 +73,10 @@ def nearest(word: str, known: Sequence[str], cutoff: float = 0.6) -> str | None:
     for name in known:
         if name != word:
             plain.setdefault(without_style(name), name)
-    near = get_close_matches(without_style(word), list(plain), n=1, cutoff=cutoff)
-    return plain[near[0]] if near else None
+    typed = without_style(word)
+    near = get_close_matches(typed, list(plain), n=3, cutoff=cutoff)
+    swapped = next((name for name in near if sorted(name) == sorted(typed)), None)  # letters that changed places
+    return plain[swapped or near[0]] if near else None
 
 
 def without_style(name: str) -> str:

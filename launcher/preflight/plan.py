@@ -96,7 +96,9 @@ def _others(found: Examined, *, here: bool) -> list[Problem]:
     if not found.run:
         return []
     context = Context(found.run, (here and not found.run.cluster.queues) or found.run.hardware.is_cpu)
-    others = _failures([result for check in LOCAL_CHECKS for result in check(context)])
+    unsure = found.repair.doubtful if found.repair else set()
+    checks = [check for check, groups in LOCAL_CHECKS.items() if not unsure & {*groups}]
+    others = _failures([result for check in checks for result in check(context)])
     return [each for each in others if not found.follows(each) and each not in found.problems]
 
 

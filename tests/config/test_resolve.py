@@ -316,7 +316,7 @@ def test_words_that_do(words: list[str], n: int) -> None:
 @pytest.mark.parametrize(
     ("words", "lines"),
     [
-        (["train", "algorithm=gpro", "model=tiny", "data=reverse"], 1),
+        (["train", "algorithm=gpro", "model=tiny", "data=reverse"], 2),  # with n=1, too
         (["train", "--resume", "nowhere"], 1),
         (["train", "--resume", "nowhere", "seed=1"], 1),
         (["train", "algorithm=sft", "model=tiny", "data=reverse", "trainer.run_root='~no-such-user'"], 1),

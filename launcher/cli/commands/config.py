@@ -1,4 +1,4 @@
-"""`rlrun config show | diff | metrics`: what can be set, in what two runs differ, and what is measured."""
+"""`rlrun config show | names | metrics | diff`: what can be set and measured, and in what two runs differ."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from launcher.cli.arguments import ConfigDir, Root, complete_side, complete_targ
 from launcher.cli.output import AsJson, err, make_table, out, printable, problems_named, say, say_json, wide
 from launcher.config import diff as differ
 from launcher.config.descriptions import Setting, written
-from launcher.config.reference import groups, markdown
+from launcher.config.reference import coming_from, groups, markdown
 from launcher.config.reference.groups import Group, Section
 from launcher.core import metrics as catalogue
 from launcher.core.problems import Problem, Problems
@@ -121,6 +121,29 @@ def _setting_node(one: Setting, section: Section) -> dict[str, Any]:
             "range": one.shape.range, "values": one.shape.values, "says": one.description,
             "declared": one.where}  # fmt: skip
     return node | ({"this_choice": section.sets[one.name]} if one.name in section.sets else {})
+
+
+@app.command("names")
+def names(
+    project: Annotated[
+        str, typer.Argument(metavar="PROJECT", help="trl, verl, axolotl, llama-factory or hugging-face.")
+    ],
+    as_json: AsJson = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, as in docs/coming-from/.")] = False,
+) -> None:
+    """Print another project's names with what to type here."""
+    with problems_named():
+        of = coming_from.project(project)
+    found = [(name, meaning) for _, each, meaning in coming_from.rows(of) for name in each]
+    if as_markdown:
+        return typer.echo(coming_from.page(of), nl=False)
+    if as_json:
+        return say_json([{"name": name, "ours": each.ours, "here": coming_from.here(each)} for name, each in found])
+    table = make_table(of.name, "here", whole=())
+    for name, meaning in found:
+        table.add_row(Text(name, "bold"), Text(coming_from.here(meaning, code="")))
+    wide().print(table)
+    return None
 
 
 @app.command("metrics")

@@ -39,7 +39,7 @@ def to_type(meaning: Meaning, value: str, known: Situation) -> list[str] | None:
         return RULES[meaning.convert](value, known)
     if meaning.values is not None:
         pattern = _looked_up(meaning.values, value)
-    elif meaning.use or not meaning.ours:
+    elif meaning.use or meaning.instead or not meaning.ours:
         pattern = meaning.use or None
     else:
         pattern = f"{meaning.ours[0]}={{}}"

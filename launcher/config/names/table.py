@@ -24,6 +24,11 @@ class Project:
     key: str
     name: str
     text: str
+    """Which of its names are in the table."""
+    theirs: str
+    """A command or file of that project."""
+    ours: str
+    """The same here."""
     like: str = ""
     """Key of the project whose names it has, too."""
 

@@ -58,8 +58,12 @@ CHECKS: list[Callable[[Context], Iterable[CheckResult]]] = [
     history.check, packages.check, check_own,
 ]  # fmt: skip
 """In the order in which a plan shows their results. None assumes that another has passed."""
-LOCAL_CHECKS = [check for check in CHECKS if check not in (memory.check, disk.check, history.check)]
-"""Those whose results depend on few settings: they are run even where other settings are wrong."""
+LOCAL_CHECKS: dict[Callable[[Context], Iterable[CheckResult]], tuple[str, ...]] = {
+    check_settings: (), model.check: ("model",), rows.check: ("algorithm", "data", "model"),
+    reward.check: ("algorithm", "data", "reward"), steps.check: ("data",), hardware.check: ("hardware", "cluster"),
+    packages.check: (), check_own: (),
+}  # fmt: skip
+"""Those that are also run where other arguments are wrong, with the config groups that must be known for them."""
 
 
 def run_checks(context: Context) -> Iterator[CheckResult]:

@@ -1,0 +1,82 @@
+"""docs/coming-from/: what another project's names are called here, written from the table of names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+
+from launcher.config.names.table import Meaning, Project, table
+from launcher.config.reference import groups as handbook
+from launcher.core.problems import Problem, Problems, suggest
+
+NOTHING = "Not here"
+
+
+def pages() -> dict[str, Project]:
+    """The projects, by the name of their page: `llama-factory`."""
+    return {project.name.lower().replace(" ", "-"): project for project in table().projects.values()}
+
+
+def project(name: str) -> Project:
+    """The project whose page has this name. Raises `Problems`."""
+    known = pages()
+    if name not in known:
+        raise Problems(Problem(name, "no such project", suggest(name, list(known)), "not-found"))
+    return known[name]
+
+
+def rows(of: Project) -> Iterator[tuple[str, list[str], Meaning]]:
+    """Section, names and meaning of all that the project has a name for."""
+    for meaning in table().meanings:
+        sources = [key for key in (of.key, of.like) if key]
+        if names := list(dict.fromkeys(chain.from_iterable(meaning.names.get(key, ()) for key in sources))):
+            top = meaning.ours[0].partition(".")[0] if meaning.ours else NOTHING
+            yield top, names, meaning
+
+
+def here(meaning: Meaning, *, code: str = "`") -> str:
+    """What to type, or to do, in a few words."""
+
+    def marked(text: str) -> str:
+        return " ".join(f"{code}{word}{code}" for word in text.split())
+
+    if not meaning.ours:
+        return meaning.instead
+    if meaning.convert:
+        text = " and ".join(f"{code}{name}{code}" for name in meaning.ours)
+    elif meaning.values is not None:
+        each = [f"{marked(theirs)}: {marked(ours) or 'leave it out'}" for theirs, ours in meaning.values.items()]
+        text = "; ".join(each).replace("{}", "VALUE").replace(f"{code}*{code}", "others")
+    elif meaning.use:
+        text = marked(meaning.use.replace("{}", "VALUE"))
+    else:
+        text = f"{code}{meaning.ours[0]}=VALUE{code}" if not meaning.instead else ""
+    more = f"otherwise {meaning.instead}" if meaning.instead and text else meaning.instead
+    return "; ".join(filter(None, (text, meaning.note, more)))
+
+
+def page(of: Project) -> str:
+    """The page as Markdown."""
+    parts = [
+        f"# Coming from {of.name}\n",
+        f"{of.text}\n"
+        f"Written by `make settings` from the table of rlrun's own messages: a name of {of.name} on the command"
+        " line is answered with\nwhat to type instead, and its value.\n",
+        f"```text\n{of.theirs.rstrip()}\n```\n\nis here\n\n```bash\n{of.ours.rstrip()}\n```\n",
+        "Arguments are `key=value`, without dashes; [settings.md](../settings.md) has all of them.\n"
+        "`data.train_batch_size` is the prompts (or rows) of a whole step over all processes, whatever the micro-batch"
+        " is.\nOf a name with several rows, the one is meant whose setting the chosen algorithm has.\n",
+    ]
+    found: dict[str, list[str]] = {}
+    for top, names, meaning in rows(of):
+        theirs = ", ".join(f"`{name}`" for name in names)
+        same = names == [*meaning.ours] and not (meaning.use or meaning.values or meaning.convert)
+        found.setdefault(top, []).append(f"| {theirs} | {'the same' if same else _cell(here(meaning))} |")
+    order = [*(group.name for group in handbook.overview()), *handbook.PLAIN, NOTHING]
+    for top in sorted(found, key=order.index):
+        parts.append(f"## {top}\n\n| {of.name} | rlrun |\n|---|---|\n" + "\n".join(found[top]) + "\n")
+    return "\n".join(parts)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")

@@ -1,0 +1,331 @@
+"""Names of other projects, and misspelt names of ours, are answered with what to type."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from launcher.cli.main import COMMANDS, app, load
+from launcher.config.answers import OPTIONS, Answer, Guide, Unknown, choice_answer, separate_options
+from launcher.config.known import PLAIN, has_setting
+from launcher.config.names.conversions import RULES, Situation, is_complete
+from launcher.config.names.table import OTHER, Meaning, table
+from launcher.config.reference import coming_from
+from launcher.config.resolve import config_file, examine, groups, resolve
+from launcher.core.problems import Problems, nearest, suggest
+from launcher.spec.stored import to_node
+
+GROUPS = groups()
+FILES = {group: {each: config_file(f"{group}/{each}", None) for each in of} for group, of in GROUPS.items()}
+BASE = ["model=tiny", "data=reverse", "hardware.nproc_per_node=2"]
+ROOT = Path(__file__).parents[2]
+
+
+@cache
+def guide(algorithm: str = "grpo") -> Guide:
+    more = ["sampler.n=4"] if algorithm in ("grpo", "dapo", "gspo") else []
+    return Guide(to_node(resolve([f"algorithm={algorithm}", *BASE, *more])), FILES)
+
+
+def answers(words: list[str], algorithm: str = "grpo") -> list[Answer]:
+    rest, options = separate_options(words)
+    unknown = [*options, *(Unknown(key, value) for key, _, value in (word.partition("=") for word in rest))]
+    return Guide(guide(algorithm).node, FILES, unknown).answers()
+
+
+def line(word: str, algorithm: str = "grpo") -> str:
+    (answer,) = answers([word], algorithm)
+    return str(answer.problem)
+
+
+def patterns(meaning: Meaning) -> Iterator[str]:
+    """All that it may say to type."""
+    if meaning.convert:
+        for value in ("8", "0.1", "data.jsonl", "owner/name"):
+            yield from RULES[meaning.convert](
+                value, Situation({"per_device_train_batch_size": "4"}, processes=2, batch=64)
+            )
+    elif meaning.values is not None:
+        for text in meaning.values.values():
+            yield from text.split()
+    elif meaning.use or not meaning.instead:
+        yield from meaning.use.split() or [f"{name}={{}}" for name in meaning.ours]
+
+
+def known(word: str) -> bool:
+    """Whether it names a setting that some choice has, or a choice."""
+    key, _, value = word.partition("=")
+    if key in GROUPS:
+        return value in GROUPS[key] or "{}" in value or key == "data"
+    return key in guide().holders
+
+
+# ---- the table
+
+
+def test_the_table_has_names_of_every_project() -> None:
+    pairs = {(key, name) for meaning in table().meanings for key, names in meaning.names.items() for name in names}
+    count = {key: sum(of == key for of, _ in pairs) for key in [*table().projects, OTHER]}
+    assert len(pairs) >= 1000 and min(count[key] for key in table().projects) >= 140, count
+
+
+@pytest.mark.parametrize("meaning", table().meanings, ids=lambda meaning: next(iter(meaning.names.values()))[0])
+def test_a_meaning_names_what_there_is(meaning: Meaning) -> None:
+    assert meaning.ours or meaning.instead
+    assert all(name in guide().holders or name in (*GROUPS, *PLAIN) for name in meaning.ours), meaning.ours
+    assert all(known(word) for word in patterns(meaning)) or not meaning.ours
+    for names in meaning.names.values():
+        assert len(set(names)) == len(names)
+
+
+def test_what_stands_for_a_choice_is_there() -> None:
+    for group, choices in table().choices.items():
+        assert not set(choices) & set(GROUPS[group])
+        assert all(known(word) for text in choices.values() for word in text.split())
+
+
+def test_every_name_is_answered() -> None:
+    fallbacks = []
+    for name in table().named:
+        (answer,) = answers([f"{name}=1"])
+        here = has_setting(guide().node, name) or name in guide().holders
+        if not here and ("it may be" in answer.problem.fix or "it has" in answer.problem.fix):
+            fallbacks.append(str(answer.problem))
+        assert all(known(word) for word in answer.words), answer
+    assert not fallbacks
+
+
+def test_nothing_of_it_is_loaded_for_arguments_that_are_right() -> None:
+    table.cache_clear()
+    assert examine(["algorithm=grpo", *BASE, "sampler.n=4"]).problems == []
+    assert table.cache_info().currsize == 0
+
+
+# ---- what is said
+
+EXACT = [
+    ("num_generations=8", "num_generations: is TRL's name; use sampler.n=8"),
+    ("trainer.num_train_epochs=3.0", "trainer.num_train_epochs: num_train_epochs is Hugging Face's name;"
+                                     " use trainer.total_epochs=3"),
+    ("actor_rollout_ref.rollout.n=5", "actor_rollout_ref.rollout.n: is verl's name; use sampler.n=5"),
+    ("learning_rate=5e-6", "learning_rate: is Hugging Face's name; use optim.lr=5e-6"),
+    ("lr=1e-4", "lr: no group or setting 'lr'; use optim.lr=1e-4"),
+    ("max_steps=20", "max_steps: is Hugging Face's name; use trainer.total_training_steps=20"),
+    ("max_steps=-1", "max_steps: is Hugging Face's name; leave it out"),
+    ("max_completion_length=256", "max_completion_length: is TRL's name; use data.max_response_length=256"),
+    ("cutoff_len=2048", "cutoff_len: is LLaMA-Factory's name; use data.max_prompt_length=16"
+                        " data.max_response_length=2032 (ours are two lengths with this sum)"),
+    ("bf16=True", "bf16: is Hugging Face's name; use engine.mixed_precision=true"
+                  " (bfloat16 weights are model.dtype=bfloat16)"),
+    ("torch_dtype=torch.bfloat16", "torch_dtype: is Hugging Face's name; use model.dtype=bfloat16"),
+    ("torch_dtype=float16", "torch_dtype: is Hugging Face's name; there is no such number format;"
+                            " use model.dtype=float32 or bfloat16"),
+    ("use_vllm=true", "use_vllm: is TRL's name; use sampler=vllm"),
+    ("epsilon=0.1", "epsilon: is TRL's name; use algorithm.clip_ratio_low=0.1 algorithm.clip_ratio_high=0.1"
+                    " (both sides of the range)"),
+    ("adam_beta2=0.95", "adam_beta2: is Hugging Face's name; use optim.betas=[0.9,0.95]"),
+    ("top_k=0", "top_k: is Hugging Face's name; use sampler.top_k=-1"),
+    ("model_name_or_path=~/x", "model_name_or_path: is TRL's name; use model=hf 'model.path=\"~/x\"'"),
+    ("dataset_name=openai/gsm8k", "dataset_name: is Hugging Face's name; use data=hub data.repo=openai/gsm8k"),
+    ("dataset=a/b.jsonl", "dataset: is LLaMA-Factory's name; use data=files data.train_files=a/b.jsonl"),
+    ("disable_gradient_checkpointing=true", "disable_gradient_checkpointing: is LLaMA-Factory's name;"
+                                            " use model.enable_gradient_checkpointing=false (the other way round)"),
+    ("warmup_ratio=0.1", "warmup_ratio: is Hugging Face's name; use optim.lr_warmup_steps=STEPS"
+                         " (ours is a number of steps)"),
+    ("warmup_steps=10", "warmup_steps: is Hugging Face's name; use optim.lr_warmup_steps=10"),
+    ("packing=true", "packing: is TRL's name; rows are not joined; use trainer.max_tokens_per_gpu=TOKENS"
+                     " for full micro-batches"),
+    ("actor_rollout_ref.actor.ppo_micro_batch_size=8", "actor_rollout_ref.actor.ppo_micro_batch_size: is verl's name;"
+     " use trainer.micro_batch_size_per_gpu=4 (ours is of one process, theirs of all)"),
+    ("rollout.temperature=0.7", "rollout.temperature: no group or setting 'rollout'; use sampler.temperature=0.7"),
+    ("actor.ppo_epochs=2", "actor.ppo_epochs: no group or setting 'actor'; use trainer.ppo_epochs=2"),
+    ("actor.kl_loss_type=low_var_kl", "actor.kl_loss_type: no group or setting 'actor';"
+                                      " use algorithm.kl_loss_type=low_var_kl"),
+    # ours, without a group or with another one, or of another choice
+    ("train_batch_size=64", "train_batch_size: no group or setting 'train_batch_size'; use data.train_batch_size=64"),
+    ("trainer.lr=1e-3", "trainer.lr: Trainer has no setting 'lr'; use optim.lr=1e-3"),
+    ("critic.lr=1e-3", "critic.lr: Critic has no setting 'lr'; use critic.optim.lr=1e-3"),
+    ("algorithm.gamma=0.9", "algorithm.gamma: GRPO has no setting 'gamma';"
+                            " algorithm.gamma is a setting of algorithm=ppo"),
+    ("sampler.temprature=1", "sampler.temprature: TorchSampler has no setting 'temprature';"
+                             " did you mean sampler.temperature=1?"),
+    ("num_generation=8", "num_generation: no group or setting 'num_generation'; did you mean num_generations?"
+                         " use sampler.n=8"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("word", "said"), EXACT, ids=[word for word, _ in EXACT])
+def test_a_name_is_answered_with_what_to_type(word: str, said: str) -> None:
+    assert line(word) == said
+
+
+def test_what_a_name_means_depends_on_the_algorithm() -> None:
+    found = {algorithm: answers(["beta=0.04"], algorithm)[0].words for algorithm in ("dpo", "grpo", "ppo")}
+    assert found == {
+        "dpo": ("algorithm.beta=0.04",), "grpo": ("algorithm.kl_loss_coef=0.04",), "ppo": ("algorithm.kl_coef=0.04",),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "words", "typed"),
+    [
+        ("sft", ["per_device_train_batch_size=4", "gradient_accumulation_steps=8"], ("64", "4")),
+        ("dpo", ["per_device_train_batch_size=4", "gradient_accumulation_steps=8"], ("64", "8")),  # both of a pair
+        ("grpo", ["per_device_train_batch_size=8", "num_generations=8"], ("2", "8")),  # prompts, not answers
+        ("grpo", ["per_device_train_batch_size=8"], ("4", "8")),  # sampler.n=4
+        ("grpo", ["micro_batch_size=3"], ("PROMPTS", "3")),
+    ],
+)
+def test_a_batch_of_one_process_becomes_a_step(algorithm: str, words: list[str], typed: tuple[str, str]) -> None:
+    fix = answers(words, algorithm)[0].problem.fix
+    assert fix.startswith(f"use data.train_batch_size={typed[0]} trainer.micro_batch_size_per_gpu={typed[1]} (")
+
+
+def test_options_are_settings_with_dashes() -> None:
+    words = [
+        "--learning_rate",
+        "5e-6",
+        "--bf16",
+        "--top-k",
+        "-1",
+        "-lr",
+        "2",
+        "--sampler.n=8",
+        "--dryrun",
+        "--config_dir",
+        "x",
+    ]
+    assert [str(answer.problem) for answer in answers(words)] == [
+        "--learning_rate: is Hugging Face's name; use optim.lr=5e-6",
+        "--bf16: is Hugging Face's name; use engine.mixed_precision=true (bfloat16 weights are model.dtype=bfloat16)",
+        "--top-k: is Hugging Face's name; use sampler.top_k=-1",
+        "-lr: no group or setting 'lr'; use optim.lr=2",
+        "--sampler.n: arguments have no dashes; use sampler.n=8",
+        "--dryrun: no such option; did you mean --dry-run?",
+        "--config_dir: no such option; did you mean --config-dir?",
+    ]
+
+
+def test_the_options_are_those_of_train_and_plan() -> None:
+    at = {entry.name: entry.at for entry in COMMANDS}
+    commands = [load(name, at[name]) for name in ("train", "plan")]
+    names = {name for command in commands for option in command.params for name in option.opts if name.startswith("--")}
+    assert names | {"--help"} == set(OPTIONS)
+
+
+@pytest.mark.parametrize("command", ["plan", "train"])
+def test_options_of_other_projects_come_to_the_answer(command: str) -> None:
+    ran = CliRunner().invoke(app, [command, "--learning_rate", "5e-6", "algorithm=sft", "model=tiny", "data=reverse"])
+    assert ran.exit_code == (1 if command == "plan" else 2)
+    assert "--learning_rate" in ran.output and "optim.lr=5e-6" in " ".join(ran.output.split())
+
+
+# ---- misspelt
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("algorithm=GRPO", "algorithm=grpo"),
+        ("algorithm=Dr-GRPO", "algorithm=dr_grpo"),
+        ("algorithm=gpro", "algorithm=grpo"),
+        ("model=qwen3-0.6B", "model=qwen3-0.6b"),
+        ("model=Qwen/Qwen3-0.6B", "model=qwen3-0.6b"),
+        ("model=Qwen3_0.6b", "model=qwen3-0.6b"),
+        ("model=qwen2.5-0.5B-Instruct", "model=qwen2.5-0.5b-instruct"),
+        ("model=owner/name", "model=hf model.path=owner/name"),
+        ("model=./folder", "model=hf model.path=./folder"),
+        ("data=GSM8K", "data=gsm8k"),
+        ("data=openai/gsm8k", "data=gsm8k"),
+        ("data=owner/name", "data=hub data.repo=owner/name"),
+        ("data=a/b.jsonl", "data=files data.train_files=a/b.jsonl"),
+        ("data=x.parquet", "data=files data.train_files=x.parquet"),
+        ("reward=my.py", "reward=python reward.path=my.py"),
+        ("reward=Math", "reward=math"),
+        ("sampler=vLLM", "sampler=vllm"),
+        ("sampler=hf", "sampler=torch"),
+        ("engine=fsdp", "engine=torch engine.strategy=fsdp2"),
+        ("hardware=H100x8", "hardware=h100x8"),
+        ("hardware=cuda", "hardware=gpu"),
+        ("cluster=Slurm", "cluster=slurm"),
+    ],
+)
+def test_a_choice_is_found_whatever_its_spelling(word: str, meant: str) -> None:
+    group, _, choice = word.partition("=")
+    assert choice_answer(group, choice, GROUPS[group]).words == tuple(meant.split())
+
+
+def misspelt() -> Iterator[tuple[str, str]]:
+    """Settings of a run with two letters exchanged, one left out or doubled, and without their group."""
+    here = [name for name in guide().holders if has_setting(guide().node, name) and len(name.rpartition(".")[2]) > 5]
+    for place, name in enumerate(here):
+        top, _, leaf = name.rpartition(".")
+        middle = len(leaf) // 2
+        wrong = (
+            leaf[:middle] + leaf[middle + 1] + leaf[middle] + leaf[middle + 2 :], leaf[:middle] + leaf[middle + 1 :],
+            leaf[:middle] + leaf[middle] + leaf[middle:], leaf.replace("_", "-"), leaf.upper(),
+        )[place % 5]  # fmt: skip
+        if wrong != leaf:
+            yield f"{top}.{wrong}", name
+            yield wrong, name
+
+
+def test_misspelt_settings_are_found_with_and_without_their_group() -> None:
+    cases = list(misspelt())
+    missed = [(word, meant, answers([f"{word}=7"])[0].words) for word, meant in cases]
+    missed = [each for each in missed if each[2] != (f"{each[1]}=7",)]
+    same_leaf = [
+        each for each in missed if each[2] and each[2][0].rpartition(".")[2] == f"{each[1].rpartition('.')[2]}=7"
+    ]
+    assert len(cases) >= 100 and len(missed) - len(same_leaf) <= len(cases) // 50, missed
+
+
+def test_nothing_is_suggested_that_was_typed() -> None:
+    assert suggest("solution", ["solution", "answer"]) == "it may be answer, solution"
+    assert nearest("GRPO", ["grpo", "ppo"]) == "grpo"
+
+
+# ---- the pages
+
+
+@pytest.mark.parametrize("name", coming_from.pages())
+def test_a_page_is_what_the_table_says(name: str) -> None:
+    written = (ROOT / "docs" / "coming-from" / f"{name}.md").read_text()
+    assert written == coming_from.page(coming_from.project(name)), "make settings writes it"
+
+
+def test_there_is_a_page_for_each_project() -> None:
+    assert {path.stem for path in (ROOT / "docs" / "coming-from").glob("*.md")} == set(coming_from.pages())
+    with pytest.raises(Problems, match=r"llama_factory: no such project; did you mean llama-factory\?"):
+        coming_from.project("llama_factory")
+
+
+@pytest.mark.parametrize("project", table().projects.values(), ids=lambda project: project.key)
+def test_the_command_of_a_page_is_right(project: coming_from.Project) -> None:
+    words = shlex.split(project.ours.replace("\\\n", " "))
+    assert words[:2] == ["rlrun", "train"]
+    resolve(words[2:])
+
+
+def test_the_command_prints_a_page_and_a_table() -> None:
+    run = CliRunner().invoke
+    assert run(app, ["config", "names", "trl", "--markdown"]).output == coming_from.page(coming_from.project("trl"))
+    assert "num_generations" in run(app, ["config", "names", "trl"]).output
+    assert '"sampler.n"' in run(app, ["config", "names", "trl", "--json"]).output
+    assert run(app, ["config", "names", "nobody"]).exit_code == 2
+
+
+def test_all_of_a_command_is_taken_together() -> None:
+    found = examine(["--num_generations", "8", "algorithm=grpo", "model=tiny", "data=reverse", "lr=1e-3"])
+    assert [str(problem) for problem in found.problems] == [
+        "--num_generations: is TRL's name; use sampler.n=8", "lr: no group or setting 'lr'; use optim.lr=1e-3",
+    ]  # fmt: skip
+    assert found.run and found.run.sampler.n == 8 and found.run.optim.lr == 1e-3
+    assert is_complete(["sampler.n=8"]) and not is_complete(["optim.lr_warmup_steps=STEPS"])
+    assert get_command(app)
