@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import SequenceMatcher, get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from launcher.config.descriptions import fields_of
-from launcher.config.known import PLAIN, has_setting, holders
+from launcher.config.known import has_setting, holders
 from launcher.config.names.conversions import Situation, is_complete, to_type
 from launcher.config.names.table import Meaning, table
 from launcher.config.nodes import TARGET, owner
+from launcher.config.options import Unknown
+from launcher.config.resolve import PLAIN
 from launcher.core.classes import locate
 from launcher.core.problems import Problem, nearest, suggest, without_style
 from launcher.spec.algorithm import Algorithm
@@ -26,31 +28,10 @@ OPTIONS = (
     "--json", "--yaml", "--help",
 )  # fmt: skip
 """Options of train and plan; an unknown one that is like none of them is a setting with dashes."""
-_OPTION = re.compile(r"(?P<dashes>--?)(?P<name>[A-Za-z][\w./-]*)(?:=(?P<value>.*))?", re.DOTALL)
-_ARGUMENT = re.compile(r"[+~]*[A-Za-z_][\w./@]*=")
 LONGEST = 100  # characters of a value that is shown in a suggestion
 _SAFE = re.compile(r"[\w@%+=:,./\[\]-]+")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _ROWS = re.compile(r".*\.(jsonl|ndjson|json|parquet|csv)(\.gz)?")
-
-
-@dataclass(frozen=True)
-class Unknown:
-    """An argument whose name no setting has."""
-
-    key: str
-    value: str
-    """As it was typed; `true` where it had none."""
-    dashes: str = ""
-    """Those of an option: `--key value`."""
-
-    @property
-    def shown(self) -> str:
-        return f"{self.dashes}{self.key}"
-
-    @property
-    def plain(self) -> str:
-        return self.key.replace("-", "_")
 
 
 @dataclass(frozen=True)
@@ -236,7 +217,9 @@ class Guide:
         here = [name for name in self.holders if self._has(name)]
         local = {name.partition(".")[2]: name for name in here if name.startswith(f"{top}.")}
         whole = {name: name for name in here} | {name.rpartition(".")[2]: name for name in reversed(here)}
-        near = _most_alike(rest, local, 0.7)
+        cls, key = owner(self.node, one.plain)
+        inside = {} if cls is RunSpec else {name: f"{one.plain.removesuffix(key)}{name}" for name in fields_of(cls)}
+        near = _most_alike(key, inside, 0.7) or _most_alike(rest, local, 0.7)
         near = near or (None if local else _most_alike(one.plain.lower(), whole, 0.7))
         near = near or _most_alike(rest.rpartition(".")[2], whole, 0.75) or _most_alike(rest, local, 0.65)
         if not near:
@@ -334,19 +317,3 @@ def _shown(words: Iterable[str]) -> str:
 def _short(word: str) -> str:
     key, equals, value = word.partition("=")
     return word if len(value) <= LONGEST else f"{key}{equals}VALUE"
-
-
-def separate_options(words: Sequence[str]) -> tuple[list[str], list[Unknown]]:
-    """The arguments, and what begins with dashes, with the value after it: `--learning_rate 5e-6`."""
-    rest, options = list[str](), list[Unknown]()
-    open_option = False  # whether the word before is an option without a value
-    for word in words:
-        option = _OPTION.fullmatch(word)
-        if option:
-            options.append(Unknown(option["name"], option["value"] or "true", option["dashes"]))
-        elif open_option and not _ARGUMENT.match(word):
-            options[-1] = replace(options[-1], value=word)
-        else:
-            rest.append(word)
-        open_option = bool(option and option["value"] is None)
-    return rest, options

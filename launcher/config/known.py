@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 from launcher.config.descriptions import fields_of
 from launcher.config.nodes import TARGET, owner, settings_class
+from launcher.config.resolve import PLAIN
 from launcher.config.yaml_lines import leaves
 from launcher.core.classes import locate
 from launcher.core.problems import Problem, Problems
 from launcher.spec.run import RunSpec
-
-PLAIN = ("optim", "critic", "trainer", "seed")
-"""Settings of a run that are no config group and that arguments set."""
 
 
 def class_of(name: str, path: Path) -> type:
@@ -59,4 +57,7 @@ def has_setting(node: Mapping[str, Any], name: str) -> bool:
     if top not in node and top not in PLAIN:
         return False
     cls, below = owner(node, name)
-    return below.partition(".")[0] in fields_of(cls) and (cls is not RunSpec or not rest)
+    name, _, inside = below.partition(".")
+    declared = fields_of(cls).get(name)
+    holds = declared and (not inside or get_origin(declared.annotation) is dict)
+    return bool(holds) and (cls is not RunSpec or not rest)

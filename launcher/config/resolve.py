@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
@@ -22,24 +21,23 @@ from pydantic import ValidationError
 from yaml import MarkedYAMLError, YAMLError
 
 from launcher.config import guard, sources
-from launcher.config.answers import Answer, Guide, Unknown, choice_answer, separate_options
-from launcher.config.known import PLAIN
 from launcher.config.nodes import TARGET, walk
-from launcher.config.repair import Repair
+from launcher.config.options import Unknown, separate_options
 from launcher.config.yaml_lines import defaults_choices
 from launcher.core.classes import add_code_dir
 from launcher.core.problems import Problem, Problems, error_message, short_repr, suggest
 from launcher.core.settings import from_node
 from launcher.spec.run import RunSpec
 
+if TYPE_CHECKING:
+    from launcher.config.repair import Repair
+
 PACKAGE = Path(__file__).parents[1]
 PARTS = "reward.parts"
+PLAIN = ("optim", "critic", "trainer", "seed")
+"""Settings of a run that are no config group and that arguments set."""
 STAND_INS = {"algorithm": "algorithm=sft", "model": "model=tiny", "data": "data=reverse"}
 """Choices that need no settings, for groups without a default: what else is wrong is looked for with them."""
-TELLING = {
-    "model.path": "model=hf", "data.repo": "data=hub", "data.train_files": "data=files", "data.val_files": "data=files",
-}  # fmt: skip
-"""Settings that tell which choice was meant."""
 _RESOLVER = re.compile(r"\$\{[^}]*[:$]")  # ${oc.env:HOME}, ${oc.${name}:HOME}: they reach outside the config
 _FAULTS = (HydraException, OmegaConfBaseException, YAMLError, OSError, ValueError, RecursionError)  # of composing
 
@@ -79,8 +77,8 @@ class Words:
     """Those that name no setting of ours."""
     doubtful: set[str] = field(default_factory=set)
     """Settings, and groups whose choice was refused: what else goes wrong there follows from that."""
-    meant: list[tuple[str, ...]] = field(default_factory=list)
-    """What can stand for those that were refused."""
+    no_choices: list[tuple[str, str]] = field(default_factory=list)
+    """Groups with choices that they do not have."""
 
 
 @dataclass(frozen=True)
@@ -127,87 +125,14 @@ def examine(words: Iterable[str], config_dir: Path | None = None) -> Examined:
     has_code = config_dir and any(path for pattern in ("*.py", "*/*.py") for path in config_dir.glob(pattern))
     made.node["code_dir"] = str(config_dir.resolve()) if config_dir and has_code else None
     complete = all(group in made.node for group in known) and all(value != "???" for _, value in walk(made.node))
-    if complete and not (problems or read.unknown):
+    if complete and not (problems or read.unknown or read.no_choices):
         try:
             return Examined(from_node(RunSpec, made.node), [])
         except ValidationError:
             pass  # all that is wrong is found below
-    return _examine_rest(read, made, problems, config_dir)
+    from launcher.config import wrong  # noqa: PLC0415  # late: names of other projects, every class of every choice
 
-
-def _examine_rest(read: Words, made: Composed, problems: list[Problem], config_dir: Path | None) -> Examined:
-    """Everything else that is wrong: what is known to be wrong is left out, until a run is left."""
-    known = groups(config_dir)
-    files = {group: {each: config_file(f"{group}/{each}", config_dir) for each in of} for group, of in known.items()}
-    unchosen = [group for group in known if group not in {**made.node, **STAND_INS} or _lacks_choice(group, read)]
-    answers = Guide(made.node, files, read.unknown, unchosen).answers()
-    problems = [*(answer.problem for answer in answers), *problems]
-    meant = _meant(read, answers)
-    named = {*read.doubtful, *(override.key_or_group for override in meant)}
-    problems += [
-        Problem(group, "not chosen", f"it may be {', '.join(known[group])}", "unknown-choice")
-        for group in unchosen
-        if group not in named
-    ]
-    missing = [place for place, value in walk(made.node) if value == "???"]
-    problems += [Problem(place, "has no value", f"use {place}=VALUE") for place in missing]
-    read.doubtful.update(missing, [group for group in unchosen if group not in named])
-    full, plain, stand_ins = _stand_in(read, made, meant, unchosen, config_dir)
-    if not full:
-        return Examined(None, list(dict.fromkeys(problems)))
-    guide = Guide(full, files, unchosen=[group for group in unchosen if group not in named])
-    values = {_key(word): word.partition("=")[2] for word in read.values}
-    typed = [*values, *(override.key_or_group for override in meant if override.key_or_group not in known)]
-    repair = Repair(deepcopy(full), plain, stand_ins, typed, read.doubtful, lambda name: name in guide.holders)
-    run = repair.run()
-    problems += [each for problem in repair.problems for each in guide.named(problem, values)]
-    return Examined(run, list(dict.fromkeys(problems)), repair)
-
-
-def _lacks_choice(group: str, read: Words) -> bool:
-    return group in STAND_INS and (group not in read.choices or read.choices[group].startswith("~"))
-
-
-def _meant(read: Words, answers: Sequence[Answer]) -> list[Override]:
-    """What can stand for the wrong arguments: choices of groups that have none, and values."""
-    found = []
-    for words in [*read.meant, *(answer.words for answer in answers)]:
-        try:
-            overrides = [parse(word) for word in words]
-        except Problems:
-            continue
-        if all(override.key_or_group not in read.choices for override in overrides):
-            found += overrides
-    return found
-
-
-def _stand_in(
-    read: Words, made: Composed, meant: Sequence[Override], unchosen: Sequence[str], config_dir: Path | None
-) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """The run with something for all that is missing; the same without settings; a run of choices that need none.
-
-    Empty where they cannot be composed.
-    """
-    known = groups(config_dir)
-    defaults = {group: f"{group}={choice}" for group, choice in defaults_choices(conf_dir() / "run.yaml").items()}
-    keys = [_key(word) for word in read.values]
-    needed = {group: word for group, word in defaults.items() if group in unchosen}
-    needed |= {group: word for group, word in STAND_INS.items() if group in unchosen}
-    for key, word in TELLING.items():
-        if key in keys and key.partition(".")[0] in needed:
-            needed[key.partition(".")[0]] = word
-    needed |= {one.key_or_group: str(one.input_line) for one in meant if one.key_or_group in known}
-    values = [_spelling(one, str(one.input_line), known) for one in meant if one.key_or_group not in known]
-    base = _base(read.choices | needed, config_dir)
-    with initialize_config_dir(str(conf_dir()), version_base=None):
-        try:
-            plain, others = _composed(base), _composed(_base(STAND_INS, None))
-            full = _composed([*base, *values, *made.words])
-        except (Problems, *_FAULTS):
-            return {}, {}, {}
-    for node in (full, plain, others):
-        node["code_dir"] = made.node["code_dir"]
-    return full, plain, others
+    return wrong.examine(read, made, problems, config_dir)
 
 
 def config_files(words: Sequence[str], config_dir: Path | None = None) -> list[tuple[Path, str]]:
@@ -255,7 +180,7 @@ def _sort(words: Iterable[str], known: dict[str, list[str]]) -> Words:
     """Words that Hydra can take, in the spelling it takes; a problem for each of the others."""
     read = Words()
     for word in words:
-        key = _key(word)
+        key = key_of(word)
         top = key.partition(".")[0]
         try:
             override = parse(word)
@@ -266,17 +191,15 @@ def _sort(words: Iterable[str], known: dict[str, list[str]]) -> Words:
             else:
                 read.unknown.append(Unknown(key, word.partition("=")[2]))
             continue
-        key, spelled = override.key_or_group, _spelling(override, word, known)
+        key, spelled = override.key_or_group, spelling(override, word, known)
         top = key.partition(".")[0]
-        if problem := _refusal(override):
+        if problem := _refusal(override, known):
             read.problems.append(problem)
             read.doubtful.update([key, *(get_close_matches(top, known, n=1) if top not in known else [])])
         elif top not in (*known, *PLAIN):
             read.unknown.append(Unknown(key, word.partition("=")[2]))
-        elif answer := _refused_choice(override, known):
-            read.problems.append(answer.problem)
-            read.meant.append(answer.words)
-            read.doubtful.update([] if answer.sure else [top])
+        elif key in known and override.type != OverrideType.DEL and (choice := override.value()) not in known[key]:
+            read.no_choices.append((key, choice))
         elif key == PARTS and isinstance(override.value(), dict):
             _choose_parts(override.value(), known["reward"], read)
         elif key not in known:
@@ -288,7 +211,8 @@ def _sort(words: Iterable[str], known: dict[str, list[str]]) -> Words:
     return read
 
 
-def _key(word: str) -> str:
+def key_of(word: str) -> str:
+    """What a word names."""
     return word.lstrip("+~").partition("=")[0]
 
 
@@ -314,7 +238,7 @@ def _choose_parts(weights: dict[Any, Any], known: list[str], read: Words) -> Non
             read.values.append(f"++reward.weights.{name}={weight}")
 
 
-def _refusal(override: Override) -> Problem | None:
+def _refusal(override: Override, known: dict[str, list[str]]) -> Problem | None:
     """Why an argument is refused; None when it is taken."""
     key = override.key_or_group
     top = key.partition(".")[0]
@@ -330,26 +254,17 @@ def _refusal(override: Override) -> Problem | None:
         return Problem(key, "Hydra's own settings are not part of a run", "leave it out", "not-permitted")
     if TARGET in key or names_target(override.value()):
         return Problem(key, f"{TARGET} is named by config files only", f"use {top}=CHOICE", "not-permitted")
+    if key in known and override.type != OverrideType.DEL and not isinstance(override.value(), str):
+        got = f"{short_repr(override.value())} is no choice"
+        return Problem(key, got, suggest("", known[key]), "unknown-choice")
     return None
-
-
-def _refused_choice(override: Override, known: dict[str, list[str]]) -> Answer | None:
-    """What to do about a choice that there is not."""
-    group = override.key_or_group
-    if group not in known or override.type == OverrideType.DEL:
-        return None
-    choice = override.value()
-    if not isinstance(choice, str):
-        fix = suggest("", known[group])
-        return Answer(Problem(group, f"{short_repr(choice)} is no choice", fix, "unknown-choice"))
-    return None if choice in known[group] else choice_answer(group, choice, known[group])
 
 
 def names_target(value: Any) -> bool:
     return any(TARGET in place for place, _ in walk(value))
 
 
-def _spelling(override: Override, word: str, known: dict[str, list[str]]) -> str:
+def spelling(override: Override, word: str, known: dict[str, list[str]]) -> str:
     """Settings have their defaults in classes, not in YAML, so a plain `key=value` must be allowed to add."""
     top, _, rest = override.key_or_group.partition(".")
     if not rest and top in known:
@@ -425,6 +340,15 @@ def _faults(words: list[str], word: str) -> list[Problem]:
     except _FAULTS as error:
         return [Problem(word.lstrip("+"), error_message(error))]
     return []
+
+
+def compose_each(*choices: tuple[Mapping[str, str], Path | None, Sequence[str]]) -> list[dict[str, Any]]:
+    """The run of each choices with the settings, a folder of config groups beside ours. Raises `Problems`."""
+    with initialize_config_dir(str(conf_dir()), version_base=None):
+        try:
+            return [_composed([*_base(chosen, config_dir), *words]) for chosen, config_dir, words in choices]
+        except _FAULTS as error:
+            raise Problems(_config_fault(error)) from error
 
 
 def _composed(words: list[str]) -> dict[str, Any]:

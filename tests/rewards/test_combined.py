@@ -87,7 +87,8 @@ def test_the_command_line_names_choices_and_weights() -> None:
         (["reward=weighted", "reward.parts={gsm8: 1.0}"], ["reward.parts: no choice 'gsm8'; did you mean gsm8k?"]),
         (["reward=weighted", "reward.parts={gsm8k: a}"], ["reward.weights.gsm8k: got 'a'; use a number"]),
         (["reward=weighted", "reward.parts={gsm8k: 1}", "reward.parts.gsm8k.methd=x"],
-         ["reward.parts.gsm8k.methd: GSM8K has no setting 'methd'; did you mean method?"]),
+         ["reward.parts.gsm8k.methd: GSM8K has no setting 'methd';"
+          " did you mean reward.parts.gsm8k.method=x?"]),
         (["reward=gsm8k_format", "reward.weights.gsm8k=.inf"], None),
         (["reward=weighted", "reward.parts={x: {_target_: os.system}}"], None),  # classes come from files only
     ],
