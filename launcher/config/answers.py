@@ -35,7 +35,7 @@ _ROWS = re.compile(r".*\.(jsonl|ndjson|json|parquet|csv)(\.gz)?")
 
 
 @dataclass(frozen=True)
-class Answer:
+class Suggestion:
     problem: Problem
     words: tuple[str, ...] = ()
     """Arguments that can stand for the wrong one; empty where it takes a person to say."""
@@ -58,18 +58,18 @@ class Guide:
     def holders(self) -> dict[str, list[str]]:
         return holders(self.files)
 
-    def answers(self) -> list[Answer]:
+    def answers(self) -> list[Suggestion]:
         return [self.answer(one) for one in self.unknown]
 
-    def answer(self, one: Unknown) -> Answer:
+    def answer(self, one: Unknown) -> Suggestion:
         if one.dashes and (option := get_close_matches(f"--{one.key}", OPTIONS, n=1, cutoff=0.8)):
-            return Answer(Problem(one.shown, "no such option", f"did you mean {option[0]}?", "unknown-setting"))
+            return Suggestion(Problem(one.shown, "no such option", f"did you mean {option[0]}?", "unknown-setting"))
         ways = (
             self._by_name, self._own, self._by_part_of_name, self._own_elsewhere, self._group_of_name, self._like_own,
             self._like_name,
         )  # fmt: skip
         found = next((answer for way in ways if (answer := way(one))), None)
-        return found or Answer(Problem(one.shown, self._unknown(one), self._all(one), "unknown-setting"))
+        return found or Suggestion(Problem(one.shown, self._unknown(one), self._all(one), "unknown-setting"))
 
     def named(self, problem: Problem, values: Mapping[str, str]) -> list[Problem]:
         """The problem, or where it is about the name of a setting that was typed, what to type instead.
@@ -77,25 +77,25 @@ class Guide:
         `values` are those of all settings that were typed.
         """
         below = [key for key in values if f"{key}.".startswith(f"{problem.where}.")]
-        foreign = [key for key in below if key != problem.where and key in table().named]
-        if problem.code != "unknown-setting" and not foreign:
+        of_others = [key for key in below if key != problem.where and key in table().named]
+        if problem.code != "unknown-setting" and not of_others:
             return [problem]
-        return [self.answer(Unknown(key, values[key])).problem for key in foreign or below] or [problem]
+        return [self.answer(Unknown(key, values[key])).problem for key in of_others or below] or [problem]
 
     # ---- names of other projects
 
-    def _by_name(self, one: Unknown) -> Answer | None:
+    def _by_name(self, one: Unknown) -> Suggestion | None:
         named = table().named
         name = next((each for each in (one.plain, one.plain.lower()) if each in named), None)
         return self._translated(one, name, named[name]) if name else None
 
-    def _by_part_of_name(self, one: Unknown) -> Answer | None:
+    def _by_part_of_name(self, one: Unknown) -> Suggestion | None:
         name, meanings = table().find(one.plain.lower())
         if not meanings or (self._same_elsewhere(one) and not any(map(self._fits, meanings))):
             return None
         return self._translated(one, name, meanings)
 
-    def _like_name(self, one: Unknown) -> Answer | None:
+    def _like_name(self, one: Unknown) -> Suggestion | None:
         named = table().named
         near = get_close_matches(one.plain.lower().rpartition(".")[2], list(named), n=1, cutoff=0.85)
         found = self._translated(one, near[0], named[near[0]]) if near else None
@@ -104,9 +104,9 @@ class Guide:
         problem = Problem(
             one.shown, self._unknown(one), f"did you mean {near[0]}? {found.problem.fix}", "unknown-setting"
         )
-        return Answer(problem, found.words)
+        return Suggestion(problem, found.words)
 
-    def _translated(self, one: Unknown, name: str, meanings: Sequence[Meaning]) -> Answer | None:
+    def _translated(self, one: Unknown, name: str, meanings: Sequence[Meaning]) -> Suggestion | None:
         """The first meaning whose setting this run has; nothing where that is what was typed."""
         usable = [meaning for meaning in meanings if self._fits(meaning)]
         meaning = (usable or meanings)[0]
@@ -126,7 +126,7 @@ class Guide:
             chosen = usable or any(word.startswith(f"{top}=") for word in words)
             note = "; ".join(filter(None, (meaning.note, "" if chosen else self._of_choices(meaning.ours[0]))))
             fix, typed = f"use {_shown(words)}{f' ({note})' if note else ''}", words if is_complete(words) else []
-        return Answer(Problem(one.shown, got, fix, "unknown-setting"), tuple(typed))
+        return Suggestion(Problem(one.shown, got, fix, "unknown-setting"), tuple(typed))
 
     def _with_choice(self, word: str) -> str:
         """Of a word that chooses, the choice that is meant."""
@@ -175,20 +175,20 @@ class Guide:
 
     # ---- names of ours
 
-    def _own(self, one: Unknown) -> Answer | None:
+    def _own(self, one: Unknown) -> Suggestion | None:
         """A setting of this run whose group is missing or wrong."""
         if here := [name for name in self._same_leaf(one) if self._has(name)]:
             words = (f"{here[0]}={_readable(one.value)}",)
             got = "arguments have no dashes" if one.dashes and one.plain == here[0] else self._unknown(one)
-            return Answer(Problem(one.shown, got, f"use {_shown(words)}", "unknown-setting"), words)
+            return Suggestion(Problem(one.shown, got, f"use {_shown(words)}", "unknown-setting"), words)
         return None
 
-    def _own_elsewhere(self, one: Unknown) -> Answer | None:
+    def _own_elsewhere(self, one: Unknown) -> Suggestion | None:
         same = self._same_elsewhere(one) or (self._same_leaf(one) if len(one.plain) > 2 else [])
         if not same:
             return None
         fix = f"{same[0]} is a setting {self._of_choices(same[0])}"
-        return Answer(Problem(one.shown, self._unknown(one), fix, "unknown-setting"))
+        return Suggestion(Problem(one.shown, self._unknown(one), fix, "unknown-setting"))
 
     def _same_elsewhere(self, one: Unknown) -> list[str]:
         """The setting itself, where a choice has it that is not this run's."""
@@ -200,7 +200,7 @@ class Guide:
         same = [name for name in self.holders if name == leaf or name.endswith(f".{leaf}")]
         return sorted(same, key=lambda name: (not name.startswith(f"{top}."), name.count(".")))
 
-    def _group_of_name(self, one: Unknown) -> Answer | None:
+    def _group_of_name(self, one: Unknown) -> Suggestion | None:
         """A config group that is misspelt, or whose choice follows two dashes."""
         groups = list(self.files)
         top = one.plain if one.plain in groups else nearest(one.plain, groups, cutoff=0.75)
@@ -209,9 +209,9 @@ class Guide:
         value = one.value if one.value in self.files[top] else nearest(one.value, list(self.files[top])) or one.value
         words = (f"{top}={value}",)
         got = "arguments have no dashes" if one.dashes and one.plain == top else self._unknown(one)
-        return Answer(Problem(one.shown, got, f"did you mean {_shown(words)}?", "unknown-setting"), words)
+        return Suggestion(Problem(one.shown, got, f"did you mean {_shown(words)}?", "unknown-setting"), words)
 
-    def _like_own(self, one: Unknown) -> Answer | None:
+    def _like_own(self, one: Unknown) -> Suggestion | None:
         """The most alike setting of this run, those of the same group first."""
         top, _, rest = one.plain.lower().partition(".")
         here = [name for name in self.holders if self._has(name)]
@@ -225,7 +225,7 @@ class Guide:
         if not near:
             return None
         words = (f"{near}={_readable(one.value)}",)
-        return Answer(
+        return Suggestion(
             Problem(one.shown, self._unknown(one), f"did you mean {_shown(words)}?", "unknown-setting"), words
         )
 
@@ -251,7 +251,7 @@ class Guide:
         return suggest("", [*self.files, *PLAIN])
 
 
-def choice_answer(group: str, choice: str, choices: Sequence[str]) -> Answer:
+def choice_answer(group: str, choice: str, choices: Sequence[str]) -> Suggestion:
     """For a choice that its config group does not have."""
     plain = {without_style(name): name for name in choices}
     last = choice.rpartition("/")[2]
@@ -266,7 +266,7 @@ def choice_answer(group: str, choice: str, choices: Sequence[str]) -> Answer:
     problem = Problem(group, f"no choice {choice!r}", fix, "unknown-choice")
     meant = words[0].partition("=")[2] if words else ""
     sure = bool(same) or (abs(len(choice) - len(meant)) < 2 and SequenceMatcher(None, choice, meant).ratio() >= 0.75)
-    return Answer(problem, tuple(words) if is_complete(words) else (), sure)
+    return Suggestion(problem, tuple(words) if is_complete(words) else (), sure)
 
 
 def _meant(group: str, choice: str) -> list[str]:

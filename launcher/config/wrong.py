@@ -7,7 +7,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from launcher.config.answers import Answer, Guide, choice_answer
+from launcher.config.answers import Guide, Suggestion, choice_answer
 from launcher.config.nodes import walk
 from launcher.config.repair import Repair
 from launcher.config.resolve import (
@@ -68,7 +68,7 @@ def _lacks_choice(group: str, read: Words) -> bool:
     return group in STAND_INS and (group not in read.choices or read.choices[group].startswith("~"))
 
 
-def _meant(read: Words, answers: Sequence[Answer]) -> dict[str, str]:
+def _meant(read: Words, answers: Sequence[Suggestion]) -> dict[str, str]:
     """What can stand for the wrong arguments: choices of groups that have none, and values."""
     found: dict[str, str] = {}
     for answer in answers:

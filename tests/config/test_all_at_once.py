@@ -89,8 +89,8 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def lines(mistakes: list[Mistake]) -> list[str]:
     """What a plan says is wrong."""
-    left_out = {mistake.without for mistake in mistakes}
-    words = [f"{key}={value}" for key, value in BASE.items() if key not in left_out]
+    without = {mistake.without for mistake in mistakes}
+    words = [f"{key}={value}" for key, value in BASE.items() if key not in without]
     found = plan([*words, *(word for mistake in mistakes for word in mistake.words)])
     return [result.line for result in found.results if result.level == "FAIL"]
 

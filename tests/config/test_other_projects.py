@@ -12,7 +12,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from launcher.cli.main import COMMANDS, app, load
-from launcher.config.answers import OPTIONS, Answer, Guide, choice_answer
+from launcher.config.answers import OPTIONS, Guide, Suggestion, choice_answer
 from launcher.config.known import has_setting
 from launcher.config.names.conversions import RULES, Situation, is_complete
 from launcher.config.names.table import OTHER, Meaning, table
@@ -34,7 +34,7 @@ def guide(algorithm: str = "grpo") -> Guide:
     return Guide(to_node(resolve([f"algorithm={algorithm}", *BASE, *more])), FILES)
 
 
-def answers(words: list[str], algorithm: str = "grpo") -> list[Answer]:
+def answers(words: list[str], algorithm: str = "grpo") -> list[Suggestion]:
     rest, options = separate_options(words)
     unknown = [*options, *(Unknown(key, value) for key, _, value in (word.partition("=") for word in rest))]
     return Guide(guide(algorithm).node, FILES, unknown).answers()
@@ -161,9 +161,9 @@ EXACT = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("word", "said"), EXACT, ids=[word for word, _ in EXACT])
-def test_a_name_is_answered_with_what_to_type(word: str, said: str) -> None:
-    assert line(word) == said
+@pytest.mark.parametrize(("word", "expected"), EXACT, ids=[word for word, _ in EXACT])
+def test_a_name_is_answered_with_what_to_type(word: str, expected: str) -> None:
+    assert line(word) == expected
 
 
 def test_what_a_name_means_depends_on_the_algorithm() -> None:
