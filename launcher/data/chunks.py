@@ -17,10 +17,8 @@ from typing import Any, Literal, NamedTuple
 from launcher.core.problems import error_message, short_repr
 from launcher.data.records import Line, array_rows, csv_rows
 from launcher.data.rows import BOM, MAX_KEPT_BYTES, MAX_ROW_BYTES, RawRow, UnfitRow, check, parse_line, reversible_text
-from launcher.spec.data import RefusedRow
+from launcher.spec.data import ENDINGS, RefusedRow
 
-_TEXTS = (".jsonl", ".json", ".ndjson", ".csv", ".tsv")
-ENDINGS = (*_TEXTS, *(f"{ending}.gz" for ending in _TEXTS), ".parquet")
 FORMS = "JSONL, JSON, CSV or parquet"
 """What may be in a file, in words."""
 BLOCK_BYTES = MAX_ROW_BYTES

@@ -15,12 +15,12 @@ from typing import Self
 
 from launcher.core.problems import Problem, Problems, suggest
 from launcher.core.settings import Names, settings
-from launcher.data.chunks import ENDINGS, FORMS, ending_problem, read_rows
+from launcher.data.chunks import FORMS, ending_problem, read_rows
 from launcher.data.formats import to_row
 from launcher.data.known_datasets import Format, to_standard_row
 from launcher.data.rows import RawRow, UnfitRow
 from launcher.spec.algorithm import Kind
-from launcher.spec.data import SPLITS, Dataset, RefusedRow, Row, Split
+from launcher.spec.data import ENDINGS, SPLITS, Dataset, RefusedRow, Row, Split
 
 
 @settings

@@ -12,18 +12,17 @@ from typing import Literal
 from launcher.core.problems import Problem, Problems, short_repr, suggest
 from launcher.core.settings import settings
 from launcher.data import prepare
-from launcher.data.chunks import ENDINGS, FORMS
+from launcher.data.chunks import FORMS
 from launcher.data.files import Files
 from launcher.hubs.choice import HubOrder
 from launcher.hubs.fetch import fetch, list_files
 from launcher.hubs.progress import Progress as Fetched
 from launcher.hubs.repo import Listing, RemoteFile, is_id
 from launcher.spec.algorithm import Kind
-from launcher.spec.data import DataProgress, Dataset, OnDataProgress, RefusedRow, Row, Split
+from launcher.spec.data import ENDINGS, DataProgress, Dataset, OnDataProgress, RefusedRow, Row, Split
 
-_FORMS = ("parquet", "jsonl", "ndjson", "json", "csv", "tsv")
 _SHARD = re.compile(
-    rf"(?:.*/)?(?P<split>[a-z_]+)(?:-\d+-of-\d+(?:-[0-9a-f]+)?)?\.(?P<form>{'|'.join(_FORMS)})(?:\.gz)?"
+    rf"(?:.*/)?(?P<split>[a-z_]+)(?:-\d+-of-\d+(?:-[0-9a-f]+)?)?(?P<ending>{'|'.join(map(re.escape, ENDINGS))})"
 )
 
 
@@ -133,9 +132,11 @@ class Hub(Files):
         by_split: dict[str, dict[str, list[RemoteFile]]] = {}
         for file in rows:
             if (found := _SHARD.fullmatch(file.path)) and "/" not in file.path.removeprefix("data/"):
-                by_split.setdefault(found["split"], {}).setdefault(found["form"], []).append(file)
-        forms = next((by_split[name] for name in called if name in by_split), {})
-        return next((forms[form] for form in _FORMS if form in forms), [])  # the same rows may be there in several
+                by_split.setdefault(found["split"], {}).setdefault(found["ending"], []).append(file)
+        by_ending = next((by_split[name] for name in called if name in by_split), {})
+        return next(
+            (by_ending[ending] for ending in ENDINGS if ending in by_ending), []
+        )  # the same rows may be there in several
 
     def _none(self, listed: Listing) -> Problem:
         rows = [file.path for file in _row_files(listed)]

@@ -15,6 +15,9 @@ from launcher.spec.reward import Answer
 Split = Literal["train", "val"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 ROLES = ("system", "user", "assistant", "tool")
+_TEXTS = (".jsonl", ".json", ".ndjson", ".csv", ".tsv")
+ENDINGS = (*_TEXTS, *(f"{ending}.gz" for ending in _TEXTS), ".parquet")
+"""Of the names of files of rows, in lower case."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,7 @@ class RefusedRow:
     reason: str
     raw: str  # bytes that are no UTF-8 stand as surrogates, so that nothing is lost
     wanted: bool = False  # a setting asks for it to be left out, so it is no error
+    ends_file: bool = False  # nothing is read of the file from here on, so it stands for an unknown number of rows
 
 
 @dataclass(frozen=True)

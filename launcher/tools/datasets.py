@@ -12,13 +12,12 @@ from yaml import YAMLError
 from launcher.config.resolve import conf_dir, groups, resolve
 from launcher.core.bounded_parse import parse_yaml
 from launcher.core.problems import Problem, Problems, error_message, short_repr, suggest
-from launcher.data.chunks import ENDINGS
 from launcher.data.files import Files, expand
 from launcher.data.hub import Hub
 from launcher.data.prepare import every, prepare
 from launcher.hubs.repo import is_id
 from launcher.spec.algorithm import Kind
-from launcher.spec.data import Dataset, OnDataProgress
+from launcher.spec.data import ENDINGS, Dataset, OnDataProgress
 from launcher.spec.run import RunSpec
 from launcher.tools.advise import inspect_rows
 
@@ -94,7 +93,8 @@ def chosen(what: str, kind: Kind | None, words: Sequence[str], config_dir: Path 
     rest = [word for word in words if not word.startswith("algorithm=")]
     endless = [] if has_model else ["model=tiny", f"model.max_position_embeddings={2**40}"]
     run = resolve([*algorithm, *named, *endless, "sampler.n=8", *rest], config_dir)
-    bare = re.sub(r"\.(jsonl?|ndjson|[ct]sv|parquet)(\.gz)?$", "", Path(what).name)
+    file = Path(what).name
+    bare = next((file[: -len(ending)] for ending in ENDINGS if file.lower().endswith(ending)), file)
     name = bare if named[0] == "data=files" else what
     has_reward = any(word.startswith("reward=") for word in words)
     return Chosen(re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "data", run, has_model, has_reward)
