@@ -134,9 +134,8 @@ class Hub(Files):
             if (found := _SHARD.fullmatch(file.path)) and "/" not in file.path.removeprefix("data/"):
                 by_split.setdefault(found["split"], {}).setdefault(found["ending"], []).append(file)
         by_ending = next((by_split[name] for name in called if name in by_split), {})
-        return next(
-            (by_ending[ending] for ending in ENDINGS if ending in by_ending), []
-        )  # the same rows may be there in several
+        # the same rows may be there in several forms
+        return next((by_ending[ending] for ending in (".parquet", *ENDINGS) if ending in by_ending), [])
 
     def _none(self, listed: Listing) -> Problem:
         rows = [file.path for file in _row_files(listed)]

@@ -148,6 +148,7 @@ def test_without_a_network_what_was_prepared_will_do(place: Any, monkeypatch: py
         ({"train.jsonl": GSM8K, "test.jsonl": GSM8K[:2]}, [], {"train": 4, "val": 2}),
         ({f"data/train-0000{n}-of-00002.parquet": GSM8K for n in (0, 1)}, [], {"train": 8}),
         ({"train.jsonl": GSM8K, "validation.jsonl": GSM8K[:1], "test.jsonl": GSM8K[:2]}, [], {"train": 4, "val": 1}),
+        ({"train.jsonl": GSM8K, "train.jsonl.gz": GSM8K, "train.parquet": GSM8K}, [], {"train": 4}),  # the same rows
         ({"x/a.jsonl": GSM8K, "x/b.jsonl": GSM8K}, ["data.train_files=x/a.jsonl"], {"train": 4}),
         ({"x/a.jsonl": GSM8K, "x/b.jsonl": GSM8K}, ["data.train_files=x/*.jsonl"], {"train": 8}),
     ],
