@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -126,7 +127,7 @@ class OpenedFile(NamedTuple):
             empty = False
             yield chunk
         if empty:
-            yield RefusedRow(self.name, "the file is empty", "")
+            yield RefusedRow(self.name, "the file is empty", "", ends_file=True)
 
     def _chunks(self) -> Iterator[Chunk | RefusedRow]:
         if self.form == "parquet":
@@ -143,17 +144,17 @@ class OpenedFile(NamedTuple):
 def open_rows(name: str) -> Iterator[OpenedFile | RefusedRow]:
     """The file for reading, or why it cannot be read."""
     if reason := ending_problem(name):
-        yield RefusedRow(name, reason, "")
+        yield RefusedRow(name, reason, "", ends_file=True)
         return
     with ExitStack() as stack:
         try:
             file = stack.enter_context(Path(name).open("rb"))
             head = file.peek(4)
         except (OSError, ValueError) as error:  # ValueError: a NUL or a lone surrogate in the name
-            yield RefusedRow(name, f"cannot be read: {error_message(error)}", "")
+            yield RefusedRow(name, f"cannot be read: {error_message(error)}", "", ends_file=True)
             return
         if not head:
-            yield RefusedRow(name, "the file is empty", "")
+            yield RefusedRow(name, "the file is empty", "", ends_file=True)
         elif name.lower().endswith(".parquet") or head.startswith(b"PAR1"):
             yield OpenedFile(name, file, file, "parquet")
         elif head.startswith(b"\x1f\x8b"):
@@ -204,7 +205,9 @@ def _blocks(name: str, file: Any) -> Iterator[Block | RefusedRow]:
         first = buffer.find(b"\n", len(start), filled)
         if (filled if first < 0 else first) > MAX_ROW_BYTES:
             reason, line, buffer, broken, more = _long(file, buffer[:filled], broken, more)
-            yield _refused(name, number, line, reason)
+            yield _refused(name, number, line, reason or broken, ends_file=not reason)
+            if not reason:
+                return
             number, filled = number + 1, len(buffer)
         end = buffer.rfind(b"\n", 0, filled) + 1
         if not more and not broken:
@@ -215,12 +218,12 @@ def _blocks(name: str, file: Any) -> Iterator[Block | RefusedRow]:
             number += len(block)
         start = bytes(buffer[end:filled])
         if broken:
-            yield _refused(name, number, start, broken)
+            yield _refused(name, number, start, broken, ends_file=True)
             return
 
 
-def _refused(name: str, number: int, line: bytes, reason: str) -> RefusedRow:
-    return RefusedRow(f"{name}:{number}", reason, reversible_text(line))
+def _refused(name: str, number: int, line: bytes, reason: str, ends_file: bool) -> RefusedRow:
+    return RefusedRow(f"{name}:{number}", reason, reversible_text(line), ends_file=ends_file)
 
 
 def _read(file: Any, start: bytes) -> tuple[bytearray, int, str]:
@@ -238,7 +241,7 @@ def _read(file: Any, start: bytes) -> tuple[bytearray, int, str]:
 
 def _long(file: Any, start: bytearray, broken: str, more: bool) -> tuple[str, bytes, bytearray, str, bool]:
     """Why the line that `start` begins with is refused, the line, what was read beyond it, why there is no more, and
-    whether there may be."""
+    whether there may be. No reason where the file breaks off in the line."""
     end = start.find(b"\n")
     kept, rest = start[: len(start) if end < 0 else end], bytearray() if end < 0 else start[end + 1 :]
     size = len(kept)
@@ -250,7 +253,7 @@ def _long(file: Any, start: bytearray, broken: str, more: bool) -> tuple[str, by
         kept = kept + piece if size <= MAX_KEPT_BYTES else kept[:0]
         rest = bytearray() if end < 0 else buffer[end + 1 : filled]
     if end < 0 and broken:
-        return broken, bytes(kept), rest, "", False
+        return "", bytes(kept), rest, broken, False
     reason = f"the line has {size:,} bytes; expected at most {MAX_ROW_BYTES:,}"
     if size > MAX_KEPT_BYTES:
         kept, reason = kept[:0], f"{reason} (too long to set aside: it stays in the file only)"
@@ -260,13 +263,16 @@ def _long(file: Any, start: bytearray, broken: str, more: bool) -> tuple[str, by
 # ---- rows that are read one by one
 
 
-def _lines(name: str, file: Any) -> Iterator[Line | RefusedRow]:
+def _lines(name: str, file: Any) -> Iterator[Line]:
+    number = 1
     for block in _blocks(name, file):
         if isinstance(block, RefusedRow):
-            yield block
+            yield number, block
+            number += 1
             continue
         lines = bytes(block.view).split(b"\n")
-        yield from enumerate(lines if lines[-1] else lines[:-1], start=block.first)
+        yield from enumerate(lines if lines[-1] else lines[:-1], start=number)
+        number += len(block)
 
 
 def _in_chunks(found: Iterator[RawRow | RefusedRow]) -> Iterator[ReadRows]:
@@ -294,8 +300,9 @@ def _batches(name: str, file: Any) -> Iterator[RowBatch | RefusedRow]:
     try:
         source = pq.ParquetFile(file)
         columns, promised = source.schema_arrow.names, source.metadata.num_rows
-        if twice := sorted({column for column in columns if columns.count(column) > 1}) if promised else []:
-            yield RefusedRow(name, f"column {short_repr(twice[0])} stands twice", "")
+        twice = min((column for column, count in Counter(columns).items() if count > 1), default=None)
+        if promised and twice is not None:
+            yield RefusedRow(name, f"column {short_repr(twice)} stands twice", "", ends_file=True)
             return
         groups = range(source.num_row_groups)
         total = sum(source.metadata.row_group(group).total_byte_size for group in groups)
@@ -306,10 +313,11 @@ def _batches(name: str, file: Any) -> Iterator[RowBatch | RefusedRow]:
                 row += batch.num_rows
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last: a damaged column name
         reason = f"the parquet file is cut short or damaged, no row from here on: {error_message(error)[:200]}"
-        yield RefusedRow(f"{name}:{row + 1}" if row else name, reason, "")
+        yield RefusedRow(f"{name}:{row + 1}" if row else name, reason, "", ends_file=True)
         return
     if row < promised:
-        yield RefusedRow(f"{name}:{row + 1}", f"the parquet file promises {promised:,} rows and holds {row:,}", "")
+        reason = f"the parquet file promises {promised:,} rows and holds {row:,}"
+        yield RefusedRow(f"{name}:{row + 1}", reason, "", ends_file=True)
 
 
 def _python_rows(batch: Any) -> Iterator[dict[str, Any] | str]:

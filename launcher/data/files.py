@@ -49,7 +49,7 @@ class Files(Dataset):
         for pattern in self.patterns(split):
             names = expand(pattern)
             if not names:
-                yield RefusedRow(pattern, "the pattern matches no file", "")
+                yield RefusedRow(pattern, "the pattern matches no file", "", ends_file=True)
             for name in names:
                 for found in read_rows(name):
                     yield found if isinstance(found, RefusedRow) else self.row(found, kind)

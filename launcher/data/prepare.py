@@ -28,7 +28,7 @@ from launcher.data.refused import RefusedLog, kept_problems
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import SPLITS, DataProgress, OnDataProgress, Split
 
-VERSION = 1
+VERSION = 2
 """Version of the prepared format: a new one prepares everything again."""
 MANIFEST = "manifest.json"
 _DRAFT = ".unfinished-"
@@ -54,6 +54,8 @@ class PreparedData:
     digest: str
     """Hash of all inputs; see `digest`."""
     made_at: float
+    version: int = 1
+    """Version of the format; the first wrote none."""
 
 
 def store() -> Path:
@@ -61,13 +63,18 @@ def store() -> Path:
 
 
 def prepared(folder: Path) -> PreparedData | None:
-    """The prepared dataset in the folder; None if it is unfinished or a file is missing or truncated."""
+    """The prepared dataset in the folder; None if it is unfinished, of another version, or a file is missing or
+    truncated."""
     try:
         node = parse_json((folder / MANIFEST).read_text(encoding="utf-8"))
         found = PreparedData(**node)
     except (OSError, ValueError, TypeError):
         return None
-    return found if all(_bytes(folder / name) == size for name, size in found.files.items()) else None
+    return (
+        found
+        if found.version == VERSION and all(_bytes(folder / name) == size for name, size in found.files.items())
+        else None
+    )
 
 
 def _bytes(path: Path) -> int:
@@ -117,7 +124,7 @@ def prepare(
     known = PreparedData(
         name=name, kind=kind, rows={}, refused=0, sources=sources, settings=settings, origin=dict(origin or {}),
         files={}, digest=digest(kind, settings, [[sources[file] for file in of] for of in names.values()]),
-        made_at=time.time(),
+        made_at=time.time(), version=VERSION,
     )  # fmt: skip
     final = into or store() / f"{name}-{known.digest}"
     if (there := prepared(final)) and there.digest == known.digest:
@@ -194,12 +201,12 @@ def _convert(
                 extra = wider.extra
     nothing = Problem(known.name, f"no row can be prepared for {known.kind}", "use other rows", "bad-row")
     empty = [] if rows.get("train") else [nothing]
-    if log.refused and (empty or files.on_bad_row == "error"):
+    on_bad_row = "error" if empty else files.on_bad_row
+    if log.problems(on_bad_row):
         log.path = final.with_name(f"{final.name}-refused.jsonl")
         os.replace(draft / "refused.jsonl", log.path)
-        raise Problems([*log.problems(), *empty])
-    if empty:
-        raise Problems(empty)
+    if found := [*log.problems(on_bad_row), *empty]:
+        raise Problems(found)
     sizes = {file.name: _bytes(file) for file in sorted(draft.iterdir())}
     manifest = replace(known, rows=rows, refused=log.refused, files=sizes)
     write_atomic(draft / MANIFEST, json.dumps(asdict(manifest), indent=1) + "\n")

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from launcher.core.problems import error_message, short_repr
@@ -18,7 +20,8 @@ from launcher.spec.data import RefusedRow
 PIECE_BYTES = 2**20
 """Bytes of an array that are read at a time."""
 
-Line = tuple[int, bytes]
+Line = tuple[int, bytes | RefusedRow]
+"""Number and text of a line, or why it is refused."""
 
 
 def _check_size(what: str, size: int) -> None:
@@ -28,10 +31,18 @@ def _check_size(what: str, size: int) -> None:
     raise UnfitRow(f"{reason} (too long to set aside: it stays in the file only)" if size > MAX_KEPT_BYTES else reason)
 
 
+def _ended(where: str, reason: str, raw: bytes, size: int) -> RefusedRow:
+    """What ends the reading of a file, with the bytes that were being read."""
+    if size > MAX_KEPT_BYTES:
+        raw, reason = b"", f"{reason} ({size:,} bytes, too long to set aside: they stay in the file only)"
+    return RefusedRow(where, reason, reversible_text(raw), ends_file=True)
+
+
 # ---- CSV
 
 _QUOTED = re.compile(rb'[^"]*+(?:""[^"]*+)*+')
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
+_MAX_COLUMNS = 4096
 
 
 class _Record:
@@ -48,6 +59,7 @@ class _Record:
         if not self.first:
             self.first, self.raw, self.size = number, bytearray(), -1
             self.fields, self.open, self.quoted, self.wrong = list[bytes](), bytearray(), False, ""
+        self.last = number
         self.size += 1 + len(line)
         if self.size > MAX_ROW_BYTES:  # it will be refused, and only its end is looked for
             self.fields, self.open = [], bytearray()
@@ -59,41 +71,49 @@ class _Record:
         return not self.quoted
 
     def _split(self, line: bytes, whole: bytes) -> None:
-        at = 0
+        at, kept = 0, self.size <= MAX_ROW_BYTES
         if not self.quoted and b'"' not in line:
-            self.fields = line.split(self.delimiter)
+            self.fields = line.split(self.delimiter) if kept else []
             return
-        if self.quoted:
+        if self.quoted and kept:
             self.open += b"\n"
         while True:
             if self.quoted:
                 text = _QUOTED.match(whole, at)
                 assert text
-                self.open += text[0]
+                if kept:
+                    self.open += text[0]
                 at = text.end()
                 if at == len(whole):
                     return  # it goes on in the next line
-                self.fields.append(bytes(self.open).replace(b'""', b'"'))
+                if kept:
+                    self.fields.append(bytes(self.open).replace(b'""', b'"'))
                 self.quoted, self.open, at = False, bytearray(), at + 1
                 if at < len(line) and not line.startswith(self.delimiter, at):
                     got = f"text after the closing quote of field {len(self.fields)}"
-                    self.wrong = f"{got}; double each quote in a text"
-                    return
+                    got += f" in line {self.last:,}" if self.last != self.first else ""
+                    at = self._go_on(line, at, f"{got}; double each quote in a text")
             elif line.startswith(b'"', at):
                 self.quoted, at = True, at + 1
                 continue
             else:
                 text = self.plain.match(line, at)
                 assert text
-                self.fields.append(text[0])
+                if kept:
+                    self.fields.append(text[0])
                 at = text.end()
                 if line.startswith(b'"', at):
                     got = f"a quote inside field {len(self.fields)}, which begins without one"
-                    self.wrong = f"{got}; put the field in quotes and double each quote in it"
-                    return
+                    at = self._go_on(line, at, f"{got}; put the field in quotes and double each quote in it")
             if at >= len(line):
                 return
             at += len(self.delimiter)
+
+    def _go_on(self, line: bytes, at: int, wrong: str) -> int:
+        """The end of a field that is wrong from `at` on: a quote that a later field opens still holds line breaks."""
+        self.wrong = self.wrong or wrong
+        end = line.find(self.delimiter, at)
+        return end if end >= 0 else len(line)
 
     def close(self) -> bytes:
         """The record as it stands in its file."""
@@ -114,26 +134,22 @@ class _Record:
             raise UnfitRow(f"not UTF-8: byte 0x{raw[error.start]:02x} at byte offset {error.start}") from error
 
 
-def csv_rows(name: str, lines: Iterable[Line | RefusedRow], tabs: bool) -> Iterator[RawRow | RefusedRow]:
+def csv_rows(name: str, lines: Iterable[Line], tabs: bool) -> Iterator[RawRow | RefusedRow]:
     """The records after the header, each as the texts of its columns; an empty field counts as missing.
 
     Columns are separated by commas (`tabs`: by tabs); where the header has none, by semicolons or tabs if it has
     those. Blank lines are no records, columns without a name are left out.
     """
     record, header, rows = _Record(b"\t" if tabs else b","), list[str](), 0
-    for line in lines:
-        if isinstance(line, RefusedRow):
-            if record.first:
-                yield _unclosed(name, record)
-            yield line
-            if not header:
-                return  # the columns are unknown
-            rows += 1
-            continue
-        number, text = line
+    for number, text in lines:
+        if isinstance(text, RefusedRow):
+            if text.ends_file or not text.raw:
+                yield _cut(name, record, text)
+                return
+            text = text.raw.encode("utf-8", "surrogateescape")  # too long, but a quote in it may open or close a text
         if number == 1:
             if text.startswith(_UTF16):
-                yield RefusedRow(name, "the file is UTF-16; save it as UTF-8", "")
+                yield RefusedRow(name, "the file is UTF-16; save it as UTF-8", "", ends_file=True)
                 return
             text = text.removeprefix(BOM)
         if not record.first and not text.strip(b" \r"):
@@ -150,19 +166,31 @@ def csv_rows(name: str, lines: Iterable[Line | RefusedRow], tabs: bool) -> Itera
                 continue
             yield RawRow(where, _values(header, fields), raw)
         except UnfitRow as unfit:
-            yield RefusedRow(where, str(unfit), reversible_text(raw))
+            yield RefusedRow(where, str(unfit), reversible_text(raw), ends_file=not header)
             if not header:
-                return
+                return  # the columns are unknown
         rows += 1
     if record.first:
-        yield _unclosed(name, record)
+        reason = "a quote that begins in this row is never closed; close it, or double each quote in a text"
+        yield _ended(f"{name}:{record.first}", reason, record.close(), record.size)
     elif header and not rows:
-        yield RefusedRow(name, "the file has a header and no rows", "")
+        yield RefusedRow(name, "the file has a header and no rows", "", ends_file=True)
+
+
+def _cut(name: str, record: _Record, line: RefusedRow) -> RefusedRow:
+    """The last row, where the file breaks off in this line, or where it is too long to look for quotes in it."""
+    reason = line.reason if line.ends_file else f"{line.reason}; no row after it is read"
+    if not record.first:
+        return replace(line, reason=reason, ends_file=True)
+    more = b"\n" + line.raw.encode("utf-8", "surrogateescape") if line.raw else b""
+    return _ended(f"{name}:{record.first}", reason, record.close() + more, record.size + len(more))
 
 
 def _header(fields: list[str]) -> list[str]:
+    if len(fields) > _MAX_COLUMNS:
+        raise UnfitRow(f"the header has {len(fields):,} columns; expected at most {_MAX_COLUMNS:,}")
     names = [field.strip() for field in fields]
-    if twice := next((column for column in names if column and names.count(column) > 1), None):
+    if twice := next((column for column, count in Counter(names).items() if column and count > 1), None):
         raise UnfitRow(f"column {short_repr(twice)} stands twice in the header; rename one")
     return names
 
@@ -172,12 +200,6 @@ def _values(header: list[str], fields: list[str]) -> dict[str, Any]:
         fix = "put texts that hold a separator in quotes"
         raise UnfitRow(f"the row has {len(fields):,} fields and the header {len(header):,}; {fix}")
     return {column: field or None for column, field in zip(header, fields, strict=True) if column}
-
-
-def _unclosed(name: str, record: _Record) -> RefusedRow:
-    where, raw = f"{name}:{record.first}", reversible_text(record.close())
-    reason = "a quote that begins in this row is never closed; close it, or double each quote in a text"
-    return RefusedRow(where, reason, raw)
 
 
 # ---- a JSON array
@@ -272,20 +294,21 @@ def array_rows(name: str, file: Any) -> Iterator[RawRow | RefusedRow]:
             yield _element(f"{name}:{line} (element {number})", text, size)
         rest = elements.rest
     if not elements.closed:
-        line, text, _ = elements.element()
+        line, text, size = elements.element()
         reason = f"the file breaks off in this element{broken}; the array is not closed"
-        yield RefusedRow(f"{name}:{line} (element {number + 1})", reason, reversible_text(text + rest))
+        yield _ended(f"{name}:{line} (element {number + 1})", reason, text + rest, size + len(rest))
         return
     while not rest.strip():
         rest, broken = _piece(file)
         if not rest:
             break
+    where = f"{name}:{elements.line}"
     if broken:
-        yield RefusedRow(f"{name}:{elements.line}", f"the file breaks off after the array{broken}", "")
+        yield _ended(where, f"the file breaks off after the array{broken}", b"", 0)
     elif rest:
-        yield RefusedRow(f"{name}:{elements.line}", "text after the end of the array; expected one array", "")
+        yield _ended(where, "text after the end of the array; expected one array", b"", 0)
     elif not number:
-        yield RefusedRow(name, "the array is empty", "")
+        yield _ended(name, "the array is empty", b"", 0)
 
 
 def _piece(file: Any) -> tuple[bytes, str]:

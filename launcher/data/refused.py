@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Literal, Self, TypeVar
 
 from launcher.core.files import AppendOnlyFile
 from launcher.core.problems import Problem
@@ -14,6 +14,7 @@ from launcher.spec.data import RefusedRow
 
 T = TypeVar("T")
 
+COMPLETE_FILE = "use the complete file, with rows"
 SHOWN = 20  # refused rows that are named on screen; the file has all
 
 
@@ -36,6 +37,8 @@ class RefusedLog:
         """Those of the refused that a setting asks to leave out."""
         self.first: list[Problem] = []
         """The first few that are errors."""
+        self.cut_files: list[Problem] = []
+        """Files that could not be read to their end."""
         self._log: AppendOnlyFile | None = None
 
     def __enter__(self) -> Self:
@@ -68,7 +71,9 @@ class RefusedLog:
         self.rows += 1
         self.refused += 1
         self.wanted += refused.wanted
-        if len(self.first) < SHOWN and not refused.wanted:
+        if refused.ends_file:
+            self.cut_files.append(Problem(refused.where, refused.reason, COMPLETE_FILE, "bad-file"))
+        elif len(self.first) < SHOWN and not refused.wanted:
             self.first.append(Problem(refused.where, refused.reason, code="bad-row"))
         if self.path is None:
             return
@@ -81,9 +86,11 @@ class RefusedLog:
         """Rows that are errors: refused, and not because a setting asks for it."""
         return self.refused - self.wanted
 
-    def problems(self) -> list[Problem]:
-        """The first bad rows, the number of others, and how to proceed."""
-        return _problems(self.first, self.bad, self.rows, self.path)
+    def problems(self, on_bad_row: Literal["error", "skip"]) -> list[Problem]:
+        """Why the rows may not be trained on: the first bad ones with the number of others, unless they are skipped,
+        and files that were not read to their end, as nobody knows how many rows these lack."""
+        bad = self.bad - len(self.cut_files) if on_bad_row == "error" else 0
+        return [*self.cut_files, *(_problems(self.first, bad, self.rows, self.path) if bad else [])]
 
 
 def kept_problems(path: Path, rows: int) -> list[Problem]:

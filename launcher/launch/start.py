@@ -103,7 +103,7 @@ def _check_data(run: RunSpec, folder: Folder) -> int | None:
         rows = sum(1 for _ in log.sift(run.data.read("train", kind)))
         for _ in log.sift(run.data.read("val", kind)):
             pass
-    found = log.problems() if log.bad else []
+    found = log.problems("error")
     if rows < batch and not found:
         fits = run.largest_batch(rows)
         fix = f"use {fits or 'more data, or fewer processes'}"

@@ -38,6 +38,8 @@ class DataReport:
     unscorable: int
     prompt_tokens: Histogram | None
     answer_tokens: Histogram | None
+    cut_files: list[str]
+    """Files that could not be read to their end, with the reason."""
     first: list[str]
     """The first of all that is named in findings.jsonl, and of the refused rows."""
     wrong: list[str] = field(default_factory=list)
@@ -101,6 +103,7 @@ def _report(
         unwritable=count["unwritable"], unscorable=count["unscorable"],
         prompt_tokens=histogram(tokens.prompts, data.max_prompt_length) if tokens.prompts else None,
         answer_tokens=histogram(tokens.answers, data.max_response_length) if any(tokens.answers) else None,
+        cut_files=[*map(str, log.cut_files)],
         first=[*map(str, log.first), *findings.first][:SHOWN],
     )  # fmt: skip
     wrong, notes = _judge(report, data)
@@ -109,11 +112,11 @@ def _report(
 
 def _judge(report: DataReport, data: Dataset) -> tuple[list[str], list[str]]:
     """Reasons not to train on the data, and what else is worth knowing."""
-    wrong, notes, total = list[str](), list[str](), sum(report.rows.values()) + report.refused
-    if report.refused:
+    wrong, notes, total = list(report.cut_files), list[str](), sum(report.rows.values()) + report.refused
+    if bad := report.refused - len(report.cut_files):
         skips = data.on_bad_row == "skip"
         advice = "are skipped" if skips else "use data.on_bad_row=skip to skip them"
-        (notes if skips else wrong).append(f"{report.refused:,} of {total:,} rows are bad; {advice}")
+        (notes if skips else wrong).append(f"{bad:,} of {total:,} rows are bad; {advice}")
     if (rows := report.rows["train"]) < data.train_batch_size:
         wrong.append(f"{rows:,} rows do not fill data.train_batch_size={data.train_batch_size}; use a smaller one")
     for count, what in (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 from collections.abc import Callable
@@ -11,8 +12,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from launcher.core.problems import Problems
 from launcher.data.files import Files
 from launcher.data.prepare import prepare, prepared
+from launcher.data.refused import RefusedLog
+from launcher.spec.data import RefusedRow
 from launcher.tools.data_check import check
 
 COUNT = 500
@@ -109,3 +113,56 @@ def test_check_names_them_and_the_repeated_ones_and_those_in_both(tmp_path: Path
     repeated: list[Any] = [one["where"].rpartition(":")[2] for one in found if one["kind"] == "repeated"]
     assert repeated == [str(3 * COUNT + n) for n in (1, 2)][-report.repeated :]
     assert len((tmp_path / "out" / "refused.jsonl").read_text().splitlines()) == COUNT
+
+
+ASKED = b"prompt,response\n"
+LONG = gzip.compress(random.Random(1).randbytes(4_500_000).replace(b"\n", b" "), 1, mtime=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "place", "reason"),
+    [
+        ("x.json", b'[{"prompt": "p", "response": "r"}]\n[{"prompt": "p"}]', ":1", "text after the end"),
+        ("x.json", b'[{"prompt": "p", "response": "r"},', ":1 (element 2)", "the file breaks off"),
+        ("x.csv", ASKED + b'"p,r\n' + b"p,r\n" * 9, ":2", "a quote that begins in this row is never closed"),
+        ("x.csv", b"prompt,prompt\n" + b"p,r\n" * 9, ":1", "column 'prompt' stands twice in the header"),
+        ("x.csv", ASKED, "", "the file has a header and no rows"),
+        ("x.csv.gz", gzip.compress(ASKED + b"p,r\n" * 9, mtime=0)[:-9], ":", "the file breaks off in this line"),
+        ("x.jsonl.gz", gzip.compress(b'{"prompt": "p", "response": "r"}\n' * 9, mtime=0)[:-9], ":", "the file breaks"),
+        ("x.jsonl.gz", LONG[:-9], ":1", "the file breaks off in this line"),
+        ("x.parquet", b"PAR1", "", "the parquet file is cut short or damaged"),
+        ("x.jsonl", b"", "", "the file is empty"),
+        ("x.txt", b"x", "", "the ending of"),
+        ("none-*.jsonl", None, "", "the pattern matches no file"),
+    ],
+    ids=range(12),
+)  # fmt: skip
+def test_a_fault_that_ends_reading_is_never_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: bytes | None, place: str, reason: str
+) -> None:
+    monkeypatch.setenv("RLRUN_DATA", str(tmp_path / "store"))
+    good, path = tmp_path / "a.csv", tmp_path / name
+    good.write_bytes(ASKED + b"1?,1\n\n3?\n")
+    if content is not None:
+        path.write_bytes(content)
+    files = Files(train_files=(str(good), str(path)), on_bad_row="skip", train_batch_size=1)
+    log = RefusedLog(None)
+    list(log.sift(files.read("train", "answers")))
+    [problem] = log.problems("skip")
+    assert problem.where.startswith(f"{path}{place}") and problem.got.startswith(reason)
+    report = check("x", files, "answers", None, tmp_path / "out", lambda _: None)
+    assert str(problem) in report.wrong and "1 of " in report.notes[0]
+    if not files.problems():
+        with pytest.raises(Problems) as refused:
+            prepare(files, "answers", "x", lambda _: None)
+        assert list(map(str, refused.value.problems)) == [str(problem)]
+
+
+def test_a_row_that_is_skipped_ends_no_file() -> None:
+    log = RefusedLog(None)
+    log.keep(RefusedRow("x:1", "bad", ""))
+    assert log.problems("skip") == []
+    log.keep(RefusedRow("x:2", "broken", "", ends_file=True))
+    assert [str(problem) for problem in log.problems("error")] == [
+        "x:2: broken; use the complete file, with rows", "x:1: bad", "data.on_bad_row: 1 of 2 rows are bad; use skip",
+    ]  # fmt: skip

@@ -177,14 +177,14 @@ def test_without_a_path_rows_are_counted_only() -> None:
     with RefusedLog(None) as log:
         assert list(log.sift([RefusedRow("x:1", "bad", ""), "good"])) == ["good"]
     assert (log.rows, log.good, log.refused) == (2, 1, 1)
-    assert list(map(str, log.problems())) == ["x:1: bad", "data.on_bad_row: 1 of 2 rows are bad; use skip"]
+    assert list(map(str, log.problems("error"))) == ["x:1: bad", "data.on_bad_row: 1 of 2 rows are bad; use skip"]
 
 
 def test_only_the_first_few_are_shown_and_all_are_kept() -> None:
     with RefusedLog(Path("refused.jsonl")) as log:
         list(log.sift(RefusedRow(f"x:{number}", "bad", "") for number in range(1, 101)))
     assert list(map(str, log.first)) == [f"x:{number}: bad" for number in range(1, SHOWN + 1)]
-    assert list(map(str, log.problems()[SHOWN:])) == [
+    assert list(map(str, log.problems("error")[SHOWN:])) == [
         f"... and {100 - SHOWN} more",
         "data.on_bad_row: 100 of 100 rows are bad, kept in refused.jsonl; use skip",
     ]

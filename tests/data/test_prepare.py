@@ -17,7 +17,7 @@ import pytest
 
 from launcher.core.problems import Problems
 from launcher.data.files import Files
-from launcher.data.prepare import every, prepare, prepared, read_from, store
+from launcher.data.prepare import VERSION, every, prepare, prepared, read_from, store
 from launcher.spec.data import DataProgress, Row
 
 GSM8K = {"question": "1+1?", "answer": "1+1=2\n#### 2"}
@@ -48,6 +48,15 @@ def test_it_is_made_once(tmp_path: Path) -> None:
     assert prepare(files, "prompts", "sums", nothing) == folder
     assert (folder / "train.parquet").stat().st_mtime_ns == before
     assert [path for path, _ in every()] == [folder]
+
+
+def test_rows_that_another_version_prepared_are_not_used(tmp_path: Path) -> None:
+    folder = prepare(rows(tmp_path / "a.jsonl"), "prompts", "sums", nothing)
+    made = json.loads((folder / "manifest.json").read_text())
+    assert made["version"] == VERSION
+    del made["version"]  # as the first version wrote it
+    (folder / "manifest.json").write_text(json.dumps(made))
+    assert prepared(folder) is None and not list(every())
 
 
 @pytest.mark.parametrize(

@@ -71,18 +71,23 @@ def test_csv_is_read_as_rfc_4180_says(tmp_path: Path, name: str, content: bytes 
         (b"1,2,3", "the row has 3 fields and the header 2; put texts that hold a separator in quotes"),
         (b'5" pipe,2', f"a quote inside field 1, which begins {UNQUOTED}"),
         (b'1,"a"b"', "text after the closing quote of field 2; double each quote in a text"),
-        (b'"1\n2"3,4', "text after the closing quote of field 1; double each quote in a text"),
+        (b'"1\n2"3,4', "text after the closing quote of field 1 in line 4; double each quote in a text"),
+        (b'5" pipe,"1\n7,8\n"', f"a quote inside field 1, which begins {UNQUOTED}"),
+        (b'"a"b,"1\n7,8\n"', "text after the closing quote of field 1; double each quote in a text"),
         (b"a\0,2", "a NUL character at byte offset 1"),
         (b"1,caf\xe9", "not UTF-8: byte 0xe9 at byte offset 5"),
         (b'1,"' + b"x\n" * 2_100_000 + b'"', "the row has 4,200,004 bytes; expected at most 4,194,304"),
-        (b"x" * 4_300_000, "the line has 4,300,000 bytes; expected at most 4,194,304"),
+        (b"x" * 4_300_000, "the row has 4,300,000 bytes; expected at most 4,194,304"),
+        (b'"1\n' + b"x" * 5_000_000 + b'\n7,8\n2",3', "the row has 5,000,012 bytes; expected at most 4,194,304"),
+        (b'1,"' + b"x" * 5_000_000 + b'\n7,8\n"', "the row has 5,000,009 bytes; expected at most 4,194,304"),
     ],
 )  # fmt: skip
 def test_a_bad_record_is_refused_whole_and_its_neighbours_are_read(tmp_path: Path, line: bytes, reason: str) -> None:
     path = tmp_path / "x.csv"
     found = read(path, b"a,b\n1,2\n" + line + b"\n3,4\n")
     after = 4 + line.count(b"\n")
-    assert found == [("2", {"a": "1", "b": "2"}), ("3", reason), (str(after), {"a": "3", "b": "4"})]
+    assert [where for where, _ in found] == ["2", "3", str(after)]
+    assert [values for _, values in found] == [{"a": "1", "b": "2"}, reason, {"a": "3", "b": "4"}]
     [refused] = [row for row in read_rows(str(path)) if isinstance(row, RefusedRow)]
     assert refused.raw.encode("utf-8", "surrogateescape") == line
 
@@ -94,13 +99,16 @@ def test_a_bad_record_is_refused_whole_and_its_neighbours_are_read(tmp_path: Pat
         (b"\n\n", ("", "the file is empty")),
         (b"a,b\n", ("", "the file has a header and no rows")),
         (b"a,b,a\n1,2,3\n", ("1", "column 'a' stands twice in the header; rename one")),
+        (b",".join(b"%d" % n for n in range(600_000)), ("1", "the header has 600,000 columns; expected at most 4,096")),
+        (b"," * 4097 + b"\n1\n", ("1", "the header has 4,098 columns; expected at most 4,096")),
         ("a,b\n1,2\n".encode("utf-16"), ("", "the file is UTF-16; save it as UTF-8")),
-        (b"x" * 5_000_000 + b"\n1,2\n", ("1", "the line has 5,000,000 bytes; expected at most 4,194,304")),
+        (b"x" * 5_000_000 + b"\n1,2\n", ("1", "the row has 5,000,000 bytes; expected at most 4,194,304")),
         (b'a,"b\n1,2\n', ("1", NEVER)),
     ],
 )  # fmt: skip
 def test_a_csv_file_whose_columns_are_unknown_gives_no_row(tmp_path: Path, content: bytes, expected: Any) -> None:
     assert read(tmp_path / "x.csv", content) == [expected]
+    assert [row.ends_file for row in read_rows(str(tmp_path / "x.csv")) if isinstance(row, RefusedRow)] == [True]
 
 
 def test_a_quote_that_is_never_closed_is_named_where_it_begins(tmp_path: Path) -> None:
@@ -129,11 +137,14 @@ def test_what_pythons_writer_writes_is_read_back(tmp_path_factory: Any, rows: li
 )
 def test_any_bytes_of_csv_come_out(tmp_path_factory: Any, content: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "any.csv"
-    path.write_bytes(content)
-    found = list(read_rows(str(path)))
-    assert found
-    kept = [row.line if isinstance(row, RawRow) else row.raw.encode("utf-8", "surrogateescape") for row in found]
-    assert all(part in content for part in kept if part is not None)
+    path.write_bytes(b"a,b\n" + content)
+    kept = [
+        row.raw.encode("utf-8", "surrogateescape") if isinstance(row, RefusedRow) else row.line or b""
+        for row in read_rows(str(path))
+    ]
+    assert kept
+    blanks = b" \r\n"  # lines of them are no rows
+    assert b"".join(kept).translate(None, blanks) == content.translate(None, blanks)
 
 
 # ---- a JSON array
@@ -245,7 +256,7 @@ def test_any_array_is_read_alike_in_pieces_of_any_size(
     ("name", "start", "end", "first"),
     [
         ("x.json", b'[{"a": "', b'"},{"a": "b"}]', "1 (element 1)"),
-        ("x.json", b"[" + b" " * 7, b'{"a": "b"}]', "1 (element 1)"),
+        ("x.json", b"[" + b" " * 7, b'{"a": "b"}]', "101 (element 1)"),
         ("x.csv", b'a\n"', b'"\nb\n', "2"),
     ],
 )
@@ -266,8 +277,40 @@ def test_a_row_of_100_mb_is_not_held_in_memory(
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 40_000_000
-    assert found[0].where == f"{path}:{first}" or isinstance(found[0], RawRow)
+    assert found[0].where == f"{path}:{first}"
     assert isinstance(found[-1], RawRow) and found[-1].values == {"a": "b"}
+
+
+LEFT = "too long to set aside: they stay in the file only"
+TOO_LONG = (
+    "the line has 6,000 bytes; expected at most 1,000 (too long to set aside: it stays in the file only); no row after"
+    " it is read"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("x.csv", b'a\n1\n"' + b"y\n" * 3_000, f"{NEVER} (6,000 bytes, {LEFT})"),
+        ("x.csv", b'a\n1\n"y\n' + b"y" * 6_000 + b'\n2"\n', TOO_LONG),
+        ("x.csv", b"a\n1\n" + b"y" * 6_000 + b"\n2\n", TOO_LONG),
+        ("x.json", b'[{"a": "1"}, {"a": "' + b"y" * 6_000,
+         f"the file breaks off in this element; the array is not closed (6,007 bytes, {LEFT})"),
+    ],
+)  # fmt: skip
+def test_what_is_too_long_to_keep_and_ends_the_file_has_its_size(
+    tmp_path: Path, monkeypatch: Any, name: str, content: bytes, reason: str
+) -> None:
+    for module in (records, chunks):
+        monkeypatch.setattr(module, "MAX_ROW_BYTES", 1_000)
+        monkeypatch.setattr(module, "MAX_KEPT_BYTES", 5_000)
+    monkeypatch.setattr(chunks, "BLOCK_BYTES", 1_000)
+    path = tmp_path / name
+    path.write_bytes(content)
+    first, last = read_rows(str(path))
+    assert isinstance(first, RawRow) and first.values == {"a": "1"}
+    assert isinstance(last, RefusedRow) and last.reason == reason
+    assert last.ends_file and len(last.raw) < 5
 
 
 # ---- one reader

@@ -155,8 +155,8 @@ def _read(run: RunSpec, encoder: Encoder, refused: Path) -> tuple[Rows, Rows]:
     kind = run.algorithm.data
     with RefusedLog(None if world.RANK else refused) as log:
         train, val = (read_rows(encoder, split, kind, log, run.reward) for split in SPLITS)
-    if log.bad and run.data.on_bad_row == "error":
-        raise Problems(log.problems())
+    if found := log.problems(run.data.on_bad_row):
+        raise Problems(found)
     return train, val
 
 

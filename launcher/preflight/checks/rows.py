@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -10,12 +9,12 @@ from launcher.core.check_result import CheckResult, any_failed
 from launcher.core.problems import suggest
 from launcher.data.hub import Hub
 from launcher.data.quality import Seen, in_both
+from launcher.data.refused import COMPLETE_FILE
 from launcher.hubs import huggingface
 from launcher.preflight.checks.context import Context, SplitRows
 from launcher.spec.data import Split, needs_rollout
 
 MAX_NAMED = 3  # bad rows that are named
-_LINE = re.compile(r":\d+( \(element \d+\))?$")
 
 
 def check(context: Context) -> Iterator[CheckResult]:
@@ -47,12 +46,10 @@ def _not_prepared(context: Context) -> CheckResult:
 
 def _bad_rows(context: Context, split: Split) -> Iterator[CheckResult]:
     data, seen = context.run.data, context.train if split == "train" else context.val
-    bad = [row for row in seen.refused if not row.wanted]
-    unreadable = [row for row in bad if not _LINE.search(row.where)]
-    for row in unreadable:  # a file that cannot be read from some place on
-        yield CheckResult("FAIL", row.where, row.reason, "use the complete file, with rows")
-    if bad == unreadable:
-        return
+    bad = [row for row in seen.refused if not row.wanted and not row.ends_file]
+    for row in seen.refused:
+        if row.ends_file:  # nobody knows how many rows it lacks, so it cannot be skipped
+            yield CheckResult("FAIL", row.where, row.reason, COMPLETE_FILE)
     if bad and data.on_bad_row == "error":
         yield from (CheckResult("FAIL", row.where, row.reason) for row in bad[:MAX_NAMED])
         fix = "use skip" if seen.rows else "use rows in a supported format"

@@ -139,6 +139,17 @@ def test_a_file_without_rows(output: Lines) -> None:
     assert output([]) == ["FAIL train.jsonl: the file is empty; use the complete file, with rows"]
 
 
+@pytest.mark.parametrize("words", [[], ["data.on_bad_row=skip"]])
+def test_a_file_that_is_not_read_to_its_end(output: Lines, words: list[str]) -> None:
+    Path("cut.csv").write_text('prompt,response\np,r\np\n"p,r\np,r\n')
+    found = output([], "data.train_files=cut.csv", *words)
+    assert found[0] == (
+        "FAIL cut.csv:4: a quote that begins in this row is never closed; close it, or double each quote in a text;"
+        " use the complete file, with rows"
+    )
+    assert any("1 of 3 rows are bad" in line for line in found)
+
+
 def test_a_best_metric_that_no_row_gives(output: Lines) -> None:
     val = [{"prompt": "p", "data_source": "gsm8k", "reward_model": {"ground_truth": "1"}}]
     given = [{**val[0], "prompt": f"{n}?"} for n in range(3)]
