@@ -19,7 +19,7 @@ import pyarrow.json as pj
 
 from launcher.data.chunks import Block, Chunk, ReadRows, RowBatch
 from launcher.data.files import Files
-from launcher.data.formats import ANSWERS
+from launcher.data.formats import ANSWERS, MEANING_KEYS
 from launcher.data.known_datasets import INSTRUCTIONS, MARK, NUMBER, SOURCES
 from launcher.data.parquet_layout import CHAT, types
 from launcher.data.rows import BOM, MAX_ROW_BYTES, RawRow
@@ -29,7 +29,7 @@ from launcher.spec.data import ROLES
 _READ = {"prompt", "question", "response", "answer", "completion", "chosen", "rejected", "messages"}
 _READ |= {"data_source", "ability"}
 """Keys of rows that are read here, each text, but messages."""
-_NOT_READ = {"reward_model", "ground_truth", "extra_info"}
+_NOT_READ = {"reward_model", "ground_truth", "extra_info", *MEANING_KEYS}
 """Keys that only `formats` reads."""
 _SAMPLE = 100
 """Rows that show a file's columns."""

@@ -16,7 +16,7 @@ from typing import Self
 from launcher.core.problems import Problem, Problems, suggest
 from launcher.core.settings import Names, settings
 from launcher.data.chunks import FORMS, ending_problem, read_rows
-from launcher.data.formats import to_row
+from launcher.data.formats import refuse_written_turns, to_row
 from launcher.data.known_datasets import Format, to_standard_row
 from launcher.data.rows import RawRow, UnfitRow
 from launcher.spec.algorithm import Kind
@@ -32,9 +32,11 @@ class Files(Dataset):
     val_files: Names = ()
     """Files or patterns of held-out rows; without them there is no validation."""
     prompt_key: str | None = None
-    """Field of the prompt in rows of format `auto`; by default messages, prompt or question, whichever a row has."""
+    """Field of the prompt in rows of format `auto`; by default messages, prompt, question, conversations or
+    instruction, whichever a row has."""
     response_key: str | None = None
-    """Field of the answer in rows of format `auto`; by default response or answer, whichever a row has."""
+    """Field of the answer in rows of format `auto`; by default response, answer, completion or output, whichever a row
+    has."""
     format: Format = "auto"
     """Row format: `auto` reads messages, prompt and response (answer, completion), question and answer, prompt with
     chosen and rejected, verl's rows, `alpaca` (instruction, input, output) and `sharegpt` (conversations), whichever a
@@ -108,6 +110,8 @@ class Files(Dataset):
     def row(self, found: RawRow, kind: Kind) -> Row | RefusedRow:
         """What a row of a file comes to."""
         try:
+            if found.only_texts:
+                refuse_written_turns(found.values, self.prompt_key)
             values = to_standard_row(self.format, found.values, self.instruction, self.data_source, self.prompt_key)
         except UnfitRow as unscorable:
             return found.refused(str(unscorable))

@@ -17,11 +17,14 @@ and as pairs:
     and a prompt, conversations or an instruction with both answers
 "mixed" rows are pairs where they have `chosen` or `rejected`, prompts otherwise.
 `prompt` may be text or messages wherever it stands; a turn may have `from` and `value`; null counts as missing.
+Each may have `system` (or `system_prompt`), the text of a system turn. A row is refused for what would change its
+meaning and is not read: `tools` and the like, a `label` or `kto_tag` that is false, a turn that is not to be learned.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from difflib import get_close_matches
@@ -46,6 +49,17 @@ SPEAKERS = {
     **dict.fromkeys(("tool", "observation", "function_response"), "tool"),
 }
 """The role of each speaker that a turn of ShareGPT's may be `from`."""
+_SYSTEM = ("system", "system_prompt")
+_NOT_READ = ("tools", "functions", "chat_template_kwargs", "images", "image", "videos", "video", "audios", "audio")
+_VERDICTS = ("label", "kto_tag")
+"""Whether the answer is a good one: of TRL, of LLaMA-Factory."""
+MEANING_KEYS = frozenset((*_SYSTEM, *_NOT_READ, *_VERDICTS))
+"""Keys of a row that change what its prompt and answer mean."""
+_TURN_NOT_READ = frozenset(("tool_calls", "function_call", "reasoning_content", "thinking"))
+_WRITTEN_TURNS = re.compile(r"\s*(?:\[\s*\{|\{\s*['\"](?:role|content|from|value)['\"]\s*:)")
+_LEARNED = ("weight", "train", "training", "loss")
+"""Whether a turn is to be learned: of OpenAI, axolotl and ms-swift."""
+_TURN_VERDICTS = frozenset((*_LEARNED, "train_detail"))
 
 
 def to_row(
@@ -53,6 +67,8 @@ def to_row(
 ) -> Row | str:
     """The row that `values` hold, or the reason why they hold none."""
     try:
+        if not MEANING_KEYS.isdisjoint(values):
+            _refuse_unread(values, (prompt_key, response_key))
         if kind == "answers":
             return _demonstration(where, values, prompt_key, response_key)
         if kind == "pairs" or (kind == "mixed" and _first(values, ("chosen", "rejected"))):
@@ -63,55 +79,60 @@ def to_row(
 
 
 def _demonstration(where: str, values: Values, prompt_key: str | None, response_key: str | None) -> Row:
-    name = prompt_key or _first(values, ("messages", "prompt", "question", *_SHAPED)) or "prompt"
+    name = prompt_key or _first(values, ("messages", "prompt", "question", *_FORM_KEYS)) or "prompt"
+    _refuse_bad_answer(values, (prompt_key, response_key))
     answer = response_key or _first(values, ANSWERS.get(name, ("response", "answer")))
     conversation = name in ("messages", "conversations") or (prompt_key is not None and answer is None)
-    if conversation and response_key is None and isinstance(_required(values, name), list):
-        turns = _system(values, name, prompt_key) + _messages(name, values[name])
-        spoken = [turn.content for turn in turns if turn.role == "assistant"]
-        if not any(content.strip() for content in spoken):
-            missing = f"the assistant turns of {name} are empty" if spoken else f"no assistant turn in {name}"
+    if conversation and response_key is None and isinstance(required(values, name), list):
+        turns = _messages(name, values[name])
+        answers = [turn.content for turn in turns if turn.role == "assistant"]
+        if not any(content.strip() for content in answers):
+            missing = f"the assistant turns of {name} are empty" if answers else f"no assistant turn in {name}"
             raise UnfitRow(f"{missing}; add one with content")
-        for place, turn in enumerate(turns, start=len(values[name]) - len(turns)):
+        for place, turn in enumerate(turns):
             if turn.role in ("user", "assistant") and not turn.content.strip():
                 raise UnfitRow(f"{name}[{place}].content is empty")
-        return _row(where, values, turns, None, None)
-    prompt = _asked(values, name, prompt_key)
+            if turn.role == "assistant":
+                _refuse_unlearned(f"{name}[{place}]", values[name][place])
+        return _row(where, values, _with_system(values, name, turns, response_key), None, None)
+    prompt = _with_system(values, name, _prompt_of(values, name, prompt_key), response_key)
     answer = answer or ANSWERS.get(name, ("response",))[0]
-    response = _text(answer, _reply(answer, _required(values, answer)))
+    response = _text(answer, _reply(answer, required(values, answer)))
     return _row(where, values, prompt, response, None)
 
 
 def _prompt_row(where: str, values: Values, prompt_key: str | None, response_key: str | None) -> Row:
-    name = prompt_key or _first(values, ("prompt", "question", "messages", *_SHAPED)) or "prompt"
+    name = prompt_key or _first(values, ("prompt", "question", "messages", *_FORM_KEYS)) or "prompt"
     prompt: Text
     if name in ("messages", "conversations"):
-        turns, truth = _before_last_answer(name, _required(values, name))
-        prompt, answer = _system(values, name, prompt_key) + turns, response_key
+        prompt, truth = _before_last_answer(name, required(values, name))
+        answer = response_key
     else:
-        prompt, truth = _asked(values, name, prompt_key), None
+        prompt, truth = _prompt_of(values, name, prompt_key), None
         answer = response_key or _first(values, ANSWERS.get(name, ("response", "answer")))
     if answer is not None:
-        truth = _truth(answer, _reply(answer, _required(values, answer)))
-    return _row(where, values, prompt, None, truth)
+        truth = _truth(answer, _reply(answer, required(values, answer)))
+    if truth is not None:
+        _refuse_bad_answer(values, (prompt_key, response_key))
+    return _row(where, values, _with_system(values, name, prompt, response_key), None, truth)
 
 
 def _pair(where: str, values: Values, prompt_key: str | None) -> Row:
-    name = prompt_key or _first(values, ("prompt", "question", *_SHAPED))
-    prompt = _asked(values, name, prompt_key) if name else None
-    (before, chosen), (other, rejected) = (_answered(side, _required(values, side)) for side in ("chosen", "rejected"))
+    name = prompt_key or _first(values, ("prompt", "question", *_FORM_KEYS))
+    prompt = _prompt_of(values, name, prompt_key) if name else None
+    (before, chosen), (other, rejected) = (_answered(side, required(values, side)) for side in ("chosen", "rejected"))
     if before != other:
         raise UnfitRow("chosen and rejected answer different conversations; expected equal turns before the last")
     if before and prompt is not None:
-        output = (Message("user", prompt),) if isinstance(prompt, str) else prompt
-        if before != output:
+        turns = (Message("user", prompt),) if isinstance(prompt, str) else prompt
+        if before not in (turns, _with_system(values, name, turns)):
             raise UnfitRow(f"chosen has other turns before its answer than {name}; use the answer alone")
     opening = prompt if prompt is not None else before
     if not opening:
         raise UnfitRow("prompt is missing, and chosen is no conversation that holds it; add a prompt")
     if chosen == rejected:
         raise UnfitRow("chosen and rejected are equal, which teaches nothing; use two different answers")
-    return replace(_row(where, values, opening, chosen, None), rejected=rejected)
+    return replace(_row(where, values, _with_system(values, name, opening), chosen, None), rejected=rejected)
 
 
 def _answered(path: str, value: Any) -> tuple[tuple[Message, ...], str]:
@@ -141,43 +162,51 @@ def _reply(name: str, value: Any) -> Any:
     before, answer = _answered(name, value)
     if before:
         raise UnfitRow(f"{name} has {len(value)} turns; expected the assistant's alone")
+    _refuse_unlearned(f"{name}[0]", value[0])
     return answer
 
 
 # ---- Alpaca and ShareGPT
 
-_SHAPED = ("conversations", "instruction")
-"""Keys of prompts with others beside them; whoever names one of them as `prompt_key` means it alone."""
+_FORM_KEYS = ("conversations", "instruction")
+"""Keys of prompts with others beside them; whoever names `instruction` as `prompt_key` means it alone."""
 
 
-def _asked(values: Values, name: str, prompt_key: str | None) -> Text:
+def _prompt_of(values: Values, name: str, prompt_key: str | None) -> Text:
     """What the row asks, with what belongs to it."""
-    if prompt_key or name not in _SHAPED:
-        return _prompt(name, _required(values, name))
-    system = _system(values, name, prompt_key)
+    if prompt_key:
+        return _prompt(name, required(values, name))
+    if name == "messages":
+        return _messages(name, values[name])
     if name == "conversations":
         turns = _messages(name, values[name])
         if turns[-1].role == "assistant":
             raise UnfitRow(f"{name}[{len(turns) - 1}] is the assistant's turn; the last must be the user's")
-        return system + turns
+        return turns
+    if name != "instruction":
+        return _prompt(name, required(values, name))
     parts = [_expect(key, values[key], str, "text") for key in (name, "input") if values.get(key) is not None]
     text = "\n".join(part for part in parts if part.strip())
-    earlier = system + _history(values)
     if not text:
         raise UnfitRow(f"{name} is empty")
+    earlier = _history(values)
     return (*earlier, Message("user", text)) if earlier else text
 
 
-def _system(values: Values, name: str, prompt_key: str | None) -> tuple[Message, ...]:
-    """The row's text for the model, where that stands outside the turns."""
-    if prompt_key or name not in _SHAPED or values.get("system") is None:
-        return ()
-    system = _expect("system", values["system"], str, "text")
-    turns = values[name] if name == "conversations" else ()
-    first = turns[0] if isinstance(turns, list) and turns else None
-    if system.strip() and isinstance(first, dict) and "system" in (first.get("from"), first.get("role")):
-        raise UnfitRow(f"system and {name}[0] are both system turns; use one of them")
-    return (Message("system", system),) if system.strip() else ()
+def _with_system(values: Values, name: str | None, prompt: Text, response_key: str | None = None) -> Text:
+    """The prompt after the row's text for the model, where that stands outside the turns."""
+    if MEANING_KEYS.isdisjoint(values):
+        return prompt
+    key = _first(values, tuple(key for key in _SYSTEM if key not in (name, response_key)))
+    system = _expect(key, values[key], str, "text") if key else ""
+    if not system.strip():
+        return prompt
+    turns = (Message("user", prompt),) if isinstance(prompt, str) else prompt
+    if turns[0].role != "system":
+        return (Message("system", system), *turns)
+    if turns[0].content != system:
+        raise UnfitRow(f"{key} and {name or 'chosen'}[0] are both system turns; use one of them")
+    return turns
 
 
 def _history(values: Values) -> tuple[Message, ...]:
@@ -218,16 +247,56 @@ def _first(values: Values, names: tuple[str, ...]) -> str | None:
     return next((name for name in names if values.get(name) is not None), None)
 
 
-def _required(values: Values, name: str) -> Any:
+def _refuse_unread(values: Values, named: tuple[str | None, ...]) -> None:
+    """Raise `UnfitRow` for a key without which the row says something else; `named` ones are read."""
+    for key in _NOT_READ:
+        value = values.get(key)
+        if key not in named and value and not (isinstance(value, str) and value.strip() in ("", "[]", "{}", "null")):
+            raise UnfitRow(f"{key} cannot be read yet; use rows without it")
+
+
+def _refuse_bad_answer(values: Values, named: tuple[str | None, ...]) -> None:
+    """Raise `UnfitRow` where the row says that its answer is a bad one."""
+    if MEANING_KEYS.isdisjoint(values):
+        return
+    for key in _VERDICTS:
+        value = values.get(key)
+        written = isinstance(value, str) and value.strip().lower() == "false"  # as in CSV
+        if key not in named and (value is False or written):
+            raise UnfitRow(f"{key} is false: the answer is one to avoid; use rows where {key} is true")
+
+
+def _refuse_unlearned(path: str, turn: Values) -> None:
+    """Raise `UnfitRow` for an assistant's turn that is not to be learned, or only in part."""
+    if _TURN_VERDICTS.isdisjoint(turn):
+        return
+    key = next((key for key in _LEARNED if turn.get(key) not in (None, 1)), None)  # 1 is true, too
+    if key or turn.get("train_detail"):
+        got = f"{key} is {short_repr(turn[key])}" if key else "train_detail cannot be read yet"
+        raise UnfitRow(f"{path}.{got}; every assistant turn is learned, so leave the turn out")
+
+
+def required(values: Values, name: str) -> Any:
     if values.get(name) is not None:
         return values[name]
     if name in values:
         raise UnfitRow(f"{name} is null; expected a value")
     keys = sorted(values)
     near = get_close_matches(name, keys, n=1)
-    listed = ", ".join(key if key.isidentifier() else short_repr(key, 40) for key in keys[:8]) or "no keys"
+    listed = (
+        ", ".join(key if key.isidentifier() and len(key) <= 40 else short_repr(key, 40) for key in keys[:8])
+        or "no keys"
+    )
     more = f" and {len(keys) - 8} more" if len(keys) > 8 else ""
     raise UnfitRow(f"{name} is missing; it has {listed}{more}" + (f"; {suggest(near[0], [name])}" if near else ""))
+
+
+def refuse_written_turns(values: Values, prompt_key: str | None) -> None:
+    """Raise `UnfitRow` for turns written as text, as pandas writes a list into CSV: they would be learned literally."""
+    for key in ("prompt", "question", "messages", "conversations", "chosen", "rejected", "completion", prompt_key):
+        value = values.get(key) if key else None
+        if isinstance(value, str) and _WRITTEN_TURNS.match(value):
+            raise UnfitRow(f"{key} is a list written as text, which CSV cannot hold; save the rows as JSONL or parquet")
 
 
 # ---- values
@@ -263,23 +332,24 @@ def _messages(path: str, value: Any, expected: str = "a list of messages") -> tu
 
 def _message(path: str, value: Any) -> Message:
     _expect(path, value, dict, "an object with role and content")
-    if "from" in value:
-        return _spoken(path, value)
-    if missing := [key for key in ("role", "content") if key not in value]:
-        raise UnfitRow(f"{path}.{missing[0]} is missing")
-    role = value["role"]
-    if role not in ROLES:
-        raise UnfitRow(f"{path}.role is {short_repr(role)}; it may be {', '.join(ROLES)}")
-    content = _expect(f"{path}.content", value["content"], str, "text")
-    if value.get("tool_calls"):  # without them the turn would say something else than it did
-        raise UnfitRow(f"{path}.tool_calls are not read yet; put the whole turn in content")
-    return Message(role, content)
+    if value.get("from") is not None and value.get("role") is None:
+        turn = _sharegpt_turn(path, value)
+    else:
+        if missing := [key for key in ("role", "content") if key not in value]:
+            raise UnfitRow(f"{path}.{missing[0]} is missing")
+        role = value["role"]
+        if role not in ROLES:
+            raise UnfitRow(f"{path}.role is {short_repr(role)}; it may be {', '.join(ROLES)}")
+        turn = Message(role, _expect(f"{path}.content", value["content"], str, "text"))
+    if not _TURN_NOT_READ.isdisjoint(value):  # without one of them the turn would say something else than it did
+        for key in sorted(key for key in _TURN_NOT_READ if value.get(key)):
+            raise UnfitRow(f"{path}.{key} cannot be read yet; put the whole turn in content")
+    return turn
 
 
-def _spoken(path: str, value: Values) -> Message:
-    """A turn as ShareGPT has them."""
-    if twice := [key for key in ("role", "content") if key in value]:
-        raise UnfitRow(f"{path} has from and {twice[0]}; use from and value, or role and content")
+def _sharegpt_turn(path: str, value: Values) -> Message:
+    if value.get("content") is not None:
+        raise UnfitRow(f"{path} has from and content; use from and value, or role and content")
     if "value" not in value:
         raise UnfitRow(f"{path}.value is missing")
     speaker = value["from"]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from launcher.core.problems import short_repr
+from launcher.data.formats import required
 from launcher.data.rows import UnfitRow, type_name
 
 Format = Literal["auto", "alpaca", "sharegpt", "gsm8k", "math", "hh"]
@@ -68,7 +69,7 @@ def _gsm8k(values: Values, instruction: str) -> Values:
     if truth is None:
         received = f"what follows its last {MARK} is {short_repr(last.strip(), 40)}" if mark else f"it has no {MARK}"
         raise UnfitRow(f"answer ends in no number: {received}; expected {MARK} 72")
-    return _asked(question, instruction, solution, truth)
+    return _solved_question(question, instruction, solution, truth)
 
 
 def number(text: str) -> str | None:
@@ -83,7 +84,7 @@ def _math(values: Values, instruction: str) -> Values:
     if not truth:
         raise UnfitRow("solution has no closed, non-empty \\boxed{...}")
     more = {key: values[key] for key in ("level", "type") if isinstance(values.get(key), str)}
-    return {**_asked(problem, instruction, solution, truth), "extra_info": more}
+    return {**_solved_question(problem, instruction, solution, truth), "extra_info": more}
 
 
 def last_boxed(text: str) -> str | None:
@@ -125,20 +126,20 @@ def _hh(values: Values, instruction: str) -> Values:
     return {"prompt": turns, **answers, "response": answers["chosen"], "ability": "alignment"}
 
 
-def _only(values: Values, instruction: str, *prompts: str) -> Values:
+def _without_other_prompts(values: Values, instruction: str, *prompts: str) -> Values:
     """The row without keys of other prompts."""
     if all(values.get(key) is None for key in prompts):
-        raise UnfitRow(f"{prompts[0]} is missing; it has {', '.join(sorted(values)[:8]) or 'no keys'}")
+        required(values, prompts[0])
     others = {"messages", "prompt", "question", "conversations", "instruction"} - set(prompts)
     return _auto({key: value for key, value in values.items() if key not in others}, instruction, None)
 
 
 def _alpaca(values: Values, instruction: str) -> Values:
-    return _only(values, instruction, "instruction")
+    return _without_other_prompts(values, instruction, "instruction")
 
 
 def _sharegpt(values: Values, instruction: str) -> Values:
-    return _only(values, instruction, "conversations", "messages")
+    return _without_other_prompts(values, instruction, "conversations", "messages")
 
 
 _SHAPES: Mapping[Format, Callable[[Values, str], Any]] = {
@@ -146,7 +147,7 @@ _SHAPES: Mapping[Format, Callable[[Values, str], Any]] = {
 }  # fmt: skip
 
 
-def _asked(question: str, instruction: str, solution: str, truth: str) -> dict[str, Any]:
+def _solved_question(question: str, instruction: str, solution: str, truth: str) -> dict[str, Any]:
     """A question with a solution: a prompt with its truth, and a demonstration."""
     return {
         "prompt": with_instruction(question, instruction),

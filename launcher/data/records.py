@@ -164,7 +164,7 @@ def csv_rows(name: str, lines: Iterable[Line], tabs: bool) -> Iterator[RawRow | 
             if not header:
                 header = _header(fields)
                 continue
-            yield RawRow(where, _values(header, fields), raw)
+            yield RawRow(where, _values(header, fields), raw, only_texts=True)
         except UnfitRow as unfit:
             yield RefusedRow(where, str(unfit), reversible_text(raw), ends_file=not header)
             if not header:

@@ -174,12 +174,16 @@ KEYS = (
     "ability",
     "score",
     "extra_info",
+    "system",
+    "tools",
+    "label",
 )
+MEANING = {"label": st.booleans(), "system": TEXTS}
 ROWS = st.one_of(
-    st.fixed_dictionaries({"question": TEXTS, "answer": TEXTS}, optional={"score": st.floats(), "id": st.integers()}),
+    st.fixed_dictionaries({"question": TEXTS, "answer": TEXTS}, optional={"id": st.integers(), **MEANING}),
     st.fixed_dictionaries({"prompt": TEXTS, "response": TEXTS}, optional=dict.fromkeys(KEYS[3:], VALUES)),
     st.fixed_dictionaries({"prompt": TEXTS, "chosen": TEXTS, "rejected": TEXTS}),
-    st.fixed_dictionaries({"messages": TURNS}),
+    st.fixed_dictionaries({"messages": TURNS}, optional=MEANING),
     st.fixed_dictionaries({}, optional={**dict.fromkeys(KEYS, VALUES), "messages": TURNS}),
 )
 BROKEN = st.sampled_from(

@@ -89,7 +89,8 @@ def test_prompts(values: dict[str, Any], expected: Row) -> None:
         ({"prompt": [USER | {"content": 1}], "response": "2"}, "prompt[0].content is int; it must be text"),
         ({"prompt": [USER | {"content": ""}], "response": "2"}, "prompt is empty: no message has content"),
         ({"messages": []}, "messages is empty; expected a list of messages"),
-        ({"messages": {}}, "messages is object; it must be text or a list of messages"),
+        ({"messages": {}}, "messages is object; it must be a list of messages"),
+        ({"messages": "[]", "response": "2"}, "messages is text; it must be a list of messages"),
         ({"messages": ["hello"]}, "messages[0] is text; it must be an object with role and content"),
         (
             {"messages": [USER, BOT, {"role": "bot", "content": "x"}]},
@@ -110,7 +111,7 @@ def test_prompts(values: dict[str, Any], expected: Row) -> None:
         ),
         (
             {"messages": [USER, BOT | {"tool_calls": [{}]}]},
-            "messages[1].tool_calls are not read yet; put the whole turn in content",
+            "messages[1].tool_calls cannot be read yet; put the whole turn in content",
         ),
     ],
 )
@@ -242,8 +243,8 @@ def test_shapes_of_others_as_pairs(values: dict[str, Any], prompt: Any, turn_of:
         ({"conversations": [HUMAN, {"from": "gpt"}]}, "conversations[1].value is missing"),
         ({"conversations": [HUMAN, {"value": "2"}]}, "conversations[1].role is missing"),
         (
-            {"conversations": [HUMAN | {"role": "user"}, GPT]},
-            "conversations[0] has from and role; use from and value, or role and content",
+            {"conversations": [HUMAN | {"content": "1+1?"}, GPT]},
+            "conversations[0] has from and content; use from and value, or role and content",
         ),
         (
             {"conversations": [HUMAN, GPT | {"from": "bot"}]},
@@ -291,3 +292,128 @@ def test_an_instruction_follows_what_is_asked() -> None:
     for given in ({"conversations": [HUMAN, GPT]}, {"messages": [USER], "input": "x"}):
         with pytest.raises(UnfitRow, match="prompt or question is no text that an instruction can follow"):
             to_standard_row("auto", given, "Be brief.", None)
+
+
+# ---- keys that change what a row means
+
+ONE = (BRIEF, ASKED)
+
+
+@pytest.mark.parametrize(
+    ("values", "answers", "prompts"),
+    [
+        ({"messages": [USER, BOT]}, row(prompt=(*ONE, SAID)), row(prompt=ONE, ground_truth="2")),
+        ({"messages": [SYSTEM, USER, BOT]}, row(prompt=(*ONE, SAID)), row(prompt=ONE, ground_truth="2")),  # said twice
+        ({"conversations": [HUMAN, GPT]}, row(prompt=(*ONE, SAID)), row(prompt=ONE, ground_truth="2")),
+        ({"prompt": "1+1?", "response": "2"}, row(prompt=ONE, response="2"), row(prompt=ONE, ground_truth="2")),
+        ({"question": "1+1?", "answer": "2"}, row(prompt=ONE, response="2"), row(prompt=ONE, ground_truth="2")),
+        ({"prompt": [USER], "completion": [BOT]}, row(prompt=ONE, response="2"), row(prompt=ONE, ground_truth="2")),
+    ],
+)
+@pytest.mark.parametrize("key", ["system", "system_prompt"])
+def test_a_system_prompt_beside_any_prompt(values: dict[str, Any], answers: Row, prompts: Row, key: str) -> None:
+    values = {**values, key: "be brief"}
+    assert to_row("x:1", values, "answers") == answers
+    assert to_row("x:1", values, "prompts") == prompts
+    assert to_row("x:1", {**values, key: " "}, "answers") == to_row("x:1", {**values, key: None}, "answers")
+    if "messages" in values:
+        assert to_row("x:1", to_standard_row("sharegpt", values, None, None), "answers") == answers
+        named = to_row("x:1", {"chat": values["messages"], key: "be brief"}, "answers", prompt_key="chat")
+        assert named == answers
+
+
+def test_a_system_prompt_beside_a_pair() -> None:
+    expected = row(prompt=ONE, response="2", rejected="3")
+    no = {"role": "assistant", "content": "3"}
+    for values in (
+        {"prompt": "1+1?", "chosen": "2", "rejected": "3"},
+        {"chosen": [USER, BOT], "rejected": [USER, no]},
+        {"prompt": "1+1?", "chosen": [USER, BOT], "rejected": [USER, no]},
+        {"prompt": "1+1?", "chosen": [SYSTEM, USER, BOT], "rejected": [SYSTEM, USER, no]},
+    ):
+        assert to_row("x:1", {**values, "system": "be brief"}, "pairs") == expected
+    found = to_row("x:1", {"messages": [SYSTEM, USER, BOT], "system": "be long"}, "answers")
+    assert found == "system and messages[0] are both system turns; use one of them"
+
+
+TOOLS = [{"type": "function", "function": {"name": "add"}}]
+
+
+@pytest.mark.parametrize("key", ["tools", "functions", "chat_template_kwargs", "images", "image", "videos", "audios"])
+@pytest.mark.parametrize("values", [{"messages": [USER, BOT]}, {"prompt": "1+1?", "chosen": "2", "rejected": "3"}])
+def test_what_cannot_be_read_and_matters_refuses_the_row(key: str, values: dict[str, Any]) -> None:
+    kind: Any = "answers" if "messages" in values else "pairs"
+    for value in (TOOLS, {"a": 1}, '[{"name": "add"}]'):
+        assert to_row("x:1", {**values, key: value}, kind) == f"{key} cannot be read yet; use rows without it"
+    for nothing in (None, [], {}, "", "[]", " {} "):
+        assert isinstance(to_row("x:1", {**values, key: nothing}, kind), Row)
+
+
+@pytest.mark.parametrize("key", ["label", "kto_tag"])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"prompt": "1+1?", "completion": "2"},
+        {"prompt": [USER], "completion": [BOT]},
+        {"messages": [USER, BOT]},
+        {"instruction": "1+1?", "output": "2"},
+        {"conversations": [HUMAN, GPT]},
+    ],
+)
+def test_an_answer_that_is_to_be_avoided_is_not_imitated(key: str, values: dict[str, Any]) -> None:
+    reason = f"{key} is false: the answer is one to avoid; use rows where {key} is true"
+    for kind in ("answers", "prompts"):
+        for false in (False, "False"):
+            assert to_row("x:1", {**values, key: false}, kind) == reason  # type: ignore[arg-type]
+        for other in (True, "True", None, 0, "negative"):
+            assert isinstance(to_row("x:1", {**values, key: other}, kind), Row)  # type: ignore[arg-type]
+    assert isinstance(to_row("x:1", {"prompt": "1+1?", key: False}, "prompts"), Row)  # it has no answer
+
+
+@pytest.mark.parametrize(
+    ("flag", "got"),
+    [
+        ({"weight": 0}, "weight is 0"),
+        ({"weight": 0.5}, "weight is 0.5"),
+        ({"train": False}, "train is False"),
+        ({"training": False}, "training is False"),
+        ({"loss": False}, "loss is False"),
+        ({"train_detail": [{"begin_offset": 0, "end_offset": 1, "train": False}]}, "train_detail cannot be read yet"),
+    ],
+)
+def test_a_turn_that_is_not_to_be_learned_is_not_learned(flag: dict[str, Any], got: str) -> None:
+    for name, turns in (("messages", [USER, BOT | flag, USER, BOT]), ("conversations", [HUMAN, GPT | flag])):
+        found = to_row("x:1", {name: turns}, "answers")
+        assert found == f"{name}[1].{got}; every assistant turn is learned, so leave the turn out"
+        assert isinstance(to_row("x:1", {name: turns}, "prompts"), Row)  # none is learned
+    found = to_row("x:1", {"prompt": "p", "completion": [BOT | flag]}, "answers")
+    assert isinstance(found, str) and found.startswith(f"completion[0].{got}")
+    on: dict[str, Any] = {"weight": 1, "train": True, "loss": None, "train_detail": []}
+    assert to_row("x:1", {"messages": [USER | flag, BOT | on]}, "answers") == row(prompt=(ASKED, SAID))
+
+
+@pytest.mark.parametrize("key", ["function_call", "reasoning_content", "thinking"])
+def test_a_part_of_a_turn_that_cannot_be_read_is_not_dropped(key: str) -> None:
+    for name, turns in (("messages", [USER, BOT | {key: "x"}]), ("conversations", [HUMAN, GPT | {key: "x"}])):
+        found = to_row("x:1", {name: turns}, "answers")
+        assert found == f"{name}[1].{key} cannot be read yet; put the whole turn in content"
+
+
+@pytest.mark.parametrize(
+    "turns",
+    [
+        [USER | {"from": None, "value": None}, BOT | {"from": None, "value": None}],
+        [HUMAN | {"role": None, "content": None}, GPT | {"role": None, "content": None}],
+        [USER | {"from": "someone"}, BOT | {"from": "bot", "value": "x"}],
+        [USER | {"tool_calls": None}, GPT | {"role": None}],
+    ],
+)
+def test_null_in_a_turn_counts_as_missing(turns: list[Any]) -> None:
+    for name in ("messages", "conversations"):
+        assert to_row("x:1", {name: turns}, "answers") == row(prompt=(ASKED, SAID))
+
+
+def test_a_missing_key_of_a_format_is_named_within_limits() -> None:
+    with pytest.raises(UnfitRow) as refused:
+        to_standard_row("alpaca", {"x" * 4_000_000: "p"}, None, None)
+    assert len(str(refused.value)) < 200

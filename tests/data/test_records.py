@@ -147,6 +147,36 @@ def test_any_bytes_of_csv_come_out(tmp_path_factory: Any, content: bytes) -> Non
     assert b"".join(kept).translate(None, blanks) == content.translate(None, blanks)
 
 
+@pytest.mark.parametrize("name", ["x.csv", "x.tsv"])
+@pytest.mark.parametrize(
+    "turns", ["[{'role': 'user', 'content': 'q'}]", '[ {"from": "human"}]', "{'role': 'assistant'}"]
+)
+def test_a_list_that_is_written_as_text_is_not_learned(tmp_path: Path, name: str, turns: str) -> None:
+    def rows(values: dict[str, str], kind: Any, **settings: Any) -> list[Any]:
+        out = io.StringIO(newline="")
+        writer = csv.writer(out, "excel-tab" if name == "x.tsv" else "excel")
+        writer.writerows([values, values.values()])
+        (tmp_path / name).write_text(out.getvalue())
+        return list(Files(train_files=(str(tmp_path / name),), **settings).read("train", kind))
+
+    pair = {"prompt": "p", "chosen": "a", "rejected": "b"}
+    for values, kind in (({"prompt": "p", "completion": "c"}, "answers"), (pair, "pairs")):
+        assert not any(isinstance(row, RefusedRow) for row in rows(values, kind))
+        for key in values:
+            [row] = rows({**values, key: turns}, kind)
+            assert row.reason == f"{key} is {WRITTEN}"
+    for key in ("messages", "conversations"):
+        [row] = rows({key: turns, "response": "r"}, "answers")
+        assert row.reason == f"{key} is {WRITTEN}"
+    [row] = rows({"chat": turns, "response": "r"}, "answers", prompt_key="chat")
+    assert row.reason == f"chat is {WRITTEN}"
+    [row] = rows({"prompt": "p", "response": '[{"name": "add"}]'}, "answers")
+    assert row.response == '[{"name": "add"}]'  # an answer in JSON
+
+
+WRITTEN = "a list written as text, which CSV cannot hold; save the rows as JSONL or parquet"
+
+
 # ---- a JSON array
 
 
