@@ -13,13 +13,13 @@ from typing import Any
 
 from launcher.config.descriptions import fields_of
 from launcher.config.known import has_setting, holders
-from launcher.config.names.conversions import Situation, is_complete, to_type
+from launcher.config.names.conversions import Situation, dataset_words, is_complete, is_off, to_type
 from launcher.config.names.table import Meaning, table
 from launcher.config.nodes import TARGET, owner
 from launcher.config.options import Unknown
 from launcher.config.resolve import PLAIN
 from launcher.core.classes import locate
-from launcher.core.problems import Problem, nearest, suggest, without_style
+from launcher.core.problems import Problem, nearest, short_repr, suggest, without_style
 from launcher.spec.algorithm import Algorithm
 from launcher.spec.run import RunSpec
 
@@ -29,9 +29,9 @@ OPTIONS = (
 )  # fmt: skip
 """Options of train and plan; an unknown one that is like none of them is a setting with dashes."""
 LONGEST = 100  # characters of a value that is shown in a suggestion
-_SAFE = re.compile(r"[\w@%+=:,./\[\]-]+")
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-_ROWS = re.compile(r".*\.(jsonl|ndjson|json|parquet|csv)(\.gz)?")
+SECTIONS = ("trainer", "training", "train", "args", "training_args", "config", "cfg")
+"""What may stand before a setting's name without changing its meaning."""
+_SAFE = re.compile(r"[\w@%+=:,./-]+")  # in every shell; zsh takes [...] for a pattern
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Suggestion:
     problem: Problem
     words: tuple[str, ...] = ()
     """Arguments that can stand for the wrong one; empty where it takes a person to say."""
-    sure: bool = False
+    certain: bool = False
     """Whether these are what was meant, beyond doubt."""
 
 
@@ -65,8 +65,8 @@ class Guide:
         if one.dashes and (option := get_close_matches(f"--{one.key}", OPTIONS, n=1, cutoff=0.8)):
             return Suggestion(Problem(one.shown, "no such option", f"did you mean {option[0]}?", "unknown-setting"))
         ways = (
-            self._by_name, self._own, self._by_part_of_name, self._own_elsewhere, self._group_of_name, self._like_own,
-            self._like_name,
+            self._by_name, self._by_part_of_name, self._setting_of_run, self._same_last_name, self._setting_of_others,
+            self._group_of_name, self._similar_setting, self._similar_name,
         )  # fmt: skip
         found = next((answer for way in ways if (answer := way(one))), None)
         return found or Suggestion(Problem(one.shown, self._unknown(one), self._all(one), "unknown-setting"))
@@ -76,11 +76,12 @@ class Guide:
 
         `values` are those of all settings that were typed.
         """
-        below = [key for key in values if f"{key}.".startswith(f"{problem.where}.")]
-        of_others = [key for key in below if key != problem.where and key in table().named]
-        if problem.code != "unknown-setting" and not of_others:
+        below = [Unknown(key, value) for key, value in values.items() if f"{key}.".startswith(f"{problem.where}.")]
+        if of_others := [found.problem for one in below if (found := self._by_name(one))]:
+            return of_others
+        if problem.code != "unknown-setting":
             return [problem]
-        return [self.answer(Unknown(key, values[key])).problem for key in of_others or below] or [problem]
+        return [self.answer(one).problem for one in below] or [problem]
 
     # ---- names of other projects
 
@@ -90,12 +91,23 @@ class Guide:
         return self._translated(one, name, named[name]) if name else None
 
     def _by_part_of_name(self, one: Unknown) -> Suggestion | None:
-        name, meanings = table().find(one.plain.lower())
+        name, meanings = self._find(one.plain.lower())
         if not meanings or (self._same_elsewhere(one) and not any(map(self._fits, meanings))):
             return None
-        return self._translated(one, name, meanings)
+        found = self._translated(one, name, meanings)
+        return None if found and not found.words and self._setting_of_run(one) else found
 
-    def _like_name(self, one: Unknown) -> Suggestion | None:
+    def _find(self, key: str) -> tuple[str, tuple[Meaning, ...]]:
+        """The name that `key` ends with, or that ends with `key`, and its meanings."""
+        name, meanings = table().with_end(key)
+        if meanings:
+            return name, meanings
+        section, _, name = key.rpartition(".")
+        meanings = table().named.get(name, ())
+        fits = section in SECTIONS or section in table().sections(name)
+        return name, tuple(each for each in meanings if fits or section in _groups_of(each))
+
+    def _similar_name(self, one: Unknown) -> Suggestion | None:
         named = table().named
         near = get_close_matches(one.plain.lower().rpartition(".")[2], list(named), n=1, cutoff=0.85)
         found = self._translated(one, near[0], named[near[0]]) if near else None
@@ -110,31 +122,65 @@ class Guide:
         """The first meaning whose setting this run has; nothing where that is what was typed."""
         usable = [meaning for meaning in meanings if self._fits(meaning)]
         meaning = (usable or meanings)[0]
-        if meaning.ours[:1] == (one.plain,):
+        if meaning.ours[:1] == (one.plain,) and not meaning.instead:
             return None
         words = to_type(meaning, _readable(one.value), self._situation())
-        whose = table().owner(name)
+        if words == [f"{one.plain}={one.value}"]:
+            return None
+        whose = "" if name in self.holders else table().owner(name)
         typed_so = name in (one.plain, one.plain.lower())
         got = f"{'' if typed_so else f'{name} '}is {whose}'s name" if whose else self._unknown(one)
-        if words is None:
-            fix, typed = meaning.instead or f"use {meaning.ours[0]}=VALUE", list[str]()
-        elif not words:
-            fix, typed = meaning.instead or "leave it out", []
+        if not words:
+            return Suggestion(Problem(one.shown, got, self._without_words(one, meaning, words), "unknown-setting"))
+        words, certain = self._with_choices(words)
+        if lacking := self._lacking(words):
+            typed = False
+            if lacking.partition(".")[0] not in self.unchosen:
+                fix = "leave it out" if is_off(one.value) else f"{lacking} is a setting {self._of_choices(lacking)}"
+                return Suggestion(Problem(one.shown, got, fix, "unknown-setting"))
         else:
-            words = [self._with_choice(word) for word in words]
-            top = meaning.ours[0].partition(".")[0]
-            chosen = usable or any(word.startswith(f"{top}=") for word in words)
-            note = "; ".join(filter(None, (meaning.note, "" if chosen else self._of_choices(meaning.ours[0]))))
-            fix, typed = f"use {_shown(words)}{f' ({note})' if note else ''}", words if is_complete(words) else []
-        return Suggestion(Problem(one.shown, got, fix, "unknown-setting"), tuple(typed))
+            typed = is_complete(words) and (not meaning.use or "{}" in meaning.use)  # others are examples
+        note = "; ".join(filter(None, (meaning.note, self._of_choices(lacking) if lacking else "")))
+        fix = (
+            f"use {shell_text(words)}{f' ({note})' if note else ''}"
+            if certain
+            else f"did you mean {shell_text(words)}?"
+        )
+        problem = Problem(one.shown, got, fix, "unknown-setting")
+        return Suggestion(problem, tuple(words) if typed else (), certain)
 
-    def _with_choice(self, word: str) -> str:
-        """Of a word that chooses, the choice that is meant."""
-        group, _, choice = word.partition("=")
-        if group not in self.files or choice in self.files[group]:
-            return word
-        near = nearest(choice, list(self.files[group]))
-        return f"{group}={near or 'CHOICE'}"
+    def _without_words(self, one: Unknown, meaning: Meaning, words: list[str] | None) -> str:
+        """What to do where the value has no counterpart."""
+        if meaning.instead or words is not None:
+            return meaning.instead or "leave it out"
+        if lacking := self._lacking([meaning.ours[0]]):
+            return "leave it out" if is_off(one.value) else f"{lacking} is a setting {self._of_choices(lacking)}"
+        return f"use {meaning.ours[0]}=VALUE"
+
+    def _with_choices(self, words: Sequence[str]) -> tuple[list[str], bool]:
+        """The words with choices that there are, and whether they are what was meant beyond doubt."""
+        found, certain = list[str](), True
+        for word in words:
+            group, _, choice = word.partition("=")
+            if group in self.files and choice not in self.files[group]:
+                near = nearest(choice, list(self.files[group]))
+                certain &= near is None or without_style(near) == without_style(choice)
+                found.append(f"{group}={near or 'CHOICE'}")
+            else:
+                found.append(word)
+        return found, certain
+
+    def _lacking(self, words: Sequence[str]) -> str:
+        """The first setting of these words that the run has not, with the choices that are among the words."""
+        names = [word.partition("=")[0] for word in words]
+        return next((name for name in names if name.partition(".")[0] not in names and not self._is_there(name)), "")
+
+    def _is_there(self, name: str) -> bool:
+        """Whether the run has a setting or group, whatever is chosen where nothing is."""
+        top = name.partition(".")[0]
+        if top in self.unchosen:
+            return set(self.holders.get(name, ())) == set(self.files[top])
+        return "." not in name or has_setting(self.node, name)
 
     def _fits(self, meaning: Meaning) -> bool:
         """Whether the run has the setting, or gets it by the choice that is typed with it."""
@@ -144,7 +190,7 @@ class Guide:
     def _of_choices(self, name: str) -> str:
         top, choices = name.partition(".")[0], self.holders.get(name, [])
         shown = ", ".join(choices[:4]) + (", ..." if len(choices) > 4 else "")
-        return f"of {top}={shown}" if choices else ""
+        return f"of {top}={shown}" if choices else ""  # empty where every run has it
 
     def _situation(self) -> Situation:
         given = {one.plain.rpartition(".")[2].lower(): one.value for one in self.unknown}
@@ -175,15 +221,28 @@ class Guide:
 
     # ---- names of ours
 
-    def _own(self, one: Unknown) -> Suggestion | None:
+    def _setting_of_run(self, one: Unknown) -> Suggestion | None:
         """A setting of this run whose group is missing or wrong."""
+        place = one.plain.rpartition(".")[0]
+        groups = (*self.files, *PLAIN)
+        known = (
+            place in ("", *groups, *SECTIONS) or has_setting(self.node, place) or nearest(place, groups, cutoff=0.75)
+        )
+        if not known:
+            return None  # it may be of something else, such as validation
         if here := [name for name in self._same_leaf(one) if self._has(name)]:
             words = (f"{here[0]}={_readable(one.value)}",)
             got = "arguments have no dashes" if one.dashes and one.plain == here[0] else self._unknown(one)
-            return Suggestion(Problem(one.shown, got, f"use {_shown(words)}", "unknown-setting"), words)
+            return Suggestion(Problem(one.shown, got, f"use {shell_text(words)}", "unknown-setting"), words, True)
         return None
 
-    def _own_elsewhere(self, one: Unknown) -> Suggestion | None:
+    def _same_last_name(self, one: Unknown) -> Suggestion | None:
+        """A setting of this run with the same last name, which may be another one than is meant."""
+        if here := [name for name in self._same_leaf(one) if self._has(name)]:
+            return Suggestion(Problem(one.shown, self._unknown(one), f"did you mean {here[0]}?", "unknown-setting"))
+        return None
+
+    def _setting_of_others(self, one: Unknown) -> Suggestion | None:
         same = self._same_elsewhere(one) or (self._same_leaf(one) if len(one.plain) > 2 else [])
         if not same:
             return None
@@ -209,9 +268,9 @@ class Guide:
         value = one.value if one.value in self.files[top] else nearest(one.value, list(self.files[top])) or one.value
         words = (f"{top}={value}",)
         got = "arguments have no dashes" if one.dashes and one.plain == top else self._unknown(one)
-        return Suggestion(Problem(one.shown, got, f"did you mean {_shown(words)}?", "unknown-setting"), words)
+        return Suggestion(Problem(one.shown, got, f"did you mean {shell_text(words)}?", "unknown-setting"), words)
 
-    def _like_own(self, one: Unknown) -> Suggestion | None:
+    def _similar_setting(self, one: Unknown) -> Suggestion | None:
         """The most alike setting of this run, those of the same group first."""
         top, _, rest = one.plain.lower().partition(".")
         here = [name for name in self.holders if self._has(name)]
@@ -226,7 +285,7 @@ class Guide:
             return None
         words = (f"{near}={_readable(one.value)}",)
         return Suggestion(
-            Problem(one.shown, self._unknown(one), f"did you mean {_shown(words)}?", "unknown-setting"), words
+            Problem(one.shown, self._unknown(one), f"did you mean {shell_text(words)}?", "unknown-setting"), words
         )
 
     def _has(self, name: str) -> bool:
@@ -251,34 +310,36 @@ class Guide:
         return suggest("", [*self.files, *PLAIN])
 
 
+def _groups_of(meaning: Meaning) -> list[str]:
+    return [name.rpartition(".")[0] for name in meaning.ours]
+
+
 def choice_answer(group: str, choice: str, choices: Sequence[str]) -> Suggestion:
     """For a choice that its config group does not have."""
     plain = {without_style(name): name for name in choices}
     last = choice.rpartition("/")[2]
     same = next((plain[without_style(each)] for each in (choice, last) if without_style(each) in plain), None)
     translated = table().choices.get(group, {}).get(choice.lower().replace("-", "_"))
-    words = [f"{group}={same}"] if same else translated.split() if translated else _meant(group, choice)
+    words = [f"{group}={same}"] if same else translated.split() if translated else _words_of_path(group, choice)
     if words:
-        fix = f"did you mean {same}?" if same else f"use {_shown(words)}"
+        fix = f"did you mean {same}?" if same else f"use {shell_text(words)}"
     else:
         fix, near = suggest(choice, choices), nearest(choice, choices)
         words = [f"{group}={near}"] if near else []
-    problem = Problem(group, f"no choice {choice!r}", fix, "unknown-choice")
+    problem = Problem(group, f"no choice {short_repr(choice)}", fix, "unknown-choice")
     meant = words[0].partition("=")[2] if words else ""
-    sure = bool(same) or (abs(len(choice) - len(meant)) < 2 and SequenceMatcher(None, choice, meant).ratio() >= 0.75)
-    return Suggestion(problem, tuple(words) if is_complete(words) else (), sure)
+    certain = bool(same) or (abs(len(choice) - len(meant)) < 2 and SequenceMatcher(None, choice, meant).ratio() >= 0.75)
+    return Suggestion(problem, tuple(words) if is_complete(words) else (), certain)
 
 
-def _meant(group: str, choice: str) -> list[str]:
+def _words_of_path(group: str, choice: str) -> list[str]:
     """Paths and ids that are typed where a choice is meant."""
     if ".." in choice or not _SAFE.fullmatch(choice):
         return []
     if group == "model" and "/" in choice:
         return ["model=hf", f"model.path={choice}"]
-    if group == "data" and _ROWS.fullmatch(choice):
-        return ["data=files", f"data.train_files={choice}"]
-    if group == "data" and _HUB_ID.fullmatch(choice):
-        return ["data=hub", f"data.repo={choice}"]
+    if group == "data":
+        return dataset_words(choice)
     return ["reward=python", f"reward.path={choice}"] if group == "reward" and choice.endswith(".py") else []
 
 
@@ -309,11 +370,11 @@ def _readable(value: str) -> str:
     return value if set(value) & set('"\\${}') else f'"{value}"'
 
 
-def _shown(words: Iterable[str]) -> str:
+def shell_text(words: Iterable[str]) -> str:
     """As they are typed in a shell."""
-    return " ".join(_short(word) if _SAFE.fullmatch(word) else shlex.quote(_short(word)) for word in words)
+    return " ".join(shortened(word) if _SAFE.fullmatch(word) else shlex.quote(shortened(word)) for word in words)
 
 
-def _short(word: str) -> str:
+def shortened(word: str) -> str:
     key, equals, value = word.partition("=")
     return word if len(value) <= LONGEST else f"{key}{equals}VALUE"

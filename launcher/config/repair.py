@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from launcher.config.explain import explain
-from launcher.config.nodes import TARGET
 from launcher.core.problems import Problem
 from launcher.core.settings import from_node
 from launcher.spec.run import RunSpec
@@ -57,23 +55,22 @@ class Repair:
 
     def follows(self, problem: Problem) -> bool:
         """Whether a problem may be there only because something is not what was typed."""
-        where, text = problem.where, f"{problem.where} {problem.got} {problem.fix}"
+        where = problem.where
         for name in self.doubtful:
             if "." in name or where == name:
-                below = f"{where}.".startswith(f"{name}.")
-                if below or _names(text, name) or (_related(where, name) and _names(text, name.rpartition(".")[2])):
+                if any(f"{each}.".startswith(f"{name}.") for each in (where, *problem.about)):
                     return True
             elif where.startswith(f"{name}."):  # of another choice than was meant
                 unknown = problem.code == "unknown-setting"
                 if self.exists(where) if unknown else not any(_related(where, key) for key in self.typed):
                     return True
-            elif (shown := _class_name(self.node, name)) and re.search(rf"\b{shown}\b", text):
+            elif name in problem.about:
                 return True
         return False
 
     def _at_fault(self, found: Sequence[Problem], typed: Sequence[str]) -> set[str]:
         """Typed settings that are wrong."""
-        if keys := {key for problem in found for key in _typed_at(problem, typed)}:
+        if keys := {key for problem in found for key in _settings_of(problem, typed)}:
             return keys
         for key in list(typed)[:TRIALS]:
             other = deepcopy(self.node)
@@ -84,13 +81,11 @@ class Repair:
         return set()
 
     def _fixed(self, found: Sequence[Problem]) -> set[str]:
-        """Settings that nobody typed, with the values that their problems ask for: `use 8`."""
+        """Settings that nobody typed, with the values that their problems name."""
         fixed = set()
         for problem in found:
-            asked = _USE.fullmatch(problem.fix)
-            if asked and problem.where not in self.fixed:
-                value = int(asked[1]) if asked[1].isdecimal() else asked[1]
-                put_back(self.node, _nested(problem.where, value), problem.where)
+            if problem.value is not None and problem.where not in self.fixed:
+                put_back(self.node, _nested(problem.where, problem.value), problem.where)
                 fixed.add(problem.where)
         self.fixed |= fixed
         return fixed
@@ -101,9 +96,6 @@ class Repair:
         for group in groups:
             put_back(self.node, self.stand_ins, group)
         return groups
-
-
-_USE = re.compile(r"use (\d+|[a-z]\w*)(?: or .*)?")
 
 
 def _nested(name: str, value: Any) -> dict[str, Any]:
@@ -138,26 +130,13 @@ def _problems(node: Mapping[str, Any]) -> RunSpec | list[Problem]:
         return explain(error, node)
 
 
-def _typed_at(problem: Problem, typed: Sequence[str]) -> Iterator[str]:
-    """The typed settings that a problem is about: its own, or of its group those that it names."""
-    if own := [key for key in typed if _related(problem.where, key) and not key.startswith(f"{problem.where}.")]:
-        yield from own
-        return
-    text = f"{problem.where} {problem.got} {problem.fix}"
-    below = [key for key in typed if key.startswith(f"{problem.where}.")]
-    named = [key for key in below if _names(text, key.rpartition(".")[2])]
-    yield from named or below or [key for key in typed if _names(text, key)]
+def _settings_of(problem: Problem, typed: Sequence[str]) -> list[str]:
+    """The typed settings that a problem is about: its own, or of those that it depends on."""
+    of_group = "." not in problem.where  # of its settings only one may be at fault
+    own = [key for key in typed if _related(problem.where, key) and not (of_group and key != problem.where)]
+    return own or [key for key in typed if key in problem.about]
 
 
 def _related(one: str, other: str) -> bool:
     """Whether one is the other, or stands above it."""
     return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
-
-
-def _names(text: str, name: str) -> bool:
-    return bool(re.search(rf"(?<![\w.]){re.escape(name)}(?![\w])", text))
-
-
-def _class_name(node: Mapping[str, Any], group: str) -> str:
-    chosen = node.get(group)
-    return str(chosen.get(TARGET, "")).rpartition(".")[2] if isinstance(chosen, Mapping) else ""

@@ -38,7 +38,7 @@ def examine(read: Words, made: Composed, problems: list[Problem], config_dir: Pa
     files = {group: {each: config_file(f"{group}/{each}", config_dir) for each in of} for group, of in known.items()}
     unchosen = [group for group in known if group not in {**made.node, **STAND_INS} or _lacks_choice(group, read)]
     chosen = [choice_answer(group, choice, known[group]) for group, choice in read.no_choices]
-    read.doubtful.update(answer.problem.where for answer in chosen if not answer.sure)
+    read.doubtful.update(answer.problem.where for answer in chosen if not answer.certain)
     answers = [*Guide(made.node, files, read.unknown, unchosen).answers(), *chosen]
     problems = [*(answer.problem for answer in answers), *problems]
     meant = _meant(read, answers)

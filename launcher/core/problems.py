@@ -28,6 +28,10 @@ class Problem:
     fix: str = ""
     """What to use instead, as an instruction: `use 96 or 104`; empty where nothing is known to help."""
     code: Code = "invalid-setting"
+    about: tuple[str, ...] = ()
+    """Full names of other settings, and of config groups whose choice matters, that it depends on."""
+    value: int | str | None = None
+    """What `where` may be set to, where one value is known."""
 
     def within(self, place: str) -> Problem:
         """The same problem, named as a part of `place`: `place: where`."""
@@ -37,6 +41,13 @@ class Problem:
         """`where: what was found; what to use`."""
         text = f"{self.where}: {self.got}" if self.where else self.got
         return f"{text}; {self.fix}" if self.fix else text
+
+
+def conflict(where: str, got: str, fix: str | Sequence[int], *about: str) -> Problem:
+    """Valid values that are invalid together; numbers as `fix` are values to use instead."""
+    if isinstance(fix, str):
+        return Problem(where, got, fix, "conflicting-settings", about)
+    return Problem(where, got, f"use {' or '.join(map(str, fix))}", "conflicting-settings", about, fix[0])
 
 
 class Problems(Exception):

@@ -65,12 +65,15 @@ class Engine(ABC):
         Decided by what the algorithm needs, reads and defines, not by its name, so user-defined classes work as well.
         """
         name, engine, found = type(algorithm).__name__, type(self).__name__, list[Problem]()
+        about = ("engine",)
         if lacking := sorted(algorithm.needs - self.computes):
             got = f"{name} needs {', '.join(lacking)}, which {engine} does not compute"
-            found.append(Problem("algorithm", got, _one_of("one that needs only", self.computes), "not-supported"))
+            found.append(
+                Problem("algorithm", got, _one_of("one that needs only", self.computes), "not-supported", about)
+            )
         if algorithm.data not in self.reads:
             got = f"{name} learns from {algorithm.data}, which {engine} does not read"
-            found.append(Problem("algorithm", got, _one_of("one that learns from", self.reads), "not-supported"))
+            found.append(Problem("algorithm", got, _one_of("one that learns from", self.reads), "not-supported", about))
         if "critic" in algorithm.needs and not algorithm.has_value_loss:
             got = f"{name} needs a critic and defines no value_loss"
             found.append(Problem("algorithm", got, "define value_loss in it", "not-supported"))

@@ -18,6 +18,8 @@ GPUS_GIB = {
     "v100-16g": 15.7, "v100-32g": 31.7,
 }  # fmt: skip
 """Usable GiB of a GPU, by its name: the total that its driver reports, less about 1 %."""
+PROCESSES = ("hardware.nnodes", "hardware.n_gpus_per_node", "hardware.nproc_per_node", "hardware")
+"""What the number of processes depends on."""
 
 
 @settings
@@ -41,10 +43,11 @@ class Hardware:
         if self.is_cpu == bool(gpus):
             fix = "use hardware=gpu" if gpus else "use at least 1"
             got = f"is {gpus} and device is {self.device}"
-            raise InvalidSettings(Problem("n_gpus_per_node", got, fix, "conflicting-settings"))
+            raise InvalidSettings(Problem("n_gpus_per_node", got, fix, "conflicting-settings", ("hardware.device",)))
         if not self.is_cpu and self.nproc_per_node not in (None, gpus):
+            about = ("hardware.n_gpus_per_node", "hardware.device")
             got, fix = f"is {self.nproc_per_node}", f"a GPU takes one process; use {gpus}"
-            raise InvalidSettings(Problem("nproc_per_node", got, fix, "conflicting-settings"))
+            raise InvalidSettings(Problem("nproc_per_node", got, fix, "conflicting-settings", about, gpus))
 
     @property
     def is_cpu(self) -> bool:

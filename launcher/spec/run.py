@@ -10,13 +10,13 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from launcher.core.metrics import HELD_OUT
-from launcher.core.problems import InvalidSettings, Problem
+from launcher.core.problems import InvalidSettings, Problem, conflict
 from launcher.core.settings import AtLeastOne, Chosen, Count, NonNegative, Positive, Share, settings
 from launcher.spec.algorithm import Algorithm
 from launcher.spec.cluster import Cluster
 from launcher.spec.data import Dataset
 from launcher.spec.engine import Engine
-from launcher.spec.hardware import Hardware
+from launcher.spec.hardware import PROCESSES, Hardware
 from launcher.spec.model import Model
 from launcher.spec.reward import Reward
 from launcher.spec.sampler import Sampler
@@ -159,37 +159,39 @@ class RunSpec:
         if not self.algorithm.sampled:
             yield from self._unused()
         if trainer.critic_warmup and "critic" not in self.algorithm.needs:
-            yield _conflict("trainer.critic_warmup", f"{name} has no critic, got {trainer.critic_warmup}", "use 0")
+            got = f"{name} has no critic, got {trainer.critic_warmup}"
+            yield conflict("trainer.critic_warmup", got, [0], "algorithm")
         longest, known = self.max_sequence_length, self.model.positions
         if known and longest > known:
             got = f"prompt and answer may take {longest} tokens, and the model knows {known} positions"
-            yield _conflict("data.max_response_length", got, f"use a sum of at most {known}")
+            fix = f"use a sum of at most {known}"
+            yield conflict("data.max_response_length", got, fix, "data.max_prompt_length", "model")
         most = longest * (2 if self.algorithm.data == "pairs" else 1)
         if trainer.max_tokens_per_gpu and trainer.max_tokens_per_gpu < most:
             got = f"{trainer.max_tokens_per_gpu} tokens, and prompt and answer may take {most}"
-            yield _conflict("trainer.max_tokens_per_gpu", got, f"use {most}")
+            about = ("data.max_prompt_length", "data.max_response_length", "algorithm")
+            yield conflict("trainer.max_tokens_per_gpu", got, [most], *about)
         if trainer.best_metric is not None and not trainer.best_metric.startswith(HELD_OUT):
             got = f"{trainer.best_metric!r} is not of held-out data"
-            yield _conflict("trainer.best_metric", got, "use one such as val/loss")
+            yield conflict("trainer.best_metric", got, "use one such as val/loss")
         if self.sampler.n < self.algorithm.min_answers:
             got = f"{name} compares at least {self.algorithm.min_answers} answers to a prompt, got {self.sampler.n}"
-            yield _conflict("sampler.n", got, "use 8")
+            yield conflict("sampler.n", got, [8], "algorithm")
 
     def _batch_conflicts(self) -> Iterator[Problem]:
         """Batches that do not split over processes and updates."""
         batch, processes, mini = self.data.train_batch_size, self.hardware.processes, self.trainer.ppo_mini_batch_size
         if batch % processes:
             sizes = (batch // processes * processes, -(-batch // processes) * processes)
-            fix = " or ".join(str(size) for size in sizes if size)
             got = f"{batch} rows do not split over {processes} processes"
-            yield _conflict("data.train_batch_size", got, f"use {fix}")
+            yield conflict("data.train_batch_size", got, [size for size in sizes if size], *PROCESSES)
         if mini and (mini > batch or batch % mini):
             near = min((size for size in range(1, batch + 1) if batch % size == 0), key=lambda size: abs(size - mini))
             got = f"{mini} prompts do not divide data.train_batch_size={batch}"
-            yield _conflict("trainer.ppo_mini_batch_size", got, f"use {near}")
+            yield conflict("trainer.ppo_mini_batch_size", got, [near], "data.train_batch_size")
         elif mini and mini % processes:
             got = f"{mini} prompts do not split over {processes} processes"
-            yield _conflict("trainer.ppo_mini_batch_size", got, f"use {-(-mini // processes) * processes}")
+            yield conflict("trainer.ppo_mini_batch_size", got, [-(-mini // processes) * processes], *PROCESSES)
 
     def _unused(self) -> Iterator[Problem]:
         """Settings of sampling that an algorithm without sampling would ignore."""
@@ -200,7 +202,7 @@ class RunSpec:
         name = type(self.algorithm).__name__
         for where, (value, unset) in given.items():
             if value != unset:
-                yield _conflict(where, f"{name} samples no answers, got {value}", "leave it out")
+                yield conflict(where, f"{name} samples no answers, got {value}", "leave it out", "algorithm")
 
     @property
     def sequences_per_prompt(self) -> int:
@@ -277,7 +279,3 @@ class RunSpec:
 def whole_batches(rows: int, batch: int) -> int:
     """Steps of an epoch. With `data.shuffle` left-over rows come in another one; without it, never."""
     return rows // batch
-
-
-def _conflict(where: str, got: str, fix: str) -> Problem:
-    return Problem(where, got, fix, "conflicting-settings")

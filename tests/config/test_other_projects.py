@@ -130,7 +130,7 @@ EXACT = [
     ("use_vllm=true", "use_vllm: is TRL's name; use sampler=vllm"),
     ("epsilon=0.1", "epsilon: is TRL's name; use algorithm.clip_ratio_low=0.1 algorithm.clip_ratio_high=0.1"
                     " (both sides of the range)"),
-    ("adam_beta2=0.95", "adam_beta2: is Hugging Face's name; use optim.betas=[0.9,0.95]"),
+    ("adam_beta2=0.95", "adam_beta2: is Hugging Face's name; use 'optim.betas=[0.9,0.95]'"),
     ("top_k=0", "top_k: is Hugging Face's name; use sampler.top_k=-1"),
     ("model_name_or_path=~/x", "model_name_or_path: is TRL's name; use model=hf 'model.path=\"~/x\"'"),
     ("dataset_name=openai/gsm8k", "dataset_name: is Hugging Face's name; use data=hub data.repo=openai/gsm8k"),
@@ -144,10 +144,12 @@ EXACT = [
                      " for full micro-batches"),
     ("actor_rollout_ref.actor.ppo_micro_batch_size=8", "actor_rollout_ref.actor.ppo_micro_batch_size: is verl's name;"
      " use trainer.micro_batch_size_per_gpu=4 (ours is of one process, theirs of all)"),
-    ("rollout.temperature=0.7", "rollout.temperature: no group or setting 'rollout'; use sampler.temperature=0.7"),
-    ("actor.ppo_epochs=2", "actor.ppo_epochs: no group or setting 'actor'; use trainer.ppo_epochs=2"),
-    ("actor.kl_loss_type=low_var_kl", "actor.kl_loss_type: no group or setting 'actor';"
-                                      " use algorithm.kl_loss_type=low_var_kl"),
+    ("rollout.temperature=0.7", "rollout.temperature: actor_rollout_ref.rollout.temperature is verl's name;"
+                                " use sampler.temperature=0.7"),
+    ("actor.ppo_epochs=2", "actor.ppo_epochs: actor_rollout_ref.actor.ppo_epochs is verl's name;"
+                           " use trainer.ppo_epochs=2"),
+    ("actor.kl_loss_type=low_var_kl", "actor.kl_loss_type: actor_rollout_ref.actor.kl_loss_type is verl's name;"
+                                      " use algorithm.kl_loss_type=k3"),
     # ours, without a group or with another one, or of another choice
     ("train_batch_size=64", "train_batch_size: no group or setting 'train_batch_size'; use data.train_batch_size=64"),
     ("trainer.lr=1e-3", "trainer.lr: Trainer has no setting 'lr'; use optim.lr=1e-3"),

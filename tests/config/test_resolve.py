@@ -132,7 +132,7 @@ EXACT = [
     ("optim.lr=fast", "optim.lr: got 'fast'; use a number"),
     ("optim.lr=true", "optim.lr: got True; use a number"),
     ("optim.betas=0.9", "optim.betas: got 0.9; use a list"),
-    ("optim=adam", "optim: got 'adam'; use a group of settings"),
+    ("optim=adam", "optim: is LLaMA-Factory's name; the optimizer is AdamW with eps=1e-8; leave it out"),
     ("trainer=null", "trainer: got None; use a group of settings"),
     ("trainer.val_before_train=1", "trainer.val_before_train: got 1; use true or false"),
     ("trainer.val_before_train=yes", "trainer.val_before_train: got 'yes'; use true or false"),

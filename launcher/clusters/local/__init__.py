@@ -46,7 +46,7 @@ class Local(Cluster):
         if hardware.nnodes == 1:
             return []
         got = f"cluster local is one machine, got {hardware.nnodes}"
-        return [Problem("hardware.nnodes", got, "use 1, or cluster=ray", "conflicting-settings")]
+        return [Problem("hardware.nnodes", got, "use 1, or cluster=ray", "conflicting-settings", ("cluster",), 1)]
 
     def start(self, plan: Plan, logs: Path, lock: int) -> LocalJob:
         shared = {**os.environ, **_rendezvous(len(plan.processes), self.master_port)}

@@ -34,7 +34,7 @@ class Ray(Cluster):
             return []
         got = f"got {hardware.nnodes}, and this machine is one"
         fix = "use 1, or after rlrun cluster up and join cluster.address=auto"
-        return [Problem("hardware.nnodes", got, fix, "conflicting-settings")]
+        return [Problem("hardware.nnodes", got, fix, "conflicting-settings", ("cluster", "cluster.address"), 1)]
 
     @property
     def remote_address(self) -> str | None:

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from launcher.config.names.table import Meaning
+from launcher.spec.data import ENDINGS
 
 _OPEN = re.compile(r"=([A-Z]{3,}(\.py)?|VALUE)$")
-_ROWS = (".jsonl", ".json", ".ndjson", ".gz", ".parquet", ".csv")
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _ALIASES = {"yes": "true", "on": "true", "1": "true", "off": "false", "0": "false", "none": "null"}
 
 
@@ -49,6 +50,12 @@ def to_type(meaning: Meaning, value: str, known: Situation) -> list[str] | None:
 def is_complete(words: list[str]) -> bool:
     """Whether they can be typed as they are; `STEPS` and the like stand for what only a person knows."""
     return not any(_OPEN.search(word) for word in words)
+
+
+def is_off(value: str) -> bool:
+    """Whether a value switches something off: `false`, `0`, `null`."""
+    plain = value.strip("'\"").lower()
+    return _ALIASES.get(plain, plain) in ("false", "null") or number(plain) == 0
 
 
 def number(text: str) -> float | None:
@@ -108,14 +115,18 @@ def _lengths(value: str, known: Situation) -> list[str]:
     return [f"data.max_prompt_length={prompt}", f"data.max_response_length={both - prompt}"]
 
 
+def dataset_words(value: str) -> list[str]:
+    """The words that choose files or a hub's dataset; none where `value` is neither."""
+    name = value.strip("'\"")
+    if name.lower().endswith(ENDINGS):
+        return ["data=files", f"data.train_files={value}"]
+    return ["data=hub", f"data.repo={value}"] if _HUB_ID.fullmatch(name) else []
+
+
 def _dataset(value: str, known: Situation) -> list[str]:
     """Files, a hub's dataset, or a choice."""
-    name = value.strip("'\"")
-    if name.endswith(_ROWS):
-        return ["data=files", f"data.train_files={value}"]
-    if re.fullmatch(r"[\w.-]+/[\w.-]+", name):
-        return ["data=hub", f"data.repo={value}"]
-    return [f"data={value}"] if re.fullmatch(r"[\w.-]+", name) else ["data=files", "data.train_files=FILE"]
+    choice = re.fullmatch(r"[\w.-]+", value.strip("'\""))
+    return dataset_words(value) or ([f"data={value}"] if choice else ["data=files", "data.train_files=FILE"])
 
 
 def _betas(value: str, known: Situation) -> list[str]:

@@ -65,18 +65,25 @@ class Table:
     named: Mapping[str, tuple[Meaning, ...]]
     """The meanings of each name."""
 
-    def find(self, key: str) -> tuple[str, tuple[Meaning, ...]]:
-        """The name that `key` stands for and its meanings: `max_steps` for `trainer.max_steps`, verl's for `rollout.n`.
+    def with_end(self, key: str) -> tuple[str, tuple[Meaning, ...]]:
+        """The name that `key` is the end of, and its meanings: verl's for `rollout.n`.
 
-        Nothing where it stands for several that mean different things.
+        Nothing where there are several that mean different things.
         """
-        parts = key.split(".")
-        for start in range(len(parts)):
-            if found := self.named.get(".".join(parts[start:])):
-                return ".".join(parts[start:]), found
         ends = [name for name in self.named if name.endswith(f".{key}")]
         means = {meaning.ours or meaning.instead for name in ends for meaning in self.named[name]}
         return (ends[0], self.named[ends[0]]) if len(means) == 1 else (key, ())
+
+    def sections(self, name: str) -> set[str]:
+        """What the projects that have this name write before others of their names: axolotl's `trl`."""
+        keys = {key for meaning in self.named.get(name, ()) for key in meaning.projects_of(name)}
+        return {
+            each.rpartition(".")[0]
+            for meaning in self.meanings
+            for key in keys
+            for each in meaning.names.get(key, ())
+            if "." in each
+        }
 
     def owner(self, name: str) -> str:
         """Whose name it is: `TRL`; empty where it is of none in particular."""

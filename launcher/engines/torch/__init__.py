@@ -10,11 +10,12 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator
 
 from launcher.core.events import INVALID, MARK, Alert, Event, from_line
-from launcher.core.problems import Problem, short_repr
+from launcher.core.problems import Problem, conflict, short_repr
 from launcher.core.settings import Count, listed, settings
 from launcher.engines.torch.rollout.sampler import Colocated
 from launcher.rewards.model import RewardModel
 from launcher.spec.engine import Engine, Plan, Process
+from launcher.spec.hardware import PROCESSES
 from launcher.spec.memory import Memory
 from launcher.spec.reward import Reward
 from launcher.spec.run import RunSpec
@@ -45,28 +46,27 @@ class Torch(Engine):
     reads = frozenset({"answers", "pairs", "prompts", "mixed"})
 
     def problems(self, run: RunSpec) -> list[Problem]:
-        unused = [
-            Problem("engine.offload", why, "leave it out", "conflicting-settings") for why in self._unused_offloads(run)
-        ]
+        unused = [conflict("engine.offload", why, "leave it out", *about) for why, about in self._unused_offloads(run)]
         if self.mixed_precision and run.model.dtype != "float32":
             got = f"needs model.dtype=float32 to compute in bfloat16 over, got {run.model.dtype}"
-            unused.append(Problem("engine.mixed_precision", got, code="conflicting-settings"))
+            unused.append(conflict("engine.mixed_precision", got, "", "model", "model.dtype"))
         return [*super().problems(run), *unused]
 
-    def _unused_offloads(self, run: RunSpec) -> Iterator[str]:
-        """Offloads that would have no effect."""
+    def _unused_offloads(self, run: RunSpec) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Why offloads would have no effect, and the settings and groups that this depends on."""
         name, needs, sharded = type(run.algorithm).__name__, run.algorithm.needs, self.strategy == "fsdp2"
         if "weights" in self.offload and not (sharded and run.hardware.processes > 1):
-            yield "weights rest in CPU memory with engine.strategy=fsdp2 on several processes only"
+            why = "weights rest in CPU memory with engine.strategy=fsdp2 on several processes only"
+            yield why, ("engine.strategy", *PROCESSES)
         for role in ("reference", "critic"):
             if role in self.offload and role not in needs:
-                yield f"{name} has no {role} here"
+                yield f"{name} has no {role} here", ("algorithm", "algorithm.kl_loss_coef", "algorithm.kl_coef")
             elif role in self.offload and sharded:
-                yield f"with engine.strategy=fsdp2 `weights` rests the {role} too"
+                yield f"with engine.strategy=fsdp2 `weights` rests the {role} too", ("engine.strategy",)
         if "reference" in self.offload and "reference" in needs and run.model.lora_rank:
-            yield "the reference is the policy without its adapters"
+            yield "the reference is the policy without its adapters", ("model.lora_rank", "model")
         if "reward" in self.offload and not _has_network(run.reward):
-            yield "the reward is no model"
+            yield "the reward is no model", ("reward",)
 
     def reward(self, run: RunSpec) -> Reward:
         if not _has_network(run.reward):

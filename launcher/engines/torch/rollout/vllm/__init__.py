@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from launcher.core.machine import package_version
-from launcher.core.problems import Problem
+from launcher.core.problems import Problem, conflict
 from launcher.core.settings import AtLeastOne, Count, Positive, settings
 from launcher.engines.torch import Torch
 from launcher.engines.torch.rollout.sampler import Colocated, SamplerMemory
 from launcher.engines.torch.workload import Workload
 from launcher.models import size
 from launcher.models.size import BYTES
-from launcher.spec.hardware import GIB, Hardware
+from launcher.spec.hardware import GIB, PROCESSES, Hardware
 from launcher.spec.model import Architecture
 from launcher.spec.run import RunSpec
 
@@ -80,34 +80,36 @@ class VllmSampler(Colocated):
     module = "launcher.engines.torch.rollout.vllm.server"
 
     def problems(self, run: RunSpec) -> list[Problem]:
-        return [Problem(where, got, fix, "conflicting-settings") for where, got, fix in self._conflicts(run)]
+        return list(self._conflicts(run))
 
-    def _conflicts(self, run: RunSpec) -> Iterator[tuple[str, str, str]]:
-        """Where, what and the fix of each setting that does not fit vLLM or this run."""
+    def _conflicts(self, run: RunSpec) -> Iterator[Problem]:
+        """Settings that do not fit vLLM or this run."""
         shape, longest, nodes = run.model.shape, run.max_sequence_length, run.hardware.nnodes
         if run.model.dtype == "float64":
-            yield "model.dtype", "vLLM computes no float64", "use float32 or sampler=torch"
+            yield conflict("model.dtype", "vLLM computes no float64", "use float32 or sampler=torch", "sampler")
         for name, value in (("temperature", self.temperature), ("val_temperature", self.val_temperature)):
             if 0 < value < COLDEST:
-                yield f"sampler.{name}", f"vLLM takes {value} for {COLDEST}", "use that or sampler=torch"
+                yield conflict(f"sampler.{name}", f"vLLM takes {value} for {COLDEST}", "use that or sampler=torch")
         if self.max_model_len and self.max_model_len < longest:
             got = f"{self.max_model_len} tokens, and prompt and answer may take {longest}"
-            yield "sampler.max_model_len", got, "use null"
+            yield conflict(
+                "sampler.max_model_len", got, "use null", "data.max_prompt_length", "data.max_response_length"
+            )
         if run.hardware.is_cpu:
             yield from self._cpu_conflicts(shape)
         if not self.n_gpus % nodes:
             yield from self._team_conflicts(shape, self.n_gpus // nodes or run.hardware.processes_per_node)
         else:
             got = f"{self.n_gpus} do not spread evenly over {nodes} nodes"
-            yield "sampler.n_gpus", got, f"use {-(-self.n_gpus // nodes) * nodes}"
+            yield conflict("sampler.n_gpus", got, [-(-self.n_gpus // nodes) * nodes], "hardware.nnodes", "hardware")
         if not run.algorithm.sampled:
             why = f"{type(run.algorithm).__name__} samples no answers to learn from"
             if self.importance_sampling is not None:
-                yield "sampler.importance_sampling", why, "use null"
+                yield conflict("sampler.importance_sampling", why, "use null", "algorithm")
             if self.n_gpus:
-                yield "sampler.n_gpus", why, "use 0"
+                yield conflict("sampler.n_gpus", why, [0], "algorithm")
 
-    def _team_conflicts(self, shape: Architecture | None, there: int) -> Iterator[tuple[str, str, str]]:
+    def _team_conflicts(self, shape: Architecture | None, there: int) -> Iterator[Problem]:
         """Checks of tensor_parallel_size; `there` processes of a node sample."""
         team = self.tensor_parallel_size
         parts = {f"{there} processes that sample on a node": there % team == 0}
@@ -121,17 +123,20 @@ class VllmSampler(Colocated):
             }
         for what, divides in parts.items():
             if not divides:
-                yield "sampler.tensor_parallel_size", f"{team} does not divide {what}", "use 1"
+                about = ("model", "sampler.n_gpus", *PROCESSES)
+                yield conflict("sampler.tensor_parallel_size", f"{team} does not divide {what}", [1], *about)
 
-    def _cpu_conflicts(self, shape: Architecture | None) -> Iterator[tuple[str, str, str]]:
+    def _cpu_conflicts(self, shape: Architecture | None) -> Iterator[Problem]:
         if self.gpu_memory_utilization not in (None, SHARE):  # older run folders store the former default
-            yield "sampler.gpu_memory_utilization", "this run has no GPU", "use sampler.kv_cache_gb"
+            got, fix = "this run has no GPU", "use sampler.kv_cache_gb"
+            yield conflict("sampler.gpu_memory_utilization", got, fix, "hardware", "hardware.device")
         if shape and shape.num_experts:
-            yield "sampler", EXPERTS, INSTEAD
+            yield conflict("sampler", EXPERTS, INSTEAD, "model", "hardware", "hardware.device")
         elif shape and shape.head_dim not in CPU_HEADS:
             known = ", ".join(map(str, CPU_HEADS))
             got = f"vLLM computes no heads of {shape.head_dim} on a CPU"
-            yield "sampler", got, f"use a model with one of {known}, or sampler=torch"
+            fix = f"use a model with one of {known}, or sampler=torch"
+            yield conflict("sampler", got, fix, "model", "hardware", "hardware.device")
 
     def missing_requirements(self) -> list[Problem]:
         if any(package_version(name) for name in DISTRIBUTIONS):

@@ -49,7 +49,8 @@ class RemoteVllmGenerator(Generator):
         """Receive a reply of each sampler. Raises the `Problems` they report."""
         if world.RANK == 0:
             replies = [self.link.receive_message(sampler)["problems"] for sampler in self.link.samplers]
-            if problems := dict.fromkeys(Problem(**node) for reply in replies for node in reply):
+            nodes = (node | {"about": tuple(node["about"])} for reply in replies for node in reply)  # a list in JSON
+            if problems := dict.fromkeys(Problem(**node) for node in nodes):
                 raise Problems(problems)
 
     @contextmanager

@@ -1,0 +1,94 @@
+"""What is said of a name holds for the run it is typed for: nothing is suggested that would be refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher.config.resolve import examine
+from launcher.preflight.plan import plan
+
+GRPO = ["algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=4"]
+
+
+def lines(*words: str) -> list[str]:
+    return [str(problem) for problem in examine(words).problems]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "word", "fix"),
+    [
+        ("ppo", "actor_rollout_ref.actor.use_kl_loss=False", "leave it out"),
+        ("grpo", "algorithm.use_kl_in_reward=False", "leave it out"),
+        ("sft", "entropy_coef=0", "leave it out"),
+        ("grpo", "gamma=1.0", "algorithm.gamma is a setting of algorithm=ppo"),
+        ("grpo", "lam=0.95", "algorithm.lam is a setting of algorithm=ppo"),
+        (
+            "grpo",
+            "reward_weights=[1,0.5]",
+            "use reward=weighted 'reward.parts={gsm8k:1.0,format:0.2}' (weights by name)",
+        ),
+    ],
+)
+def test_a_name_of_what_the_run_has_not_is_one_line(algorithm: str, word: str, fix: str) -> None:
+    (line,) = lines(f"algorithm={algorithm}", *GRPO[1:], word)
+    assert line.startswith(f"{word.partition('=')[0]}: ") and line.endswith(f"; {fix}")
+
+
+def test_a_name_without_a_chosen_group_is_not_put_into_the_run() -> None:
+    found = examine([*GRPO[1:], "beta=0.1", "--lora_r", "16"])
+    assert [problem.fix for problem in found.problems[:2]] == [
+        "use model.lora_rank=16", "use algorithm.beta=0.1 (of algorithm=dpo, gspo_selfplay)",
+    ]  # fmt: skip
+    assert [problem.where for problem in found.problems[2:]] == ["algorithm"]
+
+
+@pytest.mark.parametrize(
+    ("word", "fix"),
+    [
+        ("actor_rollout_ref.rollout.val_kwargs.top_p=0.7", "did you mean sampler.top_p?"),  # validation's
+        ("eval.sampling.temperature=0.7", "did you mean sampler.temperature?"),
+        ("critic.optim.lr_warmup_steps_ratio=0.05", "did you mean critic.optim.lr_warmup_steps=0.05?"),
+        ("actor.kl_loss_type=low_var_kl", "use algorithm.kl_loss_type=k3"),
+        ("actor.strategy=fsdp", "use engine.strategy=fsdp2"),
+        ("rollout.top_k=0", "use sampler.top_k=-1"),
+        ("trainer.learning_rate=1e-5", "use optim.lr=1e-5"),
+        ("sampler.num_generations=8", "use sampler.n=8"),
+    ],
+)
+def test_only_a_known_group_before_a_name_leaves_its_meaning(word: str, fix: str) -> None:
+    (line,) = lines(*GRPO, word)
+    assert line.endswith(f"; {fix}")
+
+
+@pytest.mark.parametrize("words", [("--optim", "adamw_torch"), ("optim=paged_adamw_8bit",)])
+def test_the_optimizer_of_others_is_answered(words: tuple[str, ...]) -> None:
+    (line,) = lines(*GRPO, *words)
+    assert line.endswith("the optimizer is AdamW with eps=1e-8; leave it out")
+
+
+@pytest.mark.parametrize("name", ["train.tsv", "a/train.TSV", "train.csv.gz", "train.ndjson"])
+def test_every_ending_of_files_of_rows_is_known(name: str) -> None:
+    for word in (f"data={name}", f"dataset={name}"):
+        line = lines("algorithm=sft", "model=tiny", word)[0]
+        assert line.endswith(f"use data=files data.train_files={name}")
+
+
+def test_a_choice_that_is_guessed_is_asked_for() -> None:
+    assert lines("algorithm=sft", "model=tiny", "dataset=math_10k")[0].endswith("; did you mean data=math?")
+
+
+def test_brackets_are_quoted_for_every_shell() -> None:
+    assert lines(*GRPO, "adam_beta2=0.95")[0].endswith("use 'optim.betas=[0.9,0.95]'")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("data=files", "data.train_files=SFT.jsonl"), "data.train_files"),  # the stand-in's class is named SFT
+        (("data=files", "data.train_files=grpo.jsonl"), "data.train_files"),
+        (("data=reverse", "trainer.best_metric=SFT"), "trainer.best_metric"),
+    ],
+)
+def test_a_text_that_holds_a_class_name_hides_nothing(words: tuple[str, ...], expected: str) -> None:
+    found = plan(["algorithm=foo", "model=tiny", *words]).results
+    assert expected in [result.subject for result in found if result.level == "FAIL"]
