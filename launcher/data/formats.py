@@ -49,6 +49,9 @@ SPEAKERS = {
     **dict.fromkeys(("tool", "observation", "function_response"), "tool"),
 }
 """The role of each speaker that a turn of ShareGPT's may be `from`."""
+_FORM_KEYS = ("conversations", "instruction")
+"""Keys of prompts with others beside them; whoever names `instruction` as `prompt_key` means it alone."""
+_PROMPTS = ("messages", "prompt", "question", *_FORM_KEYS)
 _SYSTEM = ("system", "system_prompt")
 _NOT_READ = ("tools", "functions", "chat_template_kwargs", "images", "image", "videos", "video", "audios", "audio")
 _VERDICTS = ("label", "kto_tag")
@@ -67,20 +70,21 @@ def to_row(
 ) -> Row | str:
     """The row that `values` hold, or the reason why they hold none."""
     try:
-        if not MEANING_KEYS.isdisjoint(values):
-            _refuse_unread(values, (prompt_key, response_key))
         if kind == "answers":
-            return _demonstration(where, values, prompt_key, response_key)
-        if kind == "pairs" or (kind == "mixed" and _first(values, ("chosen", "rejected"))):
-            return _pair(where, values, prompt_key)
-        return _prompt_row(where, values, prompt_key, response_key)
+            row = _demonstration(where, values, prompt_key, response_key)
+        elif kind == "pairs" or (kind == "mixed" and _first(values, ("chosen", "rejected"))):
+            row = _pair(where, values, prompt_key)
+        else:
+            row = _prompt_row(where, values, prompt_key, response_key)
+        if MEANING_KEYS.isdisjoint(values):
+            return row
+        return _with_meaning(row, {key: values[key] for key in values if key not in (prompt_key, response_key)}, kind)
     except UnfitRow as unfit:
         return str(unfit)
 
 
 def _demonstration(where: str, values: Values, prompt_key: str | None, response_key: str | None) -> Row:
-    name = prompt_key or _first(values, ("messages", "prompt", "question", *_FORM_KEYS)) or "prompt"
-    _refuse_bad_answer(values, (prompt_key, response_key))
+    name = prompt_key or _first(values, _PROMPTS) or "prompt"
     answer = response_key or _first(values, ANSWERS.get(name, ("response", "answer")))
     conversation = name in ("messages", "conversations") or (prompt_key is not None and answer is None)
     if conversation and response_key is None and isinstance(required(values, name), list):
@@ -92,10 +96,11 @@ def _demonstration(where: str, values: Values, prompt_key: str | None, response_
         for place, turn in enumerate(turns):
             if turn.role in ("user", "assistant") and not turn.content.strip():
                 raise UnfitRow(f"{name}[{place}].content is empty")
-            if turn.role == "assistant":
-                _refuse_unlearned(f"{name}[{place}]", values[name][place])
-        return _row(where, values, _with_system(values, name, turns, response_key), None, None)
-    prompt = _with_system(values, name, _prompt_of(values, name, prompt_key), response_key)
+        for place, given in enumerate(values[name]):
+            if not _TURN_VERDICTS.isdisjoint(given) and turns[place].role == "assistant":
+                _refuse_unlearned(f"{name}[{place}]", given)
+        return _row(where, values, turns, None, None)
+    prompt = _prompt_of(values, name, prompt_key)
     answer = answer or ANSWERS.get(name, ("response",))[0]
     response = _text(answer, _reply(answer, required(values, answer)))
     return _row(where, values, prompt, response, None)
@@ -112,9 +117,7 @@ def _prompt_row(where: str, values: Values, prompt_key: str | None, response_key
         answer = response_key or _first(values, ANSWERS.get(name, ("response", "answer")))
     if answer is not None:
         truth = _truth(answer, _reply(answer, required(values, answer)))
-    if truth is not None:
-        _refuse_bad_answer(values, (prompt_key, response_key))
-    return _row(where, values, _with_system(values, name, prompt, response_key), None, truth)
+    return _row(where, values, prompt, None, truth)
 
 
 def _pair(where: str, values: Values, prompt_key: str | None) -> Row:
@@ -125,14 +128,14 @@ def _pair(where: str, values: Values, prompt_key: str | None) -> Row:
         raise UnfitRow("chosen and rejected answer different conversations; expected equal turns before the last")
     if before and prompt is not None:
         turns = (Message("user", prompt),) if isinstance(prompt, str) else prompt
-        if before not in (turns, _with_system(values, name, turns)):
+        if before not in (turns, _with_system(values, turns)):
             raise UnfitRow(f"chosen has other turns before its answer than {name}; use the answer alone")
     opening = prompt if prompt is not None else before
     if not opening:
         raise UnfitRow("prompt is missing, and chosen is no conversation that holds it; add a prompt")
     if chosen == rejected:
         raise UnfitRow("chosen and rejected are equal, which teaches nothing; use two different answers")
-    return replace(_row(where, values, _with_system(values, name, opening), chosen, None), rejected=rejected)
+    return replace(_row(where, values, opening, chosen, None), rejected=rejected)
 
 
 def _answered(path: str, value: Any) -> tuple[tuple[Message, ...], str]:
@@ -168,23 +171,16 @@ def _reply(name: str, value: Any) -> Any:
 
 # ---- Alpaca and ShareGPT
 
-_FORM_KEYS = ("conversations", "instruction")
-"""Keys of prompts with others beside them; whoever names `instruction` as `prompt_key` means it alone."""
-
 
 def _prompt_of(values: Values, name: str, prompt_key: str | None) -> Text:
     """What the row asks, with what belongs to it."""
-    if prompt_key:
+    if prompt_key or name in ("prompt", "question"):
         return _prompt(name, required(values, name))
-    if name == "messages":
-        return _messages(name, values[name])
-    if name == "conversations":
+    if name != "instruction":
         turns = _messages(name, values[name])
-        if turns[-1].role == "assistant":
+        if name == "conversations" and turns[-1].role == "assistant":
             raise UnfitRow(f"{name}[{len(turns) - 1}] is the assistant's turn; the last must be the user's")
         return turns
-    if name != "instruction":
-        return _prompt(name, required(values, name))
     parts = [_expect(key, values[key], str, "text") for key in (name, "input") if values.get(key) is not None]
     text = "\n".join(part for part in parts if part.strip())
     if not text:
@@ -193,11 +189,9 @@ def _prompt_of(values: Values, name: str, prompt_key: str | None) -> Text:
     return (*earlier, Message("user", text)) if earlier else text
 
 
-def _with_system(values: Values, name: str | None, prompt: Text, response_key: str | None = None) -> Text:
+def _with_system(values: Values, prompt: Text) -> Text:
     """The prompt after the row's text for the model, where that stands outside the turns."""
-    if MEANING_KEYS.isdisjoint(values):
-        return prompt
-    key = _first(values, tuple(key for key in _SYSTEM if key not in (name, response_key)))
+    key = _first(values, _SYSTEM)
     system = _expect(key, values[key], str, "text") if key else ""
     if not system.strip():
         return prompt
@@ -205,7 +199,7 @@ def _with_system(values: Values, name: str | None, prompt: Text, response_key: s
     if turns[0].role != "system":
         return (Message("system", system), *turns)
     if turns[0].content != system:
-        raise UnfitRow(f"{key} and {name or 'chosen'}[0] are both system turns; use one of them")
+        raise UnfitRow(f"{key} and the first turn, a system turn, say different things; use one of them")
     return turns
 
 
@@ -244,32 +238,31 @@ def _row(where: str, values: Values, prompt: Text, response: str | None, answer:
 
 
 def _first(values: Values, names: tuple[str, ...]) -> str | None:
-    return next((name for name in names if values.get(name) is not None), None)
+    for name in names:  # twice for each row, where a generator costs more than the rest
+        if values.get(name) is not None:
+            return name
+    return None
 
 
-def _refuse_unread(values: Values, named: tuple[str | None, ...]) -> None:
-    """Raise `UnfitRow` for a key without which the row says something else; `named` ones are read."""
+def _with_meaning(row: Row, others: Values, kind: Kind) -> Row:
+    """The row with the system turn that stands beside its prompt; `others` are the keys that no setting names.
+
+    Raises `UnfitRow` for a key without which the row says something else, or where its answer is a bad one.
+    """
     for key in _NOT_READ:
-        value = values.get(key)
-        if key not in named and value and not (isinstance(value, str) and value.strip() in ("", "[]", "{}", "null")):
+        value = others.get(key)
+        if value and not (isinstance(value, str) and value.strip() in ("", "[]", "{}", "null")):
             raise UnfitRow(f"{key} cannot be read yet; use rows without it")
-
-
-def _refuse_bad_answer(values: Values, named: tuple[str | None, ...]) -> None:
-    """Raise `UnfitRow` where the row says that its answer is a bad one."""
-    if MEANING_KEYS.isdisjoint(values):
-        return
-    for key in _VERDICTS:
-        value = values.get(key)
-        written = isinstance(value, str) and value.strip().lower() == "false"  # as in CSV
-        if key not in named and (value is False or written):
+    given = kind == "answers" or (row.ground_truth and not _first(others, ("reward_model", "ground_truth")))
+    for key in _VERDICTS if given and row.rejected is None else ():
+        value = others.get(key)
+        if value is False or (isinstance(value, str) and value.strip().lower() == "false"):  # text in CSV
             raise UnfitRow(f"{key} is false: the answer is one to avoid; use rows where {key} is true")
+    return replace(row, prompt=_with_system(others, row.prompt))
 
 
 def _refuse_unlearned(path: str, turn: Values) -> None:
     """Raise `UnfitRow` for an assistant's turn that is not to be learned, or only in part."""
-    if _TURN_VERDICTS.isdisjoint(turn):
-        return
     key = next((key for key in _LEARNED if turn.get(key) not in (None, 1)), None)  # 1 is true, too
     if key or turn.get("train_detail"):
         got = f"{key} is {short_repr(turn[key])}" if key else "train_detail cannot be read yet"
@@ -332,12 +325,13 @@ def _messages(path: str, value: Any, expected: str = "a list of messages") -> tu
 
 def _message(path: str, value: Any) -> Message:
     _expect(path, value, dict, "an object with role and content")
-    if value.get("from") is not None and value.get("role") is None:
+    role = value.get("role")
+    if role is None and value.get("from") is not None:
         turn = _sharegpt_turn(path, value)
     else:
-        if missing := [key for key in ("role", "content") if key not in value]:
-            raise UnfitRow(f"{path}.{missing[0]} is missing")
-        role = value["role"]
+        for key in ("role", "content"):
+            if key not in value:
+                raise UnfitRow(f"{path}.{key} is missing")
         if role not in ROLES:
             raise UnfitRow(f"{path}.role is {short_repr(role)}; it may be {', '.join(ROLES)}")
         turn = Message(role, _expect(f"{path}.content", value["content"], str, "text"))

@@ -255,7 +255,7 @@ def test_shapes_of_others_as_pairs(values: dict[str, Any], prompt: Any, turn_of:
          "conversations[0].role is 'human'; it may be system, user, assistant, tool"),
         (
             {"conversations": [SYSTEM, HUMAN, GPT], "system": "another"},
-            "system and conversations[0] are both system turns; use one of them",
+            "system and the first turn, a system turn, say different things; use one of them",
         ),
         ({"prompt": "p", "completion": [USER, BOT]}, "completion has 2 turns; expected the assistant's alone"),
         ({"prompt": "p", "completion": []}, "completion is empty; expected a list of messages"),
@@ -333,7 +333,7 @@ def test_a_system_prompt_beside_a_pair() -> None:
     ):
         assert to_row("x:1", {**values, "system": "be brief"}, "pairs") == expected
     found = to_row("x:1", {"messages": [SYSTEM, USER, BOT], "system": "be long"}, "answers")
-    assert found == "system and messages[0] are both system turns; use one of them"
+    assert found == "system and the first turn, a system turn, say different things; use one of them"
 
 
 TOOLS = [{"type": "function", "function": {"name": "add"}}]
@@ -367,7 +367,8 @@ def test_an_answer_that_is_to_be_avoided_is_not_imitated(key: str, values: dict[
             assert to_row("x:1", {**values, key: false}, kind) == reason  # type: ignore[arg-type]
         for other in (True, "True", None, 0, "negative"):
             assert isinstance(to_row("x:1", {**values, key: other}, kind), Row)  # type: ignore[arg-type]
-    assert isinstance(to_row("x:1", {"prompt": "1+1?", key: False}, "prompts"), Row)  # it has no answer
+    for values in ({"prompt": "1+1?"}, {"prompt": "1+1?", "answer": "3", "ground_truth": "2"}):  # no answer, not used
+        assert isinstance(to_row("x:1", {**values, key: False}, "prompts"), Row)
 
 
 @pytest.mark.parametrize(
