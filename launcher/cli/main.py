@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from inspect import signature
 from typing import Annotated, Any, TextIO
 
 import typer
@@ -28,11 +27,18 @@ class CommandEntry:
     """`module:function` in `launcher.cli.commands`, or `module:app` for a group."""
     help: str
     """The first sentence of the command's help, shown without importing it."""
+    other_options: bool = False
+    """Whether options that it does not have are arguments, too: `--learning_rate 5e-6` is answered as a setting."""
 
 
 COMMANDS = (
-    CommandEntry("train", "train:train", "Start a run and follow it to its end."),
-    CommandEntry("plan", "plan:plan", "Show a run's settings, what it needs and what would fail, without starting it."),
+    CommandEntry("train", "train:train", "Start a run and follow it to its end.", True),
+    CommandEntry(
+        "plan",
+        "plan:plan",
+        "Show a run's settings, what it needs and what would fail, without starting it.",
+        True,
+    ),
     CommandEntry("doctor", "doctor:doctor", "Check this machine, or with --nodes a Ray cluster."),
     CommandEntry("advise", "advise:recommend", "Suggest a command for your data, model and hardware."),
     CommandEntry("rerun", "train:rerun", "Repeat a run in a new folder, after listing what has changed since."),
@@ -58,7 +64,7 @@ COMMANDS = (
 def group(*entries: CommandEntry) -> type[TyperGroup]:
     """A class for `typer.Typer(cls=...)` with these commands, in this order: a command's module is imported when it is
     called."""
-    at = {entry.name: entry.at for entry in entries}
+    at = {entry.name: entry for entry in entries}
 
     class Lazy(TyperGroup):
         def __init__(self, **more: Any) -> None:
@@ -67,12 +73,14 @@ def group(*entries: CommandEntry) -> type[TyperGroup]:
 
         def resolve_command(self, ctx: Any, args: list[str]) -> Any:
             name, command, rest = super().resolve_command(ctx, args)
-            return name, load(name, at[name]) if name else command, rest
+            if name:
+                command = load(name, at[name].at, other_options=at[name].other_options)
+            return name, command, rest
 
     return Lazy
 
 
-def load(name: str, at: str) -> Any:
+def load(name: str, at: str, *, other_options: bool = False) -> Any:
     """The command `name` itself, from `module:attribute` below `launcher.cli.commands`."""
     module, _, attribute = at.partition(":")
     gc.disable()  # collecting garbage takes a tenth of the import time, and there is none
@@ -83,9 +91,7 @@ def load(name: str, at: str) -> Any:
     if isinstance(found, typer.Typer):
         return get_group(found)
     single = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
-    takes_words = any(each.annotation == "Words" for each in signature(found).parameters.values())
-    # `--learning_rate 5e-6` comes to the arguments: they say what to type in place of it
-    single.command(name, context_settings={"ignore_unknown_options": takes_words})(found)
+    single.command(name, context_settings={"ignore_unknown_options": other_options})(found)
     return get_command(single)
 
 

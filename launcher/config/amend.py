@@ -10,6 +10,7 @@ from yaml import YAMLError
 
 from launcher.config import guard
 from launcher.config.nodes import TARGET
+from launcher.config.options import OPTIONS, separate_options
 from launcher.core.bounded_parse import parse_yaml
 from launcher.core.problems import Problem, Problems, short_repr, suggest
 
@@ -22,8 +23,10 @@ FREE_OF_TRAINER = (
 
 def amended(node: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
     """The stored run with the settings that `words` (`hardware.nproc_per_node=3`) change. Raises `Problems`."""
-    guard.check(words)
-    changed, problems = deepcopy(node), list[Problem]()
+    words, options = separate_options(words)
+    guard.check([*words, *(option.argument for option in options)])
+    changed = deepcopy(node)
+    problems = [Problem(one.shown, "no such option", suggest(one.shown, OPTIONS), "unknown-setting") for one in options]
     for word in words:
         path, equals, text = word.partition("=")
         if not equals or "." not in path:

@@ -16,18 +16,13 @@ from launcher.config.known import has_setting, holders
 from launcher.config.names.conversions import Situation, dataset_words, is_complete, is_off, to_type
 from launcher.config.names.table import Meaning, table
 from launcher.config.nodes import TARGET, owner
-from launcher.config.options import Unknown
+from launcher.config.options import OPTIONS, Unknown
 from launcher.config.resolve import PLAIN
 from launcher.core.classes import locate
 from launcher.core.problems import Problem, nearest, short_repr, suggest, without_style
 from launcher.spec.algorithm import Algorithm
 from launcher.spec.run import RunSpec
 
-OPTIONS = (
-    "--config-dir", "--resume", "--root", "--dry-run", "--detach", "--multirun", "--parallel", "--recipe", "--source",
-    "--json", "--yaml", "--help",
-)  # fmt: skip
-"""Options of train and plan; an unknown one that is like none of them is a setting with dashes."""
 LONGEST = 100  # characters of a value that is shown in a suggestion
 SECTIONS = ("trainer", "training", "train", "args", "training_args", "config", "cfg")
 """What may stand before a setting's name without changing its meaning."""
@@ -295,11 +290,11 @@ class Guide:
     def _unknown(self, one: Unknown) -> str:
         top, _, rest = one.key.partition(".")
         if rest and top in self.unchosen:
-            return f"no choice of {top} has a setting {rest!r}"
+            return f"no choice of {top} has a setting {short_repr(rest)}"
         if rest and top in (*self.files, *PLAIN):
             cls, key = owner(self.node, one.key)
-            return f"{cls.__name__ if cls is not RunSpec else top} has no setting {key!r}"
-        return f"no group or setting {top!r}"
+            return f"{cls.__name__ if cls is not RunSpec else top} has no setting {short_repr(key)}"
+        return f"no group or setting {short_repr(top)}"
 
     def _all(self, one: Unknown) -> str:
         top, _, rest = one.plain.partition(".")
@@ -372,9 +367,11 @@ def _readable(value: str) -> str:
 
 def shell_text(words: Iterable[str]) -> str:
     """As they are typed in a shell."""
-    return " ".join(shortened(word) if _SAFE.fullmatch(word) else shlex.quote(shortened(word)) for word in words)
+    return " ".join(
+        with_short_value(word) if _SAFE.fullmatch(word) else shlex.quote(with_short_value(word)) for word in words
+    )
 
 
-def shortened(word: str) -> str:
+def with_short_value(word: str) -> str:
     key, equals, value = word.partition("=")
     return word if len(value) <= LONGEST else f"{key}{equals}VALUE"

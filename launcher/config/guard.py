@@ -38,7 +38,8 @@ def separate(words: Sequence[str]) -> tuple[list[str], list[Problem]]:
     for word in words[:WORDS]:
         if len(word) <= LONGEST:
             _register_secrets(word)
-        if problems := beyond(short_repr(word, 40), word):
+        shown = word if len(word) <= LONGEST else word.partition("=")[0]  # the value may be a secret
+        if problems := beyond(short_repr(shown, 40), word):
             found += problems
         else:
             readable.append(word)

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from launcher.core.problems import shortened
+from launcher.core.redaction import is_secret_setting
 
 _OPTION = re.compile(r"(?P<dashes>--?)(?P<name>[A-Za-z][\w./-]*)(?:=(?P<value>.*))?", re.DOTALL)
+OPTIONS = (
+    "--config-dir", "--resume", "--root", "--dry-run", "--detach", "--multirun", "--parallel", "--recipe", "--source",
+    "--json", "--yaml", "--help",
+)  # fmt: skip
+"""Options of train and plan; an unknown one that is like none of them is a setting with dashes."""
 _ARGUMENT = re.compile(r"[+~]*[A-Za-z_][\w./@]*=")
 
 
@@ -22,7 +30,11 @@ class Unknown:
 
     @property
     def shown(self) -> str:
-        return f"{self.dashes}{self.key}"
+        return shortened(f"{self.dashes}{self.key}")
+
+    @property
+    def argument(self) -> str:
+        return f"{self.key}={self.value}"
 
     @property
     def plain(self) -> str:
@@ -32,14 +44,25 @@ class Unknown:
 def separate_options(words: Sequence[str]) -> tuple[list[str], list[Unknown]]:
     """The arguments, and what begins with dashes, with the value after it: `--learning_rate 5e-6`."""
     rest, options = list[str](), list[Unknown]()
-    open_option = False  # whether the word before is an option without a value
-    for word in words:
+    name, dashes, values = "", "", list[str]()  # of an option whose values are the next words
+    for word in [*words, "--"]:
         option = _OPTION.fullmatch(word)
-        if option:
+        of_secret = bool(name) and not values and is_secret_setting(name)  # whatever its value looks like
+        if name and word != "--" and (of_secret or not (option or _ARGUMENT.match(word))):
+            values.append(word)
+            continue
+        if name:
+            options.append(Unknown(name, _joined(values), dashes))
+        name = ""
+        if option and option["value"] is not None:
             options.append(Unknown(option["name"], option["value"] or "true", option["dashes"]))
-        elif open_option and not _ARGUMENT.match(word):
-            options[-1] = replace(options[-1], value=word)
+        elif option:
+            name, dashes, values = option["name"], option["dashes"], []
         else:
             rest.append(word)
-        open_option = bool(option and option["value"] is None)
-    return rest, options
+    return rest[:-1], options
+
+
+def _joined(values: Sequence[str]) -> str:
+    """`--target_modules q_proj v_proj` is a list."""
+    return f"[{','.join(values)}]" if len(values) > 1 else values[0] if values else "true"

@@ -25,7 +25,7 @@ from launcher.config.nodes import TARGET, walk
 from launcher.config.options import Unknown, separate_options
 from launcher.config.yaml_lines import defaults_choices
 from launcher.core.classes import add_code_dir
-from launcher.core.problems import Problem, Problems, error_message, short_repr, suggest
+from launcher.core.problems import Problem, Problems, error_message, short_repr, shortened, suggest
 from launcher.core.settings import from_node
 from launcher.spec.run import RunSpec
 
@@ -114,8 +114,12 @@ def examine(words: Iterable[str], config_dir: Path | None = None) -> Examined:
         problems.append(Problem("--config-dir", got, fix, "not-found"))
         config_dir = None
     words, options = separate_options(list(words))
-    readable, refused = guard.separate(words)
-    refused += guard.separate([f"{option.key}={option.value}" for option in options])[1]
+    accepted, refused = guard.separate([*words, *(option.argument for option in options)])
+    taken = {*accepted}
+    if len(words) + len(options) > guard.WORDS:
+        return Examined(None, [*problems, *refused])  # to answer them all would take minutes
+    readable = [word for word in words if word in taken]
+    options = [option for option in options if option.argument in taken]
     add_code_dir(config_dir)
     known = groups(config_dir)
     read = _sort(readable, known)
@@ -338,7 +342,7 @@ def _faults(words: list[str], word: str) -> list[Problem]:
     except Problems as found:
         return found.problems
     except _FAULTS as error:
-        return [Problem(word.lstrip("+"), error_message(error))]
+        return [Problem(shortened(word.lstrip("+"), 200), error_message(error))]
     return []
 
 

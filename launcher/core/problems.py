@@ -104,5 +104,10 @@ def error_message(error: Exception) -> str:
 
 def short_repr(value: object, limit: int = 80) -> str:
     """`value` as Python writes it, cut so that one line stays one line."""
-    text = redact(repr(value))  # before the cut: a part of a secret is not known as one
+    return shortened(repr(value), limit)
+
+
+def shortened(text: str, limit: int = 80) -> str:
+    """`text` cut after so many characters."""
+    text = redact(text)  # before the cut: a part of a secret is not known as one
     return text if len(text) <= limit else f"{text[: limit - 3]}..."

@@ -178,3 +178,9 @@ def test_a_refused_change_leaves_the_run_as_it_is(
     assert (ran.returncode, ran.stdout) == (2, "")
     assert line in ran.stderr and "Traceback" not in ran.stderr and len(ran.stderr.splitlines()) == 1
     assert {path: path.read_bytes() for path in run.iterdir() if path.is_file()} == before
+
+
+def test_an_option_is_named_as_one() -> None:
+    with pytest.raises(Problems) as found:
+        amended({"trainer": {}}, ["--dryrun"])
+    assert found.value.lines == ["--dryrun: no such option; did you mean --dry-run?"]

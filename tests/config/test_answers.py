@@ -92,3 +92,10 @@ def test_brackets_are_quoted_for_every_shell() -> None:
 def test_a_text_that_holds_a_class_name_hides_nothing(words: tuple[str, ...], expected: str) -> None:
     found = plan(["algorithm=foo", "model=tiny", *words]).results
     assert expected in [result.subject for result in found if result.level == "FAIL"]
+
+
+def test_the_values_of_an_option_are_a_list() -> None:
+    assert lines(*GRPO, "--lora_target_modules", "q_proj", "v_proj") == [
+        "--lora_target_modules: is TRL's name; use 'model.target_modules=[q_proj,v_proj]'"
+    ]
+    assert len(lines(*GRPO, "--reward_funcs", "a", "b")) == 1

@@ -209,6 +209,35 @@ def test_a_secret_that_cannot_be_read_is_not_said_either(word: str, secret: str,
     assert lines and not [line for line in map(redaction.redact, lines) if secret in line], lines
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["--wandb_api_key", "c2VjcmV0LXRva2Vu="], ["--hub-token", "--c2VjcmV0LXRva2Vu"], ["-password", "c2VjcmV0LXRva2Vu"],
+     ["--api_key", "part", "c2VjcmV0LXRva2Vu"], ["--api_key=c2VjcmV0LXRva2Vu="],
+     ["--api_key", "c2VjcmV0LXRva2Vu" * 2000]],
+    ids=lambda words: words[0],
+)  # fmt: skip
+def test_the_secret_of_an_option_is_not_said(words: list[str], here: Path, refused: Refused) -> None:
+    lines = refused(lambda: resolve([*BASE, *words]))
+    assert lines and not [line for line in map(redaction.redact, lines) if "c2VjcmV0" in line], lines
+
+
+OPTIONS_BEYOND = [
+    ([f"--x{n}" for n in range(20_000)], "got 20,004 arguments"),
+    ([f"--x{n}" for n in range(130)] + [f"data.x{n}=1" for n in range(130)], "got 264 arguments"),
+    (["--" + "x" * 2**17], "has 131,077 characters"),
+    (["--x", "a," * 8000], "has 8,000 commas"),
+    (["--" + "x" * 2**13], "no group or setting"),
+    (["sampler." + "x" * 2**13 + "=1"], "file name too long"),
+]
+
+
+@pytest.mark.parametrize(("words", "line"), OPTIONS_BEYOND, ids=[line for _, line in OPTIONS_BEYOND])
+def test_options_have_the_limits_of_arguments(words: list[str], line: str, refused: Refused) -> None:
+    lines = refused(lambda: resolve([*BASE, *words]))
+    assert [found for found in lines if line in found], lines
+    assert all(len(found) < 700 for found in lines)
+
+
 def test_many_words_without_an_equals_sign_cost_little(within: Callable[[float], AbstractContextManager[None]]) -> None:
     with within(0.5):
         check(["a" * 16_000] * 50)
