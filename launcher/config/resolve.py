@@ -124,19 +124,21 @@ def examine(words: Iterable[str], config_dir: Path | None = None) -> Examined:
     known = groups(config_dir)
     read = _sort(readable, known)
     read.unknown[:0] = options
-    made = _compose_chosen(read, config_dir)
-    problems += [*refused, *read.problems, *made.problems]
+    composed = _compose_chosen(read, config_dir)
+    problems += [*refused, *read.problems, *composed.problems]
     has_code = config_dir and any(path for pattern in ("*.py", "*/*.py") for path in config_dir.glob(pattern))
-    made.node["code_dir"] = str(config_dir.resolve()) if config_dir and has_code else None
-    complete = all(group in made.node for group in known) and all(value != "???" for _, value in walk(made.node))
+    composed.node["code_dir"] = str(config_dir.resolve()) if config_dir and has_code else None
+    complete = all(group in composed.node for group in known) and all(
+        value != "???" for _, value in walk(composed.node)
+    )
     if complete and not (problems or read.unknown or read.no_choices):
         try:
-            return Examined(from_node(RunSpec, made.node), [])
+            return Examined(from_node(RunSpec, composed.node), [])
         except ValidationError:
             pass  # all that is wrong is found below
     from launcher.config import wrong  # noqa: PLC0415  # late: names of other projects, every class of every choice
 
-    return wrong.examine(read, made, problems, config_dir)
+    return wrong.examine(read, composed, problems, config_dir)
 
 
 def config_files(words: Sequence[str], config_dir: Path | None = None) -> list[tuple[Path, str]]:
@@ -302,10 +304,10 @@ def _compose_chosen(read: Words, config_dir: Path | None) -> Composed:
             del read.choices[key]
             read.doubtful.add(key.partition(".")[0])
     try:
-        made = _compose(_base(read.choices, config_dir), read.values)
+        composed = _compose(_base(read.choices, config_dir), read.values)
     except Problems:
         return Composed({}, [], found)
-    return Composed(made.node, made.words, [*(problems or found), *made.problems])
+    return Composed(composed.node, composed.words, [*(problems or found), *composed.problems])
 
 
 def _compose(base: list[str], words: list[str]) -> Composed:
