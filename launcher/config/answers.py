@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import SequenceMatcher, get_close_matches
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +23,8 @@ from launcher.core.problems import Problem, nearest, short_repr, suggest, withou
 from launcher.spec.algorithm import Algorithm
 from launcher.spec.run import RunSpec
 
+TRL_ANSWERS = 8
+"""TRL's answers to a prompt where none are typed; rlrun has no default for GRPO."""
 LONGEST = 100  # characters of a value that is shown in a suggestion
 SECTIONS = ("trainer", "training", "train", "args", "training_args", "config", "cfg")
 """What may stand before a setting's name without changing its meaning."""
@@ -48,6 +50,8 @@ class Guide:
     unknown: Sequence[Unknown] = ()
     unchosen: Sequence[str] = ()
     """Groups whose choice is not known."""
+    typed: Mapping[str, str] = field(default_factory=dict)
+    """All settings that are typed, whoever's names they are -> values."""
 
     @cached_property
     def holders(self) -> dict[str, list[str]]:
@@ -146,8 +150,10 @@ class Guide:
 
     def _without_words(self, one: Unknown, meaning: Meaning, words: list[str] | None) -> str:
         """What to do where the value has no counterpart."""
-        if meaning.instead or words is not None:
-            return meaning.instead or "leave it out"
+        if words is not None:
+            return "leave it out"
+        if meaning.instead:
+            return meaning.instead
         if lacking := self._lacking([meaning.ours[0]]):
             return "leave it out" if is_off(one.value) else f"{lacking} is a setting {self._of_choices(lacking)}"
         return f"use {meaning.ours[0]}=VALUE"
@@ -188,20 +194,36 @@ class Guide:
         return f"of {top}={shown}" if choices else ""  # empty where every run has it
 
     def _situation(self) -> Situation:
-        given = {one.plain.rpartition(".")[2].lower(): one.value for one in self.unknown}
-        hardware = self.node.get("hardware") or {}
-        each = hardware.get("nproc_per_node") or max(_count(hardware.get("n_gpus_per_node")), 1)
-        algorithm = _algorithm(self.node)
-        sampled = algorithm is not None and algorithm.data in ("prompts", "mixed")
+        typed = {**self.typed, **{one.plain: one.value for one in self.unknown}}
+        hardware, algorithm = self.node.get("hardware") or {}, _algorithm(self.node)
+        gpus = _count(hardware.get("n_gpus_per_node"))
         return Situation(
-            given=given,
-            processes=_count(each, 1) * _count(hardware.get("nnodes"), 1),
-            answers=_count(self._value("sampler.n"), 1) if sampled else 1,
+            given={self._full_name(key): value for key, value in typed.items()},
+            processes=_count(hardware.get("nproc_per_node"), gpus or 1),
+            nodes=_count(hardware.get("nnodes"), 1),
+            has_gpus=gpus > 0,
+            sharded=self._value("engine.strategy") == "fsdp2",
+            answers=self._answers(algorithm),
             pairs=algorithm is not None and algorithm.data == "pairs",
             batch=_count(self._value("data.train_batch_size")) or None,
             steps=_count(self._value("trainer.total_training_steps")) or None,
             prompt_length=_count(self._value("data.max_prompt_length"), 512),
         )
+
+    def _full_name(self, key: str) -> str:
+        """Of a name that is typed in part, or below something else: `max_steps` for `trainer.max_steps`."""
+        plain = key.lower()
+        if plain in table().named or plain in self.holders:
+            return plain
+        name, meanings = self._find(plain)
+        return name if meanings else plain
+
+    def _answers(self, algorithm: type[Algorithm] | None) -> int:
+        """Answers to one prompt; where too few are known, as many as TRL samples."""
+        if algorithm is None or algorithm.data not in ("prompts", "mixed"):
+            return 1
+        known = _count(self._value("sampler.n"), 1)
+        return known if known >= algorithm.min_answers else TRL_ANSWERS
 
     def _value(self, name: str) -> Any:
         """The value of a setting of the run, or its class's default."""
@@ -314,6 +336,8 @@ def choice_answer(group: str, choice: str, choices: Sequence[str]) -> Suggestion
     plain = {without_style(name): name for name in choices}
     last = choice.rpartition("/")[2]
     same = next((plain[without_style(each)] for each in (choice, last) if without_style(each) in plain), None)
+    if other := table().absent.get(group, {}).get(choice.lower().replace("-", "_")):
+        return Suggestion(Problem(group, f"no choice {choice!r}", other, "unknown-choice"))
     translated = table().choices.get(group, {}).get(choice.lower().replace("-", "_"))
     words = [f"{group}={same}"] if same else translated.split() if translated else _words_of_path(group, choice)
     if words:

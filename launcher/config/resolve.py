@@ -252,7 +252,7 @@ def _refusal(override: Override, known: dict[str, list[str]]) -> Problem | None:
         return Problem(short_repr(override.input_line), "names no setting", "use key=value")
     if _RESOLVER.search(override.input_line or ""):
         return Problem(key, "${...:...} is for config files only", "write the value itself", "not-permitted")
-    if override.is_sweep_override():
+    if override.is_sweep_override() and top in (*known, *PLAIN):
         return Problem(key, f"{short_repr(override.input_line)} is a sweep", "use -m, or one value")
     if override.package is not None:
         return Problem(short_repr(override.input_line), "a choice has the name of its group", f"use {top}=CHOICE")

@@ -39,7 +39,9 @@ def examine(read: Words, composed: Composed, problems: list[Problem], config_dir
     unchosen = [group for group in known if group not in {**composed.node, **STAND_INS} or _lacks_choice(group, read)]
     chosen = [choice_answer(group, choice, known[group]) for group, choice in read.no_choices]
     read.doubtful.update(answer.problem.where for answer in chosen if not answer.certain)
-    answers = [*Guide(composed.node, files, read.unknown, unchosen).answers(), *chosen]
+    values = {key_of(word): word.partition("=")[2] for word in read.values}
+    every = values | {one.plain: one.value for one in read.unknown}
+    answers = [*Guide(composed.node, files, read.unknown, unchosen, every).answers(), *chosen]
     problems = [*(answer.problem for answer in answers), *problems]
     meant = _stand_in_words(read, answers)
     named = {*read.doubtful, *meant, *(group for group, _ in read.no_choices)}
@@ -55,8 +57,7 @@ def examine(read: Words, composed: Composed, problems: list[Problem], config_dir
         full, plain, stand_ins = _stand_in(read, composed, meant, unchosen, config_dir)
     except Problems:  # a config file is at fault, which is among the problems
         full, plain, stand_ins = composed.node, {}, {}
-    guide = Guide(full, files, unchosen=[group for group in unchosen if group not in named])
-    values = {key_of(word): word.partition("=")[2] for word in read.values}
+    guide = Guide(full, files, unchosen=[group for group in unchosen if group not in named], typed=every)
     typed = [*values, *(key for key in meant if key not in known)]
     repair = Repair(deepcopy(full), plain, stand_ins, typed, read.doubtful, lambda name: name in guide.holders)
     run = repair.run()

@@ -8,13 +8,12 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from typer.main import get_command
 from typer.testing import CliRunner
 
 from launcher.cli.main import COMMANDS, app, load
 from launcher.config.answers import OPTIONS, Guide, Suggestion, choice_answer
 from launcher.config.known import has_setting
-from launcher.config.names.conversions import RULES, Situation, is_complete
+from launcher.config.names.conversions import RULES, Situation, is_complete, to_type
 from launcher.config.names.table import OTHER, Meaning, table
 from launcher.config.options import Unknown, separate_options
 from launcher.config.reference import coming_from
@@ -45,18 +44,45 @@ def line(word: str, algorithm: str = "grpo") -> str:
     return str(answer.problem)
 
 
-def patterns(meaning: Meaning) -> Iterator[str]:
-    """All that it may say to type."""
-    if meaning.convert:
-        for value in ("8", "0.1", "data.jsonl", "owner/name"):
-            yield from RULES[meaning.convert](
-                value, Situation({"per_device_train_batch_size": "4"}, processes=2, batch=64)
-            )
-    elif meaning.values is not None:
-        for text in meaning.values.values():
-            yield from text.split()
-    elif meaning.use or not meaning.instead:
-        yield from meaning.use.split() or [f"{name}={{}}" for name in meaning.ours]
+def words_of(meaning: Meaning) -> Iterator[list[str]]:
+    """All that it may say to type, for values that it knows and for values of our own."""
+    situation = Situation({"per_device_train_batch_size": "4"}, processes=2, batch=64)
+    values = [value for value in meaning.values or () if value != "*"]
+    if not values or "*" in (meaning.values or ()):
+        name = meaning.ours[0] if meaning.ours else ""
+        values += CONVERTED.get(meaning.convert, []) if meaning.convert else [VALUES.get(name) or default_of(name)]
+    for value in values:
+        yield to_type(meaning, value, situation) or []
+
+
+CONVERTED = {
+    "dataset": ["data.jsonl", "owner/name"], "modules": ["all", "q_proj,v_proj"], "bf16": ["true", "full", "bf16"],
+    "algorithm": ["gae", "grpo", "gspo", "true"], "clip": ["0.1"], "betas": ["0.95"], "epochs": ["3.0"],
+    "lora": ["true", "32"], "lora_twice": ["lora", "32"], "warmup": ["10", "0.1"], "lengths": ["64"],
+    **{name: ["8"] for name in ("lora_verl", "lora_peft", "step_batch", "accumulation", "process_batch", "per_group")},
+    **{name: ["8"] for name in ("per_process", "mini_batches", "steps_per_generation", "gpus", "all_gpus")},
+    **{name: ["10", "0.1"] for name in ("save_every", "test_every")}, "offload": ["true"],
+}  # fmt: skip
+VALUES = {
+    "algorithm": "grpo", "data.train_files": "x.jsonl", "data.val_files": "x.jsonl", "reward.name": "score",
+    "reward.kwargs": "{a:1}", "cluster.address": "host:1", "trainer.best_metric": "val/loss", "reward.memory_mb": "512",
+    "trainer.max_tokens_per_gpu": "4096", "hardware.n_gpus_per_node": "2", "sampler.gpu_memory_utilization": "0.5",
+    "model.path": "owner/name", "model.revision": "main", "model.trust_remote_code": "false", "data.prompt_key": "p",
+    "data.response_key": "r", "reward.path": "FILE.py", "sampler.enforce_eager": "true",
+    "sampler.tensor_parallel_size": "1",
+    "sampler.max_model_len": "4096", "trainer.experiment_name": "x", "algorithm.clip_ratio_c": "3.0",
+}  # fmt: skip
+"""Values of settings that have no default, or for which it says nothing."""
+
+
+def default_of(name: str) -> str:
+    """A value that the setting takes: its default."""
+    runs = (guide(algorithm) for algorithm in ALGORITHMS)
+    found = next((value for run in runs if (value := run._value(name)) not in (None, ())), 8)
+    return str(found).lower() if isinstance(found, bool) else str(found).replace("(", "[").replace(")", "]")
+
+
+ALGORITHMS = ("grpo", "ppo", "dapo", "dpo", "sft")
 
 
 def known(word: str) -> bool:
@@ -80,7 +106,9 @@ def test_the_table_has_names_of_every_project() -> None:
 def test_a_meaning_names_what_there_is(meaning: Meaning) -> None:
     assert meaning.ours or meaning.instead
     assert all(name in guide().holders or name in (*GROUPS, *PLAIN) for name in meaning.ours), meaning.ours
-    assert all(known(word) for word in patterns(meaning)) or not meaning.ours
+    assert all(known(word) for words in words_of(meaning) for word in words) or not meaning.ours
+    assert not meaning.convert or meaning.convert in RULES
+    assert set(meaning.unless + meaning.switch) <= {*table().named, *guide().holders}
     for names in meaning.names.values():
         assert len(set(names)) == len(names)
 
@@ -89,6 +117,42 @@ def test_what_stands_for_a_choice_is_there() -> None:
     for group, choices in table().choices.items():
         assert not set(choices) & set(GROUPS[group])
         assert all(known(word) for text in choices.values() for word in text.split())
+
+
+def needed(words: list[str], algorithm: str) -> list[str]:
+    """A run that can have these words."""
+    keys = {word.partition("=")[0] for word in words}
+    chosen = next((word.partition("=")[2] for word in words if word.startswith("algorithm=")), algorithm)
+    gpus = "hardware.n_gpus_per_node" in keys or "sampler.tensor_parallel_size" in keys
+    some = {
+        "algorithm": algorithm, "model": "qwen3-0.6b", "data": "files", "data.train_files": "x.jsonl",
+        "data.train_batch_size": "64", "hardware": "gpu" if gpus else "cpu",
+        **({} if chosen in ("sft", "dpo") else {"sampler.n": "4"}),
+        **({} if gpus or "hardware" in keys else {"hardware.nproc_per_node": "2"}),
+        **({"reward": "python", "reward.path": "FILE.py"} if "reward.name" in keys or "reward.kwargs" in keys else {}),
+        **({"reward": "code"} if "reward.workers" in keys else {}),
+        **({"data.repo": "owner/name"} if "data=hub" in words else {}),
+        **({"algorithm.loss_agg_mode": SUM_NORM} if "algorithm.loss_scale_factor" in keys else {}),
+    }  # fmt: skip
+    return [*(f"{key}={value}" for key, value in some.items() if key not in keys), *words]
+
+
+SUM_NORM = "seq-mean-token-sum-norm"
+
+
+def test_what_is_said_to_type_is_taken() -> None:
+    """Each answer's values stand in a run of an algorithm that has the setting."""
+    wrong, seen = [], set()
+    for meaning in table().meanings:
+        for words in words_of(meaning):
+            if not is_complete(words) or tuple(words) in seen or not words:
+                continue
+            seen.add(tuple(words))
+            name = next((word.partition("=")[0] for word in words if "." in word.partition("=")[0]), "")
+            fitting = [each for each in ALGORITHMS if not name or has_setting(guide(each).node, name)] or ["grpo"]
+            found = examine(needed(words, fitting[0])).problems
+            wrong += [f"{next(iter(meaning.names.values()))[0]}: {words}: {problem}" for problem in found]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_every_name_is_answered() -> None:
@@ -332,4 +396,3 @@ def test_all_of_a_command_is_taken_together() -> None:
     ]  # fmt: skip
     assert found.run and found.run.sampler.n == 8 and found.run.optim.lr == 1e-3
     assert is_complete(["sampler.n=8"]) and not is_complete(["optim.lr_warmup_steps=STEPS"])
-    assert get_command(app)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from launcher.config.names.table import Meaning
 from launcher.spec.data import ENDINGS
@@ -13,6 +14,10 @@ from launcher.spec.data import ENDINGS
 _OPEN = re.compile(r"=([A-Z]{3,}(\.py)?|VALUE)$")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _ALIASES = {"yes": "true", "on": "true", "1": "true", "off": "false", "0": "false", "none": "null"}
+_UNSET = ("", "null", "none", "[]", "{}")
+_OFF = (*_UNSET, "false", "no", "off", "0", "0.0")
+_OTHER_WAY = ("full", "hf", "huggingface")
+"""Values of switches that choose something without the setting: all weights, a sampler that is not vLLM."""
 
 
 @dataclass(frozen=True)
@@ -20,8 +25,12 @@ class Situation:
     """What is known of the run that a name is typed for."""
 
     given: Mapping[str, str] = field(default_factory=dict)
-    """Names of other projects that are typed with it, without what stands before their last dot -> values."""
+    """All that is typed: names of other projects in full, and settings of ours -> values."""
     processes: int = 1
+    """Of one node, where none are typed."""
+    nodes: int = 1
+    has_gpus: bool = False
+    sharded: bool = False
     answers: int = 1
     """Answers to one prompt, where the algorithm samples."""
     pairs: bool = False
@@ -33,17 +42,82 @@ class Situation:
         """The value of the first of these names that is typed."""
         return next((number(self.given[name]) for name in names if name in self.given), None)
 
+    def count(self, *names: str) -> int:
+        """The same as a whole number; 0 where there is none."""
+        return max(_whole(self.number(*names)) or 0, 0)
+
+    def is_on(self, *names: str) -> bool:
+        """Whether one of them is typed with a value that does not switch it off."""
+        return any(name in self.given and _plain(self.given[name]) not in _OFF for name in names)
+
+    def is_off(self, *names: str) -> bool:
+        return any(_plain(self.given[name]) in (*_OFF, *_OTHER_WAY) for name in names if name in self.given)
+
+    @property
+    def typed_nodes(self) -> int:
+        return self.count("trainer.nnodes", "num_machines", "nnodes", "num_nodes") or self.nodes
+
+    @property
+    def world(self) -> int:
+        """Training processes on all nodes: as they are typed in whatever words, else those of the run."""
+        each = self.count("trainer.n_gpus_per_node", "nproc_per_node", "num_gpus_per_node", "n_gpus", *_GPUS)
+        return self.count("num_processes", "world_size") or (each or self.processes) * self.typed_nodes
+
+    @property
+    def group(self) -> int:
+        """Answers to one prompt."""
+        return self.count(*_ANSWERS) or self.answers
+
+    @property
+    def each(self) -> int:
+        """Rows (or answers) computed at a time in one process; 0 where they are not typed."""
+        return self.count("per_device_train_batch_size", "per_gpu_train_batch_size", "micro_batch_size")
+
+    @property
+    def accumulated(self) -> int:
+        """Micro-batches of one optimizer update."""
+        if typed := self.count("gradient_accumulation_steps"):
+            return typed
+        return max(self.count("batch_size") // self.each, 1) if self.each else 1
+
+    @property
+    def update_rows(self) -> int:
+        """Rows (or answers) of one optimizer update, over all processes."""
+        return self.each * self.accumulated * self.world
+
+    @property
+    def step_rows(self) -> int:
+        """Rows (or answers) of a whole step: TRL samples for several updates at once."""
+        if whole := self.count("generation_batch_size"):
+            return whole
+        updates = self.accumulated * (self.count("num_mini_batches") or 1)
+        return self.each * self.world * (self.count("steps_per_generation") or updates)
+
+
+_GPUS = ("num_gpus", "gpus", "ngpus")
+_ANSWERS = (
+    "num_generations", "trl.num_generations", "actor_rollout_ref.rollout.n", "group_size", "num_return_sequences",
+)  # fmt: skip
+
 
 def to_type(meaning: Meaning, value: str, known: Situation) -> list[str] | None:
     """The words to type; none of them where it is to be left out; None where this value has no counterpart."""
+    plain = _plain(value)
+    own = _looked_up(meaning.values, plain) if meaning.values is not None else None
+    if own is None and plain in _UNSET:
+        return []
+    if known.is_off(*meaning.switch) or (plain not in _OFF and known.is_on(*meaning.unless)):
+        return []  # another typed name says it
     if meaning.convert:
         return RULES[meaning.convert](value, known)
     if meaning.values is not None:
-        pattern = _looked_up(meaning.values, value)
+        pattern = meaning.values.get("*") if own is None else own
     elif meaning.use or meaning.instead or not meaning.ours:
         pattern = meaning.use or None
     else:
         pattern = f"{meaning.ours[0]}={{}}"
+    if own is None and plain in _OFF and "{}" not in (pattern or ""):
+        return []  # what we do not have is off already
     return None if pattern is None else [word.replace("{}", value) for word in pattern.split()]
 
 
@@ -66,52 +140,197 @@ def number(text: str) -> float | None:
     return found if math.isfinite(found) else None
 
 
-def _looked_up(values: Mapping[str, str], value: str) -> str | None:
-    plain = value.strip("'\"").lower()
+def _plain(value: str) -> str:
+    return value.strip("'\" ").lower()
+
+
+def _looked_up(values: Mapping[str, str], plain: str) -> str | None:
     spellings = (plain, _ALIASES.get(plain, plain), plain.rpartition(".")[2])  # torch.bfloat16
-    return next((values[each] for each in spellings if each in values), values.get("*"))
+    return next((values[each] for each in spellings if each in values), None)
 
 
 def _whole(value: float | None) -> int | None:
     return int(value) if value is not None and value == int(value) else None
 
 
+def _share(rows: int, by: int, otherwise: str) -> str:
+    return str(rows // by) if rows and by and rows % by == 0 else otherwise
+
+
+# ---- batches
+
+
+def _with(known: Situation, value: str, *names: str) -> Situation:
+    """The same with `value` for these names, where none of them is typed: the name may be misspelt."""
+    missing = not any(name in known.given for name in names)
+    return replace(known, given={**known.given, names[0]: value}) if missing else known
+
+
 def _step_batch(value: str, known: Situation) -> list[str]:
     """A whole step's rows: of one process x gradient accumulation x processes; of GRPO's answers the prompts."""
-    given = known.number("per_device_train_batch_size", "per_gpu_train_batch_size", "micro_batch_size")
-    each, times = _whole(given), _whole(known.number("gradient_accumulation_steps") or 1)
-    if not each or not times:
+    known = _with(known, value, "per_device_train_batch_size", "per_gpu_train_batch_size", "micro_batch_size")
+    if not known.each:
         return ["data.train_batch_size=ROWS", "trainer.micro_batch_size_per_gpu=ROWS"]
-    answers = _whole(known.number("num_generations")) or known.answers
-    rows = each * times * known.processes
-    whole = f"{rows // answers}" if rows % answers == 0 else "PROMPTS"
-    micro = each * 2 if known.pairs else each
+    micro = known.each * 2 if known.pairs else known.each
+    whole = _share(known.step_rows, known.group, "PROMPTS")
     return [f"data.train_batch_size={whole}", f"trainer.micro_batch_size_per_gpu={micro}"]
 
 
+def _accumulation(value: str, known: Situation) -> list[str]:
+    known = _with(known, value, "gradient_accumulation_steps")
+    return _step_batch("", known)
+
+
+def _process_batch(value: str, known: Situation) -> list[str]:
+    """Of axolotl's batch of one process."""
+    rows = _whole(number(value)) or 0
+    return [f"data.train_batch_size={_share(rows * known.world, known.group, 'ROWS')}"]
+
+
 def _per_group(value: str, known: Situation) -> list[str]:
-    answers, each = _whole(number(value)), _whole(known.number("num_generations")) or known.answers
-    return [f"data.train_batch_size={answers // each if answers and answers % each == 0 else 'PROMPTS'}"]
+    known = _with(known, value, "generation_batch_size")
+    words = [f"data.train_batch_size={_share(known.step_rows, known.group, 'PROMPTS')}"]
+    if known.each and known.update_rows != known.step_rows:
+        words.append(f"trainer.ppo_mini_batch_size={_share(known.update_rows, known.group, 'PROMPTS')}")
+    return words
 
 
 def _per_process(value: str, known: Situation) -> list[str]:
-    rows = _whole(number(value))
-    each = rows // known.processes if rows and rows % known.processes == 0 else "ROWS"
-    return [f"trainer.micro_batch_size_per_gpu={each}"]
+    return [f"trainer.micro_batch_size_per_gpu={_share(_whole(number(value)) or 0, known.world, 'ROWS')}"]
 
 
-def _mini_batches(value: str, known: Situation) -> list[str]:
-    parts, batch = _whole(number(value)), known.batch
-    size = batch // parts if parts and batch and batch % parts == 0 else "PROMPTS"
+def _updates(value: str, known: Situation, name: str) -> list[str]:
+    """Prompts of one of the updates of a step, of which `name` gives the number."""
+    known = _with(known, value, name)
+    if known.each:
+        size = _share(known.update_rows, known.group, "PROMPTS")
+    else:
+        times = known.count(name)
+        parts = times // known.accumulated if name == "steps_per_generation" else times
+        size = _share(known.batch or 0, parts, "PROMPTS")
     return [f"trainer.ppo_mini_batch_size={size}"]
+
+
+# ---- processes and memory
+
+
+def _gpus(value: str, known: Situation, *, total: bool = False) -> list[str]:
+    """GPUs of one node; `total`: theirs are of all nodes."""
+    each = _share(_whole(number(value)) or 0, known.typed_nodes if total else 1, "GPUS")
+    if known.is_on("use_cpu", "no_cuda"):
+        return [f"hardware.nproc_per_node={each}"]
+    return [*(() if known.has_gpus else ("hardware=gpu",)), f"hardware.n_gpus_per_node={each}"]
+
+
+_ACTOR = "actor_rollout_ref.actor"
+_WEIGHTS = (
+    f"{_ACTOR}.fsdp_config.param_offload", f"{_ACTOR}.fsdp_config.optimizer_offload",
+    f"{_ACTOR}.fsdp_config.offload_policy", f"{_ACTOR}.megatron.param_offload", f"{_ACTOR}.megatron.optimizer_offload",
+    "fsdp_offload_params", "offload_optimizer_device", "offload_param_device",
+)  # fmt: skip
+_REFERENCE = ("actor_rollout_ref.ref.fsdp_config.param_offload", "actor_rollout_ref.ref.megatron.param_offload")
+_CRITIC = (
+    "critic.fsdp.param_offload", "critic.fsdp.optimizer_offload", "critic.model.fsdp_config.param_offload",
+    "critic.model.fsdp_config.optimizer_offload",
+)  # fmt: skip
+
+
+def _offload(value: str, known: Situation) -> list[str] | None:
+    """One list for all that is typed; with sharded weights `weights` stands for the other networks too."""
+    others = [role for role, names in (("reference", _REFERENCE), ("critic", _CRITIC)) if known.is_on(*names)]
+    if known.is_on(*_WEIGHTS) or (others and known.sharded):
+        several = known.world > 1
+        return ["engine.strategy=fsdp2", "engine.offload=[weights]"] if several else None
+    return [f"engine.offload=[{','.join(others)}]"] if others else []
+
+
+def _bf16(value: str, known: Situation) -> list[str] | None:
+    """Computing in bfloat16 over float32 weights; weights in bfloat16 need none of it."""
+    plain = _plain(value).rpartition(".")[2]
+    if plain == "full":
+        return ["model.dtype=bfloat16"]
+    if plain not in ("true", "yes", "on", "1", "auto", "bf16", "bfloat16"):
+        return [] if plain in (*_OFF, "fp32", "float32") else None
+    weights = [_plain(known.given.get(name, "")).rpartition(".")[2] for name in _WEIGHT_FORMATS]
+    if any(each in ("bfloat16", "bf16") for each in weights) or known.is_on("pure_bf16", "bfloat16"):
+        return []
+    return ["engine.mixed_precision=true"]
+
+
+_WEIGHT_FORMATS = (
+    "dtype", "torch_dtype", "model.dtype", "actor_rollout_ref.actor.fsdp_config.model_dtype",
+    "model.fsdp_config.model_dtype",
+)  # fmt: skip
+
+
+# ---- adapters
+
+
+def _lora(value: str, known: Situation, *, rank: int, alpha: int, of_rank: bool = False) -> list[str] | None:
+    """The rank, and where no alpha is typed, that of the project: a number, or with `of_rank` that times the rank."""
+    plain = _plain(value)
+    given = rank if plain in ("true", "yes", "on", "lora") else _whole(number(plain))
+    if given is None:
+        return [] if plain in (*_OFF, "full") else None
+    words = [f"model.lora_rank={given}"]
+    if given > 0 and not known.count(*_ALPHAS):
+        words.append(f"model.lora_alpha={alpha * given if of_rank else alpha}")
+    return words
+
+
+_ALPHAS = (
+    "lora_alpha", "model.lora_alpha", "actor_rollout_ref.model.lora_alpha", "actor_rollout_ref.model.lora.alpha",
+)  # fmt: skip
+
+
+def _modules(value: str, known: Situation) -> list[str]:
+    """Names with commas between them, or already a list."""
+    plain = value.strip("'\" ")
+    if plain.lower() in ("all", "all-linear"):
+        plain = "all-linear"
+    elif "," in plain and not plain.startswith("["):
+        plain = f"[{','.join(name.strip() for name in plain.split(',') if name.strip())}]"
+    return [f"model.target_modules={plain}"]
+
+
+# ---- the rest
+
+
+def _algorithm(value: str, known: Situation) -> list[str] | None:
+    """verl's estimator, loss and filter of groups are one choice here."""
+    plain, filtered = _plain(value), known.is_on("algorithm.filter_groups.enable")
+    estimator = _plain(known.given.get("algorithm.adv_estimator", ""))
+    loss = _plain(known.given.get("actor_rollout_ref.actor.policy_loss.loss_mode", ""))
+    if plain == "gae" or (estimator == "gae" and plain in ("true", "vanilla")):
+        return ["algorithm=ppo"]
+    if plain not in ("grpo", "grpo_vectorized", "gspo", "true", "vanilla"):
+        return [] if plain in _OFF else None
+    if "gspo" in (plain, loss):
+        return ["algorithm=gspo"]
+    if filtered or plain == "true":
+        return ["algorithm=dapo"]
+    return ["algorithm=grpo"] if plain != "vanilla" else []
+
+
+def _clip(value: str, known: Situation) -> list[str]:
+    """Both sides of the range, unless one has a name of its own."""
+    low = known.given.get("actor_rollout_ref.actor.clip_ratio_low", value)
+    high = next((known.given[name] for name in _HIGH if known.is_on(name)), value)
+    return [f"algorithm.clip_ratio_low={low}", f"algorithm.clip_ratio_high={high}"]
+
+
+_HIGH = ("epsilon_high", "trl.epsilon_high", "actor_rollout_ref.actor.clip_ratio_high")
 
 
 def _lengths(value: str, known: Situation) -> list[str]:
     """Prompt and answer with this sum."""
     both = _whole(number(value))
-    if not both or both < 2:
+    prompt, answer = known.count(*_PROMPT), known.count(*_ANSWER)
+    if prompt and answer:
+        return []
+    if not both or both < 2 or max(prompt, answer) >= both:
         return ["data.max_prompt_length=TOKENS", "data.max_response_length=TOKENS"]
-    prompt = min(known.prompt_length, both // 2)
+    prompt = prompt or (both - answer if answer else min(known.prompt_length, both // 2))
     return [f"data.max_prompt_length={prompt}", f"data.max_response_length={both - prompt}"]
 
 
@@ -121,6 +340,16 @@ def dataset_words(value: str) -> list[str]:
     if name.lower().endswith(ENDINGS):
         return ["data=files", f"data.train_files={value}"]
     return ["data=hub", f"data.repo={value}"] if _HUB_ID.fullmatch(name) else []
+
+
+_PROMPT = (
+    "max_prompt_length", "max_prompt_len", "max_source_length", "data.max_prompt_length",
+    "actor_rollout_ref.rollout.prompt_length",
+)  # fmt: skip
+_ANSWER = (
+    "max_completion_length", "trl.max_completion_length", "response_length", "max_target_length",
+    "data.max_response_length", "actor_rollout_ref.rollout.response_length",
+)  # fmt: skip
 
 
 def _dataset(value: str, known: Situation) -> list[str]:
@@ -136,15 +365,20 @@ def _betas(value: str, known: Situation) -> list[str]:
     return [f"optim.betas=[{one('adam_beta1', '0.9')},{one('adam_beta2', '0.999')}]"]
 
 
-def _warmup(value: str, known: Situation) -> list[str]:
-    """Steps; a value below 1 is a fraction of them."""
+def _fraction(value: str, known: Situation, setting: str) -> list[str]:
+    """Steps; a value below 1 is a fraction of all."""
     given = number(value)
-    steps = _whole(known.number("max_steps")) or known.steps
-    if given is not None and given == int(given) and given >= 0:
-        return [f"optim.lr_warmup_steps={int(given)}"]
-    if given is None or not 0 < given < 1 or not steps or steps < 0:
-        return ["optim.lr_warmup_steps=STEPS"]
-    return [f"optim.lr_warmup_steps={math.ceil(given * steps)}"]
+    steps = known.count("max_steps", "max_train_steps", "num_training_steps", "total_steps") or known.steps
+    if given is not None and given == int(given):
+        return [f"{setting}={int(given)}"]
+    if given is None or not 0 < given < 1 or not steps:
+        return [f"{setting}=STEPS"]
+    return [f"{setting}={math.ceil(given * steps)}"]
+
+
+def _warmup(value: str, known: Situation) -> list[str]:
+    """None is the default: 0 says that a ratio has the word."""
+    return [] if number(value) == 0 else _fraction(value, known, "optim.lr_warmup_steps")
 
 
 def _epochs(value: str, known: Situation) -> list[str]:
@@ -152,7 +386,16 @@ def _epochs(value: str, known: Situation) -> list[str]:
     return [f"trainer.total_epochs={'EPOCHS' if given is None else given}"]
 
 
-RULES: Mapping[str, Callable[[str, Situation], list[str]]] = {
-    "step_batch": _step_batch, "per_group": _per_group, "per_process": _per_process, "mini_batches": _mini_batches,
-    "lengths": _lengths, "dataset": _dataset, "betas": _betas, "warmup": _warmup, "epochs": _epochs,
+RULES: Mapping[str, Callable[[str, Situation], list[str] | None]] = {
+    "step_batch": _step_batch, "accumulation": _accumulation, "process_batch": _process_batch,
+    "per_group": _per_group, "per_process": _per_process,
+    "steps_per_generation": partial(_updates, name="steps_per_generation"),
+    "mini_batches": partial(_updates, name="num_mini_batches"),
+    "gpus": _gpus, "all_gpus": partial(_gpus, total=True), "offload": _offload, "bf16": _bf16,
+    "lora": partial(_lora, rank=16, alpha=32), "lora_twice": partial(_lora, rank=8, alpha=2, of_rank=True),
+    "lora_peft": partial(_lora, rank=8, alpha=8), "lora_verl": partial(_lora, rank=16, alpha=16),
+    "modules": _modules, "algorithm": _algorithm, "clip": _clip, "lengths": _lengths, "dataset": _dataset,
+    "betas": _betas, "warmup": _warmup, "epochs": _epochs,
+    "save_every": partial(_fraction, setting="trainer.save_freq"),
+    "test_every": partial(_fraction, setting="trainer.test_freq"),
 }  # fmt: skip

@@ -29,6 +29,8 @@ class Project:
     """A command or file of that project."""
     ours: str
     """The same here."""
+    defaults: Mapping[str, str]
+    """What it does where nothing is typed, and what to type here for the same."""
     like: str = ""
     """Key of the project whose names it has, too."""
 
@@ -47,6 +49,10 @@ class Meaning:
     """Their value -> what to type, `*` any other; empty: leave it out."""
     convert: str = ""
     """The rule of `conversions` that makes what to type."""
+    unless: tuple[str, ...] = ()
+    """Names that say it better: with one of them it is left out."""
+    switch: tuple[str, ...] = ()
+    """Names that switch it off: with one of them at `false` it is left out."""
     note: str = ""
     instead: str = ""
     """What to do where there is nothing of that kind, or of that value."""
@@ -62,6 +68,8 @@ class Table:
     meanings: tuple[Meaning, ...]
     choices: Mapping[str, Mapping[str, str]]
     """Of a config group: their choice -> what to type here."""
+    absent: Mapping[str, Mapping[str, str]]
+    """Of a config group: their choice that nothing here is -> what to say."""
     named: Mapping[str, tuple[Meaning, ...]]
     """The meanings of each name."""
 
@@ -100,13 +108,15 @@ def table() -> Table:
     named: dict[str, list[Meaning]] = {}
     for name, meaning in _pairs(meanings):
         named.setdefault(name, []).append(meaning)
-    return Table(projects, meanings, node["choices"], {name: tuple(found) for name, found in named.items()})
+    return Table(
+        projects, meanings, node["choices"], node["absent"], {name: tuple(found) for name, found in named.items()}
+    )
 
 
 def _meaning(entry: dict[str, Any], sources: list[str]) -> Meaning:
-    rest = {key: value for key, value in entry.items() if key not in (*sources, "ours")}
+    rest = {key: value for key, value in entry.items() if key not in sources}
     names = {source: tuple(entry[source].split()) for source in sources if source in entry}
-    return Meaning(names, tuple(entry.get("ours", "").split()), **rest)
+    return Meaning(names, **rest | {key: tuple(entry.get(key, "").split()) for key in ("ours", "unless", "switch")})
 
 
 def _pairs(meanings: tuple[Meaning, ...]) -> Iterator[tuple[str, Meaning]]:

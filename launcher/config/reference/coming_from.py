@@ -34,21 +34,25 @@ def rows(of: Project) -> Iterator[tuple[str, list[str], Meaning]]:
             yield top, names, meaning
 
 
+def marked(text: str, code: str = "`") -> str:
+    """Each word as code."""
+    return " ".join(f"{code}{word}{code}" for word in text.split())
+
+
 def here(meaning: Meaning, *, code: str = "`") -> str:
     """What to type, or to do, in a few words."""
-
-    def marked(text: str) -> str:
-        return " ".join(f"{code}{word}{code}" for word in text.split())
 
     if not meaning.ours:
         return meaning.instead
     if meaning.convert:
         text = " and ".join(f"{code}{name}{code}" for name in meaning.ours)
     elif meaning.values is not None:
-        each = [f"{marked(theirs)}: {marked(ours) or 'leave it out'}" for theirs, ours in meaning.values.items()]
+        each = [
+            f"{marked(theirs, code)}: {marked(ours, code) or 'leave it out'}" for theirs, ours in meaning.values.items()
+        ]
         text = "; ".join(each).replace("{}", "VALUE").replace(f"{code}*{code}", "others")
     elif meaning.use:
-        text = marked(meaning.use.replace("{}", "VALUE"))
+        text = marked(meaning.use.replace("{}", "VALUE"), code)
     else:
         text = f"{code}{meaning.ours[0]}=VALUE{code}" if not meaning.instead else ""
     more = f"otherwise {meaning.instead}" if meaning.instead and text else meaning.instead
@@ -63,6 +67,9 @@ def page(of: Project) -> str:
         f"Written by `make settings` from the table of rlrun's own messages: a name of {of.name} on the command"
         " line is answered with\nwhat to type instead, and its value.\n",
         f"```text\n{of.theirs.rstrip()}\n```\n\nis here\n\n```bash\n{of.ours.rstrip()}\n```\n",
+        f"## What differs where nothing is typed\n\n| {of.name} | the same here |\n|---|---|\n"
+        + "".join(f"| {theirs} | {marked(ours)} |\n" for theirs, ours in of.defaults.items()),
+        "## Names\n\n"
         "Arguments are `key=value`, without dashes; [settings.md](../settings.md) has all of them.\n"
         "`data.train_batch_size` is the prompts (or rows) of a whole step over all processes, whatever the micro-batch"
         " is.\nOf a name with several rows, the one is meant whose setting the chosen algorithm has.\n",
