@@ -15,18 +15,18 @@ OFFLOAD = "fsdp_config.param_offload"
 
 
 def fixes(algorithm: str, words: list[str]) -> list[str]:
-    """What is said of each of these words, in their order, without notes."""
+    """What is expected of each of these words, in their order, without notes."""
     given = [] if algorithm in ("sft", "dpo", "ppo") else ["sampler.n=4"]
     found = examine([f"algorithm={algorithm}", "model=tiny", "data=reverse", *given, *words]).problems
-    said = {problem.where.lstrip("-"): re.sub(r" \(.*", "", problem.fix) for problem in found}
-    return [said.get(word.partition("=")[0].lstrip("-"), "") for word in words]
+    found_fixes = {problem.where.lstrip("-"): re.sub(r" \(.*", "", problem.fix) for problem in found}
+    return [found_fixes.get(word.partition("=")[0].lstrip("-"), "") for word in words]
 
 
 OUT = "leave it out"
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "words", "said"),
+    ("algorithm", "words", "expected"),
     [
         ("sft", "adapter=lora lora_r=32 lora_alpha=8", (OUT, "use model.lora_rank=32", "use model.lora_alpha=8")),
         ("sft", "use_peft=true lora_r=32", (OUT, "use model.lora_rank=32 model.lora_alpha=32")),
@@ -66,12 +66,12 @@ OUT = "leave it out"
         ("grpo", "algorithm.adv_estimator=grpo algorithm.filter_groups.enable=True", ("use algorithm=dapo",) * 2),
     ],
 )  # fmt: skip
-def test_two_names_of_one_setting_agree(algorithm: str, words: str, said: tuple[str, ...]) -> None:
-    assert fixes(algorithm, words.split()) == [*said]
+def test_two_names_of_one_setting_agree(algorithm: str, words: str, expected: tuple[str, ...]) -> None:
+    assert fixes(algorithm, words.split()) == [*expected]
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "words", "said"),
+    ("algorithm", "words", "expected"),
     [
         ("grpo", f"{ACTOR}.ppo_micro_batch_size=64 trainer.n_gpus_per_node=8", "trainer.micro_batch_size_per_gpu=8"),
         ("grpo", f"{ACTOR}.ppo_micro_batch_size=64 trainer.n_gpus_per_node=8 trainer.nnodes=2",
@@ -97,8 +97,8 @@ def test_two_names_of_one_setting_agree(algorithm: str, words: str, said: tuple[
         ("ppo", "num_mini_batches=4", "trainer.ppo_mini_batch_size=4"),  # of the run's own batch
     ],
 )  # fmt: skip
-def test_batches_are_those_of_all_that_is_typed(algorithm: str, words: str, said: str) -> None:
-    assert fixes(algorithm, words.split())[0] == f"use {said}"
+def test_batches_are_those_of_all_that_is_typed(algorithm: str, words: str, expected: str) -> None:
+    assert fixes(algorithm, words.split())[0] == f"use {expected}"
 
 
 def test_without_answers_to_a_prompt_there_are_as_many_as_trl_samples() -> None:
@@ -124,7 +124,7 @@ IPO = "algorithm.loss_type=ipo algorithm.length_normalised=true"
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "word", "said"),
+    ("algorithm", "word", "expected"),
     [
         ("dpo", "loss_type=ipo", f"use {IPO}"),  # TRL and LLaMA-Factory divide by the answer's length
         ("dpo", "pref_loss=ipo", f"use {IPO}"),
@@ -144,19 +144,19 @@ IPO = "algorithm.loss_type=ipo algorithm.length_normalised=true"
          "sampler.top_p and sampler.top_k hold in validation too; leave it out"),
     ],
 )  # fmt: skip
-def test_a_value_means_the_same(algorithm: str, word: str, said: str) -> None:
-    assert fixes(algorithm, [word]) == [said]
+def test_a_value_means_the_same(algorithm: str, word: str, expected: str) -> None:
+    assert fixes(algorithm, [word]) == [expected]
 
 
 def test_steps_may_be_a_fraction_of_all() -> None:
-    said = fixes("sft", ["eval_steps=0.05", "save_steps=0.1", "max_steps=200"])
-    assert said[:2] == ["use trainer.test_freq=10", "use trainer.save_freq=20"]
+    expected = fixes("sft", ["eval_steps=0.05", "save_steps=0.1", "max_steps=200"])
+    assert expected[:2] == ["use trainer.test_freq=10", "use trainer.save_freq=20"]
 
 
 def test_the_columns_of_a_summary() -> None:
     words = ["algorithm=sft", "model=tiny", "data=files", "data.train_files=x", "text_column=a", "summary_column=b"]
-    said = [problem.fix for problem in examine(words).problems]
-    assert said == ["use data.prompt_key=a", "use data.response_key=b"]
+    expected = [problem.fix for problem in examine(words).problems]
+    assert expected == ["use data.prompt_key=a", "use data.response_key=b"]
 
 
 @pytest.mark.parametrize("name", ["kto", "orpo", "simpo", "rloo"])
