@@ -18,7 +18,7 @@ def fixes(algorithm: str, words: list[str]) -> list[str]:
     """What is expected of each of these words, in their order, without notes."""
     given = [] if algorithm in ("sft", "dpo", "ppo") else ["sampler.n=4"]
     found = examine([f"algorithm={algorithm}", "model=tiny", "data=reverse", *given, *words]).problems
-    found_fixes = {problem.where.lstrip("-"): re.sub(r" \(.*", "", problem.fix) for problem in found}
+    found_fixes = {problem.where.lstrip("-"): re.sub(r" \(.*|'", "", problem.fix) for problem in found}
     return [found_fixes.get(word.partition("=")[0].lstrip("-"), "") for word in words]
 
 
