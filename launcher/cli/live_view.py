@@ -20,7 +20,7 @@ from launcher.cli.output import printable
 from launcher.core.events import LoggedEvent, Usage
 from launcher.core.metrics import label, watched
 from launcher.core.state import RunState, Sink
-from launcher.monitor.console import clock, compact
+from launcher.monitor.console import clock, compact, held_out_change
 
 REDRAW_S = 0.25  # a picture costs as much as a thousand events
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -76,13 +76,18 @@ class LinePrinter:
 
 def picture(state: RunState, now: float) -> RenderableType:
     """One panel: where the run is, the numbers that matter, the score's curve, the last validation and alert."""
-    colour = COLOURS[state.status]
+    border = colour(state)
     title = Text.assemble((printable(state.run or "starting"), "bold"), "  ", (printable(state.algorithm), "dim"))
-    parts: list[RenderableType] = [_progress(state, now, colour), Text(), _numbers(state)]
+    parts: list[RenderableType] = [_progress(state, now, border), Text(), _numbers(state)]
     if state.score is not None:
         parts += [Text(), _curve(state)]
     parts += _news(state)
-    return Panel(Group(*parts), title=title, title_align="left", border_style=colour, width=76, padding=(0, 2))
+    return Panel(Group(*parts), title=title, title_align="left", border_style=border, width=76, padding=(0, 2))
+
+
+def colour(state: RunState) -> str:
+    """That of its status; of a run that reached its end and is doubtful, another."""
+    return "yellow" if state.doubtful else COLOURS[state.status]
 
 
 def _progress(state: RunState, now: float, colour: str) -> RenderableType:
@@ -150,8 +155,7 @@ def _news(state: RunState) -> list[RenderableType]:
     lines: list[RenderableType] = []
     if state.usage:
         lines.append(Text.assemble(("in use  ", "dim"), _used(list(state.usage.values()))))
-    if state.validation:
-        shown = "  ".join(f"{label(name)} {compact(value)}" for name, value in state.validation.items())
+    if shown := "  ".join(held_out_change(state)):
         lines.append(Text.assemble((f"held out at step {state.validated_step}  ", "dim"), (printable(shown), "bold")))
     if state.waits_for:
         lines.append(Text.assemble(("waiting  ", "bold yellow"), printable(state.waits_for)))
@@ -164,5 +168,5 @@ def _news(state: RunState) -> list[RenderableType]:
     if state.alert:
         lines.append(Text.assemble(("alert  ", "bold yellow"), printable(state.alert)))
     if state.why and state.status != "running":
-        lines.append(Text.assemble((f"{state.status}  ", f"bold {COLOURS[state.status]}"), printable(state.why)))
+        lines.append(Text.assemble((f"{state.status}  ", f"bold {colour(state)}"), printable(state.why)))
     return [Text(), *lines] if lines else []

@@ -192,6 +192,41 @@ def held_out_score(metrics: Mapping[str, float]) -> tuple[str, float] | None:
     return next(((name, metrics[name]) for name in ("val/rewards/accuracies", "val/loss") if name in metrics), None)
 
 
+@dataclass(frozen=True)
+class HeldOut:
+    """The main score of a validation, with the ends of its 95 % interval where that is known."""
+
+    step: int
+    name: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def shown(self) -> str:
+        """`0.915 [0.868-0.946]`"""
+        text = f"{self.value:.4g}"
+        return text if self.low is None or self.high is None else f"{text} [{self.low:.3g}-{self.high:.3g}]"
+
+
+def better_than(one: HeldOut, other: HeldOut) -> bool:
+    """Whether a validation is better than another of the same metric."""
+    return one.value < other.value if better(one.name) == "down" else one.value > other.value
+
+
+def held_out(step: int, metrics: Mapping[str, float]) -> HeldOut | None:
+    """The main score of a step's validation; None where nothing was measured, or it is not finite."""
+    found = held_out_score(metrics)
+    if found is None or not math.isfinite(found[1]):
+        return None
+    name, value = found
+    bounds = [
+        metrics.get(name.replace("val-core/", "val-aux/", 1).replace("/mean@", f"/wilson95_{end}@"))
+        for end in ("low", "high")
+    ]
+    return HeldOut(step, name, value, *(bounds if name.startswith("val-core/") else (None, None)))
+
+
 def grade(metrics: Mapping[str, float], wanted: str | None = None) -> float | None:
     """How good a validation is, higher is better: by the metric `wanted`, by default by its main score. None where that
     was not measured, is not finite, or has no better direction, and where a held-out prompt has no score: a mean over

@@ -26,7 +26,7 @@ from launcher.core.events import (
     Waiting,
     WentOn,
 )
-from launcher.core.metrics import main_score, validation
+from launcher.core.metrics import HeldOut, better_than, held_out, main_score, validation
 
 HISTORY = 60  # steps the speed is taken from
 POINTS = 48  # most points of a curve
@@ -69,6 +69,10 @@ class RunState:
     metrics: Mapping[str, float] = field(default_factory=dict)
     validation: Mapping[str, float] = field(default_factory=dict)
     validated_step: int | None = None
+    first: HeldOut | None = None
+    """The first validation, that before training where there was one; `last` is the latest."""
+    best: HeldOut | None = None
+    last: HeldOut | None = None
     score_name: str = ""
     score: float | None = None
     curve: Curve = field(default_factory=Curve)
@@ -84,6 +88,11 @@ class RunState:
     why: str = ""
     usage: Mapping[int, Usage] = field(default_factory=dict)
     """By rank, what each process used when it was looked at last; nothing once they have ended."""
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether it reached its last step, and something is wrong with what it came to: `why`."""
+        return self.status == "finished" and bool(self.why)
 
     @property
     def seconds_per_step(self) -> float | None:
@@ -163,11 +172,14 @@ def after(state: RunState, event: Event) -> RunState:
 
 
 def _after_step(state: RunState, event: Step) -> RunState:
-    held_out = validation(event.metrics)
-    if held_out:
-        state = replace(state, validation=held_out, validated_step=event.step)
+    measured = validation(event.metrics)
+    if measured:
+        state = replace(state, validation=measured, validated_step=event.step)
     marks = (*state.marks, (event.step, event.at))[-HISTORY:]
     state = replace(state, step=event.step, metrics={**state.metrics, **event.metrics}, marks=marks)
+    if now := held_out(event.step, event.metrics):
+        best = state.best if state.best and not better_than(now, state.best) else now
+        state = replace(state, first=state.first or now, best=best, last=now)
     if score := main_score(event.metrics):
         name, value = score
         state = replace(state, score_name=name, score=value, curve=state.curve.then(value))

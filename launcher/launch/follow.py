@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +12,13 @@ from launcher.core.events import GOES_BACK, Crashed, Event, LoggedEvent, WentOn,
 from launcher.core.files import AppendOnlyFile, NewLines
 from launcher.core.state import RunState, Sink, after, fold, write_all
 from launcher.monitor.console import console_lines
+from launcher.monitor.health import Health
 from launcher.monitor.stall import StallDetector, stalled
 from launcher.runs.folder import Folder
 from launcher.runs.stop_requests import StopRequest
 from launcher.spec.cluster import Job
 from launcher.spec.engine import EventReader
+from launcher.spec.run import RunSpec
 
 POLL_S = 0.05
 CRASHED_S = 30.0  # for a process that has reported a crash to exit; some never do
@@ -32,13 +35,14 @@ class Outcome:
 class Follower:
     """Writes events to the run's logs, then to the sinks. They get the number of the current `attempt`."""
 
-    def __init__(self, folder: Folder, sinks: Sequence[Sink], attempt: int) -> None:
-        self.folder, self.attempt = folder, attempt
-        self.state = fold(events_of(folder.events))
+    def __init__(self, run: RunSpec, folder: Folder, sinks: Sequence[Sink], attempt: int) -> None:
+        self.run, self.folder, self.attempt = run, folder, attempt
+        self.state, self.health = fold(events_of(folder.events)), Health(run)
         self._events, self._console = AppendOnlyFile.open(folder.events), AppendOnlyFile.open(folder.console)
         self._sinks = sinks
         self.next_seq = scan(folder.events)[0]
         self.crash: Crashed | None = None
+        self.tell([*self.health.replay(events_of(folder.events))])
 
     def begin(self, attempt: int) -> None:
         """From now on events are of another attempt, which has not crashed."""
@@ -46,14 +50,17 @@ class Follower:
 
     def tell(self, events: list[Event]) -> None:
         """Log and show events. Where one goes back to a checkpoint, the state is made again without what is undone."""
-        logged, lines = list[LoggedEvent](), list[str]()
-        for event in events:
+        logged, lines, coming = list[LoggedEvent](), list[str](), deque(events)
+        while coming:
+            event = coming.popleft()
             logged.append(LoggedEvent(self.next_seq, self.attempt, event))
             self.next_seq += 1
             if isinstance(event, GOES_BACK):
-                self.state = fold(events_of(self.folder.events, more=logged))
+                self.state, self.health = fold(events_of(self.folder.events, more=logged)), Health(self.run)
+                alerts = self.health.replay(events_of(self.folder.events, more=logged))
             else:
-                self.state = after(self.state, event)
+                self.state, alerts = after(self.state, event), self.health.hear(event)
+            coming.extendleft(reversed(alerts))
             lines += console_lines(event, self.state)
             if isinstance(event, Crashed):
                 self.crash = event

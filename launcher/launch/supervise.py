@@ -26,6 +26,7 @@ from launcher.spec.cluster import Job
 from launcher.spec.run import RunSpec
 
 LONGEST_PAUSE_S = 60.0
+SHOWN = 2  # findings in the last line of a run
 
 
 class Interrupted(BaseException):
@@ -137,7 +138,7 @@ class Supervisor:
         unheard, attempt = unheard_events(self.folder, self.run.engine.reader()), self.folder.next_attempt
         with (
             handle_stop_requests(self, self.folder) as asked,
-            closing(Follower(self.folder, self.sinks, attempt - 1)) as follower,
+            closing(Follower(self.run, self.folder, self.sinks, attempt - 1)) as follower,
         ):
             follower.tell(unheard)
             first = [*([Resumed(step=step, attempt=attempt)] if follower.next_seq else []), *alerts]
@@ -206,7 +207,7 @@ class Supervisor:
             self._job = job = run.cluster.start(plan, logs, self.lock.descriptor)
             code = follow(job, run.engine.reader(), follower, watch, asked)
             if code == 0:
-                return self._finished(follower.state.step)
+                return self._finished(follower)
             kills = machine.oom_kill_count() - kills
             return self._stopped_by(code, job, asked) or _failed(self._diagnose(code, job, logs, follower, kills), logs)
         finally:
@@ -215,10 +216,11 @@ class Supervisor:
                 self._job.kill()
             self._job = None
 
-    def _finished(self, step: int) -> Ending:
-        saved = self._checkpoints.newest_first()
+    def _finished(self, follower: Follower) -> Ending:
+        step, saved = follower.state.step, self._checkpoints.newest_first()
         unsaved = step > 0 and not (saved and saved[0].step == step)
-        return Ending("finished", f"the last step is not saved; {self._saved()}" if unsaved else "", 0)
+        why = [f"the last step is not saved; {self._saved()}"] if unsaved else []
+        return Ending("finished", "; ".join([*why, *(found.text for found in follower.health.verdict()[:SHOWN])]), 0)
 
     def _stopped(self, number: int, how: str = "") -> Ending:
         return Ending("stopped", f"{signal.Signals(number).name}{how}; {self._saved()}", 128 + number)

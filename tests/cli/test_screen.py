@@ -17,6 +17,7 @@ from launcher.cli import live_view
 from launcher.cli.live_view import picture, sparkline, watching
 from launcher.cli.output import printable
 from launcher.core.events import Ended, Event, Step, Usage
+from launcher.core.metrics import HeldOut
 from launcher.core.state import Curve, RunState
 
 METRICS = {
@@ -42,6 +43,9 @@ RUNNING = RunState(
     metrics=METRICS,
     validation={"val-core/openai/gsm8k/reward/mean@1": 0.625},
     validated_step=20,
+    first=HeldOut(20, "val-core/openai/gsm8k/reward/mean@1", 0.625),
+    best=HeldOut(20, "val-core/openai/gsm8k/reward/mean@1", 0.625),
+    last=HeldOut(20, "val-core/openai/gsm8k/reward/mean@1", 0.625),
     score_name="critic/score/mean",
     score=0.4375,
     curve=Curve((0.0, 0.25, 0.5), waiting=(1.0,)),
@@ -141,7 +145,7 @@ EVIL = "x\x1b[2J\x1b]0;owned\x07\x9b31m\r\x08\x00\u202e\udcff"
     "state",
     [
         RunState(run=EVIL, algorithm=EVIL, phase=EVIL, status="running"),
-        replace(RUNNING, validation={f"val-core/{EVIL}/reward/mean@1": 1.0}),
+        replace(RUNNING, last=HeldOut(20, f"val-core/{EVIL}/reward/mean@1", 1.0)),
         replace(RUNNING, alert=EVIL, checkpoint=EVIL, why=EVIL, status="failed"),
     ],
     ids=["names", "data source", "texts"],

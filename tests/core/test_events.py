@@ -35,6 +35,7 @@ from launcher.core.events import (
     read_log,
     to_line,
 )
+from launcher.core.metrics import HeldOut
 from launcher.core.state import HISTORY, POINTS, Curve, RunState, after, fold
 
 STARTED = Started(at=10.0, run="p/é", algorithm="GRPO", processes=2)
@@ -246,7 +247,8 @@ TOLD = [
     (LOADED, {"steps": 20}),
     (Phase(name="saving"), {"phase": "saving", "status": "running"}),
     (STEP, {"step": 3, "score": 2.0, "score_name": "train/loss", "validation": {"val/loss": 3.0}, "validated_step": 3,
-            "metrics": STEP.metrics, "marks": ((3, 5.0),), "curve": Curve((2.0,))}),
+            "metrics": STEP.metrics, "marks": ((3, 5.0),), "curve": Curve((2.0,)),
+            **dict.fromkeys(("first", "best", "last"), HeldOut(3, "val/loss", 3.0))}),
     (Saved(step=3, path="p"), {"checkpoint": "p"}),
     (Alert(step=3, text="t"), {"alert": "t", "alerts": 1}),
     (Crashed(lines=("a", "b"), cause="error"), {"why": "a; b"}),

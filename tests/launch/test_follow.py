@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.config.resolve import resolve
 from launcher.core.events import Event, Stalled, Step, Usage, WentOn, events_of
 from launcher.engines.torch import Torch
 from launcher.launch.follow import Follower, Listener, follow
@@ -16,6 +17,8 @@ from launcher.monitor.stall import StallDetector
 from launcher.runs.folder import Folder
 from launcher.runs.stop_requests import StopRequest
 from launcher.spec.cluster import Stack
+
+RUN = resolve(["algorithm=sft", "model=tiny", "data=reverse"])
 
 
 def usage(rank: int) -> Usage:
@@ -63,7 +66,7 @@ def test_what_a_process_uses_is_no_sign_that_it_goes_on(tmp_path: Path, monkeypa
     """One that spins for ever in a deadlock is told of again and again, and is named all the same."""
     monkeypatch.setattr(stall, "UNKNOWN_S", 0.2)
     folder, job = Folder(tmp_path), Silent(0.8)
-    with closing(Follower(folder, [], 1)) as follower:
+    with closing(Follower(RUN, folder, [], 1)) as follower:
         assert (
             follow(
                 job, Torch().reader(), follower, StallDetector(2.0, 0.0, [], time.monotonic()), StopRequest(job, folder)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.config.resolve import resolve
 from launcher.core.events import (
     MARK,
     PROCESS_EVENTS,
@@ -32,6 +33,7 @@ from launcher.launch.follow import Follower
 from launcher.runs.folder import FIRST_SEQ, Folder, unheard_events
 from launcher.runs.store import RunReader
 
+RUN = resolve(["algorithm=sft", "model=tiny", "data=reverse"])
 STARTED = Started(at=1.0, run="p/a", algorithm="SFT", processes=1)
 LOADED = Loaded(at=2.0, rows=8, refused=0, val_rows=0, val_refused=0, steps_per_epoch=4, steps=4)
 ENDED = Ended(at=90.0, how="stopped", why="w")
@@ -177,7 +179,7 @@ def test_wherever_the_launcher_dies_each_step_stands_once(folder: Folder, cut: i
         _write(folder, [STALLED, *second], cut - 6)
     before = folder.events.read_bytes()
     unheard = unheard_events(folder, Torch().reader())
-    with closing(Follower(folder, [], 2)) as follower:
+    with closing(Follower(RUN, folder, [], 2)) as follower:
         follower.tell(unheard)
         follower.begin(3)
         follower.tell([Resumed(at=0.0, step=4 if cut > 5 else 2, attempt=3)])
@@ -200,7 +202,7 @@ def _write(folder: Folder, events: list[Event], whole: int) -> None:
 
 def test_a_reader_that_saw_what_is_undone_later_shows_what_stands(folder: Folder) -> None:
     reader = RunReader(folder.events)
-    with closing(Follower(folder, [], 1)) as follower:
+    with closing(Follower(RUN, folder, [], 1)) as follower:
         follower.tell([STARTED, step(1), step(2), Step(step=3, metrics={"val/loss": 9.0, "train/loss": 9.0}), ENDED])
         assert (reader.look().step, reader.look().status, reader.look().score) == (3, "stopped", 9.0)
         follower.begin(2)

@@ -16,13 +16,13 @@ from rich.text import Text
 
 from launcher.cli.arguments import Root, RunName
 from launcher.cli.commands.sweep import say_sweep
-from launcher.cli.live_view import COLOURS, picture, watching
+from launcher.cli.live_view import colour, picture, watching
 from launcher.cli.output import AsJson, make_table, out, printable, problems_named, say, say_json, wide
 from launcher.clusters.ray import remote
 from launcher.core.metrics import label
 from launcher.core.problems import Problem, Problems
 from launcher.launch.sweeps import points
-from launcher.monitor.console import compact
+from launcher.monitor.console import clock, compact, held_out_change
 from launcher.runs import store
 from launcher.runs.folder import Attempt, holder, read_attempts
 
@@ -46,15 +46,16 @@ def list_runs(root: Root = Path("runs"), as_json: AsJson = False) -> None:
     if not found:
         say(f"no runs in {root}", "dim")
         return None
-    table = make_table("run", "algorithm", "status", "step", "score", "held out")
+    table = make_table("run", "algorithm", "started", "took", "status", "step", "training", "held out")
     for run in found:
-        state = run.state
-        held_out = next(iter(state.validation.items()), None)
+        state, started = run.state, run.state.started_at
         table.add_row(
             Text(printable(run.folder.name), "bold"), Text(printable(state.algorithm)),
-            Text(state.status, COLOURS[state.status]),
-            f"{state.step}/{state.steps}", "" if state.score is None else compact(state.score),
-            Text(printable(f"{label(held_out[0])} {compact(held_out[1])}") if held_out else ""),
+            "" if started is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(started)), clock(state.elapsed_s),
+            Text("doubtful" if state.doubtful else state.status, colour(state)),
+            f"{state.step}/{state.steps}",
+            "" if state.score is None else f"{printable(label(state.score_name))} {compact(state.score)}",
+            Text(printable(" ".join(held_out_change(state)))),
         )  # fmt: skip
     wide().print(table)
     return None

@@ -1,0 +1,152 @@
+"""Runs that are ruined in known ways, and healthy ones: what each says of itself.
+
+`python benchmarks/ruined.py [--seeds 3] [--only NAME]` ends with 1 where a ruined run is not named before its end and
+in its last line, or a healthy one is called ruined.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from launcher.core.events import Alert, Ended, Step, events_of
+
+ROOT = Path(__file__).parents[1]
+COMMON = "data=reverse engine.num_threads=1 trainer.test_freq=20 data.n_val=128"
+SFT = (
+    "algorithm=sft model=tiny optim.lr=3e-3 optim.lr_warmup_steps=10 data.train_batch_size=32"
+    " trainer.micro_batch_size_per_gpu=32"
+)
+RL = (
+    "model=hf model.path={base} sampler.n=8 optim.lr=5e-4 data.train_batch_size=16 trainer.micro_batch_size_per_gpu=128"
+    " trainer.total_training_steps=60"
+)
+BASE = f"{SFT} trainer.total_training_steps=1000 trainer.test_freq=500"
+REWARDS = """
+def one(data_source, solution_str, ground_truth, extra_info=None):
+    return 1.0
+
+def flipped(data_source, solution_str, ground_truth, extra_info=None):
+    return float(solution_str.strip() != ground_truth)
+
+def missing(data_source, solution_str, ground_truth, extra_info=None):
+    return None if len(solution_str) % 4 else float(solution_str.strip() == ground_truth)
+"""
+RUINED: Mapping[str, tuple[str, str]] = {
+    "sft: lr 5": (f"{SFT} optim.lr=5 trainer.total_training_steps=60", "loss-diverged"),
+    "sft: lr 1e-9": (f"{SFT} optim.lr=1e-9 trainer.total_training_steps=60", "nothing-learnt"),
+    "sft: numbers overflow": (
+        f"{SFT} optim.lr=1e38 trainer.max_bad_steps=1000 trainer.total_training_steps=60",
+        "not-finite",
+    ),
+    "sft: rate of full training for adapters": (
+        f"{SFT} model.lora_rank=4 optim.lr=1e-7 trainer.total_training_steps=60",
+        "nothing-learnt",
+    ),
+    "grpo: lr 3e-2": (f"algorithm=grpo {RL} optim.lr=3e-2", ""),
+    "grpo: lr 1e-10": (f"algorithm=grpo {RL} optim.lr=1e-10", "nothing-learnt"),
+    "grpo: a model that knows nothing": (f"algorithm=grpo {RL} model=tiny model.path=", "no-signal"),
+    "grpo: a reward of 1 for all": (
+        f"algorithm=grpo {RL} reward=python reward.path={{rewards}} reward.name=one",
+        "no-signal",
+    ),
+    "grpo: right answers score 0": (
+        f"algorithm=grpo {RL} reward=python reward.path={{rewards}} reward.name=flipped",
+        "",
+    ),
+    "grpo: three of four answers have no score": (
+        f"algorithm=grpo {RL} reward=python reward.path={{rewards}} reward.name=missing",
+        "scores-missing",
+    ),
+    "dapo: no group is kept": (
+        f"algorithm=dapo {RL} algorithm.min_group_std=0.9 algorithm.overlong_buffer_len=1",
+        "no-groups",
+    ),
+    "grpo: answers of one token": (f"algorithm=grpo {RL} data.max_response_length=2", "answers-cut"),
+}
+"""Arguments, and the rule that has to name it; empty: any."""
+HEALTHY: Mapping[str, str] = {
+    "sft": f"{SFT} trainer.total_training_steps=200",
+    "sft with adapters": f"{SFT} model.lora_rank=8 trainer.total_training_steps=200",
+    "sft, cosine": f"{SFT} optim.lr_scheduler_type=cosine trainer.total_training_steps=200",
+    "dpo": f"algorithm=dpo {RL} optim.lr=2e-4",
+    "grpo": f"algorithm=grpo {RL}",
+    "grpo, kl": f"algorithm=grpo {RL} algorithm.kl_loss_coef=0.01",
+    "grpo, two updates": f"algorithm=grpo {RL} trainer.ppo_mini_batch_size=8",
+    "dr_grpo": f"algorithm=dr_grpo {RL}",
+    "gspo": f"algorithm=gspo {RL}",
+    "dapo": f"algorithm=dapo {RL} algorithm.overlong_buffer_len=2",
+    "ppo": f"algorithm=ppo {RL} critic.optim.lr=1e-3",
+    "self-play": f"algorithm=gspo_selfplay {RL}",
+}
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a run report of itself."""
+
+    exit_code: int
+    alerts: Sequence[str]
+    end: str
+    scores: Sequence[float]
+
+
+def train(folder: Path, name: str, words: str) -> Report:
+    typed = [*COMMON.split(), *words.split(), f"trainer.run_root={folder}", f"trainer.experiment_name={name}"]
+    by_key = {word.partition("=")[0]: word for word in typed}  # a later word wins
+    command = [sys.executable, "-m", "launcher", "train", *(word for word in by_key.values() if not word.endswith("="))]
+    code = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    events = list(events_of(folder / "rlrun" / name / "events.jsonl"))
+    if not events:
+        sys.exit(f"{name}: {code.stderr}")
+    ended = next(
+        (event for event in reversed(events) if isinstance(event, Ended)), Ended(how="failed", why=code.stderr)
+    )
+    scores = [
+        value for event in events if isinstance(event, Step) for key, value in event.metrics.items()
+        if key.endswith("/reward/mean@1") or key == "val/loss"
+    ]  # fmt: skip
+    alerts = [event.text for event in events if isinstance(event, Alert)]
+    return Report(code.returncode, alerts, f"{ended.how}: {ended.why}", scores)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    table, bad = Table("seed", "run", "held out", "named while it ran", "last line", ""), 0
+    with tempfile.TemporaryDirectory() as temp:
+        for seed in range(arguments.seeds):
+            folder = Path(temp) / str(seed)
+            folder.mkdir()
+            (folder / "rewards.py").write_text(REWARDS)
+            train(folder, "base", f"{BASE} seed={seed}")
+            places = {"base": f"{folder}/rlrun/base", "rewards": f"{folder}/rewards.py"}
+            cases = [(name, words, True) for name, (words, _) in RUINED.items()]
+            cases += [(name, words, False) for name, words in HEALTHY.items() if seed == 0]
+            for number, (name, words, ruined) in enumerate(cases):
+                if arguments.only and arguments.only not in name:
+                    continue
+                report = train(folder, f"run-{number}", f"{words.format(**places)} seed={seed}")
+                named = [alert for alert in report.alerts if ";" in alert]
+                last = report.end.removeprefix("finished: ")
+                good = bool(named) and last != "" if ruined else not named and report.end == "finished: "
+                bad += not good
+                held_out = f"{report.scores[0]:.3g} -> {report.scores[-1]:.3g}" if report.scores else ""
+                row = (str(seed), name, held_out, "\n".join(named)[:300], report.end[:300], "pass" if good else "FAIL")
+                table.add_row(*row)
+                print(*row, sep=" | ", flush=True)
+    Console(width=200).print(table)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--only", default="")
+    sys.exit(main(parser.parse_args()))
