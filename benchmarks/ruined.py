@@ -7,6 +7,7 @@ in its last line, or a healthy one is called ruined.
 from __future__ import annotations
 
 import argparse
+import re
 import subprocess
 import sys
 import tempfile
@@ -32,13 +33,13 @@ RL = (
 BASE = f"{SFT} trainer.total_training_steps=1000 trainer.test_freq=500"
 REWARDS = """
 def one(data_source, solution_str, ground_truth, extra_info=None):
-    return 1.0
+    return 1.0 if solution_str.strip() else 0.0
 
 def flipped(data_source, solution_str, ground_truth, extra_info=None):
-    return float(solution_str.strip() != ground_truth)
+    return 0.5 if solution_str.strip() == ground_truth else 1.0 if solution_str.strip() else 0.0
 
 def missing(data_source, solution_str, ground_truth, extra_info=None):
-    return None if len(solution_str) % 4 else float(solution_str.strip() == ground_truth)
+    return 1.0 if solution_str.strip() == ground_truth else 0.0 if len(solution_str) < 4 else None
 """
 RUINED: Mapping[str, tuple[str, str]] = {
     "sft: lr 5": (f"{SFT} optim.lr=5 trainer.total_training_steps=60", "loss-diverged"),
@@ -130,7 +131,7 @@ def main(arguments: argparse.Namespace) -> int:
             cases = [(name, words, True) for name, (words, _) in RUINED.items()]
             cases += [(name, words, False) for name, words in HEALTHY.items() if seed == 0]
             for number, (name, words, ruined) in enumerate(cases):
-                if arguments.only and arguments.only not in name:
+                if arguments.only and not re.search(arguments.only, name):
                     continue
                 report = train(folder, f"run-{number}", f"{words.format(**places)} seed={seed}")
                 named = [alert for alert in report.alerts if ";" in alert]
