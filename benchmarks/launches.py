@@ -1,4 +1,4 @@
-"""Launches that fail and launches that are healthy: `python benchmarks/launches.py [--cases FOLDER] [--no-train]
+"""Launches that fail and launches that are healthy: `python benchmarks/launches.py [--cases PATH] [--no-train]
 [PART OF A NAME ...]`.
 
 Each case of launch_cases/ is a failure that a user reported (`source` names the thread or the document), reduced
@@ -140,8 +140,7 @@ class Outcome:
 
 def cases(folder: Path = CASES) -> list[Case]:
     """Those that fail, in the order of their files."""
-    files = [file for file in sorted(folder.glob("*.yaml")) if not file.stem.startswith("healthy")]
-    found = [Case(**node) for file in files for node in _read(file)]
+    found = [Case(**node) for file in _files(folder) if not file.stem.startswith("healthy") for node in _read(file)]
     for case in found:
         if not ORIGIN.search(case.source) or case.level not in get_args(Level):
             raise ValueError(f"{case.name}: names no source, or a level that there is not")
@@ -153,7 +152,11 @@ def cases(folder: Path = CASES) -> list[Case]:
 
 
 def healthy(folder: Path = CASES) -> list[Healthy]:
-    return [Healthy(**node) for file in sorted(folder.glob("healthy*.yaml")) for node in _read(file)]
+    return [Healthy(**node) for file in _files(folder) if file.stem.startswith("healthy") for node in _read(file)]
+
+
+def _files(at: Path) -> list[Path]:
+    return [at] if at.is_file() else sorted(at.glob("*.yaml"))
 
 
 def _read(file: Path) -> list[dict[str, Any]]:
@@ -303,7 +306,7 @@ def main(argv: Sequence[str]) -> int:
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="launches.py")
     parser.add_argument("parts", nargs="*", metavar="PART", help="parts of names; all launches without any")
-    parser.add_argument("--cases", type=Path, default=CASES, help="folder of the launches")
+    parser.add_argument("--cases", type=Path, default=CASES, help="folder of the launches, or one file of it")
     parser.add_argument("--jobs", type=int, default=cpu_count(), help="plans at a time")
     parser.add_argument("--no-train", dest="train", action="store_false", help="plan only")
     return parser.parse_args(argv)
