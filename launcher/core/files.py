@@ -1,14 +1,26 @@
-"""Atomic and append-only writes that survive a kill, a full disk or a second writer. Secrets are redacted."""
+"""Reads that never wait, and atomic and append-only writes that survive a kill, a full disk or a second writer.
+
+What lies in a folder may be a pipe, a socket or a device, which a plain `open` waits for or reads without end: files
+that a person did not name one by one are opened here. Secrets are redacted from all that is written.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import redact
+
+WHOLE_BYTES = 2**28  # most bytes of a file that is read at once
+_KINDS = {
+    stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
+}  # fmt: skip
 
 
 def expand_user(path: str | Path) -> Path:
@@ -18,6 +30,34 @@ def expand_user(path: str | Path) -> Path:
     except RuntimeError as error:
         got = "nobody here has such a home folder"
         raise Problems(Problem(str(path), got, "use a whole path", "not-found")) from error
+
+
+def open_file(path: str | Path) -> BinaryIO:
+    """A regular file to read from. Raises `OSError`, also for a pipe, a socket, a device or a folder, at once."""
+    _check_regular(os.stat(path).st_mode, path)  # before it is opened, which changes what some devices do
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        _check_regular(os.fstat(descriptor).st_mode, path)
+        return os.fdopen(descriptor, "rb")
+    except OSError:
+        os.close(descriptor)
+        raise
+
+
+def _check_regular(mode: int, path: str | Path) -> None:
+    if not stat.S_ISREG(mode):
+        got = f"is {_KINDS.get(stat.S_IFMT(mode), 'of another kind')}, not a file"
+        raise OSError(errno.EINVAL, got, str(path))
+
+
+def read_file(path: str | Path, most: int = WHOLE_BYTES) -> bytes:
+    """All of a regular file. Raises `OSError` as `open_file` does, and where it has more than `most` bytes."""
+    with open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        read = file.read(most + 1) if size <= most else b""  # it may grow
+    if max(size, len(read)) > most:
+        raise OSError(errno.EFBIG, f"has more than {most:,} bytes", str(path))
+    return read
 
 
 class PathIn:

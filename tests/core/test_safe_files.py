@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import stat
 import subprocess
 import sys
@@ -22,6 +23,35 @@ def lines(count: int) -> list[str]:
 
 def written(path: Path) -> list[str]:
     return path.read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("kind", "got"),
+    [
+        ("pipe", "is a pipe, not a file"), ("socket", "is a socket, not a file"), ("/dev/zero", "is a device"),
+        ("/dev/tty", "is a device"), (".", "is a folder"), ("loop", "Too many levels"), ("none", "No such file"),
+        ("sparse", "has more than 268,435,456 bytes"),
+    ],
+)  # fmt: skip
+def test_only_a_regular_file_is_read_and_nothing_is_waited_for(kind: str, got: str, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as bound:
+            bound.bind(str(path))
+    elif kind == "sparse":
+        with path.open("wb") as file:
+            file.truncate(2**33)
+    else:
+        path.symlink_to(path if kind == "loop" else kind)
+    with pytest.raises(OSError, match=got):
+        files.read_file(path)
+    (tmp_path / "text").write_bytes(b"x" * 9)
+    (tmp_path / "link").symlink_to("text")
+    assert files.read_file(tmp_path / "link", most=9) == b"x" * 9
+    with pytest.raises(OSError, match="more than 8 bytes"):
+        files.read_file(tmp_path / "link", most=8)
 
 
 def test_a_log_is_appended_to_and_private(tmp_path: Path) -> None:
