@@ -88,7 +88,7 @@ class RefusedLog:
 
     def problems(self, on_bad_row: Literal["error", "skip"]) -> list[Problem]:
         """Why the rows may not be trained on: the first bad ones with the number of others, unless they are skipped,
-        and files that were not read to their end, as nobody knows how many rows these lack."""
+        and files that were not read to their end, as the number of rows that these lack is unknown."""
         bad = self.bad - len(self.cut_files) if on_bad_row == "error" else 0
         return [*self.cut_files, *(_problems(self.first, bad, self.rows, self.path) if bad else [])]
 

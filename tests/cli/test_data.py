@@ -94,7 +94,7 @@ def test_bad_rows_are_named_and_end_with_2() -> None:
         (["prepare", "../etc/passwd"], "not a file, a hub id"),
         (["prepare", "owner/name"], "--for: what the rows of owner/name are is unknown"),
         (["prepare", "reverse"], "is generated"),
-        (["prepare", "sums.jsonl", "data.fromat=auto"], "did you mean format?"),
+        (["prepare", "sums.jsonl", "data.fromat=auto"], "did you mean data.format=auto?"),
         (["check", "sums.jsonl", "data.truncation=middle"], "data.truncation"),
         (["show", "gsm9k"], "did you mean gsm8k?"),
         (["show", "sums.jsonl", "algorithm=sft", "--for", "pairs"], "use one of them"),

@@ -48,7 +48,7 @@ def _bad_rows(context: Context, split: Split) -> Iterator[CheckResult]:
     data, seen = context.run.data, context.train if split == "train" else context.val
     bad = [row for row in seen.refused if not row.wanted and not row.ends_file]
     for row in seen.refused:
-        if row.ends_file:  # nobody knows how many rows it lacks, so it cannot be skipped
+        if row.ends_file:  # the number of rows that it lacks is unknown, so it cannot be skipped
             yield CheckResult("FAIL", row.where, row.reason, COMPLETE_FILE)
     if bad and data.on_bad_row == "error":
         yield from (CheckResult("FAIL", row.where, row.reason) for row in bad[:MAX_NAMED])
