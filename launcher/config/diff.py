@@ -19,11 +19,14 @@ from launcher.config.recipe import Asked, Given, options_apart
 from launcher.config.resolve import config_files, resolve
 from launcher.config.yaml_lines import Leaf, leaves
 from launcher.core.bounded_parse import parse_yaml
+from launcher.core.files import read_file
 from launcher.core.problems import Problem, Problems, error_message, short_repr, suggest
 from launcher.runs import store
 from launcher.runs.folder import Folder
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_node
+
+WORDS_BYTES = 2**16  # of words.txt; a longer one is no command
 
 
 @dataclass(frozen=True)
@@ -167,7 +170,7 @@ def _of_run(name: str, folder: Folder) -> Side:
 def _typed(folder: Folder) -> list[str]:
     """The words that the run was started with; none where that file is gone or cannot be read."""
     try:
-        return [word.lstrip("+") for word in shlex.split(folder.words.read_text(encoding="utf-8"))]
+        return [word.lstrip("+") for word in shlex.split(read_file(folder.words, WORDS_BYTES).decode())]
     except (OSError, ValueError):
         return []
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from launcher.core.files import open_file
 from launcher.core.problems import Problem
 
 SIZE = 2**20  # bytes of a YAML text
@@ -74,7 +75,7 @@ def _long_number(event: Any) -> bool:
 
 def read_start(file: Path) -> bytes:
     """All of a file, or enough to be seen as too long."""
-    with file.open("rb") as opened:
+    with open_file(file) as opened:
         return opened.read(SIZE + 1)
 
 

@@ -19,7 +19,7 @@ from itertools import islice
 from pathlib import Path
 
 from launcher.core.bounded_parse import parse_json
-from launcher.core.files import fsync_path
+from launcher.core.files import fsync_path, open_file, read_file
 from launcher.core.problems import Problem
 
 MANIFEST = "manifest.json"
@@ -129,7 +129,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def sha256(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -140,7 +140,7 @@ def faults(folder: Path) -> list[Problem]:
         return Problem(f"{folder.name}/{name}", got, code="bad-file")
 
     try:
-        text = (folder / MANIFEST).read_bytes()
+        text = read_file(folder / MANIFEST)
     except OSError as error:
         return [problem(MANIFEST, error.strerror or str(error))]
     try:
@@ -197,7 +197,7 @@ def policy_digests(policy: Path) -> dict[str, object]:
     if policy.name != "policy":
         return {}
     try:
-        files = json.loads((policy.parent / MANIFEST).read_bytes())["files"]
+        files = parse_json(read_file(policy.parent / MANIFEST))["files"]
         return {name: of["sha256"] for name, of in files.items() if name.startswith("policy/")}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
@@ -207,7 +207,7 @@ def validated(folder: Path) -> dict[str, float]:
     """Metrics of the validation of a checkpoint's weights; empty where none followed its step, or its trainer.json
     cannot be read."""
     try:
-        node = parse_json((folder / "trainer.json").read_text(encoding="utf-8"))["validated"]
+        node = parse_json(read_file(folder / "trainer.json"))["validated"]
         return {name: float(x) for name, x in node["metrics"].items()} if node["step"] == step_of(folder) else {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}

@@ -17,6 +17,7 @@ from importlib.util import resolve_name
 from pathlib import Path
 from typing import TypeVar
 
+from launcher.core.files import read_file
 from launcher.core.problems import error_message
 
 T = TypeVar("T")
@@ -101,9 +102,7 @@ def _bases(module: str, name: str) -> list[str]:
 
 def _parsed(file: Path) -> ast.Module:
     try:
-        if file.stat().st_size > LONGEST:
-            raise ValueError(f"{file} has more than {LONGEST:,} bytes; use a smaller module")
-        return ast.parse(file.read_bytes())
+        return ast.parse(read_file(file, LONGEST))
     except (OSError, SyntaxError, RecursionError) as error:
         raise ValueError(f"{file} cannot be read: {error_message(error)}; use Python that compiles") from error
 

@@ -10,8 +10,9 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import redact
@@ -32,7 +33,7 @@ def expand_user(path: str | Path) -> Path:
         raise Problems(Problem(str(path), got, "use a whole path", "not-found")) from error
 
 
-def open_file(path: str | Path) -> BinaryIO:
+def open_file(path: str | Path) -> BufferedReader:
     """A regular file to read from. Raises `OSError`, also for a pipe, a socket, a device or a folder, at once."""
     _check_regular(os.stat(path).st_mode, path)  # before it is opened, which changes what some devices do
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -99,14 +99,12 @@ def is_this_machine(host: str) -> bool:
         return False
 
 
-def is_alive(pid: int) -> bool:
-    """Whether a process of this number runs here; a zombie does not."""
+def has_open(pid: int, path: Path) -> bool:
+    """Whether the process has the file open, as far as this user may know."""
     try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
+        return any(os.path.samefile(file.path, path) for file in psutil.Process(pid).open_files())
+    except (psutil.Error, OSError):  # it has ended, is another user's, or a file has gone
         return False
-    except psutil.Error:  # another user's
-        return True
 
 
 def shell_exit_code(code: int) -> int:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from launcher.core.bounded_parse import parse_json
 from launcher.core.checkpoints import sha256
-from launcher.core.files import fsync_path, write_atomic
+from launcher.core.files import fsync_path, read_file, write_atomic
 from launcher.core.problems import Problem, Problems, error_message
 from launcher.hubs import names
 from launcher.hubs.repo import Listing
@@ -74,7 +74,7 @@ def staging_folder(folder: Path, listed: Listing) -> Path:
 def read(folder: Path, name: str = "manifest.json") -> Manifest | None:
     """None where there is none, or where it is not one of ours."""
     try:
-        node = parse_json((folder / names.OURS / name).read_bytes())
+        node = parse_json(read_file(folder / names.OURS / name))
         manifest = Manifest(**node)
         sizes = [of["bytes"] for of in manifest.files.values()]
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
@@ -104,7 +104,7 @@ def set_aside(folder: Path, wanted: Iterable[str]) -> frozenset[str]:
     with suppress(FileNotFoundError):
         (own / "manifest.json").replace(own / "before.json")
     try:
-        return frozenset(parse_json((own / "preexisting.json").read_bytes()))
+        return frozenset(parse_json(read_file(own / "preexisting.json")))
     except FileNotFoundError:
         return frozenset()
 

@@ -24,7 +24,7 @@ from typing import Any
 from launcher.config.resolve import PACKAGE
 from launcher.core import checkpoints, machine
 from launcher.core.bounded_parse import parse_json
-from launcher.core.files import write_atomic
+from launcher.core.files import open_file, read_file, write_atomic
 from launcher.core.problems import Problem, Problems, error_message
 from launcher.hubs import manifest
 from launcher.models.pretrained import Pretrained
@@ -61,7 +61,7 @@ def read(folder: Folder) -> dict[str, Any]:
     """What was recorded; by an older version, fewer keys. Raises `Problems`."""
     path = folder.lock
     try:
-        recorded = parse_json(path.read_bytes())
+        recorded = parse_json(read_file(path))
     except (OSError, ValueError) as error:
         raise _unreadable(str(path), error, "start a new run") from error
     fits = isinstance(recorded, dict) and all(isinstance(recorded.get(key, of()), of) for key, of in _SECTIONS.items())
@@ -196,7 +196,7 @@ def _file_digest(path: Path) -> str:
     if size <= WHOLE_BYTES:
         return checkpoints.sha256(path)
     pieces = hashlib.sha256()
-    with path.open("rb") as file:
+    with open_file(path) as file:
         for number in range(PIECES):
             file.seek((size - PIECE_BYTES) * number // (PIECES - 1))  # the first holds the header, the last the end
             pieces.update(file.read(PIECE_BYTES))

@@ -16,7 +16,7 @@ from launcher.config.amend import amended
 from launcher.config.explain import explain
 from launcher.core.bounded_parse import parse_yaml
 from launcher.core.classes import add_code_dir
-from launcher.core.files import write_atomic
+from launcher.core.files import read_file, write_atomic
 from launcher.core.problems import Problem, Problems, error_message
 from launcher.core.settings import from_node
 from launcher.core.state import RunState, Sink, write_all
@@ -88,7 +88,8 @@ def resume(folder: Folder, words: Sequence[str], sinks: Sequence[Sink]) -> Outco
             write_atomic(folder.spec, to_yaml(asked))
             provenance.amend(folder, to_yaml(asked))
             typed = shlex.join(["rlrun", "train", "--resume", folder.name, *words])
-            write_atomic(folder.words, folder.words.read_text(encoding="utf-8") + typed + "\n")
+            before = read_file(folder.words).decode("utf-8", "replace") if folder.words.exists() else ""
+            write_atomic(folder.words, before + typed + "\n")
         if not run.cluster.queues:
             return supervise.Supervisor(run, folder, lock, sinks).work(supervise.step_of(newest), alerts)
     return hand_over(run, folder, sinks)
@@ -135,7 +136,7 @@ def _unreadable(path: Path, error: Exception) -> Problems:
 def _asked(folder: Folder, words: Sequence[str]) -> RunSpec:
     node: object = None
     try:
-        node = parse_yaml(folder.spec.read_bytes())
+        node = parse_yaml(read_file(folder.spec))
         if isinstance(node, dict) and isinstance(node.get("code_dir"), str):
             add_code_dir(node["code_dir"])
         if not words or not isinstance(node, dict):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from collections.abc import Iterable, Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.core.events import Crashed
+from launcher.core.files import open_file
 from launcher.spec.engine import EventReader
 
 TAIL_BYTES, TAIL_LINES = 2**18, 60  # of a process's log
@@ -118,11 +120,11 @@ def _message(left: Left, cause: Cause) -> str:
 def left_by(rank: int, code: int | None, log: Path, reader: EventReader) -> Left:
     """From the end of its log; `reader` makes events of the lines."""
     try:
-        with log.open("rb") as file:
-            begin = max(log.stat().st_size - TAIL_BYTES, 0)
+        with open_file(log) as file:
+            begin = max(file.seek(0, os.SEEK_END) - TAIL_BYTES, 0)
             file.seek(begin)
             lines = file.read().decode("utf-8", "replace").split("\n")[1 if begin else 0 :]  # the first may be half
-    except FileNotFoundError:
+    except OSError:
         return Left(rank, code)
     crash, last = None, list[str]()
     for line in lines:

@@ -23,7 +23,7 @@ from typing import Self
 from launcher.core import machine
 from launcher.core.bounded_parse import parse_json
 from launcher.core.events import LAUNCHER_EVENTS, Event, LogReader, Step, events_of, is_damage
-from launcher.core.files import NewLines, PathIn, write_atomic
+from launcher.core.files import NewLines, PathIn, read_file, write_atomic
 from launcher.core.problems import Problem, Problems
 from launcher.spec.engine import EventReader
 
@@ -31,6 +31,7 @@ _ATTEMPT = re.compile(r"attempt_[1-9][0-9]*")
 FIRST_SEQ = "first_seq"  # in an attempt's folder: the `seq` that its first event gets
 ENDED = "ended.json"  # there, once it has ended: `AttemptEnd`
 LOCK_WAIT_S = 10.0  # processes of a killed run end within moments; until then they hold the lock
+LARGEST_PID = 2**31 - 1
 YEAR_9999 = 253370764800.0  # Unix seconds: no later time can be shown
 
 
@@ -62,14 +63,20 @@ class Folder:
                 raise Problems(Problem("trainer.run_root", got, "use that one as run_root", "not-permitted"))
 
     def check(self) -> None:
-        """Raises `Problems` where files would be written elsewhere: a copied folder may hold links."""
+        """Raises `Problems` where files would be written elsewhere: a copied folder may hold links and pipes."""
+        logs = self.path / "logs"
         files = (
             self.path / ".lock", self.spec, self.prepared, self.words, self.lock, self.events, self.console,
-            self.refused, self.detached, self.path / "logs",
+            self.refused, self.detached, logs,
         )  # fmt: skip
-        if links := [path for path in files if path.is_symlink()]:
-            fix = "replace it by the file or folder itself"
-            raise Problems([Problem(str(path), "is a link", fix, "not-permitted") for path in links])
+        fix, found = "replace it by the file or folder itself", list[Problem]()
+        for path in files:
+            if path.is_symlink():
+                found.append(Problem(str(path), "is a link", fix, "not-permitted"))
+            elif path.exists() and not (path.is_dir() if path == logs else path.is_file()):  # a pipe, a device
+                found.append(Problem(str(path), f"is no {'folder' if path == logs else 'file'}", fix, "not-permitted"))
+        if found:
+            raise Problems(found)
 
     def attempts(self) -> list[Path]:
         """Folders of the process logs, first attempt first."""
@@ -130,22 +137,43 @@ def holder(folder: Folder) -> dict[str, int | str] | None:
     """Process id and host of the run's writer; None when nobody writes it."""
     try:
         descriptor = os.open(folder.path / ".lock", os.O_RDONLY | os.O_NONBLOCK)  # a pipe would be waited for
-    except FileNotFoundError:
+    except OSError:  # nobody has written here, or nothing that can be locked
         return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        text = os.pread(descriptor, 4096, 0)
-        return parse_json(text) if text else {}
+        return _named_in(os.pread(descriptor, 4096, 0))
+    except OSError:
+        return None
     finally:
         os.close(descriptor)
     return None
 
 
-def writer_lives(folder: Folder) -> bool:
-    """Whether the lock's holder itself runs on this machine, not only processes that it left behind."""
+def _named_in(text: bytes) -> dict[str, int | str]:
+    """Whom the file names; nothing where it names no process, as its holder has only just locked it."""
+    with suppress(ValueError, KeyError, TypeError):
+        node = parse_json(text)
+        pid, host = node["pid"], node["host"]
+        if type(pid) is int and 0 < pid <= LARGEST_PID and isinstance(host, str):
+            return {"pid": pid, "host": host}
+    return {}
+
+
+def writer_here(folder: Folder) -> int | None:
+    """The lock's holder itself where it runs on this machine, not only processes that it left behind.
+
+    It has the file open: else the number is that of a process that began since, or somebody wrote it there.
+    """
     who = holder(folder)
-    return who is not None and who.get("host") == socket.gethostname() and machine.is_alive(int(who["pid"]))
+    if not who or who["host"] != socket.gethostname():
+        return None
+    pid = int(who["pid"])
+    return pid if machine.has_open(pid, folder.path / ".lock") else None
+
+
+def writer_lives(folder: Folder) -> bool:
+    return writer_here(folder) is not None
 
 
 def holder_words(folder: Folder) -> str:
@@ -189,7 +217,7 @@ def unheard_events(folder: Folder, reader: EventReader) -> list[Event]:
     log, begin = logs / "rank-0.log", logs / FIRST_SEQ
     if not (log.is_file() and begin.is_file()):  # of no attempt yet, or one that was killed as it began
         return []
-    since = LogReader(folder.events, after=int(begin.read_text().strip() or 0) - 1).new()
+    since = LogReader(folder.events, after=int(read_file(begin).strip() or 0) - 1).new()
     logged = [each.event for each in since if not isinstance(each.event, LAUNCHER_EVENTS)]
     heard = Counter(type(event) for event in logged if not is_damage(event))
     damaged = len(logged) - heard.total()  # lines, each of which was one event
@@ -245,7 +273,7 @@ def read_attempts(folder: Folder) -> list[Attempt]:
 def _read_end(logs: Path) -> AttemptEnd | None:
     """None where the file is missing or damaged."""
     try:
-        node = parse_json((logs / ENDED).read_bytes())
+        node = parse_json(read_file(logs / ENDED))
         rank = None if node["rank"] is None else int(node["rank"])
         end = AttemptEnd(str(node["cause"]), str(node["why"]), rank, int(node["step"]), float(node["at"]))
         return end if 0 <= end.at < YEAR_9999 else None

@@ -12,6 +12,7 @@ from yaml import YAMLError
 from launcher.core.bounded_parse import parse_yaml
 from launcher.core.checkpoints import Checkpoints
 from launcher.core.events import Saved, Step, events_of
+from launcher.core.files import read_file
 from launcher.core.metrics import grade, held_out_score, main_score, validation
 from launcher.core.problems import Problem, Problems, short_repr, suggest
 from launcher.core.settings import Chosen
@@ -103,7 +104,7 @@ def _verified(folder: Folder, step: int) -> Kept:
 def checkpoints_of(folder: Folder) -> Checkpoints:
     """As the run's engine keeps them; where spec.yaml does not tell the engine, in the layout that is usual."""
     try:
-        engine: Engine = TypeAdapter(Chosen[Engine]).validate_python(parse_yaml(folder.spec.read_bytes())["engine"])
+        engine: Engine = TypeAdapter(Chosen[Engine]).validate_python(parse_yaml(read_file(folder.spec))["engine"])
     except (OSError, ValueError, YAMLError, KeyError, TypeError):
         return Checkpoints(folder.checkpoints)
     return engine.checkpoints(folder.path)
@@ -112,7 +113,7 @@ def checkpoints_of(folder: Folder) -> Checkpoints:
 def own_metric(folder: Folder) -> str | None:
     """What the run itself ranks its checkpoints by (trainer.best_metric), read from the spec of any version."""
     try:
-        metric = parse_yaml(folder.spec.read_bytes())["trainer"]["best_metric"]
+        metric = parse_yaml(read_file(folder.spec))["trainer"]["best_metric"]
     except (OSError, ValueError, YAMLError, KeyError, TypeError):
         return None
     return metric if isinstance(metric, str) else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,7 +15,7 @@ from launcher.core.events import GOES_BACK, LoggedEvent, LogReader, events_of
 from launcher.core.problems import Problem, Problems, short_repr, suggest
 from launcher.core.state import RunState, Sink, after, fold
 from launcher.runs import stop_requests
-from launcher.runs.folder import Folder, holder
+from launcher.runs.folder import Folder, holder, writer_here
 
 LOOK_S = 0.3  # between two pictures of a watched run
 
@@ -142,12 +141,11 @@ def stop(folder: Folder, *, now: bool, wait_s: float = 60.0) -> str:
     """Ask the run to save and end (`now`: to end at once), also from another host. Returns what happened."""
     if (job := slurm.job_of(folder.path)) and job.queue_status():
         return _stop_queued(job, now, wait_s)
-    who = holder(folder)
-    if who is None:
+    if holder(folder) is None:
         return "was not running"
-    if who.get("host") == socket.gethostname():
-        _signal(int(who["pid"]), folder, now)
-    else:
+    if pid := writer_here(folder):
+        _signal(pid, folder, now)
+    else:  # on another machine, or one that cannot be told
         stop_requests.ask(folder, "now" if now else "save")
     give_up = time.monotonic() + wait_s
     while holder(folder) is not None:

@@ -17,6 +17,7 @@ import yaml
 
 from launcher.core.bounded_parse import parse_json, parse_yaml
 from launcher.core.classes import add_code_dir
+from launcher.core.files import read_file
 from launcher.core.settings import Chosen, Count, adapter, from_node, settings
 from launcher.spec.data import Dataset
 from launcher.spec.model import Model
@@ -80,11 +81,14 @@ def from_yaml(text: str) -> RunSpec:
 
 def read_prepared(folder: Path) -> Prepared | None:
     """What was found for the run in `folder`; None where it was not prepared. Raises `OSError`, `ValueError`."""
-    file = folder / PREPARED
-    return from_node(Prepared, parse_json(file.read_bytes())) if file.is_file() else None
+    try:
+        text = read_file(folder / PREPARED)
+    except FileNotFoundError:
+        return None
+    return from_node(Prepared, parse_json(text))
 
 
 def read_run(folder: Path) -> RunSpec:
     """The run in `folder` as its processes read it. Raises like `from_yaml` and `read_prepared`."""
-    run, found = from_yaml((folder / SPEC).read_text(encoding="utf-8")), read_prepared(folder)
+    run, found = from_yaml(read_file(folder / SPEC).decode()), read_prepared(folder)
     return found.applied_to(run) if found else run

@@ -351,6 +351,25 @@ def test_stopping_a_run_whose_launcher_was_killed_waits_for_its_processes(
     assert store.stop(folder, now=False, wait_s=5) in ("stopped", "was not running")
 
 
+@pytest.mark.parametrize(
+    "written",
+    ['{"pid": %d, "host": "%s"}', '{"pid": -1, "host": "%s"}', '{"pid": "%d", "host": "%s"}', '{"pid": [%d]}', "[%d]",
+     '{"pid": 1e30, "host": "%s"}', '{"pid": 9%%s, "host": "%s"}', '{"pid": true, "host": "%s"}', "{", "[" * 5000],
+)  # fmt: skip
+def test_only_a_process_that_holds_the_lock_is_signalled(folder: Folder, written: str) -> None:
+    """Whatever the file says: another process of this user, every process (-1), or none."""
+    with Lock(folder), subprocess.Popen(["sleep", "60"], start_new_session=True) as other:
+        text = written.replace("9%%s", "9" * 400).replace("%d", str(other.pid)).replace("%s", HOST)
+        (folder.path / ".lock").write_text(text)
+        try:
+            assert store.stop(folder, now=True, wait_s=0).startswith("was asked to stop and is still saving")
+            assert other.poll() is None
+            assert folder.stop_request.read_text() == "now", "whoever it is may look for it there"
+            assert not writer_lives(folder) and store.see(folder).state.status == "waiting"
+        finally:
+            other.kill()
+
+
 def test_stopping_a_run_ends_its_launcher(
     folder: Folder, hold: Callable[..., tuple[subprocess.Popen[str], int]]
 ) -> None:

@@ -23,7 +23,7 @@ from pydantic import BeforeValidator, Field
 from launcher.clusters.local import Local
 from launcher.clusters.ray import Ray
 from launcher.core.bounded_parse import parse_json
-from launcher.core.files import write_atomic
+from launcher.core.files import read_file, write_atomic
 from launcher.core.problems import Problem, Problems, error_message
 from launcher.core.settings import AtLeastOne, Names, settings
 from launcher.spec.cluster import Cluster, Job
@@ -210,7 +210,7 @@ class SlurmJob:
 def job_of(folder: Path) -> SlurmJob | None:
     """The job that a run was last submitted as; None where it was not, or this machine has no Slurm."""
     try:
-        job = str(parse_json((folder / "slurm" / "job.json").read_bytes())["id"])
+        job = str(parse_json(read_file(folder / "slurm" / "job.json"))["id"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return SlurmJob(job, folder) if job.isdigit() and shutil.which("squeue") else None

@@ -22,7 +22,7 @@ from typing import Literal, get_args
 from launcher.config.grammar import Point, points
 from launcher.config.resolve import groups, resolve
 from launcher.core.bounded_parse import parse_json
-from launcher.core.files import write_atomic
+from launcher.core.files import read_file, write_atomic
 from launcher.core.problems import Problem, Problems, error_message
 from launcher.preflight.capacity import Needs, needs
 from launcher.preflight.plan import problems as refusals
@@ -216,7 +216,7 @@ def read(path: Path) -> Sweep:
     """Raises `Problems` where sweep.json is damaged."""
     file = path / FILE
     try:
-        node = parse_json(file.read_bytes())
+        node = parse_json(read_file(file))
         entries = [SweepEntry(**{**each, "needs": Needs(**each["needs"])}) for each in node.pop("points")]
         sweep = Sweep(path, points=entries, **node)
         for entry in entries:

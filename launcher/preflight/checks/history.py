@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +13,7 @@ from yaml import YAMLError
 from launcher.core.bounded_parse import parse_yaml
 from launcher.core.check_result import CheckResult
 from launcher.core.events import events_of
+from launcher.core.files import open_file, read_file
 from launcher.core.state import fold
 from launcher.preflight.checks.context import Context, root_of
 from launcher.runs.folder import Folder
@@ -48,11 +50,11 @@ def earlier(run: RunSpec) -> tuple[str, float] | None:
     for spec in _newest(root_of(run)):
         folder = Folder(spec.parent)
         try:
-            node = parse_yaml(spec.read_bytes())
-            fits = isinstance(node, dict) and _key(node) == wanted and folder.events.stat().st_size < LARGEST
+            node = parse_yaml(read_file(spec))
+            fits = isinstance(node, dict) and _key(node) == wanted and _finished(folder.events)
         except (OSError, YAMLError, ValueError):
             continue
-        if not fits or not _finished(folder.events):
+        if not fits:
             continue
         state = fold(events_of(folder.events))
         if state.status == "finished" and state.seconds_per_step is not None:
@@ -61,10 +63,11 @@ def earlier(run: RunSpec) -> tuple[str, float] | None:
 
 
 def _finished(events: Path) -> bool:
-    """By its last line, so that unfinished logs are not read."""
-    with events.open("rb") as file:
-        file.seek(max(events.stat().st_size - 4096, 0))
-        return b'"how":"finished"' in file.read().replace(b'": "', b'":"')
+    """By its last line, so that unfinished logs are not read, nor those that take long to read. Raises `OSError`."""
+    with open_file(events) as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(size - 4096, 0))
+        return size < LARGEST and b'"how":"finished"' in file.read().replace(b'": "', b'":"')
 
 
 def _newest(root: Path) -> list[Path]:

@@ -9,6 +9,7 @@ import socket
 import stat
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,17 @@ import pytest
 
 from launcher.clusters.nodes import begin, processes
 from launcher.clusters.nodes.home import Home, Node
-from launcher.core import machine
 from launcher.core.machine import free_ports
 from launcher.core.problems import Problems
 
 pytestmark = pytest.mark.usefixtures("fake_ray")
 Until = Callable[..., None]
+
+
+def is_alive(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    return False
 
 
 def silent(_: str) -> None:
@@ -52,7 +58,7 @@ def test_a_head_is_up_until_it_is_taken_down(home: Home, fake_ray: Path) -> None
     output = begin.down(None, silent).message
     assert output == f"the cluster at {node.address} has ended"
     assert not home.has_keeper() and home.node() is None and not home.token.exists() and not Path(node.temp).exists()
-    assert not any(machine.is_alive(process.pid) for process in everything)
+    assert not any(is_alive(process) for process in everything)
 
 
 def test_a_second_cluster_of_the_same_user_is_refused(home: Home) -> None:
@@ -170,7 +176,7 @@ def test_a_keeper_that_was_killed_leaves_what_down_ends(home: Home, until: Until
     with pytest.raises(Problems, match=r"[0-9] processes of the cluster at .* have lost their keeper; "):
         up()
     begin.down(None, silent)
-    assert not any(machine.is_alive(process.pid) for process in left)
+    assert not any(is_alive(process) for process in left)
     assert begin.down(None, silent).message == "nothing of a cluster was up"
 
 
