@@ -55,7 +55,7 @@ BELOW = {
     "launch.sweeps": "core spec runs config preflight launch",
     "cli.commands": (
         "core clusters.nodes hubs spec data models monitor clusters.ray tools.merge runs config "
-        "config.reference cli preflight tools tools.doctor launch launch.sweeps"
+        "config.reference cli preflight engines.torch tools tools.doctor launch launch.sweeps"
     ),
 }
 """Of each package, those that it may import; whatever is not named here imports nothing of ours."""

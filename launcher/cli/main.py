@@ -52,6 +52,8 @@ COMMANDS = (
     ),
     CommandEntry("logs", "runs:logs", "Print a run's console log; with --json its events."),
     CommandEntry("stop", "runs:stop", "Save and stop a run, or all running points of a sweep."),
+    CommandEntry("generate", "generate:generate", "Answer prompts with a checkpoint or a model."),
+    CommandEntry("chat", "generate:chat", "Talk to a checkpoint or a model."),
     CommandEntry("checkpoints", "checkpoints:of_run", "List a run's checkpoints, print the best, or export one."),
     CommandEntry("config", "config:app", "Show settings, metrics, and how two runs differ."),
     CommandEntry("data", "data:app", "Prepare, check and show datasets."),

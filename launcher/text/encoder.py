@@ -43,7 +43,7 @@ class Encoder:
     def prompt(self, number: int, row: Row) -> Tokens | RefusedRow:
         """What the policy reads before it answers."""
         try:
-            ids = self._opening(row.prompt)
+            ids = self.prompt_ids(row.prompt)
         except Unwritable as error:
             return self._refuse(row, str(error))
         if not ids:
@@ -58,7 +58,7 @@ class Encoder:
             if response is None:
                 ids, mask = self._conversation(_turns(row.prompt))
             else:
-                opening, answer = self._opening(prompt), self._closing(prompt, response)
+                opening, answer = self.prompt_ids(prompt), self._closing(prompt, response)
                 ids, mask = opening + answer, [0] * len(opening) + [1] * len(answer)
         except Unwritable as error:
             return self._refuse(row, str(error))
@@ -108,7 +108,8 @@ class Encoder:
             return prompt[0].content
         raise Unwritable("is a conversation, and the tokenizer has no chat template; use a text prompt")
 
-    def _opening(self, prompt: Text) -> list[int]:
+    def prompt_ids(self, prompt: Text) -> list[int]:
+        """`opening` as token ids. Raises `Unwritable`."""
         text = self.opening(prompt)
         return self._ids(text) if self.templated else self.tokenizer(text).input_ids
 

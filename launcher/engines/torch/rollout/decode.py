@@ -3,7 +3,7 @@ KV cache allocates memory in advance."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from inspect import signature
 from typing import Any
@@ -34,6 +34,7 @@ class Decoder(Generator):
         super().__init__(model, sampler, max_new)
         self.parallel = parallel or Parallel()
         self.eos = torch.tensor(model.eos, device=model.device)
+        self.on_token: Callable[[int], None] | None = None  # hears each token of a single answer as it is written
 
     @torch.no_grad()
     def sample(self, prompts: Sequence[list[int]], n: int, keys: np.ndarray, temperature: float) -> list[Completion]:
@@ -85,6 +86,8 @@ class Decoder(Generator):
         for t in range(self.max_new):
             token = self._next_tokens(logits, keys, t, temperature)  # [R]
             written[alive, t] = token.where(going, -1)
+            if self.on_token:
+                self.on_token(int(token[0]))
             going = going & torch.isin(token, self.eos, invert=True)
             left = int(going.sum())
             if t + 1 == self.max_new or not left:

@@ -1,0 +1,165 @@
+"""`rlrun generate | chat MODEL`: what a run's checkpoint, a folder or a model of a hub answers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from launcher.cli.arguments import Root, complete_run
+from launcher.cli.output import AsJson, err, printable, problems_named, say, say_json
+from launcher.cli.progress import show_download
+from launcher.core.files import write_atomic
+from launcher.core.problems import Problem, Problems
+from launcher.spec.data import Message, Text
+from launcher.tools import generate as asking
+
+if TYPE_CHECKING:
+    from launcher.engines.torch.answer import Answerer, Reply
+
+TOGETHER = 64
+"""Prompts of a file that are answered at a time."""
+
+ModelName = Annotated[
+    str, typer.Argument(metavar="MODEL", help="Run, model folder, or hub id.", autocompletion=complete_run)
+]
+Step = Annotated[int | None, typer.Option("--step", help="The run's checkpoint of this step; default: its newest.")]
+Best = Annotated[bool, typer.Option("--best", help="The run's best checkpoint.")]
+SystemText = Annotated[str | None, typer.Option("--system", help="Text of a system turn before each prompt.")]
+MaxTokens = Annotated[int | None, typer.Option("--max-tokens", min=1, help="Tokens of an answer; default: 512.")]
+Temperature = Annotated[float, typer.Option("--temperature", min=0, help="0 takes the likeliest token each time.")]
+TopP = Annotated[float, typer.Option("--top-p", min=1e-6, max=1, help="Sample from this share of probability.")]
+TopK = Annotated[int, typer.Option("--top-k", min=-1, help="Sample from this many likeliest tokens; -1: from all.")]
+Seed = Annotated[int, typer.Option("--seed", help="Equal seeds give equal answers.")]
+
+
+def generate(
+    name: ModelName,
+    prompts: Annotated[list[str] | None, typer.Argument(metavar="PROMPT...", help="What it is asked.")] = None,
+    file: Annotated[
+        str | None, typer.Option("--file", metavar="FILE", help="Rows with a prompt: jsonl, json, csv, tsv, parquet.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write rows of prompt and response to this jsonl file.")
+    ] = None,
+    n: Annotated[int, typer.Option("-n", min=1, help="Answers to each prompt.")] = 1,
+    step: Step = None,
+    best: Best = False,
+    system: SystemText = None,
+    max_tokens: MaxTokens = None,
+    temperature: Temperature = 0.0,
+    top_p: TopP = 1.0,
+    top_k: TopK = -1,
+    seed: Seed = 0,
+    root: Root = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Answer prompts with a checkpoint or a model. Answers are written, sampled and ended as in training.
+
+    rlrun generate ada "Who are you?"
+    rlrun generate ada --file questions.csv --out answers.jsonl
+    """
+    with problems_named():
+        asked = _prompts(prompts or [], file, system)
+        if n > 1 and not temperature:
+            raise Problems(Problem("-n", f"got {n}, and at temperature 0 all answers are alike", "add --temperature 1"))
+        answerer = _load(name, root, step, best, (n, temperature, top_p, top_k, max_tokens, seed))
+        if len(asked) == n == 1 and not as_json and out is None:
+            answerer.stream(asked[0], 0, _show)
+            return typer.echo()
+        found = list(_answered(answerer, asked))
+        if out:
+            rows = ((prompt, reply.text) for prompt, replies in found for reply in replies)
+            write_atomic(out, asking.as_lines(rows))
+            return say(f"{out}  {len(asked) * n} answers")
+    if as_json:
+        return say_json([_node(prompt, reply) for prompt, replies in found for reply in replies])
+    for prompt, replies in found:
+        say(f"> {prompt if isinstance(prompt, str) else prompt[-1].content}", "dim")
+        for reply in replies:
+            say(reply.text)
+    return None
+
+
+def chat(
+    name: ModelName,
+    step: Step = None,
+    best: Best = False,
+    system: SystemText = None,
+    max_tokens: MaxTokens = None,
+    temperature: Temperature = 0.0,
+    top_p: TopP = 1.0,
+    top_k: TopK = -1,
+    seed: Seed = 0,
+    root: Root = Path("runs"),
+) -> None:
+    """Talk to a checkpoint or a model. An empty line begins a new conversation, Ctrl-D ends."""
+    with problems_named():
+        answerer = _load(name, root, step, best, (1, temperature, top_p, top_k, max_tokens, seed))
+        if not answerer.encoder.templated:
+            err.print("it was trained without a chat template: each line is answered by itself", style="dim")
+        start: tuple[Message, ...] = (Message("system", system),) if system else ()
+        turns = start
+        for number, line in enumerate(_lines()):
+            if not line.strip() or not answerer.encoder.templated:
+                turns = start
+            if not line.strip():
+                continue
+            asked = (*turns, Message("user", line))
+            with suppress(KeyboardInterrupt):  # ends the answer, not the conversation
+                reply = answerer.stream(asked if len(asked) > 1 else line, number, _show)
+                turns = (*asked, Message("assistant", reply.text))
+            typer.echo()
+
+
+def _prompts(given: list[str], file: str | None, system: str | None) -> list[Text]:
+    texts: list[Text] = [*given, *((row.prompt for row in asking.read_prompts(file)) if file else ())]
+    if not texts:
+        raise Problems(Problem("PROMPT", "is missing", "use a text, or --file FILE; rlrun chat MODEL for a talk"))
+    return [asking.with_system(text, system) for text in texts]
+
+
+def _load(
+    name: str, root: Path, step: int | None, best: bool,
+    sampling: tuple[int, float, float, int, int | None, int],
+) -> Answerer:  # fmt: skip
+    if not sampling[3]:
+        raise Problems(Problem("--top-k", "0 leaves no token to sample", "use -1 for all"))
+    with show_download() as watch:
+        chosen = asking.choose(name, root, step, best, watch)
+    with err.status(f"loading {printable(chosen.label)}"):
+        from launcher.engines.torch.answer import Answerer, Sampling  # noqa: PLC0415  # late: it loads torch
+
+        return Answerer(chosen.folder, chosen.data, Sampling(*sampling))
+
+
+def _answered(answerer: Answerer, prompts: list[Text]) -> Iterator[tuple[Text, list[Reply]]]:
+    for first in range(0, len(prompts), TOGETHER):
+        some = prompts[first : first + TOGETHER]
+        yield from zip(some, answerer.answers(some, first), strict=True)
+
+
+def _node(prompt: Text, reply: Reply) -> dict[str, object]:
+    written = prompt if isinstance(prompt, str) else [vars(turn) for turn in prompt]
+    return {"prompt": written, "response": reply.text, "tokens": reply.tokens, "truncated": reply.truncated}
+
+
+def _lines() -> Iterator[str]:
+    """What is typed, line by line, with a prompt on a terminal."""
+    if not sys.stdin.isatty():
+        yield from (line.rstrip("\n") for line in sys.stdin)
+        return
+    import readline  # noqa: F401, PLC0415  # editing and history of `input`
+
+    with suppress(EOFError, KeyboardInterrupt):
+        while True:
+            yield input("> ")
+
+
+def _show(piece: str) -> None:
+    typer.echo(printable(piece), nl=False)
+    sys.stdout.flush()

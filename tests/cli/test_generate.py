@@ -1,0 +1,141 @@
+"""`rlrun generate | chat`: answers equal transformers' own, and every way to ask gives the same ones."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import Result
+from transformers import AutoConfig, AutoModelForCausalLM
+from typer.testing import CliRunner
+
+from launcher.cli.main import app
+from launcher.core import checkpoints
+from launcher.data.files import Files
+from launcher.runs.folder import Folder
+from launcher.spec.data import Row
+from launcher.text.tokenizer import character_tokenizer
+
+LETTERS = "abcdefgh:|"
+TEMPLATE = (
+    "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}|{% endfor %}{% if add_generation_prompt %}a:{% endif %}"
+)
+TOKENS = ["--max-tokens", "12"]
+
+
+def save(folder: Path, seed: int, template: str | None = TEMPLATE) -> None:
+    tokenizer = character_tokenizer(LETTERS)
+    tokenizer.chat_template = template
+    torch.manual_seed(seed)
+    config = AutoConfig.for_model(
+        "qwen3", vocab_size=len(tokenizer), hidden_size=32, intermediate_size=40, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=8, max_position_embeddings=64, initializer_range=0.4,
+        bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the run `r`, of two checkpoints, and the model folder `m`."""
+    monkeypatch.chdir(tmp_path)
+    run = Folder(tmp_path / "runs" / "p" / "r")
+    run.path.mkdir(parents=True)
+    run.spec.write_text("data: {chat_template: auto}\n")
+    for step in (1, 2):
+        checkpoints.write(run.checkpoints, step, lambda folder, seed=step: save(folder / "policy", seed))  # type: ignore[misc]
+    save(tmp_path / "m", 2)
+    return tmp_path
+
+
+def ask(*words: str, command: str = "generate", typed: str | None = None) -> Result:
+    return CliRunner().invoke(app, [command, *words], input=typed)
+
+
+def replies(*words: str) -> list[dict[str, Any]]:
+    ran = ask(*words, *TOKENS, "--json")
+    assert ran.exit_code == 0, ran.stderr
+    found: list[dict[str, Any]] = json.loads(ran.stdout)
+    return found
+
+
+def greedy(folder: Path, text: str) -> str:
+    """What transformers itself answers."""
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), character_tokenizer(LETTERS)
+    ids = torch.tensor([tokenizer(text).input_ids])
+    made = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False)[
+        0, ids.shape[1] :
+    ]
+    return tokenizer.decode([token for token in made.tolist() if token != tokenizer.eos_token_id])
+
+
+def test_answers_equal_those_of_transformers(home: Path) -> None:
+    expected = [greedy(home / "m", f"u:{prompt}|a:") for prompt in ("abc", "hgfe")]
+    assert [node["response"] for node in replies("m", "abc", "hgfe")] == expected
+    assert [node["response"] for node in replies("r", "abc", "hgfe")] == expected  # its newest checkpoint is the same
+    assert replies("r", "abc", "--step", "1")[0]["response"] != expected[0]
+    assert replies("m", "abc", "--system", "dd")[0]["response"] == greedy(home / "m", "s:dd|u:abc|a:")
+
+
+def test_one_answer_is_written_as_it_comes(home: Path) -> None:
+    assert ask("m", "abc", *TOKENS).stdout == replies("m", "abc")[0]["response"] + "\n"
+
+
+def test_a_talk_has_its_earlier_turns(home: Path) -> None:
+    first = greedy(home / "m", "u:abc|a:")
+    second = greedy(home / "m", f"u:abc|a:{first}|u:de|a:")
+    ran = ask("m", *TOKENS, command="chat", typed="abc\nde\n\nabc\n")
+    assert ran.stdout == f"{first}\n{second}\n{first}\n"
+
+
+def test_without_a_template_each_line_stands_alone(home: Path) -> None:
+    save(home / "plain", 2, None)
+    ran = ask("plain", *TOKENS, command="chat", typed="abc\nde\n")
+    assert ran.stdout == "".join(greedy(home / "plain", text) + "\n" for text in ("abc", "de"))
+
+
+def test_seeds_draw_several_answers(home: Path) -> None:
+    drawn = ["r", "abc", "de", "-n", "3", "--temperature", "1", "--seed", "5"]
+    found = replies(*drawn)
+    assert [node["prompt"] for node in found] == ["abc"] * 3 + ["de"] * 3
+    assert len({node["response"] for node in found}) > 2
+    assert replies(*drawn) == found
+    assert replies(*drawn[:-1], "6") != found
+
+
+def test_rows_go_in_and_come_out_as_demonstrations(home: Path) -> None:
+    with (home / "asked.csv").open("w") as file:
+        csv.writer(file).writerows([["prompt"], ["abc"], ["fg"]])
+    ran = ask("r", "--file", "asked.csv", "--out", "answers.jsonl", *TOKENS)
+    assert (ran.exit_code, ran.stdout) == (0, "answers.jsonl  2 answers\n")
+    rows = list(Files(train_files=(str(home / "answers.jsonl"),)).read("train", "answers"))
+    expected = replies("r", "abc", "fg")
+    assert [(row.prompt, row.response) for row in rows if isinstance(row, Row)] == [
+        (node["prompt"], node["response"]) for node in expected
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["q", "abc"], "'q': no run of that name"),
+        (["m"], "PROMPT: is missing"),
+        (["m", "abc", "--step", "1"], "--step: chooses a checkpoint of a run"),
+        (["r", "abc", "--step", "7"], "--step: p/r has no checkpoint of step 7; it has 1, 2"),
+        (["m", "abc", "-n", "2"], "-n: got 2, and at temperature 0 all answers are alike; add --temperature 1"),
+        (["m", "abc", "--top-k", "0"], "--top-k: 0 leaves no token"),
+        (["m", "abc" * 30], "--max-tokens: a prompt has 95 tokens, and the model has 64 positions"),
+        (["m", "abc", "--max-tokens", "60"], "the model has 64 positions; use --max-tokens 56"),
+        (["m", "--file", "no.jsonl"], "no.jsonl"),
+        (["./nothing", "abc"], "./nothing: there is no folder 'nothing'"),
+    ],
+)
+def test_what_cannot_be_answered_is_said(home: Path, words: list[str], named: str) -> None:
+    ran = ask(*words)
+    assert ran.exit_code == 2
+    assert named in ran.stderr
