@@ -21,7 +21,7 @@ from launcher.spec.data import Dataset, Message, RefusedRow, Row, Text
 
 
 @dataclass(frozen=True)
-class Chosen:
+class AnsweringModel:
     """The model that answers."""
 
     label: str
@@ -30,7 +30,7 @@ class Chosen:
     """How its prompts are written: as in its run, else with the tokenizer's chat template."""
 
 
-def choose(name: str, root: Path, step: int | None, best: bool, watch: Watch) -> Chosen:
+def choose(name: str, root: Path, step: int | None, best: bool, watch: Watch) -> AnsweringModel:
     """The model that `name` means: a run, a model's folder, or a hub's id, which is downloaded.
 
     Raises `Problems`, those of the model's files too.
@@ -41,14 +41,14 @@ def choose(name: str, root: Path, step: int | None, best: bool, watch: Watch) ->
         raise Problems(Problem(given, f"chooses a checkpoint of a run, and {name!r} is none", "leave it out"))
     if run:
         found = _checkpoint(run, step, best)
-        return _readable(Chosen(f"{run.name}, step {found.step}", found.path / "policy", _data_of(run)))
+        return _readable(AnsweringModel(f"{run.name}, step {found.step}", found.path / "policy", _data_of(run)))
     asked = Pretrained(path=name)
     if asked.on_hub:
         folder = models.find(name) or models.download(name, watch, sources=asked.hub_order)
-        return _readable(Chosen(name, folder, Files()))
+        return _readable(AnsweringModel(name, folder, Files()))
     if not Path(name).expanduser().exists() and "/" not in name:
         store.find(name, root)  # which suggests names of runs
-    return _readable(Chosen(name, Path(name).expanduser(), Files()))
+    return _readable(AnsweringModel(name, Path(name).expanduser(), Files()))
 
 
 def _checkpoint(run: Folder, step: int | None, best: bool) -> kept_checkpoints.Kept:
@@ -59,7 +59,7 @@ def _checkpoint(run: Folder, step: int | None, best: bool) -> kept_checkpoints.K
     return kept_checkpoints.newest(run) if step is None else kept_checkpoints.of_step(run, step)
 
 
-def _readable(chosen: Chosen) -> Chosen:
+def _readable(chosen: AnsweringModel) -> AnsweringModel:
     if problems := Pretrained(path=str(chosen.folder)).problems():
         raise Problems(replace(problem, where=chosen.label) for problem in problems)
     return chosen
