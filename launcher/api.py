@@ -1,0 +1,92 @@
+"""rlrun from Python: plan a run, train it, go on with it. `launcher.runs` reads what it has written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from launcher.cli.live_view import watching
+from launcher.launch import start
+from launcher.launch.follow import Outcome
+from launcher.preflight import plan as planning
+from launcher.preflight.plan import Page
+from launcher.runs import store
+from launcher.runs.folder import Folder
+from launcher.runs.recorded import RecordedRun
+
+
+class RunFailed(RuntimeError):
+    """A run that began and did not finish; `run` is what it has written."""
+
+    def __init__(self, run: RecordedRun) -> None:
+        super().__init__(f"{run.name} {run.state.status}: {run.state.why}")
+        self.run = run
+
+
+def plan(*arguments: str, settings: Mapping[str, Any] | None = None, config_dir: str | Path | None = None) -> Page:
+    """Check a run without starting it.
+
+    `arguments` are those of the command line (`"algorithm=grpo"`, `"model=tiny"`); `settings` are values by their full
+    names (`{"optim.lr": 1e-3}`). The plan's `ok` says whether the run can start, `results` what was found (level,
+    subject, message, fix), `run` holds every setting, `memory` bytes by phase, `steps` rows and steps. A wrong argument
+    is a result, not an exception. Nothing is loaded or downloaded.
+    """
+    return planning.plan(_words(arguments, settings), _path(config_dir))
+
+
+def train(
+    *arguments: str, settings: Mapping[str, Any] | None = None, config_dir: str | Path | None = None, show: bool = True
+) -> RecordedRun:
+    """Start a run and follow it to its end; with `show` its progress is shown as on the command line.
+
+    Arguments and settings are those of `plan`. Raises `Problems` before anything is started, and `RunFailed` where the
+    run did not finish.
+    """
+    words = _words(arguments, settings)
+    ready = planning.ready_from(words, _path(config_dir))
+    with ExitStack() as stack:
+        sinks = [stack.enter_context(watching())] if show else []
+        folder, outcome = start.start(ready, ["train", *words], sinks)
+    return _finished(folder, outcome)
+
+
+def resume(
+    name: str, *arguments: str, settings: Mapping[str, Any] | None = None, root: str | Path = "runs", show: bool = True
+) -> RecordedRun:
+    """Go on with a run from its newest checkpoint that verifies. Raises as `train` does."""
+    folder = store.find(name, Path(root))
+    with ExitStack() as stack:
+        sinks = [stack.enter_context(watching())] if show else []
+        outcome = start.resume(folder, _words(arguments, settings), sinks)
+    return _finished(folder, outcome)
+
+
+def _finished(folder: Folder, outcome: Outcome) -> RecordedRun:
+    run = RecordedRun.read(folder)
+    if outcome.exit_code:
+        raise RunFailed(run)
+    return run
+
+
+def _path(folder: str | Path | None) -> Path | None:
+    return None if folder is None else Path(folder)
+
+
+def _words(arguments: Sequence[str], settings: Mapping[str, Any] | None) -> list[str]:
+    return [*arguments, *(f"{name}={_typed(value)}" for name, value in (settings or {}).items())]
+
+
+def _typed(value: Any) -> str:
+    """A value as Hydra reads it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, str | Path):
+        text = str(value).replace("\\", "\\\\").replace("'", "\\'")
+        return f"'{text}'"
+    if isinstance(value, Mapping):
+        return f"{{{','.join(f'{key}:{_typed(inner)}' for key, inner in value.items())}}}"
+    if isinstance(value, Sequence):
+        return f"[{','.join(map(_typed, value))}]"
+    return repr(value)
