@@ -1,0 +1,102 @@
+"""Commands, options and settings that messages name exist: what a person is told to type can be typed.
+
+README.md and docs/ have tests of their own; this reads the texts in the source.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from launcher.cli.main import COMMANDS, app, load
+from launcher.config.descriptions import fields_of
+from launcher.config.known import holders
+from launcher.config.resolve import conf_dir
+from launcher.spec.run import RunSpec
+
+ROOT = Path(__file__).parents[1] / "launcher"
+VALUE = "VALUE"
+"""What stands for a value that is filled in when a message is made."""
+PROSE = {"else", "uses", "was", "words", "has", "nor", "for", "there"}
+"""Words after the program's name where a sentence goes on."""
+
+
+@cache
+def choices() -> dict[str, dict[str, Path]]:
+    return {
+        group.name: {file.stem: file for file in group.glob("*.yaml")}
+        for group in conf_dir().iterdir()
+        if group.is_dir()
+    }
+
+
+def messages(path: Path) -> Iterator[tuple[int, str]]:
+    """The texts of a file with their lines, but for docstrings; values of f-strings are VALUE."""
+    tree = ast.parse(path.read_text())
+    skipped = {
+        id(statement.value)
+        for node in ast.walk(tree)
+        for statement in (node.body if isinstance(getattr(node, "body", None), list) else [])
+        if isinstance(statement, ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            skipped |= {id(value) for value in node.values}
+            yield node.lineno, "".join(str(v.value) if isinstance(v, ast.Constant) else VALUE for v in node.values)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in skipped:
+            yield node.lineno, node.value
+
+
+TEXTS = [
+    (f"{path.relative_to(ROOT)}:{line}", text) for path in sorted(ROOT.rglob("*.py")) for line, text in messages(path)
+]
+NAMED = [(where, found) for where, text in TEXTS for found in re.findall(r"\brlrun ([a-z][^;(]*)", text)]
+TYPED = [
+    (where, found[0])
+    for where, text in TEXTS
+    for found in re.findall(rf"\b((?:{'|'.join(fields_of(RunSpec))})(\.\w+)*=[\w./-]+)", text)
+]
+
+
+@cache
+def command(name: str) -> Any:
+    entry = next(entry for entry in COMMANDS if entry.name == name)
+    return load(name, entry.at, other_options=entry.other_options)
+
+
+@pytest.mark.parametrize(("where", "typed"), NAMED, ids=[f"{where} {typed[:40]}" for where, typed in NAMED])
+def test_a_command_that_is_named_exists_with_its_options(where: str, typed: str) -> None:
+    name, *words = re.split(r"[\s,;().]+", typed)
+    if name in PROSE:
+        return
+    assert name in {entry.name for entry in COMMANDS}, where
+    found = command(name)
+    if hasattr(found, "commands") and words:
+        inner = re.match(r"\w*", words[0])[0]  # type: ignore[index]
+        assert inner in {*found.commands, "command", ""}, where
+        found = found.commands.get(inner, found)
+    options = {option for param in found.params for option in (*param.opts, *param.secondary_opts)} | {"--help"}
+    assert {word for word in words if re.fullmatch(r"--?[a-z][a-z-]*", word)} <= options, where
+
+
+@pytest.mark.parametrize(("where", "typed"), TYPED, ids=[f"{where} {typed}" for where, typed in TYPED])
+def test_a_setting_that_is_named_exists(where: str, typed: str) -> None:
+    name, _, value = typed.partition("=")
+    if "." in name:
+        assert {name, name.rpartition(".")[0]} & holders(choices()).keys(), where
+    elif value != VALUE and name in choices():
+        assert value in choices()[name], where
+
+
+def test_there_are_such_texts() -> None:
+    assert len(NAMED) > 30
+    assert len(TYPED) > 50
+    assert get_command(app)
