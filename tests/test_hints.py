@@ -58,7 +58,7 @@ def messages(path: Path) -> Iterator[tuple[int, str]]:
 TEXTS = [
     (f"{path.relative_to(ROOT)}:{line}", text) for path in sorted(ROOT.rglob("*.py")) for line, text in messages(path)
 ]
-NAMED = [(where, found) for where, text in TEXTS for found in re.findall(r"\brlrun ([a-z][^;(]*)", text)]
+NAMED = [(where, found) for where, text in TEXTS for found in re.findall(r"\brlrun ([a-z][^;(\n]*)", text)]
 TYPED = [
     (where, found[0])
     for where, text in TEXTS
