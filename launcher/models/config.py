@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
 from launcher.core.bounded_parse import parse_json
-from launcher.core.problems import Problem, error_message
+from launcher.core.files import read_file
+from launcher.core.problems import Problem, error_message, short_repr
 from launcher.core.settings import from_node
-from launcher.spec.model import Architecture
+from launcher.spec.model import Architecture, Family
 
 _PLAIN = (
     "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size",
@@ -20,36 +23,87 @@ _PLAIN = (
 TEXTS = (
     "config.json", "adapter_config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json",
 )  # fmt: skip
+_NUMBERS = (*_PLAIN, "num_key_value_heads", "head_dim")
+_LARGEST = {"num_hidden_layers": 2_000}
+"""More than any model has; of other numbers of things, such as heads and labels, 2^20, and of all else 2^40."""
 LONGEST = 16 * 2**20  # bytes; the tokens that were added to a tokenizer are many
 
 
 def read(folder: Path) -> dict[str, Any] | None:
     """The folder's config.json; None where there is none that can be read."""
     try:
-        node = parse_json((folder / "config.json").read_bytes())
+        node = parse_json(read_file(folder / "config.json", LONGEST))
     except (OSError, ValueError):
         return None
     return node if isinstance(node, dict) else None
 
 
 def faults(folder: Path) -> list[Problem]:
-    """Which of the folder's small texts no loader could, or should, read."""
-    wrong = {path: fault for path in (folder / name for name in TEXTS) if path.is_file() and (fault := _fault(path))}
+    """Which of the folder's small texts no loader could, or should, read, and what lies there that is no file."""
+    texts = {path for path in (folder / name for name in TEXTS) if path.exists()}
+    wrong = {path: fault for path in sorted(texts | _no_files(folder)) if (fault := _fault(path))}
     fix = "use the file as its publisher saved it"
     return [Problem(str(path), fault, fix, "bad-file") for path, fault in wrong.items()]
 
 
+def _no_files(folder: Path) -> set[Path]:
+    """Pipes, sockets and devices: a loader would wait for them."""
+    with suppress(OSError):
+        return {path for path in folder.iterdir() if path.exists() and not path.is_file() and not path.is_dir()}
+    return set()
+
+
 def _fault(path: Path) -> str:
     try:
-        if path.stat().st_size > LONGEST:
-            return f"has more than {LONGEST:,} bytes"
-        return "" if isinstance(parse_json(path.read_bytes()), dict) else "is no JSON object"
+        return "" if isinstance(parse_json(read_file(path, LONGEST)), dict) else "is no JSON object"
     except (OSError, ValueError) as error:
         return f"cannot be read, {error_message(error)}"
 
 
+def content_faults(config: Mapping[str, Any]) -> list[Problem]:
+    """Why no model can be made from a config.json, or none that is trained here: quantized weights, impossible
+    numbers."""
+    return [*_quantized(config), *_impossible(config)]
+
+
+def _quantized(config: Mapping[str, Any]) -> Iterator[Problem]:
+    inner = config.get("text_config")
+    nodes = [config, *([inner] if isinstance(inner, dict) else [])]
+    for node in (node.get(name) for node in nodes for name in ("quantization_config", "compression_config")):
+        if not isinstance(node, dict):
+            continue
+        bits = 4 if node.get("load_in_4bit") else 8 if node.get("load_in_8bit") else node.get("bits")
+        method = node.get("quant_method") or ("bitsandbytes" if bits else None)
+        if method is None:
+            continue
+        how = f"{method}, {bits} bits" if bits else method
+        got = f"the weights are quantized ({how}), which are not trained here, nor do adapters (QLoRA) train on them"
+        fix = "use the unquantized checkpoint (bfloat16); model.lora_rank trains adapters on that in less memory"
+        yield Problem("", got, fix, "not-supported")
+        return
+
+
+def _impossible(config: Mapping[str, Any]) -> Iterator[Problem]:
+    known = config.get("model_type") in get_args(Family)  # others may have layers without attention
+    counts = [name for name, value in config.items() if name.startswith("num_") and isinstance(value, int)]
+    for name in dict.fromkeys((*_NUMBERS, *counts)):
+        value, least = config.get(name), int(known) if name in _NUMBERS else -1
+        most = _LARGEST.get(name, 2**20 if name.startswith("num_") else 2**40)
+        if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
+            continue
+        if isinstance(value, list):
+            continue  # one for each layer, in some families
+        if value is None and not (known and name in config and name in _PLAIN):
+            continue
+        shown = "null" if value is None else short_repr(value, 30)
+        fix = f"use a whole number from {least} to {most:,}, as its publisher has it, for {name}"
+        yield Problem("", f"{name} is {shown} in config.json", fix, "bad-file")
+
+
 def architecture(config: dict[str, Any]) -> Architecture | None:
     """Its numbers; None for a family that is not counted here, or where a number is missing."""
+    if [*_impossible(config)]:
+        return None
     family = config.get("model_type")
     moe = family == "qwen3_moe"
     if moe and (config.get("mlp_only_layers") or config.get("decoder_sparse_step", 1) != 1):

@@ -50,6 +50,11 @@ class Pretrained(FromHub, Model):
             node = None
         return config.architecture(node) if node else self.architecture
 
+    @property
+    def is_run(self) -> bool:
+        """Whether it is a run's folder: then its newest checkpoint that verifies is taken."""
+        return bool(_checkpoints(Path(self.path).expanduser()).newest_first())
+
     def with_absolute_paths(self) -> Self:
         return replace(self, path=weights_of(self.path))
 
@@ -64,14 +69,15 @@ class Pretrained(FromHub, Model):
         if code:
             needs = f"{short_repr(self.path)} needs Python code that comes with it ({short_repr(code)})"
             return [Problem("model.path", needs, "read it, then set model.trust_remote_code=true to run it")]
-        if _checkpoints(Path(self.path).expanduser()).newest_first():
+        if self.is_run:
             return []  # a run's: the newest that verifies is taken, whatever this one is
-        found = config.faults(folder) or weights.folder_faults(folder) or weights.cut_faults(folder)
+        found = config.faults(folder) or config.content_faults(node)
+        found = [*found, *(weights.folder_faults(folder) or weights.cut_faults(folder))]
         return [problem.within("model.path") for problem in found]
 
 
 def _is_model(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in LAYOUTS) or bool(_checkpoints(folder).newest_first())
+    return any((folder / name).exists() for name in LAYOUTS) or bool(_checkpoints(folder).newest_first())
 
 
 def _checkpoints(folder: Path) -> Checkpoints:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.core.bounded_parse import parse_json
+from launcher.core.files import open_file, read_file
 from launcher.core.problems import Problem, error_message, short_repr
 from launcher.hubs import names
 
@@ -18,6 +19,7 @@ PICKLES = (
 )  # fmt: skip
 """Formats that can hold code which runs when they are opened, or that nothing here opens."""
 _LONGEST_HEADER = 100_000_000  # bytes; safetensors' own bound
+_LFS = b"version https://git-lfs"  # how a pointer of Git LFS begins, which stands for a file that was not fetched
 
 
 def shards_of(text: bytes | str) -> tuple[list[str], list[Problem]]:
@@ -52,7 +54,7 @@ def folder_faults(folder: Path) -> list[Problem]:
         if SINGLE in present:
             return []
         if INDEX in present:
-            found = index_faults((folder / INDEX).read_bytes(), present)
+            found = index_faults(read_file(folder / INDEX), present)
             return [problem.within(str(folder / INDEX)) for problem in found]
         if ADAPTER in present:
             return []
@@ -70,13 +72,21 @@ def cut_faults(folder: Path) -> list[Problem]:
     found = []
     for path in (folder / name for name in read_by_a_loader(folder)):
         try:
-            with path.open("rb") as file:
-                begin = 8 + int.from_bytes(file.read(8), "little")
+            with open_file(path) as file:
+                start = file.read(len(_LFS))
+            begin = 8 + int.from_bytes(start[:8], "little")
+            if start == _LFS:
+                got, fix = "is a pointer of Git LFS, not the weights", "run git lfs pull in its folder, or download it"
+                found.append(Problem(str(path), got, fix, code="bad-file"))
+                continue
             ends = [of["data_offsets"][1] for name, of in header(path).items() if name != "__metadata__"]
             if (size := path.stat().st_size) != begin + max(ends, default=0):
                 sizes = f"has {size} bytes and its header names {begin + max(ends, default=0)}"
                 found.append(Problem(str(path), sizes, "use the whole file", code="bad-file"))
-        except (OSError, ValueError, KeyError, TypeError, IndexError):
+        except OSError as error:
+            got = f"cannot be read, {error_message(error)}"
+            found.append(Problem(str(path), got, "use the file as its publisher saved it", code="bad-file"))
+        except (ValueError, KeyError, TypeError, IndexError):
             found.append(Problem(str(path), "cannot be read as safetensors", "use the whole file", code="bad-file"))
     return found
 
@@ -85,7 +95,7 @@ def read_by_a_loader(folder: Path) -> list[str]:
     if (folder / SINGLE).is_file():
         return [SINGLE]
     if (folder / INDEX).is_file():
-        return shards_of((folder / INDEX).read_bytes())[0]
+        return shards_of(read_file(folder / INDEX))[0]
     return [ADAPTER] if (folder / ADAPTER).is_file() else []
 
 
@@ -100,16 +110,25 @@ def sizes(folder: Path) -> list[int]:
 def shapes(folder: Path) -> dict[str, tuple[int, ...]] | None:
     """Shape of each tensor in the folder's safetensors files; None where a header cannot be read."""
     try:
-        nodes = [header(names.path_inside(folder, file)) for file in read_by_a_loader(folder)]
-        tensors = {name: of for node in nodes for name, of in node.items() if name != "__metadata__"}
-        return {name: tuple(map(int, of["shape"])) for name, of in tensors.items()}
-    except (OSError, ValueError, KeyError, TypeError):
+        return {name: shape for name, (_, shape) in tensors(folder).items()}
+    except (OSError, ValueError):
         return None
+
+
+def tensors(folder: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Number format (`BF16`) and shape of each tensor in the folder's safetensors files. Raises `OSError` or
+    `ValueError` where a header cannot be read."""
+    try:
+        nodes = [header(names.path_inside(folder, file)) for file in read_by_a_loader(folder)]
+        found = {name: of for node in nodes for name, of in node.items() if name != "__metadata__"}
+        return {name: (str(of["dtype"]), tuple(map(int, of["shape"]))) for name, of in found.items()}
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"a header names no shape: {error}") from error
 
 
 def header(path: Path) -> Mapping[str, Any]:
     """Of a safetensors file: eight bytes of length, then JSON with dtype and shape of each tensor."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         length = int.from_bytes(file.read(8), "little")
         if not 2 <= length <= min(_LONGEST_HEADER, os.fstat(file.fileno()).st_size - 8):
             raise ValueError(f"{path}: is no safetensors file")

@@ -8,13 +8,15 @@ from typing import Literal, Self
 from launcher.core.problems import Problem
 from launcher.core.settings import AtLeastOne, Count, Names, settings
 
+Family = Literal["llama", "mistral", "qwen2", "qwen3", "qwen3_moe"]
+
 
 @settings
 class Architecture:
     """The dimensions of a decoder, which determine its number of weights, memory and cost. The names are those of its
     config.json, so a plan needs no download."""
 
-    model_type: Literal["llama", "mistral", "qwen2", "qwen3", "qwen3_moe"]
+    model_type: Family
     """The family, which says how the layers are built."""
     hidden_size: AtLeastOne
     """Width of the hidden state of one token; weights grow with its square."""

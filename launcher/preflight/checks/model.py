@@ -9,9 +9,11 @@ from pathlib import Path
 from launcher.core.check_result import CheckResult, Level, from_problems
 from launcher.core.problems import Problems, error_message
 from launcher.hubs import huggingface
-from launcher.models import config, size, weights
+from launcher.models import adapter, config, fit, size, weights
+from launcher.models.dry_load import dry_load
 from launcher.models.pretrained import Pretrained, weights_of
 from launcher.preflight.checks.context import Context
+from launcher.rewards.model import RewardModel
 from launcher.spec.model import Model
 
 _MATRICES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -19,9 +21,16 @@ _MATRICES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "do
 
 
 def check(context: Context) -> Iterator[CheckResult]:
-    """Nothing where the model has problems of its own."""
-    if context.model_problems:
-        return
+    """The policy, and reward models. Nothing of one that has problems of its own."""
+    if not context.model_problems:
+        yield from _policy(context)
+    if not context.reward_problems:
+        for part in context.run.reward.leaves():
+            if isinstance(part, RewardModel) and (folder := Path(part.path).expanduser()).is_dir():
+                yield from _fitting(folder, "reward.path", "AutoModelForSequenceClassification")
+
+
+def _policy(context: Context) -> Iterator[CheckResult]:
     model, shape = context.run.model, context.run.model.shape
     name = f"{model.label}, {_count(size.parameters(shape))} weights" if shape else model.label
     if isinstance(model, Pretrained) and model.on_hub:
@@ -36,6 +45,7 @@ def check(context: Context) -> Iterator[CheckResult]:
             yield from from_problems(problems.problems)
             return
         yield from _tokenizer(folder)
+        yield from _weights(model, folder)
         known = _named(folder)
     yield from _targets(model, known)
     positions = f", {shape.max_position_embeddings:,} positions" if shape else ""
@@ -77,6 +87,32 @@ def _tokenizer(folder: Path) -> Iterator[CheckResult]:
     if isinstance(known, int) and maximum >= known:
         message = f"the tokenizer of {folder} makes ids up to {maximum}, and the model knows {known}"
         yield CheckResult("FAIL", "model.path", message, "use the tokenizer that the model was trained with")
+
+
+def _weights(asked: Pretrained, folder: Path) -> Iterator[CheckResult]:
+    """Whether the weights in a folder are those of its config.json, and adapters those of their base model."""
+    if (folder / adapter.CONFIG).is_file() and not (folder / "config.json").is_file():
+        found, base = adapter.problems(folder), adapter.base_folder(folder)
+        yield from from_problems(problem.within("model.path") for problem in found)
+        if found or base is None:
+            return
+        folder = base
+    if asked.trust_remote_code or asked.is_run:  # a run's checkpoint verifies, and was a model when it was saved
+        return
+    yield from _fitting(folder, "model.path", "AutoModelForCausalLM")
+
+
+def _fitting(folder: Path, where: str, loader: str) -> Iterator[CheckResult]:
+    """Whether the weights in a folder are those of its config.json."""
+    node = config.read(folder) or {}
+    if found := config.content_faults(node):
+        yield from from_problems(problem.within(where) for problem in found)
+    elif report := dry_load(folder, loader):
+        yield from from_problems(fit.problems(report, node, where, weights.read_by_a_loader(folder)))
+        yield from from_problems(fit.warnings(report, where), "WARN")
+    else:
+        message = f"{folder}: the weights could not be compared with config.json"
+        yield CheckResult("WARN", where, message, "see that torch and transformers can be imported")
 
 
 def _named(folder: Path) -> tuple[str, ...] | None:

@@ -16,6 +16,7 @@ from launcher.core import machine
 from launcher.core.check_result import CheckResult
 from launcher.core.events import Ended, Started, Step, to_line
 from launcher.core.machine import Gpu, Gpus
+from launcher.models import dry_load
 from launcher.preflight.checks import disk, hardware, history, model, packages
 from launcher.preflight.checks.context import Context, count_steps
 from launcher.spec.run import RunSpec
@@ -120,10 +121,13 @@ def test_a_mended_disk_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Of a family that transformers does not have, whose weights fit all the same."""
     path = tmp_path / "model"
     path.mkdir()
     (path / "config.json").write_text(json.dumps({"model_type": "strange", "vocab_size": 3}))
+    monkeypatch.setattr(dry_load, "_in_a_process", lambda asked: {})
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     weight = np.zeros((2, 2), np.float32)
     save_file({"layers.0.q_proj.weight": weight, "layers.0.wo.weight": weight}, path / "model.safetensors")
     (path / "tokenizer.json").write_text(

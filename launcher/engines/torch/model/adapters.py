@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from launcher.core.problems import Problem, Problems
+from launcher.engines.torch.model.whole import load_whole
 from launcher.models.pretrained import weights_of
 from launcher.spec.model import Model
 
@@ -45,7 +46,7 @@ def load_merged(folder: Path, dtype: torch.dtype, more: Mapping[str, Any]) -> An
     """The base model named in an adapter's folder, with the adapter merged into its weights."""
     base = folder / "base"
     path = str(base) if base.is_dir() else LoraConfig.from_pretrained(str(folder)).base_model_name_or_path
-    module = AutoModelForCausalLM.from_pretrained(weights_of(str(path)), dtype=dtype, use_safetensors=True, **more)
+    module = load_whole(AutoModelForCausalLM, weights_of(str(path)), "model.path", dtype=dtype, **more)
     return cast("Any", PeftModel.from_pretrained(module, str(folder))).merge_and_unload().requires_grad_(True)
 
 

@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrained
 from launcher.core.problems import Problem, Problems
 from launcher.engines.torch.model.attention import NAME
 from launcher.engines.torch.model.network import CausalLM, CriticNetwork
+from launcher.engines.torch.model.whole import load_whole
 from launcher.models.pretrained import Pretrained, weights_of
 from launcher.models.scratch import Scratch
 from launcher.spec.model import Model
@@ -63,7 +64,7 @@ def load_critic(
             got = f"{type(whole).__name__} has no decoder of its own for a critic"
             raise Problems(Problem("model.path", got, "use algorithm=grpo", "not-supported"))
         return CriticNetwork(decoder, mixed)
-    decoder = AutoModel.from_pretrained(weights, dtype=getattr(torch, model.dtype), use_safetensors=True)
+    decoder = load_whole(AutoModel, str(weights), "model.path", dtype=getattr(torch, model.dtype))
     _prepare(decoder, model)
     made = CriticNetwork(decoder.to(device), mixed)
     made.head.load_state_dict(load_file(weights / VALUE_HEAD))
@@ -103,7 +104,7 @@ def _from_folder(model: Model, weights: Path | None, dtype: torch.dtype) -> tupl
             from launcher.engines.torch.model import adapters  # noqa: PLC0415  # late: peft takes half a second
 
             return adapters.load_merged(Path(path), dtype, more), tokenizer
-        return AutoModelForCausalLM.from_pretrained(path, dtype=dtype, use_safetensors=True, **more), tokenizer
+        return load_whole(AutoModelForCausalLM, path, "model.path", dtype=dtype, **more), tokenizer
     except (OSError, ValueError, SafetensorError) as error:
         got = f"{path!r} cannot be loaded: {' '.join(str(error).split())}"
         raise Problems(Problem("model.path", got, code="bad-file")) from error

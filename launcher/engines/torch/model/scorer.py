@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from launcher.core.problems import Problem, Problems
+from launcher.engines.torch.model.whole import load_whole
 from launcher.models.pretrained import weights_of
 from launcher.rewards.combined import Combined
 from launcher.rewards.model import RewardModel
@@ -29,7 +30,7 @@ class ModelScorer(Reward):
         path, more = weights_of(settings.path), {"revision": settings.revision or "main"}
         try:
             self.tokenizer: Any = AutoTokenizer.from_pretrained(path, **more)
-            module = AutoModelForSequenceClassification.from_pretrained(path, use_safetensors=True, **more)
+            module = load_whole(AutoModelForSequenceClassification, path, "reward.path", **more)
         except (OSError, ValueError, SafetensorError) as error:
             got = f"{settings.path!r} cannot be loaded: {' '.join(str(error).split())}"
             raise Problems(Problem("reward.path", got, code="bad-file")) from error

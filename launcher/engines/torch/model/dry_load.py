@@ -1,0 +1,98 @@
+"""Loads a model's folder without its numbers: what transformers would find missing, misshapen or left over.
+
+A program of its own, as it loads torch and as a config.json may ask for anything: it is started by path, reads one JSON
+object on stdin and prints one. Nothing of this project is imported, no network is used and no code of the model runs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import resource
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+Tensors = Mapping[str, tuple[str, Sequence[int]]]
+"""Name -> format by its name in safetensors, and shape."""
+
+FLOATS = {"F64", "F32", "F16", "BF16"}
+FORMATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "BOOL": torch.bool,
+           "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8}  # fmt: skip
+LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks?)\.(\d+)\.")
+LISTED = 200  # names of one kind that are returned
+
+
+def set_limits(memory_bytes: int, cpu_s: int) -> None:
+    """What may be used beyond what importing the libraries took."""
+    mapped = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    seconds = int(used.ru_utime + used.ru_stime) + cpu_s
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + memory_bytes,) * 2)
+
+
+def dry_load(folder: str, loader: str, tensors: Tensors) -> dict[str, Any]:
+    """The fields of a `LoadReport` on weights like `tensors` under the folder's config.json."""
+    auto, step = getattr(transformers, loader), "config"
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        step = "class"
+        if type(config) not in auto._model_mapping:
+            return {"step": step, "message": config.model_type}
+        step = "build"
+        with torch.device("meta"):
+            empty = auto.from_config(config, trust_remote_code=False, dtype=torch.float32)
+        step = "load"
+        state = {name: torch.empty(tuple(shape), dtype=FORMATS.get(dtype, torch.uint8), device="meta")
+                 for name, (dtype, shape) in tensors.items()}  # fmt: skip
+        model, info = type(empty).from_pretrained(
+            None, config=empty.config, state_dict=state, device_map={"": "meta"}, dtype=torch.float32,
+            output_loading_info=True, ignore_mismatched_sizes=True,
+        )  # fmt: skip
+    except MemoryError:
+        return {"step": "memory"}
+    except Exception as error:  # noqa: BLE001  under a config of others any library may raise anything
+        return {"step": step, "kind": type(error).__name__, "message": str(error)[:2000]}
+    return report(model, info, tensors)
+
+
+def report(model: Any, info: Mapping[str, Any], tensors: Tensors) -> dict[str, Any]:
+    """The fields of a `LoadReport` on a model and what `output_loading_info` said of it."""
+    buffers = tuple(name for name, _ in model.named_buffers())
+    unexpected, missing = set(info["unexpected_keys"]), set(info["missing_keys"]) - set(buffers)
+    mismatched = [(name, list(found), list(expected)) for name, found, expected in info["mismatched_keys"]]
+    others = [(name, dtype) for name, (dtype, _) in tensors.items()
+              if dtype not in FLOATS and name not in unexpected and not name.endswith(buffers)]  # fmt: skip
+    head = model.get_output_embeddings()
+    masked = model.config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    return {
+        "model_class": type(model).__name__,
+        "layers": getattr(model.config.get_text_config(), "num_hidden_layers", None),
+        "held_layers": max((int(number) for name in tensors for number in LAYER.findall(name)[:1]), default=-1) + 1,
+        "expected": len(model.state_dict()),
+        "missing": sorted(missing)[:LISTED], "n_missing": len(missing),
+        "unexpected": sorted(unexpected)[:LISTED], "n_unexpected": len(unexpected),
+        "mismatched": sorted(mismatched)[:LISTED], "n_mismatched": len(mismatched),
+        "not_floats": sorted(others)[:LISTED],
+        "head": next((f"{name}.weight" for name, part in model.named_modules() if part is head), ""),
+        "masked": masked and head is not None and not getattr(model.config, "is_decoder", True),
+    }  # fmt: skip
+
+
+def main() -> int:
+    asked = json.load(sys.stdin)
+    transformers.utils.logging.set_verbosity_error()
+    set_limits(asked["memory_bytes"], asked["cpu_s"])
+    sys.stdout.write(json.dumps(dry_load(asked["folder"], asked["loader"], asked["tensors"])))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""A folder of LoRA adapters: which weights they belong to, and whether its matrices are those of its config."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from launcher.core.bounded_parse import parse_json
+from launcher.core.files import read_file
+from launcher.core.problems import Problem, Problems, short_repr
+from launcher.models import store, weights
+from launcher.models.config import LONGEST
+from launcher.models.pretrained import Pretrained, weights_of
+
+CONFIG, BASE = "adapter_config.json", "base"
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    try:
+        node = parse_json(read_file(folder / CONFIG, LONGEST))
+    except (OSError, ValueError):
+        return {}
+    return node if isinstance(node, dict) else {}
+
+
+def problems(folder: Path) -> list[Problem]:
+    """Why the adapters cannot be put onto their weights."""
+    return [*_base_problems(folder), *_rank_problems(folder)]
+
+
+def base_folder(folder: Path) -> Path | None:
+    """The folder of the weights that the adapters belong to; None where it is not here."""
+    if (folder / BASE).is_dir():
+        return folder / BASE
+    base = _read(folder).get("base_model_name_or_path")
+    if not isinstance(base, str) or not base:
+        return None
+    try:
+        return store.find(base) if Pretrained(path=base).on_hub else Path(weights_of(base))
+    except Problems:
+        return None
+
+
+def _base_problems(folder: Path) -> list[Problem]:
+    if (folder / BASE).is_dir():
+        return []
+    base = _read(folder).get("base_model_name_or_path")
+    fix = f"put the base model's folder into base_model_name_or_path in {CONFIG}"
+    if not isinstance(base, str) or not base:
+        return [Problem("", f"{folder / CONFIG} names no base model", fix, "bad-file")]
+    found = Pretrained(path=base).problems()
+    got = f"its adapters belong to {short_repr(base)}, and "
+    return [Problem("", got + problem.got, fix, "not-found") for problem in found]
+
+
+def _rank_problems(folder: Path) -> list[Problem]:
+    """Of LoRA only: experts keep several matrices in one, of a multiple of the rank."""
+    node, shapes = _read(folder), weights.shapes(folder) or {}
+    rank, patterns = node.get("r"), node.get("rank_pattern")
+    if node.get("peft_type") != "LORA" or not isinstance(rank, int):
+        return []
+    ranks = {rank, *(patterns.values() if isinstance(patterns, dict) else ())}
+    found = {name: shape[0] for name, shape in shapes.items()
+             if name.endswith("lora_A.weight") and "experts" not in name and shape}  # fmt: skip
+    wrong = {name: of for name, of in found.items() if of not in ranks}
+    if not wrong:
+        return []
+    name, of = next(iter(wrong.items()))
+    got = f"r is {rank} in {CONFIG}, and the adapters have rank {of} ({name})"
+    fix = f"use r {of} in {CONFIG}" if len({*wrong.values()}) == 1 else f"use the {CONFIG} that was saved with them"
+    return [Problem("", got, fix, "bad-file")]

@@ -1,0 +1,84 @@
+"""Whether a folder's weights fit its config.json, without loading them: by headers, in a bounded process, remembered.
+
+The process loads torch and transformers (about four CPU seconds and 0.4 GB); what it found is kept under the hash of
+the config, the headers and the versions of both libraries, so that the next plan starts none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from launcher.core.bounded_parse import parse_json
+from launcher.core.files import expand_user, read_file, write_atomic
+from launcher.core.machine import package_version
+from launcher.models import weights
+from launcher.models.fit import LoadReport
+
+PROGRAM = Path(__file__).parents[1] / "engines" / "torch" / "model" / "dry_load.py"
+FORM = 1  # of what is remembered; another one is not read
+CPU_S = 20  # beyond the first imports; further ones take 2, a model of 32 layers 0.2
+PER_TENSOR_S = 1 / 1000  # of a file with experts one by one
+MEMORY_BYTES = 2**30  # beyond the imports
+WALL_S = 120.0  # of a process that waits for the disk or for other processes
+ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DEACTIVATE_ASYNC_LOAD": "1", "CUDA_VISIBLE_DEVICES": "",
+    "TQDM_DISABLE": "1", "OMP_NUM_THREADS": "1",
+}  # fmt: skip
+
+
+def cache_folder() -> Path:
+    """Where reports are kept."""
+    return expand_user(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "rlrun" / "dry-load"
+
+
+def dry_load(folder: Path, loader: str) -> LoadReport | None:
+    """What transformers' `loader` would find in a model's folder; None where its headers cannot be read, or where the
+    process could not say (killed from outside, libraries that are not installed)."""
+    try:
+        config, tensors = read_file(folder / "config.json"), weights.tensors(folder)
+    except (OSError, ValueError):
+        return None
+    asked = {"loader": loader, "tensors": tensors}
+    versions = [FORM, package_version("torch"), package_version("transformers")]
+    key = hashlib.sha256(config + json.dumps([asked, versions]).encode()).hexdigest()
+    with suppress(OSError, ValueError, TypeError):
+        return LoadReport(**parse_json(read_file(cache_folder() / f"{key}.json")))
+    cpu_s = int(CPU_S + PER_TENSOR_S * len(tensors))
+    limits = {"cpu_s": cpu_s, "memory_bytes": MEMORY_BYTES}
+    found = _in_a_process({"folder": str(folder), **asked, **limits})
+    if found is None:
+        return None
+    with suppress(OSError):
+        cache_folder().mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomic(cache_folder() / f"{key}.json", json.dumps(found))
+    return LoadReport(**found)
+
+
+def _in_a_process(asked: dict[str, Any]) -> dict[str, Any] | None:
+    """The fields of its report; None where it made none."""
+    with subprocess.Popen(
+        [sys.executable, "-P", str(PROGRAM)], env={**os.environ, **ENVIRONMENT}, stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+    ) as process:  # fmt: skip
+        try:
+            output, _ = process.communicate(json.dumps(asked).encode(), WALL_S)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+    if process.returncode == -signal.SIGXCPU:
+        return {"step": "time"}
+    try:
+        found = parse_json(output)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None

@@ -1,0 +1,218 @@
+"""What loading found of weights that do not fit their config.json, in words that say what to do."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from launcher.core.problems import Problem, shortened
+
+_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks?)\.(\d+)\.")
+_SCORERS = re.compile(r"(^|\.)(score|classifier|v_head|value_head|reward_head|regression_head|rm_head)\.")
+_WRAPPERS = {
+    "_orig_mod.": "torch.compile", "module.": "DistributedDataParallel", "_fsdp_wrapped_module.": "FSDP",
+    "base_model.model.": "peft",
+}  # fmt: skip
+"""What puts a module into another one, by the name that its weights begin with there."""
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """What transformers text when it loaded a folder; of many names the first."""
+
+    step: str = "done"
+    """Where it ended: config, class, build, load, memory, time, or done."""
+    kind: str = ""
+    message: str = ""
+    """What was raised in that step, its class and its text."""
+    model_class: str = ""
+    layers: int | None = None
+    """Of the model."""
+    held_layers: int = 0
+    """Of the file."""
+    expected: int = 0
+    """Tensors of the model."""
+    missing: Sequence[str] = ()
+    n_missing: int = 0
+    unexpected: Sequence[str] = ()
+    """Names of the file that the model does not have."""
+    n_unexpected: int = 0
+    mismatched: Sequence[Sequence[Any]] = ()
+    """Name, shape in the file, shape of the model."""
+    n_mismatched: int = 0
+    not_floats: Sequence[Sequence[str]] = ()
+    """Weights that are stored as other numbers: name, format by its name in safetensors."""
+    head: str = ""
+    """The name of the output layer's weight."""
+    masked: bool = False
+    """It reads tokens in both directions."""
+
+
+def problems(report: LoadReport, config: Mapping[str, Any], where: str, files: Sequence[str]) -> list[Problem]:
+    """Why the model must not be trained: it cannot be made, or weights would be random numbers. `files` hold them."""
+    if report.step != "done":
+        return [_not_made(report, config, where)]
+    if report.masked:
+        got = f"{config.get('model_type')} reads tokens in both directions (masked), so it cannot write"
+        return [Problem(where, got, "use a causal language model (...ForCausalLM)", "not-supported")]
+    found = [_missing(report, config, where, files)] if report.missing else []
+    if report.mismatched:
+        found.append(_mismatched(report, config, where))
+    if report.not_floats:
+        name, kind = report.not_floats[0]
+        got = f"{name} is stored as {kind.lower().replace('i', 'int')}, a quantized format, which is not trained"
+        found.append(Problem(where, got, "use the unquantized weights (float32, float16 or bfloat16)", "not-supported"))
+    return found
+
+
+def warnings(report: LoadReport, where: str) -> list[Problem]:
+    """What is in the weights and would not be loaded, where that is a part of the model."""
+    over = any((_layer(name) or -1) >= (report.layers or 0) for name in report.unexpected)
+    if not over or report.missing or not report.layers:
+        return []
+    got = f"num_hidden_layers is {report.layers}, and layers.{report.layers} and later ones of the weights are left out"
+    return [Problem(where, got, f"use num_hidden_layers {report.held_layers} in config.json, unless that is meant")]
+
+
+# ---- a model that cannot be made
+
+
+def _not_made(report: LoadReport, config: Mapping[str, Any], where: str) -> Problem:
+    family, message = config.get("model_type"), " ".join(report.message.split())
+    fix = "use the config.json as its publisher saved it"
+    if report.step == "class":
+        named = ", ".join(map(str, config.get("architectures") or ())) or family
+        kind = "an encoder-decoder" if config.get("is_encoder_decoder") else "a vision, audio or encoder model"
+        wanted = "a sequence classifier" if where == "reward.path" else "a causal language model (...ForCausalLM)"
+        got = f"{named} (model_type {family}) is {kind}, which cannot be loaded as {wanted}"
+        return Problem(where, got, f"use {wanted}", "not-supported")
+    if report.step in ("time", "memory"):
+        got = f"making the model that config.json describes takes too much {report.step}"
+        return Problem(where, got, "correct num_hidden_layers and the other numbers in config.json", "bad-file")
+    if "does not recognize this architecture" in message:
+        got = f"the installed transformers has no model_type {family!r}"
+        return Problem(where, got, "correct model_type in config.json, or install a transformers that has it",
+                       "not-supported")  # fmt: skip
+    if "Padding_idx" in message:
+        pad, known = config.get("pad_token_id"), config.get("vocab_size")
+        got = f"pad_token_id is {pad} in config.json, and vocab_size {known}"
+        return Problem(where, got, "use a pad_token_id below vocab_size, or null, in config.json", "bad-file")
+    named = _entry(config, message)
+    text = re.sub(r"^(Class v|V)alidation error for \w+ '\w+': (\w+: )?", f"{report.kind}: ", message).rstrip(".")
+    got = f"no model can be made from config.json: {shortened(text.removeprefix('Strict'), 200)}"
+    if named:
+        got, fix = f"{got} ({named[0]} is {named[1]!r})", f"correct {named[0]} in config.json"
+    return Problem(where, got, fix, "bad-file")
+
+
+def _entry(config: Mapping[str, Any], message: str, above: str = "") -> tuple[str, Any] | None:
+    """The entry of config.json that an error speaks of: by its name, or else by its text."""
+    for name, value in config.items():
+        if re.search(rf"\b{re.escape(str(name))}\b", message) and not isinstance(value, dict):
+            return f"{above}{name}", value
+    for name, value in config.items():
+        if isinstance(value, str) and value and repr(value) in message:
+            return f"{above}{name}", value
+        if isinstance(value, dict) and (found := _entry(value, message, f"{above}{name}.")):
+            return found
+    return None
+
+
+# ---- weights that are not there
+
+
+def _missing(report: LoadReport, config: Mapping[str, Any], where: str, files: Sequence[str]) -> Problem:
+    got = f"{report.n_missing} of {report.expected} tensors are not in the weights, {_first(report.missing)}"
+    fix = f"use all of {files[0] if len(files) == 1 else 'the weights'} and the config.json that was saved with it"
+    held = report.held_layers
+    if added := _added(report):
+        begins = f"whose names have {added!r} in them"
+        got = f"{got}: the weights hold {shortened(report.unexpected[0], 200)}, {begins}"
+        fix = _renaming(added, files)
+    elif [*report.missing] == [report.head]:
+        got, fix = _without_head(report, config)
+    elif held and all((_layer(name) or 0) >= held for name in report.missing):
+        got = f"num_hidden_layers is {report.layers} in config.json, and the weights have {held} layers: {got}"
+        fix = f"use num_hidden_layers {held} in config.json, or the weights of all layers"
+    elif report.unexpected:
+        got = f"{got}; they hold others, {_first(report.unexpected)}"
+        fix = f"use the config.json that was saved with these weights (its model_type is {config.get('model_type')})"
+    return Problem(where, f"{got}; what is missing would be random numbers", fix, "bad-file")
+
+
+def _without_head(report: LoadReport, config: Mapping[str, Any]) -> tuple[str, str]:
+    """What was found, and what to use."""
+    got, named = (
+        f"the weights have no output layer {report.head}",
+        ", ".join(map(str, config.get("architectures") or ())),
+    )
+    scorer = next((name for name in report.unexpected if _SCORERS.search(name)), None)
+    if scorer or (named and "CausalLM" not in named):
+        got = f"{got}: they are those of {named or 'another kind of model'}" + (f", with {scorer}" if scorer else "")
+        return got, "use a language model (...ForCausalLM); a reward model belongs to reward=model reward.path"
+    return got, ("use weights saved by AutoModelForCausalLM; where the embedding is the output layer, set"
+                 " tie_word_embeddings to true in config.json")  # fmt: skip
+
+
+def _first(names: Sequence[str], count: int = 3) -> str:
+    return "such as " * (len(names) > count) + ", ".join(names[:count])
+
+
+def _layer(name: str) -> int | None:
+    found = _LAYER.search(name)
+    return int(found[1]) if found else None
+
+
+def _added(report: LoadReport) -> str:
+    """What the names of the file have more than those of the model: at the beginning or after its first part."""
+    more = Counter(added for name in report.unexpected for added in _between(name, report.missing))
+    (added, count), *_ = more.most_common(1) or [("", 0)]
+    return added if count * 2 > len(report.unexpected) else ""
+
+
+def _between(name: str, missing: Sequence[str]) -> set[str]:
+    """`x.` of `a.x.b` where `a.b` is missing."""
+    parts, found = name.split("."), set[str]()
+    for start in range(min(3, len(parts))):
+        for end in range(start + 1, min(start + 4, len(parts))):
+            if ".".join((*parts[:start], *parts[end:])) in missing:
+                found.add(".".join(parts[start:end]) + ".")
+    return found
+
+
+def _renaming(added: str, files: Sequence[str]) -> str:
+    wrapper = _WRAPPERS.get(added)
+    of = f"of the inner module, not of the one that {wrapper} made" if wrapper else "of the text model alone"
+    if [*files] != ["model.safetensors"]:
+        return f"save the weights {of}, so that names are without {added!r}"
+    line = (
+        "python -c \"from safetensors.torch import *; p = 'model.safetensors';"
+        f" save_file({{n.replace('{added}', '', 1): w for n, w in load_file(p).items()}}, p, {{'format': 'pt'}})\""
+    )
+    return f"save the weights {of}, or take the prefix away in the model's folder with {line}"
+
+
+# ---- weights of other shapes
+
+
+def _mismatched(report: LoadReport, config: Mapping[str, Any], where: str) -> Problem:
+    name, found, expected = report.mismatched[0]
+    got = f"{name} has shape {list(found)} in the weights and {list(expected)} by config.json"
+    if report.n_mismatched > 1:
+        got = f"{got}, and {report.n_mismatched - 1} more tensors differ"
+    fix = f"correct {' or '.join(_sizes(report, config))} in config.json, or use the weights that it was saved with"
+    return Problem(where, got, fix, "bad-file")
+
+
+def _sizes(report: LoadReport, config: Mapping[str, Any]) -> list[str]:
+    """The entries of config.json that the differing dimensions come from, as far as names and numbers tell."""
+    names = [str(name) for name, *_ in report.mismatched]
+    if all(re.search(r"\b[kv]_proj\b", name) for name in names):
+        return ["num_key_value_heads"]
+    differing = {wanted for _, found, expected in report.mismatched
+                 for here, wanted in zip(found, expected, strict=False) if here != wanted}  # fmt: skip
+    known = ("hidden_size", "intermediate_size", "vocab_size", "moe_intermediate_size", "head_dim")
+    return [name for name in known if config.get(name) in differing] or ["the sizes"]

@@ -1,0 +1,201 @@
+"""Weights that do not fit their config.json: named before anything starts, and refused when they are loaded."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from launch_model import Adapter, Model
+
+from launcher.config.resolve import resolve
+from launcher.core.check_result import CheckResult
+from launcher.core.problems import Problems
+from launcher.engines.torch.model import dry_load as program
+from launcher.engines.torch.model.load import load_model
+from launcher.engines.torch.model.whole import load_whole
+from launcher.models import config, dry_load, fit, weights
+from launcher.models.pretrained import Pretrained
+from launcher.preflight.checks import model
+from launcher.preflight.checks.context import Context
+
+CPU = torch.device("cpu")
+LAYER = r"model\.layers\.1\..*"
+
+
+@pytest.fixture(autouse=True)
+def _in_this_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without a process for each folder; nothing that was remembered elsewhere answers."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(
+        dry_load, "_in_a_process", lambda asked: program.dry_load(asked["folder"], asked["loader"], asked["tensors"])
+    )
+
+
+def planned(folder: Path, *words: str) -> list[CheckResult]:
+    run = resolve(["algorithm=sft", "model=hf", f"model.path={folder}", "data=reverse", *words])
+    context = Context(run, here=True)
+    if context.model_problems:
+        return [CheckResult("FAIL", problem.where, problem.got, problem.fix) for problem in context.model_problems]
+    return list(model.check(context))
+
+
+def lines(results: list[CheckResult]) -> list[str]:
+    return [f"{result.level} {result.line}" for result in results if result.level != "OK"]
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    # what differs from a whole folder, what is named
+    ({"rename": {"": "_orig_mod."}}, "_orig_mod.*torch.compile"),
+    ({"rename": {"": "_orig_mod."}, "shards": 2}, "_orig_mod.*torch.compile"),
+    ({"rename": {"": "module."}}, "module.*DistributedDataParallel"),
+    ({"rename": {"model.": "model.language_model."}}, "language_model.*text model"),
+    ({"rename": {"model.layers.": "transformer.h.", "model.": "transformer."}}, r"they hold.*transformer.*model_type"),
+    ({"rename": {"model.": ""}, "drop": [r"lm_head\.weight"]}, "no output layer lm_head.*AutoModelForCausalLM"),
+    ({"drop": [r"lm_head\.weight"]}, "no output layer lm_head.*tie_word_embeddings"),
+    ({"rename": {"lm_head.": "score."}, "config": {"architectures": ["LlamaForSequenceClassification"]}},
+     "LlamaForSequenceClassification, with score.weight.*reward=model"),
+    ({"drop": [r"model\.layers\.1\.self_attn\.k_proj\.weight"]}, r"1 of 21.*layers\.1\.self_attn\.k_proj.*safetensors"),
+    ({"drop": [r"model\.norm\.weight"]}, "1 of 21.*model.norm.*random numbers"),
+    ({"config": {"num_hidden_layers": 4}}, "num_hidden_layers is 4.*have 2 layers.*use num_hidden_layers 2"),
+    ({"drop": [LAYER]}, "num_hidden_layers is 2.*have 1 layers.*use num_hidden_layers 1"),
+    ({"config": {"hidden_size": 64, "head_dim": 16}}, r"\[92, 32\].*\[92, 64\].*20 more.*hidden_size"),
+    ({"config": {"num_key_value_heads": 4}}, r"k_proj.*\[16, 32\].*\[32, 32\].*num_key_value_heads"),
+    ({"config": {"vocab_size": 512}}, r"lm_head.*\[92, 32\].*\[512, 32\].*vocab_size"),
+    ({"dtype": "int8"}, "int8.*quantized.*bfloat16"),
+    ({"config": {"quantization_config": {"quant_method": "gptq", "bits": 4}}}, "gptq, 4 bits.*QLoRA.*unquantized"),
+    ({"config": {"quantization_config": {"load_in_8bit": True}}}, "bitsandbytes, 8 bits.*unquantized"),
+    ({"config": {"model_type": "qwen9"}}, "no model_type 'qwen9'.*install a transformers"),
+    ({"config": {"model_type": "t5", "is_encoder_decoder": True}}, "encoder-decoder.*ForCausalLM"),
+    ({"config": {"model_type": "bert"}}, "both directions.*ForCausalLM"),
+    ({"config": {"model_type": "qwen2_5_vl"}}, "qwen2_5_vl.*vision.*ForCausalLM"),
+    ({"config": {"num_attention_heads": 0}}, "num_attention_heads is 0"),
+    ({"config": {"num_hidden_layers": "2"}}, "num_hidden_layers is '2'.*whole number"),
+    ({"config": {"num_hidden_layers": 10**24}}, "num_hidden_layers is 10000.*whole number"),
+    ({"config": {"num_labels": 10**9}}, "num_labels is 1000000000.*whole number"),
+    ({"config": {"hidden_size": 10**400}}, "hidden_size is 1000.*whole number"),
+    ({"config": {"hidden_size": float("inf")}}, "hidden_size is inf.*whole number"),
+    ({"config": {"model_type": "mistral", "num_hidden_layers": None}}, "num_hidden_layers is null.*whole number"),
+    ({"config": {"num_attention_heads": 5}, "config_without": ["head_dim"]}, r"\(32\).*\(5\).*config\.json"),
+    ({"config": {"hidden_act": "swish9"}}, "swish9.*correct hidden_act"),
+    ({"config": {"rope_scaling": {"rope_type": "yarnn", "factor": 4.0}}}, "yarnn.*correct rope_scaling.rope_type"),
+    ({"config": {"pad_token_id": 50257}}, "pad_token_id is 50257.*vocab_size 92"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "expected"), WRONG, ids=[str(row[0])[:70] for row in WRONG])
+def test_a_folder_that_cannot_be_trained_is_refused(given: dict[str, Any], expected: str, tmp_path: Path) -> None:
+    Model(**given).save(tmp_path / "m")
+    found = [line for line in lines(planned(tmp_path / "m")) if re.search(expected, line)]
+    assert found and found[0].startswith("FAIL model.path: ")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"shards": 2},
+        {"drop": [r"lm_head\.weight"], "config": {"tie_word_embeddings": True}},
+        {"rename": {"model.": ""}},  # transformers puts the prefix back
+        {"more": {"model.layers.0.self_attn.rotary_emb.inv_freq": [4]}},
+        {"more": {"mtp.head.weight": [4, 4]}},  # a part that is trained elsewhere
+        {"config": {"vocab_size": 128}, "shapes": {r"(model\.embed_tokens|lm_head)\.weight": [128, 32]}},
+        {"config": {"pad_token_id": None, "quantization_config": None, "torch_dtype": "float16"}},
+        {"config": {"pad_token_id": -1}},
+        {"positions": 8192, "config": {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}},
+        {"dtype": "float16"},
+    ],
+    ids=str,
+)
+def test_a_folder_that_is_well_is_not(given: dict[str, Any], tmp_path: Path) -> None:
+    Model(**given).save(tmp_path / "m")
+    assert lines(planned(tmp_path / "m")) == []
+
+
+def test_layers_that_are_left_out_are_named(tmp_path: Path) -> None:
+    Model(config={"num_hidden_layers": 1}).save(tmp_path / "m")
+    (line,) = lines(planned(tmp_path / "m"))
+    assert (
+        line.startswith("WARN model.path: num_hidden_layers is 1, and layers.1") and "use num_hidden_layers 2" in line
+    )
+
+
+@pytest.mark.parametrize("given", [{"drop": [r"model\.norm\.weight"]}, {"config": {"vocab_size": 512}}], ids=str)
+def test_the_engine_trains_no_random_weights(given: dict[str, Any], tmp_path: Path) -> None:
+    Model(**given).save(tmp_path / "m")
+    with pytest.raises(Problems, match=r"model\.path: .*(random numbers|by config\.json)"):
+        load_model(Pretrained(path=str(tmp_path / "m")), 0, CPU)
+
+
+def test_a_judge_without_its_score_is_refused(tmp_path: Path) -> None:
+    """By the plan, and where it is loaded: it would score at random."""
+    Model().save(tmp_path / "m")
+    words = ["reward=model", f"reward.path={tmp_path / 'm'}"]
+    (line,) = lines(planned(tmp_path / "m", *words))
+    assert line.startswith("FAIL reward.path: ") and "score.weight" in line
+    from transformers import AutoModelForSequenceClassification  # noqa: PLC0415  heavy
+
+    with pytest.raises(Problems, match=r"reward\.path: .*score\.weight"):
+        load_whole(AutoModelForSequenceClassification, str(tmp_path / "m"), "reward.path")
+
+
+def test_the_line_that_renames_works(tmp_path: Path) -> None:
+    Model(rename={"": "_orig_mod."}).save(tmp_path / "m")
+    (line,) = lines(planned(tmp_path / "m"))
+    words = shlex.split(line[line.index("python -c") :])
+    subprocess.run([sys.executable, *words[1:]], cwd=tmp_path / "m", check=True)
+    assert lines(planned(tmp_path / "m")) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"base": "gone"}, "belong to 'gone', and is neither|belong to 'gone', and there is no folder"),
+        ({"base": "<here>", "rank": 4, "config": {"r": 8}}, "r is 8 in adapter_config.json.*rank 4.*use r 4"),
+        ({"base": "<here>"}, ""),
+        ({"base": "<here>", "config": {"r": 2, "rank_pattern": {"q_proj": 4, "v_proj": 4}}}, ""),
+    ],
+    ids=str,
+)
+def test_adapters_and_their_base(given: dict[str, Any], expected: str, tmp_path: Path) -> None:
+    Model().save(tmp_path / "base")
+    Adapter(**{**given, "base": given["base"].replace("<here>", str(tmp_path / "base"))}).save(tmp_path / "m")
+    found = lines(planned(tmp_path / "m"))
+    assert len(found) == bool(expected) and all(re.search(expected, line) for line in found)
+
+
+def test_what_was_found_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second look at the same config and headers starts no process; another config is looked at again."""
+    started: list[Any] = []
+    monkeypatch.setattr(
+        dry_load, "_in_a_process", lambda asked: started.append(asked) or {"step": "done", "expected": 21}
+    )
+    Model().save(tmp_path / "m")
+    first = dry_load.dry_load(tmp_path / "m", "AutoModelForCausalLM")
+    assert dry_load.dry_load(tmp_path / "m", "AutoModelForCausalLM") == first and len(started) == 1
+    (kept,) = dry_load.cache_folder().iterdir()
+    kept.write_text("[]")  # spoilt
+    assert dry_load.dry_load(tmp_path / "m", "AutoModelForCausalLM") == first and len(started) == 2
+    (tmp_path / "m" / "config.json").write_text("{}")
+    dry_load.dry_load(tmp_path / "m", "AutoModelForCausalLM")
+    assert len(started) == 3
+
+
+def test_the_process_says_the_same_and_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    Model(drop=[r"model\.norm\.weight"]).save(tmp_path / "m")
+    found = dry_load.dry_load(tmp_path / "m", "AutoModelForCausalLM")
+    tensors = weights.tensors(tmp_path / "m")
+    node = program.dry_load(str(tmp_path / "m"), "AutoModelForCausalLM", tensors)
+    assert found == fit.LoadReport(**node)
+    assert config.read(tmp_path / "m")
+    monkeypatch.setattr(dry_load, "PROGRAM", tmp_path / "hangs.py")
+    (tmp_path / "hangs.py").write_text("import time\ntime.sleep(1000)\n")
+    monkeypatch.setattr(dry_load, "WALL_S", 0.1)
+    assert dry_load._in_a_process({}) is None
