@@ -21,7 +21,7 @@ _WRAPPERS = {
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What transformers text when it loaded a folder; of many names the first."""
+    """What transformers found when it loaded a folder; of many names the first."""
 
     step: str = "done"
     """Where it ended: config, class, build, load, memory, time, or done."""
