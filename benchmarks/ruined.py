@@ -1,13 +1,14 @@
 """Runs that are ruined in known ways, and healthy ones: what each says of itself.
 
 `python benchmarks/ruined.py [--seeds 3] [--only NAME]` ends with 1 where a ruined run is not named before its end and
-in its last line, or a healthy one is called ruined.
+in its last line, with a command that works, or a healthy one is called ruined.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -16,9 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from launcher.core.events import Alert, Ended, Step, events_of
+from launcher.core.events import Alert, Ended, events_of
+from launcher.core.state import fold
 
 ROOT = Path(__file__).parents[1]
 COMMON = "data=reverse engine.num_threads=1 trainer.test_freq=20 data.n_val=128"
@@ -34,9 +37,6 @@ BASE = f"{SFT} trainer.total_training_steps=1000 trainer.test_freq=500"
 REWARDS = """
 def one(data_source, solution_str, ground_truth, extra_info=None):
     return 1.0 if solution_str.strip() else 0.0
-
-def flipped(data_source, solution_str, ground_truth, extra_info=None):
-    return 0.5 if solution_str.strip() == ground_truth else 1.0 if solution_str.strip() else 0.0
 
 def missing(data_source, solution_str, ground_truth, extra_info=None):
     return 1.0 if solution_str.strip() == ground_truth else 0.0 if len(solution_str) < 4 else None
@@ -59,10 +59,7 @@ RUINED: Mapping[str, tuple[str, str]] = {
         f"algorithm=grpo {RL} reward=python reward.path={{rewards}} reward.name=one",
         "no-signal",
     ),
-    "grpo: right answers score 0": (
-        f"algorithm=grpo {RL} reward=python reward.path={{rewards}} reward.name=flipped",
-        "",
-    ),
+    "dpo: lr 1": (f"algorithm=dpo {RL} optim.lr=1", ""),
     "grpo: three of four answers have no score": (
         f"algorithm=grpo {RL} reward=python reward.path={{rewards}} reward.name=missing",
         "scores-missing",
@@ -92,35 +89,59 @@ HEALTHY: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Report:
-    """What a run report of itself."""
+    """What a run reports of itself."""
 
-    exit_code: int
-    alerts: Sequence[str]
+    alerts: Sequence[Alert]
     end: str
-    scores: Sequence[float]
+    scores: Sequence[str]
+    """The first validation, the best and the last."""
+    refused: str = ""
+    """By the plan, so that nothing was started."""
+
+    @property
+    def next_command(self) -> list[str]:
+        """What the last line says to type."""
+        return shlex.split(self.end.partition("; next: rlrun ")[2])
 
 
 def train(folder: Path, name: str, words: str) -> Report:
     typed = [*COMMON.split(), *words.split(), f"trainer.run_root={folder}", f"trainer.experiment_name={name}"]
     by_key = {word.partition("=")[0]: word for word in typed}  # a later word wins
-    command = [sys.executable, "-m", "launcher", "train", *(word for word in by_key.values() if not word.endswith("="))]
-    code = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    done = rlrun(folder, "train", *(word for word in by_key.values() if not word.endswith("=")))
     events = list(events_of(folder / "rlrun" / name / "events.jsonl"))
     if not events:
-        sys.exit(f"{name}: {code.stderr}")
+        return Report([], "", [], done.stderr.strip() or "no events")
     ended = next(
-        (event for event in reversed(events) if isinstance(event, Ended)), Ended(how="failed", why=code.stderr)
+        (event for event in reversed(events) if isinstance(event, Ended)), Ended(how="failed", why=done.stderr)
     )
-    scores = [
-        value for event in events if isinstance(event, Step) for key, value in event.metrics.items()
-        if key.endswith("/reward/mean@1") or key == "val/loss"
-    ]  # fmt: skip
-    alerts = [event.text for event in events if isinstance(event, Alert)]
-    return Report(code.returncode, alerts, f"{ended.how}: {ended.why}", scores)
+    state = fold(events)
+    scores = [each.shown for each in (state.first, state.best, state.last) if each]
+    alerts = [event for event in events if isinstance(event, Alert)]
+    return Report(alerts, f"{ended.how}: {ended.why}", scores)
+
+
+def rlrun(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "launcher", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def fault(report: Report, folder: Path, rule: str | None) -> str:
+    """What is wrong with a report, of a run that is ruined or, where `rule` is None, healthy; empty if nothing."""
+    named = [alert for alert in report.alerts if ";" in alert.text]
+    if rule is None:
+        return "" if not (named or report.refused) and report.end == "finished: " else "is called ruined"
+    if report.refused:  # before it starts is best
+        return ""
+    if not named or report.end == "finished: ":
+        return "is not named"
+    if not report.next_command:
+        return "" if report.end.startswith("failed") or rule == "scores-missing" else "has no next command"
+    typed = rlrun(folder, *report.next_command, "--dry-run")
+    return f"{' '.join(report.next_command)}: {typed.stderr}" if typed.returncode else ""
 
 
 def main(arguments: argparse.Namespace) -> int:
-    table, bad = Table("seed", "run", "held out", "named while it ran", "last line", ""), 0
+    table, bad, count = Table("seed", "run", "held out: first, best, last", "named at step", "last line", ""), 0, 0
     with tempfile.TemporaryDirectory() as temp:
         for seed in range(arguments.seeds):
             folder = Path(temp) / str(seed)
@@ -128,21 +149,20 @@ def main(arguments: argparse.Namespace) -> int:
             (folder / "rewards.py").write_text(REWARDS)
             train(folder, "base", f"{BASE} seed={seed}")
             places = {"base": f"{folder}/rlrun/base", "rewards": f"{folder}/rewards.py"}
-            cases = [(name, words, True) for name, (words, _) in RUINED.items()]
-            cases += [(name, words, False) for name, words in HEALTHY.items() if seed == 0]
-            for number, (name, words, ruined) in enumerate(cases):
+            cases: dict[str, tuple[str, str | None]] = {**RUINED}
+            cases |= {name: (words, None) for name, words in HEALTHY.items() if seed == 0}
+            for number, (name, (words, rule)) in enumerate(cases.items()):
                 if arguments.only and not re.search(arguments.only, name):
                     continue
                 report = train(folder, f"run-{number}", f"{words.format(**places)} seed={seed}")
-                named = [alert for alert in report.alerts if ";" in alert]
-                last = report.end.removeprefix("finished: ")
-                good = bool(named) and last != "" if ruined else not named and report.end == "finished: "
-                bad += not good
-                held_out = f"{report.scores[0]:.3g} -> {report.scores[-1]:.3g}" if report.scores else ""
-                row = (str(seed), name, held_out, "\n".join(named)[:300], report.end[:300], "pass" if good else "FAIL")
-                table.add_row(*row)
+                wrong = fault(report, folder, rule)
+                count, bad = count + 1, bad + bool(wrong)
+                steps = ", ".join(str(alert.step) for alert in report.alerts if ";" in alert.text)
+                row = (str(seed), name, ", ".join(report.scores), steps, report.refused or report.end, wrong or "pass")
+                table.add_row(*map(escape, row))
                 print(*row, sep=" | ", flush=True)
     Console(width=200).print(table)
+    print(f"{count - bad} of {count} as expected")
     return 1 if bad else 0
 
 

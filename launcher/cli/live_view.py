@@ -20,7 +20,7 @@ from launcher.cli.output import printable
 from launcher.core.events import LoggedEvent, Usage
 from launcher.core.metrics import label, watched
 from launcher.core.state import RunState, Sink
-from launcher.monitor.console import clock, compact, held_out_change
+from launcher.monitor.console import clock, compact, date, results_of
 
 REDRAW_S = 0.25  # a picture costs as much as a thousand events
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -82,7 +82,7 @@ def picture(state: RunState, now: float) -> RenderableType:
     if state.score is not None:
         parts += [Text(), _curve(state)]
     parts += _news(state)
-    return Panel(Group(*parts), title=title, title_align="left", border_style=border, width=76, padding=(0, 2))
+    return Panel(Group(*parts), title=title, title_align="left", border_style=border, padding=(0, 2))
 
 
 def colour(state: RunState) -> str:
@@ -90,17 +90,18 @@ def colour(state: RunState) -> str:
     return "yellow" if state.doubtful else COLOURS[state.status]
 
 
-def _progress(state: RunState, now: float, colour: str) -> RenderableType:
+def _progress(state: RunState, now: float, style: str) -> RenderableType:
     row = Table.grid(padding=(0, 2), expand=True)
     for ratio in (None, 1, None):
         row.add_column(ratio=ratio, no_wrap=True)
     busy = state.phase if state.status == "running" else state.status
-    bar = ProgressBar(total=max(state.steps, 1), completed=state.step, complete_style=colour, finished_style=colour)
-    row.add_row(Text(printable(busy or "loading"), f"bold {colour}"), bar, f"{state.step}/{state.steps or '?'}")
+    bar = ProgressBar(total=max(state.steps, 1), completed=state.step, complete_style=style, finished_style=style)
+    row.add_row(Text(printable(busy or "loading"), f"bold {style}"), bar, f"{state.step}/{state.steps or '?'}")
     running = state.status == "running" and state.started_at is not None
     elapsed = now - state.started_at if running and state.started_at else state.elapsed_s
     left = clock(state.eta_s) if running and state.eta_s is not None else ""
-    time_row = Text(f"{clock(elapsed)} elapsed" + (f"  ·  {left} left" if left else ""), "dim")
+    begun = f"  ·  started {date(state.started_at)}" if date(state.started_at) else ""
+    time_row = Text(f"{clock(elapsed)} elapsed" + (f"  ·  {left} left" if left else "") + begun, "dim")
     return Group(row, time_row)
 
 
@@ -155,8 +156,7 @@ def _news(state: RunState) -> list[RenderableType]:
     lines: list[RenderableType] = []
     if state.usage:
         lines.append(Text.assemble(("in use  ", "dim"), _used(list(state.usage.values()))))
-    if shown := "  ".join(held_out_change(state)):
-        lines.append(Text.assemble((f"held out at step {state.validated_step}  ", "dim"), (printable(shown), "bold")))
+    lines += [Text.assemble((f"{name}  ", "dim"), printable(text)) for name, text in results_of(state).items()]
     if state.waits_for:
         lines.append(Text.assemble(("waiting  ", "bold yellow"), printable(state.waits_for)))
     if state.checkpoint:

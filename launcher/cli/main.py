@@ -43,8 +43,8 @@ COMMANDS = (
     CommandEntry("advise", "advise:recommend", "Suggest a command for your data, model and hardware."),
     CommandEntry("rerun", "train:rerun", "Repeat a run in a new folder, after listing what has changed since."),
     CommandEntry("runs", "runs:list_runs", "List the runs, the latest first."),
-    CommandEntry("show", "runs:show", "Show the state of a run, or of each point of a sweep."),
-    CommandEntry("status", "runs:show", "Show the state of a run, or of each point of a sweep."),
+    CommandEntry("show", "runs:show", "Show what a run came to and how its attempts ended, or each point of a sweep."),
+    CommandEntry("status", "runs:status", "Print where a run stands on one line, or each point of a sweep."),
     CommandEntry(
         "watch",
         "runs:watch",

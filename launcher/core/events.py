@@ -27,6 +27,7 @@ from launcher.core.bounded_parse import parse_json
 PhaseName = Literal["loading", "rollout", "update", "validating", "saving"]
 CrashCause = Literal["error", "configuration", "numbers"]
 """An uncaught error; settings or data that do not work; numbers that are not finite, step after step."""
+YEAR_9999 = 253370764800.0  # Unix seconds: no later time can be shown
 How = Literal["finished", "failed", "stopped"]
 
 
@@ -96,6 +97,15 @@ class Saved(Event):
 
     step: int
     path: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightsMoved(Event):
+    """How far the trained weights are from those that the run began with: |w - start| / |start| of each part of the
+    network; of a part that began at 0, such as `lora_B`, its norm."""
+
+    step: int
+    distance: Mapping[str, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,6 +265,8 @@ def _from_node(node: Any) -> Event | None:
         raise ValueError(f"a run does not end {node['how']!r}")
     if kind is Step:
         node["metrics"] = {name: float(value) for name, value in node["metrics"].items()}
+    if kind is WeightsMoved:
+        node["distance"] = {part: float(value) for part, value in node["distance"].items()}
     if kind is Crashed and node["cause"] not in get_args(CrashCause):
         raise ValueError(f"a process does not crash by {node['cause']!r}")
     if kind is Crashed:

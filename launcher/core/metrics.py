@@ -94,6 +94,11 @@ METRICS: Mapping[str, Metric] = {
     "train/groups_kept": Metric("groups kept", "groups that are trained on"),
     "train/groups_filtered": Metric("groups filtered", "groups left out because their rewards hardly differ"),
     "train/trainable_token_share": Metric("token share", "share of the answers' tokens that are trained on"),
+    "train/loss_tokens": Metric("tokens learnt from",
+        "tokens that had a loss; of sampled answers those whose advantage is not 0", "tokens", "up"),
+    "train/gradient_share": Metric("with gradient", "share of groups in which an answer has an advantage", better="up"),
+    "train/end_token_share": Metric("ended",
+        "share of answers with an end-of-sequence token: one that had a loss, or one that was sampled", better="up"),
     "train/loss": Metric("loss", "negative log-likelihood of the answers per token", "nats", "down"),
     "train/grad_norm": Metric("grad norm", "norm of the gradient before clipping"),
     "train/lr": Metric("lr", "learning rate"),
@@ -131,6 +136,9 @@ TIMES = ("timing_s/", "timing_per_token_ms/", "perf/")
 
 HELD_OUT = ("val-core/", "val-aux/", "val/")
 """Prefixes of metrics of held-out data."""
+
+LEARNT_FROM = ("train/loss_tokens", "train/gradient_share", "train/end_token_share")
+"""What a step had to learn from."""
 
 _SCORES = ("critic/score/mean", "rewards/accuracies", "train/loss")
 _WATCHED = (
@@ -243,11 +251,15 @@ def grade(metrics: Mapping[str, float], wanted: str | None = None) -> float | No
 
 
 def label(name: str) -> str:
-    """Short name for a screen: `val-core/openai/gsm8k/reward/mean@1` is `openai/gsm8k`."""
+    """Short name for a screen: `val-core/openai/gsm8k/reward/mean@1` is `openai/gsm8k`, and what is not that mean has
+    its own name, too: `openai/gsm8k wilson95_low@1`."""
     if name in METRICS:
         return METRICS[name].label
-    if name.startswith(("val-core/", "val-aux/")):
-        return name.split("/", 1)[1].rsplit("/", 2)[0]
+    if name.startswith(("val-core/", "val-aux/")) and "/reward/" in name:
+        source, _, what = name.split("/", 1)[1].rpartition("/reward/")
+        if source == "*":
+            return "all sources"
+        return source if what.startswith("mean@") else f"{source} {what.removesuffix('/mean')}"
     if name.startswith("critic/score/"):  # a part of the score, by the name it has in the reward
         return name.removeprefix("critic/score/").removesuffix("/mean")
     return name

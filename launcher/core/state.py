@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -24,9 +25,10 @@ from launcher.core.events import (
     Step,
     Usage,
     Waiting,
+    WeightsMoved,
     WentOn,
 )
-from launcher.core.metrics import HeldOut, better_than, held_out, main_score, validation
+from launcher.core.metrics import LEARNT_FROM, HeldOut, better_than, held_out, main_score, validation
 
 HISTORY = 60  # steps the speed is taken from
 POINTS = 48  # most points of a curve
@@ -73,6 +75,10 @@ class RunState:
     """The first validation, that before training where there was one; `last` is the latest."""
     best: HeldOut | None = None
     last: HeldOut | None = None
+    learnt_from: Mapping[str, tuple[float, int]] = field(default_factory=dict)
+    """Of each metric in `LEARNT_FROM` the sum over the steps, and how many steps have it."""
+    moved: Mapping[str, float] = field(default_factory=dict)
+    """The distances of the latest `WeightsMoved`."""
     score_name: str = ""
     score: float | None = None
     curve: Curve = field(default_factory=Curve)
@@ -150,6 +156,8 @@ def after(state: RunState, event: Event) -> RunState:
             return replace(state, phase=name, status="running", waits_for="")
         case Step():
             return _after_step(state, event)
+        case WeightsMoved(distance=distance):
+            return replace(state, moved=distance)
         case Saved(path=path):
             return replace(state, checkpoint=path)
         case Alert(text=text):
@@ -180,6 +188,10 @@ def _after_step(state: RunState, event: Step) -> RunState:
     if now := held_out(event.step, event.metrics):
         best = state.best if state.best and not better_than(now, state.best) else now
         state = replace(state, first=state.first or now, best=best, last=now)
+    if new := {name: event.metrics[name] for name in LEARNT_FROM if math.isfinite(event.metrics.get(name, math.nan))}:
+        sums = {name: state.learnt_from.get(name, (0.0, 0)) for name in new}
+        total = {name: (before + new[name], steps + 1) for name, (before, steps) in sums.items()}
+        state = replace(state, learnt_from={**state.learnt_from, **total})
     if score := main_score(event.metrics):
         name, value = score
         state = replace(state, score_name=name, score=value, curve=state.curve.then(value))

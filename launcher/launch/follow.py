@@ -30,6 +30,7 @@ class Outcome:
     exit_code: int
     state: RunState
     crash: Crashed | None = None
+    folder: Path | None = None
 
 
 class Follower:

@@ -3,6 +3,7 @@ checkpoint that verifies."""
 
 from __future__ import annotations
 
+import shlex
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -153,7 +154,8 @@ class Supervisor:
                 if again is None:
                     end = _final(end, len(row))
                     follower.tell([Ended(how=end.how, why=end.why)])
-                    return Outcome(end.exit_code, follower.state, end.diagnosis.crash if end.diagnosis else None)
+                    crash = end.diagnosis.crash if end.diagnosis else None
+                    return Outcome(end.exit_code, follower.state, crash, self.folder.path)
                 follower.tell(unheard_events(self.folder, self.run.engine.reader()))
                 step, first = again
 
@@ -220,7 +222,10 @@ class Supervisor:
         step, saved = follower.state.step, self._checkpoints.newest_first()
         unsaved = step > 0 and not (saved and saved[0].step == step)
         why = [f"the last step is not saved; {self._saved()}"] if unsaved else []
-        return Ending("finished", "; ".join([*why, *(found.text for found in follower.health.verdict()[:SHOWN])]), 0)
+        shown = follower.health.verdict()[:SHOWN]
+        settings = {word.partition("=")[0]: word for each in reversed(shown) for word in each.settings}
+        again = [f"next: {shlex.join(['rlrun', 'rerun', str(self.folder.path), *settings.values()])}"]
+        return Ending("finished", "; ".join([*why, *(each.text for each in shown), *(again if settings else [])]), 0)
 
     def _stopped(self, number: int, how: str = "") -> Ending:
         return Ending("stopped", f"{signal.Signals(number).name}{how}; {self._saved()}", 128 + number)

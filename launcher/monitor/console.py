@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 from launcher.core.events import (
+    YEAR_9999,
     Alert,
     Ended,
     Event,
@@ -18,7 +20,7 @@ from launcher.core.events import (
     Waiting,
     WentOn,
 )
-from launcher.core.metrics import label
+from launcher.core.metrics import LEARNT_FROM, label
 from launcher.core.problems import short_repr
 from launcher.core.state import RunState
 
@@ -74,27 +76,57 @@ def _lines(event: Event, state: RunState) -> list[str]:
         case WentOn():
             return [f"continues after {event.after_s:.0f} s"]
         case Ended():
-            result = held_out_change(state)
-            shown = [f"held out: {' '.join(result)}"] if result else []
-            return [*shown, f"{event.how}{': ' + event.why if event.why else ''}"]
+            results = [f"{name}: {text}" for name, text in results_of(state).items()]
+            return [*results, f"{event.how}{': ' + event.why if event.why else ''}"]
     return []
 
 
-def held_out_change(state: RunState) -> list[str]:
-    """What held-out data says of the run: where it stands, how far it came, and its best; nothing where it was not
-    measured.
+def results_of(state: RunState) -> dict[str, str]:
+    """What a run came to: on held-out data, what it learnt from, and how far its weights moved; of what is known."""
+    texts = {"held out": held_out(state), "learnt from": _learnt_from(state), "weights moved": _moved(state)}
+    return {name: text for name, text in texts.items() if text}
 
-    `arith 0.36 [0.32-0.4]`, `-0.21 since step 0`, `(best 0.61 [0.57-0.65] at step 20)`
+
+def held_out(state: RunState) -> str:
+    """Where it stands, whence it came, and its best:
+
+    `arith 0.36 [0.32-0.4] at step 60; 0.57 [0.53-0.61] at step 0, -0.21 ±0.057; best 0.61 [0.57-0.65] at step 20`
     """
     first, best, last = state.first, state.best, state.last
     if first is None or best is None or last is None:
-        return []
-    parts = [f"{label(last.name)} {last.shown}"]
+        return ""
+    parts = [f"{label(last.name)} {last.shown} at step {last.step}"]
     if first.step != last.step:
-        parts.append(f"{last.value - first.value:+.3g} since step {first.step}")
-    if best.step not in (first.step, last.step):
-        parts.append(f"(best {best.shown} at step {best.step})")
-    return parts
+        parts.append(f"{first.shown} at step {first.step}, {held_out_change(state)}")
+        parts.append("its best" if best.step == last.step else f"best {best.shown} at step {best.step}")
+    return "; ".join(parts)
+
+
+def held_out_change(state: RunState) -> str:
+    """From the first validation to the last, with its 95 % interval where it is known: `-0.21 ±0.057`."""
+    first, last = state.first, state.last
+    if first is None or last is None or first.step == last.step:
+        return ""
+    widths = [(end.high - end.low) / 2 for end in (first, last) if end.high is not None and end.low is not None]
+    return f"{last.value - first.value:+.3g}" + (f" ±{math.hypot(*widths):.2g}" if len(widths) == 2 else "")
+
+
+def _learnt_from(state: RunState) -> str:
+    tokens, groups, ended = (state.learnt_from.get(name) for name in LEARNT_FROM)
+    parts = [f"{tokens[0]:,.0f} tokens with a loss"] if tokens else []
+    if groups:
+        parts.append(f"{groups[0] / groups[1]:.0%} of the groups with a gradient")
+    if ended and groups:
+        parts.append(f"{ended[0] / ended[1]:.0%} of the answers ended by themselves")
+    elif ended:
+        parts.append(f"{ended[0] / ended[1]:.0%} of the answers with a loss on their end")
+    return ", ".join(parts)
+
+
+def _moved(state: RunState) -> str:
+    """In percent of the norm that a part had; of a part that began at 0 its norm."""
+    parts = {part: f"norm {x:.3g}" if part == "lora_B" else f"{100 * x:.3g}%" for part, x in state.moved.items()}
+    return ", ".join(f"{part} {text}" for part, text in parts.items())
 
 
 def _went_back(event: Restarted | Resumed) -> str:
@@ -107,9 +139,9 @@ def step_line(event: Step) -> str:
 
 
 def number(name: str, value: float) -> str:
-    """Counters are whole numbers, as in verl's log."""
-    whole = name in ("training/global_step", "training/epoch", "perf/total_num_tokens")
-    return str(int(value)) if whole else repr(float(value))
+    """Counters are whole numbers, as in verl's log; of others seven digits, of which events.jsonl has all."""
+    whole = name in ("training/global_step", "training/epoch", "perf/total_num_tokens", "train/loss_tokens")
+    return str(int(value)) if whole else repr(float(f"{value:.7g}"))
 
 
 def progress_line(state: RunState) -> str:
@@ -129,6 +161,12 @@ def clock(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes:02d}:{rest:02d}"
+
+
+def date(seconds: float | None) -> str:
+    """`2026-11-22 18:56`, where this machine is; empty of a time that no calendar has."""
+    known = seconds is not None and 0 <= seconds < YEAR_9999
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds)) if known else ""
 
 
 def compact(value: float) -> str:

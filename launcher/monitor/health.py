@@ -1,180 +1,197 @@
-"""What is wrong with a run's training, from its metrics alone: rules over the steps so far.
+"""What is wrong with a run's training, from its events alone: rules over the steps so far.
 
 No rule has an absolute band for a quantity whose healthy values differ from model to model. Each compares a run with
 its own beginning, in units of its own noise, and most need two signs together. A rule is reported once, when it has
-held for `HOLD` steps in a row; what holds at the end is the run's verdict.
+held for a while, and what holds at the end is the run's verdict.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import reduce
-from itertools import pairwise
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from statistics import fmean, median
 
-from launcher.core.events import Alert, Event, Loaded, Step
-from launcher.core.metrics import HeldOut, better, better_than, held_out
+from launcher.core.events import Alert, Event, Loaded, Step, WeightsMoved
+from launcher.monitor.history import FEW, HOLD, SCORE, Change, History, worse_by
 from launcher.spec.run import RunSpec
 
-HOLD = 3
-FEW = 6  # steps below which a trend means nothing
-LARGEST_LR = 1e-3
-USUAL_LR = {"adapters": 1e-4, "answers": 1e-5, "pairs": 1e-6, "prompts": 1e-6, "mixed": 1e-6}
-"""By what is trained: adapters, or on what all weights."""
-RECENT = 200  # values that noise is measured on
-SIGNIFICANT = 4.0  # standard errors; a run is looked at hundreds of times
-SCORE, LOSSES = "critic/score/mean", ("train/loss", "actor/dpo_loss")
-SOLVED = 0.9  # of the largest score that was seen: groups without a spread have nothing left to learn
+LOSSES = ("train/loss", "actor/dpo_loss")
+NORMS, RATES = ("actor/grad_norm", "train/grad_norm"), ("actor/lr", "train/lr")
+KLS = ("actor/kl_loss", "actor/reward_kl_penalty")
+LOW_LOSS = 0.05  # nats a token: nearly all is learnt
+STILL = 1e-7  # relative distance of weights that did not move
+LONGEST = 50  # looks for which a trend must hold while the run goes on
+EVERY_STEP = 200  # after as many steps, only as many more looks as the run has steps in 200 parts
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a rule found."""
+    """What a rule found, what to do about it, and the settings with which to try again."""
 
     rule: str
     what: str
     fix: str
+    settings: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
         return f"{self.what}; {self.fix}"
 
 
-@dataclass
-class History:
-    """The metrics of a run's steps, and its validations."""
-
-    run: RunSpec
-    series: dict[str, list[float]] = field(default_factory=dict)
-    validations: list[HeldOut] = field(default_factory=list)
-    answers: list[dict[str, float]] = field(default_factory=list)
-    """All metrics of each validation."""
-    steps: int = 0
-    planned: int = 0
-
-    def add(self, event: Step) -> None:
-        for name, value in event.metrics.items():
-            self.series.setdefault(name, []).append(value)
-        self.steps = max(self.steps, event.step)
-        if measured := held_out(event.step, event.metrics):
-            self.validations.append(measured)
-            self.answers.append({name: x for name, x in event.metrics.items() if name.startswith("val")})
-
-    def finite(self, name: str) -> list[float]:
-        return [value for value in self.series.get(name, ()) if math.isfinite(value)]
-
-    def any_of(self, names: Iterable[str]) -> str:
-        """The first of these metrics that the run has; empty where it has none."""
-        return next((name for name in names if name in self.series), "")
-
-    def lately(self, name: str, count: int = HOLD) -> list[float]:
-        """The last `count` values; none where there are fewer."""
-        values = self.finite(name)
-        return values[-count:] if len(values) >= count else []
-
-    def change(self, name: str) -> Change | None:
-        values = self.finite(name)
-        return Change.of(values) if len(values) >= FEW else None
-
-    def slower(self, factor: float) -> str:
-        """A smaller learning rate; of one that is beyond reason, one that is within it."""
-        return f"use optim.lr={min(self.run.optim.lr / factor, LARGEST_LR):.3g}"
-
-    @property
-    def faster(self) -> str:
-        """A larger learning rate, with which something should be learnt."""
-        usual = USUAL_LR["adapters" if self.run.model.lora_rank else self.run.algorithm.data]
-        return f"use optim.lr={max(10 * self.run.optim.lr, usual):.3g}"
-
-    @property
-    def best(self) -> HeldOut:
-        """The best validation; of equal ones the first."""
-        return reduce(lambda best, each: each if better_than(each, best) else best, self.validations)
+def found(rule: str, what: str, *settings: str, more: str = "") -> Finding:
+    """With `settings` that would help, and what else would."""
+    return Finding(rule, what, " ".join(["use", " ".join(settings), *([more] if more else [])]), settings)
 
 
-@dataclass(frozen=True)
-class Change:
-    """From the beginning of a series to its end."""
-
-    first: float
-    last: float
-    error: float
-    """Standard error of the difference."""
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Change:
-        window = min(max(len(values) // 5, 3), 50)
-        return cls(fmean(values[:window]), fmean(values[-window:]), noise(values) * math.sqrt(2 / window))
-
-    @property
-    def rose(self) -> bool:
-        return self.last - self.first > max(SIGNIFICANT * self.error, 1e-12)
-
-    @property
-    def fell(self) -> bool:
-        return self.first - self.last > max(SIGNIFICANT * self.error, 1e-12)
-
-
-def noise(values: Sequence[float]) -> float:
-    """Standard deviation of a value from its neighbours', whatever the trend: from the absolute differences, by their
-    mean or their median, whichever is larger. Of few values it is an upper bound."""
-    apart = [abs(b - a) for a, b in pairwise(values[-RECENT:])]
-    if not apart:
-        return 0.0
-    return max(fmean(apart) / 0.7979, median(apart) / 0.6745) / math.sqrt(2) * (1 + 8 / len(values))
-
-
-def better_up(measured: HeldOut) -> bool:
-    return better(measured.name) != "down"
-
-
-def margin(one: HeldOut, other: HeldOut) -> float:
-    """The difference of two validations that may be chance."""
-    if one.low is not None and one.high is not None and other.low is not None and other.high is not None:
-        return max(math.hypot((one.high - one.low) / 2, (other.high - other.low) / 2), 0.02)
-    return 0.02 * abs(one.value) if not better_up(one) else max(0.05, 0.1 * abs(one.value))
-
-
-def worse_by(before: HeldOut, now: HeldOut) -> float:
-    """How much worse `now` is, beyond chance; at most 0 where it may be chance."""
-    apart = before.value - now.value if better_up(before) else now.value - before.value
-    return apart - margin(before, now)
-
-
-# ---- the rules: what each finds in a history, or None
+# ---- what was trained on
 
 
 def not_finite(seen: History) -> Finding | None:
-    name = seen.any_of(("train/skipped_nonfinite", "actor/skipped_nonfinite"))
-    skipped = seen.series.get(name, [])
+    skipped = seen.series.get(seen.any_of(("train/skipped_nonfinite", "actor/skipped_nonfinite")), [])
     share = fmean(skipped[-10:]) if skipped else 0.0
-    if share < 0.3 or "reward/faults" in seen.series:
+    if share < 0.3 or any(seen.series.get("reward/faults", [])[-10:]):
         return None
     what = f"{share:.0%} of the last updates were skipped, as numbers were not finite"
-    return Finding("not-finite", what, seen.slower(10))
+    return found("not-finite", what, seen.slower(10))
 
 
-def loss_diverged(seen: History) -> Finding | None:
-    values = seen.finite(seen.any_of(LOSSES))
+def scores_missing(seen: History) -> Finding | None:
+    missing, asked = seen.lately("reward/faults"), seen.run.data.train_batch_size * seen.run.sampler.n
+    fix = "test the reward with rlrun reward bench"
+    if missing and min(missing) >= 0.25 * asked:
+        return Finding("scores-missing", f"{fmean(missing):.0f} of {asked} answers of a step had no score", fix)
+    shares = [x for name, x in (seen.answers[-1] if seen.answers else {}).items() if "/reward/scored@" in name]
+    if not shares or min(shares) > 0.5:
+        return None
+    return Finding("scores-missing", f"{1 - min(shares):.0%} of the held-out prompts had no score", fix)
+
+
+def no_groups(seen: History) -> Finding | None:
+    kept = seen.lately("train/groups_kept", seen.enough)
+    if not kept or max(kept) > 0:
+        return None
+    if least := seen.setting("min_group_std"):
+        what = f"no group of answers had scores that differ by algorithm.min_group_std={least}"
+        return found("no-groups", what, "algorithm.min_group_std=0")
+    what = "no group of answers was kept to train on, as the answers to a prompt had equal scores"
+    return found("no-groups", what, seen.more_answers, more="or easier data")
+
+
+def no_signal(seen: History) -> Finding | None:
+    scores = seen.lately(SCORE, seen.enough)
+    if not scores or not _flat(seen) or (seen.solved and not _always_equal(seen)):
+        return None
+    what = f"answers to a prompt had the same score, {fmean(scores):.4g}, so nothing was learnt from them"
+    easier = "harder" if seen.solved else "easier"
+    return found("no-signal", what, seen.more_answers, more=f"with {easier} data, or a reward that tells answers apart")
+
+
+def _flat(seen: History) -> bool:
+    """Whether the answers of late gave nothing to learn from."""
+    maximum, minimum = (seen.lately(f"critic/score/{end}", seen.enough) for end in ("max", "min"))
+    if maximum and minimum and max(maximum) == min(minimum):
+        return True
+    if "critic" in seen.run.algorithm.needs or seen.run.sampler.n < 2:  # answers to different prompts are compared
+        return False
+    flat = seen.lately("critic/frac_reward_zero_std", seen.enough)
+    return bool(flat) and fmean(flat) >= 0.98
+
+
+def _always_equal(seen: History) -> bool:
+    """Whether nearly every answer of the run had the largest score, held-out ones too: then nothing says that it is
+    earned, and nothing is left to learn."""
+    maximum, minimum = (seen.series.get(f"critic/score/{end}", []) for end in ("max", "min"))
+    equal = bool(maximum and minimum) and max(maximum) == min(minimum)
+    flat = seen.series.get("critic/frac_reward_zero_std", [])
+    compared = "critic" not in seen.run.algorithm.needs and seen.run.sampler.n > 1
+    if not equal and not (compared and flat and fmean(flat) > 0.99):
+        return False
+    return all(each.value >= 0.999 * seen.most for each in seen.validations)
+
+
+def no_tokens(seen: History) -> Finding | None:
+    tokens = seen.lately("train/loss_tokens", seen.enough)
+    if not tokens or max(tokens) > 0 or seen.run.algorithm.sampled:
+        return None
+    return Finding("no-tokens", "no token had a loss, so nothing was learnt", "use data with answers to learn")
+
+
+def no_end(seen: History) -> Finding | None:
+    """An answer whose end is not learnt goes on for ever."""
+    shares = seen.series.get("train/end_token_share", [])
+    if seen.run.algorithm.data != "answers" or not seen.lately("train/end_token_share", seen.enough) or max(shares) > 0:
+        return None
+    what = "no answer ended with an end-of-sequence token that had a loss, so the model does not learn to stop"
+    return Finding("no-end", what, "use a chat template or answers that end with the tokenizer's eos_token")
+
+
+def no_gradient(seen: History) -> Finding | None:
+    norms, learnt = seen.lately(seen.any_of(NORMS), 5), seen.lately("train/gradient_share") or [1.0]
+    flat = seen.lately("critic/frac_reward_zero_std") or [0.0]
+    if not norms or max(norms) > 1e-9 or fmean(flat) > 0.8 or fmean(learnt) < 0.2:
+        return None
+    return Finding("no-gradient", "the gradient was 0, so the weights did not move",
+                   "use data with answers to learn, or other model.target_modules")  # fmt: skip
+
+
+def rate_zero(seen: History) -> Finding | None:
+    rates = seen.lately(seen.any_of(RATES))
+    if not rates or max(rates) > 0:
+        return None
+    fix = "optim.lr_warmup_steps=0" if seen.run.optim.lr_warmup_steps else "optim.lr_scheduler_type=constant"
+    return found("rate-zero", f"the learning rate was 0 for {len(rates)} steps", fix)
+
+
+def weights_still(seen: History) -> Finding | None:
+    late = seen.over or (seen.steps >= max(10, seen.planned / 2) and seen.steps > seen.run.trainer.critic_warmup)
+    if not late or not seen.moved or not max(seen.moved.values()) < STILL:  # a warm-up begins with nothing
+        return None
+    if seen.run.trainer.critic_warmup >= seen.steps:
+        return found("weights-still", "only the critic was trained", "trainer.critic_warmup=0")
+    if seen.run.model.dtype == "bfloat16":
+        what = "the weights did not move: the updates were smaller than bfloat16 can add"
+        return found("weights-still", what, "model.dtype=float32")
+    return found("weights-still", "the weights did not move", seen.faster)
+
+
+# ---- where it went
+
+
+def loss_exploded(seen: History) -> Finding | None:
+    values = seen.series.get(seen.any_of(LOSSES), [])
     if len(values) < 4:
         return None
     first, last = median(values[:3]), median(values[-3:])
-    if last <= 1.3 * first + 0.1:
+    if last <= 3 * first + 0.1:
         return None
-    return Finding("loss-diverged", f"the loss rose from {first:.4g} to {last:.4g}", seen.slower(10))
+    return found("loss-diverged", f"the loss rose from {first:.4g} to {last:.4g}", seen.slower(10))
+
+
+def loss_diverged(seen: History) -> Finding | None:
+    """It rose, or rose again."""
+    values = seen.series.get(seen.any_of(LOSSES), [])
+    if len(values) < FEW or not seen.run.data.shuffle or loss_exploded(seen):  # rows in their order may become harder
+        return None
+    first, last, loss = median(values[:3]), median(values[-3:]), Change.of(values)
+    if last > 1.3 * first + 0.1:
+        return found("loss-diverged", f"the loss rose from {first:.4g} to {last:.4g}", seen.slower(10))
+    lost = loss.last - loss.least
+    least = max(0.5 * (loss.first - loss.least), 0.15 * abs(loss.first), 0.15 * abs(loss.least))
+    if len(values) < 4 * FEW or not loss.rose_from_least or lost < least:
+        return None
+    what = f"the loss rose again, from {loss.least:.4g} to {loss.last:.4g}"
+    return found("loss-diverged", what, seen.slower(5))
 
 
 def held_out_below_start(seen: History) -> Finding | None:
     if len(seen.validations) < 2 or seen.validations[0].step:
         return None
     first, now = seen.validations[0], seen.validations[-1]
-    if worse_by(first, now) <= 0:
+    if worse_by(first, now, 1.0) <= 0:
         return None
     what = f"held-out data is worse than before training: {first.shown} then, {now.shown} at step {now.step}"
-    return Finding("worse-than-before", what, seen.slower(5))
+    return found("worse-than-before", what, seen.slower(5))
 
 
 def held_out_below_best(seen: History) -> Finding | None:
@@ -184,94 +201,97 @@ def held_out_below_best(seen: History) -> Finding | None:
     if worse_by(best, now) <= 0:
         return None
     what = f"held-out data is worse than at step {best.step}: {best.shown} then, {now.shown} now"
-    return Finding("past-its-best", what, f"use fewer steps: trainer.total_training_steps={max(best.step, 1)}")
-
-
-def no_signal(seen: History) -> Finding | None:
-    flat, scores = seen.lately("critic/frac_reward_zero_std"), seen.lately(SCORE)
-    if not flat or not scores or min(flat) < 0.95:
-        return None
-    most = max(seen.series.get("critic/score/max", [1.0]))
-    solved = not seen.validations or seen.validations[-1].value >= 0.5 * most
-    if fmean(scores) >= SOLVED * most > 0 and solved:
-        return None
-    what = f"answers to a prompt all had the same score, {fmean(scores):.4g}, so nothing was learnt from them"
-    return Finding("no-signal", what, "look at the answers, and use easier data, sampler.n=16 or another reward")
-
-
-def no_groups(seen: History) -> Finding | None:
-    kept = seen.lately("train/groups_kept")
-    if not kept or max(kept) > 0:
-        return None
-    return Finding("no-groups", "no group of answers was kept to train on", "use easier data, or sampler.n=16")
-
-
-def scores_missing(seen: History) -> Finding | None:
-    missing, asked = seen.lately("reward/faults"), seen.run.data.train_batch_size * seen.run.sampler.n
-    if not missing or min(missing) < 0.5 * asked:
-        return None
-    what = f"{fmean(missing):.0f} of {asked} answers of a step had no score"
-    return Finding("scores-missing", what, "test the reward with rlrun reward bench")
-
-
-def no_gradient(seen: History) -> Finding | None:
-    norms = seen.lately(seen.any_of(("actor/grad_norm", "train/grad_norm")), 5)
-    flat = seen.lately("critic/frac_reward_zero_std") or [0.0]
-    if not norms or max(norms) > 1e-9 or fmean(flat) > 0.8:
-        return None
-    return Finding("no-gradient", "the gradient was 0, so the weights did not move",
-                   "use data with answers to learn, or other model.target_modules")  # fmt: skip
-
-
-def entropy_collapsed(seen: History) -> Finding | None:
-    entropy, score = seen.change("actor/entropy"), seen.change(SCORE)
-    if entropy is None or score is None or score.rose or entropy.last > max(0.02, 0.02 * entropy.first):
-        return None
-    what = f"the policy's entropy fell from {entropy.first:.3g} to {entropy.last:.3g}, and its score did not rise"
-    return Finding("entropy-collapsed", what, f"{seen.slower(5)} or a larger algorithm.clip_ratio_high")
-
-
-def entropy_exploded(seen: History) -> Finding | None:
-    entropy, score = seen.change("actor/entropy"), seen.change(SCORE)
-    if entropy is None or score is None or score.rose or entropy.last < max(1.0, 4 * entropy.first):
-        return None
-    what = f"the policy's entropy rose from {entropy.first:.3g} to {entropy.last:.3g}: its answers become random"
-    return Finding("entropy-exploded", what, seen.slower(5))
-
-
-def score_fell(seen: History) -> Finding | None:
-    score = seen.change(SCORE)
-    if score is None or not score.fell or score.last > 0.8 * score.first:
-        return None
-    what = f"the score of its own answers fell from {score.first:.3g} to {score.last:.3g}"
-    return Finding("score-fell", what, seen.slower(5))
+    return found("past-its-best", what, f"trainer.total_training_steps={max(best.step, 1)}", more="or a smaller rate")
 
 
 def reward_hacked(seen: History) -> Finding | None:
     score = seen.change(SCORE)
-    if score is None or not score.rose or not seen.validations:
+    if score is None or not score.rose or len(seen.validations) < 2:
         return None
-    if len(seen.validations) < 2 or worse_by(seen.best, seen.validations[-1]) <= 0:
+    if worse_by(seen.best, seen.validations[-1]) <= 0:
         return None
     what = f"the reward rose from {score.first:.3g} to {score.last:.3g} while the held-out score fell: it is exploited"
-    return Finding("reward-exploited", what, "look at the answers, and use a reward that only right answers get")
+    bound = seen.setting("kl_loss_coef") == 0
+    more = "and a reward that only right answers get"
+    return found("reward-exploited", what, "algorithm.kl_loss_coef=0.04" if bound else seen.slower(5), more=more)
+
+
+def score_fell(seen: History) -> Finding | None:
+    score = seen.change(SCORE)
+    if score is None or not seen.run.data.shuffle or seen.held_out_fine:  # rows in their order may become harder
+        return None
+    if score.fell and score.last <= score.first - 0.2 * abs(score.first):
+        what = f"the score of its own answers fell from {score.first:.3g} to {score.last:.3g}"
+    elif score.fell_from_best and score.last <= score.best - 0.4 * abs(score.best):
+        what = f"the score of its own answers fell from {score.best:.3g}, at its best, to {score.last:.3g}"
+    else:
+        return None
+    return found("score-fell", what, seen.slower(5))
+
+
+def entropy_collapsed(seen: History) -> Finding | None:
+    entropy = seen.change("actor/entropy")
+    if entropy is None or seen.rose(SCORE) or seen.solved:
+        return None
+    if entropy.last > max(0.02, 0.02 * entropy.first) or entropy.last > 0.2 * entropy.first:
+        return None
+    what = f"the policy's entropy fell from {entropy.first:.3g} to {entropy.last:.3g}, and its score did not rise"
+    more = [] if seen.setting("clip_ratio_high") is None else ["algorithm.clip_ratio_high=0.28"]
+    return found("entropy-collapsed", what, seen.slower(5), *more)
+
+
+def entropy_exploded(seen: History) -> Finding | None:
+    entropy = seen.change("actor/entropy")
+    if entropy is None or seen.rose(SCORE) or seen.solved or entropy.last < max(1.0, 4 * entropy.first):
+        return None
+    what = f"the policy's entropy rose from {entropy.first:.3g} to {entropy.last:.3g}: its answers become random"
+    return found("entropy-exploded", what, seen.slower(5))
 
 
 def answers_cut(seen: History) -> Finding | None:
-    cut, score = seen.lately("response_length/clip_ratio"), seen.change(SCORE)
-    if not cut or min(cut) < 0.9 or score is None or score.rose:
+    cut, scores = seen.lately("response_length/clip_ratio", seen.enough), seen.lately(SCORE)
+    if not cut or min(cut) < 0.9 or not scores or fmean(scores) >= 0.5 * seen.most or seen.rose(SCORE):
         return None
-    more = 2 * seen.run.data.max_response_length
+    longest, known, prompt = seen.run.data.max_response_length, seen.run.model.positions, seen.run.max_sequence_length
     what = f"{fmean(cut):.0%} of the answers were cut at data.max_response_length: no end was sampled"
-    return Finding("answers-cut", what, f"use data.max_response_length={more}, or a model that ends its answers")
+    more = 2 * longest if known is None else min(2 * longest, known - prompt + longest)
+    if more <= longest:
+        return Finding("answers-cut", what, "use a model that ends its answers")
+    return found("answers-cut", what, f"data.max_response_length={more}", more="or a model that ends its answers")
+
+
+def length_changed(seen: History) -> Finding | None:
+    """Answers became nothing, or filled all there is, without a better score."""
+    length, cut = seen.change("response_length/mean"), seen.lately("response_length/clip_ratio")
+    if length is None or not seen.run.algorithm.sampled or seen.rose(SCORE) or seen.solved or seen.held_out_fine:
+        return None
+    shrank = length.fell and length.last < 0.2 * length.first
+    if not shrank and not (length.rose and length.last > 3 * length.first and cut and min(cut) > 0.5):
+        return None
+    what = f"answers {'shrank' if shrank else 'grew'} from {length.first:.0f} to {length.last:.0f} tokens"
+    return found("length-changed", f"{what}, and their score did not rise", seen.slower(5))
 
 
 def far_from_reference(seen: History) -> Finding | None:
-    values = seen.finite("actor/kl_loss")
-    if len(values) < FEW or fmean(values[-2:]) < max(1.0, 10 * median(values)):
+    values = seen.series.get(seen.any_of(KLS), [])
+    if len(values) < FEW:
         return None
-    what = f"the KL divergence to the reference rose to {fmean(values[-2:]):.3g} nats a token"
-    return Finding("far-from-reference", what, seen.slower(5))
+    early, late = median(values[: max(len(values) // 5, 3)]), min(values[-HOLD:])
+    if late < max(1.0, 10 * abs(early)) or (seen.rose(SCORE) and late < 10):
+        return None
+    what = f"the KL divergence to the reference rose to {fmean(values[-HOLD:]):.3g} nats a token"
+    return found("far-from-reference", what, seen.slower(5))
+
+
+def critic_diverged(seen: History) -> Finding | None:
+    values = seen.series.get("critic/vf_loss", [])
+    if len(values) < FEW or seen.rose(SCORE):
+        return None
+    early, late = median(values[: max(len(values) // 5, 3)]), min(values[-HOLD:])
+    if late < max(100 * early, 1.0):
+        return None
+    what = f"the critic's loss rose from {early:.3g} to {late:.3g}, and the score did not rise"
+    return found("critic-diverged", what, f"critic.optim.lr={seen.run.critic.optim.lr / 10:.3g}")
 
 
 def nothing_learnt(seen: History) -> Finding | None:
@@ -280,14 +300,16 @@ def nothing_learnt(seen: History) -> Finding | None:
         return None
     loss = seen.change(seen.any_of(LOSSES))
     if loss is not None:
-        if abs(loss.last - loss.first) > 1.5 * loss.error + 0.005 * abs(loss.first) or _held_out_moved(seen):
+        still = abs(loss.last - loss.first) + 2 * loss.error < 0.03 * abs(loss.first)  # no more than this may be hidden
+        if not still or max(loss.first, loss.last) < LOW_LOSS or _held_out_moved(seen):
             return None
         what = f"the loss did not move beyond its noise: {loss.first:.4g} then, {loss.last:.4g} now"
-        return Finding("nothing-learnt", what, seen.faster)
-    if len(seen.answers) < 2 or any(each != seen.answers[0] for each in seen.answers):
+        return found("nothing-learnt", what, seen.faster)
+    count = seen.held_out_rows * (len(seen.answers) - 1)
+    if len(seen.answers) < 2 or count < 100 or seen.solved or any(each != seen.answers[0] for each in seen.answers):
         return None
     what = "every validation came out the same: the policy's answers did not change"
-    return Finding("nothing-learnt", what, seen.faster)
+    return found("nothing-learnt", what, seen.faster)
 
 
 def _held_out_moved(seen: History) -> bool:
@@ -299,17 +321,31 @@ def _held_out_moved(seen: History) -> bool:
 
 Rule = Callable[[History], Finding | None]
 RULES: tuple[Rule, ...] = (
-    not_finite, scores_missing, no_groups, no_signal, no_gradient, loss_diverged, held_out_below_start, reward_hacked,
-    score_fell, entropy_exploded, entropy_collapsed, far_from_reference, answers_cut, held_out_below_best,
-    nothing_learnt,
+    not_finite, scores_missing, no_groups, no_signal, no_tokens, rate_zero, no_gradient, weights_still, no_end,
+    loss_exploded, loss_diverged, held_out_below_start, reward_hacked, score_fell, critic_diverged, far_from_reference,
+    entropy_exploded, entropy_collapsed, length_changed, answers_cut, held_out_below_best, nothing_learnt,
 )  # fmt: skip
 """The most telling first."""
+FACTS = (no_groups, no_signal, scores_missing, no_tokens, no_end, rate_zero, weights_still, no_gradient, answers_cut)
+"""These look at several steps themselves, and need not hold."""
+PATIENT = (loss_diverged, score_fell, critic_diverged, far_from_reference, entropy_exploded, entropy_collapsed,
+           length_changed, nothing_learnt)  # fmt: skip
+"""These speak of what may dip, and rise again."""
+OF_VALIDATIONS = (held_out_below_start, held_out_below_best, reward_hacked)
+NO_GRADIENT = {"no-signal", "no-gradient", "weights-still", "nothing-learnt", "length-changed", "entropy-collapsed"}
 COVERED = {
-    "worse-than-before": {"past-its-best", "no-signal"},
+    "worse-than-before": {"past-its-best", "no-signal", "weights-still"},
     "score-fell": {"no-signal"},
     "reward-exploited": {"past-its-best", "worse-than-before"},
-    "no-groups": {"no-signal"},
-    "scores-missing": {"no-signal", "not-finite"},
+    "answers-cut": {*NO_GRADIENT, "no-groups"},
+    "no-groups": NO_GRADIENT,
+    "scores-missing": {*NO_GRADIENT, "not-finite"},
+    "not-finite": NO_GRADIENT,
+    "no-signal": NO_GRADIENT - {"no-signal"},
+    "no-tokens": NO_GRADIENT,
+    "rate-zero": NO_GRADIENT,
+    "no-gradient": {"weights-still", "nothing-learnt"},
+    "weights-still": {"nothing-learnt"},
     "loss-diverged": {"past-its-best", "worse-than-before"},
 }
 """What a finding makes superfluous."""
@@ -321,21 +357,26 @@ class Health:
     def __init__(self, run: RunSpec) -> None:
         self.seen = History(run)
         self._held: Counter[Rule] = Counter()
+        self._validations: Counter[Rule] = Counter()
         self._reported: set[str] = set()
         self._now: dict[Rule, Finding] = {}
 
     def hear(self, event: Event) -> list[Alert]:
-        """The alerts that a step gives rise to."""
-        if isinstance(event, Loaded):
-            self.seen.planned = event.steps
-        if not isinstance(event, Step):
+        """The alerts that an event gives rise to."""
+        if not isinstance(event, Loaded | Step | WeightsMoved):
             return []
+        before = len(self.seen.validations)
         self.seen.add(event)
-        self._now = {rule: found for rule in RULES if (found := rule(self.seen))}
-        self._held = Counter({rule: self._held[rule] + 1 for rule in self._now})
-        new = [found for found in self._standing() if found.rule not in self._reported]
-        self._reported |= {found.rule for found in new}
-        return [Alert(step=event.step, text=found.text) for found in new]
+        if isinstance(event, Loaded) or not (self._due(event.step) or len(self.seen.validations) > before):
+            return []
+        self._now = {rule: finding for rule in RULES if (finding := rule(self.seen))}
+        self._held = Counter({rule: self._held[rule] + isinstance(event, Step) for rule in self._now})
+        new = len(self.seen.validations) - before
+        self._validations = Counter({rule: self._validations[rule] + new for rule in self._now})
+        standing = self.verdict() if self.seen.over else self._standing(max(HOLD, min(self.seen.planned // 4, LONGEST)))
+        due = [finding for finding in standing if finding.rule not in self._reported]
+        self._reported |= {finding.rule for finding in due}
+        return [Alert(step=event.step, text=finding.text) for finding in due]
 
     def replay(self, events: Iterable[Event]) -> list[Alert]:
         """Hear what was logged before; the alerts that are missing from it, as the launcher was killed."""
@@ -349,17 +390,24 @@ class Health:
     def verdict(self) -> list[Finding]:
         """What is wrong at the end; nothing for a run that learnt something."""
         if not self.seen.steps:
-            return [Finding("no-step", "no step was taken", "use a larger trainer.total_training_steps")]
-        return self._standing()
+            return [found("no-step", "no step was taken", "trainer.total_training_steps=100")]
+        return self._standing(HOLD)
 
-    def _standing(self) -> list[Finding]:
-        found = [self._now[rule] for rule in RULES if self._held[rule] >= HOLD or (rule in self._now and _sudden(rule))]
-        superfluous = set[str]().union(*(COVERED.get(each.rule, set()) for each in found))
-        if len(found) > 1:
+    def _due(self, step: int) -> bool:
+        """Whether to look: at each step of a short run, and seldom in a long one, as a look costs the same in both."""
+        return step % max(step // EVERY_STEP, 1) == 0 or self.seen.over
+
+    def _standing(self, looks: int) -> list[Finding]:
+        """What holds now, and has held for a while: of `PATIENT` rules for so many looks."""
+        standing = [finding for rule, finding in self._now.items() if self._holds(rule, looks)]
+        superfluous = set[str]().union(*(COVERED.get(each.rule, set()) for each in standing))
+        if len(standing) > 1:
             superfluous.add("nothing-learnt")
-        return [each for each in found if each.rule not in superfluous]
+        return [each for each in standing if each.rule not in superfluous]
 
-
-def _sudden(rule: Rule) -> bool:
-    """Whether a rule speaks of validations, which are far apart."""
-    return rule in (held_out_below_start, held_out_below_best, reward_hacked)
+    def _holds(self, rule: Rule, looks: int) -> bool:
+        if rule in FACTS:
+            return True
+        if rule in OF_VALIDATIONS:  # they are far apart
+            return self.seen.over or self._validations[rule] > 1
+        return self._held[rule] >= (looks if rule in PATIENT else HOLD)

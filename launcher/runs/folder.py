@@ -22,7 +22,7 @@ from typing import Self
 
 from launcher.core import machine
 from launcher.core.bounded_parse import parse_json
-from launcher.core.events import LAUNCHER_EVENTS, Event, LogReader, Step, events_of, is_damage
+from launcher.core.events import LAUNCHER_EVENTS, YEAR_9999, Event, LogReader, Step, events_of, is_damage
 from launcher.core.files import NewLines, PathIn, read_file, write_atomic
 from launcher.core.problems import Problem, Problems
 from launcher.spec.engine import EventReader
@@ -32,7 +32,6 @@ FIRST_SEQ = "first_seq"  # in an attempt's folder: the `seq` that its first even
 ENDED = "ended.json"  # there, once it has ended: `AttemptEnd`
 LOCK_WAIT_S = 10.0  # processes of a killed run end within moments; until then they hold the lock
 LARGEST_PID = 2**31 - 1
-YEAR_9999 = 253370764800.0  # Unix seconds: no later time can be shown
 
 
 @dataclass(frozen=True)

@@ -113,11 +113,27 @@ def test_completion_for_a_shell_is_printed(rlrun: Any) -> None:
 def test_runs_are_listed_the_latest_first(look: Look, some: Path) -> None:
     output = look("runs")
     assert (output.exit_code, output.stderr) == (0, "")
+    started = time.strftime("%Y-%m-%d %H:%M", time.localtime(1.0)).split()
+    held_out = ["maths", "0.25", "0.25", "0.25", "at", "2"]
     assert [line.split() for line in output.stdout.splitlines()] == [
-        ["run", "algorithm", "status", "step", "score", "held", "out"],
-        ["p/done", "SFT", "finished", "2/4", "1.5", "maths", "0.25"],
-        ["p/nan", "SFT", "stopped", "2/4", "nan", "maths", "0.25"],
-        ["q/killed", "SFT", "failed", "2/4", "1.5", "maths", "0.25"],
+        [
+            "run",
+            "algorithm",
+            "started",
+            "took",
+            "status",
+            "step",
+            "training",
+            "held",
+            "out",
+            "change",
+            "at",
+            "first",
+            "best",
+        ],
+        ["p/done", "SFT", *started, "00:04", "finished", "2/4", "loss", "1.5", *held_out],
+        ["p/nan", "SFT", *started, "00:04", "stopped", "2/4", "loss", "nan", *held_out],
+        ["q/killed", "SFT", *started, "00:03", "failed", "2/4", "loss", "1.5", *held_out],
     ]
 
 

@@ -121,7 +121,30 @@ def test_what_people_grep_for_in_verls_logs_they_find(done: tuple[Any, Path]) ->
     assert grep(["Training Progress"], run)[-1].startswith("Training Progress: 100%|██████████| 6/6 [")
     assert len(grep(["-o", "val-core/reverse/reward/mean@1:[0-9.]*"], run)) == 3  # before, at 3, at 6
     assert ran.stdout.splitlines() == console(run)  # a person saw the same
-    assert console(run)[-1] == "finished" and ran.stderr == ""
+    assert console(run)[-1] == "finished"
+    assert ran.stderr == "next: rlrun checkpoints runs/rlrun/done export --to hf --out done-model\n"
+
+
+def test_its_last_lines_say_what_it_came_to(done: tuple[Any, Path]) -> None:
+    _, run = done
+    held_out, learnt, moved, _ = console(run)[-4:]
+    interval = r"[\d.]+ \[[\d.]+-[\d.]+\]"
+    assert re.fullmatch(rf"held out: reverse {interval} at step 6; {interval} at step 0, \S+ ±\S+; .*best.*", held_out)
+    assert re.fullmatch(r"learnt from: [\d,]+ tokens with a loss, 100% of the answers with a loss on their end", learnt)
+    assert re.fullmatch(r"weights moved: embedding [\d.]+%, attention [\d.]+%, mlp .*, head .*%", moved)
+
+
+def test_a_ruined_run_is_named_with_a_command_that_works(rlrun: Any, small: list[str]) -> None:
+    ruined = ["optim.lr=5", "trainer.total_training_steps=8", "trainer.experiment_name=ruined"]
+    ran = rlrun("train", "algorithm=sft", *small, *ruined)
+    line = r"finished: the loss rose .*; use (optim\.lr=\S+)(?:; .*)?; next: rlrun (rerun runs/rlrun/ruined \1)"
+    match = re.fullmatch(line, ran.stdout.splitlines()[-1])
+    assert ran.returncode == 0 and match, ran.stdout
+    named = [event for event in events_of(rlrun.run("ruined") / "events.jsonl") if isinstance(event, Alert | Ended)]
+    assert isinstance(named[0], Alert) and named[0].text.startswith("the loss rose ")
+    assert " doubtful " in rlrun("runs").stdout
+    again = rlrun(*match[2].split(), "--dry-run")
+    assert (again.returncode, again.stdout) == (0, f"optim.lr: 5.0 -> {match[1].partition('=')[2]}, as asked\n"), again
 
 
 def test_what_was_typed_can_be_typed_again(done: tuple[Any, Path]) -> None:
@@ -437,10 +460,13 @@ def nowhere(rlrun: Any, small: list[str]) -> tuple[Any, Path]:
 def test_where_no_checkpoint_can_be_written_the_run_goes_on(nowhere: tuple[Any, Path]) -> None:
     ran, run = nowhere
     assert ran.returncode == 0, ran.stderr
-    alerts = [event for event in events_of(run / "events.jsonl") if isinstance(event, Alert)]
-    assert [event.step for event in alerts] == [2, 4, 6]
-    assert all("File exists" in event.text and event.text.endswith("; training goes on") for event in alerts)
-    assert ran.stderr == "✗ the last step is not saved; nothing is saved yet\n"
+    *alerts, no_signal, last = [event for event in events_of(run / "events.jsonl") if isinstance(event, Alert)]
+    assert [event.step for event in (*alerts, last)] == [2, 4, 6]
+    assert all("File exists" in event.text and event.text.endswith("; training goes on") for event in (*alerts, last))
+    assert ran.stderr.startswith(
+        "✗ the last step is not saved; nothing is saved yet; answers to a prompt had the same "
+    )
+    assert no_signal.text.startswith("answers to a prompt had the same score, 0, so nothing was learnt from them; ")
 
 
 def test_scores_are_found_by_verls_names(nowhere: tuple[Any, Path]) -> None:

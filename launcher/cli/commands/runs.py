@@ -22,7 +22,7 @@ from launcher.clusters.ray import remote
 from launcher.core.metrics import label
 from launcher.core.problems import Problem, Problems
 from launcher.launch.sweeps import points
-from launcher.monitor.console import clock, compact, held_out_change
+from launcher.monitor.console import clock, compact, date, held_out, held_out_change
 from launcher.runs import store
 from launcher.runs.folder import Attempt, holder, read_attempts
 
@@ -36,6 +36,11 @@ Cluster = Annotated[
 ]
 
 POLL_S = 0.2
+COLUMNS = {
+    "run": 0, "algorithm": 130, "started": 100, "took": 100, "status": 0, "step": 0, "training": 130, "held out": 0,
+    "change": 0, "at first": 160, "best": 160,
+}  # fmt: skip
+"""Of the list of runs, and the width of a terminal from which each is shown."""
 
 
 def list_runs(root: Root = Path("runs"), as_json: AsJson = False) -> None:
@@ -46,25 +51,40 @@ def list_runs(root: Root = Path("runs"), as_json: AsJson = False) -> None:
     if not found:
         say(f"no runs in {root}", "dim")
         return None
-    table = make_table("run", "algorithm", "started", "took", "status", "step", "training", "held out")
+    console = wide()
+    columns = [name for name, width in COLUMNS.items() if width <= console.width]
+    table = make_table(*columns)
     for run in found:
-        state, started = run.state, run.state.started_at
-        table.add_row(
-            Text(printable(run.folder.name), "bold"), Text(printable(state.algorithm)),
-            "" if started is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(started)), clock(state.elapsed_s),
-            Text("doubtful" if state.doubtful else state.status, colour(state)),
-            f"{state.step}/{state.steps}",
-            "" if state.score is None else f"{printable(label(state.score_name))} {compact(state.score)}",
-            Text(printable(" ".join(held_out_change(state)))),
-        )  # fmt: skip
-    wide().print(table)
+        cells = _cells(run)
+        table.add_row(*(cells[name] for name in columns))
+    console.print(table)
     return None
 
 
+def _cells(run: store.Run) -> dict[str, Text]:
+    state = run.state
+    texts = {
+        "algorithm": state.algorithm,
+        "started": date(state.started_at),
+        "took": clock(state.elapsed_s),
+        "step": f"{state.step}/{state.steps}",
+        "training": "" if state.score is None else f"{label(state.score_name)} {compact(state.score)}",
+        "held out": f"{label(state.last.name)} {state.last.shown}" if state.last else "",
+        "at first": state.first.shown if state.first else "",
+        "best": f"{state.best.shown} at {state.best.step}" if state.best else "",
+        "change": held_out_change(state),
+    }
+    status = Text("doubtful" if state.doubtful else state.status, colour(state))
+    return {
+        "run": Text(printable(run.folder.name), "bold"), "status": status,
+        **{name: Text(printable(text)) for name, text in texts.items()},
+    }  # fmt: skip
+
+
 def show(name: RunName, root: Root = Path("runs"), cluster: Cluster = None, as_json: AsJson = False) -> None:
-    """Show the state of a run, or of each point of a sweep."""
+    """Show what a run came to and how its attempts ended, or each point of a sweep."""
     if cluster is not None:
-        _on_head(cluster, "status", name, root, *(["--json"] if as_json else []))
+        _on_head(cluster, "show", name, root, *(["--json"] if as_json else []))
     with problems_named():
         if found := points.find(name, root):
             return say_sweep(found, as_json)
@@ -74,10 +94,31 @@ def show(name: RunName, root: Root = Path("runs"), cluster: Cluster = None, as_j
         return say_json({**_node(run), "attempts": [asdict(attempt) for attempt in tried]})
     out.print(picture(run.state, time.time()))
     where = printable(str(run.folder.path))
-    say(f"{where}  ·  {len(tried)} attempts", "dim")
+    say(f"{where}  ·  {len(tried)} attempt{'s' * (len(tried) != 1)}", "dim")
     if tried:
         wide().print(_attempts(tried, run.state.status == "running"))
     return None
+
+
+def status(name: RunName, root: Root = Path("runs"), cluster: Cluster = None, as_json: AsJson = False) -> None:
+    """Print where a run stands on one line, or each point of a sweep."""
+    if cluster is not None:
+        _on_head(cluster, "status", name, root, *(["--json"] if as_json else []))
+    with problems_named():
+        if found := points.find(name, root):
+            return say_sweep(found, as_json)
+        run = store.see(store.find(name, root))
+    state = run.state
+    if as_json:
+        return say_json(_node(run))
+    left = f", {clock(state.eta_s)} left" if state.status == "running" and state.eta_s is not None else ""
+    parts = [
+        f"{run.folder.name}: {'doubtful' if state.doubtful else state.status}", f"step {state.step}/{state.steps}",
+        f"{clock(state.elapsed_s)}{left}",
+        *([] if state.score is None else [f"{label(state.score_name)} {compact(state.score)}"]),
+        *([f"held out {held_out(state)}"] if state.last else []), *([state.stalled or state.why or state.alert]),
+    ]  # fmt: skip
+    return say("; ".join(part for part in parts if part))
 
 
 def _attempts(tried: list[Attempt], running: bool) -> Table:

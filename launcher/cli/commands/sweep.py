@@ -26,7 +26,7 @@ from launcher.core.metrics import held_out_score, label
 from launcher.core.problems import Problem, Problems, short_repr
 from launcher.core.state import RunState
 from launcher.launch.sweeps import drive, points
-from launcher.monitor.console import Seldom, clock, compact
+from launcher.monitor.console import Seldom, clock
 from launcher.preflight.plan import problems
 
 Parallel = Annotated[
@@ -137,11 +137,12 @@ def plan(words: list[str], config_dir: Path | None, as_json: bool, *, here: bool
 
 @contextmanager
 def _counting() -> Iterator[points.Watch]:
-    """Says how far planning is, seldom."""
-    seldom = Seldom()
+    """Says how far planning is, seldom, and then its end."""
+    seldom, shown = Seldom(), list[int]()
 
     def watch(done: int, every: int) -> None:
-        if seldom.due():
+        if seldom.due() or (shown and done == every):
+            shown.append(done)
             err.print(Text(f"planned {done:,} of {every:,} points", "dim"))
 
     yield watch
@@ -181,12 +182,11 @@ def table(views: Sequence[drive.View], most: int | None = None) -> Table:
     picked = sorted(first[:most])
     for view in (views[place] for place in picked):
         entry, state = view.entry, view.state
-        score = held_out_score(state.validation)
         elapsed = time.time() - state.started_at if entry.status == "running" and state.started_at else state.elapsed_s
         made.add_row(
             Text(printable(entry.name), "bold"), Text(entry.status, COLOURS[entry.status]),
             f"{state.step}/{state.steps}" if state.steps else "",
-            Text(printable(f"{label(score[0])} {compact(score[1])}") if score else ""),
+            Text(printable(f"{label(state.last.name)} {state.last.shown}") if state.last else ""),
             clock(elapsed) if state.started_at else "",
             Text(printable(os.path.relpath(view.folder.path)), "dim"),
         )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -121,6 +122,15 @@ def say_end(outcome: Outcome) -> None:
         say_problems(outcome.crash.lines)
     elif outcome.state.why and outcome.state.status != "stopped":
         err.print(Text.assemble(("✗ ", "bold red"), printable(outcome.state.why)), soft_wrap=True)
+    if outcome.folder is None or outcome.exit_code == 128 + signal.SIGHUP:  # then nobody reads it
+        return
+    run, name = shlex.quote(str(outcome.folder)), shlex.quote(f"{outcome.folder.name}-model")
+    following = {
+        "stopped": f"rlrun train --resume {run}",
+        "finished": f"rlrun checkpoints {run} export --to hf --out {name}",
+    }
+    if outcome.state.status in following and not outcome.state.doubtful:
+        err.print(Text(printable(f"next: {following[outcome.state.status]}"), "dim"), soft_wrap=True)
 
 
 def rerun(

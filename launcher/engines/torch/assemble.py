@@ -23,6 +23,7 @@ from launcher.engines.torch.parallel import world
 from launcher.engines.torch.parallel.strategy import Parallel
 from launcher.engines.torch.rollout.generator import Generator
 from launcher.engines.torch.rollout.sampler import Colocated
+from launcher.engines.torch.train import movement
 from launcher.engines.torch.train.batching import Limits
 from launcher.engines.torch.train.loop import Schedule, Source, Training
 from launcher.engines.torch.train.measure import Mismatch
@@ -103,6 +104,8 @@ def build_parts(run: RunSpec, device: torch.device, checkpoint: Path | None, ref
             got = f"the run began with {rows} training rows and finds {order.rows} now"
             raise Problems(Problem("data", got, "use the rows that it began with", "changed"))
         load_optimizers(policy, checkpoint)
+    else:
+        policy.actor.start = movement.sample(model)
     assert isinstance(run.sampler, Colocated)
     generator = run.sampler.generator(run, policy)
     reward_model = load_reward(run, device)

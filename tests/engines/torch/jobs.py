@@ -29,6 +29,7 @@ from launcher.engines.torch.parallel.sharded import Sharded
 from launcher.engines.torch.parallel.strategy import Parallel, full_tensor
 from launcher.engines.torch.rollout.decode import Decoder
 from launcher.engines.torch.rollout.sampler import TorchSampler
+from launcher.engines.torch.train import movement
 from launcher.engines.torch.train.batching import Limits
 from launcher.engines.torch.train.measure import Clock
 from launcher.engines.torch.train.optimizer import TrainedNetwork
@@ -203,11 +204,13 @@ def train_until(
 
 
 def trained(kind: str, dtype: str, limits: Limits, steps: int = 5, **values: Any) -> dict[str, Any]:
-    """The metrics of every update and the weights at the end."""
+    """The metrics of every update and the weights at the end, and how far they moved."""
     policy, told, metrics = policy_for(kind, dtype, limits, **values), dict[str, float](), []
+    policy.actor.start = movement.sample(policy.actor.network)
     for step in range(1, steps + 1):
         found, told = train_until(policy, step, told)
         metrics += found
+    metrics.append(movement.distances(policy.actor))
     return {"metrics": metrics, "weights": weights(policy).tolist()}
 
 

@@ -10,12 +10,12 @@ from typing import Protocol
 import torch
 
 from launcher.core import checkpoints
-from launcher.core.events import Alert, Event, Phase, PhaseName, Saved, Step
+from launcher.core.events import Alert, Event, Phase, PhaseName, Saved, Step, WeightsMoved
 from launcher.core.metrics import better
 from launcher.core.problems import Problem, Problems, suggest
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout import random_streams
-from launcher.engines.torch.train import measure
+from launcher.engines.torch.train import measure, movement
 from launcher.engines.torch.train.batching import mini_batches
 from launcher.engines.torch.train.policy import Policy
 from launcher.engines.torch.train.save import LastValidation, SaveResult
@@ -81,6 +81,7 @@ class Training:
             self.emit(Step(step=0, metrics=self.validate(0) | self.clock.pop_timings()))
         elif schedule.start and schedule.saves(schedule.start):  # emitted again: the log was cut just before it
             self.start_phase("saving")
+            self.measure_movement(schedule.start)
             self.emit(Saved(step=schedule.start, path=saved_path(schedule.start)))
         for step in range(schedule.start + 1, schedule.steps + 1):
             if self.should_stop():
@@ -106,8 +107,11 @@ class Training:
             prepared, metrics, nonfinite_source = self.update(raw, step)
         begun = {"training/global_step": float(step), "training/epoch": float(self.source.order.epoch(step))}
         metrics = begun | metrics | source_metrics
-        metrics |= measure.batch_metrics(raw, prepared, self.policy.sampled, self.run.data.max_response_length)
-        tokens = int(world.all_reduce_sum(raw.length.sum()).item())
+        longest, eos = self.run.data.max_response_length, self.policy.model.eos
+        metrics |= measure.batch_metrics(raw, prepared, self.policy.sampled, longest, eos)
+        learnt = measure.loss_tokens(prepared).sum() * (nonfinite_source != "reward")
+        tokens, trained = world.all_reduce_sum(torch.stack([raw.length.sum(), learnt])).tolist()
+        metrics["train/loss_tokens"] = float(trained)
         seconds, cpu = self.clock.seconds["step"], time.process_time() - cpu
         metrics |= measure.perf_metrics(tokens, seconds, cpu, self.policy.model.device, self.run.taken.processes)
         if self.validation and self.schedule.validates(step):
@@ -170,8 +174,13 @@ class Training:
         for line in lines:
             self.emit(Alert(step=step, text=line))
 
+    def measure_movement(self, step: int) -> None:
+        if distance := movement.distances(self.policy.actor):
+            self.emit(WeightsMoved(step=step, distance=distance))
+
     def checkpoint(self, step: int) -> None:
         self.start_phase("saving")
+        self.measure_movement(step)
         with self.clock("save_checkpoint"):
             written = self.save(step, self.algorithm_state, self.validated)
         if written.message:

@@ -27,6 +27,7 @@ from launcher.spec.reward import Scores
 
 SHOWN = 3  # reasons for missing scores that are reported of one step
 SUMMED = {"rule_based", "rm_based"}  # sums of the scores of rules and of networks
+SHARES = ("response_length/clip_ratio", "critic/frac_reward_zero_std", "train/gradient_share", "train/end_token_share")
 FLAT = 1e-24
 """Probabilities that vary less than this (a variance squared) have no correlation but that of rounding."""
 
@@ -68,30 +69,47 @@ def mean_max_min(values: Mapping[str, Tensor]) -> dict[str, float]:
     return found
 
 
-def batch_metrics(raw: Batch, prepared: Batch, sampled: bool, max_response: int) -> dict[str, float]:
+def batch_metrics(
+    raw: Batch, prepared: Batch, sampled: bool, max_response: int, eos: Sequence[int] = ()
+) -> dict[str, float]:
     """verl's metrics of a step's data: as sampled, and as the algorithm prepared it; of this process.
 
-    Scores are those of groups whose answers all have one.
+    Scores are those of groups whose answers all have one. `eos` are the end-of-sequence tokens.
     """
     if sampled:  # pairs among sampled answers have no score
         raw, prepared = (batch.rows(batch.preference == 0) for batch in (raw, prepared))
     answer = raw.mask.sum(-1)  # [B]
     values = {"prompt_length": raw.length - answer, "response_length": answer}
+    ends = torch.isin(raw.tokens, raw.tokens.new_tensor(eos)) & (raw.mask > 0)  # [B, T]
+    values["train/end_token_share"] = ends.any(-1)
     if not sampled:
-        return mean_max_min(values)
+        return _shares(mean_max_min(values))
     values["response_length/clip_ratio"] = answer >= max_response
+    if prepared.advantage is not None:
+        learnt = loss_tokens(prepared).any(-1)  # [B]
+        values["train/gradient_share"] = torch.isin(prepared.group, prepared.group[learnt])
     known = ~unscored_rows(raw)
     raw, prepared = raw.rows(known), prepared.rows(known)
     same = ops.same_in_group(raw.reward, ops.group_index(raw.group)) if len(raw) else raw.group > 0
     values |= {"critic/score": raw.reward, "critic/rewards": prepared.reward, "critic/frac_reward_zero_std": same}
     computed = {"advantages": prepared.advantage, "returns": prepared.target, "values": prepared.value}
     values |= {f"critic/{name}": x[prepared.mask > 0] for name, x in computed.items() if x is not None}
-    found = mean_max_min(values)
-    for name in ("response_length/clip_ratio", "critic/frac_reward_zero_std"):
+    return _shares(mean_max_min(values))
+
+
+def _shares(found: dict[str, float]) -> dict[str, float]:
+    """Shares by their mean alone."""
+    for name in SHARES:
         if f"{name}/mean" in found:
             found[name] = found.pop(f"{name}/mean")
             del found[f"{name}/max"], found[f"{name}/min"]
     return found
+
+
+def loss_tokens(batch: Batch) -> Tensor:
+    """[B, T] bool: tokens that are trained on; sampled ones by their advantage."""
+    seen = batch.mask > 0
+    return seen if batch.advantage is None else seen & (batch.advantage != 0)
 
 
 def mean_metrics(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:

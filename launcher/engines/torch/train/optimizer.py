@@ -36,6 +36,8 @@ class TrainedNetwork:
         self.offloaded, self.device = offloaded, network.device
         self.steps_taken = 0
         """In this process's life: whoever holds a copy of the weights sees by it that they have changed."""
+        self.start: Mapping[str, Tensor] | None = None
+        """Elements of the weights as the run began (`movement.sample`); None where that is not known."""
         self.weights = [weight for weight in network.parameters() if weight.requires_grad]
         self.optimizer = torch.optim.AdamW(
             self.weights, lr=optim.lr, betas=optim.betas, weight_decay=optim.weight_decay, fused=True

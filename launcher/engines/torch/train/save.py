@@ -57,6 +57,7 @@ class SaveResult:
     message: str = ""
 
 
+START = "start.safetensors"  # elements of the weights that the run began with
 _FULL = re.compile(r"(Errno|os error) (28|122)\b")  # ENOSPC, EDQUOT; safetensors tells them in text only
 
 
@@ -156,6 +157,8 @@ def write_tensors(policy: Policy, tensors: Mapping[str, Tensors], folder: Path) 
         model.base.save_pretrained(folder / "policy" / BASE, state_dict=dict(tensors["base"]))
     (folder / "state").mkdir()
     save_file(dict(tensors["optimizer"]), folder / "state" / "optimizer.safetensors")
+    if policy.actor.start:
+        save_file(dict(policy.actor.start), folder / "state" / START)
     if critic:
         critic.module.save_pretrained(folder / "critic", state_dict=dict(tensors["critic"]))
         save_file(dict(tensors["value_head"]), folder / "critic" / VALUE_HEAD)
@@ -163,8 +166,10 @@ def write_tensors(policy: Policy, tensors: Mapping[str, Tensors], folder: Path) 
 
 
 def load_optimizers(policy: Policy, folder: Path) -> None:
-    """Put back the optimizers' state; the weights come with the models."""
+    """Put back the optimizers' state, and what the weights began as; the weights come with the models."""
     _load_optimizer(policy.actor, folder / "state" / "optimizer.safetensors")
+    start = folder / "state" / START
+    policy.actor.start = load_file(start) if start.exists() else None  # older checkpoints have none
     if policy.critic:
         _load_optimizer(policy.critic, folder / "state" / "critic_optimizer.safetensors")
 

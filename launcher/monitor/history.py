@@ -1,0 +1,199 @@
+"""The metrics of a run so far, and what may be said of them: what changed beyond noise, and what may be chance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from itertools import pairwise
+from statistics import fmean, median
+
+from launcher.core.events import Loaded, Step, WeightsMoved
+from launcher.core.metrics import HeldOut, better, better_than, held_out
+from launcher.spec.run import RunSpec
+
+HOLD = 3
+FEW = 6  # steps below which a trend means nothing
+GROUPS = 64  # of answers, that must agree before something is said of all
+RECENT = 200  # values that noise is measured on
+SIGNIFICANT = 4.0  # standard errors; a run is looked at hundreds of times
+LARGEST_LR = 1e-3
+USUAL_LR = {"adapters": 1e-4, "answers": 1e-5, "pairs": 1e-6, "prompts": 1e-6, "mixed": 1e-6}
+"""By what is trained: adapters, or on what all weights."""
+SCORE = "critic/score/mean"
+SOLVED = 0.9  # of the largest score that was seen: groups without a spread have nothing left to learn
+
+
+@dataclass
+class History:
+    """The metrics of a run's steps, and its validations."""
+
+    run: RunSpec
+    series: dict[str, list[float]] = field(default_factory=dict)
+    """Finite values of each metric, step by step."""
+    validations: list[HeldOut] = field(default_factory=list)
+    answers: list[dict[str, float]] = field(default_factory=list)
+    """All metrics of each validation."""
+    moved: Mapping[str, float] | None = None
+    """How far each part of the weights moved, where that was measured."""
+    steps: int = 0
+    planned: int = 0
+    held_out_rows: int = 0
+
+    def add(self, event: Loaded | Step | WeightsMoved) -> None:
+        if isinstance(event, Loaded):
+            self.planned, self.held_out_rows = event.steps, event.val_rows
+        elif isinstance(event, WeightsMoved):
+            self.moved = event.distance
+        else:
+            self._add_step(event)
+
+    def _add_step(self, event: Step) -> None:
+        sparse = {"reward/faults": 0.0} if SCORE in event.metrics else {}  # reported where there are any
+        for name, value in (sparse | dict(event.metrics)).items():
+            values = self.series.setdefault(name, [])
+            if math.isfinite(value):
+                values.append(value)
+        self.steps = max(self.steps, event.step)
+        if measured := held_out(event.step, event.metrics):
+            self.validations.append(measured)
+            self.answers.append({name: x for name, x in event.metrics.items() if name.startswith("val")})
+
+    @property
+    def over(self) -> bool:
+        return 0 < self.planned <= self.steps
+
+    @property
+    def enough(self) -> int:
+        """Steps after which all that was sampled says something."""
+        return max(HOLD, -(-GROUPS // self.run.data.train_batch_size))
+
+    def any_of(self, names: Iterable[str]) -> str:
+        """The first of these metrics that the run has; empty where it has none."""
+        return next((name for name in names if self.series.get(name)), "")
+
+    def lately(self, name: str, count: int = HOLD) -> list[float]:
+        """The last `count` values; none where there are fewer, and all of them at the run's end."""
+        values = self.series.get(name, [])
+        return values[-count:] if len(values) >= count or self.over else []
+
+    def change(self, name: str) -> Change | None:
+        values = self.series.get(name, [])
+        return Change.of(values) if len(values) >= FEW else None
+
+    def rose(self, name: str) -> bool:
+        change = self.change(name)
+        return change is not None and change.rose
+
+    @property
+    def most(self) -> float:
+        """The largest score of an answer so far."""
+        return max(self.series.get("critic/score/max") or [1.0])
+
+    @property
+    def solved(self) -> bool:
+        """Whether nearly all answers have the largest score, and those to held-out prompts are not much worse."""
+        scores = self.series.get(SCORE, [])[-HOLD:]
+        held = not self.validations or self.validations[-1].value >= 0.5 * self.most
+        return bool(scores) and fmean(scores) >= SOLVED * self.most > 0 and held
+
+    @property
+    def best(self) -> HeldOut:
+        """The best validation; of equal ones the first."""
+        return reduce(lambda best, each: each if better_than(each, best) else best, self.validations)
+
+    @property
+    def held_out_fine(self) -> bool:
+        """Whether a validation of late is not worse than any before."""
+        if len(self.validations) < 2 or self.validations[-1].step < 0.8 * self.steps:
+            return False
+        return worse_by(self.best, self.validations[-1]) <= 0
+
+    # ---- settings that would help
+
+    def slower(self, factor: float) -> str:
+        """A smaller learning rate; of one that is beyond reason, one that is within it."""
+        return f"optim.lr={min(self.run.optim.lr / factor, LARGEST_LR):.3g}"
+
+    @property
+    def faster(self) -> str:
+        """A learning rate with which something should be learnt; a shorter warm-up where that kept it small."""
+        rates = self.series.get(self.any_of(("actor/lr", "train/lr")), [])
+        if self.run.optim.lr_warmup_steps and rates and max(rates) < 0.5 * self.run.optim.lr:
+            return f"optim.lr_warmup_steps={self.steps // 10}"
+        usual = USUAL_LR["adapters" if self.run.model.lora_rank else self.run.algorithm.data]
+        return f"optim.lr={max(10 * self.run.optim.lr, usual):.3g}"
+
+    @property
+    def more_answers(self) -> str:
+        return f"sampler.n={max(2 * self.run.sampler.n, 8)}"
+
+    def setting(self, name: str) -> object:
+        """The algorithm's setting of that name; None where it has none."""
+        return vars(self.run.algorithm).get(name)
+
+
+@dataclass(frozen=True)
+class Change:
+    """From the beginning of a series to its end."""
+
+    first: float
+    best: float
+    """Highest mean of so many values in a row."""
+    least: float
+    last: float
+    error: float
+    """Standard error of the difference of two."""
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Change:
+        window = min(max(len(values) // 5, 3), 50)
+        means = [fmean(values[start : start + window]) for start in range(0, len(values) - window + 1, window)]
+        last = fmean(values[-window:])
+        error = noise(values) * math.sqrt(2 / window)
+        return cls(means[0], max(*means, last), min(*means, last), last, error)
+
+    @property
+    def rose(self) -> bool:
+        return self.last - self.first > max(SIGNIFICANT * self.error, 1e-12)
+
+    @property
+    def fell(self) -> bool:
+        return self.first - self.last > max(SIGNIFICANT * self.error, 1e-12)
+
+    @property
+    def fell_from_best(self) -> bool:
+        """With a margin for the best of several, which chance favours."""
+        return self.best - self.last > max(1.25 * SIGNIFICANT * self.error, 1e-12)
+
+    @property
+    def rose_from_least(self) -> bool:
+        return self.last - self.least > max(1.25 * SIGNIFICANT * self.error, 1e-12)
+
+
+def noise(values: Sequence[float]) -> float:
+    """Standard deviation of a value from its neighbours', whatever the trend: from the absolute differences, by their
+    mean or their median, whichever is larger. Of few values it is an upper bound."""
+    apart = [abs(b - a) for a, b in pairwise(values[-RECENT:])]
+    if not apart:
+        return 0.0
+    return max(fmean(apart) / 0.7979, median(apart) / 0.6745) / math.sqrt(2) * (1 + 8 / len(values))
+
+
+def better_up(measured: HeldOut) -> bool:
+    return better(measured.name) != "down"
+
+
+def margin(one: HeldOut, other: HeldOut) -> float:
+    """The difference of two validations that may be chance."""
+    if one.low is not None and one.high is not None and other.low is not None and other.high is not None:
+        return max(math.hypot((one.high - one.low) / 2, (other.high - other.low) / 2), 0.02)
+    return 0.02 * abs(one.value) if not better_up(one) else max(0.05, 0.1 * abs(one.value))
+
+
+def worse_by(before: HeldOut, now: HeldOut, factor: float = 1.4) -> float:
+    """How much worse `now` is, beyond chance; at most 0 where it may be chance. The `factor` on the margin is for a
+    `before` that is the best of several."""
+    apart = before.value - now.value if better_up(before) else now.value - before.value
+    return apart - factor * margin(before, now)
