@@ -116,7 +116,9 @@ def process_folder(name: str, base: Path) -> Path:
     """A new folder for the lifetime of this process, which locks a file in it. Those whose process has ended are
     removed."""
     for left in base.glob(f"{name}-*"):
-        with suppress(OSError):  # its process lives, or is another user's
+        with suppress(OSError):  # its process lives
+            if left.lstat().st_uid != os.getuid():  # nothing in it is believed
+                continue
             lock = os.open(left / OWNED, os.O_RDWR)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -87,7 +88,19 @@ def _end(rlrun: Any) -> Any:
     return fold(events_of(rlrun.run("long") / "events.jsonl"))
 
 
+def _listening(launcher: psutil.Process) -> list[str]:
+    """The address of every TCP port that is open in the launcher and all that it started."""
+    processes = (launcher, *launcher.children(recursive=True))
+    found = [each for process in processes for each in process.net_connections("inet") if each.status == "LISTEN"]
+    return [each.laddr.ip.removeprefix("::ffff:") for each in found]
+
+
 def test_sigterm_saves_and_ends_with_143(running: subprocess.Popen[str], rlrun: Any) -> None:
+    ports = _listening(psutil.Process(running.pid))
+    assert len(ports) > 4 and set(ports) == {"127.0.0.1"}, "no other machine reaches a cluster of one"
+    [folder] = Path(os.environ["TMPDIR"]).glob(f"{NAME}-{running.pid}-*")
+    [session] = (folder / "r").glob("session_2*")
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (folder, folder / "r", session)] == [0o700] * 3
     began = time.monotonic()
     running.send_signal(signal.SIGTERM)
     assert running.wait(30) == 143

@@ -134,6 +134,49 @@ FORBIDDEN = {  # HERE is a folder that may be written, with a file in it
 }
 
 
+REACHES = """
+import asyncio, concurrent.futures, ctypes, os, platform, resource, signal, sys
+libc, pid, done = ctypes.CDLL(None, use_errno=True), os.getppid(), []
+ioprio_set, syscall = 251 if platform.machine() == 'x86_64' else 30, libc.syscall
+for name, call in {
+    'affinity': lambda: os.sched_setaffinity(pid, {0}),
+    'scheduler': lambda: os.sched_setscheduler(pid, os.SCHED_BATCH, os.sched_param(0)),
+    'parameters': lambda: os.sched_setparam(pid, os.sched_param(0)),
+    'priority': lambda: os.setpriority(os.PRIO_PROCESS, pid, 10),
+    'I/O priority': lambda: syscall(ioprio_set, 1, pid, 3 << 13),
+    'limits': lambda: resource.prlimit(pid, resource.RLIMIT_NOFILE, (10, 10)),
+    'limits, read': lambda: resource.prlimit(pid, resource.RLIMIT_NOFILE),
+    'signal': lambda: os.kill(pid, 0),
+    'queued signal': lambda: libc.sigqueue(pid, 0, None),
+    'handle': lambda: os.pidfd_open(pid),
+    'memory': lambda: libc.process_vm_readv(pid, None, 0, None, 0, 0),
+    'pages': lambda: syscall(ctypes.c_long(279 if ioprio_set == 251 else 239), pid, 0, None, None, None, 0),
+    'a path alone': lambda: os.open('/etc', os.O_PATH),
+    'another folder': lambda: os.chdir('/'),
+    'file system': lambda: os.statvfs('/'),
+    'watch': lambda: libc.inotify_init(),
+    'a datagram': lambda: __import__('socket').socketpair(type=__import__('socket').SOCK_DGRAM),
+    'flush disks': lambda: syscall(ctypes.c_long(162 if ioprio_set == 251 else 81)),
+}.items():
+    ctypes.set_errno(0)
+    try:
+        if call() != -1 or ctypes.get_errno() != 1:
+            done.append(name)
+    except PermissionError:
+        pass
+async def later():
+    await asyncio.sleep(0)
+    return sum(concurrent.futures.ThreadPoolExecutor(2).map(abs, [1, -2]))
+print(os.getuid(), done, asyncio.run(later()), os.path.exists(os.__file__), os.isatty(1))
+"""
+"""What the process that confined it, of the same user, must not feel; then what programs do."""
+
+
+def test_no_call_reaches_another_process_and_programs_work() -> None:
+    (found,) = REWARD._pool.ask([{"code": REACHES, "inputs": [""], "all": True}], 30)
+    assert found[0]["out"] == f"{os.getuid()} [] 3 True False\n"
+
+
 def tried(what: str, here: Path, reward: Code = REWARD) -> str:
     """What a program prints that tries it: the error, or `done`."""
     (here / "file").write_text("kept")
@@ -290,14 +333,15 @@ def test_a_user_without_rights_has_the_same_sandbox() -> None:
         here.mkdir()
         here.chmod(0o777)  # so that only the sandbox says no
         code = (
-            "import os\nfrom launcher.rewards.pool import Pool\n"
-            "p = Pool('code', {'timeout_s': 3.0, 'cpu_s': 4, 'memory_bytes': 512 << 20, 'strict': True}, 1)\n"
+            f"from launcher.rewards.pool import Pool\nREACHES = {REACHES!r}\n"
+            "p = Pool('code', {'timeout_s': 20.0, 'cpu_s': 20, 'memory_bytes': 512 << 20, 'strict': True}, 1)\n"
             f"code = {TRY.format(FORBIDDEN['write'].replace('HERE', str(here)))!r}\n"
-            "print(os.getuid(), p.ask([{'code': code, 'inputs': [''], 'all': True}], 20))"
+            "asked = [{'code': each, 'inputs': [''], 'all': True} for each in (code, REACHES)]\n"
+            "print(*[found[0]['out'] for found in p.ask(asked, 40)], sep='', end='')"
         )
         ran = subprocess.run(
             [python, "-c", code], cwd=folder, env={"PYTHONPATH": folder}, user=65534, group=65534, extra_groups=[],
             capture_output=True, text=True,
         )  # fmt: skip
         assert not list(here.iterdir())
-    assert ran.stdout.startswith("65534 [[{'out': 'PermissionError\\n'"), ran.stdout + ran.stderr
+    assert ran.stdout == "PermissionError\n65534 [] 3 True False\n", ran.stdout + ran.stderr

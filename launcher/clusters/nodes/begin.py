@@ -32,7 +32,7 @@ from launcher.core.redaction import register_secret
 PORT = 6379
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 UP_S, DOWN_S, CONNECT_S, POLL_S = 400.0, 30.0, 5.0, 0.1
-SHORT = 40  # characters of the folder of Ray's sockets: Ray adds 60 to it, and the path of a socket may have 107
+SHORT = 38  # characters of the folder around Ray's: 67 more are added to it, and the path of a socket may have 107
 
 EXPECTED = "expected HOST:PORT, as rlrun cluster up prints it"
 

@@ -41,13 +41,18 @@ class Node:
     mark: str
     """In the environment of every process that Ray starts here."""
     temp: str
-    """Ray's folder for sockets and logs; its path is short, as the path of a socket must be."""
+    """Holds `ray_temp`; no other user may enter it. Its path is short, as the path of a socket must be."""
     words: tuple[str, ...] = ()
     """Further options of `ray start`."""
     leave_after_s: float | None = None
     """Seconds without a head before this machine leaves; None: never."""
     hosts: tuple[str, ...] = ()
     """Of a head: machines that it has added over ssh, and takes down with it."""
+
+    @property
+    def ray_temp(self) -> Path:
+        """Ray's folder for sockets and logs, which it opens to every user."""
+        return Path(self.temp) / "r"
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ class Keeper:
         while not self.stopping:
             if (code := ray.poll()) is not None:
                 return self._reason(before, code)
-            if not self.up and (Path(self.node.temp) / UP).exists():
+            if not self.up and (self.node.ray_temp / UP).exists():
                 self.up = self.was_up = True
                 self._say("up")
             if not self.up and time.monotonic() - began > START_S:
@@ -145,8 +145,9 @@ class Keeper:
 
     def _clear(self) -> None:
         """Remove what earlier starts left: the mark that Ray is up, old session logs, and too long logs of the node."""
-        temp = Path(self.node.temp)
-        temp.mkdir(mode=0o700, exist_ok=True)
+        temp = self.node.ray_temp
+        for folder in (temp.parent, temp):
+            folder.mkdir(mode=0o700, exist_ok=True)
         (temp / UP).unlink(missing_ok=True)
         for old in sorted(path for path in temp.glob("session_*") if not path.is_symlink())[:-1]:
             shutil.rmtree(old, ignore_errors=True)

@@ -46,7 +46,7 @@ def start_argv(node: Node) -> list[str]:
     """Ray's fixed ports are replaced by free ones, so that one machine can run several nodes."""
     words = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
     words += ["--include-log-monitor=false"]  # the driver passes on the output of processes
-    words += [f"--node-ip-address={node.ip}", f"--temp-dir={node.temp}", "--log-color=false"]
+    words += [f"--node-ip-address={node.ip}", f"--temp-dir={node.ray_temp}", "--log-color=false"]
     ports = free_ports(4)
     if node.head:
         words += ["--head", f"--port={node.address.rpartition(':')[2]}"]
@@ -69,7 +69,7 @@ def serves_jobs() -> bool:
 
 def start_env(node: Node, token: Path, shell: Mapping[str, str] = os.environ) -> dict[str, str]:
     kept = {name: value for name, value in shell.items() if name not in DROPPED}
-    ours = {MARK: node.mark, PYTHON: sys.executable, "RAY_TMPDIR": node.temp, "PYTHONUNBUFFERED": "1"}
+    ours = {MARK: node.mark, PYTHON: sys.executable, "RAY_TMPDIR": str(node.ray_temp), "PYTHONUNBUFFERED": "1"}
     return {**TUNED, **kept, **auth_env(token), **ours}
 
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -272,8 +273,12 @@ def _join_cluster(request: StartRequest) -> Any | CallFailure:
     quiet = partial(ray.init, log_to_driver=False, logging_level="ERROR")
     if not request.address:
         cpus = max(machine.cpu_count(), round(request.cpus * len(request.processes) + 0.5))
-        single = {"include_dashboard": False, "object_store_memory": STORE, "_temp_dir": request.temp}
-        return try_call(partial(quiet, "local", num_cpus=cpus, **single))
+        top = Path(request.temp) / "r"
+        single = {"include_dashboard": False, "object_store_memory": STORE, "_temp_dir": str(top)}
+        joined = try_call(partial(quiet, "local", num_cpus=cpus, **single))
+        for folder in (*top.parent.glob(top.name), *top.glob("session_*")):  # which Ray opens to every user
+            folder.chmod(0o700)
+        return joined
     host, _, port = request.address.rpartition(":")
     if host and port.isdecimal():
         try:

@@ -43,8 +43,11 @@ from launcher.spec.engine import Plan
 GRACE_S = 5.0  # for the others to exit once one has failed
 POLL_S, ROUND_TRIP_S = 0.02, 2.0  # between two looks; longest way to the nodes and back
 LEAVE_S = 10.0  # for the driver to end what it started
-NAME = "rlrun-ray"  # of the folder of a local cluster
-LONGEST = 24  # characters of the folder above it: the path of a socket may have 107
+NAME = "rlray"  # of the folder of a local cluster
+LONGEST = 17  # characters of the folder above it: the path of a socket may have 107
+LOCAL = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+"""As on those systems, a cluster of one machine then listens on 127.0.0.1 only; else on every interface, whatever
+address ray.init is given."""
 CARRIED = (
     "CUDA_", "GLOO_", "HF_", "MODELSCOPE_", "NCCL_", "OMP_", "MKL_", "PYTHON", "PYTORCH_", "RLRUN_", "TOKENIZERS_",
     "TORCH_", "TRANSFORMERS_", "VLLM_", "WANDB_", "http", "HTTP", "no_proxy", "NO_PROXY",
@@ -74,7 +77,7 @@ class StartRequest:
     env: dict[str, str]
     cwd: str
     temp: str
-    """Folder of a local cluster."""
+    """Folder of a local cluster, which no other user may enter; Ray makes its own folders in it for everybody."""
     auth_env: dict[str, str]
     """Environment by which a running cluster lets the driver in."""
 
@@ -241,5 +244,5 @@ def _environment(request: StartRequest) -> dict[str, str]:
     env = {**TUNED, **os.environ, **request.auth_env, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"}
     if not request.address:
         env.pop("RAY_ADDRESS", None)
-        env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": os.urandom(32).hex(), "RAY_TMPDIR": request.temp}
+        env |= LOCAL | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": os.urandom(32).hex(), "RAY_TMPDIR": request.temp}
     return env

@@ -1,7 +1,9 @@
 """What a process gives up before it runs untrusted code: files, network, other processes, time and memory.
 
-Landlock (Linux 5.13) forbids the files, a seccomp filter the rest; both need no root, work in containers, and cannot be
-taken back. Limits alone (`strict` false) bound time and memory, and forbid nothing else.
+Landlock (Linux 5.13) forbids the files, a seccomp filter all system calls but those that a computation needs; both need
+no root, work in containers, and cannot be taken back. Whether a file exists, its size and its times can be seen:
+Landlock does not watch `stat`, which every import needs. Limits alone (`strict` false) bound time and memory, and
+forbid nothing else.
 """
 
 from __future__ import annotations
@@ -20,39 +22,56 @@ from typing import Any
 
 # number of each system call on x86_64 and on aarch64; None where that has none
 CALLS: Mapping[str, tuple[int | None, int | None]] = {
-    # network: no socket is ever created; a socket pair that was handed down still works
-    "socket": (41, 198), "connect": (42, 203), "bind": (49, 200), "listen": (50, 201),
-    # other processes: none is started, signalled, traced or looked into
-    "fork": (57, None), "vfork": (58, None), "execve": (59, 221), "execveat": (322, 281), "kill": (62, 129),
-    "tkill": (200, 130), "tgkill": (234, 131), "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240),
-    "pidfd_open": (434, 434), "pidfd_getfd": (438, 438), "pidfd_send_signal": (424, 424), "ptrace": (101, 117),
-    "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "process_madvise": (440, 440),
-    "kcmp": (312, 272), "setsid": (112, 157), "setpgid": (109, 154),
-    # what says that a process is to be killed with its parent
-    "prctl": (157, 167),
-    # memory and queues that outlive a process
-    "shmget": (29, 194), "shmat": (30, 196), "semget": (64, 190), "msgget": (68, 186), "mq_open": (240, 180),
-    # what changes a file without opening it to write, which Landlock does not watch
-    "truncate": (76, 45), "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452),
-    "chown": (92, None), "lchown": (94, None), "fchown": (93, 55), "fchownat": (260, 54), "utime": (132, None),
-    "utimes": (235, None), "futimesat": (261, None), "utimensat": (280, 88), "setxattr": (188, 5),
-    "lsetxattr": (189, 6), "fsetxattr": (190, 7), "removexattr": (197, 14), "lremovexattr": (198, 15),
-    "fremovexattr": (199, 16),
-    # the limits themselves, and ways around a filter
-    "setrlimit": (160, 164), "io_uring_setup": (425, 425), "io_uring_enter": (426, 426),
-    "io_uring_register": (427, 427), "bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282),
-    "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219), "unshare": (272, 97), "setns": (308, 268),
-    "mount": (165, 40), "umount2": (166, 39), "move_mount": (429, 429), "open_tree": (428, 428), "fsopen": (430, 430),
-    "pivot_root": (155, 41), "chroot": (161, 51), "personality": (135, 92), "sched_setscheduler": (144, 119),
-    "sched_setattr": (314, 274), "setpriority": (141, 140),
+    # what is open: files that Landlock let it open, pipes, a socket pair
+    "read": (0, 63), "write": (1, 64), "readv": (19, 65), "writev": (20, 66), "pread64": (17, 67),
+    "pwrite64": (18, 68), "preadv": (295, 69), "pwritev": (296, 70), "preadv2": (327, 286), "pwritev2": (328, 287),
+    "lseek": (8, 62), "close": (3, 57), "close_range": (436, 436), "dup": (32, 23), "dup2": (33, None),
+    "dup3": (292, 24), "pipe": (22, None), "pipe2": (293, 59), "sendto": (44, 206), "recvfrom": (45, 207),
+    "sendmsg": (46, 211), "recvmsg": (47, 212), "shutdown": (48, 210), "getsockname": (51, 204),
+    "getpeername": (52, 205), "getsockopt": (55, 209), "poll": (7, None), "ppoll": (271, 73), "select": (23, None),
+    "pselect6": (270, 72), "epoll_create": (213, None), "epoll_create1": (291, 20), "epoll_ctl": (233, 21),
+    "epoll_wait": (232, None), "epoll_pwait": (281, 22), "epoll_pwait2": (441, 441), "eventfd": (284, None),
+    "eventfd2": (290, 19), "signalfd4": (289, 74), "timerfd_create": (283, 85), "timerfd_settime": (286, 86),
+    "timerfd_gettime": (287, 87), "memfd_create": (319, 279),
+    # names of files, which Landlock does not hide
+    "fstat": (5, 80), "stat": (4, None), "lstat": (6, None), "newfstatat": (262, 79), "statx": (332, 291),
+    "access": (21, None), "faccessat": (269, 48), "faccessat2": (439, 439), "readlink": (89, None),
+    "readlinkat": (267, 78), "getdents": (78, None), "getdents64": (217, 61), "getcwd": (79, 17),
+    # its own memory, threads, signals and end
+    "mmap": (9, 222), "munmap": (11, 215), "mprotect": (10, 226), "mremap": (25, 216), "madvise": (28, 233),
+    "msync": (26, 227), "mincore": (27, 232), "brk": (12, 214), "arch_prctl": (158, None), "futex": (202, 98),
+    "set_robust_list": (273, 99), "set_tid_address": (218, 96), "rseq": (334, 293), "sched_yield": (24, 124),
+    "rt_sigaction": (13, 134), "rt_sigprocmask": (14, 135), "rt_sigreturn": (15, 139), "rt_sigpending": (127, 136),
+    "rt_sigtimedwait": (128, 137), "rt_sigsuspend": (130, 133), "sigaltstack": (131, 132), "pause": (34, None),
+    "alarm": (37, None), "setitimer": (38, 103), "getitimer": (36, 102), "restart_syscall": (219, 128),
+    "exit": (60, 93), "exit_group": (231, 94), "wait4": (61, 260), "waitid": (247, 95), "umask": (95, 166),
+    # what it may know: time, the machine, itself
+    "nanosleep": (35, 101), "clock_nanosleep": (230, 115), "clock_gettime": (228, 113), "clock_getres": (229, 114),
+    "gettimeofday": (96, 169), "time": (201, None), "times": (100, 153), "getrusage": (98, 165),
+    "getrlimit": (97, 163), "sysinfo": (99, 179), "uname": (63, 160), "getrandom": (318, 278), "getcpu": (309, 168),
+    "getpid": (39, 172), "getppid": (110, 173), "gettid": (186, 178), "getpgrp": (111, None), "getpgid": (121, 155),
+    "getsid": (124, 156), "getuid": (102, 174), "geteuid": (107, 175), "getgid": (104, 176), "getegid": (108, 177),
+    "getresuid": (118, 148), "getresgid": (120, 150), "getgroups": (115, 158), "sched_getaffinity": (204, 123),
+    "sched_getscheduler": (145, 120), "sched_getparam": (143, 121), "sched_get_priority_max": (146, 125),
+    "sched_get_priority_min": (147, 126),
 }  # fmt: skip
-ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column of CALLS, the kernel's name
-CLONE, CLONE3, PRLIMIT = (56, 220), (435, 435), (302, 261)
-# calls that let the kernel signal another process when a descriptor is ready, by their second argument
-OWNER = {
-    (72, 25): (8, 10, 15),  # fcntl: F_SETOWN, F_SETSIG, F_SETOWN_EX
-    (16, 29): (0x8901, 0x8902),  # ioctl: FIOSETOWN, SIOCSPGRP
+"""Calls that are allowed, whatever they are asked for. All that are named nowhere are refused: signals to others, their
+priorities, processors and memory, new processes, sockets, keys, mounts, and whatever a later kernel has."""
+Word = int
+"""The place of a 32-bit word among a call's arguments: twice the argument's number, and one more for its upper half."""
+ASKED: Mapping[tuple[int | None, int | None], Sequence[tuple[Word, str, tuple[int, ...]]]] = {
+    (72, 25): [(2, "one of", (0, 1, 2, 3, 4, 1030, 1032))],  # fcntl: no owner, who would get signals; no locks
+    (16, 29): [(2, "one of", (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451))],  # ioctl: isatty, sizes, flags
+    (53, 199): [(0, "one of", (1,)), (2, "one of", (1, 0x801, 0x80001, 0x80801))],  # socketpair: of streams only
+    (56, 220): [(0, "any bit", (0x10000,))],  # clone: a thread
+    (302, 261): [(0, "one of", (0,)), (4, "one of", (0,)), (5, "one of", (0,))],  # prlimit64: reads its own
+    (2, None): [(2, "no bit", (0x200000,))],  # open, openat: not with O_PATH, which Landlock does not watch
+    (257, 56): [(4, "no bit", (0x200000,))],
 }
+"""Calls that are allowed for some arguments, each of which must be as it says."""
+ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column of CALLS, the kernel's name
+CLONE3, NEWEST = (435, 435), 449
+"""Calls from that number on, and clone3, are answered as by a kernel without them: the C library then uses others."""
 LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT, SECCOMP = 444, 445, 446, (317, 277)
 READ_FILE, READ_DIR, WRITE_FILE = 1 << 2, 1 << 3, 1 << 1
 FILES_OF = {1: 13, 2: 14, 3: 15, 4: 15}  # Landlock version -> rights over files that it knows; later ones 16
@@ -148,26 +167,25 @@ def _filter(column: int, architecture: int) -> bytes:
     """A program that the kernel runs before each system call: classic BPF over (number, architecture, arguments)."""
     load, equal, at_least, any_bit, give = 0x20, 0x15, 0x35, 0x45, 0x06
     allow, refuse, unknown, kill = 0x7FFF0000, 0x00050000 | 1, 0x00050000 | 38, 0x80000000
-    numbers = [of[column] for of in CALLS.values() if of[column] is not None]
     steps: list[tuple[int, int, int, int]] = [
         (load, 0, 0, 4), (equal, 1, 0, architecture), (give, 0, 0, kill),  # another machine's calls have other numbers
         (load, 0, 0, 0), (at_least, 0, 1, 0x40000000), (give, 0, 0, refuse),  # x86_64's second set of calls
-        (equal, 0, 1, CLONE3[column]), (give, 0, 0, unknown),  # so that clone is asked, whose flags can be read
-        (equal, 0, 4, CLONE[column]), (load, 0, 0, 16), (any_bit, 0, 1, 0x10000), (give, 0, 0, allow),  # a thread
-        (give, 0, 0, refuse),
-        (equal, 0, 6, PRLIMIT[column]), (load, 0, 0, 32), (equal, 0, 3, 0), (load, 0, 0, 36), (equal, 0, 1, 0),
-        (give, 0, 0, allow), (give, 0, 0, refuse),  # limits may be read
+        (equal, 1, 0, CLONE3[column]), (at_least, 0, 1, NEWEST), (give, 0, 0, unknown),
     ]  # fmt: skip
-    for calls, commands in OWNER.items():
-        steps += [(equal, 0, 2 * len(commands) + 2, calls[column]), (load, 0, 0, 24)]
-        for command in commands:
-            steps += [(equal, 0, 1, command), (give, 0, 0, refuse)]
-        steps.append((give, 0, 0, allow))
-    left = len(numbers)
-    for number in numbers:
-        steps.append((equal, left, 0, int(number or 0)))  # to the last step
-        left -= 1
-    steps += [(give, 0, 0, allow), (give, 0, 0, refuse)]
+    for call, conditions in ASKED.items():
+        body = list[tuple[int, int, int, int]]()
+        for word, how, values in conditions:
+            body.append((load, 0, 0, 16 + 4 * word))
+            if how == "one of":
+                body += [(equal, len(values) - place, 0, value) for place, value in enumerate(values)]
+            else:
+                body.append((any_bit, 1, 0, values[0]) if how == "any bit" else (any_bit, 0, 1, values[0]))
+            body.append((give, 0, 0, refuse))
+        if (number := call[column]) is not None:
+            steps += [(equal, 0, len(body) + 1, number), *body, (give, 0, 0, allow)]
+    numbers = [number for of in CALLS.values() if (number := of[column]) is not None]
+    steps += [(equal, len(numbers) - place, 0, number) for place, number in enumerate(numbers)]  # to the last step
+    steps += [(give, 0, 0, refuse), (give, 0, 0, allow)]
     return b"".join(struct.pack("HBBI", *step) for step in steps)
 
 
