@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -68,7 +67,6 @@ class LinePrinter:
                 print(printable(line), flush=True)
         except OSError:  # nobody reads any more, or the disk of a file is full; console.log has everything
             self._read = False
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def close(self) -> None:
         """Standard output stays open."""

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import gc
-import io
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
 from launcher import __version__
-from launcher.core.redaction import redact
+from launcher.cli import streams
+from launcher.core.problems import error_message
 
 
 @dataclass(frozen=True)
@@ -97,55 +97,23 @@ def load(name: str, at: str, *, other_options: bool = False) -> Any:
     return get_command(single)
 
 
-class RedactingStream(io.TextIOBase):
-    """Wraps a text stream; each line is redacted as a whole, however many pieces it comes in."""
-
-    def __init__(self, to: TextIO) -> None:
-        self._to, self._partial = to, ""
-
-    def write(self, text: str) -> int:
-        whole, end, partial = (self._partial + text).rpartition("\n")
-        self._partial = partial
-        if end:
-            self._to.write("".join(map(redact, (whole + end).splitlines(keepends=True))))
-        return len(text)
-
-    def flush(self) -> None:
-        partial, self._partial = self._partial, ""
-        if partial:
-            self._to.write(redact(partial))
-        self._to.flush()
-
-    def isatty(self) -> bool:
-        return self._to.isatty()
-
-    def fileno(self) -> int:
-        return self._to.fileno()
-
-    def writable(self) -> bool:
-        return True
-
-    @property
-    def encoding(self) -> str:  # type: ignore[override]  # the base class has an attribute
-        return self._to.encoding
-
-    @property
-    def errors(self) -> str | None:  # type: ignore[override]  # the base class has an attribute
-        return self._to.errors
-
-
-def redact_standard_streams() -> None:
-    """Wrap stdout and stderr for the rest of this process, tracebacks included."""
-    if not isinstance(sys.stdout, RedactingStream):
-        sys.stdout, sys.stderr = RedactingStream(sys.stdout), RedactingStream(sys.stderr)
-
-
 class Rlrun(typer.Typer):
     """Redacts secrets in all output. Uncaught errors are shown by Python, without values of variables."""
 
     def __call__(self, *args: Any, **more: Any) -> Any:
-        redact_standard_streams()
-        return super().__call__(*args, **more)
+        streams.protect()
+        try:
+            try:
+                return super().__call__(*args, **more)
+            finally:
+                sys.stdout.flush()  # here, as Python itself would end with a traceback
+        except BrokenPipeError:  # nobody reads any more
+            sys.exit(1)
+        except OSError as error:
+            if error.filename != streams.OUTPUT:
+                raise
+            print(f"✗ {streams.OUTPUT}: {error_message(error)}; use a place that can be written", file=sys.stderr)
+            sys.exit(2)
 
 
 app = Rlrun(cls=group(*COMMANDS), no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)

@@ -83,6 +83,8 @@ def problems_named() -> Iterator[None]:
         yield
     except Problems as found:
         say_problems(found.problems)
+    except BrokenPipeError:  # nobody reads any more, as behind `| head`
+        raise
     except OSError as error:  # a full disk, a folder that may not be written
         where = str(error.filename or "the system")
         say_problems([Problem(where, error_message(error), "use a place that can be written", "bad-file")])

@@ -84,7 +84,8 @@ class LocalJob:
         cwd: str | None = None,
         usage_s: float = 0.0,
     ) -> None:
-        shared = {**environment, LIFELINE: "1", "PYTHONUNBUFFERED": "1"}
+        utf_8 = {"PYTHONIOENCODING": "utf-8:backslashreplace"}  # of the logs, whatever this shell's terminal shows
+        shared = {**environment, **utf_8, LIFELINE: "1", "PYTHONUNBUFFERED": "1"}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._failures: dict[int, Failure] = {}
         self._ended_at = 0.0
