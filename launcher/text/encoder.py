@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
-from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerFast
 
-from launcher.core.problems import error_message
+from launcher.core.user_code import CallFailure, try_call
 from launcher.spec.data import Dataset, Message, RefusedRow, Row, Text
+
+TEMPLATE = "<template>"
+"""What Jinja calls the file of a template, so that errors name its line."""
+REFUSAL = "TemplateError"
+"""The class of what a template raises by `raise_exception`."""
 
 
 class Unwritable(ValueError):
@@ -53,10 +58,10 @@ class Encoder:
 
     def demonstration(self, number: int, row: Row) -> Tokens | RefusedRow:
         """Prompt and answer, the answer's tokens and its end marked."""
-        prompt, response = _prompt_and_response(row)
+        prompt, response = prompt_and_response(row)
         try:
             if response is None:
-                ids, mask = self._conversation(_turns(row.prompt))
+                ids, mask = self._conversation(turns_of(row.prompt))
             else:
                 opening, answer = self.prompt_ids(prompt), self._closing(prompt, response)
                 ids, mask = opening + answer, [0] * len(opening) + [1] * len(answer)
@@ -101,7 +106,7 @@ class Encoder:
     def opening(self, prompt: Text) -> str:
         """The text that the policy reads before it answers. Raises `Unwritable`."""
         if self.templated:
-            return self._render(_turns(prompt), open_answer=True)
+            return self.render(turns_of(prompt), open_answer=True)
         if isinstance(prompt, str):
             return prompt
         if len(prompt) == 1 and prompt[0].role == "user":
@@ -115,7 +120,7 @@ class Encoder:
 
     def _closing(self, prompt: Text, response: str) -> list[int]:
         """The answer's tokens up to the one that ends it."""
-        rendered = self._rendered_answer(_turns(prompt), response) if self.templated else None
+        rendered = self._rendered_answer(turns_of(prompt), response) if self.templated else None
         ids = self._ids(response if rendered is None else rendered)
         if rendered is not None and ids and ids[-1] in self.tokenizer.added_tokens_decoder:
             return ids  # the template closes an answer with a token of its own
@@ -123,8 +128,8 @@ class Encoder:
 
     def _rendered_answer(self, turns: list[dict[str, str]], response: str) -> str | None:
         """What the template writes for the answer; None where it changes the turns before it."""
-        before = self._render(turns, open_answer=True)
-        whole = self._render([*turns, {"role": "assistant", "content": response}])
+        before = self.render(turns, open_answer=True)
+        whole = self.render([*turns, {"role": "assistant", "content": response}])
         # a line's end after the end token is not the answer's
         return whole[len(before) :].rstrip() if whole.startswith(before) else None
 
@@ -132,11 +137,11 @@ class Encoder:
         """Ids and mask of a conversation whose assistant turns are imitated. Raises `Unwritable`."""
         if not self.templated:
             raise Unwritable("is a conversation, and the tokenizer has no chat template; use prompt and response")
-        whole = self._render(turns)
+        whole = self.render(turns)
         spans = []
         for place, turn in enumerate(turns):
             if turn["role"] == "assistant":
-                start, end = self._render(turns[:place], open_answer=True), self._render(turns[: place + 1]).rstrip()
+                start, end = self.render(turns[:place], open_answer=True), self.render(turns[: place + 1]).rstrip()
                 if not (whole.startswith(start) and whole.startswith(end)):
                     raise Unwritable("the chat template rewrites earlier turns; use one row for each answer")
                 spans.append((len(start), len(end)))
@@ -144,13 +149,15 @@ class Encoder:
         mask = [int(any(a <= first and last <= b for a, b in spans)) for first, last in encoded["offset_mapping"]]
         return encoded["input_ids"], mask
 
-    def _render(self, turns: list[dict[str, str]], open_answer: bool = False) -> str:
+    def render(self, turns: list[dict[str, str]], open_answer: bool = False) -> str:
         if not turns:
             raise Unwritable("begins with an answer; add a turn before it")
-        try:
-            return self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=open_answer)
-        except TemplateError as error:  # some refuse roles, or their order
-            raise Unwritable(f"the chat template refuses it: {error_message(error)[:200]}") from error
+        write = partial(self.tokenizer.apply_chat_template, turns, tokenize=False, add_generation_prompt=open_answer)
+        text = try_call(write, TEMPLATE)
+        if isinstance(text, CallFailure):
+            refused = text.kind == REFUSAL  # some refuse roles, or their order
+            raise Unwritable(f"the chat template {'refuses it' if refused else 'fails'}: {text.reason}")
+        return text
 
     def _ids(self, text: str) -> list[int]:
         return self.tokenizer(text, add_special_tokens=False).input_ids
@@ -165,7 +172,7 @@ class Encoder:
         return RefusedRow(row.where, reason, repr(row), wanted=self.data.truncation == "filter")
 
 
-def _prompt_and_response(row: Row) -> tuple[Text, str | None]:
+def prompt_and_response(row: Row) -> tuple[Text, str | None]:
     """Prompt and answer; of a conversation with one answer, which is its end, too."""
     if row.response is not None or isinstance(row.prompt, str):
         return row.prompt, row.response
@@ -175,6 +182,6 @@ def _prompt_and_response(row: Row) -> tuple[Text, str | None]:
     return tuple(before), last.content
 
 
-def _turns(prompt: Text) -> list[dict[str, str]]:
+def turns_of(prompt: Text) -> list[dict[str, str]]:
     messages = (Message("user", prompt),) if isinstance(prompt, str) else prompt
     return [{"role": message.role, "content": message.content} for message in messages]

@@ -19,13 +19,13 @@ from transformers import PreTrainedTokenizerFast
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import RefusedRow, Row
 from launcher.text.encoder import Encoder, Tokens, Unwritable
+from launcher.text.process import Count
 
 BATCH = 1024
 SAMPLE = 64
 """Texts on which counting by pieces must agree with the tokenizer."""
 REMEMBERED = 200_000
 """Pieces whose counts are kept in memory."""
-Count = tuple[int, int] | str
 
 _GPT2 = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"  # ByteLevel's own pattern
 _UNUSUAL = re.compile(r"[^\x20-\x7e\n\r\t]")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,12 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from launcher.core.checkpoints import MANIFEST
-from launcher.core.problems import Problem, Problems, error_message
+from launcher.core.problems import Problem, Problems
+from launcher.core.user_code import CallFailure, try_call
 from launcher.models.pretrained import Pretrained, weights_of
 from launcher.models.scratch import Scratch
 from launcher.spec.model import Model
-
-FILE = "tokenizer.json"
+from launcher.text.process import TOKENIZER
 
 
 def load_tokenizer(model: Model) -> PreTrainedTokenizerFast:
@@ -23,12 +24,8 @@ def load_tokenizer(model: Model) -> PreTrainedTokenizerFast:
         return character_tokenizer(model.alphabet)
     assert isinstance(model, Pretrained)
     path = weights_of(model.path)
-    try:
-        return tokenizer_class(Path(path)).from_pretrained(
-            path, revision=model.revision or "main", trust_remote_code=model.trust_remote_code
-        )
-    except (OSError, ValueError) as error:
-        raise Problems(_fault(path, error)) from error
+    own = {"revision": model.revision or "main", "trust_remote_code": model.trust_remote_code}
+    return _loaded(path, lambda: tokenizer_class(Path(path)).from_pretrained(path, **own))
 
 
 def load_fast_tokenizer(model: Model) -> PreTrainedTokenizerFast | None:
@@ -40,23 +37,23 @@ def load_fast_tokenizer(model: Model) -> PreTrainedTokenizerFast | None:
         return character_tokenizer(model.alphabet)
     assert isinstance(model, Pretrained)
     folder = Path(weights_of(model.path))
-    if not (folder / FILE).is_file():
+    if not (folder / TOKENIZER).is_file():
         return None
-    try:
-        return PreTrainedTokenizerFast.from_pretrained(folder)
-    except (OSError, ValueError) as error:
-        raise Problems(_fault(str(folder), error)) from error
+    return _loaded(str(folder / TOKENIZER), lambda: PreTrainedTokenizerFast.from_pretrained(folder))
 
 
-def _fault(path: str, error: Exception) -> Problem:
-    return Problem(
-        "model.path", f"the tokenizer of {path!r} cannot be loaded: {error_message(error)}", "use another copy"
-    )
+def _loaded(path: str, load: Callable[[], Any]) -> PreTrainedTokenizerFast:
+    """What `load` returns. Its files may hold anything, and a library raises whatever comes of it."""
+    found = try_call(load)
+    if isinstance(found, CallFailure):
+        got = f"the tokenizer of {path!r} cannot be loaded: {found.reason}"
+        raise Problems(Problem("model.path", got, "use a complete copy of its tokenizer's files", "bad-file"))
+    return found
 
 
 def tokenizer_class(folder: Path) -> Any:
     """A checkpoint's tokenizer is taken as it was saved: for some models (qwen2) AutoTokenizer rebuilds another."""
-    ours = (folder.parent / MANIFEST).is_file() and (folder / FILE).is_file()
+    ours = (folder.parent / MANIFEST).is_file() and (folder / TOKENIZER).is_file()
     if ours:
         return PreTrainedTokenizerFast
     from transformers import AutoTokenizer  # noqa: PLC0415  late: it knows every model, and loads torch

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+from launcher.core.check_result import CheckResult
 from launcher.core.files import AppendOnlyFile, write_atomic
 from launcher.data.quality import Histogram, Seen, histogram, in_both, repeated
 from launcher.data.refused import SHOWN, RefusedLog
@@ -18,8 +19,10 @@ from launcher.spec.data import SPLITS, Dataset, OnDataProgress, Row, Split, make
 from launcher.spec.model import Model
 from launcher.spec.reward import Reward
 from launcher.spec.routes import route
+from launcher.text.process import TextProcess
 
 _CHUNK = 4096
+FIRST = 100  # rows that show what tokenizer and chat template do
 
 
 @dataclass(frozen=True)
@@ -65,9 +68,8 @@ def check(
     data = data.raw(watch)
     out.mkdir(parents=True, exist_ok=True)
     seen: dict[Split, Seen] = {split: Seen() for split in SPLITS}
-    tokens = _Tokens(data, kind, model)
     findings = _Findings(out / "findings.jsonl")
-    with RefusedLog(out / "refused.jsonl") as log:
+    with RefusedLog(out / "refused.jsonl") as log, _Tokens(data, kind, model) as tokens:
         for split in SPLITS:
             sifted = log.sift(data.read(split, kind))
             while rows := list(islice(sifted, _CHUNK)):
@@ -107,6 +109,8 @@ def _report(
         first=[*map(str, log.first), *findings.first][:SHOWN],
     )  # fmt: skip
     wrong, notes = _judge(report, data)
+    for found in tokens.facts or ():
+        (wrong if found.level == "FAIL" else notes).append(found.line)
     return replace(report, wrong=wrong, notes=notes)
 
 
@@ -148,21 +152,24 @@ class _Tokens:
         self.limits = data.max_prompt_length, data.max_response_length
         self.prompts: list[int] = []
         self.answers: list[int] = []
-        self.lengths: Any = None
-        if model is None:
-            return
-        from launcher.text.encoder import Encoder  # noqa: PLC0415  late, as above
-        from launcher.text.lengths import Lengths  # noqa: PLC0415  late: transformers takes seconds
-        from launcher.text.tokenizer import load_tokenizer  # noqa: PLC0415  late, as above
+        self.facts: list[CheckResult] | None = None
+        """On tokenizer and chat template, as the first rows show them."""
+        self.text = None if model is None else TextProcess(model, data, exact=True)
 
-        endless = replace(data, max_prompt_length=2**40, max_response_length=2**40)
-        self.lengths = Lengths(Encoder(load_tokenizer(model), endless))
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self.text:
+            self.text.close()
 
     def count(self, rows: list[Row]) -> Iterator[tuple[str, str, str]]:
         """Place, reason and kind of the rows that are too long, or that the model's template cannot write."""
-        if self.lengths is None:
+        if self.text is None:
             return
-        for row, found in zip(rows, self.lengths.of(rows, self.kind), strict=True):
+        if self.facts is None:
+            self.facts = self.text.facts(rows[:FIRST])
+        for row, found in zip(rows, self.text.lengths(rows, self.kind), strict=True):
             if isinstance(found, str):
                 yield row.where, found, "unwritable"
                 continue

@@ -120,7 +120,7 @@ class Context:
 
     @cached_property
     def lengths(self) -> LengthReport:
-        if self.model_problems or not self.train.rows:
+        if self.model_problems:
             return LengthReport([])
         return measure_lengths(self.run, self.train.rows, self.val.rows)
 

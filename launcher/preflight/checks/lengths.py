@@ -1,23 +1,25 @@
-"""Lengths of prompts and responses against their limits: short texts fit by their bytes and are not tokenized."""
+"""Lengths of prompts and responses against their limits, and text that the tokenizer does not know."""
 
 from __future__ import annotations
 
+import shlex
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
 
 from launcher.core.check_result import CheckResult, Level, from_problems
 from launcher.core.problems import Problems
-from launcher.models.pretrained import Pretrained
+from launcher.models.pretrained import Pretrained, weights_of
+from launcher.models.scratch import Scratch
+from launcher.spec.algorithm import Kind
 from launcher.spec.data import Row, Split
 from launcher.spec.run import RunSpec
-from launcher.text.chat_template import longest_around
-
-if TYPE_CHECKING:
-    from launcher.text.lengths import Lengths
+from launcher.text.process import MOSTLY, TOKENIZER, Count, TextProcess
 
 COUNTED = 2_000_000  # bytes of a split whose tokens are counted: the longest rows
 FIRST = 100  # rows that are counted in any case: they may be of a form that cannot be written
+PART = 1000  # rows that are counted at a time
+ENDS = 2  # tokens that a tokenizer of characters puts around a text
 
 
 @dataclass(frozen=True)
@@ -26,35 +28,64 @@ class LengthReport:
 
     results: list[CheckResult]
     filtered: int = 0
+    text: list[CheckResult] = field(default_factory=list)
+    """On the tokenizer and the chat template."""
 
 
 def measure_lengths(run: RunSpec, train: Sequence[Row], val: Sequence[Row]) -> LengthReport:
     """Compare prompts and responses with their limits: by bytes where that is enough, otherwise by tokens."""
-    limits = run.data.max_prompt_length, run.data.max_response_length
-    longest = [max(of) for of in zip(*(sizes(row) for row in [*train, *val]), strict=True)]
-    around = longest_around(run.model)
-    fits = all(most + (around or 0) <= limit for most, limit in zip(longest, limits, strict=True))
-    if around is not None and fits and all(map(_single, [*train, *val])):
-        output = f"all fit, as the longest prompt has {longest[0]} bytes"
-        return LengthReport([*_without_template(train), CheckResult("OK", "lengths", output)])
+    every = [*train, *val]
+    if isinstance(run.model, Scratch):
+        if fits := _by_bytes(run, run.model, every):
+            return fits
+    elif why := _not_here(run):
+        return LengthReport([why] if every else [])
     try:
-        encoder = _encoder(run)
-    except Problems as problems:
-        return LengthReport(from_problems(problems.problems))
-    if encoder is None:
-        output = "no tokens are counted, as the model's tokenizer is not here yet"
-        fix = f"run rlrun model download {run.model.path}" if isinstance(run.model, Pretrained) else ""
-        return LengthReport([CheckResult("WARN", "lengths", output, fix)])
-    from launcher.text.lengths import Lengths  # noqa: PLC0415  late: see `_encoder`
+        model = replace(run.model, path=weights_of(run.model.path)) if isinstance(run.model, Pretrained) else run.model
+    except Problems:  # no checkpoint verifies; the check of the model says so
+        return LengthReport([])
+    with TextProcess(model, run.data) as text:
+        try:
+            facts = text.facts([*train[:FIRST], *val[:FIRST]])
+            if run.data.chat_template == "auto" and not text.templated():
+                facts += _without_template(every)
+        except Problems as problems:
+            return LengthReport([], text=from_problems(problems.problems))
+        try:
+            of_train, of_val = _check_tokens(run, text, "train", train), _check_tokens(run, text, "val", val)
+        except Problems as problems:
+            return LengthReport(from_problems(problems.problems), text=facts)
+    return LengthReport([*of_train.results, *of_val.results], of_train.filtered, facts)
 
-    lengths = Lengths(encoder)
-    of_train, of_val = _check_tokens(run, lengths, "train", train), _check_tokens(run, lengths, "val", val)
-    return LengthReport([*of_train.results, *of_val.results], of_train.filtered)
+
+def _by_bytes(run: RunSpec, model: Scratch, rows: Sequence[Row]) -> LengthReport | None:
+    """Of a tokenizer of characters: nothing needs to be counted where each row has fewer bytes than tokens fit."""
+    limits = _limits(run)
+    longest = [max(of, default=0) for of in zip(*(sizes(row) for row in rows), strict=True)] or [0, 0]
+    fits = all(most + ENDS <= limit for most, limit in zip(longest, limits, strict=True))
+    if not (fits and all(map(_single, rows))):
+        return None
+    output = f"all fit, as the longest prompt has {longest[0]} bytes"
+    found = [*_without_template(rows), CheckResult("OK", "lengths", output)] if rows else []
+    return LengthReport(found, text=list(_unknown(model, rows[:FIRST])))
 
 
-def _single(row: Row) -> bool:
-    """One question, and at most its answer: others need a chat template."""
-    return isinstance(row.prompt, str) or [turn.role for turn in row.prompt] in (["user"], ["user", "assistant"])
+def _unknown(model: Scratch, rows: Sequence[Row]) -> Iterator[CheckResult]:
+    """Whether most characters of the rows are not in the model's alphabet."""
+    turns = ([row.prompt] if isinstance(row.prompt, str) else [turn.content for turn in row.prompt] for row in rows)
+    asked = "".join(text for texts in turns for text in texts)
+    answered = "".join(text for row in rows for text in (row.response, row.rejected) if text)
+    for what, text in (("prompts", asked), ("answers", answered)):
+        missing = Counter(letter for letter in text if letter not in model.alphabet)
+        if missing.total() > MOSTLY * len(text):
+            share = f"{missing.total() / len(text):.0%} of the characters of the {what} are not in model.alphabet"
+            whole = model.alphabet + "".join(sorted({*asked, *answered} - {*model.alphabet}))
+            typed = (
+                shlex.quote(f'model.alphabet="{whole}"') if not {*whole} & {*"\"\\$'"} and whole.isprintable() else ""
+            )
+            fix = f"use {typed}" if typed and len(typed) < 300 else "add them to model.alphabet"
+            yield CheckResult("FAIL", "model.alphabet", f"{share} and become <unk>", f"{fix}, or another model")
+            return
 
 
 def _without_template(rows: Sequence[Row]) -> Iterator[CheckResult]:
@@ -65,17 +96,26 @@ def _without_template(rows: Sequence[Row]) -> Iterator[CheckResult]:
         yield CheckResult("WARN", "model", message, "use an instruct model, or rows of prompt and response")
 
 
-def _encoder(run: RunSpec) -> Any:
-    """None where the model's tokenizer is not on this machine."""
-    if isinstance(run.model, Pretrained) and (run.model.on_hub or run.model.trust_remote_code):
-        return None
-    from launcher.text.encoder import Encoder  # noqa: PLC0415  late: it costs a second
-    from launcher.text.tokenizer import load_fast_tokenizer  # noqa: PLC0415  late, as above
+def _single(row: Row) -> bool:
+    """One question, and at most its answer: others need a chat template."""
+    return isinstance(row.prompt, str) or [turn.role for turn in row.prompt] in (["user"], ["user", "assistant"])
 
-    tokenizer = load_fast_tokenizer(run.model)
-    if tokenizer is None:
-        return None
-    return Encoder(tokenizer, replace(run.data, max_prompt_length=2**40, max_response_length=2**40))
+
+def _not_here(run: RunSpec) -> CheckResult | None:
+    """Why the tokenizer is not used before the run starts."""
+    model = run.model
+    assert isinstance(model, Pretrained)
+    output = "no tokens are counted, as the model's tokenizer "
+    if model.on_hub:
+        return CheckResult("WARN", "lengths", f"{output}is not here yet", f"run rlrun model download {model.path}")
+    if model.trust_remote_code:
+        return CheckResult("WARN", "lengths", f"{output}may run code of its own", "rlrun data check counts them")
+    if not (model.folder / TOKENIZER).is_file():
+        fix = (
+            f"save {TOKENIZER} beside it: AutoTokenizer.from_pretrained({model.path!r}).save_pretrained({model.path!r})"
+        )
+        return CheckResult("WARN", "lengths", f"{output}has no {TOKENIZER}", fix)
+    return None
 
 
 def sizes(row: Row) -> tuple[int, int]:
@@ -92,31 +132,43 @@ def _bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
 
 
-def _longest(rows: Sequence[Row]) -> list[Row]:
-    """The rows whose tokens are counted, in their order."""
+def _count(run: RunSpec, text: TextProcess, kind: Kind, rows: Sequence[Row]) -> dict[int, Count]:
+    """Token counts by place: of the first rows, and from the longest on until no row of a part is too long."""
     by_size = sorted(range(len(rows)), key=lambda place: -sum(sizes(rows[place])))
-    chosen, text = set(range(min(FIRST, len(rows)))), 0
+    chosen, size = list(range(min(FIRST, len(rows)))), 0
     for place in by_size:
-        text += sum(sizes(rows[place]))
-        if text > COUNTED:
+        size += sum(sizes(rows[place]))
+        if size > COUNTED:
             break
-        chosen.add(place)
-    return [rows[place] for place in sorted(chosen)]
+        chosen.append(place)
+    waiting, found, limits = list(dict.fromkeys(chosen)), dict[int, Count](), _limits(run)
+    while waiting:
+        part, waiting = waiting[:PART], waiting[PART:]
+        counts = text.lengths([rows[place] for place in part], kind)
+        found.update(zip(part, counts, strict=True))
+        if not any(isinstance(count, str) or count[0] > limits[0] or count[1] > limits[1] for count in counts):
+            break
+    return dict(sorted(found.items()))
 
 
-def _check_tokens(run: RunSpec, lengths: Lengths, split: Split, every: Sequence[Row]) -> LengthReport:
+def _limits(run: RunSpec) -> tuple[int, int]:
+    return run.data.max_prompt_length, run.data.max_response_length
+
+
+def _check_tokens(run: RunSpec, text: TextProcess, split: Split, every: Sequence[Row]) -> LengthReport:
     """Counts the tokens of a split's longest rows; no results where there are none."""
-    data, rows = run.data, _longest(every)
-    if not rows:
+    if not every:
         return LengthReport([])
-    asked = split == "val" and run.algorithm.sampled
-    counts = lengths.of(rows, "prompts" if asked else run.algorithm.data)
+    data, asked = run.data, split == "val" and run.algorithm.sampled
+    counted = _count(run, text, "prompts" if asked else run.algorithm.data, every)
+    rows, counts = [every[place] for place in counted], list(counted.values())
     unwritable = [(row, count) for row, count in zip(rows, counts, strict=True) if isinstance(count, str)]
     if unwritable:
         row, why = unwritable[0]
         level: Level = "WARN" if data.on_bad_row == "skip" and len(unwritable) < len(rows) else "FAIL"
         many = f"{len(unwritable):,} rows cannot be written with the model's chat template"
-        return LengthReport([CheckResult(level, row.where, f"{many}, the first: {why}")])
+        where = "model.path" if len(unwritable) == len(rows) and "the chat template fails" in why else row.where
+        return LengthReport([CheckResult(level, where, f"{many}, the first: {why}", _fix(unwritable))])
     of = f"{len(rows):,}" if len(rows) == len(every) else f"the {len(rows):,} longest"
     results, over, summary = list[CheckResult](), set[int](), list[str]()
     for place, (what, limit) in enumerate((("prompt", data.max_prompt_length), ("response", data.max_response_length))):
@@ -129,6 +181,17 @@ def _check_tokens(run: RunSpec, lengths: Lengths, split: Split, every: Sequence[
             summary.append(f"{what}s of at most {max(tokens)}")
     filtered = len(over) if split == "train" and data.truncation == "filter" else 0
     return LengthReport(results or [CheckResult("OK", f"lengths {split}", f"{' and '.join(summary)} tokens")], filtered)
+
+
+def _fix(unwritable: Sequence[tuple[Row, str]]) -> str:
+    """What helps where a template, and not a row alone, is the reason."""
+    if not any("the chat template" in why for _, why in unwritable):
+        return ""
+    if all(_single(row) for row, _ in unwritable):
+        return "use data.chat_template=never (plain text), or mend chat_template in the model's tokenizer_config.json"
+    turns = [turn for row, _ in unwritable if not isinstance(row.prompt, str) for turn in row.prompt]
+    without = "without system turns" if any(turn.role == "system" for turn in turns) else "of one question each"
+    return f"use rows {without}, or another chat_template in the model's tokenizer_config.json"
 
 
 def _too_long(run: RunSpec, of: str, first: Row, what: str, limit: int, tokens: list[int], over: int) -> CheckResult:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 from launcher.core.check_result import CheckResult, Level, from_problems
-from launcher.core.problems import Problems, error_message
+from launcher.core.problems import Problems
 from launcher.hubs import huggingface
 from launcher.models import adapter, config, fit, size, weights
 from launcher.models.dry_load import dry_load
@@ -44,7 +43,6 @@ def _policy(context: Context) -> Iterator[CheckResult]:
         except Problems as problems:
             yield from from_problems(problems.problems)
             return
-        yield from _tokenizer(folder)
         yield from _weights(model, folder)
         known = _named(folder)
     yield from _targets(model, known)
@@ -63,30 +61,6 @@ def _not_downloaded(model: Pretrained, name: str, level: Level) -> Iterator[Chec
     takes = f" ({size.parameters(model.shape) * size.BFLOAT16 / 1e9:.1f} GB)" if model.shape else ""
     message = f"{name}: is not here and is downloaded first{takes}"
     yield CheckResult("WARN", "model", message, f"rlrun model download {model.path} fetches it now")
-
-
-def _tokenizer(folder: Path) -> Iterator[CheckResult]:
-    """Of a model's folder: a tokenizer that makes only ids which the model knows."""
-    file = folder / "tokenizer.json"
-    if not file.is_file():
-        others = [name for name in ("tokenizer.model", "vocab.json", "vocab.txt") if (folder / name).is_file()]
-        if not others and not (folder / "adapter_config.json").is_file():
-            fix = "put tokenizer.json and tokenizer_config.json beside the weights"
-            yield CheckResult("FAIL", "model.path", f"{folder} holds no tokenizer", fix)
-        return
-    try:
-        node = json.loads(file.read_bytes())
-        vocabulary = node["model"]["vocab"]
-        ids = [of["id"] for of in node.get("added_tokens", ())]
-        ids += [len(vocabulary) - 1] if isinstance(vocabulary, list) else vocabulary.values()
-        maximum = max(ids)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        yield CheckResult("FAIL", "model.path", f"{file} cannot be read: {error_message(error)}", "download it again")
-        return
-    known = (config.read(folder) or {}).get("vocab_size")
-    if isinstance(known, int) and maximum >= known:
-        message = f"the tokenizer of {folder} makes ids up to {maximum}, and the model knows {known}"
-        yield CheckResult("FAIL", "model.path", message, "use the tokenizer that the model was trained with")
 
 
 def _weights(asked: Pretrained, folder: Path) -> Iterator[CheckResult]:

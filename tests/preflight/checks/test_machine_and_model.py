@@ -144,23 +144,6 @@ def test_a_models_folder_that_is_well(folder: Path) -> None:
     assert of_model(folder) == ["OK model: model"]
 
 
-def test_a_tokenizer_of_another_model(folder: Path) -> None:
-    node = json.loads((folder / "tokenizer.json").read_text())
-    node["added_tokens"].append({"id": 3, "content": "<more>"})
-    (folder / "tokenizer.json").write_text(json.dumps(node))
-    assert of_model(folder)[0] == (
-        f"FAIL model.path: the tokenizer of {folder} makes ids up to 3, and the model knows 3; use the tokenizer that"
-        " the model was trained with"
-    )
-
-
-def test_no_tokenizer_at_all(folder: Path) -> None:
-    (folder / "tokenizer.json").unlink()
-    assert of_model(folder)[0] == (
-        f"FAIL model.path: {folder} holds no tokenizer; put tokenizer.json and tokenizer_config.json beside the weights"
-    )
-
-
 def test_adapters_for_layers_that_are_not_there(folder: Path) -> None:
     words = ["model.lora_rank=4", "model.target_modules=[q_proj,query]"]
     assert of_model(folder, *words)[0] == (

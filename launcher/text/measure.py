@@ -1,0 +1,285 @@
+"""What `process.TextProcess` does in its process: token counts, and what tokenizer and chat template do to rows."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from launcher.core.bounded_parse import parse_json
+from launcher.core.check_result import CheckResult
+from launcher.core.files import read_file
+from launcher.core.problems import shortened
+from launcher.models.pretrained import Pretrained, weights_of
+from launcher.spec.algorithm import Kind
+from launcher.spec.data import Dataset, Row, Text
+from launcher.spec.model import Model
+from launcher.text.encoder import Encoder, Unwritable, prompt_and_response, turns_of
+from launcher.text.lengths import Lengths
+from launcher.text.process import MOSTLY, RENDER_BYTES, RENDER_S, ROW_S, Count
+from launcher.text.tokenizer import load_fast_tokenizer, load_tokenizer
+
+WRITTEN = 2**20
+"""Characters that a template may add to a row; more than any list of tools has."""
+PAGE = resource.getpagesize()
+PROBE = "Forty-two."
+"""An answer that shows what a template writes around one."""
+
+
+class Measure:
+    def __init__(self, model: Model, data: Dataset, exact: bool) -> None:
+        tokenizer = None if exact else load_fast_tokenizer(model)
+        endless = replace(data, max_prompt_length=2**40, max_response_length=2**40)
+        self.encoder = _BoundedEncoder(tokenizer or load_tokenizer(model), endless)
+        self.counts = Lengths(self.encoder)
+        self.model = model
+
+    def templated(self) -> bool:
+        return self.encoder.templated
+
+    def lengths(self, rows: Sequence[Row], kind: Kind) -> list[Count]:
+        return self.counts.of(rows, kind)
+
+    def facts(self, rows: Sequence[Row]) -> list[CheckResult]:
+        found = list(unknown(self.encoder, rows))
+        if isinstance(self.model, Pretrained):
+            folder = Path(weights_of(self.model.path))
+            ends = Ends(self.encoder.tokenizer, folder)
+            found += ends.results()
+            if self.encoder.templated:
+                found += _Template(self.encoder, ends, rows, folder).results()
+        return found
+
+
+class _BoundedEncoder(Encoder):
+    """Ends its process where a template computes without end; a row that takes too much memory cannot be written."""
+
+    spent = 0.0
+    allowed = RENDER_S
+
+    def render(self, turns: list[dict[str, str]], open_answer: bool = False) -> str:
+        started = time.process_time()
+        with _bounds(self.allowed - self.spent):
+            text = super().render(turns, open_answer)
+        self.spent += time.process_time() - started
+        self.allowed += ROW_S
+        given = sum(len(turn["content"]) for turn in turns)
+        if len(text) > WRITTEN + 8 * given:
+            raise Unwritable(f"the chat template writes {len(text):,} characters for {given:,}")
+        return text
+
+
+@contextmanager
+def _bounds(seconds: float) -> Iterator[None]:
+    """SIGPROF ends the process after so many CPU seconds; no call inside gets more than RENDER_BYTES."""
+    soft, most = resource.getrlimit(resource.RLIMIT_AS)
+    try:
+        pages = int(Path("/proc/self/statm").read_bytes().split()[0])
+        limit = pages * PAGE + RENDER_BYTES
+        if most < 0 or limit < most:
+            resource.setrlimit(resource.RLIMIT_AS, (limit, most))
+    except OSError:  # a system without it
+        pass
+    signal.setitimer(signal.ITIMER_PROF, max(seconds, 0.01))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        resource.setrlimit(resource.RLIMIT_AS, (soft, most))
+
+
+# ---- tokenizer
+
+
+def unknown(encoder: Encoder, rows: Sequence[Row]) -> Iterator[CheckResult]:
+    """Of the prompts and of the answers: whether most of their text has no token."""
+    backend, unk = encoder.tokenizer.backend_tokenizer, encoder.tokenizer.unk_token_id
+    for what, texts in _texts(rows).items():
+        known = whole = 0
+        for text, encoded in zip(texts, backend.encode_batch(texts, add_special_tokens=False), strict=True):
+            spans = [last - first for number, (first, last) in zip(encoded.ids, encoded.offsets, strict=True)
+                     if number != unk]  # fmt: skip
+            whole += len(text)
+            known += min(sum(spans), len(text))
+        if whole and known < (1 - MOSTLY) * whole:
+            message = f"{1 - known / whole:.0%} of the text of the {what} has no token and becomes <unk>, or nothing"
+            fix = "use model.path of a model whose tokenizer has this alphabet in its vocabulary, or other rows"
+            yield CheckResult("FAIL", "model.path", message, fix)
+
+
+def _texts(rows: Sequence[Row]) -> dict[str, list[str]]:
+    """What is asked and what is answered, without blanks at the ends."""
+    asked, answered = list[str](), list[str]()
+    for row in rows:
+        turns = turns_of(row.prompt)
+        asked += [turn["content"].strip() for turn in turns if turn["role"] != "assistant"]
+        answered += [turn["content"].strip() for turn in turns if turn["role"] == "assistant"]
+        answered += [text.strip() for text in (row.response, row.rejected) if text]
+    return {"prompts": asked, "answers": answered}
+
+
+class Ends:
+    """The tokens that end an answer: by the tokenizer, and by the two files that also name them."""
+
+    def __init__(self, tokenizer: Any, folder: Path) -> None:
+        self.tokenizer, self.folder = tokenizer, folder
+        self.by_file = {name: found for name in ("config.json", "generation_config.json")
+                        if (found := _ids(folder / name))}  # fmt: skip
+
+    @property
+    def stops(self) -> set[int]:
+        """Where sampling stops."""
+        named = self.by_file.get("generation_config.json") or self.by_file.get("config.json", [])
+        return {self.tokenizer.eos_token_id, *named} - {None}
+
+    def name(self, number: int) -> str:
+        return str(self.tokenizer.convert_ids_to_tokens(number))
+
+    def results(self) -> Iterator[CheckResult]:
+        eos, known = self.tokenizer.eos_token_id, len(self.tokenizer)
+        config, size = self.folder / "tokenizer_config.json", _number(self.folder / "config.json", "vocab_size")
+        largest = max(self.tokenizer.get_vocab().values(), default=0)
+        if size is not None and largest >= size:
+            message = f"the tokenizer of {self.folder} makes ids up to {largest}, and the model knows {size}"
+            yield CheckResult("FAIL", "model.path", message, "use the tokenizer that the model was trained with")
+        if eos is None:
+            named = next((self.name(ids[0]) for ids in self.by_file.values() if 0 <= ids[0] < known), "<eos>")
+            fix = f"set eos_token in {config}, such as {named!r}"
+            yield CheckResult("FAIL", "model.path", "its tokenizer has no eos_token, so no answer could end", fix)
+            return
+        for name, ids in self.by_file.items():
+            absent = [number for number in ids if not 0 <= number <= largest]
+            right = f"set eos_token_id to {eos} ({self.name(eos)}) in {self.folder / name}"
+            if absent:
+                message = f"{name} has eos_token_id {absent[0]:,}, and the tokenizer has no such token"
+                yield CheckResult("WARN", "model.path", message, right)
+            elif eos not in ids:
+                others = ", ".join(f"{self.name(number)} ({number})" for number in ids)
+                message = (
+                    f"{name} ends answers with {others}, and the tokenizer's eos_token is {self.name(eos)} ({eos})"
+                )
+                yield CheckResult("WARN", "model.path", message, f"{right}, or the tokenizer's eos_token to {others}")
+
+
+def _ids(file: Path) -> list[int]:
+    """The file's eos_token_id; none where it names none."""
+    named = _value(file, "eos_token_id")
+    return [number for number in (named if isinstance(named, list) else [named]) if type(number) is int]
+
+
+def _number(file: Path, key: str) -> int | None:
+    value = _value(file, key)
+    return value if type(value) is int else None
+
+
+def _value(file: Path, key: str) -> Any:
+    try:
+        node = parse_json(read_file(file))
+    except (OSError, ValueError):
+        return None
+    return node.get(key) if isinstance(node, dict) else None
+
+
+# ---- chat template
+
+
+class _Template:
+    """What a chat template writes of rows, against what it should. Rows that it cannot write are left out."""
+
+    def __init__(self, encoder: Encoder, ends: Ends, rows: Sequence[Row], folder: Path) -> None:
+        self.encoder, self.ends = encoder, ends
+        self.file = next((folder / name for name in ("chat_template.jinja",) if (folder / name).is_file()),
+                         folder / "tokenizer_config.json")  # fmt: skip
+        self.written = list[tuple[Row, list[dict[str, str]], str]]()
+        for row in rows:
+            turns = turns_of(_asked(row))
+            try:
+                self.written.append((row, turns, encoder.render(turns, open_answer=True)))
+            except Unwritable:  # the count of tokens says so
+                continue
+
+    def results(self) -> Iterator[CheckResult]:
+        if not self.written:
+            return
+        yield from self._lost()
+        _, turns, opening = self.written[0]
+        try:
+            rendered = self.encoder.render([*turns, {"role": "assistant", "content": PROBE}])
+            unopened = self.encoder.render(turns)
+        except Unwritable:
+            return
+        if not rendered.startswith(opening):  # it rewrites the turns before an answer
+            return
+        before, found, after = rendered[len(opening) :].partition(PROBE)
+        if not found:
+            return
+        if opening == unopened and before.strip():
+            message = (
+                "the chat template does not open the assistant's turn: with add_generation_prompt it writes the same"
+            )
+            fix = f"let {self.file} end with {{% if add_generation_prompt %}}{shortened(before.strip())}{{% endif %}}"
+            yield self._warning(message, fix)
+        yield from self._end(after)
+
+    def _lost(self) -> Iterator[CheckResult]:
+        """Turns whose text the template does not write."""
+        asked = {_key(turns) for _, turns, _ in self.written}
+        if len(asked) > 1 and len({opening for *_, opening in self.written}) == 1:
+            message = f"the chat template writes the same, {shortened(self.written[0][2])!r}, whatever is asked"
+            yield CheckResult("FAIL", "model.path", message, f"mend the chat template in {self.file}")
+            return
+        for role in ("system", "user"):
+            of = [(row, turn["content"], text) for row, turns, text in self.written
+                  if (turn := _last(turns, role)) and turn["content"].strip()]  # fmt: skip
+            lost = [row for row, content, text in of if not _holds(text, content)]
+            if lost:
+                message = (
+                    f"the chat template leaves out {role} turns, as of {lost[0].where} ({len(lost)} of {len(of)} rows)"
+                )
+                fix = f"use rows without {role} turns, or write them in {self.file} (chat_template)"
+                yield self._warning(message, fix)
+
+    def _end(self, after: str) -> Iterator[CheckResult]:
+        """What the template writes after an answer must be what sampling stops at."""
+        tokenizer, stops = self.encoder.tokenizer, self.ends.stops
+        ids = tokenizer(after.strip(), add_special_tokens=False).input_ids
+        eos = tokenizer.eos_token
+        if not ids or ids[-1] not in tokenizer.added_tokens_decoder:
+            message = "the chat template writes no token at the end of an answer"
+            yield self._warning(message, f"end each turn of the assistant with {eos} in {self.file}")
+        elif not stops & {*ids} and eos is not None:
+            end, every = self.ends.name(ids[-1]), sorted({*stops, ids[-1]})
+            message = f"the chat template ends answers with {end} ({ids[-1]}), and sampling stops only at {eos}"
+            fix = f"set eos_token_id to {every} in generation_config.json, or eos_token to {end!r}"
+            yield self._warning(message, fix)
+
+    def _warning(self, message: str, fix: str) -> CheckResult:
+        return CheckResult("WARN", "model.path", message, fix)
+
+
+def _asked(row: Row) -> Text:
+    """What comes before the row's last answer."""
+    prompt, response = prompt_and_response(row)
+    if response is None and not isinstance(prompt, str):
+        last = max((place for place, turn in enumerate(prompt) if turn.role == "assistant"), default=len(prompt))
+        return prompt[:last]
+    return prompt
+
+
+def _key(turns: list[dict[str, str]]) -> tuple[tuple[str, str], ...]:
+    return tuple((turn["role"], turn["content"]) for turn in turns)
+
+
+def _last(turns: list[dict[str, str]], role: str) -> dict[str, str] | None:
+    return next((turn for turn in reversed(turns) if turn["role"] == role), None)
+
+
+def _holds(text: str, content: str) -> bool:
+    """Whether most words of `content` are in `text`: a template may change its blanks."""
+    words = content.split()
+    return content.strip() in text or 2 * sum(word in text for word in words) > len(words)

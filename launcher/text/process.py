@@ -1,0 +1,157 @@
+"""A model's tokenizer and chat template, used in a process of their own: both are code of whoever made the model.
+
+The process is forked when it is first asked. It ends where a template computes without end, and its memory is bounded;
+whoever asks then gets a problem that says so. What it imports is not loaded here.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from multiprocessing.connection import Connection, Pipe
+from typing import Any, Self
+
+from launcher.core.check_result import CheckResult
+from launcher.core.problems import Problem, Problems, short_repr
+from launcher.core.user_code import CallFailure, try_call
+from launcher.models.pretrained import Pretrained
+from launcher.spec.algorithm import Kind
+from launcher.spec.data import Dataset, Row
+from launcher.spec.model import Model
+
+RENDER_S = 2.0
+"""CPU seconds in which a chat template must write its first row; each further one may add `ROW_S`."""
+ROW_S = 0.005
+RENDER_BYTES = 2**30
+"""Memory that a template may take for one row."""
+WHOLE_S = 300
+"""CPU seconds after which a tokenizer is given up on."""
+TOKENIZER = "tokenizer.json"
+"""The file that holds all of a tokenizer but its special tokens and its chat template."""
+MOSTLY = 0.5
+"""Share of a text without tokens of its own from which on too little is left to learn from."""
+Count = tuple[int, int] | str
+"""Tokens of a row's prompt and of its answer, or why the row cannot be written."""
+
+
+class TextProcess:
+    """Counts tokens and looks at tokenizer and chat template. Each method raises `Problems` where these fail."""
+
+    def __init__(self, model: Model, data: Dataset, exact: bool = False) -> None:
+        """`exact` takes transformers' own choice of tokenizer, which loads torch; otherwise tokenizer.json is read."""
+        self.model, self.data, self.exact = model, data, exact
+        self._channel: Connection[Any, Any] | None = None
+        self._pid = 0
+
+    def lengths(self, rows: Sequence[Row], kind: Kind) -> list[Count]:
+        """Tokens of each row, as `lengths.Lengths.of` counts them."""
+        found: list[Count] = self._ask("lengths", list(rows), kind)
+        return found
+
+    def templated(self) -> bool:
+        """Whether rows are written with a chat template."""
+        return bool(self._ask("templated"))
+
+    def facts(self, rows: Sequence[Row]) -> list[CheckResult]:
+        """What is wrong with the tokenizer, or with the chat template as far as these rows show."""
+        found: list[CheckResult] = self._ask("facts", list(rows))
+        return found
+
+    def _ask(self, *question: Any) -> Any:
+        if self._channel is None:
+            self._start()
+        assert self._channel
+        try:
+            self._channel.send(question)
+            answer, problems = self._channel.recv()
+        except (EOFError, OSError) as error:
+            raise Problems(self._death()) from error
+        if isinstance(answer, CallFailure):
+            problems = [self._problem(f"cannot be used: {answer.reason}", "tokenizer")]
+        if problems:
+            raise Problems(problems)
+        return answer
+
+    def _start(self) -> None:
+        self._channel, theirs = Pipe()
+        self._pid = os.fork()
+        if self._pid:
+            theirs.close()
+            return
+        try:
+            self._channel.close()
+            _serve(theirs, self)
+        finally:  # nothing of the process that was forked may run: no handlers, no buffers
+            os._exit(1)
+
+    def _death(self) -> Problem:
+        """Why the process has ended."""
+        ended = -self._wait()
+        if ended == signal.SIGPROF:
+            return self._problem(f"computes for more than {RENDER_S:g} s on the first rows", "chat template")
+        if ended == signal.SIGXCPU:
+            return self._problem(f"computes for more than {WHOLE_S} s", "tokenizer")
+        how = f"by {signal.Signals(ended).name}" if ended > 0 else f"with {-ended}"
+        return self._problem(f"ended its process {how}", "tokenizer")
+
+    def _problem(self, got: str, what: str) -> Problem:
+        path = self.model.path if isinstance(self.model, Pretrained) else self.model.label
+        files = "chat_template.jinja or tokenizer_config.json" if what == "chat template" else "tokenizer.json"
+        return Problem("model.path", f"the {what} of {short_repr(path)} {got}", f"mend {files}, or use another model")
+
+    def _wait(self) -> int:
+        """The exit code of the process, which has ended; negative for a signal."""
+        try:
+            return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+        except ChildProcessError:  # somebody else has waited for it
+            return 1
+        finally:
+            self._pid = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._channel:
+            self._channel.close()
+        if self._pid:
+            os.kill(self._pid, signal.SIGKILL)  # it may be busy, and keeps nothing
+            self._wait()
+
+
+def _serve(channel: Connection[Any, Any], settings: TextProcess) -> None:
+    """Answer questions until nobody can ask any more."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in range(3):
+        os.dup2(nowhere, descriptor)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGPROF, signal.SIGXCPU):
+        signal.signal(number, signal.SIG_DFL)
+    _, most = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CPU, (WHOLE_S if most < 0 else min(WHOLE_S, most), most))
+    if "tokenizers" in sys.modules:  # its threads are not forked, and without them it would wait for ever
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    made = list[Any]()
+
+    def answer(name: str, *of: Any) -> tuple[Any, list[Problem]]:
+        from launcher.text.measure import Measure  # noqa: PLC0415  late: it loads transformers, in this process only
+
+        try:
+            if not made:
+                made.append(Measure(settings.model, settings.data, settings.exact))
+            return getattr(made[0], name)(*of), []
+        except Problems as error:
+            return None, error.problems
+
+    with suppress(EOFError):
+        while True:
+            reply = try_call(partial(answer, *channel.recv()))
+            channel.send((reply, []) if isinstance(reply, CallFailure) else reply)

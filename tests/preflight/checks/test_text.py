@@ -1,0 +1,125 @@
+"""What a plan says of a model's tokenizer and chat template, and of what they make of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import launch_model
+import pytest
+from launch_site import rows
+
+from launcher.config.resolve import resolve
+from launcher.data.files import Files
+from launcher.data.rows import RawRow
+from launcher.preflight.checks import text
+from launcher.preflight.checks.context import Context, SplitRows
+from launcher.spec.data import Row
+from launcher.text import measure, process
+
+SIZES = ["data.max_prompt_length=64", "data.max_response_length=32", "data.train_batch_size=4"]
+
+
+def turns(of: str, head: str = "<|{{ turn.role }}|>", end: str = "<eos>", opens: bool = True) -> str:
+    """A chat template that writes `of` between a turn's beginning and its end."""
+    last = "{% if add_generation_prompt %}<|assistant|>{% endif %}" if opens else ""
+    return f"{{% for turn in messages %}}{head}{of}{end}{{% endfor %}}{last}"
+
+
+CONTENT = "{{ turn.content }}"
+GOOD = turns(CONTENT)
+
+
+def said(folder: Path, given: Mapping[str, Any], kind: str = "chats", *words: str) -> list[str]:
+    """The lines on a model that is saved as `given` says, with four rows."""
+    launch_model.Model(**given).save(folder)
+    return lines(folder, kind, *words)
+
+
+def lines(folder: Path, kind: str = "chats", *words: str) -> list[str]:
+    run = resolve(["algorithm=sft", "model=hf", f"model.path={folder}", "data=files", "data.train_files=none.jsonl",
+                   *SIZES, *words])  # fmt: skip
+    assert isinstance(run.data, Files)
+    context = Context(run, here=True)
+    found = [
+        run.data.row(RawRow(f"t.jsonl:{number}", row, None), "answers")
+        for number, row in enumerate(rows(f"{kind} 4"), start=1)
+    ]
+    context.train, context.val = SplitRows([row for row in found if isinstance(row, Row)]), SplitRows()
+    return [f"{found.level} {found.line}" for found in (*text.check(context), *context.lengths.results)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "small"
+
+
+WELL = ["OK lengths train: prompts of at most 18 and responses of at most 2 tokens"]
+
+
+@pytest.mark.parametrize("template", [
+    GOOD,
+    "{% for turn in messages %}{% if turn.role == 'user' %}({{ turn.content }}) {% else %}"  # of Llama 2's kind
+    "{{ turn.content }}<eos>{% endif %}{% endfor %}",
+    turns("{{ turn.content | trim }}\n", end="<eos>\n"),
+    "{% if messages[-1].role == 'user' %}" + GOOD + "{% else %}" + turns("{{ turn.content }}") + "{% endif %}",
+])  # fmt: skip
+def test_templates_that_are_well(folder: Path, template: str) -> None:
+    assert [line for line in said(folder, {"template": template}) if not line.startswith("OK")] == []
+
+
+@pytest.mark.parametrize(("given", "kind", "expected"), [
+    ({"alphabet": "ABC"}, "chats", "FAIL model.path: 100% of the text of the prompts has no token"),
+    ({"tokenizer": {"eos_token": None}}, "chats", "such as '<eos>'"),
+    ({"config": {"eos_token_id": 128009}}, "chats", "config.json has eos_token_id 128,009, and the tokenizer has no"),
+    ({"tokens": ["<stop>"], "config": {"eos_token_id": [6]}}, "chats", "config.json ends answers with <stop>"),
+    ({"tokenizer": {"eos_token": "<other>"}}, "chats", "makes ids up to 92, and the model knows 92"),
+    ({"template": turns(CONTENT, end="")}, "chats", "WARN model.path: the chat template writes no token at the end"),
+    ({"tokens": ["<|im_end|>"], "template": turns(CONTENT, end="<|im_end|>")}, "chats",
+     "set eos_token_id to [1, 6] in generation_config.json, or eos_token to '<|im_end|>'"),
+    ({"template": turns(CONTENT, opens=False)}, "chats", "the chat template does not open the assistant's"),
+    ({"template": turns("{% if turn.role != 'system' %}{{ turn.content }}{% endif %}")}, "systems", "out system turns"),
+    ({"template": "<|user|>hi<|assistant|>"}, "chats", "FAIL model.path: the chat template writes the same,"),
+    ({"template": turns("{{ raise_exception('no systems') }}")}, "systems", "use rows without system turns"),
+    ({"template": turns("{{ turn.content + 1 }}")}, "chats", "FAIL model.path: 4 rows cannot be written"),
+    ({"template": "{% for turn in messages %}"}, "chats", "use data.chat_template=never"),
+    ({"template": "{{ 'a' * 2000000000 }}" + GOOD}, "chats", "the chat template fails: MemoryError"),
+    ({"template": "{{ 'a' * 20000000 }}" + GOOD}, "chats", "the chat template writes 20,000,"),
+])  # fmt: skip
+def test_what_is_wrong_is_named(folder: Path, given: dict[str, Any], kind: str, expected: str) -> None:
+    assert expected in "\n".join(said(folder, given, kind))
+
+
+@pytest.mark.parametrize("endless", [
+    "{% for one in range(100000) %}{% for other in range(100000) %}{% endfor %}{% endfor %}",
+    "{{ (10 ** 9) ** (10 ** 8) }}",  # within one call of the library
+])  # fmt: skip
+def test_a_template_that_computes_without_end_is_stopped(
+    folder: Path, endless: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure._BoundedEncoder, "allowed", 0.1)
+    (line,) = said(folder, {"template": endless + GOOD})
+    assert line.startswith(f"FAIL model.path: the chat template of '{folder}' computes for more than 2 s")
+
+
+@pytest.mark.parametrize(("name", "content", "expected"), [
+    ("tokenizer.json", "[]", "tokenizer.json' cannot be loaded: "),
+    ("tokenizer.json", '{"model": 1}', "tokenizer.json' cannot be loaded: "),
+    ("tokenizer.json", None, "holds no tokenizer; put tokenizer.json and tokenizer_config.json beside the weights"),
+    ("tokenizer.model", "\n\x05pieces", "no tokenizer.json, and the package sentencepiece is not installed; run pip"),
+    ("tokenizer.model", "IQ== 0\nIg== 1\n", "the package tiktoken is not installed"),
+    ("tokenizer.model", "junk", "is neither SentencePiece's nor tiktoken's"),
+    ("tokenizer_config.json", '{"auto_map": {"AutoTokenizer": ["own.Own", null]}}', "set model.trust_remote_code=true"),
+])  # fmt: skip
+def test_files_that_make_no_tokenizer(folder: Path, name: str, content: str | None, expected: str) -> None:
+    launch_model.Model().save(folder)
+    (folder / "tokenizer.json").unlink()
+    if content is not None:
+        (folder / name).write_text(content)
+    assert expected in "\n".join(lines(folder))
+
+
+def test_a_tokenizer_that_ends_its_process_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "Measure", lambda *_: process.os.kill(process.os.getpid(), 9))
+    assert "the tokenizer of" in (line := said(folder, {})[0]) and "by SIGKILL" in line
