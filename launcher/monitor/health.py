@@ -75,7 +75,7 @@ def no_groups(seen: History) -> Finding | None:
         what = f"no group of answers had scores that differ by algorithm.min_group_std={least}"
         return found("no-groups", what, "algorithm.min_group_std=0")
     what = "no group of answers was kept to train on, as the answers to a prompt had equal scores"
-    return found("no-groups", what, seen.more_answers, more="or easier data")
+    return found("no-groups", what, seen.more_different, more="or easier data")
 
 
 def no_signal(seen: History) -> Finding | None:
@@ -84,7 +84,9 @@ def no_signal(seen: History) -> Finding | None:
         return None
     what = f"answers to a prompt had the same score, {fmean(scores):.4g}, so nothing was learnt from them"
     easier = "harder" if seen.solved else "easier"
-    return found("no-signal", what, seen.more_answers, more=f"with {easier} data, or a reward that tells answers apart")
+    return found(
+        "no-signal", what, seen.more_different, more=f"with {easier} data, or a reward that tells answers apart"
+    )
 
 
 def _flat(seen: History) -> bool:
@@ -245,7 +247,9 @@ def entropy_exploded(seen: History) -> Finding | None:
     if entropy is None or seen.rose(SCORE) or seen.solved or entropy.last < max(1.0, 4 * entropy.first):
         return None
     what = f"the policy's entropy rose from {entropy.first:.3g} to {entropy.last:.3g}: its answers become random"
-    return found("entropy-exploded", what, seen.slower(5))
+    return found(
+        "entropy-exploded", what, "algorithm.entropy_coeff=0" if seen.setting("entropy_coeff") else seen.slower(5)
+    )
 
 
 def answers_cut(seen: History) -> Finding | None:

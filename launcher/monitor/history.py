@@ -113,20 +113,33 @@ class History:
     # ---- settings that would help
 
     def slower(self, factor: float) -> str:
-        """A smaller learning rate; of one that is beyond reason, one that is within it."""
+        """A smaller learning rate; of one that is beyond reason, one that is within it. Before it a weight decay that
+        is beyond reason."""
+        if self.run.optim.weight_decay > 1:
+            return "optim.weight_decay=0.01"
         return f"optim.lr={min(self.run.optim.lr / factor, LARGEST_LR):.3g}"
 
     @property
     def faster(self) -> str:
-        """A learning rate with which something should be learnt; a shorter warm-up where that kept it small."""
+        """A learning rate with which something should be learnt; before it what else keeps the updates small."""
         rates = self.series.get(self.any_of(("actor/lr", "train/lr")), [])
         if self.run.optim.lr_warmup_steps and rates and max(rates) < 0.5 * self.run.optim.lr:
             return f"optim.lr_warmup_steps={self.steps // 10}"
+        if self.run.optim.clip_grad < 1e-4:
+            return "optim.clip_grad=1"
+        beta, kl = self.setting("beta"), self.setting("kl_loss_coef")
+        if isinstance(beta, float) and beta < 1e-3:
+            return "algorithm.beta=0.1"
+        if isinstance(kl, float) and kl > 1:
+            return "algorithm.kl_loss_coef=0.04"
         usual = USUAL_LR["adapters" if self.run.model.lora_rank else self.run.algorithm.data]
         return f"optim.lr={max(10 * self.run.optim.lr, usual):.3g}"
 
     @property
-    def more_answers(self) -> str:
+    def more_different(self) -> str:
+        """What makes the answers to a prompt differ."""
+        if self.run.sampler.temperature < 0.3:
+            return "sampler.temperature=1"
         return f"sampler.n={max(2 * self.run.sampler.n, 8)}"
 
     def setting(self, name: str) -> object:

@@ -188,6 +188,38 @@ def test_a_run_of_no_steps_says_so() -> None:
     assert judged(SFT, [{}])[1] == ["no-step"]
 
 
+@pytest.mark.parametrize(
+    ("words", "case", "fix"),
+    [
+        (["algorithm=sft", "optim.lr=1e-3", "optim.weight_decay=50"], "loss-diverged", "optim.weight_decay=0.01"),
+        (["algorithm=sft", "optim.lr=2"], "loss-diverged", "optim.lr=0.001"),
+        (["algorithm=sft", "optim.lr=1e-5"], "loss-diverged", "optim.lr=1e-06"),
+        (["algorithm=sft", "optim.lr=1e-9"], "nothing-learnt", "optim.lr=1e-05"),
+        (["algorithm=sft", "optim.lr=1e-9", "model.lora_rank=4"], "nothing-learnt", "optim.lr=0.0001"),
+        (["algorithm=sft", "optim.clip_grad=1e-9"], "nothing-learnt", "optim.clip_grad=1"),
+        (["algorithm=dpo", "algorithm.beta=1e-6"], "nothing-learnt", "algorithm.beta=0.1"),
+        (["algorithm=grpo", "sampler.n=8", "sampler.temperature=0.01"], "no-signal", "sampler.temperature=1"),
+        (["algorithm=grpo", "sampler.n=8"], "no-signal", "sampler.n=16"),
+        (
+            ["algorithm=grpo", "sampler.n=8", "algorithm.entropy_coeff=1"],
+            "entropy-exploded",
+            "algorithm.entropy_coeff=0",
+        ),
+    ],
+)
+def test_the_argument_is_the_one_that_caused_it(words: list[str], case: str, fix: str) -> None:
+    run = resolve([*words, "model=tiny", "data=reverse"])
+    steps = [{name.replace("train/loss", LOSS[run.algorithm.data]): x for name, x in step.items()}
+             for step in RUINED[case][1]]  # fmt: skip
+    health = Health(run)
+    for number, metrics in enumerate(steps):
+        health.hear(Step(step=number, metrics=metrics))
+    assert health.verdict()[0].settings == (fix,)
+
+
+LOSS = {"answers": "train/loss", "pairs": "actor/dpo_loss", "prompts": "train/loss"}
+
+
 @pytest.mark.parametrize(("steps", "moved", "named"), [(5, 0.0, False), (30, 0.0, True), (30, 1e-3, False)])
 def test_weights_that_stay_are_named_after_a_warm_up(steps: int, moved: float, named: bool) -> None:
     health = Health(SFT)
