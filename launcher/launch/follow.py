@@ -13,7 +13,7 @@ from launcher.core.files import AppendOnlyFile, NewLines
 from launcher.core.state import RunState, Sink, after, fold, write_all
 from launcher.monitor.console import console_lines
 from launcher.monitor.health import Health
-from launcher.monitor.stall import StallDetector, stalled
+from launcher.monitor.stall import StallDetector, any_stopped, stalled
 from launcher.runs.folder import Folder
 from launcher.runs.stop_requests import StopRequest
 from launcher.spec.cluster import Job
@@ -106,7 +106,7 @@ def follow(job: Job, reader: EventReader, follower: Follower, watch: StallDetect
             stalled_s = watch.hear(heard, now)
             went_on: list[Event] = [] if stalled_s is None else [WentOn(step=follower.state.step, after_s=stalled_s)]
             follower.tell([*went_on, *heard, *used])
-        elif why := watch.stalls(follower.state, now):
+        elif why := watch.stalls(follower.state, now, lambda: any_stopped(job.stacks(STACKS_S))):
             follower.tell([stalled(why, job.stacks(STACKS_S), follower.state), *used])
         else:
             follower.tell([*used])  # no sign that training goes on

@@ -33,6 +33,7 @@ class StallDetector:
             self._follow(event, event.at)
         self._phase, self._since = "loading", now
         self._silent_s, self._looked, self._reported = 0.0, now, False
+        self._next_probe_s = grace_s
 
     def hear(self, events: Sequence[Event], now: float) -> float | None:
         """Where a reported stall ends with these events: the seconds that it took."""
@@ -40,21 +41,29 @@ class StallDetector:
             self._follow(event, now)
         self._tick(now)
         stalled_s = self._silent_s if self._reported else None
-        self._silent_s, self._reported = 0.0, False
+        self._silent_s, self._reported, self._next_probe_s = 0.0, False, self._grace_s
         return stalled_s
 
-    def stalls(self, state: RunState, now: float) -> str:
-        """The message about a stall, once; empty while there is none."""
+    def stalls(self, state: RunState, now: float, any_stopped: Callable[[], bool] = lambda: False) -> str:
+        """The message about a stall, once; empty while there is none. `any_stopped` tells whether a process was stopped
+        from outside: that is a stall however long the phase may take, and is asked where that is not known."""
         self._tick(now)
         usual = self._usual(state)
         limit = UNKNOWN_S if usual is None else self._factor * usual + self._grace_s
-        if self._reported or self._silent_s <= limit:
+        if self._reported or not (self._silent_s > limit or (usual is None and self._probe(any_stopped))):
             return ""
         self._reported = True
         doing = self._phase or state.phase or "training"
         which = "which" if self._phase else "where a step"
         took = "was not seen before" if usual is None else f"took {compact(usual)} s before"
         return f"nothing for {self._silent_s:.0f} s in phase {doing}, {which} {took}"
+
+    def _probe(self, any_stopped: Callable[[], bool]) -> bool:
+        """Asked after a silence, and again once that is `factor` times as long: asking costs the processes a moment."""
+        if self._silent_s <= self._next_probe_s:
+            return False
+        self._next_probe_s = self._factor * self._silent_s + max(self._grace_s, LATE_S)
+        return any_stopped()
 
     def _tick(self, now: float) -> None:
         self._silent_s += min(now - self._looked, LATE_S)
@@ -89,6 +98,11 @@ STANDS: Sequence[tuple[Rule, str]] = (
     (lambda stack: stack.state in ("Z", "X"), "has ended"),
     (lambda stack: stack.state == "D" and not stack.text, "waits for a disk or a network drive"),
 )
+
+
+def any_stopped(stacks: Sequence[Stack]) -> bool:
+    """Whether a process was stopped, as by SIGSTOP; not one that a debugger looks at for a moment."""
+    return any(stack.state == "T" for stack in stacks)
 
 
 def stalled(why: str, stacks: Sequence[Stack], state: RunState) -> Stalled:

@@ -30,15 +30,15 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("where", "code", "said"),
+    ("where", "code", "shown"),
     [
         ("", 0, LINE + "\n"), (">&-", 0, ""), ("2>&-", 0, LINE + "\n"), ("<&- >&- 2>&-", 0, ""),
         (">/dev/full", 2, FULL), ("2>/dev/full", 0, LINE + "\n"), (">/dev/full 2>/dev/full", 2, ""),
     ],
 )  # fmt: skip
-def test_a_command_ends_with_a_plain_message_and_a_code(where: str, code: int, said: str, folder: Path) -> None:
+def test_a_command_ends_with_a_plain_message_and_a_code(where: str, code: int, shown: str, folder: Path) -> None:
     ran = rlrun("-m launcher logs a", where, folder)
-    assert (ran.returncode, (ran.stdout + ran.stderr).decode()) == (code, said)
+    assert (ran.returncode, (ran.stdout + ran.stderr).decode()) == (code, shown)
 
 
 def test_characters_that_an_encoding_lacks_are_shown_by_number(folder: Path) -> None:

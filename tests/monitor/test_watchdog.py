@@ -66,6 +66,33 @@ def test_how_long_it_may_be_silent(told: list[Event], limit: float) -> None:
     assert f"nothing for {at:.0f} s in phase " in why
 
 
+@pytest.mark.parametrize(
+    ("told", "stopped_at", "named_at"),
+    [
+        ([*TRAINED, Phase(at=35.0, name="validating")], 0.0, 8.5),  # the first validation
+        ([], 0.0, 8.5),  # loading
+        (BEGUN, 20.0, 25.5),  # the first step
+        (BEGUN, 100.0, 127.5),  # less than twice as late, and the grace
+        (TRAINED, 0.0, 14.5),  # whose steps are known: no process is asked before
+    ],
+)
+def test_a_stopped_process_is_named_where_no_duration_is_known(
+    told: list[Event], stopped_at: float, named_at: float
+) -> None:
+    (made, state), asked = watch(told), []
+
+    def stopped(at: float) -> bool:
+        asked.append(at)
+        return at >= stopped_at
+
+    looks = [0.5 * number for number in range(1, 400)]
+    named = [at for at in looks if made.stalls(state, 1000.0 + at, lambda at=at: stopped(at))]
+    assert named == [named_at] and len(asked) <= 4
+    made, state = watch(told)
+    silence = UNKNOWN_S - 1.0 if told is not TRAINED else 14.0
+    assert not any(made.stalls(state, 1000.0 + at, lambda: False) for at in range(int(silence)))
+
+
 def test_an_attempt_knows_what_those_before_it_took() -> None:
     before = [*TRAINED, *SAVED, Restarted(at=900.0, step=5, attempt=2, cause="killed", why="")]
     made, state = StallDetector(2.0, 8.0, before, 1000.0), fold(before)
