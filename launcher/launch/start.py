@@ -27,7 +27,7 @@ from launcher.launch.prepare import prepared
 from launcher.launch.queued import hand_over
 from launcher.preflight.checks import hardware
 from launcher.preflight.checks.context import Context
-from launcher.preflight.plan import Ready, check_rows
+from launcher.preflight.plan import Ready, check_fetched
 from launcher.runs import store
 from launcher.runs.folder import Folder, Lock, free_name, take
 from launcher.spec.run import RunSpec
@@ -49,7 +49,7 @@ def start(ready: Ready, words: Sequence[str], sinks: Sequence[Sink]) -> tuple[Fo
         write_atomic(folder.words, typed + "\n")
         asked, run = run, prepared(run, sinks)
         if run != asked:  # something has been fetched since
-            lines = [f"plan: {warning.line}" for warning in check_rows(run)]
+            lines = [f"plan: {warning.line}" for warning in check_fetched(run)]
             write_all(sinks, RunState(status="running"), [], lines)
         found = Prepared.from_local(run)
         run, spec = found.applied_to(asked), to_yaml(asked)

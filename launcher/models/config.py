@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
+from math import inf
 from pathlib import Path
 from typing import Any, get_args
 
@@ -63,7 +64,7 @@ def _fault(path: Path) -> str:
 def content_faults(config: Mapping[str, Any]) -> list[Problem]:
     """Why no model can be made from a config.json, or none that is trained here: quantized weights, impossible
     numbers."""
-    return [*_quantized(config), *_impossible(config)]
+    return [*_quantized(config), *_impossible(config), *_out_of_range(config)]
 
 
 def _quantized(config: Mapping[str, Any]) -> Iterator[Problem]:
@@ -98,6 +99,19 @@ def _impossible(config: Mapping[str, Any]) -> Iterator[Problem]:
         shown = "null" if value is None else short_repr(value, 30)
         fix = f"use a whole number from {least} to {most:,}, as its publisher has it, for {name}"
         yield Problem("", f"{name} is {shown} in config.json", fix, "bad-file")
+
+
+def _out_of_range(config: Mapping[str, Any]) -> Iterator[Problem]:
+    """Numbers with which every result would be NaN or an error."""
+    inner = config.get("rope_parameters")
+    for name, value in (*config.items(), *(inner.items() if isinstance(inner, dict) else ())):
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        if name.endswith(("dropout", "pdrop")) and not 0 <= value <= 1:
+            yield Problem("", f"{name} is {short_repr(value, 30)} in config.json", f"use {name} of 0 to 1", "bad-file")
+        if name == "rope_theta" and not 0 < value < inf:
+            got = f"{name} is {short_repr(value, 30)} in config.json"
+            yield Problem("", got, f"use {name} above 0, as its publisher has it", "bad-file")
 
 
 def architecture(config: dict[str, Any]) -> Architecture | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,6 +68,17 @@ def problems(report: LoadReport, config: Mapping[str, Any], where: str, files: S
     return found
 
 
+def absent_layers(config: Mapping[str, Any], names: Iterable[str], where: str) -> list[Problem]:
+    """More layers in config.json than the weights could have, by far: the model is not made, which would take long."""
+    layers, held = config.get("num_hidden_layers"), max((_layer(name) or 0 for name in names), default=0) + 1
+    if not isinstance(layers, int) or layers <= held + 100:
+        return []
+    got = f"num_hidden_layers is {layers} in config.json, and the weights have {held} layers"
+    return [
+        Problem(where, got, f"use num_hidden_layers {held} in config.json, or the weights of all layers", "bad-file")
+    ]
+
+
 def warnings(report: LoadReport, where: str) -> list[Problem]:
     """What is in the weights and would not be loaded, where that is a part of the model."""
     over = any((_layer(name) or -1) >= (report.layers or 0) for name in report.unexpected)
@@ -77,6 +88,11 @@ def warnings(report: LoadReport, where: str) -> list[Problem]:
     return [Problem(where, got, f"use num_hidden_layers {report.held_layers} in config.json, unless that is meant")]
 
 
+def _architectures(config: Mapping[str, Any]) -> str:
+    named = config.get("architectures")
+    return ", ".join(map(str, named)) if isinstance(named, list) else ""
+
+
 # ---- a model that cannot be made
 
 
@@ -84,7 +100,7 @@ def _not_made(report: LoadReport, config: Mapping[str, Any], where: str) -> Prob
     family, message = config.get("model_type"), " ".join(report.message.split())
     fix = "use the config.json as its publisher saved it"
     if report.step == "class":
-        named = ", ".join(map(str, config.get("architectures") or ())) or family
+        named = _architectures(config) or family
         kind = "an encoder-decoder" if config.get("is_encoder_decoder") else "a vision, audio or encoder model"
         wanted = "a sequence classifier" if where == "reward.path" else "a causal language model (...ForCausalLM)"
         got = f"{named} (model_type {family}) is {kind}, which cannot be loaded as {wanted}"
@@ -101,8 +117,10 @@ def _not_made(report: LoadReport, config: Mapping[str, Any], where: str) -> Prob
         got = f"pad_token_id is {pad} in config.json, and vocab_size {known}"
         return Problem(where, got, "use a pad_token_id below vocab_size, or null, in config.json", "bad-file")
     named = _entry(config, message)
-    text = re.sub(r"^(Class v|V)alidation error for \w+ '\w+': (\w+: )?", f"{report.kind}: ", message).rstrip(".")
-    got = f"no model can be made from config.json: {shortened(text.removeprefix('Strict'), 200)}"
+    text = re.sub(r"^(Class v|V)alidation error for \w+ '\w+': (\w+: )?", "", message).rstrip(".")
+    text = f"there is no {text}" if report.kind == "KeyError" else text
+    what = "the weights cannot be loaded" if report.step == "load" else "no model can be made from config.json"
+    got = f"{what}: {shortened(text, 200)}"
     if named:
         got, fix = f"{got} ({named[0]} is {named[1]!r})", f"correct {named[0]} in config.json"
     return Problem(where, got, fix, "bad-file")

@@ -71,9 +71,13 @@ class Pretrained(FromHub, Model):
             return [Problem("model.path", needs, "read it, then set model.trust_remote_code=true to run it")]
         if self.is_run:
             return []  # a run's: the newest that verifies is taken, whatever this one is
-        found = config.faults(folder) or config.content_faults(node)
-        found = [*found, *(weights.folder_faults(folder) or weights.cut_faults(folder))]
-        return [problem.within("model.path") for problem in found]
+        return [problem.within("model.path") for problem in folder_problems(folder)]
+
+
+def folder_problems(folder: Path) -> list[Problem]:
+    """What must not be loaded from a model's folder, or cannot be, by its texts and headers."""
+    found = config.faults(folder) or config.content_faults(config.read(folder) or {})
+    return [*found, *(weights.folder_faults(folder) or weights.cut_faults(folder))]
 
 
 def _is_model(folder: Path) -> bool:

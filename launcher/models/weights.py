@@ -122,7 +122,7 @@ def tensors(folder: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
         nodes = [header(names.path_inside(folder, file)) for file in read_by_a_loader(folder)]
         found = {name: of for node in nodes for name, of in node.items() if name != "__metadata__"}
         return {name: (str(of["dtype"]), tuple(map(int, of["shape"]))) for name, of in found.items()}
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, OverflowError) as error:
         raise ValueError(f"a header names no shape: {error}") from error
 
 

@@ -13,7 +13,7 @@ from launcher.config.recipe import asked
 from launcher.config.resolve import Examined, config_files, examine
 from launcher.core.check_result import CheckResult, any_failed, from_problems
 from launcher.core.problems import Problem, Problems
-from launcher.preflight.checks import LOCAL_CHECKS, memory, reward, rows, run_checks, steps, text
+from launcher.preflight.checks import LOCAL_CHECKS, memory, model, reward, rows, run_checks, steps, text
 from launcher.preflight.checks.context import Context, Steps, folder_of
 from launcher.spec.engine import Process
 from launcher.spec.run import RunSpec
@@ -107,10 +107,11 @@ def problems(run: RunSpec, *, here: bool = True) -> list[Problem]:
     return _failures(list(run_checks(Context(run, here or run.hardware.is_cpu))))
 
 
-def check_rows(run: RunSpec) -> list[CheckResult]:
-    """The warnings on a run's rows, once models and data have been fetched. Raises `Problems` where any check fails."""
+def check_fetched(run: RunSpec) -> list[CheckResult]:
+    """The warnings on what has been fetched, models and data. Raises `Problems` where any check fails."""
     context = Context(run, here=True)
-    return _warnings([*text.check(context), *rows.check(context), *reward.check(context), *steps.check(context)])
+    looks = (model.check, text.check, rows.check, reward.check, steps.check)
+    return _warnings([result for look in looks for result in look(context)])
 
 
 def _warnings(results: Sequence[CheckResult]) -> list[CheckResult]:

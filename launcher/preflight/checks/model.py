@@ -10,7 +10,7 @@ from launcher.core.problems import Problems
 from launcher.hubs import huggingface
 from launcher.models import adapter, config, fit, size, weights
 from launcher.models.dry_load import dry_load
-from launcher.models.pretrained import Pretrained, weights_of
+from launcher.models.pretrained import Pretrained, folder_problems, weights_of
 from launcher.preflight.checks.context import Context
 from launcher.rewards.model import RewardModel
 from launcher.spec.model import Model
@@ -79,8 +79,10 @@ def _weights(asked: Pretrained, folder: Path) -> Iterator[CheckResult]:
 def _fitting(folder: Path, where: str, loader: str) -> Iterator[CheckResult]:
     """Whether the weights in a folder are those of its config.json."""
     node = config.read(folder) or {}
-    if found := config.content_faults(node):
+    if found := folder_problems(folder):
         yield from from_problems(problem.within(where) for problem in found)
+    elif found := fit.absent_layers(node, weights.shapes(folder) or (), where):
+        yield from from_problems(found)
     elif report := dry_load(folder, loader):
         yield from from_problems(fit.problems(report, node, where, weights.read_by_a_loader(folder)))
         yield from from_problems(fit.warnings(report, where), "WARN")

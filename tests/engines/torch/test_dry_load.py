@@ -77,6 +77,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"config": {"num_attention_heads": 0}}, "num_attention_heads is 0"),
     ({"config": {"num_hidden_layers": "2"}}, "num_hidden_layers is '2'.*whole number"),
     ({"config": {"num_hidden_layers": 10**24}}, "num_hidden_layers is 10000.*whole number"),
+    ({"config": {"num_hidden_layers": 1999}}, "num_hidden_layers is 1999.*weights have 2 layers.*num_hidden_layers 2"),
+    ({"config": {"architectures": 5, "rope_theta": 0, "attention_dropout": 5}}, "rope_theta is 0.*above 0"),
     ({"config": {"num_labels": 10**9}}, "num_labels is 1000000000.*whole number"),
     ({"config": {"hidden_size": 10**400}}, "hidden_size is 1000.*whole number"),
     ({"config": {"hidden_size": float("inf")}}, "hidden_size is inf.*whole number"),

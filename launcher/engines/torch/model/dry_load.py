@@ -7,6 +7,7 @@ object on stdin and prints one. Nothing of this project is imported, no network 
 from __future__ import annotations
 
 import json
+import os
 import re
 import resource
 import sys
@@ -25,7 +26,7 @@ Tensors = Mapping[str, tuple[str, Sequence[int]]]
 FLOATS = {"F64", "F32", "F16", "BF16"}
 FORMATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "BOOL": torch.bool,
            "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8}  # fmt: skip
-LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks?)\.(\d+)\.")
+LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks?)\.(\d+)\.")  # as in models/fit.py
 LISTED = 200  # names of one kind that are returned
 
 
@@ -48,7 +49,9 @@ def dry_load(folder: str, loader: str, tensors: Tensors) -> dict[str, Any]:
             return {"step": step, "message": config.model_type}
         step = "build"
         with torch.device("meta"):
-            empty = auto.from_config(config, trust_remote_code=False, dtype=torch.float32)
+            empty = auto.from_config(
+                config, trust_remote_code=False, dtype=torch.float32, attn_implementation="eager"
+            )  # with what every machine has
         step = "load"
         state = {name: torch.empty(tuple(shape), dtype=FORMATS.get(dtype, torch.uint8), device="meta")
                  for name, (dtype, shape) in tensors.items()}  # fmt: skip
@@ -87,10 +90,13 @@ def report(model: Any, info: Mapping[str, Any], tensors: Tensors) -> dict[str, A
 
 
 def main() -> int:
-    asked = json.load(sys.stdin)
+    asked, output = json.load(sys.stdin), os.dup(1)
+    os.dup2(2, 1)  # what libraries print is not the answer
     transformers.utils.logging.set_verbosity_error()
     set_limits(asked["memory_bytes"], asked["cpu_s"])
-    sys.stdout.write(json.dumps(dry_load(asked["folder"], asked["loader"], asked["tensors"])))
+    found = dry_load(asked["folder"], asked["loader"], asked["tensors"])
+    with os.fdopen(output, "w", encoding="utf-8") as file:
+        json.dump(found, file)
     return 0
 
 
