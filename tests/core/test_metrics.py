@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from launcher.core.metrics import better, grade, held_out_score
+from launcher.core.metrics import better, grade, held_out_score, label
 
 REWARD, SCORED = "val-core/{}/reward/mean@1", "val-aux/{}/reward/scored@1"
 
@@ -66,3 +66,19 @@ def test_what_a_validation_is_judged_by(metrics: dict[str, float], found: tuple[
 )
 def test_how_good_it_is(metrics: dict[str, float], wanted: str | None, value: float | None) -> None:
     assert grade(metrics, wanted) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("val-core/openai/gsm8k/reward/mean@1", "openai/gsm8k"),
+        ("val-aux/openai/gsm8k/reward/wilson95_low@1", "openai/gsm8k wilson95_low@1"),  # never as the mean
+        ("val-core/a/reward/best@8/mean", "a best@8"),
+        ("val-core/*/reward/mean", "all sources"),
+        ("train/loss", "loss"),
+        ("val/loss", "val loss"),
+        ("critic/score/format/mean", "format"),
+    ],
+)
+def test_names_for_a_screen(name: str, shown: str) -> None:
+    assert label(name) == shown

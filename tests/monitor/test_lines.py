@@ -21,8 +21,19 @@ from launcher.core.events import (
     Step,
     WentOn,
 )
+from launcher.core.metrics import HeldOut
 from launcher.core.state import RunState, after
-from launcher.monitor.console import Seldom, clock, compact, console_lines, number, progress_line, step_line
+from launcher.monitor.console import (
+    Seldom,
+    clock,
+    compact,
+    console_lines,
+    date,
+    number,
+    progress_line,
+    results_of,
+    step_line,
+)
 
 LOADED = {"rows": 60, "refused": 0, "val_rows": 0, "val_refused": 0, "steps_per_epoch": 7, "steps": 20}
 
@@ -176,3 +187,41 @@ def test_a_line_is_due_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     for now[0] in (100.0, 104.9, 105.0, 109.9, 110.1):
         told.append(seldom.due())
     assert told == [False, False, True, False, True]
+
+
+def arith(step: int, value: float, low: float | None = None, high: float | None = None) -> HeldOut:
+    return HeldOut(step, "val-core/arith/reward/mean@1", value, low, high)
+
+
+FIRST, BEST, LAST = arith(0, 0.57, 0.53, 0.61), arith(20, 0.61, 0.57, 0.65), arith(60, 0.36, 0.32, 0.4)
+LOSSES = {
+    "first": HeldOut(0, "val/loss", 2.9),
+    "best": HeldOut(4, "val/loss", 1.5),
+    "last": HeldOut(4, "val/loss", 1.5),
+}
+RESULTS = [
+    (RunState(), {}),
+    (RunState(first=FIRST, best=FIRST, last=FIRST), {"held out": "arith 0.57 [0.53-0.61] at step 0"}),
+    (RunState(first=FIRST, best=BEST, last=LAST),
+     {"held out": "arith 0.36 [0.32-0.4] at step 60; 0.57 [0.53-0.61] at step 0, -0.21 ±0.057; "
+                  "best 0.61 [0.57-0.65] at step 20"}),
+    (RunState(**LOSSES), {"held out": "val loss 1.5 at step 4; 2.9 at step 0, -1.4; its best"}),  # type: ignore[arg-type]
+    (RunState(learnt_from={"train/loss_tokens": (4536.0, 20), "train/end_token_share": (19.0, 20)}),
+     {"learnt from": "4,536 tokens with a loss, 95% of the answers with a loss on their end"}),
+    (RunState(learnt_from={"train/loss_tokens": (0.0, 4), "train/gradient_share": (1.0, 4),
+                           "train/end_token_share": (0.0, 4)}),
+     {"learnt from": "0 tokens with a loss, 25% of the groups with a gradient, 0% of the answers ended by themselves"}),
+    (RunState(moved={"attention": 0.00123456, "mlp": 0.0, "norms": math.nan}),
+     {"weights moved": "attention 0.123%, mlp 0%, norms nan%"}),
+    (RunState(moved={"lora_A": 0.1, "lora_B": 0.52}), {"weights moved": "lora_A 10%, lora_B norm 0.52"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("state", "results"), RESULTS)
+def test_what_a_run_came_to(state: RunState, results: dict[str, str]) -> None:
+    assert results_of(state) == results
+
+
+@pytest.mark.parametrize("seconds", [None, -1.0, math.nan, math.inf, 1e300])
+def test_a_time_that_no_calendar_has(seconds: float | None) -> None:
+    assert date(seconds) == ""

@@ -87,8 +87,8 @@ def run(found: points.Sweep) -> int:
     views = drive.views(found)
     wide().print(table(views))
     for view in views:
-        if view.entry.status == "failed":
-            line = f"{view.entry.name}: {view.entry.why}"
+        if view.entry.status == "failed" or view.state.doubtful:
+            line = f"{view.entry.name}: {view.entry.why or view.state.why}"
             err.print(Text.assemble(("✗ ", "bold red"), printable(line)), soft_wrap=True, highlight=False)
     if any(view.entry.status != "finished" for view in views):
         err.print(Text(printable(f"rlrun train --resume {found.path} goes on with what is not done"), "dim"))
@@ -184,7 +184,8 @@ def table(views: Sequence[drive.View], most: int | None = None) -> Table:
         entry, state = view.entry, view.state
         elapsed = time.time() - state.started_at if entry.status == "running" and state.started_at else state.elapsed_s
         made.add_row(
-            Text(printable(entry.name), "bold"), Text(entry.status, COLOURS[entry.status]),
+            Text(printable(entry.name), "bold"),
+            Text("doubtful", "yellow") if state.doubtful else Text(entry.status, COLOURS[entry.status]),
             f"{state.step}/{state.steps}" if state.steps else "",
             Text(printable(f"{label(state.last.name)} {state.last.shown}") if state.last else ""),
             clock(elapsed) if state.started_at else "",
