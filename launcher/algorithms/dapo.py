@@ -6,11 +6,11 @@ wrong answers (eq. 11), and a soft penalty for overlong answers (eq. 13).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from launcher.algorithms import ops
 from launcher.algorithms.grpo import GRPO
-from launcher.core.settings import AtLeastOne, Count, NonNegative, Positive, settings
+from launcher.core.settings import AtLeastOne, Count, NonNegative, Positive, ReadOnlyWith, settings
 from launcher.spec.algorithm import Batch
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class DAPO(GRPO):
     """GRPO with a larger upper clip range, token-mean loss, and only groups with both right and wrong answers."""
 
-    clip_ratio_high: Positive = 0.28
+    clip_ratio_high: Annotated[Positive, ops.OFF_POLICY] = 0.28
     loss_agg_mode: ops.Aggregation = "token-mean"
     max_num_gen_batches: AtLeastOne = 10
     """Sampling rounds of a step, repeated until its batch is full of groups with both right and wrong answers; 1 never
@@ -30,7 +30,9 @@ class DAPO(GRPO):
     """Tokens of the longest answer, from which the length penalty is computed."""
     overlong_buffer_len: Count = 0
     """Tokens before the maximum length over which the length penalty rises from 0; 0 disables the penalty."""
-    overlong_penalty_factor: NonNegative = 1.0
+    overlong_penalty_factor: Annotated[
+        NonNegative, ReadOnlyWith("overlong_buffer_len", fix="algorithm.overlong_buffer_len=256")
+    ] = 1.0
     """Length penalty of the longest answer."""
 
     def __post_init__(self) -> None:

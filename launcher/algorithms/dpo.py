@@ -60,6 +60,7 @@ class DPO(Algorithm):
     needs: ClassVar[frozenset[Need]] = frozenset({"reference"})
     data = "pairs"
     whole_groups = True
+    usual_lr = 5e-7
 
     def __post_init__(self) -> None:
         if self.label_smoothing and self.loss_type != "sigmoid":

@@ -5,13 +5,15 @@ PPO without a critic: an answer's advantage is its reward relative to the other 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
 from launcher.algorithms import ops
-from launcher.core.settings import Fraction, NonNegative, Positive, settings
+from launcher.core.problems import Problem
+from launcher.core.settings import Fraction, NonNegative, Positive, ReadOnlyWith, settings
 from launcher.spec.algorithm import Algorithm, AlgorithmState, AllReduce, Batch, Loss, Mean, Output, no_reduce
 
 if TYPE_CHECKING:
@@ -26,15 +28,15 @@ AboveOne = Annotated[float, Field(gt=1, allow_inf_nan=False)]
 class GRPO(Algorithm):
     """PPO without a critic: an answer's advantage is its reward relative to the other answers of its group."""
 
-    clip_ratio_low: Fraction = 0.2
+    clip_ratio_low: Annotated[Fraction, ops.OFF_POLICY] = 0.2
     """The probability ratio of a token is clipped below 1 - clip_ratio_low."""
-    clip_ratio_high: Positive = 0.2
+    clip_ratio_high: Annotated[Positive, ops.OFF_POLICY] = 0.2
     """The probability ratio of a token is clipped above 1 + clip_ratio_high."""
-    clip_ratio_c: AboveOne | None = None
+    clip_ratio_c: Annotated[AboveOne | None, ops.OFF_POLICY] = None
     """Dual clip: upper bound of the ratio where the advantage is negative; null disables it."""
     kl_loss_coef: NonNegative = 0.0
     """Weight of the KL loss towards the reference model (the paper uses 0.04); 0 loads no reference model."""
-    kl_loss_type: ops.Estimator = "k3"
+    kl_loss_type: Annotated[ops.Estimator, ReadOnlyWith("kl_loss_coef", fix="algorithm.kl_loss_coef=0.001")] = "k3"
     """KL estimator: `k3` is never negative, `k2` has the gradient of the KL; the gradient of `k1` has mean zero, so as
     a loss it has no effect on average."""
     entropy_coeff: NonNegative = 0.0
@@ -54,6 +56,15 @@ class GRPO(Algorithm):
 
     def __post_init__(self) -> None:
         ops.check_constant(self.loss_agg_mode, self.loss_scale_factor)
+
+    def doubts(self) -> Iterator[Problem]:
+        yield from ops.clip_doubts(self.clip_ratio_low, self.clip_ratio_high, self.entropy_coeff)
+        if self.kl_loss_coef and self.kl_loss_type == "k1":
+            got = "the gradient of k1 has mean zero, so this KL loss holds the policy back on no average"
+            yield Problem("algorithm.kl_loss_type", got, "use k3 or k2")
+        if self.kl_loss_coef > 1:
+            got = f"{self.kl_loss_coef} makes the KL loss larger than any advantage, so the policy stays where it is"
+            yield Problem("algorithm.kl_loss_coef", got, "use 0.001")
 
     @property
     def needs(self) -> frozenset[Need]:  # type: ignore[override]  # the base class names a constant

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from launcher.algorithms import ops
 from launcher.algorithms.grpo import GRPO
+from launcher.core.problems import Problem
 from launcher.core.settings import Fraction, Positive, settings
 from launcher.spec.algorithm import Batch, Output
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+WIDEST = 0.02  # range of the ratio of a whole answer: about fifty times the paper's
+
 
 @settings
 class GSPO(GRPO):
     """Clips one probability ratio per answer, not per token, in a range several hundred times narrower than GRPO's."""
 
-    clip_ratio_low: Fraction = 3e-4
-    clip_ratio_high: Positive = 4e-4
+    clip_ratio_low: Annotated[Fraction, ops.OFF_POLICY] = 3e-4
+    clip_ratio_high: Annotated[Positive, ops.OFF_POLICY] = 4e-4
     loss_agg_mode: Literal["seq-mean-token-mean"] = "seq-mean-token-mean"
+
+    def doubts(self) -> Iterator[Problem]:
+        yield from super().doubts()
+        if max(self.clip_ratio_low, self.clip_ratio_high) > WIDEST:
+            low, high = 1 - self.clip_ratio_low, 1 + self.clip_ratio_high
+            got = f"the ratio of a whole answer hardly ever leaves {low:g} to {high:g}, so nothing is clipped"
+            fix = "use algorithm.clip_ratio_low=0.0003 algorithm.clip_ratio_high=0.0004"
+            yield Problem("algorithm.clip_ratio_high", got, fix, about=("algorithm.clip_ratio_low",))
 
     def ratio(self, new: Output, batch: Batch) -> Tensor:
         """[B, T] eq. 7: the geometric mean over the answer's tokens, with its gradient distributed over them (eq.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Literal
 
+from launcher.core.problems import Problem
+from launcher.core.settings import ReadOnlyWith
 from launcher.spec.algorithm import AlgorithmState, AllReduce, Batch, Mean, no_reduce
 
 if TYPE_CHECKING:
@@ -44,6 +46,23 @@ def check_constant(mode: Aggregation, constant: float | None) -> None:
         raise ValueError(
             f"loss_scale_factor belongs to loss_agg_mode=seq-mean-token-sum-norm, and it is {mode}; use null"
         )
+
+
+OFF_POLICY = ReadOnlyWith(
+    "run.on_policy", False, fix="trainer.ppo_epochs=2", why="each step is one update, in which all ratios are 1"
+)
+LARGEST_BONUS = 0.5  # of entropy, whose gradient is about as large as an advantage's
+
+
+def clip_doubts(low: float, high: float, entropy_coeff: float) -> Iterator[Problem]:
+    """Ranges and weights of a clipped objective with which hardly anything can be learnt."""
+    if low > high:
+        got = f"clips below at {low} and above at {high}: what is wanted is held back more than what is not"
+        fix = f"use algorithm.clip_ratio_low={high} algorithm.clip_ratio_high={low}"
+        yield Problem("algorithm.clip_ratio_low", got, fix, about=("algorithm.clip_ratio_high",))
+    if entropy_coeff > LARGEST_BONUS:
+        got = f"{entropy_coeff} makes the entropy bonus larger than any advantage, so answers become random"
+        yield Problem("algorithm.entropy_coeff", got, "use 0.001")
 
 
 # ---- groups

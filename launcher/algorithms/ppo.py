@@ -5,12 +5,14 @@ The reward of an answer is given at its last token; a KL penalty towards the ref
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from launcher.algorithms import ops
 from launcher.algorithms.grpo import AboveOne
-from launcher.core.settings import AtLeastOne, Fraction, NonNegative, Positive, Share, settings
+from launcher.core.problems import Problem
+from launcher.core.settings import AtLeastOne, Fraction, NonNegative, Positive, ReadOnlyWith, Share, settings
 from launcher.spec.algorithm import Algorithm, AlgorithmState, AllReduce, Batch, Loss, Mean, Output, no_reduce
 
 if TYPE_CHECKING:
@@ -20,17 +22,19 @@ if TYPE_CHECKING:
 
 PENALTY = "actor/reward_kl_penalty"
 COEFFICIENT = "actor/reward_kl_penalty_coeff"
+WITH_KL = ReadOnlyWith("kl_coef", fix="algorithm.kl_coef=0.001")
+ADAPTIVE = ReadOnlyWith("kl_ctrl", "adaptive", fix="algorithm.kl_ctrl=adaptive")
 
 
 @settings
 class PPO(Algorithm):
     """Clipped policy gradient with a critic as baseline."""
 
-    clip_ratio_low: Fraction = 0.2
+    clip_ratio_low: Annotated[Fraction, ops.OFF_POLICY] = 0.2
     """The probability ratio of a token is clipped below 1 - clip_ratio_low."""
-    clip_ratio_high: Positive = 0.2
+    clip_ratio_high: Annotated[Positive, ops.OFF_POLICY] = 0.2
     """The probability ratio of a token is clipped above 1 + clip_ratio_high."""
-    clip_ratio_c: AboveOne | None = 3.0
+    clip_ratio_c: Annotated[AboveOne | None, ops.OFF_POLICY] = 3.0
     """Dual clip (arXiv:1912.09729): upper bound of the ratio where the advantage is negative; null disables it."""
     gamma: Share = 1.0
     """Discount factor per token."""
@@ -40,13 +44,13 @@ class PPO(Algorithm):
     """The new value is clipped to within this distance of the old one."""
     kl_coef: NonNegative = 0.001
     """Coefficient of the KL penalty that is subtracted from each token's reward; 0 loads no reference model."""
-    kl_penalty: ops.Estimator = "k1"
+    kl_penalty: Annotated[ops.Estimator, WITH_KL] = "k1"
     """KL estimator: `k1` may be negative, `k3` never is, `k2` has the smallest variance but is biased."""
-    kl_ctrl: Literal["fixed", "adaptive"] = "fixed"
+    kl_ctrl: Annotated[Literal["fixed", "adaptive"], WITH_KL] = "fixed"
     """`adaptive` adjusts the coefficient until the KL is `target_kl` (arXiv:1909.08593, section 2.2)."""
-    target_kl: Positive = 0.1
+    target_kl: Annotated[Positive, ADAPTIVE] = 0.1
     """Target of the adaptive coefficient: nats per token, not per answer."""
-    horizon: AtLeastOne = 10_000
+    horizon: Annotated[AtLeastOne, ADAPTIVE] = 10_000
     """Answers over which the adaptive coefficient changes."""
     entropy_coeff: NonNegative = 0.0
     """Weight of the entropy bonus."""
@@ -57,6 +61,12 @@ class PPO(Algorithm):
 
     def __post_init__(self) -> None:
         ops.check_constant(self.loss_agg_mode, self.loss_scale_factor)
+
+    def doubts(self) -> Iterator[Problem]:
+        yield from ops.clip_doubts(self.clip_ratio_low, self.clip_ratio_high, self.entropy_coeff)
+        if self.kl_coef > 1:
+            got = f"{self.kl_coef} makes the KL penalty larger than any reward, so the policy stays where it is"
+            yield Problem("algorithm.kl_coef", got, "use 0.001")
 
     @property
     def needs(self) -> frozenset[Need]:  # type: ignore[override]  # the base class names a constant

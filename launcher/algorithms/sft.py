@@ -20,6 +20,7 @@ class SFT(Algorithm):
     """`token-mean`: mean over all answer tokens of the batch; `seq-mean-token-mean`: each answer has equal weight."""
 
     data = "answers"
+    usual_lr = 2e-5
 
     def loss(self, new: Output, batch: Batch) -> Loss:
         weight, units = ops.token_weights(self.loss_agg_mode, batch.mask)

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from launcher.config.descriptions import declaration, spelled
-from launcher.config.nodes import TARGET, absolute, apart, flat, owner
+from launcher.config.defaults import REASONS
+from launcher.config.descriptions import declaration, fields_of, spelled
+from launcher.config.nodes import TARGET, absolute, apart, flat, owner, walk
 from launcher.config.recipe import Asked, asked
 from launcher.config.resolve import PARTS, conf_dir, config_files, given_value, resolve
 from launcher.config.yaml_lines import defaults_lines, leaves
@@ -111,6 +112,8 @@ def _of(key: str, found: Mapping[str, Origin], node: Mapping[str, Any]) -> Origi
     if origin:
         return _followed(origin, found)
     cls, name = owner(node, key)
+    if key in REASONS and dict(walk(node, lists=False)).get(key) != fields_of(cls)[name].default:
+        return Origin("default", REASONS[key])
     return Origin("default", declaration(cls, name.partition(".")[0]).where)
 
 

@@ -20,8 +20,8 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 from yaml import MarkedYAMLError, YAMLError
 
-from launcher.config import guard, sources
-from launcher.config.nodes import TARGET, walk
+from launcher.config import defaults, guard, sources
+from launcher.config.nodes import TARGET, flat, walk
 from launcher.config.options import Unknown, separate_options
 from launcher.config.yaml_lines import defaults_choices
 from launcher.core.classes import add_code_dir
@@ -89,6 +89,8 @@ class Examined:
     """Where something is wrong, the run that is left without it; None where none is left."""
     problems: list[Problem]
     repair: Repair | None = None
+    given: frozenset[str] = frozenset()
+    """Settings that arguments or config files set."""
 
     def follows(self, problem: Problem) -> bool:
         """Whether a problem of `run` may be there only because of what was left out."""
@@ -133,7 +135,7 @@ def examine(words: Iterable[str], config_dir: Path | None = None) -> Examined:
     )
     if complete and not (problems or read.unknown or read.no_choices):
         try:
-            return Examined(from_node(RunSpec, composed.node), [])
+            return Examined(from_node(RunSpec, composed.node), [], given=frozenset(flat(composed.node)))
         except ValidationError:
             pass  # all that is wrong is found below
     from launcher.config import wrong  # noqa: PLC0415  # late: names of other projects, every class of every choice
@@ -358,7 +360,9 @@ def compose_each(*choices: tuple[Mapping[str, str], Path | None, Sequence[str]])
 
 
 def _composed(words: list[str]) -> dict[str, Any]:
-    return sources.resolved(compose("run", words))
+    node = sources.resolved(compose("run", words))
+    defaults.fill(node)
+    return node
 
 
 def _config_fault(error: Exception) -> Problem:

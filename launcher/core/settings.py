@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from inspect import isabstract
 from typing import Annotated, Any, TypeVar, dataclass_transform
@@ -31,6 +32,28 @@ def listed(value: Any) -> Any:
 
 Names = Annotated[tuple[str, ...], BeforeValidator(listed)]
 """One text or a list of texts."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadOnlyWith:
+    """Marks a setting, or a whole group, that a run reads only with another value beside it. Where it is given without
+    that, a plan warns: it would do nothing.
+
+    `Annotated[Positive, ReadOnlyWith("kl_ctrl", "adaptive", fix="algorithm.kl_ctrl=adaptive")] = 0.1`
+    """
+
+    other: str
+    """A setting or property of the same class; after `run.` one of the run."""
+    values: tuple[Any, ...]
+    """Those with which it is read; none: any true value."""
+    fix: str
+    """The argument with which it would be read; `{place}` is where the class stands in the run."""
+    why: str
+    """Why it is not read, where `other` is not a setting."""
+
+    def __init__(self, other: str, *values: Any, fix: str, why: str = "") -> None:
+        for name, value in (("other", other), ("values", values), ("fix", fix), ("why", why)):
+            object.__setattr__(self, name, value)
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)

@@ -11,16 +11,18 @@ from dataclasses import replace
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
 
 from launcher.core.problems import Problem, Problems, suggest
-from launcher.core.settings import Names, settings
+from launcher.core.settings import Names, ReadOnlyWith, settings
 from launcher.data.chunks import FORMS, ending_problem, read_rows
 from launcher.data.formats import refuse_written_turns, to_row
 from launcher.data.known_datasets import Format, to_standard_row
 from launcher.data.rows import RawRow, UnfitRow
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import ENDINGS, SPLITS, Dataset, RefusedRow, Row, Split
+
+OF_AUTO = ReadOnlyWith("format", "auto", fix="data.format=auto")
 
 
 @settings
@@ -31,10 +33,10 @@ class Files(Dataset):
     """Files or patterns of training rows, read in this order."""
     val_files: Names = ()
     """Files or patterns of held-out rows; without them there is no validation."""
-    prompt_key: str | None = None
+    prompt_key: Annotated[str | None, OF_AUTO] = None
     """Field of the prompt in rows of format `auto`; by default messages, prompt, question, conversations or
     instruction, whichever a row has."""
-    response_key: str | None = None
+    response_key: Annotated[str | None, OF_AUTO] = None
     """Field of the answer in rows of format `auto`; by default response, answer, completion or output, whichever a row
     has."""
     format: Format = "auto"

@@ -7,14 +7,14 @@ import time
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from launcher.core.problems import Problem, Problems, short_repr, suggest
 from launcher.core.settings import settings
 from launcher.data import prepare
 from launcher.data.chunks import FORMS
 from launcher.data.files import Files
-from launcher.hubs.choice import HubOrder
+from launcher.hubs.choice import OF_AUTO, HubOrder
 from launcher.hubs.fetch import fetch, list_files
 from launcher.hubs.progress import Progress as Fetched
 from launcher.hubs.repo import Listing, RemoteFile, is_id
@@ -38,7 +38,7 @@ class Hub(Files):
     """Kind of its rows, where the algorithm does not determine it: answers, pairs, prompts or mixed."""
     source: Literal["auto", "huggingface", "modelscope"] = "auto"
     """Hub to download from; `auto` tries those of `sources` in turn."""
-    sources: HubOrder = ("huggingface", "modelscope")
+    sources: Annotated[HubOrder, OF_AUTO] = ("huggingface", "modelscope")
     """Hubs that `auto` tries, in this order: the first that has the dataset is used."""
 
     def problems(self) -> list[Problem]:

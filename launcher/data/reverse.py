@@ -18,13 +18,16 @@ from typing import Annotated
 from pydantic import Field
 
 from launcher.core.problems import Problem, Problems
-from launcher.core.settings import AtLeastOne, Count, Share, settings
+from launcher.core.settings import AtLeastOne, Count, ReadOnlyWith, Share, settings
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Dataset, RefusedRow, Row, Split
 
 LETTERS = "abcdefghij"
 SHORTEST, LONGEST = 4, 8
 DISTINCT = sum(len(LETTERS) ** length for length in range(SHORTEST, LONGEST + 1))
+IMITATED = ReadOnlyWith(
+    "run.algorithm.data", "answers", fix="algorithm=sft", why="the algorithm does not learn from demonstrations"
+)
 
 
 @settings
@@ -35,9 +38,9 @@ class Reverse(Dataset):
     """Training prompts, all distinct."""
     n_val: Count = 256
     """Held-out prompts, disjoint from the training prompts; 0 disables validation."""
-    n_demos: Count = 4000
+    n_demos: Annotated[Count, IMITATED] = 4000
     """Demonstrations: this many of the first training prompts (at most all), each with a response."""
-    noise: Share = 0.5
+    noise: Annotated[Share, IMITATED] = 0.5
     """Fraction of the demonstrations that copy the letters instead of reversing them; held-out rows have no noise."""
     data_seed: Annotated[int, Field(ge=0)] = 77
     """Seed of the strings; independent of the run's seed, so runs with other seeds see the same data."""

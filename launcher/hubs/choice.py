@@ -9,10 +9,12 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from launcher.core.problems import Problem, error_message, short_repr, suggest
-from launcher.core.settings import listed, settings
+from launcher.core.settings import ReadOnlyWith, listed, settings
 from launcher.hubs.repo import Source, is_id
 
 HubOrder = Annotated[tuple[Source, ...], BeforeValidator(listed), Field(min_length=1)]
+OF_HUB = ReadOnlyWith("on_hub", fix="{place}.path=OWNER/NAME", why="the path is a folder and no hub's id")
+OF_AUTO = ReadOnlyWith("source", "auto", fix="{place}.source=auto")
 
 
 @settings
@@ -21,11 +23,11 @@ class FromHub:
 
     path: str
     """Hub id (`owner/name`) or a folder."""
-    revision: str | None = None
+    revision: Annotated[str | None, OF_HUB] = None
     """Branch, tag or commit on the hub; by default the hub's main one."""
-    source: Literal["auto", "huggingface", "modelscope"] = "auto"
+    source: Annotated[Literal["auto", "huggingface", "modelscope"], OF_HUB] = "auto"
     """Which hub it is fetched from when it is not here; `auto` asks those of `sources` in turn."""
-    sources: HubOrder = ("huggingface", "modelscope")
+    sources: Annotated[HubOrder, OF_AUTO] = ("huggingface", "modelscope")
     """What `auto` means: the first hub that has it is taken."""
 
     @property

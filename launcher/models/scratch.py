@@ -11,6 +11,12 @@ SPECIAL_TOKENS = 3
 """Padding, end and unknown, before the alphabet."""
 
 
+def _near(number: int, able: list[int]) -> str:
+    """The nearest below and above: `4 or 8`."""
+    below, above = [each for each in able if each < number][-1:], [each for each in able if each > number][:1]
+    return " or ".join(map(str, [*below, *above]))
+
+
 @settings
 class Scratch(Model):
     """A randomly initialised decoder (from the run's seed). Nothing is downloaded."""
@@ -35,18 +41,20 @@ class Scratch(Model):
     """The vocabulary: each character is one token, any other is unknown."""
 
     def __post_init__(self) -> None:
-        if self.hidden_size % self.num_attention_heads:
+        width, heads, shared = self.hidden_size, self.num_attention_heads, self.num_key_value_heads
+        if width % (2 * heads):
+            able = [count for count in range(1, width // 2 + 1) if width % (2 * count) == 0]
+            if width % heads:
+                got = f"hidden_size {width} does not split over {heads} attention heads"
+            else:
+                got = f"hidden_size {width} gives {heads} heads of an odd size; their positions need an even one"
+            fix = f"use num_attention_heads={_near(heads, able)}" if able else "use an even hidden_size"
+            raise ValueError(f"{got}; {fix}")
+        if heads % shared:
+            able = [count for count in range(1, heads + 1) if heads % count == 0]
             raise ValueError(
-                f"hidden_size {self.hidden_size} does not split over {self.num_attention_heads} attention heads"
-            )
-        if self.hidden_size // self.num_attention_heads % 2:
-            raise ValueError(
-                f"hidden_size {self.hidden_size} gives {self.num_attention_heads} heads of an odd size;"
-                " their positions need an even one"
-            )
-        if self.num_attention_heads % self.num_key_value_heads:
-            raise ValueError(
-                f"{self.num_attention_heads} attention heads do not share {self.num_key_value_heads} key-value heads"
+                f"{heads} attention heads do not share {shared} key-value heads;"
+                f" use num_key_value_heads={_near(shared, able)}"
             )
         if len(set(self.alphabet)) != len(self.alphabet) or not self.alphabet:
             raise ValueError("alphabet is empty or names a character twice")

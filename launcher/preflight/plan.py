@@ -15,6 +15,7 @@ from launcher.core.check_result import CheckResult, any_failed, from_problems
 from launcher.core.problems import Problem, Problems
 from launcher.preflight.checks import LOCAL_CHECKS, memory, model, reward, rows, run_checks, steps, text
 from launcher.preflight.checks.context import Context, Steps, folder_of
+from launcher.preflight.fit import fitted
 from launcher.spec.engine import Process
 from launcher.spec.run import RunSpec
 
@@ -57,12 +58,18 @@ def plan(
         return Page(None, from_problems([*found.problems, *_others(found, here=here)]))
     files = config_files(by.texts, by.config_dir)
     choices = {place: path.stem for path, place in files if place}
-    return replace(page(run, here=here), choices=choices, origins=origins_of(run, by, files), notes=by.notes)
+    context = fitted(Context(run, here or run.hardware.is_cpu), found.given)
+    run = context.asked
+    return replace(_page(context), choices=choices, origins=origins_of(run, by, files), notes=by.notes)
 
 
 def page(run: RunSpec, *, here: bool = False) -> Page:
     """The run with the results of all checks."""
-    context = Context(run, here or run.hardware.is_cpu)
+    return _page(Context(run, here or run.hardware.is_cpu))
+
+
+def _page(context: Context) -> Page:
+    run = context.asked
     folder = folder_of(run)
     processes = run.engine.plan(run, folder).processes
     of_memory = memory.to_node(run, memory.limit(run.taken)) if not context.model_problems else None
@@ -80,7 +87,11 @@ class Ready:
 
 def ready(run: RunSpec) -> Ready:
     """Raises `Problems` with everything that would fail here."""
-    return Ready(run, _warnings(list(run_checks(Context(run, here=not run.cluster.queues)))))
+    return _ready(Context(run, here=not run.cluster.queues))
+
+
+def _ready(context: Context) -> Ready:
+    return Ready(context.asked, _warnings(list(run_checks(context))))
 
 
 def ready_from(words: Sequence[str], config_dir: Path | None = None) -> Ready:
@@ -88,7 +99,15 @@ def ready_from(words: Sequence[str], config_dir: Path | None = None) -> Ready:
     found = examine(words, config_dir)
     if found.problems or not found.run:
         raise Problems([*found.problems, *_others(found, here=True)])
-    return ready(found.run)
+    return _ready(fitted(Context(found.run, here=not found.run.cluster.queues), found.given))
+
+
+def run_of(words: Sequence[str], config_dir: Path | None = None) -> RunSpec:
+    """The run of these arguments with all that is fitted to its rows and memory. Raises `Problems`."""
+    found = examine(words, config_dir)
+    if found.problems or not found.run:
+        raise Problems(found.problems)
+    return fitted(Context(found.run, here=False), found.given).asked
 
 
 def _others(found: Examined, *, here: bool) -> list[Problem]:

@@ -52,6 +52,8 @@ class Tests:
 class Code(Reward):
     """1.0 when every test passes, otherwise 0.0."""
 
+    span = 1.0
+
     cheap = False
 
     partial: bool = False

@@ -66,6 +66,11 @@ class Weighted(Combined):
     weights: dict[str, Weight] = field(default_factory=dict)
     """Weights by the parts' names; the default is 1. A part of weight 0 is reported but not added."""
 
+    @property
+    def span(self) -> float | None:  # type: ignore[override]
+        spans = [abs(self.weights.get(name, 1.0)) * part.span for name, part in self.parts.items() if part.span]
+        return sum(spans) if len(spans) == len(self.parts) else None
+
     def problems(self) -> list[Problem]:
         known = list(self.parts)
         strange = [Problem("reward.weights", f"no part {name!r}", suggest(name, known)) for name in self.weights

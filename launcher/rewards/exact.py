@@ -12,6 +12,8 @@ from launcher.spec.reward import Answer, Reward
 class Exact(Reward):
     """1.0 when the response equals its ground truth, otherwise, and without a ground truth, 0.0."""
 
+    span = 1.0
+
     strip: bool = True
     """Ignore white space around either text."""
     ignore_case: bool = False

@@ -22,6 +22,8 @@ THINK_ANSWER = rf"\s*+<think>{_SAID}</think>\s*+<answer>{_SAID}</answer>\s*+"
 class Format(Reward):
     """1.0 when the whole response matches, otherwise 0.0."""
 
+    span = 1.0
+
     uses_ground_truth = False
 
     pattern: str = THINK_ANSWER

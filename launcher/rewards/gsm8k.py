@@ -27,6 +27,8 @@ _BESIDE = str.maketrans({",": None, "$": None, "\N{MINUS SIGN}": "-"})
 class GSM8K(Reward):
     """1.0 when the number in the response equals the one in the ground truth."""
 
+    span = 1.0
+
     method: Literal["strict", "flexible"] = "strict"
     """`strict` takes the number right after the last `####`, `flexible` the last number of the response."""
     format_score: Share = 0.0

@@ -24,6 +24,7 @@ class Length(Reward):
     """1.0 between `low` and `high`; decreases linearly to 0.0 outside."""
 
     uses_ground_truth = False
+    span = 1.0
 
     low: Count = 0
     """Smallest length that scores 1.0."""
@@ -50,6 +51,7 @@ class Overlong(Reward):
     long."""
 
     uses_ground_truth = False
+    span = 1.0
 
     longest: AtLeastOne
     """Length from which the score is -1.0."""

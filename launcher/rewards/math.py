@@ -27,6 +27,8 @@ _OUT_OF_BOUNDS = (Late, Died)
 class Math(Reward):
     """1.0 when the answer equals the ground truth; otherwise, and when the comparison times out, 0.0."""
 
+    span = 1.0
+
     boxed: bool = True
     r"""Use the last `\boxed{}` only; false uses the last expression of a response without one."""
     timeout_s: Positive = 5.0

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from launcher.core.problems import Problem
+
 Need = Literal["reference", "critic", "old"]
 """What must be computed before the update: log-probabilities of the frozen model, values of the critic, and
 log-probabilities of the policy itself even where the update is on-policy."""
@@ -91,6 +93,10 @@ class Algorithm(ABC):
     """Minimum number of answers per prompt (sampler.n)."""
     whole_groups: ClassVar[bool] = False
     """The loss compares rows of a group, so they must be computed in one micro-batch."""
+    usual_lr: ClassVar[float] = 1e-6
+    """Learning rate with which all weights of a language model are usually trained."""
+    min_group_std: float = 0.0
+    """Groups whose rewards have a smaller standard deviation are excluded from the update."""
     max_num_gen_batches: int = 1
     """Sampling rounds of a step, repeated until it is full of groups that pass `group_filter`."""
 
@@ -103,6 +109,10 @@ class Algorithm(ABC):
     def has_value_loss(self) -> bool:
         """Whether it defines a loss for a critic."""
         return type(self).value_loss is not Algorithm.value_loss
+
+    def doubts(self) -> Iterator[Problem]:
+        """Valid values with which hardly anything can be learnt: a plan warns of them."""
+        return iter(())
 
     def group_filter(self, batch: Batch) -> Tensor:
         """[B] bool: rows of groups to train on, by their rewards."""

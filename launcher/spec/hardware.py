@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from launcher.core.problems import InvalidSettings, Problem
-from launcher.core.settings import AtLeastOne, Count, settings
+from launcher.core.settings import AtLeastOne, Count, ReadOnlyWith, settings
 
 GIB = 2**30
 LEAST = 0.99
@@ -18,8 +18,11 @@ GPUS_GIB = {
     "v100-16g": 15.7, "v100-32g": 31.7,
 }  # fmt: skip
 """Usable GiB of a GPU, by its name: the total that its driver reports, less about 1 %."""
+NO_BFLOAT16 = ("k80", "m40", "m60", "p4", "p40", "p100", "v100", "t4", "titan", "gtx", "rtx20", "rtx 20", "quadro rtx")
+"""Beginnings of the names of GPUs older than Ampere, which compute no bfloat16."""
 PROCESSES = ("hardware.nnodes", "hardware.n_gpus_per_node", "hardware.nproc_per_node", "hardware")
 """What the number of processes depends on."""
+TOGETHER = ReadOnlyWith("run.hardware.several", fix="hardware.nproc_per_node=2", why="there is one process")
 
 
 @settings
@@ -28,7 +31,10 @@ class Hardware:
 
     device: str = "cpu"
     """`cpu`, or the GPU's name: h100, a100-80g, ...; any name but `cpu` means CUDA."""
-    memory_gb: Annotated[float, Field(gt=0)] | None = None
+    memory_gb: Annotated[
+        Annotated[float, Field(gt=0)] | None,
+        ReadOnlyWith("is_cpu", False, fix="hardware=gpu", why="the device is a CPU, whose memory is measured"),
+    ] = None
     """GiB of one GPU, as in its name; 1 % of it is reserved. The run's estimated memory is compared with it before the
     start. By default that of `device`, or of the GPU found on this machine."""
     nnodes: AtLeastOne = 1
@@ -62,8 +68,18 @@ class Hardware:
         return None if known is None else int(known * GIB)
 
     @property
+    def has_bfloat16(self) -> bool:
+        """Whether the GPU computes bfloat16, as far as its name says."""
+        return not self.device.lower().startswith(NO_BFLOAT16)
+
+    @property
     def processes_per_node(self) -> int:
         return self.nproc_per_node or max(self.n_gpus_per_node, 1)
+
+    @property
+    def several(self) -> bool:
+        """Whether there is more than one training process."""
+        return self.processes > 1
 
     @property
     def processes(self) -> int:

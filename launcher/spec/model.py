@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from launcher.core.problems import Problem
-from launcher.core.settings import AtLeastOne, Count, Names, settings
+from launcher.core.settings import AtLeastOne, Count, Names, ReadOnlyWith, settings
 
 Family = Literal["llama", "mistral", "qwen2", "qwen3", "qwen3_moe"]
 
@@ -51,6 +51,9 @@ class Architecture:
     """Width of one expert."""
 
 
+ADAPTED = ReadOnlyWith("lora_rank", fix="model.lora_rank=32")
+
+
 @settings
 class Model(ABC):
     """Subclass it, decorate with @settings, and name the class in conf/model/<name>.yaml."""
@@ -62,9 +65,9 @@ class Model(ABC):
 
     lora_rank: Count = 0
     """Train low-rank adapters (LoRA) of this rank and freeze the weights; 0 trains the weights."""
-    lora_alpha: AtLeastOne = 16
+    lora_alpha: Annotated[AtLeastOne, ADAPTED] = 16
     """The adapters' output is scaled by lora_alpha / lora_rank."""
-    target_modules: Names = ("all-linear",)
+    target_modules: Annotated[Names, ADAPTED] = ("all-linear",)
     """Modules that get adapters, by the end of their names; `all-linear` selects every linear layer but the output
     layer."""
     enable_gradient_checkpointing: bool = False

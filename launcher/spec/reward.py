@@ -52,6 +52,8 @@ class Reward(ABC):
     cheap: ClassVar[bool] = True
     """Can score a few answers before the start: quickly, without a network connection or a neural network."""
 
+    span: ClassVar[float | None] = None
+    """Distance of its highest score from its lowest, where that is known."""
     uses_ground_truth: ClassVar[bool] = True
     """Uses the ground truth, so a right answer must score more than an empty one."""
 

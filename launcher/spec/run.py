@@ -11,7 +11,7 @@ from pydantic import Field
 
 from launcher.core.metrics import HELD_OUT
 from launcher.core.problems import InvalidSettings, Problem, conflict
-from launcher.core.settings import AtLeastOne, Chosen, Count, NonNegative, Positive, Share, settings
+from launcher.core.settings import AtLeastOne, Chosen, Count, NonNegative, Positive, ReadOnlyWith, Share, settings
 from launcher.spec.algorithm import Algorithm
 from launcher.spec.cluster import Cluster
 from launcher.spec.data import Dataset
@@ -19,13 +19,16 @@ from launcher.spec.engine import Engine
 from launcher.spec.hardware import PROCESSES, Hardware
 from launcher.spec.model import Model
 from launcher.spec.reward import Reward
-from launcher.spec.sampler import Sampler
+from launcher.spec.sampler import SAMPLED, Sampler
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}$")]
 """Part of a path: letters, digits, `.`, `_`, `-`; at most 128; never hidden, never upwards."""
 
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
+CRITIC_LR, HIGHEST_LR = 1e-5, 5e-3
+SMALL = 256
+"""Width up to which a model is one for exercises."""
 
 
 @settings
@@ -46,7 +49,9 @@ class Optim:
     """Steps over which the learning rate rises from 0."""
     lr_scheduler_type: Literal["constant", "linear", "cosine"] = "constant"
     """Schedule after the warm-up: constant, or a linear or cosine decay to `min_lr_ratio` at the last step."""
-    min_lr_ratio: Share = 0.0
+    min_lr_ratio: Annotated[
+        Share, ReadOnlyWith("lr_scheduler_type", "linear", "cosine", fix="optim.lr_scheduler_type=cosine")
+    ] = 0.0
     """Learning rate of the last step, as a fraction of `lr`; 1 keeps it constant."""
 
 
@@ -54,7 +59,7 @@ class Optim:
 class CriticOptim(Optim):
     """AdamW for the critic, with a larger learning rate than the policy."""
 
-    lr: Positive = 1e-5
+    lr: Positive = CRITIC_LR
 
 
 @settings
@@ -76,7 +81,9 @@ class Trainer:
     """The run's folder is run_root/project_name/experiment_name; by default an unused name is generated."""
     run_root: str = "runs"
     """Folder of all projects; for another one, give it to `rlrun runs --root`."""
-    total_epochs: AtLeastOne = 1
+    total_epochs: Annotated[
+        AtLeastOne, ReadOnlyWith("total_training_steps", None, fix="trainer.total_training_steps=null")
+    ] = 1
     """Passes over the training rows; `total_training_steps` may end the run earlier."""
     total_training_steps: AtLeastOne | None = None
     """Steps of the whole run; by default those of `total_epochs`."""
@@ -92,7 +99,7 @@ class Trainer:
     """Best checkpoints by `best_metric` that are kept beside the newest ones; 0 keeps none. Only a checkpoint whose
     step was validated counts, so `test_freq` should divide `save_freq`. On a full disk all are deleted but the newest
     verified one and the best one."""
-    best_metric: str | None = None
+    best_metric: Annotated[str | None, ReadOnlyWith("keep_best", fix="trainer.keep_best=1")] = None
     """Held-out metric that ranks checkpoints, such as `val-core/gsm8k/reward/mean@1` or `val/loss`; by default the mean
     score over the data sources, or the loss where nothing is scored. Of equals the newer is best."""
     max_bad_steps: AtLeastOne = 5
@@ -102,13 +109,15 @@ class Trainer:
     """Consecutive automatic restarts from the newest checkpoint after a transient fault: a lost node, a killed process,
     a broken connection, and once where memory ran out. A new checkpoint resets the count, so a run that makes progress
     may restart any number of times; 0 ends it at the first fault."""
-    ppo_mini_batch_size: AtLeastOne | None = None
+    ppo_mini_batch_size: Annotated[AtLeastOne | None, SAMPLED] = None
     """Prompts of one optimizer update; by default the whole batch, which makes the update on-policy."""
-    ppo_epochs: AtLeastOne = 1
+    ppo_epochs: Annotated[AtLeastOne, SAMPLED] = 1
     """Passes over the sampled answers of a step."""
     critic_warmup: Count = 0
     """First steps in which only the critic is trained."""
-    micro_batch_size_per_gpu: AtLeastOne = 16
+    micro_batch_size_per_gpu: Annotated[
+        AtLeastOne, ReadOnlyWith("max_tokens_per_gpu", None, fix="trainer.max_tokens_per_gpu=null")
+    ] = 16
     """Sequences computed at a time in one process; it changes memory and speed, never the result."""
     max_tokens_per_gpu: AtLeastOne | None = None
     """Tokens computed at a time in one process, instead of a number of sequences: fuller micro-batches, so faster."""
@@ -138,7 +147,9 @@ class RunSpec:
     """Where the processes run."""
     optim: Optim = Field(default_factory=Optim)
     """The policy's optimizer."""
-    critic: Critic = Field(default_factory=Critic)
+    critic: Annotated[Critic, ReadOnlyWith("has_critic", fix="algorithm=ppo", why="the algorithm has no critic")] = (
+        Field(default_factory=Critic)
+    )
     """The value model; only PPO has one."""
     trainer: Trainer = Field(default_factory=Trainer)
     """Steps, checkpoints, validation and names."""
@@ -156,9 +167,7 @@ class RunSpec:
         """Combinations of valid values that are invalid together."""
         yield from self._batch_conflicts()
         name, trainer = type(self.algorithm).__name__, self.trainer
-        if not self.algorithm.sampled:
-            yield from self._unused()
-        if trainer.critic_warmup and "critic" not in self.algorithm.needs:
+        if trainer.critic_warmup and not self.has_critic:
             got = f"{name} has no critic, got {trainer.critic_warmup}"
             yield conflict("trainer.critic_warmup", got, [0], "algorithm")
         longest, known = self.max_sequence_length, self.model.positions
@@ -193,16 +202,18 @@ class RunSpec:
             got = f"{mini} prompts do not split over {processes} processes"
             yield conflict("trainer.ppo_mini_batch_size", got, [-(-mini // processes) * processes], *PROCESSES)
 
-    def _unused(self) -> Iterator[Problem]:
-        """Settings of sampling that an algorithm without sampling would ignore."""
-        given = {
-            "trainer.ppo_mini_batch_size": (self.trainer.ppo_mini_batch_size, None),
-            "trainer.ppo_epochs": (self.trainer.ppo_epochs, 1),
-        }
-        name = type(self.algorithm).__name__
-        for where, (value, unset) in given.items():
-            if value != unset:
-                yield conflict(where, f"{name} samples no answers, got {value}", "leave it out", "algorithm")
+    @property
+    def has_critic(self) -> bool:
+        return "critic" in self.algorithm.needs
+
+    @property
+    def usual_lr(self) -> float:
+        """Learning rate that is usual for what is trained: adapters take ten times that of all weights."""
+        return usual_lr(self.algorithm, self.model)
+
+    @property
+    def usual_critic_lr(self) -> float:
+        return usual_critic_lr(self.model)
 
     @property
     def sequences_per_prompt(self) -> int:
@@ -279,3 +290,18 @@ class RunSpec:
 def whole_batches(rows: int, batch: int) -> int:
     """Steps of an epoch. With `data.shuffle` left-over rows come in another one; without it, never."""
     return rows // batch
+
+
+def usual_lr(algorithm: Algorithm, model: Model) -> float:
+    """Learning rate that is usual for an algorithm and a model; see `RunSpec.usual_lr`."""
+    rate = algorithm.usual_lr * (10 if model.lora_rank else 1) * size_factor(model)
+    return float(f"{min(rate, HIGHEST_LR):.3g}")
+
+
+def usual_critic_lr(model: Model) -> float:
+    return float(f"{CRITIC_LR * size_factor(model):.3g}")
+
+
+def size_factor(model: Model) -> float:
+    """How much larger the learning rate of a model for exercises is: it falls about with the square of the width."""
+    return 100 if model.shape and model.shape.hidden_size <= SMALL else 1

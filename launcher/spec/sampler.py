@@ -8,24 +8,28 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from pydantic import Field
 
 from launcher.core.problems import InvalidSettings, Problem
-from launcher.core.settings import AtLeastOne, NonNegative, Positive, settings
+from launcher.core.settings import AtLeastOne, NonNegative, Positive, ReadOnlyWith, settings
 from launcher.spec.hardware import Hardware
 
 if TYPE_CHECKING:
     from launcher.spec.run import RunSpec
+
+SAMPLED = ReadOnlyWith(
+    "run.algorithm.sampled", fix="algorithm=grpo", why="the algorithm samples no answers to learn from"
+)
 
 
 @settings
 class Sampler:
     """Subclass it, decorate with @settings, and name the class in conf/sampler/<name>.yaml."""
 
-    n: AtLeastOne = 1
+    n: Annotated[AtLeastOne, SAMPLED] = 1
     """Answers to each prompt (the group size G)."""
-    temperature: Positive = 1.0
+    temperature: Annotated[Positive, SAMPLED] = 1.0
     """Logits are divided by it, in sampling and in training."""
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1), SAMPLED] = 1.0
     """Sample from the smallest set of most likely tokens with at least this total probability."""
-    top_k: Annotated[int, Field(ge=-1)] = -1
+    top_k: Annotated[int, Field(ge=-1), SAMPLED] = -1
     """Sample from this many most likely tokens; -1 from all."""
     val_temperature: NonNegative = 0.0
     """Temperature for held-out prompts; 0 is greedy decoding."""

@@ -22,7 +22,7 @@ from launcher.core.problems import Problem, error_message
 from launcher.core.settings import settings
 from launcher.spec.cluster import Cluster, Failure, Stack, first_failure
 from launcher.spec.engine import Plan
-from launcher.spec.hardware import Hardware
+from launcher.spec.hardware import TOGETHER, Hardware
 
 LIFELINE = "RLRUN_LIFELINE"  # set where standard input is the pipe described below
 EVENT_LOG = "RLRUN_EVENT_LOG"  # descriptor of the process's own log, to which it writes events
@@ -39,7 +39,7 @@ DRAIN_S = 2.0  # for the rest of the output to reach the logs
 class Local(Cluster):
     """This machine only."""
 
-    master_port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    master_port: Annotated[Annotated[int, Field(ge=1, le=65535)] | None, TOGETHER] = None
     """Port of the loopback at which several processes meet; by default one that is free when the run starts."""
 
     def problems(self, hardware: Hardware) -> list[Problem]:

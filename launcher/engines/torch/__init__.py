@@ -15,7 +15,7 @@ from launcher.core.settings import Count, listed, settings
 from launcher.engines.torch.rollout.sampler import Colocated
 from launcher.rewards.model import RewardModel
 from launcher.spec.engine import Engine, Plan, Process
-from launcher.spec.hardware import PROCESSES
+from launcher.spec.hardware import PROCESSES, TOGETHER
 from launcher.spec.memory import Memory
 from launcher.spec.reward import Reward
 from launcher.spec.run import RunSpec
@@ -32,7 +32,7 @@ Offloadable = Literal["weights", "reference", "critic", "reward"]
 class Torch(Engine):
     """Trains in one process per GPU with DDP or FSDP2, and samples from the model under training."""
 
-    strategy: Literal["ddp", "fsdp2"] = "ddp"
+    strategy: Annotated[Literal["ddp", "fsdp2"], TOGETHER] = "ddp"
     """`ddp`: each process holds the whole model. `fsdp2`: weights, gradients and optimizer states are sharded over the
     processes, and a layer is gathered while it is computed."""
     mixed_precision: bool = False
@@ -50,6 +50,13 @@ class Torch(Engine):
         if self.mixed_precision and run.model.dtype != "float32":
             got = f"needs model.dtype=float32 to compute in bfloat16 over, got {run.model.dtype}"
             unused.append(conflict("engine.mixed_precision", got, "", "model", "model.dtype"))
+        if not run.hardware.has_bfloat16:
+            got = f"{run.hardware.device} computes no bfloat16"
+            about = ("hardware", "hardware.device")
+            if self.mixed_precision:
+                unused.append(conflict("engine.mixed_precision", got, "use false", *about))
+            if run.model.dtype == "bfloat16":
+                unused.append(conflict("model.dtype", got, "use float32", "model", *about))
         return [*super().problems(run), *unused]
 
     def _unused_offloads(self, run: RunSpec) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -93,7 +93,7 @@ def _micro(run: RunSpec, rows: int, each: int) -> tuple[int, int]:
     """Rows of the largest micro-batch of so many, and the prompts that are packed for them."""
     data, most = run.data, run.trainer.max_tokens_per_gpu
     prompt, response = data.max_prompt_length, data.max_response_length
-    family = 1 if run.model.dtype == "float64" or not worth_sharing(prompt, [prompt + response] * each) else each
+    family = 1 if run.model.dtype == "float64" or not worth_sharing(prompt, each, each * (prompt + response)) else each
     if most is None:
         rows = min(rows, run.micro_batch_rows)
     elif family == 1:

@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from launcher.config.grammar import Point, points
-from launcher.config.resolve import groups, resolve
+from launcher.config.resolve import groups
 from launcher.core.bounded_parse import parse_json
 from launcher.core.files import read_file, write_atomic
 from launcher.core.problems import Problem, Problems, error_message
 from launcher.preflight.capacity import Needs, needs
 from launcher.preflight.plan import problems as refusals
+from launcher.preflight.plan import run_of
 from launcher.runs import store
 from launcher.runs.folder import Folder, holder
 from launcher.spec.run import Optim, RunSpec
@@ -107,7 +108,7 @@ def plan(
     for name, point in zip(names, every, strict=True):
         watch(len(found), len(every))
         try:
-            run = resolve(point.words, config_dir)
+            run = run_of(point.words, config_dir)
         except Problems as wrong:
             found.append(Planned(point, name, None, wrong.problems))
             continue

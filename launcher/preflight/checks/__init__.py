@@ -15,7 +15,9 @@ from launcher.core.check_result import CheckResult, from_problems
 from launcher.core.problems import error_message
 from launcher.core.settings import Chosen
 from launcher.core.user_code import CallFailure, try_call
-from launcher.preflight.checks import disk, hardware, history, memory, model, packages, reward, rows, steps, text
+from launcher.preflight.checks import (
+    disk, hardware, history, learning, memory, model, packages, reward, rows, steps, text, unread,
+)  # fmt: skip
 from launcher.preflight.checks.context import Check, Context, folder_of
 from launcher.spec.stored import to_node
 
@@ -54,14 +56,15 @@ def _run_own(file: Path, context: Context) -> list[CheckResult]:
 
 
 CHECKS: list[Callable[[Context], Iterable[CheckResult]]] = [
-    check_settings, model.check, text.check, rows.check, reward.check, steps.check, memory.check, hardware.check,
-    disk.check, history.check, packages.check, check_own,
+    check_settings, model.check, text.check, rows.check, reward.check, steps.check, unread.check, learning.check,
+    memory.check, hardware.check, disk.check, history.check, packages.check, check_own,
 ]  # fmt: skip
 """In the order in which a plan shows their results. None assumes that another has passed."""
 LOCAL_CHECKS: dict[Callable[[Context], Iterable[CheckResult]], tuple[str, ...]] = {
     check_settings: (), model.check: ("model",), text.check: ("algorithm", "data", "model"),
     rows.check: ("algorithm", "data", "model"), reward.check: ("algorithm", "data", "reward"),
-    steps.check: ("data",), hardware.check: ("hardware", "cluster"), packages.check: (), check_own: (),
+    steps.check: ("data",), learning.check: ("algorithm", "model"), hardware.check: ("hardware", "cluster"),
+    packages.check: (), check_own: (),
 }  # fmt: skip
 """Those that are also run where other arguments are wrong, with the config groups that must be known for them."""
 

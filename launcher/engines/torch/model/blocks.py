@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 LOGITS = 2**24  # made at a time
 KEPT = 2**26  # logits that are kept for the backward pass at most, for all rows of a micro-batch
 SPARE = 64  # tokens that a cache makes room for at least
 WORTH = 1 / 16  # of the tokens must be saved before shared prompts pay
 
 
-def worth_sharing(prompt: int, lengths: Sequence[int]) -> bool:
-    """Whether computing a shared prompt once saves enough for rows of these lengths."""
-    return prompt * (len(lengths) - 1) >= WORTH * sum(lengths)
+def worth_sharing(prompt: int, rows: int, tokens: int) -> bool:
+    """Whether computing a shared prompt once saves enough for so many rows of so many tokens together."""
+    return prompt * (rows - 1) >= WORTH * tokens
 
 
 def cache_capacity(end: int) -> int:

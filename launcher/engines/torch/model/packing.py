@@ -118,7 +118,7 @@ def _families(
         found.setdefault((group[row], tokens[row, : opening[row]].tobytes()), []).append(row)
     families = []
     for family in found.values():
-        worth = worth_sharing(opening[family[0]], [length[row] for row in family])
+        worth = worth_sharing(opening[family[0]], len(family), sum(length[row] for row in family))
         families += [family] if worth else [[row] for row in family]
     return families
 

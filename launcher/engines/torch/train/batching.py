@@ -30,7 +30,7 @@ class Sizes:
     def tokens(self, rows: Rows) -> int:
         """Tokens of a group's rows, with shared prompts counted once."""
         lengths, prompt = [self.length[row] for row in rows], self.prompt[rows[0]]
-        return sum(lengths) - (prompt * (len(rows) - 1) if worth_sharing(prompt, lengths) else 0)
+        return sum(lengths) - (prompt * (len(rows) - 1) if worth_sharing(prompt, len(lengths), sum(lengths)) else 0)
 
 
 def mini_batches(batch: Batch, parts: int) -> list[Batch]:

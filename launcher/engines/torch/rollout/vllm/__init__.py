@@ -10,7 +10,7 @@ from pydantic import Field
 
 from launcher.core.machine import package_version
 from launcher.core.problems import Problem, conflict
-from launcher.core.settings import AtLeastOne, Count, Positive, settings
+from launcher.core.settings import AtLeastOne, Count, Positive, ReadOnlyWith, settings
 from launcher.engines.torch import Torch
 from launcher.engines.torch.rollout.sampler import Colocated, SamplerMemory
 from launcher.engines.torch.workload import Workload
@@ -57,7 +57,9 @@ class VllmSampler(Colocated):
     """GPUs used by vLLM exclusively, over all nodes, an equal number on each, in addition to `hardware`; on a CPU, as
     many processes. Weights are then sent from the trainers to vLLM's processes. 0 samples on the trainers' own GPUs,
     while the trainers are idle."""
-    gpu_memory_utilization: Annotated[float, Field(gt=0, lt=1)] | None = None
+    gpu_memory_utilization: Annotated[
+        Annotated[float, Field(gt=0, lt=1)] | None, ReadOnlyWith("kv_cache_gb", None, fix="sampler.kv_cache_gb=null")
+    ] = None
     """Fraction of each GPU's memory for vLLM's weights and KV cache during sampling; the trainer's weights and
     optimizer need the rest. By default 0.5, and 0.8 with `n_gpus`."""
     kv_cache_gb: Positive | None = None

@@ -1,0 +1,99 @@
+"""Values that nobody gave and that depend on algorithm and model: the size of a group, learning rates, lengths.
+
+A class's own default is for the usual case; these are put into the run before it is checked, so that spec.yaml and a
+plan show them.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from math import lcm
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from launcher.config.descriptions import fields_of
+from launcher.core.classes import locate
+from launcher.core.settings import Chosen
+from launcher.spec.algorithm import Algorithm
+from launcher.spec.data import Dataset
+from launcher.spec.hardware import Hardware
+from launcher.spec.model import Model
+from launcher.spec.run import usual_critic_lr, usual_lr
+from launcher.spec.sampler import Sampler
+
+GROUP = 8
+"""Answers to a prompt, where the algorithm compares them."""
+MEMORY = "fitted to the memory of each process"
+REASONS = {
+    "sampler.n": "fitted to the algorithm", "optim.lr": "fitted to algorithm and model",
+    "critic.optim.lr": "fitted to the model", "data.max_prompt_length": "fitted to the model's positions",
+    "data.max_response_length": "fitted to the model's positions", 
+    "data.train_batch_size": "fitted to rows and processes",
+    "data.val_batch_size": MEMORY, "trainer.micro_batch_size_per_gpu": MEMORY, "sampler.max_num_seqs": MEMORY,
+    "model.enable_gradient_checkpointing": MEMORY, "engine.mixed_precision": MEMORY, "engine.strategy": MEMORY,
+}  # fmt: skip
+"""Of each value that is given where nobody gave it (here or in `preflight/fit`), where it comes from."""
+
+
+def fill(node: dict[str, Any]) -> None:
+    """Give `node`, a composed run, what is not in it; nothing that depends on a group that is missing or invalid."""
+    algorithm: Algorithm | None = _built(node, "algorithm", Chosen[Algorithm])
+    model: Model | None = _built(node, "model", Chosen[Model])
+    if algorithm and algorithm.sampled and _default(node, "sampler", Sampler, "n") < algorithm.min_answers:
+        _put(node, "sampler", "n", GROUP)
+    if algorithm and model:
+        _put(node, "optim", "lr", usual_lr(algorithm, model))
+        if "critic" in algorithm.needs and isinstance(node.get("critic"), dict):
+            _put(node["critic"], "optim", "lr", usual_critic_lr(model))
+    if hardware := _built(node, "hardware", Hardware):
+        _fit_batch(node, hardware.processes)
+    if model and model.positions:
+        _fit_lengths(node, model.positions)
+
+
+def _fit_batch(node: dict[str, Any], processes: int) -> None:
+    """A batch that splits over processes and updates, as near below the usual one as can be."""
+    usual, mini = (
+        _default(node, "data", Dataset, "train_batch_size"),
+        node.get("trainer", {}).get("ppo_mini_batch_size"),
+    )
+    unit = lcm(processes, mini if type(mini) is int and mini > 0 else 1)
+    if usual % unit:
+        _put(node, "data", "train_batch_size", max(usual // unit, 1) * unit)
+
+
+def _fit_lengths(node: dict[str, Any], positions: int) -> None:
+    """A third of the positions for the prompt, where the usual lengths are too long together; or what a given length
+    leaves."""
+    names, data = ("max_prompt_length", "max_response_length"), node.get("data")
+    if not isinstance(data, dict):
+        return
+    prompt, response = (data.get(name, _default(node, "data", Dataset, name)) for name in names)
+    if type(prompt) is not int or type(response) is not int or prompt + response <= positions:
+        return
+    if names[0] not in data:
+        prompt = positions - response if names[1] in data else positions // 3
+    if 0 < prompt < positions:
+        _put(node, "data", names[0], prompt)
+        _put(node, "data", names[1], positions - prompt)
+
+
+def _built(node: dict[str, Any], group: str, chosen: Any) -> Any:
+    """The group's value; None where it is invalid, which is said elsewhere."""
+    with suppress(ValidationError):
+        return TypeAdapter(chosen).validate_python(node.get(group))
+    return None
+
+
+def _default(node: dict[str, Any], group: str, noun: type, name: str) -> Any:
+    """The default of a setting in the class that was chosen."""
+    cls = noun
+    with suppress(ValueError, KeyError, TypeError):
+        cls = locate(str(node[group]["_target_"]), noun)
+    return fields_of(cls)[name].default
+
+
+def _put(node: dict[str, Any], group: str, name: str, value: Any) -> None:
+    if isinstance(node.get(group), dict):
+        node[group].setdefault(name, value)

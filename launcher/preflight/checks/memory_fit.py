@@ -1,0 +1,257 @@
+"""Which settings make a run fit into memory: the cheapest by the time of a step, each estimated as a run of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
+from itertools import product
+from typing import Any
+
+from pydantic import ValidationError
+
+from launcher.config.descriptions import written
+from launcher.spec.memory import Memory
+from launcher.spec.run import RunSpec
+
+Change = tuple[str, Any]
+"""A setting, dotted, and its value."""
+FEW_TOKENS, FEW_ANSWERS = 8192, 32
+"""Of a micro-batch, and of the answers decoded together: with so few, computing them takes about twice the time of
+each."""
+FEW = 8
+"""Answers to a prompt, where there are too many."""
+MICRO, TOKENS = "trainer.micro_batch_size_per_gpu", "trainer.max_tokens_per_gpu"
+DECODED, JUDGED = "sampler.max_num_seqs", "data.val_batch_size"
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A change that saves memory, and what it costs."""
+
+    changes: tuple[Change, ...]
+    cost: float
+    """Time of a step, as a multiple."""
+    price: str
+    same: bool = True
+    """Whether a run may be given it without being asked: what is trained stays the same, but for rounding."""
+
+
+NOTHING = Switch((), 1.0, "")
+MIXED = Switch((("engine.mixed_precision", True),), 0.8, "matrices are multiplied in bfloat16")
+RECOMPUTED = Switch((("model.enable_gradient_checkpointing", True),), 1.3, "a third more time")
+SHARDED = Switch((("engine.strategy", "fsdp2"),), 1.1, "layers are sent between processes")
+MOVED = Switch(
+    (("engine.strategy", "fsdp2"), ("engine.offload", ("weights",))),
+    8.0, "weights and optimizer are moved in every layer: much slower", same=False,
+)  # fmt: skip
+ADAPTERS = Switch(
+    (("model.lora_rank", 32),), 40.0, "adapters learn, the weights do not: give optim.lr about ten times the rate",
+    same=False,
+)  # fmt: skip
+SMALLER = "the same result, in smaller parts"
+
+
+@dataclass(frozen=True)
+class MemoryAdvice:
+    """Arguments to use instead, and the memory they lead to."""
+
+    words: tuple[str, ...]
+    peak_bytes: int
+    fits: bool
+    price: str
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A run that fits, and what was changed for it."""
+
+    run: RunSpec
+    changes: dict[str, Any]
+    prices: tuple[str, ...]
+    cost: float
+
+
+def fits(memory: Memory, limit_bytes: int) -> bool:
+    """Whether it fits by any error of the estimate."""
+    return memory.at_most_bytes <= limit_bytes
+
+
+def cheapest(run: RunSpec, limit_bytes: int, free: Collection[str] | None = None) -> Fit | None:
+    """The run that fits with the least time of a step; None where none does. `free` names the settings that may be
+    changed, and then only those that leave what is trained as it is."""
+    best: Fit | None = None
+    for switches in _combinations(run, free):
+        static = 1.0
+        for switch in switches:
+            static *= switch.cost
+        if best and static >= best.cost:
+            break
+        changes = {name: value for switch in switches for name, value in switch.changes}
+        changed = _changed(run, tuple(changes.items()))
+        found = changed and _in_parts(changed, limit_bytes, free)
+        if not found:
+            continue
+        made, parts = found
+        cost = static * _slowness(made)
+        if best is None or cost < best.cost:
+            prices = [*(switch.price for switch in switches), *([SMALLER] if parts else [])]
+            best = Fit(made, changes | parts, tuple(dict.fromkeys(filter(None, prices))), cost)
+    return best
+
+
+def _combinations(run: RunSpec, free: Collection[str] | None) -> Iterator[tuple[Switch, ...]]:
+    """Switches that make a difference, put together, the cheapest first."""
+    on_gpu = not run.hardware.is_cpu
+    several = run.hardware.processes > 1
+    roles = [Switch((("engine.offload", (role,)),), 1.2, f"the {role} is moved in every step", same=False)
+             for role in ("reference", "critic", "reward")]  # fmt: skip
+    ways = [[MIXED] if on_gpu and run.hardware.has_bfloat16 and run.model.dtype == "float32" else [], [RECOMPUTED]]
+    ways += [[*([SHARDED] if several else []), *([MOVED] if several and on_gpu else []), *(roles if on_gpu else [])]]
+    ways += [[ADAPTERS] if not run.model.lora_rank else []]
+
+    def useful(switch: Switch) -> bool:
+        allowed = free is None or (switch.same and all(name in free for name, _ in switch.changes))
+        return allowed and any(_value(run, name) != value for name, value in switch.changes)
+
+    chosen = product(*([NOTHING, *filter(useful, switches)] for switches in ways))
+
+    def cost(switches: tuple[Switch, ...]) -> float:
+        total = 1.0
+        for switch in switches:
+            total *= switch.cost
+        return total
+
+    yield from sorted(chosen, key=cost)
+
+
+def _value(run: RunSpec, name: str) -> Any:
+    """The value of a setting; None where the run has no such setting."""
+    group, _, setting = name.partition(".")
+    return vars(getattr(run, group)).get(setting)
+
+
+def _in_parts(run: RunSpec, limit_bytes: int, free: Collection[str] | None) -> tuple[RunSpec, dict[str, Any]] | None:
+    """The run with the largest parts that fit, and those that are smaller than before; None where none fit."""
+    if _good(run, limit_bytes):
+        return run, {}
+    ranges = [_micro_batch_range(run), (DECODED, run.sampler.n, run.sampler.max_num_seqs),
+              (JUDGED, 1, run.data.val_batch_size)]  # fmt: skip
+    ranges = [(name, min(least, most), most) for name, least, most in ranges if free is None or name in free]
+    smallest = _changed(run, tuple((name, least) for name, least, _ in ranges))
+    if smallest is None or not _good(smallest, limit_bytes):
+        return None
+    made, parts = smallest, dict[str, Any]()
+    for name, least, most in ranges:
+        value = _largest(made, name, least, most, limit_bytes)
+        assert value is not None
+        step = run.sampler.n if name == DECODED and run.algorithm.sampled else 1
+        if value < most:
+            value = max(value // step * step, least)
+            value = 2 ** (value.bit_length() - 1) if name in (MICRO, JUDGED) else value
+            parts[name] = value
+        made = _changed(made, ((name, value),)) or made
+    return made, parts
+
+
+def _slowness(run: RunSpec) -> float:
+    """How much slower small parts are than large ones."""
+    asked = run.data.train_batch_size // run.hardware.processes * run.sequences_per_prompt
+    size = run.trainer.max_tokens_per_gpu or run.max_sequence_length * min(run.micro_batch_rows, asked)
+    slow = 1 + FEW_TOKENS / size
+    if run.algorithm.sampled:
+        slow *= (1 + FEW_ANSWERS / min(asked, run.sampler.max_num_seqs)) / (1 + FEW_ANSWERS / asked)
+    return slow
+
+
+def largest_micro_batch(run: RunSpec, limit_bytes: int) -> Change | None:
+    """The setting of the largest micro-batch that fits; None where even the smallest does not.
+
+    A larger one than an update has rows would change nothing.
+    """
+    name, least, most = _micro_batch_range(run)
+    rows = max(run.sequences_per_update, 1)
+    value = _largest(run, name, least, rows if name == MICRO else max(most, rows * least), limit_bytes)
+    return None if value is None else (name, value)
+
+
+def _micro_batch_range(run: RunSpec) -> tuple[str, int, int]:
+    """The setting of the micro-batches, its least value and its value now."""
+    if run.trainer.max_tokens_per_gpu:
+        pairs = 2 if run.algorithm.data == "pairs" else 1
+        return TOKENS, run.max_sequence_length * pairs, run.trainer.max_tokens_per_gpu
+    return MICRO, 1, min(run.trainer.micro_batch_size_per_gpu, max(run.sequences_per_update, 1))
+
+
+def _largest(run: RunSpec, name: str, least: int, most: int, limit_bytes: int) -> int | None:
+    """The largest value of a setting with which the run fits: memory grows with it."""
+
+    def good(value: int) -> bool:
+        changed = _changed(run, ((name, value),))
+        return changed is not None and _good(changed, limit_bytes)
+
+    if good(most):
+        return most
+    if not good(least):
+        return None
+    while least < most:
+        middle = (least + most + 1) // 2
+        least, most = (middle, most) if good(middle) else (least, middle - 1)
+    return least
+
+
+def _good(run: RunSpec, limit_bytes: int) -> bool:
+    memory = run.engine.memory(run)
+    return memory is not None and fits(memory, limit_bytes)
+
+
+def advice(run: RunSpec, limit_bytes: int) -> MemoryAdvice | None:
+    """The arguments of the cheapest run that fits; where none does, of the one that needs least."""
+    before = run.engine.memory(run)
+    if before is None:
+        return None
+    found, fewer = cheapest(run, limit_bytes), dict[str, Any]()
+    if not found and run.algorithm.sampled and run.sampler.n > FEW:
+        fewer = {"sampler.n": FEW}
+        smaller = _changed(run, tuple(fewer.items()))
+        found = cheapest(smaller, limit_bytes) if smaller else None
+    if found:
+        prices = [*(["fewer answers are compared"] if fewer else []), *found.prices]
+        return _advice(found.run, fewer | found.changes, prices, fits=True)
+    tried = []
+    for switches in _combinations(run, None):
+        changes = {name: value for switch in switches for name, value in switch.changes} | _smallest(run)
+        if made := _changed(run, tuple(changes.items())):
+            tried.append(_advice(made, changes, [*(switch.price for switch in switches), SMALLER], fits=False))
+    least = min(tried, key=lambda advice: advice.peak_bytes, default=None)
+    return least if least and least.peak_bytes < before.peak_bytes else None
+
+
+def _smallest(run: RunSpec) -> dict[str, Any]:
+    """The smallest parts that a step can be computed in."""
+    name, least, _ = _micro_batch_range(run)
+    return {name: least, DECODED: run.sampler.n, JUDGED: 1}
+
+
+def _advice(run: RunSpec, changes: dict[str, Any], prices: Iterable[str], *, fits: bool) -> MemoryAdvice:
+    memory = run.engine.memory(run)
+    assert memory
+    return MemoryAdvice(_words(changes), memory.peak_bytes, fits, ", ".join(dict.fromkeys(filter(None, prices))))
+
+
+def _words(changes: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(f"{name}={written(value)}".replace(", ", ",") for name, value in changes.items())
+
+
+def _changed(run: RunSpec, changes: tuple[Change, ...]) -> RunSpec | None:
+    """The run with other settings; None where it would not be a valid one."""
+    parts: dict[str, dict[str, Any]] = {}
+    for name, value in changes:
+        group, _, setting = name.partition(".")
+        held = getattr(run, group)
+        if not is_dataclass(held) or setting not in {field.name for field in fields(held)}:
+            return None
+        parts.setdefault(group, {})[setting] = value
+    try:
+        return replace(run, **{group: replace(getattr(run, group), **of) for group, of in parts.items()})
+    except ValidationError:
+        return None
