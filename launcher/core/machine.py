@@ -54,6 +54,9 @@ class Gpus:
     """Why the driver could not be asked, where there is one."""
 
 
+MOST_THREADS = 4096
+
+
 def cpu_count() -> int:
     """Those that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -170,6 +173,19 @@ def free_disk_bytes(path: Path) -> int:
     whole = path.absolute()
     standing = next(place for place in (whole, *whole.parents) if place.exists())
     return shutil.disk_usage(standing).free
+
+
+def free_inodes(path: Path) -> int | None:
+    """Files that can still be made on the disk that holds `path`; None where it has no limit. Raises `OSError`."""
+    whole = path.absolute()
+    found = os.statvfs(next(place for place in (whole, *whole.parents) if place.exists()))
+    return found.f_favail if found.f_files else None
+
+
+def threads_of_a_process(processes: int) -> int:
+    """Threads of each of so many processes: as OMP_NUM_THREADS says, by default an equal share of the cores."""
+    asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(asked) if asked.isdecimal() and 0 < int(asked) <= MOST_THREADS else max(cpu_count() // processes, 1)
 
 
 def query_gpus() -> Gpus:

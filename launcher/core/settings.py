@@ -37,7 +37,7 @@ Names = Annotated[tuple[str, ...], BeforeValidator(listed)]
 @dataclasses.dataclass(frozen=True)
 class ReadOnlyWith:
     """Marks a setting, or a whole group, that a run reads only with another value beside it. Where it is given without
-    that, a plan warns: it would do nothing.
+    that, a plan warns that it has no effect.
 
     `Annotated[Positive, ReadOnlyWith("kl_ctrl", "adaptive", fix="algorithm.kl_ctrl=adaptive")] = 0.1`
     """

@@ -75,6 +75,9 @@ class Weighted(Combined):
         known = list(self.parts)
         strange = [Problem("reward.weights", f"no part {name!r}", suggest(name, known)) for name in self.weights
                    if name not in known]  # fmt: skip
+        if all(self.weights.get(name, 1.0) == 0 for name in known):
+            got, fix = "all parts weigh 0, so nothing can be learnt", f"use reward.weights.{known[0]}=1"
+            strange.append(Problem("reward.weights", got, fix))
         return [*strange, *super().problems()]
 
     def judge(self, answers: Sequence[Answer]) -> Scores:

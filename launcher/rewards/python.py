@@ -68,6 +68,9 @@ class Python(Reward):
         parts = {name: [float(entry["parts"].get(name, math.nan)) for entry in entries] for name in names}
         return Scores([entry["score"] for entry in entries], parts, [entry["wrong"] for entry in entries])
 
+    def fix_of(self, fault: str) -> str:
+        return f"use reward.timeout_s={10 * max(self.timeout_s, 1):g}" if "took longer" in fault else ""
+
     def problems(self) -> list[Problem]:
         fix = "read it from os.environ in the function"
         found = [Problem("reward.kwargs", f"{name} would be kept with the run", fix) for name in _secrets(self.kwargs)]

@@ -18,7 +18,7 @@ import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, field
+from dataclasses import asdict, field, replace
 from email.message import Message
 from functools import cache
 from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPResponse, HTTPSConnection, InvalidURL
@@ -35,6 +35,7 @@ AGAIN = {408, 425, 429, 500, 502, 503, 504}  # a server that says so may say oth
 MOST_WAIT_S = 30.0
 PRINTABLE = "use printable ASCII characters"
 KEPT = "would be kept with the run"
+TRIAL_S = 5.0
 CONNECTS_S = 2.0  # for a server that runs
 
 
@@ -103,6 +104,23 @@ class Remote(Reward):
             return [Problem("reward.url", got, "use a running server", "not-reachable")]
         return []
 
+    def fix_of(self, fault: str) -> str:
+        if (proxy := self._proxy()) and "reached" in fault:
+            return f"{proxy} takes what goes to it; set no_proxy={urlsplit(self.url).hostname}"
+        if "longer than" in fault:
+            return f"use reward.timeout_s={10 * self.timeout_s:g}, or a faster server"
+        return 'the server at reward.url has to reply {"scores": [...]}, one score for each answer'
+
+    def on_trial(self) -> Self:
+        return replace(self, timeout_s=min(self.timeout_s, TRIAL_S), retries=0)
+
+    def _proxy(self) -> str:
+        """The environment variable that names a proxy for the server; empty where it is asked directly."""
+        parts = urlsplit(self.url)
+        if parts.scheme not in urllib.request.getproxies() or urllib.request.proxy_bypass(parts.hostname or ""):
+            return ""
+        return f"{parts.scheme}_proxy"
+
     @property
     def _token(self) -> str:
         return os.environ.get(self.token_env, "").strip() if self.token_env else ""
@@ -138,7 +156,7 @@ class Remote(Reward):
         reply = self._reply(json.dumps({"answers": sent}, default=str).encode())
         try:
             node = json.loads(reply)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise Unanswered(f"the server's reply is no JSON: {short_repr(reply[:1000])}") from error
         scores = node.get("scores") if isinstance(node, dict) else node
         if not isinstance(scores, list):

@@ -97,13 +97,17 @@ class Dataset(ABC):
     """Subclass it, decorate with @settings, and name the class in conf/data/<name>.yaml."""
 
     train_batch_size: AtLeastOne = 256
-    """Prompts (or demonstrations) of one step, over all processes."""
+    """Prompts (or demonstrations) of one step, over all processes. Where it is not given, less if an epoch would have
+    fewer than 8 steps."""
     val_batch_size: AtLeastOne = 256
-    """Held-out prompts answered at a time by each process; it changes memory and speed only."""
+    """Held-out prompts answered at a time by each process; it changes memory and speed only. Where it is
+    not given, fewer if memory is too small."""
     max_prompt_length: AtLeastOne = 512
-    """Tokens of a prompt; `truncation` says how longer ones are handled."""
+    """Tokens of a prompt; `truncation` says how longer ones are handled. Where it is not given, fewer for a model that
+    has too few positions."""
     max_response_length: AtLeastOne = 1024
-    """Tokens of an answer: sampled answers end there; `truncation` says how longer demonstrations are handled."""
+    """Tokens of an answer: sampled answers end there; `truncation` says how longer demonstrations are handled. Where
+    it is not given, fewer for a model that has too few positions."""
     truncation: Literal["error", "filter", "left", "right"] = "error"
     """Rows that are too long: `error` counts them as bad rows, `filter` drops them, `left` and `right` cut the prompt
     on that side, which may cut into the chat template; a demonstration is cut at its end."""

@@ -72,7 +72,7 @@ class Model(ABC):
     layer."""
     enable_gradient_checkpointing: bool = False
     """Recompute each layer in the backward pass instead of keeping its activations: less memory, about a third more
-    time."""
+    time. Where it is not given, true if memory on a GPU is too small without."""
 
     @property
     @abstractmethod

@@ -85,6 +85,14 @@ class Reward(ABC):
         """Errors that can be found before anything is loaded."""
         return []
 
+    def fix_of(self, fault: str) -> str:
+        """What to use where no answer has a score, for the reason `fault`; empty where that is not known."""
+        return ""
+
+    def on_trial(self) -> Self:
+        """The same reward for a few answers before the start: one that waits long gives up soon."""
+        return self
+
     def cheap_for(self, answer: Answer) -> bool:
         """Whether this answer costs little to score."""
         return self.cheap

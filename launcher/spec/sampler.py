@@ -24,7 +24,7 @@ class Sampler:
     """Subclass it, decorate with @settings, and name the class in conf/sampler/<name>.yaml."""
 
     n: Annotated[AtLeastOne, SAMPLED] = 1
-    """Answers to each prompt (the group size G)."""
+    """Answers to each prompt (the group size G). Where it is not given, 8 for algorithms that compare answers."""
     temperature: Annotated[Positive, SAMPLED] = 1.0
     """Logits are divided by it, in sampling and in training."""
     top_p: Annotated[float, Field(gt=0, le=1), SAMPLED] = 1.0
@@ -36,7 +36,8 @@ class Sampler:
     val_n: AtLeastOne = 1
     """Answers to each held-out prompt."""
     max_num_seqs: AtLeastOne = 1024
-    """Answers decoded at the same time in one process, at least those of one prompt; memory grows with it."""
+    """Answers decoded at the same time in one process, at least those of one prompt; memory grows with it. Where
+    it is not given, fewer if memory is too small."""
 
     logprobs_match_trainer: ClassVar[bool] = True
     """Whether sampler and trainer compute equal log-probabilities, so that no mismatch is reported."""

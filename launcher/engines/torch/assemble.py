@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from transformers.utils import logging as transformers_logging
 
+from launcher.core import machine
 from launcher.core.checkpoints import name_of
 from launcher.core.events import Event, Loaded
 from launcher.core.problems import Problem, Problems
@@ -66,7 +67,7 @@ def select_device(run: RunSpec, num_threads: int) -> torch.device:
     """
     transformers_logging.disable_progress_bar()
     if run.hardware.is_cpu:
-        torch.set_num_threads(num_threads or max((os.cpu_count() or 1) // run.hardware.processes_per_node, 1))
+        torch.set_num_threads(num_threads or machine.threads_of_a_process(run.hardware.processes_per_node))
         return torch.device("cpu")
     found = torch.accelerator.current_accelerator(check_available=True)
     if found is None or found.type == "mps":  # which has no float64, the number format of masks and rewards

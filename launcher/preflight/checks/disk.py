@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from launcher.core import machine
 from launcher.core.check_result import CheckResult, Level
 from launcher.core.problems import error_message
+from launcher.hubs import huggingface
 from launcher.models import size, store
 from launcher.models.pretrained import Pretrained
 from launcher.preflight.checks.context import Context, root_of
 from launcher.spec.run import RunSpec
 
+FILES = 100  # of a run: logs, samples, checkpoints
 SPARE = 1.02  # tokenizers, logs and names beside the tensors
 
 
@@ -27,7 +30,12 @@ def check(context: Context) -> Iterator[CheckResult]:
         message = f"the free disk space is unknown: {error_message(error)}"
         yield CheckResult("FAIL", "trainer.run_root", message, "use another folder")
         return
+    if (inodes := machine.free_inodes(root_of(run))) is not None and inodes < FILES:
+        message = f"the disk of {root_of(run)} has room for {inodes} more files (inodes), and a run writes {FILES}"
+        yield CheckResult(context.missing_level, "disk", message, "use a trainer.run_root on another disk")
+        return
     if each is None:
+        yield from _downloads(run, context.missing_level)
         yield CheckResult("OK", "disk", f"{_gb(free)} free; the model's size is not known yet")
         return
     kept = run.trainer.keep_last + run.trainer.keep_best
@@ -48,9 +56,18 @@ def check(context: Context) -> Iterator[CheckResult]:
 
 def _downloads(run: RunSpec, level: Level) -> Iterator[CheckResult]:
     model = run.model
-    if not isinstance(model, Pretrained) or not model.on_hub or model.shape is None:
+    if not isinstance(model, Pretrained) or not model.on_hub:
         return
-    need, root = size.parameters(model.shape) * size.BFLOAT16, store.root()
+    if "huggingface" in model.hub_order and (fault := huggingface.endpoint_fault()):
+        yield CheckResult("WARN", "HF_ENDPOINT", f"{fault}, so {model.path} cannot be downloaded", "unset HF_ENDPOINT")
+    root = store.root()
+    standing = next(place for place in (root.absolute(), *root.absolute().parents) if place.exists())
+    if not os.access(standing, os.W_OK):
+        message = f"{model.path} is downloaded to {root}, which cannot be written"
+        yield CheckResult(level, "disk", message, "set RLRUN_MODELS to a folder that can be")
+    if model.shape is None:
+        return
+    need = size.parameters(model.shape) * size.BFLOAT16
     if need > (free := machine.free_disk_bytes(root)):
         message = f"{model.path} has {_gb(need)}, and {_gb(free)} are free in {root}"
         yield CheckResult(level, "disk", message, "set RLRUN_MODELS to a folder on a larger disk")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Iterator, Mapping
 
 from launcher.clusters.nodes.home import reach
@@ -13,12 +15,14 @@ from launcher.core.problems import Problems
 from launcher.preflight.checks.context import Context
 from launcher.spec.run import RunSpec
 
+CROWDED = 4  # processes of a core, each with a model of its own
 IDLE = 0.9  # of its memory is free on an idle GPU
 
 
 def check(context: Context) -> Iterator[CheckResult]:
     """The GPUs, then what cluster, sampler and reward need that is not there."""
     run = context.run
+    yield from _interfaces(run)
     if address := run.cluster.remote_address:
         yield from _nodes(address, run.taken.nnodes, run.cluster.each_node(run.taken), context.missing_level)
     else:
@@ -29,11 +33,32 @@ def check(context: Context) -> Iterator[CheckResult]:
         yield from from_problems(missing, context.missing_level)
 
 
+def _interfaces(run: RunSpec) -> Iterator[CheckResult]:
+    """Network interfaces that the environment names, and that this machine does not have."""
+    known = [name for _, name in socket.if_nameindex()]
+    for variable, used in (("GLOO_SOCKET_IFNAME", True), ("NCCL_SOCKET_IFNAME", not run.taken.is_cpu)):
+        text = os.environ.get(variable, "").strip()
+        if not (text and used and run.taken.several) or text.startswith("^"):  # all but those
+            continue
+        asked = [name for name in text.removeprefix("=").split(",") if name]
+        exact = variable.startswith("GLOO") or text.startswith("=")  # NCCL takes beginnings of names
+        if not any(name == each or (not exact and each.startswith(name)) for name in asked for each in known):
+            level: Level = "WARN" if run.hardware.nnodes > 1 or run.cluster.remote_address else "FAIL"
+            message = f"names {text}, and this machine has {', '.join(known)}"
+            yield CheckResult(level, variable, message, f"unset {variable}, or set it to one of these")
+
+
 def _this_machine(run: RunSpec, level: Level) -> Iterator[CheckResult]:
     asked, found = run.taken, machine.query_gpus()
     if asked.is_cpu:
         processes = "one process" if asked.processes == 1 else f"{asked.processes} processes"
-        yield CheckResult("OK", "hardware", f"{processes} on {machine.cpu_count()} CPU cores")
+        cores, each = machine.cpu_count(), asked.processes_per_node
+        message = f"{processes} on {cores} CPU cores"
+        if each > CROWDED * cores:
+            fix = f"use hardware.nproc_per_node={cores}"
+            yield CheckResult("WARN", "hardware.nproc_per_node", f"{message}: they wait for each other", fix)
+        else:
+            yield CheckResult("OK", "hardware", message)
         return
     gpus = found.found[: len(machine.visible_gpus())]
     if found.trouble:

@@ -202,3 +202,16 @@ def _too_long(run: RunSpec, of: str, first: Row, what: str, limit: int, tokens: 
     action = "left out" if truncation == "filter" else f"cut on the {truncation}"
     level: Level = "FAIL" if truncation == "filter" and over == len(tokens) else "WARN"
     return CheckResult(level, setting, f"{message}, and {action}", f"use {max(tokens)} to keep all")
+
+
+def token_count(run: RunSpec, text: str) -> int | None:
+    """Tokens of a text; None where the model's tokenizer is not on this machine."""
+    if isinstance(run.model, Pretrained) and (run.model.on_hub or run.model.trust_remote_code):
+        return None
+    from launcher.text.tokenizer import load_fast_tokenizer  # noqa: PLC0415  late: it costs a second
+
+    try:
+        tokenizer = load_fast_tokenizer(run.model)
+    except Problems:  # named by the lengths of the rows
+        return None
+    return None if tokenizer is None else len(tokenizer.encode(text, add_special_tokens=False))

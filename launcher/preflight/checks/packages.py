@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import PackageNotFoundError, metadata
+from importlib.metadata import PackageNotFoundError, distribution, metadata
+from importlib.util import find_spec
+from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -29,7 +32,23 @@ class Installed:
 
 def check(_: Context) -> Iterator[CheckResult]:
     """What is wrong with the installed packages; one line where nothing is."""
+    yield from _hidden()
     yield from (result for result in check_packages() if result.level != "OK" or result.subject == "packages")
+
+
+def _hidden() -> Iterator[CheckResult]:
+    """Packages that a folder of PYTHONPATH hides: what is imported is not what is installed."""
+    folders = [Path(place).resolve() for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
+    for name in SHOWN if folders else ():
+        found = find_spec(name)
+        place = Path(found.origin).resolve().parent.parent if found and found.origin else None
+        if place in folders and (installed := _installed(name)) and _place(name) != place:
+            message = f"{place / name} is imported in place of {name} {installed.version}, which is installed"
+            yield CheckResult("FAIL", name, message, f"take {place} out of PYTHONPATH")
+
+
+def _place(name: str) -> Path:
+    return Path(str(distribution(name).locate_file(""))).resolve()
 
 
 def check_packages(distribution: str = OURS) -> list[CheckResult]:

@@ -8,19 +8,25 @@ from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from statistics import fmean
 
 from launcher.core.check_result import CheckResult, Level, from_problem
-from launcher.core.problems import Problem
-from launcher.models import store
+from launcher.core.problems import Problem, short_repr
+from launcher.models import config, store, weights
 from launcher.preflight.checks.context import Context
+from launcher.preflight.checks.lengths import token_count
 from launcher.rewards.exact import Exact
 from launcher.rewards.model import RewardModel
+from launcher.rewards.remote import Remote
 from launcher.spec.data import Row, make_answer, needs_rollout
 from launcher.spec.reward import Answer, Reward, score_safely
+from launcher.spec.run import RunSpec
 
 MAX_NAMED = 3  # rows that cannot be scored and are named
 MAX_SCORED, MAX_GUESSED = 16, 4  # rows that are scored, and rows where several forms of the right answer are tried
+MAX_ASKED = 2  # rows that a server is asked about
+_HEADS = ("score", "classifier", "v_head", "value_head", "reward_head", "regression_head", "classification_head")
 _SOLUTION = re.compile(r"####|\\boxed|\n")  # of a ground truth that is more than a final answer
 
 
@@ -32,10 +38,16 @@ def check(context: Context) -> Iterator[CheckResult]:
         if isinstance(leaf, RewardModel) and leaf.on_hub and store.find(leaf.path, leaf.revision) is None:
             fix = f"rlrun model download {leaf.path} fetches it now"
             yield CheckResult("WARN", "reward.path", f"{leaf.path} is not here and is downloaded first", fix)
+        if isinstance(leaf, RewardModel) and not leaf.on_hub and (why := _no_scorer(Path(leaf.path).expanduser())):
+            fix = "use a reward model with one output (AutoModelForSequenceClassification) as reward.path"
+            yield CheckResult("FAIL", "reward.path", f"{leaf.path} {why}", fix)
     if context.train.rows:
         yield from _unscorable(context)
         if context.run.algorithm.sampled:
             yield _scores(context)
+            answered = [row for row in context.train.rows if needs_rollout(row, "train", context.run.algorithm.data)]
+            if long := _too_long(context.run, answered):
+                yield long
 
 
 def _unscorable(context: Context) -> Iterator[CheckResult]:
@@ -61,24 +73,56 @@ def _scores(context: Context) -> CheckResult:
     run, rows = context.run, context.train.rows
     name, kind = type(run.reward).__name__, run.algorithm.data
     answered = [row for row in rows if needs_rollout(row, "train", kind)]
-    if problem := no_signal(run.reward, answered):
-        return from_problem(problem)
+    servers = [leaf for leaf in run.reward.leaves() if isinstance(leaf, Remote)]
+    remote = bool(servers) and not any(leaf.missing_requirements() for leaf in servers)
+    if problem := no_signal(run.reward, answered, MAX_ASKED if remote else 0):
+        return from_problem(problem, "WARN" if remote and "so nothing" in problem.got else "FAIL")
     solutions = (row for row in rows if isinstance(run.reward, Exact) and _SOLUTION.search(row.ground_truth or ""))
     if solution := next(solutions, None):
         message = f"Exact compares with whole solutions, which no model repeats literally (first: {solution.where})"
         return CheckResult("WARN", "reward", message, "use data.format=gsm8k reward=gsm8k, or reward=math")
-    if not any(run.reward.cheap_for(make_answer(row)) for row in answered):
+    if not remote and not any(run.reward.cheap_for(make_answer(row)) for row in answered):
         return CheckResult("WARN", "reward", f"{name} is not tried by a plan", "rlrun reward bench tries it")
     return CheckResult("OK", "reward", f"{name} scores right answers to the first rows above empty ones")
 
 
-def no_signal(reward: Reward, rows: Sequence[Row]) -> Problem | None:
+def _no_scorer(folder: Path) -> str:
+    """Why the folder's model gives no single score; empty where it does, or where that is not known."""
+    node, shapes = config.read(folder) or {}, weights.shapes(folder)
+    heads = {name: shape for name, shape in (shapes or {}).items() if name.partition(".")[0] in _HEADS}
+    if shapes and not heads:
+        kind = ", ".join(map(str, node.get("architectures") or ())) or "a model"
+        return f"is {kind}, whose weights have no layer that scores"
+    if outputs := [shape[0] for shape in heads.values() if len(shape) == 2 and shape[0] != 1]:
+        return f"gives {outputs[-1]} outputs for an answer, where one score is expected"
+    return ""
+
+
+def _too_long(run: RunSpec, rows: Sequence[Row]) -> CheckResult | None:
+    """A right answer in the form that the reward asks for, where it is longer than an answer may be."""
+    limit, texts = run.data.max_response_length, list[str]()
+    for row in rows[:MAX_SCORED]:
+        answer = make_answer(row)
+        text = run.reward.reference_response(answer)
+        texts.append(run.reward.format_response(answer.ground_truth or "") if text is None else text)
+    shortest = min(texts, key=lambda text: len(text.encode()), default="")
+    if len(shortest.encode()) <= limit:  # no tokenizer makes more tokens
+        return None
+    tokens = token_count(run, shortest)
+    if tokens is None or tokens <= limit:
+        return None
+    message = f"a right answer such as {short_repr(shortest, 60)} takes {tokens} tokens, and answers end after {limit}"
+    return CheckResult("WARN", "data.max_response_length", message, f"use data.max_response_length={2 * tokens}")
+
+
+def no_signal(reward: Reward, rows: Sequence[Row], asked: int = 0) -> Problem | None:
     """Why nothing can be learnt from the reward of these rows: no answer has a score, or right answers, each in the
-    form that scores best, score no higher than empty ones. Rows that it never scores or that cost much are left out."""
-    reward = deepcopy(reward)  # processes that it starts end with the copy
+    form that scores best, score no higher than empty ones. Rows that it never scores are left out, and those that cost
+    much, but for `asked` rows."""
+    reward = deepcopy(reward).on_trial()  # processes that it starts end with the copy
     answers = map(make_answer, rows)
-    cheap = (each for each in answers if reward.cheap_for(each) and not reward.unscorable_reason(each))
-    given = list(islice(cheap, MAX_SCORED))
+    cheap = (each for each in answers if (asked or reward.cheap_for(each)) and not reward.unscorable_reason(each))
+    given = list(islice(cheap, asked or MAX_SCORED))
     if not given:
         return None
     name = type(reward).__name__
@@ -87,7 +131,7 @@ def no_signal(reward: Reward, rows: Sequence[Row]) -> Problem | None:
     golds = [(answer, forms) for answer in given if (forms := gold_forms(reward, answer, known))]
     if not (golds and reward.uses_ground_truth):  # nothing to compare with, but it must be able to score at all
         scores = score_safely(reward, [replace(answer, response=answer.ground_truth or "") for answer in given[:2]])
-        return Problem("reward", f"{name} scores nothing, {scores.faults[0]}") if all(scores.faults) else None
+        return _unscored(reward, scores.faults[0]) if all(scores.faults) else None
     right = score_safely(reward, [replace(answer, response=text) for answer, forms in golds for text in forms])
     empty = score_safely(reward, [replace(answer, response="") for answer, _ in golds])
     totals = iter(right.total)
@@ -95,9 +139,14 @@ def no_signal(reward: Reward, rows: Sequence[Row]) -> Problem | None:
     pairs = [(a, b) for a, b in zip(best, empty.total, strict=True) if not math.isnan(a + b)]
     if not pairs:
         fault = next(fault for fault in (*right.faults, *empty.faults) if fault)
-        return Problem("reward", f"{name} scores nothing, {fault}")
+        return _unscored(reward, fault)
     high, low = (fmean(scores) for scores in zip(*pairs, strict=True))
     return None if high > low else _not_above(name, golds[0][1], known, high, low)
+
+
+def _unscored(reward: Reward, fault: str) -> Problem:
+    fixes = (fix for leaf in reward.leaves() if (fix := leaf.fix_of(fault)))
+    return Problem("reward", f"{type(reward).__name__} scores nothing, {fault}", next(fixes, ""))
 
 
 def _not_above(name: str, forms: Sequence[str], known: bool, high: float, low: float) -> Problem:

@@ -4,6 +4,7 @@ torch."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import ceil
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
@@ -33,6 +34,7 @@ CPU_HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Head dimensions that its CPU kernels are built for (0.32)."""
 EXPERTS = "on a CPU vLLM computes with a packed copy of experts, which new weights would not reach"
 INSTEAD = "use sampler=torch"
+FEW = 32  # answers that a cache should hold together
 BLOCK = 128
 """Tokens of a block of its KV cache on a CPU: an answer takes whole blocks."""
 MOST = 4 * GIB
@@ -97,8 +99,22 @@ class VllmSampler(Colocated):
             yield conflict(
                 "sampler.max_model_len", got, "use null", "data.max_prompt_length", "data.max_response_length"
             )
+        known = run.model.positions
+        if self.max_model_len and known and self.max_model_len > known:
+            got = f"{self.max_model_len} tokens, and the model knows {known} positions"
+            yield conflict("sampler.max_model_len", got, [min(longest, known)], "model")
         if run.hardware.is_cpu:
             yield from self._cpu_conflicts(shape)
+        elif shape:
+            yield from self._share_conflicts(run, shape)
+        if (
+            shape
+            and self.kv_cache_gb is not None
+            and (least := self._answer_bytes(run, shape)) > self.kv_cache_gb * GIB
+        ):
+            got = f"{self.kv_cache_gb:g} GiB do not hold one answer of {longest} tokens, which takes {least / GIB:.2g}"
+            about = ("data.max_prompt_length", "data.max_response_length", "model")
+            yield conflict("sampler.kv_cache_gb", got, f"use {max(ceil(least * FEW / GIB), 1)}, or null", *about)
         if not self.n_gpus % nodes:
             yield from self._team_conflicts(shape, self.n_gpus // nodes or run.hardware.processes_per_node)
         else:
@@ -110,6 +126,25 @@ class VllmSampler(Colocated):
                 yield conflict("sampler.importance_sampling", why, "use null", "algorithm")
             if self.n_gpus:
                 yield conflict("sampler.n_gpus", why, [0], "algorithm")
+
+    def _answer_bytes(self, run: RunSpec, shape: Architecture) -> int:
+        """Bytes of the keys and values of the longest answer in one process."""
+        heads = min(self.tensor_parallel_size, shape.num_key_value_heads)
+        return size.kv_bytes_per_token(shape, BYTES[self.dtype(run)]) * run.max_sequence_length // heads
+
+    def _share_conflicts(self, run: RunSpec, shape: Architecture) -> Iterator[Problem]:
+        """A share of a GPU's memory that does not hold the weights and one answer."""
+        whole, team = run.hardware.memory_bytes, self.tensor_parallel_size
+        if whole is None or self.kv_cache_gb is not None or not isinstance(run.engine, Torch):
+            return
+        least = size.parameters(shape) * BYTES[self.dtype(run)] // team + self._answer_bytes(run, shape)
+        if least <= self.share * whole:
+            return
+        got = f"{self.share:g} of {whole / GIB:.1f} GiB are {self.share * whole / GIB:.1f}, and vLLM's weights and the"
+        got += f" keys and values of one answer take {least / GIB:.1f}"
+        enough = ceil(10 * (least / whole + 0.05)) / 10
+        fix = f"use {enough:g}" if enough < 1 else f"use sampler.tensor_parallel_size={2 * team}"
+        yield conflict("sampler.gpu_memory_utilization", got, fix, "model", "hardware", "engine.mixed_precision")
 
     def _team_conflicts(self, shape: Architecture | None, there: int) -> Iterator[Problem]:
         """Checks of tensor_parallel_size; `there` processes of a node sample."""
