@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Literal, get_args
 
+from launcher.config.resolve import groups
 from launcher.core.problems import Problem, Problems, short_repr
 from launcher.data.chunks import FORMS, read_rows
 from launcher.data.files import Files
+from launcher.data.known_datasets import number
 from launcher.data.rows import RawRow
-from launcher.spec.data import RefusedRow
+from launcher.spec.data import RefusedRow, Row
+from launcher.spec.routes import ROUTES, route
 
 Have = Literal["answers", "pairs", "prompts", "mixed"]
 Compute = Literal["little", "much"]
 
+OWN_REWARD = "reward.py"
 LOOKED_AT = 100  # rows of a file
 
 
@@ -53,7 +57,23 @@ def _fitting(row: RawRow) -> Iterator[Have]:
             yield kind
 
 
-def advise(have: Have, compute: Compute, model: str, files: str, device: str = "cpu") -> AlgorithmAdvice:
+def reward_for(file: str) -> tuple[str, ...]:
+    """The words that choose a reward for the first prompts of a file; a function of one's own where they have no
+    ground truth."""
+    found = [row for row in islice(read_rows(file), LOOKED_AT) if isinstance(row, RawRow)]
+    rows = [row for each in found if isinstance(row := Files().row(each, "prompts"), Row)]
+    truths = [row.ground_truth for row in rows if row.ground_truth is not None]
+    if not truths:
+        return ("reward=python", f"reward.path={OWN_REWARD}")
+    if all(route(row.data_source, ROUTES) for row in rows):
+        return ("reward=auto",)
+    numbers = all(number(text) is not None for text in truths)
+    return ("reward=gsm8k", "reward.method=flexible") if numbers else ("reward=exact",)
+
+
+def advise(
+    have: Have, compute: Compute, model: str, files: str, device: str = "cpu", reward: Sequence[str] = ()
+) -> AlgorithmAdvice:
     """First demonstrations, then preferences, then rewards.
 
     Prompts without answers need a reward: with much compute PPO, whose critic is a second model to train; with
@@ -62,22 +82,21 @@ def advise(have: Have, compute: Compute, model: str, files: str, device: str = "
     for name, value, known in (("have", have, get_args(Have)), ("compute", compute, get_args(Compute))):
         if value not in known:
             raise Problems(Problem(name, f"got {short_repr(value)}", f"use {', '.join(known)}"))
-    common = (f"model.path={model}", "data=files", f"data.train_files={files}", f"hardware={device}")
+    chosen = (f"model={model}",) if model in groups()["model"] else ("model=hf", f"model.path={model}")
+    common = (*chosen, "data=files", f"data.train_files={files}")
+    common += () if device == "cpu" else (f"hardware={device}",)
     if have == "answers":
         why = "answers to imitate: supervised fine-tuning comes first, whatever follows"
-        return AlgorithmAdvice("sft", why, ("algorithm=sft", "model=hf", *common, "optim.lr=1e-5"))
+        return AlgorithmAdvice("sft", why, ("algorithm=sft", *common))
     if have == "pairs":
         why = "chosen and rejected answers: DPO learns from them without a reward model"
-        return AlgorithmAdvice(
-            "dpo", why, ("algorithm=dpo", "model=hf", *common, "optim.lr=1e-6", "algorithm.beta=0.1")
-        )
+        return AlgorithmAdvice("dpo", why, ("algorithm=dpo", *common))
     if have == "mixed":
         why = "pairs and prompts in one file: the pairs teach as in DPO, the prompts as in GSPO"
-        return AlgorithmAdvice("gspo_selfplay", why, ("algorithm=gspo_selfplay", "model=hf", *common, "sampler.n=8"))
+        return AlgorithmAdvice("gspo_selfplay", why, ("algorithm=gspo_selfplay", *common, *reward))
+    own = f"; the reward is yours to write, in {OWN_REWARD}" if f"reward.path={OWN_REWARD}" in reward else ""
     if compute == "much":
-        why = "prompts with a reward and much compute: PPO trains a critic beside the policy"
-        return AlgorithmAdvice(
-            "ppo", why, ("algorithm=ppo", "model=hf", *common, "optim.lr=1e-6", "critic.optim.lr=1e-5")
-        )
-    why = "prompts with a reward and little compute: GRPO compares answers and needs no critic"
-    return AlgorithmAdvice("grpo", why, ("algorithm=grpo", "model=hf", *common, "optim.lr=1e-6", "sampler.n=8"))
+        why = f"prompts with a reward and much compute: PPO trains a critic beside the policy{own}"
+        return AlgorithmAdvice("ppo", why, ("algorithm=ppo", *common, *reward))
+    why = f"prompts with a reward and little compute: GRPO compares answers and needs no critic{own}"
+    return AlgorithmAdvice("grpo", why, ("algorithm=grpo", *common, *reward))

@@ -11,11 +11,12 @@ from typer.testing import CliRunner
 
 from launcher.cli.main import app
 from launcher.config.resolve import resolve
+from launcher.preflight.plan import plan
 
 PAIR = {"prompt": "a", "chosen": "b", "rejected": "c"}
 PROMPT = {"prompt": "a", "reward_model": {"ground_truth": "3"}}
 ANSWER = {"prompt": "a", "response": "b"}
-NULLS = {"prompt": "a", "chosen": None, "rejected": None, "self_play": True}
+NULLS = {"prompt": "a", "chosen": None, "rejected": None, "self_play": True, "ground_truth": "b"}
 
 
 def advised(path: Path, *words: str) -> dict[str, str]:
@@ -31,11 +32,11 @@ def advised(path: Path, *words: str) -> dict[str, str]:
         ([ANSWER], [], "sft"),
         ([{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}], [], "sft"),
         ([PAIR], [], "dpo"),
-        ([PAIR, {"prompt": "a", "self_play": True}], [], "gspo_selfplay"),
+        ([PAIR, {"prompt": "a", "self_play": True, "ground_truth": "b"}], [], "gspo_selfplay"),
         ([PAIR, NULLS], [], "gspo_selfplay"),  # as parquet has it
         ([PROMPT], ["--compute", "little"], "grpo"),
         ([PROMPT], ["--compute", "much"], "ppo"),
-        ([ANSWER], ["--have", "prompts", "--compute", "little"], "grpo"),
+        ([{**ANSWER, "ground_truth": "b"}], ["--have", "prompts", "--compute", "little"], "grpo"),
     ],
 )
 def test_the_algorithm_fits_the_rows(tmp_path: Path, rows: list[object], words: list[str], algorithm: str) -> None:
@@ -46,6 +47,10 @@ def test_the_algorithm_fits_the_rows(tmp_path: Path, rows: list[object], words: 
     command = shlex.split(found["command"])
     assert command[:2] == ["rlrun", "train"]
     assert resolve(command[2:])
+    words = advised(path, *words, "--model", "tiny")["command"]  # the name of a choice
+    assert "model=tiny" in words and "hardware=" not in words
+    page = plan(shlex.split(words)[2:])
+    assert page.ok, [result.line for result in page.results if result.level == "FAIL"]
 
 
 def test_all_that_nobody_can_be_asked_for_is_named() -> None:

@@ -98,10 +98,7 @@ def test_a_reward_that_gives_right_answers_nothing_is_refused(lines: Lines, tmp_
         "weights: {exact: 0.0}\n"
     )
     run = resolve([*GRPO, lines("18", "7"), "reward=zero"], tmp_path / "conf")
-    assert output(run) == [
-        "reward: Weighted scores right answers ('18', ...) 0 on average and empty ones 0, so nothing can be learnt; use"
-        " a reward that fits the ground truth"
-    ]
+    assert output(run) == ["reward.weights: all parts weigh 0, so nothing can be learnt; use reward.weights.exact=1"]
 
 
 @pytest.mark.parametrize(

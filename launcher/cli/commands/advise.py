@@ -9,8 +9,9 @@ from typing import Annotated, cast, get_args
 import typer
 
 from launcher.cli.output import AsJson, printable, problems_named, say, say_json
+from launcher.core import machine
 from launcher.core.problems import Problem, Problems
-from launcher.tools.advise import Compute, Have, advise, inspect_rows
+from launcher.tools.advise import Compute, Have, advise, inspect_rows, reward_for
 
 QUESTIONS = {
     "have": "What do you have: answers to imitate, pairs (chosen, rejected), prompts with a reward, or mixed",
@@ -25,7 +26,9 @@ def recommend(
     have: Annotated[str | None, typer.Option("--have", help="Kind of data: answers, pairs, prompts or mixed.")] = None,
     compute: Annotated[str | None, typer.Option("--compute", help="Available compute: little or much.")] = None,
     model: Annotated[str | None, typer.Option("--model", help="Hugging Face id, folder or run.")] = None,
-    hardware: Annotated[str, typer.Option("--hardware", help="Choice of the hardware group.")] = "gpu",
+    hardware: Annotated[
+        str | None, typer.Option("--hardware", help="Choice of the hardware group; by default what is here.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Suggest a command for your data, model and hardware."""
@@ -35,9 +38,10 @@ def recommend(
         given = {"have": have, "compute": compute or ("little" if have not in (None, "prompts") else None)}
         given |= {"model": model, "files": files}
         given = _asked(given)
+        reward = reward_for(str(given["files"])) if given["have"] in ("prompts", "mixed") else ()
         advice = advise(
             cast("Have", given["have"]), cast("Compute", given["compute"]), str(given["model"]), str(given["files"]),
-            hardware,
+            hardware or ("gpu" if machine.query_gpus().found else "cpu"), reward,
         )  # fmt: skip
     command = shlex.join(["rlrun", "train", *advice.words])
     if as_json:

@@ -18,6 +18,7 @@ from launcher.preflight.checks.context import Context
 from launcher.preflight.checks.lengths import token_count
 from launcher.rewards.exact import Exact
 from launcher.rewards.model import RewardModel
+from launcher.rewards.python import Python
 from launcher.rewards.remote import Remote
 from launcher.spec.data import Row, make_answer, needs_rollout
 from launcher.spec.reward import Answer, Reward, score_safely
@@ -141,7 +142,7 @@ def no_signal(reward: Reward, rows: Sequence[Row], asked: int = 0) -> Problem | 
         fault = next(fault for fault in (*right.faults, *empty.faults) if fault)
         return _unscored(reward, fault)
     high, low = (fmean(scores) for scores in zip(*pairs, strict=True))
-    return None if high > low else _not_above(name, golds[0][1], known, high, low)
+    return None if high > low else _not_above(reward, golds[0][1], known, high, low)
 
 
 def _unscored(reward: Reward, fault: str) -> Problem:
@@ -149,12 +150,14 @@ def _unscored(reward: Reward, fault: str) -> Problem:
     return Problem("reward", f"{type(reward).__name__} scores nothing, {fault}", next(fixes, ""))
 
 
-def _not_above(name: str, forms: Sequence[str], known: bool, high: float, low: float) -> Problem:
-    shapes = ", ".join(repr(text)[:60] for text in forms)
-    got = f"{name} scores right answers ({shapes}, ...) {high:.4g} on average and empty ones {low:.4g}"
+def _not_above(reward: Reward, forms: Sequence[str], known: bool, high: float, low: float) -> Problem:
+    shapes, leaves = ", ".join(repr(text)[:60] for text in forms), list(reward.leaves())
+    got = f"{type(reward).__name__} scores right answers ({shapes}, ...) {high:.4g} on average and empty ones {low:.4g}"
     fix = "use a reward that fits the ground truth"
-    if not known:
+    if not known and any(isinstance(leaf, Python) for leaf in leaves):
         fix = "set reward.form='...{}...' to how a right answer looks, or reward.form= if there is none to compare with"
+    elif any(isinstance(leaf, Remote) for leaf in leaves):
+        fix = "use a server at reward.url that compares answers with their ground_truth"
     return Problem("reward", f"{got}, so nothing can be learnt", fix)
 
 
