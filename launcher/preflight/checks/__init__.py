@@ -16,7 +16,18 @@ from launcher.core.problems import error_message
 from launcher.core.settings import Chosen
 from launcher.core.user_code import CallFailure, try_call
 from launcher.preflight.checks import (
-    disk, hardware, history, learning, memory, model, packages, reward, rows, steps, text, unread,
+    disk,
+    hardware,
+    history,
+    learning,
+    memory,
+    model,
+    packages,
+    reward,
+    rows,
+    steps,
+    text,
+    unread,
 )  # fmt: skip
 from launcher.preflight.checks.context import Check, Context, folder_of
 from launcher.spec.stored import to_node

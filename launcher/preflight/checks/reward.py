@@ -126,7 +126,6 @@ def no_signal(reward: Reward, rows: Sequence[Row], asked: int = 0) -> Problem | 
     given = list(islice(cheap, asked or MAX_SCORED))
     if not given:
         return None
-    name = type(reward).__name__
     known = any(reward.reference_response(answer) is not None for answer in given)
     given = given if known else given[:MAX_GUESSED]
     golds = [(answer, forms) for answer in given if (forms := gold_forms(reward, answer, known))]
