@@ -19,6 +19,7 @@ from typing import Any
 from launcher.core.bounded_parse import parse_json
 from launcher.core.files import expand_user, read_file, write_atomic
 from launcher.core.machine import package_version
+from launcher.core.problems import Problems
 from launcher.models import weights
 from launcher.models.fit import LoadReport
 
@@ -35,7 +36,7 @@ ENVIRONMENT = {
 
 
 def cache_folder() -> Path:
-    """Where reports are kept."""
+    """Where reports are kept. Raises `Problems` where there is no home."""
     return expand_user(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "rlrun" / "dry-load"
 
 
@@ -49,14 +50,14 @@ def dry_load(folder: Path, loader: str) -> LoadReport | None:
     asked = {"loader": loader, "tensors": tensors}
     versions = [FORM, package_version("torch"), package_version("transformers")]
     key = hashlib.sha256(config + json.dumps([asked, versions]).encode()).hexdigest()
-    with suppress(OSError, ValueError, TypeError):
+    with suppress(OSError, ValueError, TypeError, Problems):
         return LoadReport(**parse_json(read_file(cache_folder() / f"{key}.json")))
     cpu_s = int(CPU_S + PER_TENSOR_S * len(tensors))
     limits = {"cpu_s": cpu_s, "memory_bytes": MEMORY_BYTES}
     found = _in_a_process({"folder": str(folder), **asked, **limits})
     if found is None:
         return None
-    with suppress(OSError):
+    with suppress(OSError, Problems):
         cache_folder().mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomic(cache_folder() / f"{key}.json", json.dumps(found))
     return LoadReport(**found)

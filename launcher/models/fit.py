@@ -12,6 +12,8 @@ from launcher.core.problems import Problem, shortened
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks?)\.(\d+)\.")
 _SCORERS = re.compile(r"(^|\.)(score|classifier|v_head|value_head|reward_head|regression_head|rm_head)\.")
+_PACKED_END = re.compile(r"\.(qweight|qzeros|weight_packed|weight_scale|weight_scale_inv|absmax|quant_state)\b")
+"""How names end that GPTQ, AWQ, compressed-tensors, FP8 and bitsandbytes give to parts of a quantized matrix."""
 _WRAPPERS = {
     "_orig_mod.": "torch.compile", "module.": "DistributedDataParallel", "_fsdp_wrapped_module.": "FSDP",
     "base_model.model.": "peft",
@@ -150,6 +152,9 @@ def _missing(report: LoadReport, config: Mapping[str, Any], where: str, files: S
         begins = f"whose names have {added!r} in them"
         got = f"{got}: the weights hold {shortened(report.unexpected[0], 200)}, {begins}"
         fix = _renaming(added, files)
+    elif packed := next((name for name in report.unexpected if _PACKED_END.search(name)), None):
+        got = f"{got}: the weights are quantized, they hold {packed}"
+        fix = "use the unquantized checkpoint (bfloat16)"
     elif [*report.missing] == [report.head]:
         got, fix = _without_head(report, config)
     elif held and all((_layer(name) or 0) >= held for name in report.missing):
@@ -228,6 +233,8 @@ def _mismatched(report: LoadReport, config: Mapping[str, Any], where: str) -> Pr
 def _sizes(report: LoadReport, config: Mapping[str, Any]) -> list[str]:
     """The entries of config.json that the differing dimensions come from, as far as names and numbers tell."""
     names = [str(name) for name, *_ in report.mismatched]
+    if all(_SCORERS.search(name) for name in names):
+        return ["num_labels"]
     if all(re.search(r"\b[kv]_proj\b", name) for name in names):
         return ["num_key_value_heads"]
     differing = {wanted for _, found, expected in report.mismatched

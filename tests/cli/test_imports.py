@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from launch_model import Model
+
+from launcher.models import dry_load
 
 HEAVY = ["torch", "transformers", "tokenizers", "safetensors", "ray", "vllm", "pyarrow", "pandas"]
 WORDS = ["algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=4"]
@@ -40,6 +43,19 @@ def test_nothing_heavy_is_loaded(words: list[str], tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"prompt": "p", "response": "r"}\n')
     ran = subprocess.run([sys.executable, "-c", LOOK, *words], cwd=tmp_path, capture_output=True, text=True)
     assert ran.stdout.splitlines()[-1] == "loaded 0 []", ran.stderr
+
+
+def test_a_models_folder_is_compared_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was found of its weights is remembered: neither this process nor another loads torch for them."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    Model().save(tmp_path / "m")
+    with monkeypatch.context() as once:
+        once.setattr(dry_load, "_in_a_process", lambda asked: {"expected": 21, "n_unexpected": 0})
+        assert dry_load.dry_load(tmp_path / "m", "AutoModelForCausalLM")
+    look = f"import launcher.models.dry_load as d; d._in_a_process = None\n{LOOK}"  # asking would fail
+    words = ["plan", "algorithm=sft", "model=hf", "model.path=m", "data=reverse"]
+    ran = subprocess.run([sys.executable, "-c", look, *words], cwd=tmp_path, capture_output=True, text=True)
+    assert ran.stdout.splitlines()[-1] == "loaded 0 []", ran.stdout + ran.stderr
 
 
 def test_plan_costs_little(tmp_path: Path, commands: Any) -> None:

@@ -70,6 +70,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"dtype": "int8"}, "int8.*quantized.*bfloat16"),
     ({"config": {"quantization_config": {"quant_method": "gptq", "bits": 4}}}, "gptq, 4 bits.*QLoRA.*unquantized"),
     ({"config": {"quantization_config": {"load_in_8bit": True}}}, "bitsandbytes, 8 bits.*unquantized"),
+    ({"drop": [".*q_proj.weight"], "more": {"model.layers.0.self_attn.q_proj.qweight": [4, 32]}}, "qweight.*unqua"),
     ({"config": {"model_type": "qwen9"}}, "no model_type 'qwen9'.*install a transformers"),
     ({"config": {"model_type": "t5", "is_encoder_decoder": True}}, "encoder-decoder.*ForCausalLM"),
     ({"config": {"model_type": "bert"}}, "both directions.*ForCausalLM"),
