@@ -135,8 +135,8 @@ def fault(report: Report, folder: Path, rule: str | None) -> str:
     if not named or report.end == "finished: ":
         return "is not named"
     if not report.next_command:
-        return "" if report.end.startswith("failed") or rule == "scores-missing" else "has no next command"
-    typed = rlrun(folder, *report.next_command, "--dry-run")
+        return "" if report.end.startswith("failed") else "has no next command"
+    typed = rlrun(folder, *report.next_command, *(["--dry-run"] if report.next_command[0] == "rerun" else []))
     return f"{' '.join(report.next_command)}: {typed.stderr}" if typed.returncode else ""
 
 

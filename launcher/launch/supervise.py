@@ -224,8 +224,9 @@ class Supervisor:
         why = [f"the last step is not saved; {self._saved()}"] if unsaved else []
         shown = follower.health.verdict()[:SHOWN]
         settings = {word.partition("=")[0]: word for each in reversed(shown) for word in each.settings}
-        again = [f"next: {shlex.join(['rlrun', 'rerun', str(self.folder.path), *settings.values()])}"]
-        return Ending("finished", "; ".join([*why, *(each.text for each in shown), *(again if settings else [])]), 0)
+        typed = ["rerun", str(self.folder.path), *settings.values()] if settings else ["logs", str(self.folder.path)]
+        following = [f"next: {shlex.join(['rlrun', *typed])}"] if shown else []
+        return Ending("finished", "; ".join([*why, *(each.text for each in shown), *following]), 0)
 
     def _stopped(self, number: int, how: str = "") -> Ending:
         return Ending("stopped", f"{signal.Signals(number).name}{how}; {self._saved()}", 128 + number)

@@ -52,8 +52,9 @@ def test_it_ends_with_two_and_a_line(algorithm: str, rlrun: Any, small: list[str
     told = [e for e in events_of(run / "events.jsonl") if isinstance(e, Step | Alert | Crashed | Ended)]
     assert [(type(event).__name__, getattr(event, "step", None)) for event in told] == [
         ("Step", 1), ("Step", 2), *[(kind, step) for step in (3, 4, 5) for kind in ("Alert", "Alert", "Step")],
-        ("Crashed", None), ("Ended", None),
+        ("Alert", 5), ("Crashed", None), ("Ended", None),
     ]  # fmt: skip
+    assert told[-3].text == "32 of 32 answers of a step had no score; test the reward with rlrun reward bench"
     files = {name: [sha256(run / "checkpoints" / f"step_{step:06d}" / name) for step in (1, 2, 3, 4)]
              for name in ("policy/model.safetensors", "state/optimizer.safetensors")}  # fmt: skip
     for first, second, third, fourth in files.values():
