@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,12 @@ from launcher.models import store, weights
 from launcher.models.config import LONGEST
 from launcher.models.pretrained import Pretrained, weights_of
 
+_MATRIX = re.compile(r"base_model\.model\.(?P<layer>.+)\.lora_(?P<side>[AB])\.weight")
+_OTHERS = {
+    "peft_type": ("PROMPT_TUNING", "MULTITASK_PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING", "ADAPTION_PROMPT"),
+    "task_type": ("SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS", "SEQ_2_SEQ_LM"),
+}
+"""Kinds of adapters that are no change of a language model's weights."""
 CONFIG, BASE = "adapter_config.json", "base"
 
 
@@ -25,7 +32,7 @@ def _read(folder: Path) -> dict[str, Any]:
 
 def problems(folder: Path) -> list[Problem]:
     """Why the adapters cannot be put onto their weights."""
-    return [*_base_problems(folder), *_rank_problems(folder)]
+    return [*_kind_problems(folder), *_base_problems(folder), *(_rank_problems(folder) or _shape_problems(folder))]
 
 
 def base_folder(folder: Path) -> Path | None:
@@ -51,6 +58,27 @@ def _base_problems(folder: Path) -> list[Problem]:
     found = Pretrained(path=base).problems()
     got = f"its adapters belong to {short_repr(base)}, and "
     return [Problem("", got + problem.got, fix, "not-found") for problem in found]
+
+
+def _kind_problems(folder: Path) -> list[Problem]:
+    node = _read(folder)
+    found = [(name, node.get(name)) for name, others in _OTHERS.items() if node.get(name) in others]
+    fix = "use LoRA adapters of a causal language model, or model.path=BASE model.lora_rank=16 for new ones"
+    return [Problem("", f"its adapters are of {name} {value}, which cannot be merged into a language model", fix,
+                    "not-supported") for name, value in found]  # fmt: skip
+
+
+def _shape_problems(folder: Path) -> list[Problem]:
+    """Adapters that were made for matrices of other shapes than those of the base that is here."""
+    base, adapters = base_folder(folder), weights.shapes(folder) or {}
+    known = (weights.shapes(base) if base else None) or {}
+    for name, shape in adapters.items():
+        found = _MATRIX.fullmatch(name)
+        of = known.get(f"{found['layer']}.weight", ()) if found else ()
+        if found and len(of) == len(shape) == 2 and of[found["side"] == "A"] != shape[found["side"] == "A"]:
+            got = f"{name} has shape {list(shape)}, and {found['layer']} of its base has {list(of)}"
+            return [Problem("", got, f"put the base that it was trained on into {CONFIG}", "bad-file")]
+    return []
 
 
 def _rank_problems(folder: Path) -> list[Problem]:

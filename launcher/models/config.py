@@ -103,15 +103,21 @@ def _impossible(config: Mapping[str, Any]) -> Iterator[Problem]:
 
 def _out_of_range(config: Mapping[str, Any]) -> Iterator[Problem]:
     """Numbers with which every result would be NaN or an error."""
-    inner = config.get("rope_parameters")
-    for name, value in (*config.items(), *(inner.items() if isinstance(inner, dict) else ())):
+    inner = [of for name in ("rope_parameters", "rope_scaling") if isinstance(of := config.get(name), dict)]
+    for name, value in (*config.items(), *(item for of in inner for item in of.items())):
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue
         if name.endswith(("dropout", "pdrop")) and not 0 <= value <= 1:
             yield Problem("", f"{name} is {short_repr(value, 30)} in config.json", f"use {name} of 0 to 1", "bad-file")
-        if name == "rope_theta" and not 0 < value < inf:
+        if name in ("rope_theta", "factor") and not 0 < value < inf:
             got = f"{name} is {short_repr(value, 30)} in config.json"
             yield Problem("", got, f"use {name} above 0, as its publisher has it", "bad-file")
+    taken = config.get("num_experts_per_tok")
+    for name in ("num_experts", "num_local_experts", "n_routed_experts"):
+        most = config.get(name)
+        if isinstance(taken, int) and isinstance(most, int) and taken > most > 0:
+            got = f"num_experts_per_tok is {taken} in config.json, and {name} {most}"
+            yield Problem("", got, f"use num_experts_per_tok of at most {most}", "bad-file")
 
 
 def architecture(config: dict[str, Any]) -> Architecture | None:

@@ -24,6 +24,7 @@ from launcher.models import weights
 from launcher.models.fit import LoadReport
 
 PROGRAM = Path(__file__).parents[1] / "engines" / "torch" / "model" / "dry_load.py"
+TEXTS = ("config.json", "generation_config.json")  # what is read beside the weights
 FORM = 1  # of what is remembered; another one is not read
 CPU_S = 20  # beyond the first imports; further ones take 2, a model of 32 layers 0.2
 PER_TENSOR_S = 1 / 1000  # of a file with experts one by one
@@ -44,12 +45,15 @@ def dry_load(folder: Path, loader: str) -> LoadReport | None:
     """What transformers' `loader` would find in a model's folder; None where its headers cannot be read, or where the
     process could not say (killed from outside, libraries that are not installed)."""
     try:
-        config, tensors = read_file(folder / "config.json"), weights.tensors(folder)
+        texts, tensors = (
+            [read_file(folder / name) for name in TEXTS if (folder / name).exists()],
+            weights.tensors(folder),
+        )
     except (OSError, ValueError):
         return None
     asked = {"loader": loader, "tensors": tensors}
     versions = [FORM, package_version("torch"), package_version("transformers")]
-    key = hashlib.sha256(config + json.dumps([asked, versions]).encode()).hexdigest()
+    key = hashlib.sha256(b"\0".join(texts) + json.dumps([asked, versions]).encode()).hexdigest()
     with suppress(OSError, ValueError, TypeError, Problems):
         return LoadReport(**parse_json(read_file(cache_folder() / f"{key}.json")))
     cpu_s = int(CPU_S + PER_TENSOR_S * len(tensors))

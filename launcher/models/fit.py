@@ -26,7 +26,7 @@ class LoadReport:
     """What transformers found when it loaded a folder; of many names the first."""
 
     step: str = "done"
-    """Where it ended: config, class, build, load, memory, time, or done."""
+    """Where it ended: config, class, build, load, generation, memory, time, or done."""
     kind: str = ""
     message: str = ""
     """What was raised in that step, its class and its text."""
@@ -110,6 +110,12 @@ def _not_made(report: LoadReport, config: Mapping[str, Any], where: str) -> Prob
     if report.step in ("time", "memory"):
         got = f"making the model that config.json describes takes too much {report.step}"
         return Problem(where, got, "correct num_hidden_layers and the other numbers in config.json", "bad-file")
+    if not family:
+        fix = "use the config.json as its publisher saved it, with its model_type"
+        return Problem(where, "config.json names no model_type", fix, "bad-file")
+    if report.step == "generation":
+        got = f"generation_config.json cannot be used: {shortened(message, 200)}"
+        return Problem(where, got, "correct it, or remove the file", "bad-file")
     if "does not recognize this architecture" in message:
         got = f"the installed transformers has no model_type {family!r}"
         return Problem(where, got, "correct model_type in config.json, or install a transformers that has it",
@@ -151,7 +157,8 @@ def _missing(report: LoadReport, config: Mapping[str, Any], where: str, files: S
     if added := _added(report):
         begins = f"whose names have {added!r} in them"
         got = f"{got}: the weights hold {shortened(report.unexpected[0], 200)}, {begins}"
-        fix = _renaming(added, files)
+        adapted = any("lora_" in name for name in report.unexpected)
+        fix = "save the model after merge_and_unload() of peft" if adapted else _renaming(added, files)
     elif packed := next((name for name in report.unexpected if _PACKED_END.search(name)), None):
         got = f"{got}: the weights are quantized, they hold {packed}"
         fix = "use the unquantized checkpoint (bfloat16)"
@@ -190,16 +197,16 @@ def _layer(name: str) -> int | None:
 
 
 def _added(report: LoadReport) -> str:
-    """What the names of the file have more than those of the model: at the beginning or after its first part."""
+    """What the names of the file have more than those of the model, for most of what is missing."""
     more = Counter(added for name in report.unexpected for added in _between(name, report.missing))
     (added, count), *_ = more.most_common(1) or [("", 0)]
-    return added if count * 2 > len(report.unexpected) else ""
+    return added if count * 2 > len(report.missing) else ""
 
 
 def _between(name: str, missing: Sequence[str]) -> set[str]:
     """`x.` of `a.x.b` where `a.b` is missing."""
     parts, found = name.split("."), set[str]()
-    for start in range(min(3, len(parts))):
+    for start in range(len(parts)):
         for end in range(start + 1, min(start + 4, len(parts))):
             if ".".join((*parts[:start], *parts[end:])) in missing:
                 found.add(".".join(parts[start:end]) + ".")

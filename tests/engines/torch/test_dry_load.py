@@ -71,6 +71,12 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"config": {"quantization_config": {"quant_method": "gptq", "bits": 4}}}, "gptq, 4 bits.*QLoRA.*unquantized"),
     ({"config": {"quantization_config": {"load_in_8bit": True}}}, "bitsandbytes, 8 bits.*unquantized"),
     ({"drop": [".*q_proj.weight"], "more": {"model.layers.0.self_attn.q_proj.qweight": [4, 32]}}, "qweight.*unqua"),
+    ({"rename": {f"model.layers.{layer}.self_attn.q_proj": f"model.layers.{layer}.self_attn.q_proj.base_layer"
+                 for layer in range(2)}, "more": {"model.layers.0.self_attn.q_proj.lora_A.default.weight": [4, 32]}},
+     "base_layer.*merge_and_unload"),
+    ({"config_without": ["model_type"]}, "names no model_type.*publisher"),
+    ({"config": {"rope_scaling": {"rope_type": "linear", "factor": 0}}}, "factor is 0.*above 0"),
+    ({"config": {"model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 9}}, "per_tok is 9.*at most 4"),
     ({"config": {"model_type": "qwen9"}}, "no model_type 'qwen9'.*install a transformers"),
     ({"config": {"model_type": "t5", "is_encoder_decoder": True}}, "encoder-decoder.*ForCausalLM"),
     ({"config": {"model_type": "bert"}}, "both directions.*ForCausalLM"),
@@ -120,6 +126,16 @@ def test_a_folder_that_is_well_is_not(given: dict[str, Any], tmp_path: Path) -> 
     assert lines(planned(tmp_path / "m")) == []
 
 
+def test_a_generation_config_that_stops_the_load(tmp_path: Path) -> None:
+    Model().save(tmp_path / "m")
+    for text, expected in (('{"max_new_tokens": -5}', 1), ('{"temperature": 0.6, "eos_token_id": [1]}', 0)):
+        (tmp_path / "m" / "generation_config.json").write_text(text)
+        found = lines(planned(tmp_path / "m"))
+        assert len(found) == expected and all(
+            "generation_config.json cannot be used: `max_new" in line for line in found
+        )
+
+
 def test_layers_that_are_left_out_are_named(tmp_path: Path) -> None:
     Model(config={"num_hidden_layers": 1}).save(tmp_path / "m")
     (line,) = lines(planned(tmp_path / "m"))
@@ -160,6 +176,8 @@ def test_the_line_that_renames_works(tmp_path: Path) -> None:
     [
         ({"base": "gone"}, "belong to 'gone', and is neither|belong to 'gone', and there is no folder"),
         ({"base": "<here>", "rank": 4, "config": {"r": 8}}, "r is 8 in adapter_config.json.*rank 4.*use r 4"),
+        ({"base": "<here>", "config": {"task_type": "SEQ_CLS"}}, "task_type SEQ_CLS.*causal"),
+        ({"base": "<wide>"}, r"lora_A.*\[4, 32\].*base has \[64, 64\].*base"),
         ({"base": "<here>"}, ""),
         ({"base": "<here>", "config": {"r": 2, "rank_pattern": {"q_proj": 4, "v_proj": 4}}}, ""),
     ],
@@ -167,7 +185,10 @@ def test_the_line_that_renames_works(tmp_path: Path) -> None:
 )
 def test_adapters_and_their_base(given: dict[str, Any], expected: str, tmp_path: Path) -> None:
     Model().save(tmp_path / "base")
-    Adapter(**{**given, "base": given["base"].replace("<here>", str(tmp_path / "base"))}).save(tmp_path / "m")
+    wide = {r"model\.layers.*proj\.weight": [64, 64]}
+    Model(shapes=wide).save(tmp_path / "wide")
+    base = given["base"].replace("<here>", str(tmp_path / "base")).replace("<wide>", str(tmp_path / "wide"))
+    Adapter(**{**given, "base": base}).save(tmp_path / "m")
     found = lines(planned(tmp_path / "m"))
     assert len(found) == bool(expected) and all(re.search(expected, line) for line in found)
 

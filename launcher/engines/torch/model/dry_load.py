@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import AutoConfig
+from transformers import AutoConfig, GenerationConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 Tensors = Mapping[str, tuple[str, Sequence[int]]]
@@ -59,6 +59,9 @@ def dry_load(folder: str, loader: str, tensors: Tensors) -> dict[str, Any]:
             None, config=empty.config, state_dict=state, device_map={"": "meta"}, dtype=torch.float32,
             output_loading_info=True, ignore_mismatched_sizes=True,
         )  # fmt: skip
+        step = "generation"
+        if (Path(folder) / "generation_config.json").exists():
+            GenerationConfig.from_pretrained(folder)
     except MemoryError:
         return {"step": "memory"}
     except Exception as error:  # noqa: BLE001  under a config of others any library may raise anything
