@@ -143,7 +143,7 @@ def endpoint_fault() -> str:
     """Why the mirror that HF_ENDPOINT names does not answer; empty where it does, or none is named."""
     endpoint = os.environ.get("HF_ENDPOINT", "")
     parts = urlsplit(endpoint)
-    if not endpoint or parts.scheme in getproxies():  # which knows more names than this machine
+    if parts.hostname in (None, "huggingface.co") or parts.scheme in getproxies():  # which knows more names
         return ""
     try:
         port = parts.port or (80 if parts.scheme == "http" else 443)
