@@ -83,10 +83,9 @@ def no_signal(seen: History) -> Finding | None:
     if not scores or not _flat(seen) or (seen.solved and not _always_equal(seen)):
         return None
     what = f"answers to a prompt had the same score, {fmean(scores):.4g}, so nothing was learnt from them"
-    easier = "harder" if seen.solved else "easier"
-    return found(
-        "no-signal", what, seen.more_different, more=f"with {easier} data, or a reward that tells answers apart"
-    )
+    if seen.solved:
+        return Finding("no-signal", what, "use harder data, or a reward that tells answers apart")
+    return found("no-signal", what, seen.more_different, more="with easier data, or a reward that tells answers apart")
 
 
 def _flat(seen: History) -> bool:
@@ -254,7 +253,7 @@ def entropy_exploded(seen: History) -> Finding | None:
 
 def answers_cut(seen: History) -> Finding | None:
     cut, scores = seen.lately("response_length/clip_ratio", seen.enough), seen.lately(SCORE)
-    if not cut or min(cut) < 0.9 or not scores or fmean(scores) >= 0.5 * seen.most or seen.rose(SCORE):
+    if not cut or min(cut) < 0.9 or not scores or fmean(scores) >= 0.5 * seen.most > 0 or seen.rose(SCORE):
         return None
     longest, known, prompt = seen.run.data.max_response_length, seen.run.model.positions, seen.run.max_sequence_length
     what = f"{fmean(cut):.0%} of the answers were cut at data.max_response_length: no end was sampled"
@@ -325,9 +324,9 @@ def _held_out_moved(seen: History) -> bool:
 
 Rule = Callable[[History], Finding | None]
 RULES: tuple[Rule, ...] = (
-    not_finite, scores_missing, no_groups, no_signal, no_tokens, rate_zero, no_gradient, weights_still, no_end,
-    loss_exploded, loss_diverged, held_out_below_start, reward_hacked, score_fell, critic_diverged, far_from_reference,
-    entropy_exploded, entropy_collapsed, length_changed, answers_cut, held_out_below_best, nothing_learnt,
+    not_finite, scores_missing, answers_cut, no_groups, no_signal, no_tokens, rate_zero, no_gradient, weights_still,
+    no_end, loss_exploded, loss_diverged, held_out_below_start, reward_hacked, score_fell, critic_diverged,
+    far_from_reference, entropy_exploded, entropy_collapsed, length_changed, held_out_below_best, nothing_learnt,
 )  # fmt: skip
 """The most telling first."""
 FACTS = (no_groups, no_signal, scores_missing, no_tokens, no_end, rate_zero, weights_still, no_gradient, answers_cut)
@@ -341,7 +340,7 @@ COVERED = {
     "worse-than-before": {"past-its-best", "no-signal", "weights-still"},
     "score-fell": {"no-signal"},
     "reward-exploited": {"past-its-best", "worse-than-before"},
-    "answers-cut": {*NO_GRADIENT, "no-groups"},
+    "answers-cut": NO_GRADIENT - {"no-signal"},
     "no-groups": NO_GRADIENT,
     "scores-missing": {*NO_GRADIENT, "not-finite"},
     "not-finite": NO_GRADIENT,

@@ -96,6 +96,7 @@ RUINED = {
     "worse-than-before": (GRPO, sampled(around([0.5] * 60, 0.03), validations={0: 0.57, 30: 0.5, 60: 0.36})),
     "past-its-best": (GRPO, sampled(around(RISING, 0.03), entropy=0.4, validations={0: 0.2, 30: 0.7, 60: 0.45})),
     "answers-cut": (GRPO, sampled(around([0.1] * 20, 0.02), cut=0.97)),
+    "answers-cut: all wrong": (GRPO, sampled([0.0] * 20, cut=1.0, flat=1.0, high=0.0)),
     "far-from-reference": (GRPO, varied("actor/kl_loss", [0.01] * 50 + [3.0] * 10)),
     "entropy-collapsed": (GRPO, varied("actor/entropy", [max(2.5 - number / 10, 0.005) for number in range(60)])),
     "entropy-exploded": (GRPO, varied("actor/entropy", [0.5 + number / 10 for number in range(60)])),
@@ -200,6 +201,7 @@ def test_a_run_of_no_steps_says_so() -> None:
         (["algorithm=dpo", "algorithm.beta=1e-6"], "nothing-learnt", "algorithm.beta=0.1"),
         (["algorithm=grpo", "sampler.n=8", "sampler.temperature=0.01"], "no-signal", "sampler.temperature=1"),
         (["algorithm=grpo", "sampler.n=8"], "no-signal", "sampler.n=16"),
+        (["algorithm=grpo", "sampler.n=8"], "answers-cut: all wrong", "data.max_response_length=24"),
         (
             ["algorithm=grpo", "sampler.n=8", "algorithm.entropy_coeff=1"],
             "entropy-exploded",
