@@ -25,6 +25,7 @@ from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPResponse
 from typing import IO, Any, Literal, Self
 from urllib.parse import parse_qsl, urlsplit
 
+from launcher.core.bounded_parse import parse_json
 from launcher.core.problems import Problem, error_message, short_repr
 from launcher.core.redaction import is_secret_name
 from launcher.core.settings import AtLeastOne, Count, Names, NonNegative, Positive, settings
@@ -155,8 +156,8 @@ class Remote(Reward):
         sent = [{name: value for name, value in asdict(answer).items() if name in self.send} for answer in batch]
         reply = self._reply(json.dumps({"answers": sent}, default=str).encode())
         try:
-            node = json.loads(reply)
-        except (ValueError, RecursionError) as error:
+            node = parse_json(reply)
+        except ValueError as error:
             raise Unanswered(f"the server's reply is no JSON: {short_repr(reply[:1000])}") from error
         scores = node.get("scores") if isinstance(node, dict) else node
         if not isinstance(scores, list):

@@ -216,7 +216,7 @@ def unheard_events(folder: Folder, reader: EventReader) -> list[Event]:
     log, begin = logs / "rank-0.log", logs / FIRST_SEQ
     if not (log.is_file() and begin.is_file()):  # of no attempt yet, or one that was killed as it began
         return []
-    since = LogReader(folder.events, after=int(read_file(begin).strip() or 0) - 1).new()
+    since = LogReader(folder.events, after=_first_seq(begin) - 1).new()
     logged = [each.event for each in since if not isinstance(each.event, LAUNCHER_EVENTS)]
     heard = Counter(type(event) for event in logged if not is_damage(event))
     damaged = len(logged) - heard.total()  # lines, each of which was one event
@@ -229,6 +229,13 @@ def unheard_events(folder: Folder, reader: EventReader) -> list[Event]:
         else:
             unheard.append(event)
     return unheard
+
+
+def _first_seq(file: Path) -> int:
+    """0, for the whole log, where a kill or a hand left no such number."""
+    with suppress(OSError, ValueError):
+        return int(read_file(file, most=64))
+    return 0
 
 
 def _reported(log: Path, reader: EventReader) -> Iterator[Event]:

@@ -127,6 +127,7 @@ NONE = "gave None; expected a number"
         ({"score": [1, 1]}, ["the server's reply has no list \"scores\": b'{\"score\": [1, 1]}'"] * 2),
         (b"<html>", ["the server's reply is no JSON: b'<html>'"] * 2),
         (b"", ["the server's reply is no JSON: b''"] * 2),
+        (b"[" * 99_999, [f"the server's reply is no JSON: b'{'[' * 75}..."] * 2),
     ],
 )  # fmt: skip
 def test_what_is_no_score_leaves_the_answer_without_one(reply: Any, faults: list[str], server: Server) -> None:

@@ -26,7 +26,10 @@ def receive(channel: socket.socket, until: float | None = None) -> Any:
     (length,) = _LENGTH.unpack(_exactly(channel, _LENGTH.size, until))
     if length > LONGEST:
         raise ValueError(f"{length} bytes are more than {LONGEST}")
-    return json.loads(_exactly(channel, length, until))
+    try:
+        return json.loads(_exactly(channel, length, until))
+    except RecursionError as error:
+        raise ValueError("lists and objects are nested too deeply") from error
 
 
 def _exactly(channel: socket.socket, size: int, until: float | None) -> bytes:
