@@ -68,8 +68,7 @@ TYPED = [
 
 @cache
 def command(name: str) -> Any:
-    entry = next(entry for entry in COMMANDS if entry.name == name)
-    return load(name, entry.at, other_options=entry.other_options)
+    return load(next(entry for entry in COMMANDS if entry.name == name))
 
 
 @pytest.mark.parametrize(("where", "typed"), NAMED, ids=[f"{where} {typed[:40]}" for where, typed in NAMED])

@@ -27,40 +27,48 @@ class CommandEntry:
     """`module:function` in `launcher.cli.commands`, or `module:app` for a group."""
     help: str
     """The first sentence of the command's help, shown without importing it."""
+    panel: str
+    """The heading under which it stands."""
     other_options: bool = False
     """Whether options that it does not have are arguments, too: `--learning_rate 5e-6` is answered as a setting."""
+    examples: tuple[str, ...] = ()
 
 
+TRAIN, LOOK, PREPARE, MACHINES = "Train", "Look at runs", "Settings, data, models, rewards", "Machines"
 COMMANDS = (
-    CommandEntry("train", "train:train", "Start a run and follow it to its end.", True),
     CommandEntry(
-        "plan",
-        "plan:plan",
-        "Show a run's settings, what it needs and what would fail, without starting it.",
-        True,
+        "train", "train:train", "Start a run and follow it to its end.", TRAIN, True,
+        ("rlrun train algorithm=sft model=tiny data=reverse", "rlrun train --resume RUN"),
     ),
-    CommandEntry("doctor", "doctor:doctor", "Check this machine, or with --nodes a Ray cluster."),
-    CommandEntry("advise", "advise:recommend", "Suggest a command for your data, model and hardware."),
-    CommandEntry("rerun", "train:rerun", "Repeat a run in a new folder, after listing what has changed since."),
-    CommandEntry("runs", "runs:list_runs", "List the runs, the latest first."),
-    CommandEntry("show", "runs:show", "Show what a run came to and how its attempts ended, or each point of a sweep."),
-    CommandEntry("status", "runs:status", "Print where a run stands on one line, or each point of a sweep."),
     CommandEntry(
-        "watch",
-        "runs:watch",
-        "Watch a run until it ends, from any machine that sees its folder or its cluster.",
+        "plan", "plan:plan", "Show a run's settings, what it needs and what would fail, without starting it.", TRAIN,
+        True, ("rlrun plan algorithm=grpo model=tiny data=reverse sampler.n=4", "rlrun plan --recipe grpo-gsm8k"),
     ),
-    CommandEntry("logs", "runs:logs", "Print a run's console log; with --json its events."),
-    CommandEntry("stop", "runs:stop", "Save and stop a run, or all running points of a sweep."),
-    CommandEntry("generate", "generate:generate", "Answer prompts with a checkpoint or a model."),
-    CommandEntry("chat", "generate:chat", "Talk to a checkpoint or a model."),
-    CommandEntry("checkpoints", "checkpoints:of_run", "List a run's checkpoints, print the best, or export one."),
-    CommandEntry("config", "config:app", "Show settings, metrics, and how two runs differ."),
-    CommandEntry("data", "data:app", "Prepare, check and show datasets."),
-    CommandEntry("model", "models:app", "List, inspect, download and merge models."),
-    CommandEntry("reward", "reward:app", "Test a reward before a run trains with it."),
-    CommandEntry("cluster", "cluster:app", "Start, inspect and stop a Ray cluster of your machines."),
+    CommandEntry("advise", "advise:recommend", "Suggest a command for your data, model and hardware.", TRAIN),
+    CommandEntry("rerun", "train:rerun", "Repeat a run in a new folder, after listing what has changed since.", TRAIN),
+    CommandEntry("stop", "runs:stop", "Save and stop a run, or all running points of a sweep.", TRAIN),
+    CommandEntry("runs", "runs:list_runs", "List the runs, the latest first.", LOOK),
+    CommandEntry(
+        "show", "runs:show", "Show what a run came to and how its attempts ended, or each point of a sweep.", LOOK
+    ),
+    CommandEntry("status", "runs:status", "Print where a run stands on one line, or each point of a sweep.", LOOK),
+    CommandEntry(
+        "watch", "runs:watch", "Watch a run until it ends, from any machine that sees its folder or its cluster.", LOOK
+    ),
+    CommandEntry("logs", "runs:logs", "Print a run's console log; with --json its events.", LOOK),
+    CommandEntry(
+        "checkpoints", "checkpoints:of_run", "List a run's checkpoints, print the best, or export one.", LOOK
+    ),
+    CommandEntry("generate", "generate:generate", "Answer prompts with a checkpoint or a model.", LOOK),
+    CommandEntry("chat", "generate:chat", "Talk to a checkpoint or a model.", LOOK),
+    CommandEntry("config", "config:app", "Show settings, metrics, and how two runs differ.", PREPARE),
+    CommandEntry("data", "data:app", "Prepare, check and show datasets.", PREPARE),
+    CommandEntry("model", "models:app", "List, inspect, download and merge models.", PREPARE),
+    CommandEntry("reward", "reward:app", "Test a reward before a run trains with it.", PREPARE),
+    CommandEntry("doctor", "doctor:doctor", "Check this machine, or with --nodes a Ray cluster.", MACHINES),
+    CommandEntry("cluster", "cluster:app", "Start, inspect and stop a Ray cluster of your machines.", MACHINES),
 )  # fmt: skip
+"""In the order and under the headings of the help."""
 
 
 def group(*entries: CommandEntry) -> type[TyperGroup]:
@@ -71,20 +79,22 @@ def group(*entries: CommandEntry) -> type[TyperGroup]:
     class Lazy(TyperGroup):
         def __init__(self, **more: Any) -> None:
             super().__init__(**more)
-            self.commands = {entry.name: TyperCommand(entry.name, help=entry.help) for entry in entries}
+            self.commands = {
+                entry.name: TyperCommand(entry.name, help=entry.help, rich_help_panel=entry.panel) for entry in entries
+            }
 
         def resolve_command(self, ctx: Any, args: list[str]) -> Any:
             name, command, rest = super().resolve_command(ctx, args)
             if name:
-                command = load(name, at[name].at, other_options=at[name].other_options)
+                command = load(at[name])
             return name, command, rest
 
     return Lazy
 
 
-def load(name: str, at: str, *, other_options: bool = False) -> Any:
-    """The command `name` itself, from `module:attribute` below `launcher.cli.commands`."""
-    module, _, attribute = at.partition(":")
+def load(entry: CommandEntry) -> Any:
+    """The command itself, from `module:attribute` below `launcher.cli.commands`."""
+    module, _, attribute = entry.at.partition(":")
     gc.disable()  # collecting garbage takes a tenth of the import time, and there is none
     try:
         found: typer.Typer | Callable[..., Any] = getattr(import_module(f"launcher.cli.commands.{module}"), attribute)
@@ -93,7 +103,8 @@ def load(name: str, at: str, *, other_options: bool = False) -> Any:
     if isinstance(found, typer.Typer):
         return get_group(found)
     single = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
-    single.command(name, context_settings={"ignore_unknown_options": other_options})(found)
+    examples = "\n\n".join(("Examples:", *entry.examples)) if entry.examples else None
+    single.command(entry.name, epilog=examples, context_settings={"ignore_unknown_options": entry.other_options})(found)
     return get_command(single)
 
 

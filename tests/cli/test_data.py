@@ -110,7 +110,9 @@ def test_a_hub_that_may_not_be_asked_is_named(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_check_passes_good_rows() -> None:
-    found = node("check", "sums.jsonl", "model=tiny", "data.train_batch_size=8")
+    checked = ["check", "sums.jsonl", "model=tiny", "data.train_batch_size=8"]
+    assert node(*checked)["folder"] is None and not Path("check-sums").exists(), "nothing there to look into"
+    found = node(*checked, "--out=check-sums")
     assert found["passed"]
     assert found["rows"] == {"train": 20, "val": 0}
     assert found["prompt_tokens"]["over"] == 0

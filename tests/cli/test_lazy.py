@@ -9,6 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from launcher.cli.main import COMMANDS, CommandEntry, app, load
+from launcher.config import recipe
+from launcher.config.resolve import resolve
 
 LOOK = """
 import sys
@@ -23,15 +25,18 @@ print("loaded", sorted(name for name in sys.modules if name.startswith("launcher
 
 @pytest.mark.parametrize("entry", COMMANDS, ids=lambda entry: entry.name)
 def test_its_help_begins_with_what_the_group_says(entry: CommandEntry) -> None:
-    assert load(entry.name, entry.at).help.replace("\n", " ").startswith(entry.help)
+    assert load(entry).help.replace("\n", " ").startswith(entry.help)
     ran = CliRunner().invoke(app, [entry.name, "--help"], prog_name="rlrun")
     assert ran.exit_code == 0 and f"rlrun {entry.name}" in ran.output, ran.output
     assert "--install-completion" not in ran.output  # which is the whole program's
+    assert all(f" {example} " in ran.output for example in entry.examples)
+    for words in (example.split()[2:] for example in entry.examples):
+        assert resolve(words) if "=" in words[0] else words[1] in ("RUN", *recipe.known())
 
 
 def test_the_groups_help_names_all_and_loads_none() -> None:
     ran = subprocess.run([sys.executable, "-c", LOOK, "--help"], capture_output=True, text=True, check=True)
-    assert all(f"│ {entry.name} " in ran.stdout for entry in COMMANDS)
+    assert all(f"│ {entry.name} " in ran.stdout and f"─ {entry.panel} ─" in ran.stdout for entry in COMMANDS)
     loaded = ran.stdout.splitlines()[-1]
     assert "hydra" not in loaded and "launcher.launch" not in loaded and "launcher.cli.commands.plan" not in loaded
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -84,7 +85,10 @@ def check(
     name: Name,
     words: Words = None,
     kind: For = None,
-    to: Annotated[Path | None, typer.Option("--out", help="Folder of the report; default: check-NAME.")] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder of the report; default: check-NAME, if rows are bad."),
+    ] = None,
     config_dir: ConfigDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -92,18 +96,30 @@ def check(
     with problems_named():
         found = datasets.chosen(name, kind, words or [], config_dir)
         folder = to or Path(f"check-{found.name}")
-        with watched() as watch:
+        with _left_where_needed(folder, to is None), watched() as watch:
             model = found.run.model if found.has_model else None
             reward = found.run.reward if found.has_reward else None
             report = checking.check(found.name, found.data, found.kind, model, folder, watch, reward)
+    kept = folder if folder.exists() else None
     if as_json:
-        say_json({**asdict(report), "passed": report.passed, "folder": str(folder)})
+        say_json({**asdict(report), "passed": report.passed, "folder": kept and str(kept)})
     else:
-        _say(report, folder)
+        _say(report, kept)
     raise typer.Exit(0 if report.passed else 1)
 
 
-def _say(report: DataReport, folder: Path) -> None:
+@contextmanager
+def _left_where_needed(folder: Path, unasked: bool) -> Iterator[None]:
+    """What nobody asked for is removed again, unless rows are named in it."""
+    new = unasked and not folder.exists()
+    try:
+        yield
+    finally:
+        if new and not any((folder / name).exists() for name in ("refused.jsonl", "findings.jsonl")):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _say(report: DataReport, folder: Path | None) -> None:
     rows = ", ".join(f"{count:,} {split} rows" for split, count in report.rows.items() if count)
     out.print(Text(printable(f"{report.name}: {rows or 'no rows'} as {report.kind}, {report.refused:,} refused")))
     sources = ", ".join(f"{name} {count:,}" for name, count in list(report.sources.items())[:8])
@@ -119,7 +135,8 @@ def _say(report: DataReport, folder: Path) -> None:
         say(f"✗ {printable(line)}", "red")
     result = Text("✓ can be trained on", "bold green") if report.passed else Text("✗ should be fixed first", "bold red")
     out.print(result)
-    say(f"  {folder}", "dim")
+    if folder:
+        say(f"  {folder}", "dim")
 
 
 def _draw(what: str, lengths: Histogram) -> None:
