@@ -64,13 +64,18 @@ def _fault(path: Path) -> str:
 def content_faults(config: Mapping[str, Any]) -> list[Problem]:
     """Why no model can be made from a config.json, or none that is trained here: quantized weights, impossible
     numbers."""
-    return [*_quantized(config), *_impossible(config), *_out_of_range(config)]
+    numbers = (fault for part in _parts(config) for fault in (*_impossible(part), *_out_of_range(part)))
+    return [*_quantized(config), *numbers]
+
+
+def _parts(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The config, and that of the language model within a composite one."""
+    inner = config.get("text_config")
+    return [config, inner] if isinstance(inner, dict) else [config]
 
 
 def _quantized(config: Mapping[str, Any]) -> Iterator[Problem]:
-    inner = config.get("text_config")
-    nodes = [config, *([inner] if isinstance(inner, dict) else [])]
-    for node in (node.get(name) for node in nodes for name in ("quantization_config", "compression_config")):
+    for node in (node.get(name) for node in _parts(config) for name in ("quantization_config", "compression_config")):
         if not isinstance(node, dict):
             continue
         bits = 4 if node.get("load_in_4bit") else 8 if node.get("load_in_8bit") else node.get("bits")

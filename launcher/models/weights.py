@@ -79,7 +79,8 @@ def cut_faults(folder: Path) -> list[Problem]:
                 got, fix = "is a pointer of Git LFS, not the weights", "run git lfs pull in its folder, or download it"
                 found.append(Problem(str(path), got, fix, code="bad-file"))
                 continue
-            ends = [of["data_offsets"][1] for name, of in header(path).items() if name != "__metadata__"]
+            node = header(path)
+            ends = [node[name]["data_offsets"][1] for name in _tensors_of(node)]
             if (size := path.stat().st_size) != begin + max(ends, default=0):
                 sizes = f"has {size} bytes and its header names {begin + max(ends, default=0)}"
                 found.append(Problem(str(path), sizes, "use the whole file", code="bad-file"))
@@ -118,9 +119,13 @@ def shapes(folder: Path) -> dict[str, tuple[int, ...]] | None:
 def tensors(folder: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Number format (`BF16`) and shape of each tensor in the folder's safetensors files. Raises `OSError` or
     `ValueError` where a header cannot be read."""
+    nodes = [header(names.path_inside(folder, file)) for file in read_by_a_loader(folder)]
+    return {name: of for node in nodes for name, of in _tensors_of(node).items()}
+
+
+def _tensors_of(header: Mapping[str, Any]) -> dict[str, tuple[str, tuple[int, ...]]]:
     try:
-        nodes = [header(names.path_inside(folder, file)) for file in read_by_a_loader(folder)]
-        found = {name: of for node in nodes for name, of in node.items() if name != "__metadata__"}
+        found = {name: of for name, of in header.items() if name != "__metadata__"}
         return {name: (str(of["dtype"]), tuple(map(int, of["shape"]))) for name, of in found.items()}
     except (KeyError, TypeError, OverflowError) as error:
         raise ValueError(f"a header names no shape: {error}") from error

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"drop": [LAYER]}, "num_hidden_layers is 2.*have 1 layers.*use num_hidden_layers 1"),
     ({"config": {"hidden_size": 64, "head_dim": 16}}, r"\[92, 32\].*\[92, 64\].*20 more.*hidden_size"),
     ({"config": {"num_key_value_heads": 4}}, r"k_proj.*\[16, 32\].*\[32, 32\].*num_key_value_heads"),
+    ({"config": {"text_config": {"num_hidden_layers": 10**12}}}, "num_hidden_layers is 1000000000000"),
     ({"config": {"vocab_size": 512}}, r"lm_head.*\[92, 32\].*\[512, 32\].*vocab_size"),
     ({"dtype": "int8"}, "int8.*quantized.*bfloat16"),
     ({"config": {"quantization_config": {"quant_method": "gptq", "bits": 4}}}, "gptq, 4 bits.*QLoRA.*unquantized"),
@@ -144,6 +145,35 @@ def test_layers_that_are_left_out_are_named(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", "generation_config.json"])
+def test_a_pipe_in_place_of_a_file_is_named_at_once(name: str, tmp_path: Path) -> None:
+    Model().save(tmp_path / "m")
+    (tmp_path / "m" / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / "m" / name)
+    assert any(
+        f"{name}: cannot be read, is a pipe, not a file; use the file" in line
+        for line in lines(planned(tmp_path / "m"))
+    )
+
+
+HEADERS: list[Any] = [
+    [], {"a": 5}, {"a": {"dtype": "F32"}}, {"a": {"dtype": "F32", "shape": "x", "data_offsets": [0, 4]}},
+    {"a": {"dtype": "F32", "shape": [float("inf")], "data_offsets": [0, 4]}},
+    {"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}},
+    {"a": {"dtype": "F99", "shape": [10**30], "data_offsets": [0, 4]}},
+    {"a": {"dtype": [], "shape": [1], "data_offsets": [0, "4"]}},
+    {"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 10**400]}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("header", HEADERS, ids=lambda header: str(header)[:70])
+def test_a_header_that_is_none_is_refused(header: Any, tmp_path: Path) -> None:
+    Model().save(tmp_path / "m")
+    text = json.dumps(header).encode()
+    (tmp_path / "m" / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + b"1234")
+    assert any(line.startswith("FAIL model.path: ") for line in lines(planned(tmp_path / "m")))
+
+
 @pytest.mark.parametrize("given", [{"drop": [r"model\.norm\.weight"]}, {"config": {"vocab_size": 512}}], ids=str)
 def test_the_engine_trains_no_random_weights(given: dict[str, Any], tmp_path: Path) -> None:
     Model(**given).save(tmp_path / "m")
@@ -163,11 +193,12 @@ def test_a_judge_without_its_score_is_refused(tmp_path: Path) -> None:
         load_whole(AutoModelForSequenceClassification, str(tmp_path / "m"), "reward.path")
 
 
-def test_the_line_that_renames_works(tmp_path: Path) -> None:
+def test_the_line_that_renames_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Model(rename={"": "_orig_mod."}).save(tmp_path / "m")
     (line,) = lines(planned(tmp_path / "m"))
-    words = shlex.split(line[line.index("python -c") :])
-    subprocess.run([sys.executable, *words[1:]], cwd=tmp_path / "m", check=True)
+    _, _, code = shlex.split(line[line.index("python -c") :])
+    monkeypatch.chdir(tmp_path / "m")
+    exec(code, {})
     assert lines(planned(tmp_path / "m")) == []
 
 
