@@ -209,10 +209,18 @@ LAUNCHER_EVENTS = (*PROCESS_EVENTS, Waiting, Ended)
 """What the launcher reports while the processes run; everything else comes from rank 0."""
 
 
+def _int(value: Any) -> int:
+    """Raises `ValueError` for one that no count or step has, and that is no float."""
+    found = int(value)
+    if not -(2**63) <= found < 2**63:
+        raise ValueError("a number is too large")
+    return found
+
+
 _NUMBERS: Mapping[str, Callable[[Any], float | None]] = {
-    "int": int,
+    "int": _int,
     "float": float,
-    "int | None": lambda value: None if value is None else int(value),
+    "int | None": lambda value: None if value is None else _int(value),
     "float | None": lambda value: None if value is None else float(value),
 }
 
@@ -261,6 +269,8 @@ def _from_node(node: Any) -> Event | None:
     for name, of in known.items():
         if name in node and str(of.type) in _NUMBERS:
             node[name] = _NUMBERS[str(of.type)](node[name])
+    if not 0 <= node.get("at", 0.0) < YEAR_9999:
+        raise ValueError("it has no time")
     if kind is Ended and node["how"] not in get_args(How):
         raise ValueError(f"a run does not end {node['how']!r}")
     if kind is Step:

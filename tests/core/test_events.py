@@ -173,6 +173,10 @@ DAMAGE = [
     b'{"kind":"Alert","at":1.0,"step":1,"text":"\xff"}',  # no UTF-8
     b'{"kind":"Stalled","at":1.0,"step":1,"rank":"x","why":"","stack":""}',
     b'{"kind":"Loaded","at":1.0,"rows":"x","refused":0,"val_rows":0,"val_refused":0,"steps_per_epoch":1,"steps":1}',
+    b'{"kind":"Saved","at":1e300,"step":1,"path":"p"}',  # no clock shows it
+    b'{"kind":"Saved","at":NaN,"step":1,"path":"p"}',
+    b'{"kind":"Saved","at":1.0,"step":1e999,"path":"p"}',
+    b'{"kind":"Saved","at":1.0,"step":%d,"path":"p"}' % 10**400,  # more than a float holds
     b"\0" * 64,  # what a power cut leaves in a file
     b'{"kind":"Saved","at":1.0,"st{"kind":"Saved","at":1.0,"step":1,"path":"p"}',  # two writers
 ]

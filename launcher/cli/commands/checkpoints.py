@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,7 +15,7 @@ from launcher.cli.output import AsJson, err, make_table, out, printable, problem
 from launcher.cli.progress import show_bytes
 from launcher.core.metrics import label
 from launcher.core.problems import Problem, Problems
-from launcher.monitor.console import compact
+from launcher.monitor.console import compact, date
 from launcher.runs import kept_checkpoints as keeping
 from launcher.runs import store
 from launcher.runs.folder import Folder
@@ -99,7 +98,7 @@ def _list(run: Folder, metric: str | None, verify: bool, as_json: bool) -> None:
         marks = [word for word, true in (("best", one.best), ("newest", one.newest)) if true]
         value = [compact(one.judged[1]) if one.judged else ""] if judged else []
         table.add_row(
-            str(one.step), f"{datetime.fromtimestamp(one.at):%Y-%m-%d %H:%M}", f"{one.bytes / 1e6:,.1f}", _state(one),
+            str(one.step), date(one.at), f"{one.bytes / 1e6:,.1f}", _state(one),
             *value, Text(", ".join(marks), "green"),
         )  # fmt: skip
     wide().print(table)
