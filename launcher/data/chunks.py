@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from launcher.core.files import open_file
 from launcher.core.problems import error_message, short_repr
 from launcher.data.records import Line, array_rows, csv_rows
 from launcher.data.rows import BOM, MAX_KEPT_BYTES, MAX_ROW_BYTES, RawRow, UnfitRow, check, parse_line, reversible_text
@@ -148,7 +148,7 @@ def open_rows(name: str) -> Iterator[OpenedFile | RefusedRow]:
         return
     with ExitStack() as stack:
         try:
-            file = stack.enter_context(Path(name).open("rb"))
+            file = stack.enter_context(open_file(name))
             head = file.peek(4)
         except (OSError, ValueError) as error:  # ValueError: a NUL or a lone surrogate in the name
             yield RefusedRow(name, f"cannot be read: {error_message(error)}", "", ends_file=True)

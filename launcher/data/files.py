@@ -6,16 +6,18 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from difflib import get_close_matches
 from itertools import islice
-from pathlib import Path
 from typing import Annotated, Self
 
+from launcher.core.files import open_file
 from launcher.core.problems import Problem, Problems, suggest
 from launcher.core.settings import Names, ReadOnlyWith, settings
 from launcher.data.chunks import FORMS, ending_problem, read_rows
+from launcher.data.encodings import other_content
 from launcher.data.formats import refuse_written_turns, to_row
 from launcher.data.known_datasets import Format, to_standard_row
 from launcher.data.rows import RawRow, UnfitRow
@@ -23,6 +25,9 @@ from launcher.spec.algorithm import Kind
 from launcher.spec.data import ENDINGS, SPLITS, Dataset, RefusedRow, Row, Split
 
 OF_AUTO = ReadOnlyWith("format", "auto", fix="data.format=auto")
+_ASKED = re.compile(r"prompt|question|query|instruction|input|problem|ask|user|request|source", re.IGNORECASE)
+_ANSWERED = re.compile(r"response|answer|completion|output|reply|solution|assistant|target|label", re.IGNORECASE)
+"""What fields of prompts and of answers are often called."""
 
 
 @settings
@@ -71,7 +76,7 @@ class Files(Dataset):
     def problems(self) -> list[Problem]:
         found = []
         if not self.train_files:
-            found.append(Problem("data.train_files", "none is given", f"use a {FORMS} file"))
+            found.append(Problem("data.train_files", "none is given", _some_file()))
         for name in ("prompt_key", "response_key"):
             if self.format != "auto" and (key := getattr(self, name)):
                 got = f"{key} was given, and rows of the format {self.format} have keys of their own"
@@ -95,7 +100,7 @@ class Files(Dataset):
             whole.update(f"{split}_files".encode())
             for name in self.expanded(split):
                 try:
-                    with Path(name).open("rb") as file:
+                    with open_file(name) as file:
                         whole.update(hashlib.file_digest(file, "sha256").digest())
                 except (OSError, ValueError) as error:  # ValueError: a NUL in the name
                     problem = Problem(f"data.{split}_files", f"{name} cannot be read: {error}", code="bad-file")
@@ -108,6 +113,20 @@ class Files(Dataset):
     def expanded(self, split: Split) -> list[str]:
         """The names of the split's files."""
         return [name for pattern in self.patterns(split) for name in expand(pattern)]
+
+    def prompt_and_answer_keys(self, split: Split) -> tuple[str, ...]:
+        """What `prompt_key` and `response_key` may be, as the first row shows; none where it has no two texts."""
+        if self.format != "auto" or self.prompt_key or self.response_key:
+            return ()
+        rows = (row for name in self.expanded(split) for row in read_rows(name))
+        first = next((row for row in rows if isinstance(row, RawRow)), None)
+        values = first.values if first else {}
+        texts = [key for key, value in values.items() if isinstance(value, str) and value.strip()]
+        keys = [key for key in texts if re.fullmatch(r"\w+", key)]
+        asked = next((key for key in keys if _ASKED.search(key)), keys[0] if keys else "")
+        others = [key for key in keys if key != asked]
+        answered = next((key for key in others if _ANSWERED.search(key)), others[0] if others else "")
+        return (asked, answered) if asked and answered else ()
 
     def row(self, found: RawRow, kind: Kind) -> Row | RefusedRow:
         """What a row of a file comes to."""
@@ -135,19 +154,41 @@ def _file_problem(name: str, setting: str) -> Problem | None:
         return Problem(setting, f"{name} is not there", _near(name), "not-found")
     if os.path.isdir(name):
         return Problem(setting, f"{name} is a folder", f"use {os.path.join(name, '*.jsonl')}", "bad-file")
+    if not os.path.isfile(name):
+        return Problem(setting, f"{name} is a pipe or a device", "use files, which can be read twice", "bad-file")
     if not os.access(name, os.R_OK):
         fix = "use a file with read permission"
         return Problem(setting, f"{name} may not be read by this user", fix, "not-permitted")
-    reason = ending_problem(name)
-    return Problem(setting, reason, code="bad-file") if reason else None
+    if reason := ending_problem(name):
+        return Problem(setting, reason, code="bad-file")
+    try:
+        other = other_content(name)
+    except OSError:  # whoever reads it will say so
+        other = None
+    return Problem(setting, f"{name} is {other[0]}", other[1], "bad-file") if other else None
+
+
+def _row_files(folder: str) -> list[str]:
+    """Names of files of rows in a folder, a limited number. Raises `OSError`."""
+    with os.scandir(folder or ".") as entries:
+        return [entry.name for entry in islice(entries, 2_000) if entry.name.lower().endswith(ENDINGS)]
+
+
+def _some_file() -> str:
+    """What may be given where no file is."""
+    try:
+        known = sorted(name for name in _row_files(".") if re.fullmatch(r"[\w.-]+", name))
+    except OSError:
+        known = []
+    named = min(known, key=lambda name: "train" not in name, default="")
+    return f"use data.train_files={named}" if named else f"use data.train_files=PATH, of a {FORMS} file"
 
 
 def _near(name: str) -> str:
     """Names in the folder where `name` was expected: the most similar first, and a limited number."""
     folder, word = os.path.split(os.path.expanduser(name))
     try:
-        with os.scandir(folder or ".") as entries:
-            known = [entry.name for entry in islice(entries, 2_000) if entry.name.lower().endswith(ENDINGS)]
+        known = _row_files(folder)
     except (OSError, ValueError):
         return f"neither is the folder {folder}"
     some = get_close_matches(word, known, n=8, cutoff=0.0)

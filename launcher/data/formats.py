@@ -59,7 +59,8 @@ _VERDICTS = ("label", "kto_tag")
 MEANING_KEYS = frozenset((*_SYSTEM, *_NOT_READ, *_VERDICTS))
 """Keys of a row that change what its prompt and answer mean."""
 _TURN_NOT_READ = frozenset(("tool_calls", "function_call", "reasoning_content", "thinking"))
-_WRITTEN_TURNS = re.compile(r"\s*(?:\[\s*\{|\{\s*['\"](?:role|content|from|value)['\"]\s*:)")
+WRITTEN_TURNS = re.compile(r"\s*(?:\[\s*\{|\{\s*['\"](?:role|content|from|value)['\"]\s*:)")
+"""How turns begin that are written as text: as JSON, or as pandas writes a list."""
 _LEARNED = ("weight", "train", "training", "loss")
 """Whether a turn is to be learned: of OpenAI, axolotl and ms-swift."""
 _TURN_VERDICTS = frozenset((*_LEARNED, "train_detail"))
@@ -288,7 +289,7 @@ def refuse_written_turns(values: Values, prompt_key: str | None) -> None:
     """Raise `UnfitRow` for turns written as text, as pandas writes a list into CSV: they would be learned literally."""
     for key in ("prompt", "question", "messages", "conversations", "chosen", "rejected", "completion", prompt_key):
         value = values.get(key) if key else None
-        if isinstance(value, str) and _WRITTEN_TURNS.match(value):
+        if isinstance(value, str) and WRITTEN_TURNS.match(value):
             raise UnfitRow(f"{key} is a list written as text, which CSV cannot hold; save the rows as JSONL or parquet")
 
 

@@ -39,6 +39,9 @@ class Measure:
         self.counts = Lengths(self.encoder)
         self.model = model
 
+    def tokens(self, text: str) -> int:
+        return len(self.encoder.tokenizer(text, add_special_tokens=False).input_ids)
+
     def templated(self) -> bool:
         return self.encoder.templated
 

@@ -53,6 +53,10 @@ class TextProcess:
         found: list[Count] = self._ask("lengths", list(rows), kind)
         return found
 
+    def tokens(self, text: str) -> int:
+        """Of a text alone, without special tokens."""
+        return int(self._ask("tokens", text))
+
     def templated(self) -> bool:
         """Whether rows are written with a chat template."""
         return bool(self._ask("templated"))

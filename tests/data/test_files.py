@@ -75,7 +75,7 @@ def test_settings_come_as_a_list_or_one_name() -> None:
     ("values", "lines"),
     [
         ({"train_files": ("data/a.jsonl", "data/*.jsonl"), "val_files": ("data/val.jsonl",)}, []),
-        ({}, ["data.train_files: none is given; use a JSONL, JSON, CSV or parquet file"]),
+        ({}, ["data.train_files: none is given; use data.train_files=PATH, of a JSONL, JSON, CSV or parquet file"]),
         (
             {"train_files": ("data/a.jsonl",), "val_files": ("data/vla.jsonl",)},
             ["data.val_files: data/vla.jsonl is not there; did you mean val.jsonl?"],
@@ -96,6 +96,39 @@ def test_problems(values: dict[str, Any], lines: list[str]) -> None:
     Path("x.txt").touch()
     Path("empty").mkdir()
     assert list(map(str, Files(**values).problems())) == lines
+
+
+@pytest.mark.parametrize(("content", "expected"), [
+    (b"PK\x03\x04", "is a ZIP archive or a workbook of Excel; save its rows as CSV"),
+    (b"version https://git-lfs.github.com/spec/v1\n", "is a pointer of Git LFS; run git lfs pull in its repository"),
+    (b"<!DOCTYPE html>", "is a web page; download the file itself, not the page that shows it"),
+    ('{"a": 1}'.encode("utf-16"), "is UTF-16; convert it to UTF-8: iconv -f UTF-16 -t UTF-8 x.jsonl > x.utf8.jsonl"),
+    ('{"a": 1}'.encode("utf-16-be"),
+     "is UTF-16BE; convert it to UTF-8: iconv -f UTF-16BE -t UTF-8 x.jsonl > x.utf8.jsonl"),
+    ('{"a": "\u4f60"}'.encode(), ""), (b"\0\0\0\0\0", ""),
+])  # fmt: skip
+def test_files_that_hold_something_else(content: bytes, expected: str) -> None:
+    Path("x.jsonl").write_bytes(content)
+    found = list(map(str, Files(train_files=("x.jsonl",)).problems()))
+    assert found == ([f"data.train_files: x.jsonl {expected}"] if expected else [])
+
+
+def test_a_pipe_among_the_files_is_named_and_not_waited_for() -> None:
+    os.mkfifo("data/c.jsonl")
+    given = Files(train_files=("data/*.jsonl",))
+    assert [str(found) for found in given.problems()] == [
+        "data.train_files: data/c.jsonl is a pipe or a device; use files, which can be read twice"
+    ]
+    assert any(
+        isinstance(found, RefusedRow) and "is a pipe" in found.reason for found in given.read("train", "answers")
+    )
+
+
+def test_no_file_names_one_that_is_here() -> None:
+    Path("train.csv").touch()
+    assert [str(found) for found in Files().problems()] == [
+        "data.train_files: none is given; use data.train_files=train.csv"
+    ]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

@@ -154,7 +154,9 @@ def test_a_file_without_rows(tmp_path: Path, monkeypatch: Any, name: str, conten
 
 def test_what_cannot_be_opened_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.jsonl").mkdir()
-    assert refusals(read(tmp_path / "folder.jsonl"), tmp_path) == [("folder.jsonl", "cannot be read: is a directory")]
+    assert refusals(read(tmp_path / "folder.jsonl"), tmp_path) == [
+        ("folder.jsonl", "cannot be read: is a folder, not a file")
+    ]
     missing = [("x.jsonl", "cannot be read: no such file or directory")]
     assert refusals(read(tmp_path / "x.jsonl"), tmp_path) == missing
     assert [item.where for item in read_rows("a\0b.jsonl")] == ["a\0b.jsonl"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from launcher.core.check_result import CheckResult, Level, from_problems
@@ -205,13 +206,9 @@ def _too_long(run: RunSpec, of: str, first: Row, what: str, limit: int, tokens: 
 
 
 def token_count(run: RunSpec, text: str) -> int | None:
-    """Tokens of a text; None where the model's tokenizer is not on this machine."""
-    if isinstance(run.model, Pretrained) and (run.model.on_hub or run.model.trust_remote_code):
+    """Tokens of a text; None where the model's tokenizer is not used before the run starts."""
+    if isinstance(run.model, Pretrained) and _not_here(run):
         return None
-    from launcher.text.tokenizer import load_fast_tokenizer  # noqa: PLC0415  late: it costs a second
-
-    try:
-        tokenizer = load_fast_tokenizer(run.model)
-    except Problems:  # named by the lengths of the rows
-        return None
-    return None if tokenizer is None else len(tokenizer.encode(text, add_special_tokens=False))
+    with suppress(Problems), TextProcess(run.model, run.data) as process:  # named by the lengths of the rows
+        return process.tokens(text)
+    return None

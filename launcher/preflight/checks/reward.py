@@ -28,6 +28,8 @@ MAX_NAMED = 3  # rows that cannot be scored and are named
 MAX_SCORED, MAX_GUESSED = 16, 4  # rows that are scored, and rows where several forms of the right answer are tried
 MAX_ASKED = 2  # rows that a server is asked about
 _HEADS = ("score", "classifier", "v_head", "value_head", "reward_head", "regression_head", "classification_head")
+_ASKED = {"####": ("#### {}", "gsm8k"), "\\boxed": ("\\boxed{{{}}}", "math")}
+"""Mark in a prompt that asks for a form of the result -> that form, and the reward that reads it."""
 _SOLUTION = re.compile(r"####|\\boxed|\n")  # of a ground truth that is more than a final answer
 
 
@@ -78,6 +80,8 @@ def _scores(context: Context) -> CheckResult:
     remote = bool(servers) and not any(leaf.missing_requirements() for leaf in servers)
     if problem := no_signal(run.reward, answered, MAX_ASKED if remote else 0):
         return from_problem(problem, "WARN" if remote and "so nothing" in problem.got else "FAIL")
+    if unread := _asked_form(run.reward, answered):
+        return unread
     solutions = (row for row in rows if isinstance(run.reward, Exact) and _SOLUTION.search(row.ground_truth or ""))
     if solution := next(solutions, None):
         message = f"Exact compares with whole solutions, which no model repeats literally (first: {solution.where})"
@@ -114,6 +118,28 @@ def _too_long(run: RunSpec, rows: Sequence[Row]) -> CheckResult | None:
         return None
     message = f"a right answer such as {short_repr(shortest, 60)} takes {tokens} tokens, and answers end after {limit}"
     return CheckResult("WARN", "data.max_response_length", message, f"use data.max_response_length={2 * tokens}")
+
+
+def _asked_form(reward: Reward, rows: Sequence[Row]) -> CheckResult | None:
+    """Whether the reward reads right answers in the form that the prompts ask for."""
+    reward = deepcopy(reward)  # processes that it starts end with the copy
+    for mark, (form, name) in _ASKED.items():
+        asking = (row for row in rows if mark in _last_text(row) and not _SOLUTION.search(row.ground_truth or "\n"))
+        given = [(row, make_answer(row)) for row in islice(asking, MAX_GUESSED)]
+        if not given or not all(reward.cheap_for(of) and not reward.unscorable_reason(of) for _, of in given):
+            continue
+        right = [replace(of, response=f"It follows.\n{form.format(of.ground_truth)}") for _, of in given]
+        wrong = [replace(of, response="It follows.") for _, of in given]
+        high, low = (sum(score_safely(reward, answers).total) for answers in (right, wrong))
+        if high <= low:
+            got = f"{type(reward).__name__} scores {right[0].response!r} no higher than an answer without a result"
+            message = f"the prompts ask for the result with {mark} ({given[0][0].where} is the first), and {got}"
+            return CheckResult("WARN", "reward", message, f"use reward={name}, or prompts that ask for another form")
+    return None
+
+
+def _last_text(row: Row) -> str:
+    return row.prompt if isinstance(row.prompt, str) else row.prompt[-1].content
 
 
 def no_signal(reward: Reward, rows: Sequence[Row], asked: int = 0) -> Problem | None:

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from launcher.core.check_result import CheckResult, any_failed
 from launcher.core.problems import suggest
+from launcher.data.encodings import probable_encoding, to_utf8
+from launcher.data.files import Files
+from launcher.data.formats import WRITTEN_TURNS
 from launcher.data.hub import Hub
 from launcher.data.quality import Seen, in_both
 from launcher.data.refused import COMPLETE_FILE
 from launcher.hubs import huggingface
 from launcher.preflight.checks.context import Context, SplitRows
-from launcher.spec.data import Split, needs_rollout
+from launcher.spec.data import RefusedRow, Split, needs_rollout
 
 MAX_NAMED = 3  # bad rows that are named
+FIRST = 100  # rows that show what the others are like
 
 
 def check(context: Context) -> Iterator[CheckResult]:
     """Nothing where the data has problems of its own."""
+    yield from _kind(context)
     if context.data is None:
         if not context.data_problems:
             yield _not_prepared(context)
@@ -30,6 +36,7 @@ def check(context: Context) -> Iterator[CheckResult]:
             yield CheckResult("FAIL", "data", "has no usable rows", "use a file with rows")
         return
     yield _sources(context.train)
+    yield from _written_turns(context)
     yield from _leaks(context)
     yield from _best_metric(context)
     yield from context.lengths.results
@@ -44,6 +51,50 @@ def _not_prepared(context: Context) -> CheckResult:
     return CheckResult("WARN", "data", "not checked: it is downloaded and prepared first", f"{command} does it now")
 
 
+def _kind(context: Context) -> Iterator[CheckResult]:
+    """Whether a dataset of a known kind is one that the algorithm learns from."""
+    run, data = context.run, context.run.data
+    if not isinstance(data, Hub):
+        return
+    needs, holds, of = run.algorithm.data, data.holds, f"and {data.repo} holds"
+    if needs == "pairs" and holds in ("prompts", "answers"):
+        message = f"the algorithm learns from pairs of a chosen and a rejected answer, {of} {holds}"
+        yield CheckResult("FAIL", "data", message, "use data=ultrafeedback or data=full-hh-rlhf, or another algorithm")
+    elif needs == "answers" and holds == "pairs":
+        message = f"the algorithm learns from single answers, {of} pairs of a chosen and a rejected one"
+        yield CheckResult("FAIL", "data", message, "use algorithm=dpo, or data.holds=answers to learn the chosen ones")
+    elif needs == "prompts" and holds == "pairs" and run.reward.cheap and run.reward.uses_ground_truth:
+        message = f"the reward compares with a right answer, {of} pairs, of which none is right or wrong"
+        yield CheckResult("FAIL", "data", message, "use algorithm=dpo, data=gsm8k or data=math, or a reward model")
+
+
+def _written_turns(context: Context) -> Iterator[CheckResult]:
+    """Conversations that are the text of a prompt: they would be read literally."""
+    rows = context.train.rows[:FIRST]
+    written = [row for row in rows if isinstance(row.prompt, str) and WRITTEN_TURNS.match(row.prompt)]
+    if 2 * len(written) > len(rows):
+        message = f"the prompts are conversations written as text of JSON ({written[0].where} is the first)"
+        yield CheckResult("FAIL", "data", message, "write each as a list of messages, as json.loads gives it")
+
+
+def _fix(context: Context, split: Split, bad: Sequence[RefusedRow]) -> str:
+    """What helps against bad rows."""
+    seen, data = context.train if split == "train" else context.val, context.run.data
+    broken = [row for row in bad if row.reason.startswith("not UTF-8")]
+    if broken:
+        name = broken[0].where.rpartition(":")[0]
+        encoding = probable_encoding(row.raw.encode("utf-8", "surrogateescape") for row in broken)
+        unknown = f"convert it to UTF-8; file -i {shlex.quote(name)} may tell its encoding"
+        return to_utf8(name, encoding) if encoding else unknown
+    if seen.rows:
+        return "use skip"
+    keys = data.prompt_and_answer_keys(split) if isinstance(data, Files) and "is missing" in bad[0].reason else ()
+    if keys and context.run.algorithm.data in ("answers", "prompts"):
+        words = (f"data.{name}_key={key}" for name, key in zip(("prompt", "response"), keys, strict=False))
+        return f"name the fields of prompt and answer: {' '.join(words)}"
+    return "use rows in a supported format"
+
+
 def _bad_rows(context: Context, split: Split) -> Iterator[CheckResult]:
     data, seen = context.run.data, context.train if split == "train" else context.val
     bad = [row for row in seen.refused if not row.wanted and not row.ends_file]
@@ -52,7 +103,7 @@ def _bad_rows(context: Context, split: Split) -> Iterator[CheckResult]:
             yield CheckResult("FAIL", row.where, row.reason, COMPLETE_FILE)
     if bad and data.on_bad_row == "error":
         yield from (CheckResult("FAIL", row.where, row.reason) for row in bad[:MAX_NAMED])
-        fix = "use skip" if seen.rows else "use rows in a supported format"
+        fix = _fix(context, split, bad)
         yield CheckResult("FAIL", "data.on_bad_row", f"{len(bad):,} {seen.scope} are bad", fix)
     elif bad:
         message = f"{len(bad):,} {seen.scope} are bad and skipped, the first is {bad[0].where}: {bad[0].reason}"

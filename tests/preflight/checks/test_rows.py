@@ -167,3 +167,49 @@ def test_more_rows_than_a_plan_reads(output: Lines, monkeypatch: pytest.MonkeyPa
     assert output(GOOD)[0] == "OK data: 3 rows and more"
     words = ["algorithm=sft", "model=tiny", "data=files", "data.train_files=train.jsonl"]
     assert Context(resolve(words), here=True).steps.rows is None
+
+
+@pytest.mark.parametrize(("words", "expected"), [
+    (["algorithm=dpo", "data=gsm8k"], "FAIL data: the algorithm learns from pairs of a chosen and a rejected"),
+    (["algorithm=sft", "data=full-hh-rlhf"], "use algorithm=dpo, or data.holds=answers"),
+    (["algorithm=grpo", "data=ultrafeedback", "sampler.n=2"], "use algorithm=dpo, data=gsm8k or data=math, or"),
+    (["algorithm=grpo", "data=ultrafeedback", "sampler.n=2", "reward=remote", "reward.url=http://a/b"], ""),
+    (["algorithm=sft", "data=gsm8k"], ""),
+])  # fmt: skip
+def test_a_dataset_of_another_kind(words: list[str], expected: str) -> None:
+    found = [f"{one.level} {one.line}" for one in rows.check(Context(resolve(["model=tiny", *words]), here=True))]
+    assert any(expected in line for line in found) if expected else not any("FAIL" in line for line in found)
+
+
+CHAT = '[{"role": "user", "content": "1+1=?"}]'
+
+
+@pytest.mark.parametrize(("given", "words", "expected"), [
+    ([{"prompt": CHAT, "response": str(n)} for n in range(4)], [], "FAIL data: the prompts are conversations written"),
+    ([{"frage": f"{n}", "id": n, "antwort": "x"} for n in range(4)], [],
+     "name the fields of prompt and answer: data.prompt_key=frage data.response_key=antwort"),
+    ([{"prompt": "p", "antwort": "x"}], [], "data.prompt_key=prompt data.response_key=antwort"),
+])  # fmt: skip
+def test_what_helps_against_bad_rows(output: Lines, given: list[Any], words: list[str], expected: str) -> None:
+    assert any(expected in line for line in output(given, *words))
+
+
+@pytest.mark.parametrize(("text", "encoding"), [
+    ("Wie heißt die größte Stadt Österreichs?", "WINDOWS-1252"), ("Сколько будет один и один", "WINDOWS-1251"),
+    ("Сколько будет один и один", "KOI8-R"), ("日本の首都はどこですか", "SHIFT_JIS"), ("法国的首都是哪里？", "GB18030"),
+])  # fmt: skip
+def test_the_encoding_of_a_file_and_what_converts_it(output: Lines, text: str, encoding: str) -> None:
+    Path("other.jsonl").write_bytes(f'{{"prompt": "{text}", "response": "{text}"}}\n'.encode(encoding))
+    convert = f"convert it to UTF-8: iconv -f {encoding} -t UTF-8 other.jsonl > other.utf8.jsonl"
+    assert any(line.endswith(convert) for line in output(GOOD, "data.train_files=other.jsonl"))
+
+
+@pytest.mark.parametrize(("mark", "reward", "right"), [
+    ("####", "exact", "gsm8k"), ("####", "math", "gsm8k"), ("\\boxed{}", "gsm8k", "math"), ("####", "gsm8k", ""),
+])  # fmt: skip
+def test_a_reward_that_does_not_read_what_the_prompts_ask_for(
+    output: Lines, mark: str, reward: str, right: str
+) -> None:
+    given = [{"prompt": f"{n}+1? Put it after {mark}.", "ground_truth": str(n + 1)} for n in range(4)]
+    found = [line for line in output(given, f"reward={reward}", algorithm="grpo") if line.startswith("WARN reward")]
+    assert [f"use reward={right}," in line for line in found] == ([True] if right else [])

@@ -1,0 +1,93 @@
+"""Files that are not UTF-8, or no text of rows: what they are, and the command that helps."""
+
+from __future__ import annotations
+
+import codecs
+import re
+import shlex
+from collections.abc import Iterable
+
+from launcher.core.files import open_file
+
+_BOMS = ((codecs.BOM_UTF32_LE, "UTF-32"), (codecs.BOM_UTF32_BE, "UTF-32"), (codecs.BOM_UTF16_LE, "UTF-16"),
+         (codecs.BOM_UTF16_BE, "UTF-16"))  # fmt: skip
+_HIGH = re.compile(rb"[\x80-\xff]+")
+_OF_TWO_BYTES = (
+    ("shift_jis", "[\u3040-\u30ff]", 0.25), ("euc_jp", "[\u3040-\u30ff]", 0.25), ("euc_kr", "[\uac00-\ud7a3]", 0.9),
+    ("gb18030", "[\u4e00-\u9fff]", 0.25),
+)  # fmt: skip
+"""Encodings of East Asia, each with letters of its own and the least share of them in a text."""
+
+
+_OTHERS = (
+    (b"PK\x03\x04", "a ZIP archive or a workbook of Excel", "save its rows as CSV"),
+    (b"\xd0\xcf\x11\xe0", "a workbook of Excel", "save its rows as CSV"),
+    (b"\x28\xb5\x2f\xfd", "compressed by zstd", "unpack it with zstd -d"),
+    (b"\xfd7zXZ", "compressed by xz", "unpack it with xz -d"),
+    (b"BZh", "compressed by bzip2", "unpack it with bzip2 -d"),
+    (b"version https://git-lfs", "a pointer of Git LFS", "run git lfs pull in its repository"),
+    (b"<!doctype html", "a web page", "download the file itself, not the page that shows it"),
+    (b"<html", "a web page", "download the file itself, not the page that shows it"),
+)
+"""First bytes of what is no text of rows, what it is, and what to do."""
+
+
+def other_content(name: str) -> tuple[str, str] | None:
+    """What a file is that is no text in UTF-8, as its first bytes tell, and what to do. Raises `OSError`."""
+    with open_file(name) as file:
+        head = file.read(64)
+    for start, what, fix in _OTHERS:
+        if head.startswith(start) or head.lower().startswith(start):
+            return what, fix
+    encoding = wide_encoding(head)
+    return (encoding, to_utf8(name, encoding)) if encoding else None
+
+
+def wide_encoding(head: bytes) -> str:
+    """UTF-16 or UTF-32 of which a file begins with `head`; empty where it is neither."""
+    if marked := next((name for bom, name in _BOMS if head.startswith(bom)), ""):
+        return marked
+    some = head  # without a mark: the ASCII that rows begin with has a zero beside each letter
+    if len(some) < 4 or b"\0" not in some:
+        return ""
+    even, odd = some[::2], some[1::2]
+    little, big = not even.count(0) and odd.count(0) == len(odd), not odd.count(0) and even.count(0) == len(even)
+    return "UTF-16LE" if little else "UTF-16BE" if big else ""
+
+
+def probable_encoding(lines: Iterable[bytes]) -> str:
+    """Of lines that are not UTF-8; empty where nothing speaks for one."""
+    text = b"\n".join(lines)
+    high = _HIGH.findall(text)
+    letters = b"".join(high)
+    if not letters:
+        return ""
+    if len(letters) < 2 * len(high):  # single letters among those of ASCII, as in the languages of Western Europe
+        return "WINDOWS-1252"
+    for encoding, own, least in _OF_TWO_BYTES:
+        decoded = _decoded(text, encoding)
+        foreign = [letter for letter in decoded if letter > "\x7f"]
+        if foreign and len(re.findall(own, decoded)) > least * len(foreign) and not _cyrillic(letters):
+            return encoding.upper()
+    if _cyrillic(letters):  # small letters are most of a text
+        upper_half = sum(byte >= 0xE0 for byte in letters)
+        return "WINDOWS-1251" if 2 * upper_half > len(letters) else "KOI8-R"
+    return ""
+
+
+def _cyrillic(letters: bytes) -> bool:
+    return sum(byte >= 0xC0 for byte in letters) > 0.9 * len(letters)
+
+
+def _decoded(text: bytes, encoding: str) -> str:
+    try:
+        return text.decode(encoding)
+    except UnicodeDecodeError:
+        return ""
+
+
+def to_utf8(name: str, encoding: str) -> str:
+    """The command that converts the file."""
+    stem, dot, ending = name.rpartition(".")
+    new = f"{stem}.utf8{dot}{ending}" if dot else f"{name}.utf8"
+    return f"convert it to UTF-8: iconv -f {encoding} -t UTF-8 {shlex.quote(name)} > {shlex.quote(new)}"
