@@ -59,7 +59,7 @@ MISTAKES = [
     # missing
     Mistake((), "model: not chosen", "model", "model"),
     Mistake(("reward=length",), "reward.high: has no value", "reward"),
-    Mistake((), "sampler.n: GRPO compares at least 2 answers", "n", "sampler.n"),
+    Mistake(("sampler.n=1",), "sampler.n: GRPO compares at least 2 answers", "n", "sampler.n"),
     # conflicts
     Mistake(("trainer.critic_warmup=3",), "trainer.critic_warmup: GRPO has no critic", "critic"),
     Mistake(("hardware.nnodes=2",), "hardware.nnodes: cluster local is one machine", "cluster"),

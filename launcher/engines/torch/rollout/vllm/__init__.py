@@ -143,7 +143,10 @@ class VllmSampler(Colocated):
         got = f"{self.share:g} of {whole / GIB:.1f} GiB are {self.share * whole / GIB:.1f}, and vLLM's weights and the"
         got += f" keys and values of one answer take {least / GIB:.1f}"
         enough = ceil(10 * (least / whole + 0.05)) / 10
-        fix = f"use {enough:g}" if enough < 1 else f"use sampler.tensor_parallel_size={2 * team}"
+        more = next(
+            size for size in (2**power * team for power in range(1, 30)) if least * team <= self.share * whole * size
+        )
+        fix = f"use {enough:g}" if enough < 1 else f"use sampler.tensor_parallel_size={more}"
         yield conflict("sampler.gpu_memory_utilization", got, fix, "model", "hardware", "engine.mixed_precision")
 
     def _team_conflicts(self, shape: Architecture | None, there: int) -> Iterator[Problem]:
