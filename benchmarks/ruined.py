@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from launcher.core.events import Alert, Ended, events_of
+from launcher.core.events import Alert, events_of
 from launcher.core.state import fold
 
 ROOT = Path(__file__).parents[1]
@@ -111,13 +111,10 @@ def train(folder: Path, name: str, words: str) -> Report:
     events = list(events_of(folder / "rlrun" / name / "events.jsonl"))
     if not events:
         return Report([], "", [], done.stderr.strip() or "no events")
-    ended = next(
-        (event for event in reversed(events) if isinstance(event, Ended)), Ended(how="failed", why=done.stderr)
-    )
     state = fold(events)
     scores = [each.shown for each in (state.first, state.best, state.last) if each]
     alerts = [event for event in events if isinstance(event, Alert)]
-    return Report(alerts, f"{ended.how}: {ended.why}", scores)
+    return Report(alerts, (folder / "rlrun" / name / "console.log").read_text().splitlines()[-1], scores)
 
 
 def rlrun(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -129,10 +126,10 @@ def fault(report: Report, folder: Path, rule: str | None) -> str:
     """What is wrong with a report, of a run that is ruined or, where `rule` is None, healthy; empty if nothing."""
     named = [alert for alert in report.alerts if ";" in alert.text]
     if rule is None:
-        return "" if not (named or report.refused) and report.end == "finished: " else "is called ruined"
+        return "" if not (named or report.refused) and report.end == "finished" else "is called ruined"
     if report.refused:  # before it starts is best
         return ""
-    if not named or report.end == "finished: ":
+    if not named or report.end == "finished":
         return "is not named"
     if not report.next_command:
         return "" if report.end.startswith("failed") else "has no next command"

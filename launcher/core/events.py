@@ -133,6 +133,8 @@ class Crashed(Event):
 class Ended(Event):
     how: How
     why: str = ""
+    following: tuple[str, ...] = ()
+    """Which command of rlrun helps where something is wrong, and its arguments besides the run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,6 +275,8 @@ def _from_node(node: Any) -> Event | None:
         raise ValueError("it has no time")
     if kind is Ended and node["how"] not in get_args(How):
         raise ValueError(f"a run does not end {node['how']!r}")
+    if kind is Ended:
+        node["following"] = tuple(map(str, node.get("following", ())))
     if kind is Step:
         node["metrics"] = {name: float(value) for name, value in node["metrics"].items()}
     if kind is WeightsMoved:

@@ -92,6 +92,8 @@ class RunState:
     stalled: str = ""
     """Why nothing goes on; empty as soon as something does."""
     why: str = ""
+    following: tuple[str, ...] = ()
+    """That of `Ended`."""
     usage: Mapping[int, Usage] = field(default_factory=dict)
     """By rank, what each process used when it was looked at last; nothing once they have ended."""
 
@@ -172,8 +174,9 @@ def after(state: RunState, event: Event) -> RunState:
             return replace(state, stalled=why)
         case WentOn():
             return replace(state, stalled="")
-        case Ended(how=how, why=why):
-            return replace(state, status=how, phase="", stalled="", why=why or state.why, usage={})
+        case Ended(how=how, why=why, following=following):
+            why = why or state.why
+            return replace(state, status=how, phase="", stalled="", why=why, following=following, usage={})
         case Usage(rank=rank):
             return replace(state, usage={**state.usage, rank: event})
     return state

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.core.events import GOES_BACK, Crashed, Event, LoggedEvent, WentOn, events_of, scan
+from launcher.core.events import GOES_BACK, Crashed, Ended, Event, LoggedEvent, WentOn, events_of, scan
 from launcher.core.files import AppendOnlyFile, NewLines
 from launcher.core.state import RunState, Sink, after, fold, write_all
-from launcher.monitor.console import console_lines
+from launcher.monitor.console import console_lines, next_command
 from launcher.monitor.health import Health
 from launcher.monitor.stall import StallDetector, any_stopped, stalled
 from launcher.runs.folder import Folder
@@ -63,6 +63,8 @@ class Follower:
                 self.state, alerts = after(self.state, event), self.health.hear(event)
             coming.extendleft(reversed(alerts))
             lines += console_lines(event, self.state)
+            if isinstance(event, Ended) and event.following:
+                lines[-1] += f"; next: {next_command(event.following, str(self.folder.path))}"
             if isinstance(event, Crashed):
                 self.crash = event
         for each in logged:

@@ -3,7 +3,6 @@ checkpoint that verifies."""
 
 from __future__ import annotations
 
-import shlex
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -99,6 +98,8 @@ class Ending:
     exit_code: int
     diagnosis: FailureDiagnosis | None = None
     """Of a fault."""
+    following: tuple[str, ...] = ()
+    """That of `Ended`."""
 
 
 def _failed(diagnosis: FailureDiagnosis, logs: Path | None = None) -> Ending:
@@ -153,7 +154,7 @@ class Supervisor:
                     end, again = _failed(_diagnosis(CONFIGURATION, [end.why, *problems.lines])), None
                 if again is None:
                     end = _final(end, len(row))
-                    follower.tell([Ended(how=end.how, why=end.why)])
+                    follower.tell([Ended(how=end.how, why=end.why, following=end.following)])
                     crash = end.diagnosis.crash if end.diagnosis else None
                     return Outcome(end.exit_code, follower.state, crash, self.folder.path)
                 follower.tell(unheard_events(self.folder, self.run.engine.reader()))
@@ -224,9 +225,9 @@ class Supervisor:
         why = [f"the last step is not saved; {self._saved()}"] if unsaved else []
         shown = follower.health.verdict()[:SHOWN]
         settings = {word.partition("=")[0]: word for each in reversed(shown) for word in each.settings}
-        typed = ["rerun", str(self.folder.path), *settings.values()] if settings else ["logs", str(self.folder.path)]
-        following = [f"next: {shlex.join(['rlrun', *typed])}"] if shown else []
-        return Ending("finished", "; ".join([*why, *(each.text for each in shown), *following]), 0)
+        following = ("rerun", *settings.values()) if settings else ("logs",) if shown else ()
+        why += [each.text for each in shown]
+        return Ending("finished", "; ".join(why), 0, following=following)
 
     def _stopped(self, number: int, how: str = "") -> Ending:
         return Ending("stopped", f"{signal.Signals(number).name}{how}; {self._saved()}", 128 + number)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import shlex
 import time
+from collections.abc import Sequence
 
 from launcher.core.events import (
     YEAR_9999,
@@ -79,6 +81,11 @@ def _lines(event: Event, state: RunState) -> list[str]:
             results = [f"{name}: {text}" for name, text in results_of(state).items()]
             return [*results, f"{event.how}{': ' + event.why if event.why else ''}"]
     return []
+
+
+def next_command(following: Sequence[str], folder: str) -> str:
+    """A command of rlrun and its arguments, for the run in `folder`."""
+    return shlex.join(["rlrun", following[0], folder, *following[1:]])
 
 
 def results_of(state: RunState) -> dict[str, str]:

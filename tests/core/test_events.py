@@ -63,7 +63,7 @@ LIFE: list[Event] = [
     WentOn(at=18.7, step=2, after_s=34.5),
     Crashed(at=19.0, lines=("a", "b"), cause="configuration"),
     Restarted(at=19.5, step=1, attempt=2, cause="killed", why="rank 0: killed by SIGKILL"),
-    Ended(at=20.0, how="failed", why="a; b"),
+    Ended(at=20.0, how="failed", why="a; b", following=("rerun", "seed=1")),
 ]
 
 
@@ -268,6 +268,7 @@ TOLD = [
     (WentOn(step=1, after_s=3.0), {}),
     (USAGE, {"usage": {1: USAGE}}),
     (Ended(how="stopped", why="w"), {"status": "stopped", "phase": "", "why": "w"}),
+    (Ended(how="finished", why="w", following=("logs",)), {"status": "finished", "why": "w", "following": ("logs",)}),
 ]  # fmt: skip
 
 

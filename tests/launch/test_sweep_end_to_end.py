@@ -76,7 +76,7 @@ def test_points_run_side_by_side_and_are_told_apart(rlrun: Any, small: list[str]
     assert max(began) < min(ended), "both ran at a time"
     first, *rows = ran.stdout.splitlines()[-3:]
     assert first.split() == ["point", "status", "step", "held", "out", "time", "folder"]
-    assert [row.split()[:3] for row in rows] == [["sft", "finished", "2/2"], ["grpo", "finished", "2/2"]]
+    assert [row.split()[:3] for row in rows] == [["sft", "finished", "2/2"], ["grpo", "doubtful", "2/2"]]
     assert stat.S_IMODE(sweep.stat().st_mode) == 0o700
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in sweep.iterdir())
     listed = {node["run"] for node in json.loads(rlrun("runs", "--json").stdout)}

@@ -22,7 +22,7 @@ from launcher.clusters.ray import remote
 from launcher.core.metrics import label
 from launcher.core.problems import Problem, Problems
 from launcher.launch.sweeps import points
-from launcher.monitor.console import clock, compact, date, held_out, held_out_change
+from launcher.monitor.console import clock, compact, date, held_out, held_out_change, next_command
 from launcher.runs import store
 from launcher.runs.folder import Attempt, holder, read_attempts
 
@@ -97,6 +97,8 @@ def show(name: RunName, root: Root = Path("runs"), cluster: Cluster = None, as_j
     say(f"{where}  ·  {len(tried)} attempt{'s' * (len(tried) != 1)}", "dim")
     if tried:
         wide().print(_attempts(tried, run.state.status == "running"))
+    if run.state.following:
+        say(f"next: {next_command(run.state.following, str(run.folder.path))}")
     return None
 
 

@@ -24,6 +24,7 @@ from launcher.launch import rerun as again
 from launcher.launch.follow import Outcome
 from launcher.launch.sweeps import drive
 from launcher.launch.sweeps.points import Sweep
+from launcher.monitor.console import next_command
 from launcher.preflight.plan import plan, ready_from
 from launcher.runs import store
 
@@ -124,13 +125,13 @@ def say_end(outcome: Outcome) -> None:
         err.print(Text.assemble(("✗ ", "bold red"), printable(outcome.state.why)), soft_wrap=True)
     if outcome.folder is None or outcome.exit_code == 128 + signal.SIGHUP:  # then nobody reads it
         return
-    run, name = shlex.quote(str(outcome.folder)), shlex.quote(f"{outcome.folder.name}-model")
-    following = {
-        "stopped": f"rlrun train --resume {run}",
-        "finished": f"rlrun checkpoints {run} export --to hf --out {name}",
-    }
-    if outcome.state.status in following and not outcome.state.doubtful:
-        err.print(Text(printable(f"next: {following[outcome.state.status]}"), "dim"), soft_wrap=True)
+    run, state = str(outcome.folder), outcome.state
+    export = ("checkpoints", "export", "--to", "hf", "--out", f"{outcome.folder.name}-model")
+    following = export if state.status == "finished" and not state.doubtful else state.following
+    if state.status == "stopped":
+        err.print(Text(printable(f"next: rlrun train --resume {shlex.quote(run)}"), "dim"), soft_wrap=True)
+    elif following:
+        err.print(Text(printable(f"next: {next_command(following, run)}"), "dim"), soft_wrap=True)
 
 
 def rerun(
