@@ -122,7 +122,7 @@ def test_what_people_grep_for_in_verls_logs_they_find(done: tuple[Any, Path]) ->
     assert len(grep(["-o", "val-core/reverse/reward/mean@1:[0-9.]*"], run)) == 3  # before, at 3, at 6
     assert ran.stdout.splitlines() == console(run)  # a person saw the same
     assert console(run)[-1] == "finished"
-    assert ran.stderr == "next: rlrun checkpoints runs/rlrun/done export --to hf --out done-model\n"
+    assert ran.stderr.endswith("next: rlrun checkpoints runs/rlrun/done export --to hf --out done-model\n")
 
 
 def test_its_last_lines_say_what_it_came_to(done: tuple[Any, Path]) -> None:
@@ -428,7 +428,7 @@ def test_a_full_disk_does_not_end_the_run(
         assert f"alert at step {event.step}: {event.text}" in console(run)
     assert [path.name for path in disk.iterdir()] == ["step_000002"] and not faults(disk / "step_000002")
     why = "the last step is not saved; checkpoints/step_000002 is the newest checkpoint"
-    assert ran.stderr == f"✗ {why}\n" and console(run)[-1] == f"finished: {why}"
+    assert ran.stderr.endswith(f"✗ {why}\n") and console(run)[-1] == f"finished: {why}"
     assert steps_of(run) == list(range(STEPS + 1))
 
 
@@ -463,9 +463,7 @@ def test_where_no_checkpoint_can_be_written_the_run_goes_on(nowhere: tuple[Any, 
     *alerts, no_signal, last = [event for event in events_of(run / "events.jsonl") if isinstance(event, Alert)]
     assert [event.step for event in (*alerts, last)] == [2, 4, 6]
     assert all("File exists" in event.text and event.text.endswith("; training goes on") for event in (*alerts, last))
-    assert ran.stderr.startswith(
-        "✗ the last step is not saved; nothing is saved yet; answers to a prompt had the same "
-    )
+    assert "✗ the last step is not saved; nothing is saved yet; answers to a prompt had the same" in ran.stderr
     assert no_signal.text.startswith("answers to a prompt had the same score, 0, so nothing was learnt from them; ")
 
 
