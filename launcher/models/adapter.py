@@ -30,6 +30,14 @@ def _read(folder: Path) -> dict[str, Any]:
     return node if isinstance(node, dict) else {}
 
 
+def _shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Of the adapters' matrices."""
+    try:
+        return {name: shape for name, (_, shape) in weights.tensors(folder, [weights.ADAPTER]).items()}
+    except (OSError, ValueError):
+        return {}
+
+
 def problems(folder: Path) -> list[Problem]:
     """Why the adapters cannot be put onto their weights."""
     return [*_kind_problems(folder), *_base_problems(folder), *(_rank_problems(folder) or _shape_problems(folder))]
@@ -70,7 +78,7 @@ def _kind_problems(folder: Path) -> list[Problem]:
 
 def _shape_problems(folder: Path) -> list[Problem]:
     """Adapters that were made for matrices of other shapes than those of the base that is here."""
-    base, adapters = base_folder(folder), weights.shapes(folder) or {}
+    base, adapters = base_folder(folder), _shapes(folder)
     known = (weights.shapes(base) if base else None) or {}
     for name, shape in adapters.items():
         found = _MATRIX.fullmatch(name)
@@ -83,7 +91,7 @@ def _shape_problems(folder: Path) -> list[Problem]:
 
 def _rank_problems(folder: Path) -> list[Problem]:
     """Of LoRA only: experts keep several matrices in one, of a multiple of the rank."""
-    node, shapes = _read(folder), weights.shapes(folder) or {}
+    node, shapes = _read(folder), _shapes(folder)
     rank, patterns = node.get("r"), node.get("rank_pattern")
     if node.get("peft_type") != "LORA" or not isinstance(rank, int):
         return []

@@ -49,6 +49,8 @@ class LoadReport:
     """Weights that are stored as other numbers: name, format by its name in safetensors."""
     head: str = ""
     """The name of the output layer's weight."""
+    labels: int = 1
+    """Of a classifier, its outputs."""
     masked: bool = False
     """It reads tokens in both directions."""
 
@@ -61,6 +63,9 @@ def problems(report: LoadReport, config: Mapping[str, Any], where: str, files: S
         got = f"{config.get('model_type')} reads tokens in both directions (masked), so it cannot write"
         return [Problem(where, got, "use a causal language model (...ForCausalLM)", "not-supported")]
     found = [_missing(report, config, where, files)] if report.missing else []
+    if where == "reward.path" and report.labels != 1:
+        got = f"the model has {report.labels} outputs"
+        found.append(Problem(where, got, "use a model with one", "not-supported"))
     if report.mismatched:
         found.append(_mismatched(report, config, where))
     if report.not_floats:

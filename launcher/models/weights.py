@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,10 +116,10 @@ def shapes(folder: Path) -> dict[str, tuple[int, ...]] | None:
         return None
 
 
-def tensors(folder: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Number format (`BF16`) and shape of each tensor in the folder's safetensors files. Raises `OSError` or
-    `ValueError` where a header cannot be read."""
-    nodes = [header(names.path_inside(folder, file)) for file in read_by_a_loader(folder)]
+def tensors(folder: Path, files: Sequence[str] | None = None) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Number format (`BF16`) and shape of each tensor in the folder's safetensors files, or in those of `files`.
+    Raises `OSError` or `ValueError` where a header cannot be read."""
+    nodes = [header(names.path_inside(folder, file)) for file in files or read_by_a_loader(folder)]
     return {name: of for node in nodes for name, of in _tensors_of(node).items()}
 
 

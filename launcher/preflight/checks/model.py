@@ -65,13 +65,14 @@ def _not_downloaded(model: Pretrained, name: str, level: Level) -> Iterator[Chec
 
 def _weights(asked: Pretrained, folder: Path) -> Iterator[CheckResult]:
     """Whether the weights in a folder are those of its config.json, and adapters those of their base model."""
-    if (folder / adapter.CONFIG).is_file() and not (folder / "config.json").is_file():
+    if (folder / adapter.CONFIG).is_file():
         found, base = adapter.problems(folder), adapter.base_folder(folder)
         yield from from_problems(problem.within("model.path") for problem in found)
         if found or base is None:
             return
         folder = base
-    if asked.trust_remote_code or asked.is_run:  # a run's checkpoint verifies, and was a model when it was saved
+    own_code = asked.trust_remote_code and "auto_map" in (config.read(folder) or {})
+    if own_code or asked.is_run:  # a run's checkpoint verifies, and was a model when it was saved
         return
     yield from _fitting(folder, "model.path", "AutoModelForCausalLM")
 

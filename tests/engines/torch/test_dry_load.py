@@ -185,8 +185,9 @@ def test_a_judge_without_its_score_is_refused(tmp_path: Path) -> None:
     """By the plan, and where it is loaded: it would score at random."""
     Model().save(tmp_path / "m")
     words = ["reward=model", f"reward.path={tmp_path / 'm'}"]
-    (line,) = lines(planned(tmp_path / "m", *words))
+    line, of_outputs = lines(planned(tmp_path / "m", *words))
     assert line.startswith("FAIL reward.path: ") and "score.weight" in line
+    assert of_outputs.startswith("FAIL reward.path: the model has 2 outputs; use a model with one")
     from transformers import AutoModelForSequenceClassification  # noqa: PLC0415  heavy
 
     with pytest.raises(Problems, match=r"reward\.path: .*score\.weight"):
@@ -220,6 +221,7 @@ def test_adapters_and_their_base(given: dict[str, Any], expected: str, tmp_path:
     Model(shapes=wide).save(tmp_path / "wide")
     base = given["base"].replace("<here>", str(tmp_path / "base")).replace("<wide>", str(tmp_path / "wide"))
     Adapter(**{**given, "base": base}).save(tmp_path / "m")
+    (tmp_path / "m" / "config.json").write_text((tmp_path / "base" / "config.json").read_text())  # as some programs do
     found = lines(planned(tmp_path / "m"))
     assert len(found) == bool(expected) and all(re.search(expected, line) for line in found)
 

@@ -88,6 +88,7 @@ def report(model: Any, info: Mapping[str, Any], tensors: Tensors) -> dict[str, A
         "mismatched": sorted(mismatched)[:LISTED], "n_mismatched": len(mismatched),
         "not_floats": sorted(others)[:LISTED],
         "head": next((f"{name}.weight" for name, part in model.named_modules() if part is head), ""),
+        "labels": model.config.num_labels,
         "masked": masked and head is not None and not getattr(model.config, "is_decoder", True),
     }  # fmt: skip
 

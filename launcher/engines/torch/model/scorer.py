@@ -34,9 +34,6 @@ class ModelScorer(Reward):
         except (OSError, ValueError, SafetensorError) as error:
             got = f"{settings.path!r} cannot be loaded: {' '.join(str(error).split())}"
             raise Problems(Problem("reward.path", got, code="bad-file")) from error
-        if module.config.num_labels != 1:
-            got = f"the model has {module.config.num_labels} outputs"
-            raise Problems(Problem("reward.path", got, "use a model with one", "not-supported"))
         module.config.pad_token_id = -1  # it reads the last token before the padding, of which we give none
         self.module = module.eval().to("cpu" if offloaded else device)
         self.longest = settings.max_length or getattr(module.config, "max_position_embeddings", None)
