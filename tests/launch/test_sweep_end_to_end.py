@@ -70,7 +70,7 @@ def test_points_run_side_by_side_and_are_told_apart(rlrun: Any, small: list[str]
         assert (state.status, state.step, state.algorithm.lower()) == ("finished", 2, name)
         console = (run / "console.log").read_text().splitlines()
         output = [line.removeprefix(f"[{name}] ") for line in ran.stdout.splitlines() if line.startswith(f"[{name}] ")]
-        printed = [line for line in output if not line.startswith(("! ", "next: "))]  # these are not in the log
+        printed = [line for line in output if not line.startswith(("! ", "✗ ", "next: "))]  # these are not in the log
         assert printed == console  # whole lines, in order, none of another's
         assert (run / "words.txt").read_text().endswith(f"experiment_name=both-sweep1-{name}\n")
     began, ended = zip(*(_span(rlrun.run(f"both-sweep1-{name}")) for name in ("sft", "grpo")), strict=True)
