@@ -6,6 +6,7 @@ plan show them.
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from math import lcm
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from launcher.config.descriptions import fields_of
+from launcher.config.nodes import flat
 from launcher.core.classes import locate
 from launcher.core.settings import Chosen
 from launcher.spec.algorithm import Algorithm
@@ -36,8 +38,10 @@ REASONS = {
 """Of each value that is given where nobody gave it (here or in `preflight/fit`), where it comes from."""
 
 
-def fill(node: dict[str, Any]) -> None:
-    """Give `node`, a composed run, what is not in it; nothing that depends on a group that is missing or invalid."""
+def fill(node: dict[str, Any]) -> frozenset[str]:
+    """Give `node`, a composed run, what is not in it; nothing that depends on a group that is missing or invalid.
+    Returns the names of what it gave."""
+    before = {*flat(node)}
     algorithm: Algorithm | None = _built(node, "algorithm", Chosen[Algorithm])
     model: Model | None = _built(node, "model", Chosen[Model])
     if algorithm and algorithm.sampled and _default(node, "sampler", Sampler, "n") < algorithm.min_answers:
@@ -50,14 +54,13 @@ def fill(node: dict[str, Any]) -> None:
         _fit_batch(node, hardware.processes)
     if model and model.positions:
         _fit_lengths(node, model.positions)
+    return frozenset({*flat(node)} - before)
 
 
 def _fit_batch(node: dict[str, Any], processes: int) -> None:
     """A batch that splits over processes and updates, as near below the usual one as can be."""
-    usual, mini = (
-        _default(node, "data", Dataset, "train_batch_size"),
-        node.get("trainer", {}).get("ppo_mini_batch_size"),
-    )
+    usual, trainer = _default(node, "data", Dataset, "train_batch_size"), node.get("trainer")
+    mini = trainer.get("ppo_mini_batch_size") if isinstance(trainer, dict) else None
     unit = lcm(processes, mini if type(mini) is int and mini > 0 else 1)
     if usual % unit:
         _put(node, "data", "train_batch_size", max(usual // unit, 1) * unit)
@@ -81,8 +84,8 @@ def _fit_lengths(node: dict[str, Any], positions: int) -> None:
 
 def _built(node: dict[str, Any], group: str, chosen: Any) -> Any:
     """The group's value; None where it is invalid, which is said elsewhere."""
-    with suppress(ValidationError):
-        return TypeAdapter(chosen).validate_python(node.get(group))
+    with suppress(ValidationError, TypeError, ValueError):
+        return TypeAdapter(chosen).validate_json(json.dumps(node.get(group)))
     return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -135,7 +135,9 @@ def examine(words: Iterable[str], config_dir: Path | None = None) -> Examined:
     )
     if complete and not (problems or read.unknown or read.no_choices):
         try:
-            return Examined(from_node(RunSpec, composed.node), [], given=frozenset(flat(composed.node)))
+            return Examined(
+                from_node(RunSpec, composed.node), [], given=frozenset(flat(composed.node)) - composed.filled
+            )
         except ValidationError:
             pass  # all that is wrong is found below
     from launcher.config import wrong  # noqa: PLC0415  # late: names of other projects, every class of every choice
@@ -289,6 +291,8 @@ class Composed:
     words: list[str]
     """Those that could be applied."""
     problems: list[Problem]
+    filled: frozenset[str] = frozenset()
+    """Settings that nobody gave, and that are fitted to the others."""
 
 
 def _compose_chosen(read: Words, config_dir: Path | None) -> Composed:
@@ -309,7 +313,7 @@ def _compose_chosen(read: Words, config_dir: Path | None) -> Composed:
         composed = _compose(_base(read.choices, config_dir), read.values)
     except Problems:
         return Composed({}, [], found)
-    return Composed(composed.node, composed.words, [*(problems or found), *composed.problems])
+    return replace(composed, problems=[*(problems or found), *composed.problems])
 
 
 def _compose(base: list[str], words: list[str]) -> Composed:
@@ -318,7 +322,7 @@ def _compose(base: list[str], words: list[str]) -> Composed:
     sources.install()
     with initialize_config_dir(str(conf_dir()), version_base=None):
         try:
-            return Composed(_composed([*base, *words]), words, [])
+            return _filled(_composed([*base, *words]), words, [])
         except (Problems, *_FAULTS):
             pass  # a config file or some word is at fault; which one shows when each stands alone
         try:
@@ -336,7 +340,7 @@ def _compose(base: list[str], words: list[str]) -> Composed:
                 faults = _faults([*base, *good, word], word)
                 problems += faults
                 good += [] if faults else [word]
-        return Composed(_composed([*base, *good]) if good else node, good, problems)
+        return _filled(_composed([*base, *good]) if good else node, good, problems)
 
 
 def _faults(words: list[str], word: str) -> list[Problem]:
@@ -354,15 +358,20 @@ def compose_each(*choices: tuple[Mapping[str, str], Path | None, Sequence[str]])
     """The run of each choices with the settings, a folder of config groups beside ours. Raises `Problems`."""
     with initialize_config_dir(str(conf_dir()), version_base=None):
         try:
-            return [_composed([*_base(chosen, config_dir), *words]) for chosen, config_dir, words in choices]
+            found = [_composed([*_base(chosen, config_dir), *words]) for chosen, config_dir, words in choices]
         except _FAULTS as error:
             raise Problems(_config_fault(error)) from error
+    for node in found:
+        defaults.fill(node)
+    return found
 
 
 def _composed(words: list[str]) -> dict[str, Any]:
-    node = sources.resolved(compose("run", words))
-    defaults.fill(node)
-    return node
+    return sources.resolved(compose("run", words))
+
+
+def _filled(node: dict[str, Any], words: list[str], problems: list[Problem]) -> Composed:
+    return Composed(node, words, problems, defaults.fill(node))
 
 
 def _config_fault(error: Exception) -> Problem:

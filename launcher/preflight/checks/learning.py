@@ -11,7 +11,7 @@ from launcher.models import size
 from launcher.preflight.checks.context import Context
 from launcher.spec.run import CriticOptim, Optim, RunSpec
 
-TOO_HIGH, TOO_LOW = 30, 1 / 100
+TOO_HIGH, TOO_LOW = 30, 1 / 150
 """Of the usual learning rate: beyond these, models of language are ruined, or do not move."""
 LEAST_P, COLDEST, HOTTEST = 0.1, 0.05, 2.5
 """Of top_p, and of temperature: less is nearly greedy, more is noise."""

@@ -1,0 +1,143 @@
+"""What nobody gave is fitted to algorithm, model, rows and memory; values with which nothing can be learnt are named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.config.resolve import resolve
+from launcher.preflight.checks import learning
+from launcher.preflight.checks.context import Context
+from launcher.preflight.plan import plan, run_of
+
+GRPO = ["algorithm=grpo", "model=tiny", "data=reverse"]
+SFT = ["algorithm=sft", "model=tiny", "data=reverse"]
+HUB = ["model=qwen3-0.6b", "data=gsm8k"]
+GPUS = ["model=qwen2.5-7b-instruct", "data=gsm8k", "reward=gsm8k", "hardware=h100x8"]
+RECIPES = Path(__file__).parents[2] / "recipes"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (GRPO, {"sampler.n": 8, "optim.lr": 1e-4}),
+        ([*GRPO, "sampler.n=4", "optim.lr=1e-6"], {"sampler.n": 4, "optim.lr": 1e-6}),
+        (["algorithm=ppo", *SFT[1:]], {"sampler.n": 1, "critic.optim.lr": 1e-3}),
+        (["algorithm=sft", *HUB], {"optim.lr": 2e-5, "data.max_prompt_length": 512, "data.max_response_length": 1024}),
+        (["algorithm=sft", *HUB, "model.lora_rank=8"], {"optim.lr": 2e-4}),
+        (["algorithm=grpo", *HUB], {"optim.lr": 1e-6}),
+        (["algorithm=dpo", *HUB, "data=ultrafeedback", "model.lora_rank=8"], {"optim.lr": 5e-6}),
+        (["algorithm=sft", "model=tiny", "data=hub", "data.repo=a/b", "model.max_position_embeddings=300"],
+         {"data.max_prompt_length": 100, "data.max_response_length": 200}),
+        (["algorithm=sft", "model=tiny", "data=hub", "data.repo=a/b", "model.max_position_embeddings=300",
+          "data.max_response_length=50"], {"data.max_prompt_length": 250}),
+        (["algorithm=sft", *HUB, "hardware.nproc_per_node=3"], {"data.train_batch_size": 255}),
+    ],
+    ids=lambda value: " ".join(value[-2:]) if isinstance(value, list) else None,
+)  # fmt: skip
+def test_what_nobody_gave_fits_algorithm_and_model(words: list[str], expected: dict[str, Any]) -> None:
+    words = [word for word in words if not (word == "data=gsm8k" and "data=ultrafeedback" in words)]
+    run: Any = resolve(words)
+    for name, value in expected.items():
+        found = run
+        for part in name.split("."):
+            found = getattr(found, part)
+        assert found == value, name
+
+
+@pytest.mark.parametrize(
+    ("rows", "words", "batch"),
+    [(40, [], 8), (3, [], 3), (3000, [], 256), (1000, [], 64), (40, ["data.train_batch_size=40"], 40),
+     (40, ["hardware.nproc_per_node=3"], 6)],
+)  # fmt: skip
+def test_the_batch_fits_the_rows(rows: int, words: list[str], batch: int, tmp_path: Path) -> None:
+    file = tmp_path / "train.jsonl"
+    file.write_text("".join(json.dumps({"prompt": f"{n}+1>", "response": str(n + 1)}) + "\n" for n in range(rows)))
+    page = plan(["algorithm=sft", "model=tiny", "data=files", f"data.train_files={file}", *words])
+    assert page.ok and page.run and page.run.data.train_batch_size == batch
+    if not words and rows < 2048:
+        assert page.origins["data.train_batch_size"].where == "fitted to rows and processes"
+
+
+def test_memory_that_is_not_enough_shards_rounds_and_recomputes() -> None:
+    run: Any = run_of(["algorithm=grpo", *GPUS])
+    assert (run.engine.strategy, run.engine.mixed_precision) == ("fsdp2", True)
+    page = plan(["algorithm=grpo", *GPUS])
+    (of_memory,) = (result for result in page.results if result.subject == "memory")
+    assert of_memory.level == "OK" and "engine.strategy" in {value.name for value in page.differs}
+
+
+def test_what_is_given_stays() -> None:
+    given = ["engine.strategy=ddp", "engine.mixed_precision=false"]
+    run: Any = run_of(["algorithm=grpo", *GPUS, *given])
+    assert (run.engine.strategy, run.engine.mixed_precision) == ("ddp", False)
+
+
+def test_a_gpu_without_bfloat16_is_not_asked_for_it() -> None:
+    words = ["algorithm=sft", *SFT[2:], "model=qwen3-0.6b", "hardware=gpu", "hardware.device=v100-32g"]
+    run: Any = run_of(words)
+    assert not run.engine.mixed_precision
+    page = plan([*words, "engine.mixed_precision=true"])
+    assert any("computes no bfloat16" in result.message for result in page.results)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words"),
+    [("grpo-gsm8k", ["hardware.memory_gb=80"]), ("dapo-gsm8k", []), ("sft", ["hardware.memory_gb=24"]),
+     ("dpo", ["hardware.memory_gb=24"])],
+)  # fmt: skip
+def test_a_recipe_plans_ok_on_the_hardware_that_it_names(recipe: str, words: list[str], tmp_path: Path) -> None:
+    files = []
+    if recipe in ("sft", "dpo"):
+        row = (
+            {"prompt": "2+2?", "response": "4"} if recipe == "sft" else {"prompt": "a", "chosen": "b", "rejected": "c"}
+        )
+        (tmp_path / "rows.jsonl").write_text("".join(json.dumps({**row, "n": n}) + "\n" for n in range(600)))
+        files = [f"data.train_files={tmp_path / 'rows.jsonl'}"]
+    page = plan([*files, *words], recipe=str(RECIPES / f"{recipe}.sh"))
+    assert page.ok, [result.line for result in page.results if result.level == "FAIL"]
+    assert [result.level for result in page.results if result.subject == "memory"] == ["OK"]
+
+
+@pytest.mark.parametrize(
+    ("words", "level", "subject"),
+    [
+        ([*SFT, "optim.lr=5"], "WARN", "optim.lr"),
+        ([*SFT, "optim.lr=1e-13"], "WARN", "optim.lr"),
+        (["algorithm=grpo", *HUB, "optim.lr=3e-4"], "WARN", "optim.lr"),
+        ([*SFT, "model.dtype=bfloat16", "optim.lr=2.5e-5"], "WARN", "optim.lr"),
+        ([*SFT, "optim.betas=[0.99,0.9]"], "WARN", "optim.betas"),
+        ([*SFT, "optim.weight_decay=90"], "WARN", "optim.weight_decay"),
+        ([*SFT, "optim.clip_grad=1e-12"], "WARN", "optim.clip_grad"),
+        ([*GRPO, "sampler.top_k=1"], "FAIL", "sampler.top_k"),
+        ([*GRPO, "sampler.top_p=0.001"], "WARN", "sampler.top_p"),
+        ([*GRPO, "sampler.temperature=0.02"], "WARN", "sampler.temperature"),
+        ([*GRPO, "algorithm.min_group_std=0.6"], "FAIL", "algorithm.min_group_std"),
+        ([*GRPO, "algorithm.clip_ratio_low=0.4"], "WARN", "algorithm.clip_ratio_low"),
+        ([*GRPO, "algorithm.kl_loss_coef=0.01", "algorithm.kl_loss_type=k1"], "WARN", "algorithm.kl_loss_type"),
+        (["algorithm=gspo", *GRPO[1:], "algorithm.clip_ratio_high=0.2"], "WARN", "algorithm.clip_ratio_high"),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, list) else None,
+)
+def test_what_learns_nothing_is_named(words: list[str], level: str, subject: str) -> None:
+    found = {result.subject: result for result in learning.check(Context(resolve(words), here=True))}
+    assert found[subject].level == level and found[subject].fix.startswith("use ")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        GRPO,
+        SFT,
+        [*SFT, "optim.lr=3e-3", "optim.betas=[0.9,0.95]", "optim.weight_decay=0.1"],
+        ["algorithm=dpo", *SFT[1:], "optim.lr=5e-7"],
+        [*GRPO, "sampler.temperature=0.6", "sampler.top_k=20", "sampler.top_p=0.95", "algorithm.min_group_std=0.1"],
+        ["algorithm=sft", *HUB, "model.lora_rank=8", "model.dtype=bfloat16"],
+    ],
+    ids=lambda value: " ".join(value[-2:]),
+)
+def test_what_is_unusual_and_well_is_not(words: list[str]) -> None:
+    assert not list(learning.check(Context(resolve(words), here=True)))
