@@ -91,7 +91,7 @@ def _quantized(config: Mapping[str, Any]) -> Iterator[Problem]:
 
 def _impossible(config: Mapping[str, Any]) -> Iterator[Problem]:
     known = config.get("model_type") in get_args(Family)  # others may have layers without attention
-    counts = [name for name, value in config.items() if name.startswith("num_") and isinstance(value, int)]
+    counts = [name for name, value in config.items() if name.startswith("num_") and type(value) is int]
     for name in dict.fromkeys((*_NUMBERS, *counts)):
         value, least = config.get(name), int(known) if name in _NUMBERS else -1
         most = _LARGEST.get(name, 2**20 if name.startswith("num_") else 2**40)
@@ -102,7 +102,7 @@ def _impossible(config: Mapping[str, Any]) -> Iterator[Problem]:
         if value is None and not (known and name in config and name in _PLAIN):
             continue
         shown = "null" if value is None else short_repr(value, 30)
-        fix = f"use a whole number from {least} to {most:,}, as its publisher has it, for {name}"
+        fix = f"use a whole number of at most {most:,} for {name}, as its publisher has it"
         yield Problem("", f"{name} is {shown} in config.json", fix, "bad-file")
 
 

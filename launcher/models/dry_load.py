@@ -25,7 +25,7 @@ from launcher.models.fit import LoadReport
 
 PROGRAM = Path(__file__).parents[1] / "engines" / "torch" / "model" / "dry_load.py"
 TEXTS = ("config.json", "generation_config.json")  # what is read beside the weights
-FORM = 1  # of what is remembered; another one is not read
+FORM = 2  # of what is remembered; another one is not read
 CPU_S = 20  # beyond the first imports; further ones take 2, a model of 32 layers 0.2
 PER_TENSOR_S = 1 / 1000  # of a file with experts one by one
 MEMORY_BYTES = 2**30  # beyond the imports
@@ -45,10 +45,8 @@ def dry_load(folder: Path, loader: str) -> LoadReport | None:
     """What transformers' `loader` would find in a model's folder; None where its headers cannot be read, or where the
     process could not say (killed from outside, libraries that are not installed)."""
     try:
-        texts, tensors = (
-            [read_file(folder / name) for name in TEXTS if (folder / name).exists()],
-            weights.tensors(folder),
-        )
+        texts = [read_file(folder / name) for name in TEXTS if (folder / name).exists()]
+        tensors = weights.tensors(folder)
     except (OSError, ValueError):
         return None
     asked = {"loader": loader, "tensors": tensors}
@@ -59,8 +57,8 @@ def dry_load(folder: Path, loader: str) -> LoadReport | None:
     cpu_s = int(CPU_S + PER_TENSOR_S * len(tensors))
     limits = {"cpu_s": cpu_s, "memory_bytes": MEMORY_BYTES}
     found = _in_a_process({"folder": str(folder), **asked, **limits})
-    if found is None:
-        return None
+    if found is None or found.get("step") in ("time", "memory"):  # another machine, or hour, may have more of it
+        return LoadReport(**found) if found else None
     with suppress(OSError, Problems):
         cache_folder().mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomic(cache_folder() / f"{key}.json", json.dumps(found))
@@ -78,7 +76,7 @@ def _in_a_process(asked: dict[str, Any]) -> dict[str, Any] | None:
         except subprocess.TimeoutExpired:
             return None
         finally:
-            with suppress(ProcessLookupError, PermissionError):
+            if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
     if process.returncode == -signal.SIGXCPU:
         return {"step": "time"}

@@ -77,13 +77,13 @@ def problems(report: LoadReport, config: Mapping[str, Any], where: str, files: S
 
 def absent_layers(config: Mapping[str, Any], names: Iterable[str], where: str) -> list[Problem]:
     """More layers in config.json than the weights could have, by far: the model is not made, which would take long."""
-    layers, held = config.get("num_hidden_layers"), max((_layer(name) or 0 for name in names), default=0) + 1
-    if not isinstance(layers, int) or layers <= held + 100:
+    layers, numbers = config.get("num_hidden_layers"), [of for name in names if (of := _layer(name)) is not None]
+    held = max(numbers, default=0) + 1
+    if not numbers or not isinstance(layers, int) or layers <= held + 100:
         return []
     got = f"num_hidden_layers is {layers} in config.json, and the weights have {held} layers"
-    return [
-        Problem(where, got, f"use num_hidden_layers {held} in config.json, or the weights of all layers", "bad-file")
-    ]
+    fix = f"use num_hidden_layers {held} in config.json, or the weights of all layers"
+    return [Problem(where, got, fix, "bad-file")]
 
 
 def warnings(report: LoadReport, where: str) -> list[Problem]:
