@@ -1,4 +1,4 @@
-"""What nobody gave is fitted to algorithm, model, rows and memory; values with which nothing can be learnt are named."""
+"""What nobody gave is fitted to algorithm, model, rows and memory; values that learn nothing are named."""
 
 from __future__ import annotations
 
