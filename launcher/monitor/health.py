@@ -48,8 +48,9 @@ def found(rule: str, what: str, *settings: str, more: str = "") -> Finding:
 
 
 def not_finite(seen: History) -> Finding | None:
-    skipped = seen.series.get(seen.any_of(("train/skipped_nonfinite", "actor/skipped_nonfinite")), [])
-    share = fmean(skipped[-10:]) if skipped else 0.0
+    name = seen.any_of(("train/skipped_nonfinite", "actor/skipped_nonfinite"))
+    skipped = seen.lately(name) and seen.series[name][-10:]
+    share = fmean(skipped) if skipped else 0.0
     if share < 0.3 or any(seen.series.get("reward/faults", [])[-10:]):
         return None
     what = f"{share:.0%} of the last updates were skipped, as numbers were not finite"
@@ -163,7 +164,7 @@ def loss_exploded(seen: History) -> Finding | None:
     values = seen.series.get(seen.any_of(LOSSES), [])
     if len(values) < 4:
         return None
-    first, last = median(values[:3]), median(values[-3:])
+    first, last = min(values[:3]), min(values[-HOLD:])
     if last <= 3 * first + 0.1:
         return None
     return found("loss-diverged", f"the loss rose from {first:.4g} to {last:.4g}", seen.slower(10))
@@ -329,7 +330,10 @@ RULES: tuple[Rule, ...] = (
     far_from_reference, entropy_exploded, entropy_collapsed, length_changed, held_out_below_best, nothing_learnt,
 )  # fmt: skip
 """The most telling first."""
-FACTS = (no_groups, no_signal, scores_missing, no_tokens, no_end, rate_zero, weights_still, no_gradient, answers_cut)
+FACTS = (
+    not_finite, scores_missing, answers_cut, no_groups, no_signal, no_tokens, rate_zero, no_gradient, weights_still,
+    no_end, loss_exploded,
+)  # fmt: skip
 """These look at several steps themselves, and need not hold."""
 PATIENT = (loss_diverged, score_fell, critic_diverged, far_from_reference, entropy_exploded, entropy_collapsed,
            length_changed, nothing_learnt)  # fmt: skip

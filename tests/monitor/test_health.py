@@ -100,6 +100,8 @@ RUINED = {
     "far-from-reference": (GRPO, varied("actor/kl_loss", [0.01] * 50 + [3.0] * 10)),
     "entropy-collapsed": (GRPO, varied("actor/entropy", [max(2.5 - number / 10, 0.005) for number in range(60)])),
     "entropy-exploded": (GRPO, varied("actor/entropy", [0.5 + number / 10 for number in range(60)])),
+    "loss-diverged: at once": (SFT, losses([2.9, 31.0, 64.0, 92.0, 271.0, 150.0, 213.0, 212.0])),
+    "not-finite: two steps": (SFT, losses([2.9] * 2, **{"train/skipped_nonfinite": 1.0})),
     "loss-diverged: later": (SFT, losses(around([*[2.9 - x * 1.9 for x in LINE], *[2.2] * 30], 0.05))),
     "loss-diverged: not by much": (SFT, losses(around([2.9 + 0.6 * x for x in LINE], 0.05))),
     "rate-zero": (SFT, losses(around([2.9] * 20, 0.02), **{"train/lr": 0.0})),
