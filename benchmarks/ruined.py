@@ -158,7 +158,7 @@ def main(arguments: argparse.Namespace) -> int:
                 row = (str(seed), name, ", ".join(report.scores), steps, report.refused or report.end, wrong or "pass")
                 table.add_row(*map(escape, row))
                 print(*row, sep=" | ", flush=True)
-    Console(width=200).print(table)
+    Console(width=200, emoji=False).print(table)
     print(f"{count - bad} of {count} as expected")
     return 1 if bad else 0
 

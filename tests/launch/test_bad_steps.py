@@ -46,7 +46,7 @@ def test_it_ends_with_two_and_a_line(algorithm: str, rlrun: Any, small: list[str
         words.pop()
     ran = rlrun("train", *words, "--config-dir", "conf", f"trainer.experiment_name={algorithm}")
     line = "step 5: no group of answers could be scored, 3 steps in a row; use a reward that gives numbers"
-    assert (ran.returncode, ran.stderr.splitlines()[0]) == (2, f"✗ {line}")
+    assert ran.returncode == 2 and f"✗ {line}" in ran.stderr.splitlines()
     assert re.search(r"^✗ reverse:train:\d+: gave nan; expected a finite number; 32 of 32 answers", ran.stderr, re.M)
     run: Path = rlrun.run(algorithm)
     told = [e for e in events_of(run / "events.jsonl") if isinstance(e, Step | Alert | Crashed | Ended)]
