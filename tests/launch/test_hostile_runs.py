@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from launcher.cli.main import app
 from launcher.config.resolve import resolve
+from launcher.core.events import Ended, Started, to_line
 from launcher.core.problems import Problems
-from launcher.launch import start
+from launcher.launch import start, supervise
 from launcher.models import config
+from launcher.monitor.failure import left_by
 from launcher.preflight import plan
+from launcher.preflight.checks import history
 from launcher.runs import store
-from launcher.runs.folder import Folder, take
+from launcher.runs.folder import Folder, take, unheard_events
 from launcher.spec.stored import to_yaml
 
 BASE = ["algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=4"]
@@ -104,6 +111,53 @@ def test_a_pipe_in_a_run_is_not_waited_for(name: str, here: Path) -> None:
     (run / name).unlink(missing_ok=True)
     os.mkfifo(run / name)
     assert store.see(Folder(run)).state.status == "failed"
+
+
+ENDED = to_line(Ended(how="finished"), seq=2) + "\n"
+FILES = {
+    "spec.yaml": to_yaml(resolve([*BASE, "trainer.experiment_name=theirs"])), "lock.json": "{}", "words.txt": "rlrun x",
+    "events.jsonl": to_line(Started(run="p/theirs", algorithm="GRPO", processes=1)) + "\n" + ENDED, "prepared.json": "",
+    "console.log": "x\n", ".lock": "{}", ".stop": "now", "slurm/job.json": '{"id": "1"}', "sweep.json": "",
+    "logs/attempt_1/ended.json": "{}", "logs/attempt_1/first_seq": "0", "logs/attempt_1/rank-0.log": "x\n",
+    "checkpoints/step_000002/manifest.json": "{}", "checkpoints/step_000002/trainer.json": "{}",
+}  # fmt: skip
+COMMANDS = [
+    ["runs"], ["show", "theirs", "--json"], ["logs", "theirs"], ["logs", "theirs", "--json"], ["stop", "theirs"],
+    ["checkpoints", "theirs", "--json"], ["checkpoints", "theirs", "best"], ["config", "diff", "theirs", "theirs"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_whatever_stands_for_a_file_of_a_run_is_answered(name: str, here: Path) -> None:
+    """A pipe or a device would be waited for, or read without end; a person gets an answer or a refusal."""
+    asked, run = resolve(BASE), Folder(here / "runs" / "p" / "theirs")
+    for kind in ("pipe", "/dev/zero", "folder", DEEP, "9" * 5000):
+        for each, text in FILES.items():
+            if text or each == name:
+                (run.path / each).parent.mkdir(parents=True, exist_ok=True)
+                (run.path / each).write_text(text)
+        file = run.path / name
+        file.unlink()
+        if kind == "pipe":
+            os.mkfifo(file)
+        elif kind == "folder":
+            file.mkdir()
+        elif kind[0] in "/n":
+            file.symlink_to(kind)
+        else:
+            file.write_text(kind)
+        signal.alarm(20)  # ends this process where something is waited for
+        for words in COMMANDS:
+            ran = CliRunner().invoke(app, words)
+            assert ran.exit_code in (0, 1, 2) and isinstance(ran.exception, SystemExit | None), (kind, words, ran)
+        with suppress(Problems):
+            supervise.newest_checkpoint(asked, run)
+            start.run_of(run, [])
+        unheard_events(run, asked.engine.reader())
+        history.earlier(asked)
+        left_by(0, 1, run.path / "logs/attempt_1/rank-0.log", asked.engine.reader())
+        signal.alarm(0)
+        shutil.rmtree(run.path)
 
 
 @pytest.mark.parametrize(
