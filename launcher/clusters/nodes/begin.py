@@ -150,7 +150,7 @@ def down(shell: Shell | None, tell: Tell) -> Down:
     The processes of a keeper that was killed are found by their mark.
     """
     home = here()
-    node, state = home.node(), home.state()
+    node = home.node()
     if node is None:
         return Down("nothing of a cluster was up")
     left: dict[str, str] = {}
@@ -158,10 +158,10 @@ def down(shell: Shell | None, tell: Tell) -> Down:
         tell(f"{len(node.hosts)} machines leave")
         left = {host.name: why for host, why in shell.down([Host(name) for name in node.hosts]) if why}
     tell("ending Ray")
-    if home.has_keeper() and state:
-        processes.send(state.pid, signal.SIGTERM)
+    if home.has_keeper() and (keeper := home.keeper_pid()):
+        processes.send(keeper, signal.SIGTERM)
         if not _until(lambda: not home.has_keeper(), DOWN_S):
-            processes.send(state.pid, signal.SIGKILL)
+            processes.send(keeper, signal.SIGKILL)
             _until(lambda: not home.has_keeper(), DOWN_S)
     processes.end(node, None, 0)
     shutil.rmtree(node.temp, ignore_errors=True)

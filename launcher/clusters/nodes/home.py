@@ -19,8 +19,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
+import psutil
+
+from launcher.core import machine
 from launcher.core.bounded_parse import parse_json
-from launcher.core.files import PathIn, expand_user, write_atomic
+from launcher.core.files import PathIn, expand_user, read_file, write_atomic
 from launcher.core.problems import Problem, Problems, error_message
 
 COPY = "a copy of the head's token"
@@ -81,7 +84,7 @@ class Home:
     def node(self) -> Node | None:
         """None where there is none. Raises `Problems` where the file is damaged."""
         try:
-            node = parse_json(self._node.read_bytes())
+            node = parse_json(read_file(self._node))
             return Node(**{**node, "words": tuple(node["words"]), "hosts": tuple(node["hosts"])})
         except FileNotFoundError:
             return None
@@ -93,8 +96,8 @@ class Home:
 
     def state(self) -> State | None:
         try:
-            return State(**parse_json(self._state.read_bytes()))
-        except (FileNotFoundError, ValueError, TypeError):
+            return State(**parse_json(read_file(self._state)))
+        except (OSError, ValueError, TypeError):
             return None
 
     def write_state(self, state: State) -> None:
@@ -114,6 +117,12 @@ class Home:
             os.close(descriptor)
             return None
         return descriptor
+
+    def keeper_pid(self) -> int | None:
+        """Of the keeper that lives: it has the lock open, whatever number its state has."""
+        state = self.state()
+        likely = [state.pid] if state else []
+        return next((pid for pid in (*likely, *psutil.pids()) if machine.has_open(pid, self._lock)), None)
 
     def has_keeper(self) -> bool:
         """Whether a keeper lives; its state is valid only then."""

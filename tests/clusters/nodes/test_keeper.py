@@ -61,6 +61,17 @@ def test_a_head_is_up_until_it_is_taken_down(home: Home, fake_ray: Path) -> None
     assert not any(is_alive(process) for process in everything)
 
 
+@pytest.mark.parametrize("number", ["%d", "-1", '"x"', "1e30", "null"])
+def test_down_signals_the_keeper_whatever_number_is_written(number: str, home: Home) -> None:
+    up(port=free_ports(1)[0])
+    with subprocess.Popen(["sleep", "60"]) as other:
+        written = number.replace("%d", str(other.pid))
+        (home.path / "state.json").write_text(f'{{"phase": "up", "pid": {written}}}')
+        assert begin.down(None, silent).message.endswith("has ended")
+        assert not home.has_keeper() and other.poll() is None
+        other.kill()
+
+
 def test_a_second_cluster_of_the_same_user_is_refused(home: Home) -> None:
     node = up()
     with pytest.raises(
