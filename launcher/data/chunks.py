@@ -137,7 +137,7 @@ class OpenedFile(NamedTuple):
         if self.form == "csv":
             tabs = ".tsv" in self.name.lower()[-7:]
             return _in_chunks(csv_rows(self.name, _lines(self.name, self.file), tabs))
-        return _blocks(self.name, self.file)
+        return _blocks(self.name, self.file, blank_end=False)
 
 
 @contextmanager
@@ -193,8 +193,9 @@ def read_rows(name: str) -> Iterator[RawRow | RefusedRow]:
 # ---- JSON lines
 
 
-def _blocks(name: str, file: Any) -> Iterator[Block | RefusedRow]:
-    """Every line of the file once, in order; the beginning of a line in which a gzip file breaks off, too.
+def _blocks(name: str, file: Any, blank_end: bool = True) -> Iterator[Block | RefusedRow]:
+    """Every line of the file once, in order; the beginning of a line in which a gzip file breaks off, too. Blank lines
+    at its end are left out unless `blank_end`: editors and shells leave them there.
 
     Memory stays bounded: a line too long to parse comes alone, one too long to keep comes without its bytes.
     """
@@ -211,7 +212,7 @@ def _blocks(name: str, file: Any) -> Iterator[Block | RefusedRow]:
             number, filled = number + 1, len(buffer)
         end = buffer.rfind(b"\n", 0, filled) + 1
         if not more and not broken:
-            end = filled  # the file's last line needs no newline
+            end = filled if blank_end else _without_blank_end(buffer, filled)  # the last line needs no newline
         if end:
             block = Block(name, number, memoryview(buffer)[:end])
             yield block
@@ -220,6 +221,13 @@ def _blocks(name: str, file: Any) -> Iterator[Block | RefusedRow]:
         if broken:
             yield _refused(name, number, start, broken, ends_file=True)
             return
+
+
+def _without_blank_end(buffer: bytearray, filled: int) -> int:
+    """Where the last line that is not blank ends."""
+    last = len(buffer[:filled].rstrip())
+    newline = buffer.find(b"\n", last, filled)
+    return 0 if not last else filled if newline < 0 else newline + 1
 
 
 def _refused(name: str, number: int, line: bytes, reason: str, ends_file: bool) -> RefusedRow:

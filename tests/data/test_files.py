@@ -246,6 +246,8 @@ def test_in_is_out_plus_refused(tmp_path_factory: pytest.TempPathFactory, lines:
     taken = gone_through(dataset, kept)
     refused = [json.loads(line) for line in kept.read_bytes().splitlines()]
     good = [row.where for row in dataset.read("train", "answers") if isinstance(row, Row)]
+    while lines and not lines[-1].strip():  # blank ones at the end are no rows
+        lines.pop()
     assert taken.rows == len(lines) + 1 == len(good) + len(refused)
     assert (taken.good, taken.refused) == (len(good), len(refused))
     written = content.split(b"\n")

@@ -290,9 +290,11 @@ LINES = st.one_of(
 def test_any_bytes_in_is_out_plus_refused(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     content = content.lstrip(b"\x1fP")  # what begins like gzip or parquet is another test's
     path = tmp_path_factory.getbasetemp() / "any.jsonl"
-    lines = content.removesuffix(b"\n").split(b"\n") if content else []
+    lines = content.split(b"\n")
+    while lines and not lines[-1].strip():  # blank ones at the end are no rows
+        lines.pop()
     found = read(path, content)
-    if not content:
+    if not lines:
         assert [item.reason for item in found if isinstance(item, RefusedRow)] == ["the file is empty"]
         return
     assert len(found) == len(lines)
