@@ -105,6 +105,22 @@ def test_the_largest_micro_batch_fits_and_the_next_does_not() -> None:
     assert change == ("trainer.micro_batch_size_per_gpu", 100)
 
 
+@pytest.mark.parametrize(
+    ("words", "needed"),
+    [
+        (
+            ("algorithm=sft", "model=qwen2.5-7b-instruct", "hardware=gpu", "hardware.memory_gb=24"),
+            "model.dtype=bfloat16",
+        ),
+        (("algorithm=sft", "model=qwen2.5-72b-instruct", "hardware=h100x8"), "data.val_files=[]"),
+    ],
+)
+def test_what_fits_nowhere_here_is_told_what_it_takes(words: tuple[str, ...], needed: str) -> None:
+    run = run_of(*words, "data=gsm8k")
+    offer = memory.advice(run, memory.limit(run.hardware) or 0)
+    assert offer and offer.fits and any(word.startswith(needed) for word in offer.words), offer
+
+
 def test_a_micro_batch_larger_than_the_batch_is_not_advised() -> None:
     run = run_of("algorithm=sft", *SMALL, "data.train_batch_size=32")
     assert memory.largest_micro_batch(run, 2**50) == ("trainer.micro_batch_size_per_gpu", 32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 from launcher.core import machine
@@ -52,7 +53,7 @@ def check_memory(run: RunSpec, limit_bytes: int | None) -> list[CheckResult]:
 
 
 def _fix(advice: MemoryAdvice) -> str:
-    words = " ".join(advice.words)
+    words = shlex.join(advice.words)
     if advice.fits:
         return f"use {words}: {_gib(advice.peak_bytes)}, {advice.price}"
     return f"even with {words} it takes {_gib(advice.peak_bytes)}; use more GPUs or a smaller model"

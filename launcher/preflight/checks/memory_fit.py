@@ -48,6 +48,11 @@ ADAPTERS = Switch(
     (("model.lora_rank", 32),), 40.0, "adapters learn, the weights do not: give optim.lr about ten times the rate",
     same=False,
 )  # fmt: skip
+FROZEN = Switch(
+    (("model.lora_rank", 32), ("model.dtype", "bfloat16"), ("engine.mixed_precision", False)), 45.0,
+    "adapters learn on frozen weights of bfloat16: give optim.lr about ten times the rate", same=False,
+)  # fmt: skip
+UNTESTED = Switch((("data.val_files", ()),), 20.0, "nothing is validated", same=False)
 SMALLER = "the same result, in smaller parts"
 
 
@@ -107,12 +112,14 @@ def _combinations(run: RunSpec, free: Collection[str] | None) -> Iterator[tuple[
              for role in ("reference", "critic", "reward")]  # fmt: skip
     ways = [[MIXED] if on_gpu and run.hardware.has_bfloat16 and run.model.dtype == "float32" else [], [RECOMPUTED]]
     ways += [[*([SHARDED] if several else []), *([MOVED] if several and on_gpu else []), *(roles if on_gpu else [])]]
-    ways += [[ADAPTERS] if not run.model.lora_rank else []]
+    rounded = [FROZEN] if on_gpu and run.hardware.has_bfloat16 and run.model.dtype == "float32" else []
+    ways += [[*([ADAPTERS] if not run.model.lora_rank else []), *rounded]]
 
     def useful(switch: Switch) -> bool:
         allowed = free is None or (switch.same and all(name in free for name, _ in switch.changes))
         return allowed and any(_value(run, name) != value for name, value in switch.changes)
 
+    ways += [[UNTESTED] if not run.algorithm.sampled else []]
     chosen = product(*([NOTHING, *filter(useful, switches)] for switches in ways))
 
     def cost(switches: tuple[Switch, ...]) -> float:
@@ -121,7 +128,7 @@ def _combinations(run: RunSpec, free: Collection[str] | None) -> Iterator[tuple[
             total *= switch.cost
         return total
 
-    yield from sorted(chosen, key=cost)
+    yield from sorted((of for of in chosen if not {MIXED, FROZEN} <= {*of}), key=cost)
 
 
 def _value(run: RunSpec, name: str) -> Any:
