@@ -179,7 +179,18 @@ def test_show(look: Look, some: Path) -> None:
     assert (node["run"], node["status"], node["metrics"]["train/loss"]) == ("p/nan", "stopped", "NaN")
 
 
-@pytest.mark.parametrize("command", ["show", "logs", "stop"])
+def test_status_is_one_line(look: Look, some: Path, tmp_path: Path) -> None:
+    assert look("status", "done").stdout == (
+        "p/done: finished; step 2/4; 00:04; loss 1.5; held out maths 0.25 at step 2\n"
+    )
+    assert strictly(look("status", "done", "--json").stdout)["status"] == "finished"
+    ended = Ended(at=5.0, how="finished", why="the loss rose; use optim.lr=1", following=("rerun", "optim.lr=1"))
+    make(tmp_path, "p/bad", *life("p/bad", end=ended))
+    assert look("status", "bad").stdout.startswith("p/bad: doubtful; ")
+    assert look("show", "bad").stdout.splitlines()[-1] == "next: rlrun rerun runs/p/bad optim.lr=1"
+
+
+@pytest.mark.parametrize("command", ["show", "status", "logs", "stop"])
 def test_a_run_that_is_not_there(look: Look, some: Path, command: str) -> None:
     output = look(command, "kiled", "--json")
     assert (output.exit_code, output.stdout) == (2, "")
