@@ -9,7 +9,7 @@ import pytest
 
 BELOW = {
     "clusters.nodes": "core",
-    "config.names": "core",
+    "config.names": "core spec",
     "hubs": "core",
     "spec": "core",
     "algorithms": "core spec",
@@ -65,8 +65,14 @@ ROOMS = {  # where each heavy library may be imported when the file runs
     "transformers": ("engines/torch/", "text/"),
     "tokenizers": ("engines/torch/", "text/"),
     "safetensors": ("engines/torch/", "tools/merge/"),
-    "hydra": ("config/resolve.py", "config/grammar.py", "config/sources.py"),
-    "omegaconf": ("config/resolve.py", "config/sources.py"),
+    "hydra": (
+        "config/arguments.py",
+        "config/compose.py",
+        "config/grammar.py",
+        "config/resolve.py",
+        "config/sources.py",
+    ),
+    "omegaconf": ("config/compose.py", "config/sources.py"),
     "pyarrow": ("data/",),
     "huggingface_hub": ("hubs/",),
     "modelscope": ("hubs/",),

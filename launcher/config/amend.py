@@ -1,4 +1,4 @@
-"""What may be changed of a run that goes on: where it runs and how fast, never what it learns."""
+"""What may be changed of a run that goes on: where it runs, how fast and for how long, never how it learns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from launcher.core.problems import Problem, Problems, short_repr, suggest
 FREE = ("hardware.", "engine.", "cluster.", "sampler.max_num_seqs", "sampler.n_gpus", "data.val_batch_size")
 FREE_OF_TRAINER = (
     "micro_batch_size_per_gpu", "max_tokens_per_gpu", "save_freq", "test_freq", "keep_last", "keep_best", "best_metric",
-    "max_bad_steps", "max_restarts", "log_val_generations",
+    "max_bad_steps", "max_restarts", "log_val_generations", "total_training_steps", "total_epochs",
 )  # fmt: skip
 
 
@@ -32,8 +32,8 @@ def amended(node: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
         if not equals or "." not in path:
             got = f"{short_repr(word)} changes no setting"
             problems.append(Problem("--resume", got, "use hardware.nproc_per_node=2"))
-        elif not _free(path):
-            fix = f"leave it out, or change {', '.join(FREE[:3])}..."
+        elif not is_free(path):
+            fix = f"leave it out; {', '.join(FREE[:3])}, trainer.total_training_steps and the like may change"
             problems.append(Problem(path, "cannot change while a run goes on", fix, "conflicting-settings"))
         else:
             try:
@@ -45,7 +45,8 @@ def amended(node: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
     return changed
 
 
-def _free(path: str) -> bool:
+def is_free(path: str) -> bool:
+    """Whether it may change."""
     group, _, name = path.partition(".")
     if group == "trainer":
         return name in FREE_OF_TRAINER

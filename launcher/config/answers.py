@@ -11,13 +11,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from launcher.config.arguments import PLAIN
 from launcher.config.descriptions import fields_of
 from launcher.config.known import has_setting, holders
 from launcher.config.names.conversions import Situation, dataset_words, is_complete, is_off, to_type
 from launcher.config.names.table import Meaning, table
 from launcher.config.nodes import TARGET, owner
 from launcher.config.options import OPTIONS, Unknown
-from launcher.config.resolve import PLAIN
 from launcher.core.classes import locate
 from launcher.core.problems import Problem, nearest, short_repr, suggest, without_style
 from launcher.spec.algorithm import Algorithm

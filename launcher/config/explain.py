@@ -11,7 +11,54 @@ from pydantic_core import ErrorDetails
 
 from launcher.config.descriptions import fields_of
 from launcher.config.nodes import owner
+from launcher.config.typed import number_meant
 from launcher.core.problems import InvalidSettings, Problem, short_repr, suggest
+from launcher.core.settings import from_node
+from launcher.spec.run import RunSpec
+
+_BOOLS = {"yes": True, "on": True, "y": True, "true": True, "no": False, "off": False, "n": False, "false": False}
+
+
+def build(node: Any, typed: Mapping[str, str] | None = None) -> RunSpec:
+    """The run of a node. Where `1e3` stands for a whole number, `yes` for true or `7` for a text, what is meant is
+    clear: such values are converted, in the node. `typed` are those of arguments, as they were written.
+
+    Raises `ValidationError`.
+    """
+    try:
+        return from_node(RunSpec, node)
+    except ValidationError as error:
+        if not _convert(node, error, typed or {}):
+            raise
+    return from_node(RunSpec, node)
+
+
+def _convert(node: Any, error: ValidationError, typed: Mapping[str, str]) -> bool:
+    """Whether there was something to convert."""
+    found = False
+    for problem in error.errors(include_url=False):
+        keys: list[Any] = [part for part in problem["loc"] if _is_key(part)] or [""]
+        *above, last = keys
+        meant = _meant(problem["type"], problem["input"], typed.get(".".join(map(str, (*above, last)))))
+        holder = node
+        for key in above:
+            holder = holder.get(key) if isinstance(holder, dict) else holder[key] if isinstance(holder, list) else None
+        if meant is not None and isinstance(holder, dict | list):
+            holder[last], found = meant, True
+    return found
+
+
+def _meant(kind: str, value: Any, text: str | None) -> Any:
+    """The value that a rule of pydantic asks for; None where it is not what was typed."""
+    if kind.startswith("int_") and isinstance(value, float) and value.is_integer():
+        return int(value)
+    if kind == "bool_type" and isinstance(value, str):
+        return _BOOLS.get(value.lower())
+    if kind == "bool_type" and value in (0, 1):
+        return bool(value)
+    if kind == "string_type" and isinstance(value, int | float):
+        return text or (None if isinstance(value, float) else str(value))
+    return None
 
 
 def explain(error: ValidationError, node: Mapping[str, Any]) -> list[Problem]:
@@ -43,7 +90,9 @@ def _problems(place: str, errors: list[ErrorDetails], node: Mapping[str, Any]) -
         yield from (replace(each, where=".".join(filter(None, (place, each.where)))) for each in problems)
     else:
         wants = " or ".join(dict.fromkeys(_wanted(each) for each in errors))
-        yield Problem(place, f"got {short_repr(received)}", f"use {wants}")
+        meant = number_meant(received) if isinstance(received, str) and "number" in wants else ""
+        meant = "" if "whole" in wants and not meant.lstrip("+-").isdigit() else meant
+        yield Problem(place, f"got {short_repr(received)}", f"use {place}={meant}" if meant else f"use {wants}")
 
 
 _WANTED = {

@@ -12,8 +12,8 @@ from typing import Any
 from hydra.core.override_parser.types import Glob, Override, OverrideType, Sweep, Transformer
 from hydra.errors import HydraException
 
+from launcher.config.arguments import names_target, parse
 from launcher.config.nodes import TARGET
-from launcher.config.resolve import names_target, parse
 from launcher.core.problems import Problem, Problems, short_repr, suggest
 
 LIMIT = 1_000

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_origin
 
+from launcher.config.arguments import PLAIN
 from launcher.config.descriptions import fields_of
 from launcher.config.nodes import TARGET, owner, settings_class
-from launcher.config.resolve import PLAIN
 from launcher.config.yaml_lines import leaves
 from launcher.core.classes import locate
 from launcher.core.problems import Problem, Problems

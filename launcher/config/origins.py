@@ -12,11 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from launcher.config.arguments import PARTS, given_value
+from launcher.config.compose import conf_dir
 from launcher.config.defaults import REASONS
 from launcher.config.descriptions import declaration, fields_of, spelled
 from launcher.config.nodes import TARGET, absolute, apart, flat, owner, walk
 from launcher.config.recipe import Asked, asked
-from launcher.config.resolve import PARTS, conf_dir, config_files, given_value, resolve
+from launcher.config.resolve import config_files, resolve
 from launcher.config.yaml_lines import defaults_lines, leaves
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_node

@@ -12,11 +12,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from launcher.config import run_file
+from launcher.config.compose import conf_dir, groups
+from launcher.config.descriptions import fields_of
 from launcher.config.guard import LONGEST
-from launcher.config.resolve import conf_dir
 from launcher.config.shell import ARGUMENTS, Piece, ShellReader, Word
 from launcher.core.bounded_parse import SIZE, LimitExceeded, read_start
 from launcher.core.problems import Problem, Problems, error_message, short_repr, suggest
+from launcher.spec.run import RunSpec
 
 _BRANCH, _END = {"if", "for", "while", "until", "case", "select"}, {"fi", "done", "esac"}
 _LEADS = {"then", "do", "else", "elif", "{", "!", "time", "exec", "command", "env", "export", "local", "readonly"}
@@ -71,15 +74,37 @@ class Value:
 
 
 def asked(words: Sequence[str], config_dir: Path | None = None, recipe: str | None = None) -> Asked:
-    """The recipe's words, then those that are typed. Raises `Problems` where the recipe would not pass those on."""
-    typed = [Given(word, f"command line: {word}") for word in words]
-    if recipe is None:
-        return Asked(typed, config_dir)
+    """The recipe's words, then those that are typed, of which one may name a YAML file with a run. Raises `Problems`
+    where the recipe would not pass those on."""
+    typed = list[Given]()
+    files = [recipe] if recipe and recipe.lower().endswith(run_file.ENDINGS) else []
+    for word in [*files, *words]:
+        if "=" in word or not word.lower().endswith(run_file.ENDINGS):
+            typed.append(Given(word, f"command line: {word}"))
+            continue
+        made, config_dir = run_file.arguments_of(Path(word).expanduser(), config_dir)
+        typed += [Given(text, f"{word}:{line}", "recipe") for text, line in made]
+    if recipe is None or files:
+        return Asked(_last_choices(typed), config_dir)
     command = one(recipe)
     if words and not command.passes_on:
         raise Problems(Problem(command.name, f"passes no words on, got {short_repr(words[0])}", 'add "$@" at its end'))
     own = command.asked
-    return replace(own, words=[*own.words, *typed], config_dir=config_dir or own.config_dir)
+    return replace(own, words=_last_choices([*own.words, *typed]), config_dir=config_dir or own.config_dir)
+
+
+def _last_choices(words: list[Given]) -> list[Given]:
+    """Without what a file says of a group that is chosen again on the command line; settings that every choice has,
+    such as the batch size, stay."""
+    chosen = {word.text.partition("=")[0] for word in words if word.source == "command line"} & {*groups()}
+
+    def stays(word: Given) -> bool:
+        name = word.text.partition("=")[0]
+        group, _, setting = name.partition(".")
+        noun = fields_of(RunSpec)[group].annotation if group in chosen else None
+        return noun is None or (isinstance(noun, type) and setting in fields_of(noun))
+
+    return [word for word in words if word.source == "command line" or stays(word)]
 
 
 def folder() -> Path:

@@ -60,12 +60,13 @@ def begin(words: Sequence[str], config_dir: Path | None, say: Say) -> Detached:
     return _run(folder, [*config, *words, *name], run.cluster.remote_address, say)
 
 
-def resume(folder: Folder, words: Sequence[str], say: Say) -> Detached:
+def resume(folder: Folder, words: Sequence[str], say: Say, from_step: int | None = None) -> Detached:
     """Resume a run. Raises `Problems` where it is running, or cannot be read; the new process reports all others, also
     by its exit code."""
     folder.check()
     cluster = run_of(folder, words).cluster
-    return _run(folder, ["--resume", str(folder.path), *words], cluster.remote_address, say)
+    at = [] if from_step is None else ["--from", str(from_step)]
+    return _run(folder, ["--resume", str(folder.path), *at, *words], cluster.remote_address, say)
 
 
 def sweep(path: Path, parallel: str | None, say: Say) -> Detached:

@@ -1,8 +1,8 @@
 """lock.json: what decides a run's result besides its settings, so that a rerun can list what has changed.
 
-{"spec": sha256 of spec.yaml, "code": {"rlrun": {"commit", "diff"}, "folder": {...}}, "python", "system",
- "packages": {name: version}, "installed": [name==version], "hardware": {...}, "data": sha256, "model": {"files": ...},
- "reward": [...], "seed", "words", "environment": {name: value}}
+{"spec": sha256 of spec.yaml, "settings": what it holds, "code": {"rlrun": {"commit", "diff"}, "folder": {...}},
+ "python", "system", "packages": {name: version}, "installed": [name==version], "hardware": {...}, "data": sha256,
+ "model": {"files": ...}, "reward": [...], "seed", "words", "environment": {name: value}}
 
 Locks of older versions have fewer keys: what was not written down is taken to be the same.
 """
@@ -21,9 +21,10 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
-from launcher.config.resolve import PACKAGE
+from launcher.config.compose import PACKAGE
+from launcher.config.nodes import flat
 from launcher.core import checkpoints, machine
-from launcher.core.bounded_parse import parse_json
+from launcher.core.bounded_parse import parse_json, parse_yaml
 from launcher.core.files import open_file, read_file, write_atomic
 from launcher.core.problems import Problem, Problems, error_message
 from launcher.hubs import manifest
@@ -34,6 +35,7 @@ from launcher.runs.folder import Folder
 from launcher.spec.model import Model
 from launcher.spec.reward import Reward
 from launcher.spec.run import RunSpec
+from launcher.spec.stored import to_node
 
 ENVIRONMENT = (
     "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUBLAS_WORKSPACE_CONFIG",
@@ -54,7 +56,9 @@ def write(folder: Folder, run: RunSpec, spec: str, typed: str) -> None:
 
 def amend(folder: Folder, spec: str) -> None:
     """The run resumes with settings that change where and how fast it runs; `spec` is its spec.yaml now."""
-    write_atomic(folder.lock, json.dumps({**read(folder), "spec": _sha256(spec)}, indent=1) + "\n")
+    write_atomic(
+        folder.lock, json.dumps({**read(folder), "spec": _sha256(spec), "settings": parse_yaml(spec)}, indent=1) + "\n"
+    )
 
 
 def read(folder: Folder) -> dict[str, Any]:
@@ -79,6 +83,7 @@ def collect(run: RunSpec, spec: str, typed: str) -> dict[str, Any]:
     runs = Path(run.trainer.run_root).expanduser()
     return {
         "spec": _sha256(spec),
+        "settings": parse_yaml(spec) if spec else None,
         "code": {"rlrun": own_source(), "folder": folder_source(Path.cwd(), runs)},
         "python": machine.python_version(),
         "system": machine.system_name(),
@@ -129,6 +134,22 @@ def _sha256(text: str) -> str:
 def spec_is_as_written(folder: Folder, recorded: dict[str, Any]) -> bool:
     """Whether spec.yaml is the one that was locked; true for locks that do not record it."""
     return recorded.get("spec") in (None, checkpoints.sha256(folder.spec))
+
+
+def changed_by_hand(folder: Folder, run: RunSpec) -> list[tuple[str, Any, Any]]:
+    """Each setting of spec.yaml, read as `run`, that is not as it was locked: name, then and now. A lock of an older
+    version does not say which."""
+    recorded = read(folder)
+    if spec_is_as_written(folder, recorded):
+        return []
+    if not isinstance(recorded.get("settings"), dict):
+        return [("spec.yaml", "as it was locked", "changed since by hand")]
+    then, now = flat(recorded["settings"]), flat(to_node(run))
+    return [
+        (name, then.get(name), now.get(name))
+        for name in dict.fromkeys([*then, *now])
+        if name in then and then[name] != now.get(name)
+    ]
 
 
 # ---- which bytes a model and a reward are

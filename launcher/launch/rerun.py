@@ -9,10 +9,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from launcher.config.amend import put
-from launcher.config.explain import explain
+from launcher.config.explain import build, explain
 from launcher.config.grammar import setting
 from launcher.core.problems import Problem, Problems
-from launcher.core.settings import from_node
 from launcher.core.state import Sink
 from launcher.launch import provenance, start
 from launcher.launch.follow import Outcome
@@ -107,7 +106,7 @@ def _changed(folder: Folder, old: RunSpec, words: Sequence[str]) -> RunSpec:
         else:
             problems += put(node, key, value)
     try:
-        run = from_node(RunSpec, node)
+        run = build(node)
     except ValidationError as error:
         raise Problems([*problems, *explain(error, node)]) from error
     if problems:

@@ -5,20 +5,21 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import ValidationError
 from yaml import YAMLError
 
 from launcher.config import guard
-from launcher.config.amend import amended
-from launcher.config.explain import explain
+from launcher.config.amend import amended, is_free
+from launcher.config.explain import build, explain
 from launcher.core.bounded_parse import parse_yaml
+from launcher.core.checkpoints import Checkpoint, Checkpoints
 from launcher.core.classes import add_code_dir
+from launcher.core.events import Alert
 from launcher.core.files import read_file, write_atomic
 from launcher.core.problems import Problem, Problems, error_message
-from launcher.core.settings import from_node
 from launcher.core.state import RunState, Sink, write_all
 from launcher.data.refused import RefusedLog
 from launcher.launch import provenance, supervise
@@ -62,16 +63,112 @@ def start(ready: Ready, words: Sequence[str], sinks: Sequence[Sink]) -> tuple[Fo
     return folder, hand_over(run, folder, sinks)  # who takes it up writes it
 
 
-def resume(folder: Folder, words: Sequence[str], sinks: Sequence[Sink]) -> Outcome:
-    """Continue from the newest checkpoint that verifies; from the beginning where there is none yet.
+@dataclass(frozen=True)
+class GoingOn:
+    """How a run would be resumed."""
 
-    `words` may change where and how fast it runs, as `amend` says.
-    """
+    asked: RunSpec
+    run: RunSpec
+    """With its models and data in folders of this machine."""
+    state: RunState
+    checkpoint: Checkpoint | None
+    """Where it begins; None for the beginning."""
+    faults: list[Problem]
+    """Of newer checkpoints."""
+    steps: int | None
+    """Of the whole run; None where it is not known yet."""
+    notes: list[str]
+
+    @property
+    def is_done(self) -> bool:
+        return (
+            self.state.status == "finished"
+            and self.steps is not None
+            and supervise.step_of(self.checkpoint) >= self.steps
+        )
+
+    @property
+    def line(self) -> str:
+        step = supervise.step_of(self.checkpoint)
+        if self.is_done:
+            return f"already finished after step {step}; trainer.total_training_steps={2 * step} would go on"
+        where = f"checkpoints/{self.checkpoint.name}" if self.checkpoint else "the beginning"
+        return f"goes on from {where}, to step {self.steps or 'unknown'}"
+
+
+def to_resume(folder: Folder, words: Sequence[str], from_step: int | None = None) -> GoingOn:
+    """The run of `folder` with `words`, which may change where, how fast and how long it runs, as `amend` says; from
+    the newest checkpoint that verifies or that of `from_step`. Nothing is changed. Raises `Problems`."""
     if not folder.spec.is_file():
         raise Problems(Problem("--resume", f"{folder.path} holds no spec.yaml", "use a run's folder", "not-found"))
     folder.check()
-    asked = _asked(folder, words)
+    stored = _asked(folder, [])
+    notes = _by_hand(folder, stored)
+    asked = _asked(folder, words) if words else stored
     run = _as_prepared(asked, folder)
+    state, checkpoints = store.RunReader(folder.events).look(), run.engine.checkpoints(folder.path)
+    if from_step is None:
+        checkpoint, faults = supervise.newest_checkpoint(run, folder, tidy=False)
+    else:
+        checkpoint, faults = _checkpoint_at(from_step, checkpoints), []
+    trainer = asked.trainer
+    same = (trainer.total_training_steps, trainer.total_epochs) == (
+        stored.trainer.total_training_steps, stored.trainer.total_epochs
+    )  # fmt: skip
+    steps = (state.steps or None) if same else trainer.total_training_steps
+    if not same:
+        notes += _longer(asked, state, supervise.step_of(checkpoint))
+    return GoingOn(asked, run, state, checkpoint, faults, steps, notes)
+
+
+def _checkpoint_at(step: int, checkpoints: Checkpoints) -> Checkpoint:
+    """Raises `Problems` where there is none, or it does not verify."""
+    found = checkpoints.newest_first()
+    for one in found:
+        if one.step == step:
+            if faults := checkpoints.faults(one):
+                raise Problems(faults)
+            return one
+    there = ", ".join(str(one.step) for one in found)
+    raise Problems(
+        Problem("--from", f"no checkpoint of step {step}", f"use {there}" if there else "leave it out", "not-found")
+    )
+
+
+def _by_hand(folder: Folder, stored: RunSpec) -> list[str]:
+    """Notes on settings of spec.yaml that were changed by hand. Raises `Problems` for those that must not change."""
+    changed = provenance.changed_by_hand(folder, stored)
+    fix = f"put it back; a new run would take it: rlrun train {folder.spec}"
+    if problems := [
+        Problem(f"{folder.spec}: {name}", f"is {now}, and was {then} when the run began", fix, "changed")
+        for name, then, now in changed
+        if "." in name and name != "spec.yaml" and not is_free(name)
+    ]:
+        raise Problems(problems)
+    return [f"spec.yaml was changed by hand: {name}: {then} -> {now}" for name, then, now in changed]
+
+
+def _longer(run: RunSpec, state: RunState, done: int) -> list[str]:
+    """What another length changes. Raises `Problems` where the run is past its end."""
+    steps, optim = run.trainer.total_training_steps, run.optim
+    if steps is not None and steps < done:
+        fix = f"use more than {done}, or --from an earlier checkpoint"
+        raise Problems(Problem("trainer.total_training_steps", f"got {steps}, and the run is at step {done}", fix))
+    if optim.lr_scheduler_type == "constant":
+        return []
+    return [
+        f"the {optim.lr_scheduler_type} learning rate now falls until step {steps or 'the last'}, before until "
+        f"{state.steps or 'the last'}: after step {done} it jumps to its place on the longer curve"
+    ]
+
+
+def resume(folder: Folder, words: Sequence[str], sinks: Sequence[Sink], from_step: int | None = None) -> Outcome:
+    """Continue as `to_resume` says; a run that is done is left as it is. Raises `Problems`."""
+    going_on = to_resume(folder, words, from_step)
+    asked, run = going_on.asked, going_on.run
+    if going_on.is_done:
+        write_all(sinks, going_on.state, [], [f"{folder.name} {going_on.line}"])
+        return Outcome(0, going_on.state)
     of_model = run.model.problems() if supervise.needs_initial_weights(run, folder) else []
     there = hardware.check(Context(run, here=not run.cluster.queues))
     found = [*run.data.problems(), *run.reward.problems(), *of_model]
@@ -82,8 +179,11 @@ def resume(folder: Folder, words: Sequence[str], sinks: Sequence[Sink]) -> Outco
         raise Problems(Problem(folder.name, f"is {waits}", f"rlrun stop {folder.path} would end it", "in-use"))
     supervise.check_unchanged(run, folder)
     with Lock(folder) as lock:
-        newest, faults = supervise.newest_checkpoint(run, folder)
-        alerts = supervise.rollback_to(newest, faults, run, folder)
+        checkpoint, faults = going_on.checkpoint, going_on.faults
+        if from_step is None:
+            checkpoint, faults = supervise.newest_checkpoint(run, folder)
+        alerts = supervise.rollback_to(checkpoint, faults, run, folder)
+        alerts += [Alert(step=supervise.step_of(checkpoint), text=note) for note in going_on.notes]
         if words:
             write_atomic(folder.spec, to_yaml(asked))
             provenance.amend(folder, to_yaml(asked))
@@ -91,7 +191,7 @@ def resume(folder: Folder, words: Sequence[str], sinks: Sequence[Sink]) -> Outco
             before = read_file(folder.words).decode("utf-8", "replace") if folder.words.exists() else ""
             write_atomic(folder.words, before + typed + "\n")
         if not run.cluster.queues:
-            return supervise.Supervisor(run, folder, lock, sinks).work(supervise.step_of(newest), alerts)
+            return supervise.Supervisor(run, folder, lock, sinks).work(supervise.step_of(checkpoint), alerts)
     return hand_over(run, folder, sinks)
 
 
@@ -140,10 +240,10 @@ def _asked(folder: Folder, words: Sequence[str]) -> RunSpec:
         if isinstance(node, dict) and isinstance(node.get("code_dir"), str):
             add_code_dir(node["code_dir"])
         if not words or not isinstance(node, dict):
-            return from_node(RunSpec, node)
+            return build(node)
         with suppress(ValidationError):  # which the arguments may fix
-            node = to_node(from_node(RunSpec, node))  # with what has been added since it was written
-        return from_node(RunSpec, amended(node, words))
+            node = to_node(build(node))  # with what has been added since it was written
+        return build(amended(node, words))
     except ValidationError as error:
         if not isinstance(node, dict):
             fix = "use the file of another run"

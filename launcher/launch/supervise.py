@@ -65,11 +65,12 @@ def needs_initial_weights(run: RunSpec, folder: Folder) -> bool:
     return "reference" in run.algorithm.needs or not run.engine.checkpoints(folder.path).newest_first()
 
 
-def newest_checkpoint(run: RunSpec, folder: Folder) -> tuple[Checkpoint | None, list[Problem]]:
+def newest_checkpoint(run: RunSpec, folder: Folder, *, tidy: bool = True) -> tuple[Checkpoint | None, list[Problem]]:
     """The checkpoint to resume from, None for the beginning, and the faults of newer ones. Raises `Problems` where none
     verifies."""
     checkpoints = run.engine.checkpoints(folder.path)
-    checkpoints.tidy()
+    if tidy:
+        checkpoints.tidy()
     newest, faults = checkpoints.newest_verified()
     if faults and newest is None:
         raise Problems([*faults, Problem(folder.name, "no checkpoint verifies", "start a new run", "bad-file")])

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from yaml import YAMLError
 
-from launcher.config.resolve import conf_dir, groups, resolve
+from launcher.config.compose import conf_dir, groups
+from launcher.config.resolve import resolve
 from launcher.core.bounded_parse import parse_yaml
 from launcher.core.problems import Problem, Problems, error_message, short_repr, suggest
 from launcher.data.files import Files, expand

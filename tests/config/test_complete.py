@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from launcher.cli.main import app
+from launcher.config.compose import groups
 from launcher.config.reference import completion
-from launcher.config.resolve import groups
 
 
 def bash(*words: str) -> list[str]:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from launcher.config.compose import groups
 from launcher.config.grammar import points, setting
-from launcher.config.resolve import groups
 from launcher.core.problems import Problems
 
 GROUPS = groups()

@@ -12,12 +12,14 @@ from typer.testing import CliRunner
 
 from launcher.cli.main import COMMANDS, app, load
 from launcher.config.answers import OPTIONS, Guide, Suggestion, choice_answer
+from launcher.config.arguments import PLAIN
+from launcher.config.compose import config_file, groups
 from launcher.config.known import has_setting
 from launcher.config.names.conversions import RULES, Situation, is_complete, to_type
 from launcher.config.names.table import OTHER, Meaning, table
 from launcher.config.options import Unknown, separate_options
 from launcher.config.reference import coming_from
-from launcher.config.resolve import PLAIN, config_file, examine, groups, resolve
+from launcher.config.resolve import examine, resolve
 from launcher.core.problems import Problems, nearest, suggest, without_style
 from launcher.spec.stored import to_node
 

@@ -14,7 +14,8 @@ from pydantic import ValidationError
 
 from launcher.algorithms.grpo import GRPO
 from launcher.clusters.local import Local
-from launcher.config.resolve import conf_dir, groups, resolve
+from launcher.config.compose import conf_dir, groups
+from launcher.config.resolve import resolve
 from launcher.core.problems import Problems
 from launcher.core.settings import from_node
 from launcher.preflight.plan import page

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.config.resolve import groups
+from launcher.config.compose import groups
 from launcher.spec.routes import ROUTES, route
 
 

@@ -27,7 +27,7 @@ from launcher.cli.output import (
     wide,
 )
 from launcher.cli.progress import show_bytes, show_download
-from launcher.config.resolve import conf_dir
+from launcher.config.compose import conf_dir
 from launcher.core.problems import Problem, Problems, short_repr
 from launcher.core.settings import adapter
 from launcher.hubs import manifest

@@ -27,6 +27,7 @@ from launcher.cli.output import (
 )
 from launcher.config.descriptions import written
 from launcher.config.diff import Changed
+from launcher.config.recipe import asked
 from launcher.core.check_result import CheckResult
 from launcher.core.problems import Problem
 from launcher.preflight.plan import Page
@@ -41,7 +42,8 @@ Multirun = Annotated[
 
 Source = Annotated[bool, typer.Option("--source", help="Show where each value that is not a default came from.")]
 Recipe = Annotated[
-    str | None, typer.Option("--recipe", help="Start from the arguments of a recipe: its name, or a script.")
+    str | None,
+    typer.Option("--recipe", help="Start from the arguments of a recipe: its name, a script, or a YAML file."),
 ]
 
 
@@ -56,20 +58,22 @@ def plan(
 ) -> None:
     """Show a run's settings, what it needs and what would fail, without starting it.
 
-    Exit code 1 where anything FAILs.
+    Exit code 2 where anything FAILs, as of train.
     """
     if multirun and (as_yaml or recipe or source):
         say_problems([Problem("--multirun", "cannot be combined with --yaml, --recipe or --source", "use --json")])
         raise typer.Exit(2)
     if multirun:
-        sweep.plan(words or [], config_dir, as_json)
+        with problems_named():
+            by = asked(words or [], config_dir)
+            sweep.plan(by.texts, by.config_dir, as_json)
         return
     with problems_named():
         show(planned(words or [], config_dir, recipe=recipe), as_json=as_json, as_yaml=as_yaml, source=source)
 
 
 def show(page: Page, *, as_json: bool = False, as_yaml: bool = False, source: bool = False) -> None:
-    """Print a page, and end with 1 where anything FAILs."""
+    """Print a page, and end with 2 where anything FAILs, as the run would."""
     if as_json:
         say_json(_node(page))
     elif as_yaml and page.run:
@@ -78,7 +82,7 @@ def show(page: Page, *, as_json: bool = False, as_yaml: bool = False, source: bo
     else:
         _print(page, source)
     if not page.ok:
-        raise typer.Exit(1)
+        raise typer.Exit(2)
 
 
 def _node(page: Page) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import signal
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,11 +13,13 @@ from rich.text import Text
 
 from launcher.cli.arguments import ConfigDir, Root, RunName, Words, complete_run
 from launcher.cli.commands import sweep
-from launcher.cli.commands.plan import Multirun
+from launcher.cli.commands.plan import Multirun, Recipe
 from launcher.cli.commands.plan import show as show_page
 from launcher.cli.commands.sweep import Parallel
 from launcher.cli.live_view import watching
 from launcher.cli.output import AsJson, err, printable, problems_named, say, say_json, say_problems
+from launcher.config.recipe import asked
+from launcher.core.check_result import CheckResult
 from launcher.core.problems import Problem, Problems
 from launcher.launch import detach, start
 from launcher.launch import rerun as again
@@ -25,7 +27,7 @@ from launcher.launch.follow import Outcome
 from launcher.launch.sweeps import drive
 from launcher.launch.sweeps.points import Sweep
 from launcher.monitor.console import next_command
-from launcher.preflight.plan import plan, ready_from
+from launcher.preflight.plan import Page, page, plan, ready_from
 from launcher.runs import store
 
 
@@ -50,8 +52,15 @@ def train(
     ] = False,
     multirun: Multirun = False,
     parallel: Parallel = None,
+    recipe: Recipe = None,
+    from_step: Annotated[
+        int | None,
+        typer.Option("--from", metavar="STEP", help="With --resume: go on from this checkpoint, not the newest."),
+    ] = None,
 ) -> None:
-    """Start a run and follow it to its end. With --resume, arguments may change where and how fast it runs.
+    """Start a run and follow it to its end. Arguments may be in a YAML file: rlrun train run.yaml optim.lr=1e-5.
+
+    With --resume, arguments may change where and how fast it runs, and for how long (trainer.total_training_steps).
 
     With -m, arguments may have several values (seed=0,1,2), and each combination is a run; --resume continues those
     that are not done.
@@ -60,22 +69,28 @@ def train(
     it returns 0 as soon as the run has started; rlrun watch, status, logs and stop find it from then on.
     """
     drive.watch_lifeline()
+    typed = words or []
     with problems_named():
-        if dry_run and resume is not None:
-            raise Problems(Problem("--dry-run", "checks a new run, and --resume continues one", "use one of the two"))
         if dry_run and detached:
             raise Problems(Problem("--dry-run", "starts nothing that could be detached", "leave out -d"))
+        if resume is None and from_step is not None:
+            raise Problems(Problem("--from", "is a checkpoint of a run", "use --resume RUN"))
+        if resume is None:
+            by = asked(typed, config_dir, recipe)
+            typed, config_dir = by.texts, by.config_dir
     if dry_run and multirun:
-        return sweep.plan(words or [], config_dir, as_json=False, here=True)
+        return sweep.plan(typed, config_dir, as_json=False, here=True)
     with problems_named():
         if dry_run:
-            return show_page(plan(words or [], config_dir, here=True))
-        swept = sweep.asked(words or [], config_dir, resume, Path(root), multirun, parallel)
+            return show_page(
+                plan(typed, config_dir, here=True) if resume is None else _going_on(resume, typed, root, from_step)
+            )
+        swept = sweep.asked(typed, config_dir, resume, Path(root), multirun, parallel)
         if detached:
-            return _detach(swept, words or [], config_dir, resume, root, parallel)
+            return _detach(swept, typed, config_dir, resume, root, parallel, from_step)
         if swept:
             raise typer.Exit(sweep.run(swept))
-        outcome = _start(words or [], config_dir) if resume is None else _resume(resume, words or [], root)
+        outcome = _start(typed, config_dir) if resume is None else _resume(resume, typed, root, from_step)
     say_end(outcome)
     raise typer.Exit(outcome.exit_code)
 
@@ -88,14 +103,29 @@ def _start(words: list[str], config_dir: ConfigDir) -> Outcome:
         return start.start(checked, ["train", *words], [view])[1]
 
 
-def _resume(name: str, words: list[str], root: str) -> Outcome:
+def _resume(name: str, words: list[str], root: str, from_step: int | None) -> Outcome:
     folder = store.find(name, Path(root))
     with watching() as view:
-        return start.resume(folder, words, [view])
+        return start.resume(folder, words, [view], from_step)
+
+
+def _going_on(name: str, words: list[str], root: str, from_step: int | None) -> Page:
+    """What a resumed run would find here."""
+    going_on = start.to_resume(store.find(name, Path(root)), words, from_step)
+    results = [CheckResult("OK", "--resume", going_on.line)]
+    results += [CheckResult("WARN", "--resume", note) for note in going_on.notes]
+    found = page(going_on.run, here=True)
+    return replace(found, results=[*results, *found.results])
 
 
 def _detach(
-    swept: Sweep | None, words: list[str], config_dir: Path | None, resume: str | None, root: str, parallel: str | None
+    swept: Sweep | None,
+    words: list[str],
+    config_dir: Path | None,
+    resume: str | None,
+    root: str,
+    parallel: str | None,
+    from_step: int | None,
 ) -> None:
     def report(line: str) -> None:
         err.print(Text(printable(line)), soft_wrap=True, highlight=False)
@@ -103,7 +133,7 @@ def _detach(
     if swept:
         begun = detach.sweep(swept.path, parallel, report)
     elif resume is not None:
-        begun = detach.resume(store.find(resume, Path(root)), words, report)
+        begun = detach.resume(store.find(resume, Path(root)), words, report, from_step)
     else:
         begun = detach.begin(words, config_dir, report)
     if begun.exit_code is not None:

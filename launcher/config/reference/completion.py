@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from launcher.config import recipe
+from launcher.config.compose import groups
 from launcher.config.descriptions import Setting, settings_of
 from launcher.config.reference import groups as handbook
-from launcher.config.resolve import groups
 from launcher.core.problems import Problems
 from launcher.spec.run import RunSpec
 

@@ -1,0 +1,143 @@
+"""A run in a YAML file, as arguments: one that was written by hand, spec.yaml of a run, or what `plan --yaml` prints.
+
+algorithm: grpo
+model: Qwen/Qwen3-0.6B
+data: train.jsonl
+optim.lr: 1e-6
+sampler: {n: 8}
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from launcher.config.compose import choices
+from launcher.config.descriptions import fields_of
+from launcher.config.nodes import TARGET, owner
+from launcher.config.typed import argument, quoted
+from launcher.config.yaml_lines import Leaf, defaults_lines, leaves
+from launcher.core.problems import Problem, Problems, suggest
+from launcher.spec.run import RunSpec
+
+ENDINGS = (".yaml", ".yml")
+_NUMBER = re.compile(r"[-+]?[\d.]+(?:[eE][-+]?\d+)?")
+_PART = re.compile(r"(.+\.parts)\.([^.]+)\.")
+
+
+def arguments_of(path: Path, config_dir: Path | None) -> tuple[list[tuple[str, int]], Path | None]:
+    """Each argument with its line, and the folder of the run's own config groups. Raises `Problems`."""
+    if not path.is_file():
+        near = suggest(path.name, sorted(each.name for ending in ENDINGS for each in Path().glob(f"*{ending}")))
+        raise Problems(Problem(str(path), "no such file", near, "not-found"))
+    found = leaves(path)
+    if not found:
+        raise Problems(Problem(str(path), "holds no settings", "use lines such as algorithm: grpo", "bad-file"))
+    code_dir = found.pop("code_dir", None)
+    if code_dir and code_dir.value and not config_dir:
+        config_dir = Path(str(code_dir.value))
+    resolved = any(name.endswith(f".{TARGET}") for name in found)
+    if resolved and (path.parent / "lock.json").exists():
+        found.pop("trainer.experiment_name", None)  # the name of that run
+    made = _of_resolved(found, config_dir) if resolved else _of_leaves(found)
+    return list(made), config_dir
+
+
+def _of_leaves(found: Mapping[str, Leaf]) -> Iterator[tuple[str, int]]:
+    for name, leaf in found.items():
+        yield f"{name}={_text(leaf.value)}", leaf.line
+
+
+def _text(value: Any) -> str:
+    """A value as Hydra reads it."""
+    if isinstance(value, list):
+        return f"[{','.join(map(_text, value))}]"
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{key}:{_text(inner)}' for key, inner in value.items())}}}"
+    if isinstance(value, str):
+        plain = _NUMBER.fullmatch(value) or (argument("", value) == f"={value}" and value)
+        return value if plain else quoted(value.replace("${", "\\${"))
+    return json.dumps(value)
+
+
+# ---- a run as it was resolved
+
+
+def _of_resolved(found: Mapping[str, Leaf], config_dir: Path | None) -> Iterator[tuple[str, int]]:
+    """The choice of each group, and the settings that neither its file nor its class has. Raises `Problems`."""
+    files, taken, problems = choices(config_dir), dict[str, Any](), list[Problem]()
+    for group in files:
+        own = {name: leaf for name, leaf in found.items() if name.startswith(f"{group}.")}
+        target = own.get(f"{group}.{TARGET}")
+        if not own:
+            continue
+        choice = _choice(group, own, files[group])
+        if choice is None:
+            got = f"no choice has the class {target.value if target else ''}"
+            problems.append(Problem(group, got, "use --config-dir with the folder that has it", "unknown-choice"))
+            continue
+        taken |= {f"{group}.{name}": leaf.value for name, leaf in leaves(files[group][choice]).items()}
+        line = next(iter(own.values())).line
+        yield f"{group}={choice}", line
+        yield from ((word, line) for word in _parts(group, own, files[group][choice]))
+    if problems:
+        raise Problems(problems)
+    node = _nested({name: leaf.value for name, leaf in found.items()})
+    for name, leaf in found.items():
+        if name.endswith(f".{TARGET}") or (_PART.match(name) is None and "reward.weights." in name):
+            continue
+        if not (leaf.value == taken[name] if name in taken else _is_default(node, name, leaf.value)):
+            yield f"{name}={_text(leaf.value)}", leaf.line
+
+
+def _choice(group: str, own: Mapping[str, Leaf], files: Mapping[str, Path]) -> str | None:
+    """The file with the same class that sets most of the same values and fewest others."""
+    target, best = own.get(f"{group}.{TARGET}"), dict[str, tuple[int, int]]()
+    for choice, path in files.items():
+        of_file = leaves(path)
+        named = of_file.pop(TARGET, None)
+        if (named.value if named else None) != (target.value if target else None):
+            continue
+        parts = {name.partition("@")[0] for name in defaults_lines(path)} - {"_self_"}
+        if parts and parts != _part_names(own):
+            continue
+        values = {f"{group}.{name}": leaf.value for name, leaf in of_file.items() if leaf.value != "???"}
+        same = sum(name in own and own[name].value == value for name, value in values.items())
+        best[choice] = (2 * same - len(values) + len(parts), -len(of_file))
+    return max(best, key=lambda choice: best[choice], default=None)
+
+
+def _part_names(own: Mapping[str, Leaf]) -> set[str]:
+    return {part[2] for name in own if (part := _PART.match(name))}
+
+
+def _parts(group: str, own: Mapping[str, Leaf], path: Path) -> list[str]:
+    """`reward.parts={gsm8k:1.0}`, where the choice's file has none."""
+    if not (names := sorted(_part_names(own))) or {*defaults_lines(path)} - {"_self_"}:
+        return []
+    weights = {name: own[key].value if (key := f"{group}.weights.{name}") in own else 1.0 for name in names}
+    return [f"{group}.parts={_text(weights)}"]
+
+
+def _is_default(node: Mapping[str, Any], name: str, value: Any) -> bool:
+    cls, below = owner(node, name)
+    declared = fields_of(cls).get(below)
+    if cls is RunSpec and below != name:
+        return False
+    if declared is None or declared.is_required():
+        return False
+    default = declared.get_default(call_default_factory=True, validated_data={})
+    return bool(value == (list(default) if isinstance(default, tuple) else default))
+
+
+def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    node: dict[str, Any] = {}
+    for name, value in values.items():
+        inner, (*above, last) = node, name.split(".")
+        for key in above:
+            inner = inner.setdefault(key, {})
+        inner[last] = value
+    return node

@@ -1,0 +1,234 @@
+"""What is typed in another form than Hydra takes, and clear all the same: a path where a choice is meant, a text with
+signs of Hydra's own; and slips, with what to type instead."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import unicodedata
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from launcher.config.yaml_lines import leaves
+from launcher.core.problems import Problem, Problems, short_repr, suggest, without_style
+from launcher.runs import store
+from launcher.spec.data import ENDINGS
+
+_DASHES = dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2212", "-")
+_QUOTES = dict.fromkeys("“”„‟«»", '"') | dict.fromkeys("‘’‚‛", "'")
+_INVISIBLE = dict.fromkeys("\u00ad\u200b\u200c\u200d\u2060\ufeff")
+_ASCII = str.maketrans(_DASHES | _QUOTES | _INVISIBLE)
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_HUB_PAGE = re.compile(r"https?://(?:www\.)?(?:huggingface\.co|hf\.co|modelscope\.cn)/(?:datasets/|models/)?")
+_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+_VALUE_NAMES = {
+    "model": ("model=hf", "model.path"), "data": ("data=hub", "data.repo"), "reward": ("reward=model", "reward.path"),
+}  # fmt: skip
+_HELD_OUT = re.compile(r"(?:^|[^a-z])(?:val|valid|validation|test|dev|eval)(?:[^a-z]|$)")
+
+
+def argument(key: str, value: str) -> str:
+    """`key=value` as Hydra reads it: quoted where it is more than a plain name or path."""
+    if re.fullmatch(r"[\w./:@%+-]*", value, re.ASCII):
+        return f"{key}={value}"
+    return f"{key}={quoted(value)}"
+
+
+def quoted(value: str) -> str:
+    """A text in Hydra's quotes, in which only a quote, and backslashes before it, are escaped."""
+    text = re.sub(r'(\\*)("|$)', lambda found: found[1] * 2 + ("\\" if found[2] else "") + found[2], value)
+    return f'"{text}"'
+
+
+# ---- paths, ids and addresses where a choice is meant
+
+
+def chosen_by_value(group: str, value: str, files: Mapping[str, Path]) -> list[str]:
+    """The choice and the setting that a path, an id, an address or the name of a run stands for; nothing where
+    `value` is neither. `files` are the choices of the group."""
+    if value.lower() in files:
+        return [f"{group}={value.lower()}"]
+    if group == "reward" and (found := re.fullmatch(r"(.+\.py)(?::(\w+))?", value)):
+        name = [f"reward.name={found[2]}"] if found[2] else _only_function(found[1])
+        return ["reward=python", argument("reward.path", found[1]), *name]
+    if group == "reward" and re.match(r"https?://", value) and not _HUB_PAGE.match(value):
+        return ["reward=remote", argument("reward.url", value)]
+    value = _HUB_PAGE.sub("", value.removeprefix("hf://datasets/"))
+    if group not in _VALUE_NAMES or not value:
+        return []
+    if group == "data" and (of_files := _files_of(value)):
+        return of_files
+    if group == "model" and (folder := _run_folder(value)):
+        return ["model=hf", argument("model.path", folder)]
+    if not (_HUB_ID.fullmatch(value) or (group != "data" and _is_place(value))):
+        return []
+    return _known_choice(group, value, files) or [_VALUE_NAMES[group][0], argument(_VALUE_NAMES[group][1], value)]
+
+
+def _is_place(value: str) -> bool:
+    """Whether it can only be a path, or is one that is there."""
+    return value.startswith(("/", "./", "../", "~")) or value.count("/") > 1 or _path(value).is_dir()
+
+
+def _path(value: str) -> Path:
+    try:
+        return Path(value).expanduser()
+    except RuntimeError:  # the home of nobody
+        return Path(value)
+
+
+def _run_folder(value: str) -> str:
+    if value.startswith(("/", ".", "~")) or Path(value).is_dir() or value.count("/") > 1 or not Path("runs").is_dir():
+        return ""
+    try:
+        found = store.named(value, Path("runs"))
+    except Problems:
+        return ""  # the name of several
+    return str(found.path) if found else ""
+
+
+def _known_choice(group: str, value: str, files: Mapping[str, Path]) -> list[str]:
+    """The choice of ours that has this very id: it knows more of it than the id alone."""
+    setting = _VALUE_NAMES[group][1].partition(".")[2]
+    name = without_style(value.rpartition("/")[2])
+    for choice, path in files.items():
+        if without_style(choice) == name and (leaf := leaves(path).get(setting)) and leaf.value == value:
+            return [f"{group}={choice}"]
+    return []
+
+
+def _files_of(value: str) -> list[str]:
+    """Rows in files: one, a pattern, `[a,b]`, or all of a folder, where held-out ones are known by their names."""
+    if value.startswith("[") and value.endswith("]"):
+        names = [name.strip(" '\"") for name in value[1:-1].split(",")]
+        fits = all(name.lower().endswith(ENDINGS) for name in names)
+        return ["data=files", f"data.train_files=[{','.join(map(quoted, names))}]"] if fits else []
+    path = _path(value)
+    if path.is_dir():
+        names = sorted(each.name for each in path.iterdir() if each.name.lower().endswith(ENDINGS))
+        held_out = [name for name in names if _HELD_OUT.search(name.lower())]
+        rest = [name for name in names if name not in held_out] or held_out
+        split = [("train_files", rest), ("val_files", held_out if rest != held_out else [])]
+        full = {key: ",".join(quoted(f"{value.rstrip('/')}/{name}") for name in of) for key, of in split if of}
+        return ["data=files", *(f"data.{key}=[{text}]" for key, text in full.items())] if full else []
+    is_file = value.lower().endswith(ENDINGS) or path.is_file() or "*" in value or value.startswith(("/", "./", "~"))
+    return ["data=files", argument("data.train_files", value)] if is_file else []
+
+
+def _only_function(path: str) -> list[str]:
+    """The name of a file's only function, where that is not the one that is looked for."""
+    try:
+        source = _path(path).read_text(encoding="utf-8") if _path(path).is_file() else ""
+    except (OSError, ValueError):
+        return []  # the reward says so
+    names = [name for name in re.findall(r"^(?:async )?def (\w+)", source, re.MULTILINE) if not name.startswith("_")]
+    return [f"reward.name={names[0]}"] if len(names) == 1 and names != ["compute_score"] else []
+
+
+# ---- slips
+
+
+def in_ascii(text: str) -> str:
+    """With the signs of a keyboard for those of a word processor or a web page."""
+    return text if text.isascii() else unicodedata.normalize("NFKC", text).translate(_ASCII)
+
+
+def number_meant(text: str) -> str:
+    """The number that a text stands for, as it is typed here: `1 000`, `0,001`, `10k`, `5%`, `10^-5`; else empty."""
+    plain = re.sub(r"(?<=\d)[ _'](?=\d{3}(?!\d))", "", in_ascii(text).strip(" \t\"'`;,"))
+    if found := re.fullmatch(r"([-+]?[\d.]+) ?([kKmM])", plain):
+        plain = f"{float(found[1]) * (1e3 if found[2] in 'kK' else 1e6):.0f}" if found[1].count(".") < 2 else ""
+    elif found := re.fullmatch(r"([\d.]+) ?%", plain):
+        plain = f"{float(found[1]) / 100:g}" if found[1].count(".") < 2 else ""
+    elif found := re.fullmatch(r"(?:([\d.]+) ?[*x] ?)?10(?:\^|\*\*)\(?(-?\d+)\)?", plain):
+        plain = f"{found[1] or '1'}e{found[2]}"
+    elif re.fullmatch(r"[1-9]\d{0,2}(?:,\d{3})+", plain):
+        plain = plain.replace(",", "")
+    elif re.fullmatch(r"[-+]?\d+,\d+(?:[eE][-+]?\d+)?", plain):
+        plain = plain.replace(",", ".")
+    return plain if _NUMBER.fullmatch(plain) else ""
+
+
+def slip(word: str, key: str, value: str, settable: Sequence[str]) -> Problem | None:
+    """Signs that were not meant, such as a minus of a web page; `settable` are the groups and first names."""
+    plain = in_ascii(word)
+    name, _, text = plain.partition("=")
+    typed = text.strip("\"'")
+    known = name.lstrip("+~").partition(".")[0] in settable
+    suspicious = name != word.partition("=")[0] or number_meant(typed) or text.startswith(('"', "'", "[", "{"))
+    if not known or plain == word or not (suspicious or any(sign in word for sign in _INVISIBLE)):
+        return None
+    got = f"got {short_repr(value or word)}, with signs that no keyboard has"
+    typed = number_meant(typed) or (text if text.startswith(("[", "{")) else typed)
+    return Problem(name or key, got, f"use {name}={typed}" if "=" in plain else f"use {plain}")
+
+
+def backslash(key: str, value: str) -> Problem | None:
+    """A path as Windows writes it."""
+    plain, drive = value.replace("\\", "/"), re.match(r"([A-Za-z]):/", value.replace("\\", "/"))
+    if plain == value or Path(value).exists() or not (drive or _path(plain).exists()):
+        return None
+    here = f"use one of this machine, such as /mnt/{drive[1].lower()}{plain[2:]}" if drive else ""
+    return Problem(key, f"got {short_repr(value)}, a path of Windows", here or f"use {argument(key, plain)}")
+
+
+def joined(words: Sequence[str], settable: Sequence[str]) -> tuple[list[str], list[Problem]]:
+    """The words, and a problem for each that another stands beside without its `=`: `sampler.n 4`, `sampler.n = 4`."""
+    rest, problems, left = list[str](), list[Problem](), list(words)
+    while left:
+        word = left.pop(0)
+        key, equals, value = word.partition("=")
+        follows = left[0] if left else ""
+        if value or key.partition(".")[0] not in settable or not re.fullmatch(r"[\w.]+", key):
+            rest.append(word)
+            continue
+        beside = follows[1:] if follows.startswith("=") and not equals else follows
+        if "=" in beside or not follows or (equals and not re.fullmatch(_NUMBER, follows)):
+            rest.append(word)
+            continue
+        left.pop(0)
+        value = beside or (left.pop(0) if left and "=" not in left[0] else "VALUE")
+        shown = f"{word} {follows}".strip()
+        problems.append(Problem(key, f"{short_repr(shown)} has a space in it", f"use {argument(key, value)}"))
+    return rest, problems
+
+
+def without_equals(word: str, known: Mapping[str, Sequence[str]], settable: Sequence[str]) -> Problem:
+    """What to type for a word that has no `=`."""
+    key, colon, value = word.partition(":")
+    top = key.partition(".")[0]
+    if colon and top in settable and value.strip():
+        return Problem(key, f"{short_repr(word)} has a colon", f"use {argument(key, value.strip())}")
+    if not colon and top in settable:
+        fix = suggest("", known[key]) if key in known else f"use {key}=VALUE"
+        return Problem(key, "has no value", fix)
+    named = {group: f"{group}={word.lower()}" for group, choices in known.items() if word.lower() in choices}
+    if word.lower().endswith(ENDINGS):
+        named = {"data": argument("data", word)}
+    elif not named and (_is_place(word) or _HUB_ID.fullmatch(word)):
+        named = {"model": argument("model", word), "data": argument("data", word)}
+    if named:
+        return Problem(next(iter(named)), f"got {short_repr(word)} alone", f"use {' or '.join(named.values())}")
+    return Problem("", f"{short_repr(word)} names no setting", "use key=value")
+
+
+def unreadable(key: str, value: str) -> Problem:
+    """Why Hydra cannot read a value, and how it is typed."""
+    opened, closed = (sum(value.count(sign) for sign in signs) for signs in ("[{(", "]})"))
+    open_quote = next((sign for sign in "'\"" if value.count(sign) % 2), "")
+    if re.fullmatch(r"\([^()]*\)", value):
+        return Problem(key, f"got {short_repr(value)}; a list has square brackets", f"use '{key}=[{value[1:-1]}]'")
+    if opened != closed:
+        why = "has a bracket that is not closed" if opened > closed else "closes a bracket that is not open"
+    else:
+        why = f"has an open {open_quote}" if open_quote else "cannot be read"
+    return Problem(key, f"{short_repr(value)} {why}", _in_quotes(key, value))
+
+
+def _in_quotes(key: str, value: str) -> str:
+    """The argument as Hydra and a shell read it: an open list is closed, and what is no plain name is quoted."""
+    missing = "]" * (value.count("[") - value.count("]"))
+    if missing and value.isprintable() and not set(value) & set("{}()'\"\\$"):
+        return f"use '{key}={value}{missing}'"
+    plain = value.isprintable() and not set(value) & set('"\\$')
+    return f"use {shlex.quote(f'{key}={quoted(value)}')}" if plain else "use key=value"
