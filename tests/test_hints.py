@@ -16,9 +16,9 @@ import pytest
 from typer.main import get_command
 
 from launcher.cli.main import COMMANDS, app, load
+from launcher.config.compose import conf_dir
 from launcher.config.descriptions import fields_of
 from launcher.config.known import holders
-from launcher.config.resolve import conf_dir
 from launcher.spec.run import RunSpec
 
 ROOT = Path(__file__).parents[1] / "launcher"

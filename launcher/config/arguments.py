@@ -107,7 +107,7 @@ def _take(
     if problem := _refusal(override, known):
         _refuse(arguments, problem, key)
         arguments.doubtful.update(get_close_matches(top, known, n=1) if top not in known else [])
-    elif top not in (*known, *PLAIN):
+    elif top not in (*known, *PLAIN) or (key == "optim" and isinstance(value, str)):
         arguments.unknown.append(Unknown(key, word.partition("=")[2]))
     elif key in known and value is not None and value not in known[key]:
         arguments.no_choices.append((key, str(value)))
@@ -184,7 +184,8 @@ def _refusal(override: Override, known: dict[str, list[str]]) -> Problem | None:
         one = isinstance(value, list) and next((each for each in value if each in known[key]), None)
         fix = f"use one choice: {key}={one}" if one else suggest("", known[key])
         return Problem(key, f"{short_repr(value)} is no choice", fix, "unknown-choice")
-    if key in ("optim", "critic", "trainer") and not removed and not isinstance(value, dict):
+    of_others = key == "optim" and isinstance(value, str)  # Hugging Face's name of the optimizer
+    if key in ("optim", "critic", "trainer") and not (removed or of_others or isinstance(value, dict)):
         return Problem(key, f"got {short_repr(value)}, and it is a group of settings", f"use {key}.SETTING=VALUE")
     if isinstance(value, str) and "\\" in value and (problem := typed.backslash(key, value)):
         return problem
@@ -193,9 +194,9 @@ def _refusal(override: Override, known: dict[str, list[str]]) -> Problem | None:
 
 def _sweep(override: Override) -> Problem:
     key, text = override.key_or_group, (override.input_line or "").partition("=")[2]
-    if number := typed.number_meant(text):
+    if re.match(r"[-+]?0,|[1-9]\d{0,2}(?:,\d{3})+$", text) and (number := typed.number_meant(text)):
         return Problem(key, f"got {short_repr(text)}, with a comma in a number", f"use {key}={number}")
-    of_list = "" if "(" in text else f", or for a list '{key}=[{text}]'"
+    of_list = "" if "(" in text or "." not in key else f", or for a list '{key}=[{text}]'"
     return Problem(key, f"{short_repr(override.input_line)} is a sweep", f"use -m, or one value{of_list}")
 
 

@@ -48,19 +48,24 @@ def separate_options(words: Sequence[str]) -> tuple[list[str], list[Unknown]]:
     for word in [*words, "--"]:
         option = _OPTION.fullmatch(word)
         of_secret = bool(name) and not values and is_secret_setting(name)  # whatever its value looks like
-        if name and word != "--" and (of_secret or not (option or _ARGUMENT.match(word))):
+        alike = not values or _is_number(values[0]) == _is_number(word)
+        if name and word != "--" and (of_secret or (alike and not (option or _ARGUMENT.match(word)))):
             values.append(word)
             continue
         if name:
             options.append(Unknown(name, _joined(values), dashes))
         name = ""
         if option and option["value"] is not None:
-            options.append(Unknown(option["name"], option["value"] or "true", option["dashes"]))
+            options.append(Unknown(option["name"], option["value"], option["dashes"]))
         elif option:
             name, dashes, values = option["name"], option["dashes"], []
         else:
             rest.append(word)
     return rest[:-1], options
+
+
+def _is_number(word: str) -> bool:
+    return re.fullmatch(r"[-+]?[\d.]+(?:[eE][-+]?\d+)?", word) is not None
 
 
 def _joined(values: Sequence[str]) -> str:

@@ -179,6 +179,10 @@ def joined(words: Sequence[str], settable: Sequence[str]) -> tuple[list[str], li
         word = left.pop(0)
         key, equals, value = word.partition("=")
         follows = left[0] if left else ""
+        if key.rstrip() != key and key.strip().partition(".")[0] in settable:
+            fix = f"use {argument(key.strip(), value.strip())}"
+            problems.append(Problem(key.strip(), f"{short_repr(word)} has a space in it", fix))
+            continue
         if value or key.partition(".")[0] not in settable or not re.fullmatch(r"[\w.]+", key):
             rest.append(word)
             continue
@@ -209,7 +213,7 @@ def without_equals(word: str, known: Mapping[str, Sequence[str]], settable: Sequ
         named = {"model": argument("model", word), "data": argument("data", word)}
     if named:
         return Problem(next(iter(named)), f"got {short_repr(word)} alone", f"use {' or '.join(named.values())}")
-    return Problem("", f"{short_repr(word)} names no setting", "use key=value")
+    return Problem(short_repr(word), "names no setting", "use key=value")
 
 
 def unreadable(key: str, value: str) -> Problem:

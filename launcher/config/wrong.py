@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,13 @@ def examine(
         build(full, values)
     repair = Repair(deepcopy(full), plain, stand_ins, typed, arguments.doubtful, lambda name: name in guide.holders)
     run = repair.run()
-    problems += [each for problem in repair.problems for each in guide.named(problem, values)]
+    of_answers = {key: answer.problem for answer in answers for key in map(key_of, answer.words) if key not in values}
+    for problem in repair.problems:
+        if (first := of_answers.get(problem.where)) in problems:  # one line for a wrong value under a wrong name
+            fix = problem.fix if "=" in problem.fix else f"use {problem.where} with {problem.fix.removeprefix('use ')}"
+            problems[problems.index(first)] = replace(first, got=f"{first.got}, and {problem.got}", fix=fix)
+        else:
+            problems += guide.named(problem, values)
     return run, list(dict.fromkeys(problems)), repair
 
 

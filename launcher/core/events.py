@@ -153,6 +153,8 @@ class Resumed(Event):
 
     step: int
     attempt: int
+    steps: int | None = None
+    """Of the whole run, where they were changed."""
 
 
 @dataclass(frozen=True, kw_only=True)

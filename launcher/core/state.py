@@ -168,8 +168,8 @@ def after(state: RunState, event: Event) -> RunState:
             return replace(state, why="; ".join(lines))
         case Restarted():
             return replace(state, status="running", restarts=state.restarts + 1, stalled="", usage={})
-        case Resumed():
-            return replace(state, status="running", stalled="", usage={})
+        case Resumed(steps=steps):
+            return replace(state, status="running", stalled="", usage={}, steps=steps or state.steps)
         case Stalled(why=why):
             return replace(state, stalled=why)
         case WentOn():

@@ -191,7 +191,9 @@ def resume(folder: Folder, words: Sequence[str], sinks: Sequence[Sink], from_ste
             before = read_file(folder.words).decode("utf-8", "replace") if folder.words.exists() else ""
             write_atomic(folder.words, before + typed + "\n")
         if not run.cluster.queues:
-            return supervise.Supervisor(run, folder, lock, sinks).work(supervise.step_of(checkpoint), alerts)
+            return supervise.Supervisor(run, folder, lock, sinks).work(
+                supervise.step_of(checkpoint), alerts, going_on.steps
+            )
     return hand_over(run, folder, sinks)
 
 

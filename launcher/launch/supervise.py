@@ -132,8 +132,9 @@ class Supervisor:
         self._job: Job | None = None
         self._starting = False
 
-    def work(self, step: int, alerts: list[Event]) -> Outcome:
-        """Train on after `step` until the run ends. `alerts` are about where it resumes.
+    def work(self, step: int, alerts: list[Event], steps: int | None = None) -> Outcome:
+        """Train on after `step` until the run ends. `alerts` are about where it resumes; `steps` are those of the whole
+        run, where they were changed.
 
         Raises `Problems` where the processes cannot be started at all.
         """
@@ -144,7 +145,7 @@ class Supervisor:
             closing(Follower(self.run, self.folder, self.sinks, attempt - 1)) as follower,
         ):
             follower.tell(unheard)
-            first = [*([Resumed(step=step, attempt=attempt)] if follower.next_seq else []), *alerts]
+            first = [*([Resumed(step=step, attempt=attempt, steps=steps)] if follower.next_seq else []), *alerts]
             while True:
                 follower.begin(self.folder.next_attempt)
                 follower.tell(first)

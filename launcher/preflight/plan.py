@@ -96,7 +96,8 @@ def _ready(context: Context) -> Ready:
 
 def ready_from(words: Sequence[str], config_dir: Path | None = None) -> Ready:
     """The run of these arguments. Raises `Problems` with everything that is wrong with them and would fail here."""
-    found = examine(words, config_dir)
+    by = asked(words, config_dir)
+    found = examine(by.texts, by.config_dir)
     if found.problems or not found.run:
         raise Problems([*found.problems, *_others(found, here=True)])
     return _ready(fitted(Context(found.run, here=not found.run.cluster.queues), found.given))

@@ -38,8 +38,8 @@ MISTAKES = [
     Mistake(("trainer.lr=1e-3",), "trainer.lr: Trainer has no setting 'lr'; use optim.lr=1e-3", "lr"),
     Mistake(("grouq=1",), "grouq: no group or setting", "group"),
     # what cannot be read
-    Mistake(("trainer.project_name=[a",), "'trainer.project_name=[a': cannot be read", "project"),
-    Mistake(("nonsense",), "'nonsense': cannot be read", "nonsense"),
+    Mistake(("trainer.project_name=[a",), "trainer.project_name: '[a' has a bracket that is not closed", "project"),
+    Mistake(("nonsense",), "'nonsense': names no setting", "nonsense"),
     # bad values
     Mistake(("optim.lr=abc",), "optim.lr: got 'abc'; use a number", "lr"),
     Mistake(("optim.betas=[0.9,2]",), "optim.betas.1: got 2", "betas"),
@@ -54,7 +54,7 @@ MISTAKES = [
     Mistake(("reward=exakt",), "reward: no choice 'exakt'; did you mean exact?", "reward"),
     Mistake(("engine=fsdp",), "engine: no choice 'fsdp'; use engine=torch engine.strategy=fsdp2", "engine"),
     Mistake(("cluster=k8s",), "cluster: no choice 'k8s'", "cluster"),
-    Mistake(("algorithm=GRPO",), "algorithm: no choice 'GRPO'; did you mean grpo?", "algorithm", "algorithm"),
+    Mistake(("algorithm=gropo",), "algorithm: no choice 'gropo'; did you mean grpo?", "algorithm", "algorithm"),
     Mistake(("reward=code", "reward=math"), "reward: chosen twice", "reward"),
     # missing
     Mistake((), "model: not chosen", "model", "model"),
@@ -68,10 +68,10 @@ MISTAKES = [
     Mistake(("trainer.ppo_mini_batch_size=5",), "trainer.ppo_mini_batch_size: 5 prompts do not divide", "batch"),
     # sweeps, and what is for config files
     Mistake(("trainer.ppo_epochs=1,2",), "trainer.ppo_epochs: 'trainer.ppo_epochs=1,2' is a sweep", "ppo_epochs"),
-    Mistake(("optim.weight_decay=${nope}",), "optim.weight_decay=${nope}: interpolation key", "decay"),
+    Mistake(("optim.weight_decay=${nope}",), "optim.weight_decay: ${nope} is no setting", "decay"),
     Mistake(("trainer.experiment_name=${oc.env:HOME}",), "trainer.experiment_name: ${...:...} is for config", "name"),
     Mistake(("hydra.run.dir=x",), "hydra.run.dir: Hydra's own settings", "hydra"),
-    Mistake(("~optim.clip_grad",), "~optim.clip_grad: could not delete", "clip"),
+    Mistake(("~optim.clip_grad",), "optim.clip_grad: is set by no file", "clip"),
     # what a plan finds
     Mistake(("trainer.run_root=note.txt",), "trainer.run_root: '", "root"),
     Mistake(("data=files", "data.train_files=gone.jsonl"), "data.train_files: gone.jsonl is not there", "data", "data"),

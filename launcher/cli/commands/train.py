@@ -71,10 +71,7 @@ def train(
     drive.watch_lifeline()
     typed = words or []
     with problems_named():
-        if dry_run and detached:
-            raise Problems(Problem("--dry-run", "starts nothing that could be detached", "leave out -d"))
-        if resume is None and from_step is not None:
-            raise Problems(Problem("--from", "is a checkpoint of a run", "use --resume RUN"))
+        _check_options(dry_run=dry_run, detached=detached, resume=resume, from_step=from_step)
         if resume is None:
             by = asked(typed, config_dir, recipe)
             typed, config_dir = by.texts, by.config_dir
@@ -95,6 +92,13 @@ def train(
     raise typer.Exit(outcome.exit_code)
 
 
+def _check_options(*, dry_run: bool, detached: bool, resume: str | None, from_step: int | None) -> None:
+    if dry_run and detached:
+        raise Problems(Problem("--dry-run", "starts nothing that could be detached", "leave out -d"))
+    if resume is None and from_step is not None:
+        raise Problems(Problem("--from", "is a checkpoint of a run", "use --resume RUN"))
+
+
 def _start(words: list[str], config_dir: ConfigDir) -> Outcome:
     checked = ready_from(words, config_dir)
     for warning in checked.warnings:
@@ -112,10 +116,11 @@ def _resume(name: str, words: list[str], root: str, from_step: int | None) -> Ou
 def _going_on(name: str, words: list[str], root: str, from_step: int | None) -> Page:
     """What a resumed run would find here."""
     going_on = start.to_resume(store.find(name, Path(root)), words, from_step)
+    found = page(going_on.run, here=True)
+    folder = ("folder", "trainer.experiment_name")  # it has results, as it should
     results = [CheckResult("OK", "--resume", going_on.line)]
     results += [CheckResult("WARN", "--resume", note) for note in going_on.notes]
-    found = page(going_on.run, here=True)
-    return replace(found, results=[*results, *found.results])
+    return replace(found, results=[*results, *(each for each in found.results if each.subject not in folder)])
 
 
 def _detach(

@@ -381,6 +381,13 @@ def _warmup(value: str, known: Situation) -> list[str]:
     return [] if number(value) == 0 else _fraction(value, known, "optim.lr_warmup_steps")
 
 
+def _functions(value: str, known: Situation) -> list[str] | None:
+    """One function of a person's own; several are choices of the group with their weights."""
+    if value.startswith("["):
+        return None
+    return ["reward=python", "reward.path=FILE.py", f"reward.name={value}"]
+
+
 def _epochs(value: str, known: Situation) -> list[str]:
     given = _whole(number(value))
     return [f"trainer.total_epochs={'EPOCHS' if given is None else given}"]
@@ -395,7 +402,7 @@ RULES: Mapping[str, Callable[[str, Situation], list[str] | None]] = {
     "lora": partial(_lora, rank=16, alpha=32), "lora_twice": partial(_lora, rank=8, alpha=2, of_rank=True),
     "lora_peft": partial(_lora, rank=8, alpha=8), "lora_verl": partial(_lora, rank=16, alpha=16),
     "modules": _modules, "algorithm": _algorithm, "clip": _clip, "lengths": _lengths, "dataset": _dataset,
-    "betas": _betas, "warmup": _warmup, "epochs": _epochs,
+    "betas": _betas, "warmup": _warmup, "epochs": _epochs, "functions": _functions,
     "save_every": partial(_fraction, setting="trainer.save_freq"),
     "test_every": partial(_fraction, setting="trainer.test_freq"),
 }  # fmt: skip

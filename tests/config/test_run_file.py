@@ -1,0 +1,88 @@
+"""A run in a YAML file: by hand, and as `plan --yaml` and spec.yaml have it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from launcher.config.recipe import asked
+from launcher.config.resolve import resolve
+from launcher.core.problems import Problems
+from launcher.spec.run import RunSpec
+from launcher.spec.stored import to_node, to_yaml
+
+HAND = """\
+algorithm: grpo
+model: tiny
+data: reverse
+sampler: {n: 4}
+optim.lr: 1e-4
+optim: {betas: [0.9, 0.95]}
+trainer.experiment_name: "007"
+"""
+
+
+def of(*words: str, recipe: str | None = None) -> RunSpec:
+    by = asked(words, None, recipe)
+    return resolve(by.texts, by.config_dir)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("run.yaml").write_text(HAND)
+    return tmp_path
+
+
+def test_a_file_by_hand_and_what_is_typed_after_it() -> None:
+    run = of("run.yaml", "sampler.n=8")
+    assert (run.sampler.n, run.optim.lr, run.optim.betas) == (8, 1e-4, (0.9, 0.95))
+    assert run.trainer.experiment_name == "007"
+    assert of(recipe="run.yaml") == of("run.yaml")
+    assert [word.where for word in asked(["run.yaml"]).words][3] == "run.yaml:4"
+
+
+RUNS = [
+    ["algorithm=sft", "model=tiny", "data=reverse"],
+    ["algorithm=grpo", "model=qwen3-0.6b", "data=gsm8k", "reward=auto", "sampler.n=4", "hardware=h100x8"],
+    ["algorithm=ppo", "model=Qwen/Qwen3-9B", "data=rows.jsonl", "critic.optim.lr=1e-3", "reward=python",
+     "reward.path=my.py", "reward.kwargs={a: {b: 'x ${y} \"z\\''}}", "cluster=ray", "data.instruction='a\\nb'"],
+    ["algorithm=dapo", "model=tiny", "data=reverse", "reward=weighted", "reward.parts={gsm8k: 0.5, format: 2.0}",
+     "reward.parts.format.pattern='<x>'", "sampler.n=4"],
+    ["algorithm=grpo", "model=tiny", "data=reverse", "reward=gsm8k_format", "sampler.n=4"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", RUNS, ids=lambda words: words[0])
+def test_what_is_printed_is_taken_back(words: list[str]) -> None:
+    run = resolve([word for word in words if "${" not in word])
+    Path("spec.yaml").write_text(to_yaml(run))
+    assert to_node(of("spec.yaml")) == to_node(run)
+    assert of("spec.yaml", "seed=7").seed == 7
+    assert len(asked(["spec.yaml"]).words) < 24  # only what differs from the choices
+
+
+def test_a_choice_typed_again_takes_the_place_of_the_file_s() -> None:
+    Path("spec.yaml").write_text(to_yaml(of("run.yaml", "data.train_batch_size=32")))
+    run = of("spec.yaml", "algorithm=dapo", "data=rows.jsonl")
+    assert (type(run.algorithm).__name__, run.data.train_batch_size, run.sampler.n) == ("DAPO", 32, 4)
+
+
+def test_the_name_of_a_run_is_not_taken_from_its_folder() -> None:
+    Path("spec.yaml").write_text(to_yaml(of("run.yaml")))
+    assert of("spec.yaml").trainer.experiment_name == "007"
+    Path("lock.json").write_text("{}")
+    assert of("spec.yaml").trainer.experiment_name is None
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [(None, "run.yaml: no such file; there is none yet"), ("[1]", "run.yaml: holds no settings"),
+     ("a: [", "run.yaml: cannot be read")],
+)  # fmt: skip
+def test_a_file_that_holds_no_run(text: str | None, line: str) -> None:
+    Path("run.yaml").unlink() if text is None else Path("run.yaml").write_text(text)
+    with pytest.raises(Problems) as problems:
+        asked(["run.yaml"])
+    assert problems.value.lines[0].startswith(line)

@@ -1,0 +1,118 @@
+"""What people type beside Hydra's grammar: what is clear works, a slip is answered with what to type."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from launcher.config.explain import build
+from launcher.config.nodes import flat
+from launcher.config.resolve import examine, resolve
+from launcher.config.typed import number_meant
+from launcher.spec.stored import to_node
+
+BASE = {"algorithm": "sft", "model": "tiny", "data": "reverse"}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("train.jsonl", "rows/train-0.jsonl", "rows/train-1.jsonl", "rows/valid.jsonl", "models/m/config.json",
+                 "runs/p/first/spec.yaml"):  # fmt: skip
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    (tmp_path / "my.py").write_text("def grade(answers):\n    return 1\n")
+    return tmp_path
+
+
+def words_of(*typed: str) -> list[str]:
+    given = {word.partition("=")[0] for word in typed}
+    return [*(f"{key}={value}" for key, value in BASE.items() if key not in given), *typed]
+
+
+def found(*typed: str) -> list[str]:
+    return [str(problem) for problem in examine(words_of(*typed)).problems]
+
+
+MEANT = [
+    (["model=Qwen/Qwen3-0.6B"], {"model.path": "Qwen/Qwen3-0.6B", "model.architecture.hidden_size": 1024}),
+    (["model=some/model"], {"model.path": "some/model"}),
+    (["model=https://huggingface.co/some/model"], {"model.path": "some/model"}),
+    (["model=./models/m"], {"model.path": "./models/m"}),
+    (["model=models/m"], {"model.path": "models/m"}),
+    (["model=first"], {"model.path": "runs/p/first"}),
+    (["data=train.jsonl"], {"data.train_files": ["train.jsonl"]}),
+    (["data=rows/*.jsonl"], {"data.train_files": ["rows/*.jsonl"]}),
+    (["data=[train.jsonl,rows/valid.jsonl]"], {"data.train_files": ["train.jsonl", "rows/valid.jsonl"]}),
+    (["data=rows"], {"data.train_files": ["rows/train-0.jsonl", "rows/train-1.jsonl"],
+                     "data.val_files": ["rows/valid.jsonl"]}),
+    (["data=some/rows"], {"data.repo": "some/rows"}),
+    (["data=openai/gsm8k"], {"data.repo": "openai/gsm8k", "data.format": "gsm8k"}),
+    (["reward=my.py"], {"reward.path": "my.py", "reward.name": "grade"}),
+    (["reward=my.py:other"], {"reward.name": "other"}),
+    (["reward=http://127.0.0.1:1/score"], {"reward.url": "http://127.0.0.1:1/score"}),
+    (["algorithm=SFT", "model=TINY"], {"model.hidden_size": 64}),
+    (["trainer.save_freq=5e2", "seed=2.0"], {"trainer.save_freq": 500, "seed": 2}),
+    (["data.shuffle=off", "engine.mixed_precision=no", "model.enable_gradient_checkpointing=1"],
+     {"data.shuffle": False, "engine.mixed_precision": False, "model.enable_gradient_checkpointing": True}),
+    (["trainer.experiment_name=007"], {"trainer.experiment_name": "007"}),
+    (["trainer.run_root=~/x"], {"trainer.run_root": "~/x"}),
+    (["trainer.run_root=数据 (1)#2"], {"trainer.run_root": "数据 (1)#2"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("typed", "means"), MEANT, ids=[" ".join(typed) for typed, _ in MEANT])
+def test_what_is_clear_works(typed: list[str], means: dict[str, object]) -> None:
+    run = flat(to_node(resolve(words_of(*typed))))
+    assert {name: run.get(name) for name in means} == means
+
+
+SLIPS = [
+    (["trainer.save_freq=–1"],
+     "trainer.save_freq: got '–1', with signs that no keyboard has; use trainer.save_freq=-1"),
+    (["seed=８"], "seed: got '８', with signs that no keyboard has; use seed=8"),
+    (["model=hf", "model.path=“models/m”"],
+     "model.path: got '“models/m”', with signs that no keyboard has; use model.path=models/m"),
+    (["optim.lr=0,001"], "optim.lr: got '0,001', with a comma in a number; use optim.lr=0.001"),
+    (["data.train_batch_size=1,024"],
+     "data.train_batch_size: got '1,024', with a comma in a number; use data.train_batch_size=1024"),
+    (["optim.betas=(0.9,0.95)"],
+     "optim.betas: got '(0.9,0.95)'; a list has square brackets; use 'optim.betas=[0.9,0.95]'"),
+    (["seed:4"], "seed: 'seed:4' has a colon; use seed=4"),
+    (["seed", "4"], "seed: 'seed 4' has a space in it; use seed=4"),
+    (["seed", "=", "4"], "seed: 'seed =' has a space in it; use seed=4"),
+    (["seed=", "4"], "seed: 'seed= 4' has a space in it; use seed=4"),
+    (["data=[reverse,gsm8k]"], "data: ['reverse', 'gsm8k'] is no choice; use one choice: data=reverse"),
+    (["grpo"], "algorithm: got 'grpo' alone; use algorithm=grpo"),
+    (["train.jsonl"], "data: got 'train.jsonl' alone; use data=train.jsonl"),
+    (["optim=[1]"], "optim: got [1], and it is a group of settings; use optim.SETTING=VALUE"),
+    (["seed=${sampler.nope}"], "seed: '${sampler.nope}' refers to what has no value; write the value itself"),
+    (["data=files", "data.train_files=rows\\valid.jsonl"],
+     "data.train_files: got 'rows\\\\valid.jsonl', a path of Windows; use data.train_files=rows/valid.jsonl"),
+    (["optim.lr=1e-4;"], "optim.lr: got '1e-4;'; use optim.lr=1e-4"),
+    (["trainer.save_freq=10k"], "trainer.save_freq: got '10k'; use trainer.save_freq=10000"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("typed", "line"), SLIPS, ids=[ascii(" ".join(typed)) for typed, _ in SLIPS])
+def test_a_slip_is_one_line_with_what_to_type(typed: list[str], line: str) -> None:
+    assert found(*typed) == [line]
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("0,001", "0.001"), ("1,024", "1024"), ("1 000", "1000"), ("10k", "10000"), ("5%", "0.05"), ("10^-5", "1e-5"),
+     ("2*10**-5", "2e-5"), ("−1", "-1"), ("1e-4;", "1e-4"), ("abc", ""), ("1.2.3", ""), ("1,2,3", ""), ("", "")],
+)  # fmt: skip
+def test_numbers_that_are_meant(text: str, number: str) -> None:
+    assert number_meant(text) == number
+
+
+def test_a_number_that_is_not_whole_is_not_converted() -> None:
+    node = to_node(resolve(words_of()))
+    node["seed"], node["trainer"]["val_before_train"] = 2.0, "yes"
+    assert build(node).seed == 2
+    assert found("seed=2.5", "data.shuffle=maybe") == [
+        "data.shuffle: got 'maybe'; use true or false", "seed: got 2.5; use a whole number",
+    ]  # fmt: skip
