@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.config.compose import choices
+from launcher.config.defaults import REASONS
 from launcher.config.descriptions import fields_of
 from launcher.config.nodes import TARGET, owner
 from launcher.config.typed import argument, quoted
@@ -89,7 +90,8 @@ def _of_resolved(found: Mapping[str, Leaf], config_dir: Path | None) -> Iterator
     for name, leaf in found.items():
         if name.endswith(f".{TARGET}") or (_PART.match(name) is None and "reward.weights." in name):
             continue
-        if not (leaf.value == taken[name] if name in taken else _is_default(node, name, leaf.value)):
+        known = leaf.value == taken[name] if name in taken else _is_default(node, name, leaf.value)
+        if name in REASONS or not known:  # the former would be fitted anew
             yield f"{name}={_text(leaf.value)}", leaf.line
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Literal, get_args
 
-from launcher.config.resolve import groups
+from launcher.config.compose import groups
 from launcher.core.problems import Problem, Problems, short_repr
 from launcher.data.chunks import FORMS, read_rows
 from launcher.data.files import Files

@@ -21,8 +21,6 @@ from typing import Literal, get_args
 
 from launcher.config.compose import groups
 from launcher.config.grammar import Point, points
-from launcher.config.compose import groups
-from launcher.config.grammar import Point, points
 from launcher.core.bounded_parse import parse_json
 from launcher.core.files import read_file, write_atomic
 from launcher.core.problems import Problem, Problems, error_message
