@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -52,14 +53,12 @@ def train(
     return _finished(folder, outcome)
 
 
-def resume(
-    name: str, *arguments: str, settings: Mapping[str, Any] | None = None, root: str | Path = "runs", show: bool = True
-) -> RecordedRun:
+def resume(name: str, *arguments: str, root: str | Path = "runs", show: bool = True) -> RecordedRun:
     """Go on with a run from its newest checkpoint that verifies. Raises as `train` does."""
     folder = store.find(name, Path(root))
     with ExitStack() as stack:
         sinks = [stack.enter_context(watching())] if show else []
-        outcome = start.resume(folder, _words(arguments, settings), sinks)
+        outcome = start.resume(folder, arguments, sinks)
     return _finished(folder, outcome)
 
 
@@ -83,10 +82,15 @@ def _typed(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, str | Path):
-        text = str(value).replace("\\", "\\\\").replace("'", "\\'")
-        return f"'{text}'"
+        return _quoted(str(value))
     if isinstance(value, Mapping):
         return f"{{{','.join(f'{key}:{_typed(inner)}' for key, inner in value.items())}}}"
     if isinstance(value, Sequence):
         return f"[{','.join(map(_typed, value))}]"
-    return repr(value)
+    return str(value)  # numbers, NumPy's, too
+
+
+def _quoted(text: str) -> str:
+    """Between single quotes, where a backslash is itself unless a quote follows."""
+    inner = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), text)
+    return f"'{inner}'"

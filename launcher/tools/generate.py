@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, TextIO
 
 from yaml import YAMLError
 
 from launcher.core.bounded_parse import parse_yaml
+from launcher.core.files import read_file
 from launcher.core.problems import Problem, Problems
 from launcher.data.files import Files
 from launcher.hubs.progress import Watch
@@ -18,6 +20,8 @@ from launcher.models.pretrained import Pretrained
 from launcher.runs import kept_checkpoints, store
 from launcher.runs.folder import Folder
 from launcher.spec.data import Dataset, Message, RefusedRow, Row, Text
+
+TRUST = ("model", "trust_remote_code")
 
 
 @dataclass(frozen=True)
@@ -28,10 +32,13 @@ class AnsweringModel:
     folder: Path
     data: Dataset
     """How its prompts are written: as in its run, else with the tokenizer's chat template."""
+    trust_remote_code: bool = False
+    """Whether Python code that comes with it may run."""
 
 
-def choose(name: str, root: Path, step: int | None, best: bool, watch: Watch) -> AnsweringModel:
-    """The model that `name` means: a run, a model's folder, or a hub's id, which is downloaded.
+def choose(name: str, root: Path, step: int | None, best: bool, watch: Watch, *, trust: bool = False) -> AnsweringModel:
+    """The model that `name` means: a run, a model's folder, or a hub's id, which is downloaded. Its own code may run
+    where its run allowed it, or with `trust`.
 
     Raises `Problems`, those of the model's files too.
     """
@@ -41,14 +48,17 @@ def choose(name: str, root: Path, step: int | None, best: bool, watch: Watch) ->
         raise Problems(Problem(given, f"chooses a checkpoint of a run, and {name!r} is none", "leave it out"))
     if run:
         found = _checkpoint(run, step, best)
-        return _readable(AnsweringModel(f"{run.name}, step {found.step}", found.path / "policy", _data_of(run)))
+        template, trusted = (_setting(run, *names) for names in (("data", "chat_template"), TRUST))
+        data = Files(chat_template="never" if template == "never" else "auto")
+        label = f"{run.name}, step {found.step}"
+        return _readable(AnsweringModel(label, found.path / "policy", data, trust or trusted is True))
     asked = Pretrained(path=name)
     if asked.on_hub:
         folder = models.find(name) or models.download(name, watch, sources=asked.hub_order)
-        return _readable(AnsweringModel(name, folder, Files()))
+        return _readable(AnsweringModel(name, folder, Files(), trust))
     if not Path(name).expanduser().exists() and "/" not in name:
         store.find(name, root)  # which suggests names of runs
-    return _readable(AnsweringModel(name, Path(name).expanduser(), Files()))
+    return _readable(AnsweringModel(name, Path(name).expanduser(), Files(), trust))
 
 
 def _checkpoint(run: Folder, step: int | None, best: bool) -> kept_checkpoints.Kept:
@@ -60,18 +70,18 @@ def _checkpoint(run: Folder, step: int | None, best: bool) -> kept_checkpoints.K
 
 
 def _readable(chosen: AnsweringModel) -> AnsweringModel:
-    if problems := Pretrained(path=str(chosen.folder)).problems():
+    model = Pretrained(path=str(chosen.folder), trust_remote_code=chosen.trust_remote_code)
+    if problems := model.problems():
         raise Problems(replace(problem, where=chosen.label) for problem in problems)
     return chosen
 
 
-def _data_of(run: Folder) -> Files:
-    """`Files` that are written as the run's prompts were; with the chat template where its spec does not say."""
+def _setting(run: Folder, group: str, name: str) -> Any:
+    """A value of the run's spec.yaml, of any version; None where it has none."""
     try:
-        found = parse_yaml(run.spec.read_bytes())["data"]["chat_template"]
+        return parse_yaml(read_file(run.spec))[group][name]
     except (OSError, ValueError, YAMLError, KeyError, TypeError):
-        found = "auto"
-    return Files(chat_template="never" if found == "never" else "auto")
+        return None
 
 
 def with_system(prompt: Text, system: str | None) -> Text:
@@ -93,10 +103,14 @@ def read_prompts(path: str) -> Iterator[Row]:
         yield row
 
 
-def as_lines(answers: Iterable[tuple[Text, str]]) -> str:
-    """Rows of `prompt` and `response`, which training reads as demonstrations."""
-    rows = (
-        {"prompt": prompt if isinstance(prompt, str) else [vars(turn) for turn in prompt], "response": text}
-        for prompt, text in answers
-    )
-    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+def open_rows(path: Path) -> TextIO:
+    """A new file for rows, or a pipe. Raises `Problems` where a file is there already, and `OSError`."""
+    if path.is_file():
+        raise Problems(Problem("--out", f"{path} is there already", "use another name"))
+    return path.open("w", encoding="utf-8")
+
+
+def as_line(prompt: Text, response: str) -> str:
+    """A row of `prompt` and `response`, which training reads as a demonstration."""
+    written = prompt if isinstance(prompt, str) else [vars(turn) for turn in prompt]
+    return json.dumps({"prompt": written, "response": response}, ensure_ascii=False) + "\n"

@@ -108,6 +108,31 @@ def test_seeds_draw_several_answers(home: Path) -> None:
     assert replies(*drawn[:-1], "6") != found
 
 
+def test_a_long_prompt_costs_the_others_nothing(home: Path) -> None:
+    long = "a" * 50
+    found = json.loads(ask("m", long, "abc", "--json").stdout)
+    assert found[0]["tokens"] <= 9
+    assert found[1:] == json.loads(ask("m", "abc", "--json").stdout)
+
+
+def test_what_is_wrong_is_said_before_the_first_answer_and_no_file_is_replaced(home: Path) -> None:
+    (home / "asked.jsonl").write_text(json.dumps({"prompt": "abc"}) + "\n" + json.dumps({"prompt": "a" * 99}) + "\n")
+    ran = ask("m", "--file", "asked.jsonl", "--out", "answers.jsonl")
+    assert (ran.exit_code, (home / "answers.jsonl").read_text()) == (2, "")
+    assert "asked.jsonl:2: has 104 tokens" in ran.stderr
+    ran = ask("m", "abc", "--out", "asked.jsonl")
+    assert ran.exit_code == 2
+    assert "asked.jsonl is there already" in ran.stderr
+    assert ask("m", "abc", "--out", "no/answers.jsonl").exit_code == 2
+
+
+def test_a_talk_that_is_too_long_begins_again(home: Path) -> None:
+    ran = ask("m", "--max-tokens", "12", command="chat", typed="abc\n" * 5)
+    assert ran.exit_code == 0
+    assert "a new conversation begins" in ran.stderr
+    assert ran.stdout.splitlines()[-1] == ran.stdout.splitlines()[0]
+
+
 def test_rows_go_in_and_come_out_as_demonstrations(home: Path) -> None:
     with (home / "asked.csv").open("w") as file:
         csv.writer(file).writerows([["prompt"], ["abc"], ["fg"]])
@@ -129,7 +154,7 @@ def test_rows_go_in_and_come_out_as_demonstrations(home: Path) -> None:
         (["r", "abc", "--step", "7"], "--step: p/r has no checkpoint of step 7; it has 1, 2"),
         (["m", "abc", "-n", "2"], "-n: got 2, and at temperature 0 all answers are alike; add --temperature 1"),
         (["m", "abc", "--top-k", "0"], "--top-k: 0 leaves no token"),
-        (["m", "abc" * 30], "--max-tokens: a prompt has 95 tokens, and the model has 64 positions"),
+        (["m", "abc" * 30], "prompt 1: has 95 tokens, and the model has 64 positions; use a shorter prompt"),
         (["m", "abc", "--max-tokens", "60"], "the model has 64 positions; use --max-tokens 56"),
         (["m", "--file", "no.jsonl"], "no.jsonl"),
         (["./nothing", "abc"], "./nothing: there is no folder 'nothing'"),

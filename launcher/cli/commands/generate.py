@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from launcher.cli.arguments import Root, complete_run
-from launcher.cli.output import AsJson, err, printable, problems_named, say, say_json
+from launcher.cli.output import AsJson, err, printable, problems_named, say, say_json, say_problems
 from launcher.cli.progress import show_download
-from launcher.core.files import write_atomic
 from launcher.core.problems import Problem, Problems
 from launcher.spec.data import Message, Text
 from launcher.tools import generate as asking
@@ -34,6 +33,10 @@ MaxTokens = Annotated[int | None, typer.Option("--max-tokens", min=1, help="Toke
 Temperature = Annotated[float, typer.Option("--temperature", min=0, help="0 takes the likeliest token each time.")]
 TopP = Annotated[float, typer.Option("--top-p", min=1e-6, max=1, help="Sample from this share of probability.")]
 TopK = Annotated[int, typer.Option("--top-k", min=-1, help="Sample from this many likeliest tokens; -1: from all.")]
+Trust = Annotated[
+    bool,
+    typer.Option("--trust-remote-code", help="Run Python code that comes with the model."),
+]
 Seed = Annotated[int, typer.Option("--seed", help="Equal seeds give equal answers.")]
 
 
@@ -55,6 +58,7 @@ def generate(
     top_p: TopP = 1.0,
     top_k: TopK = -1,
     seed: Seed = 0,
+    trust: Trust = False,
     root: Root = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
@@ -67,22 +71,30 @@ def generate(
         asked = _prompts(prompts or [], file, system)
         if n > 1 and not temperature:
             raise Problems(Problem("-n", f"got {n}, and at temperature 0 all answers are alike", "add --temperature 1"))
-        answerer = _load(name, root, step, best, (n, temperature, top_p, top_k, max_tokens, seed))
-        if len(asked) == n == 1 and not as_json and out is None:
-            answerer.stream(asked[0], 0, _show)
+        rows = asking.open_rows(out) if out else None
+        answerer = _load(name, root, step, best, trust, (n, temperature, top_p, top_k, max_tokens, seed))
+        texts = [text for _, text in asked]
+        answerer.check(texts, [where for where, _ in asked])
+        if len(texts) == n == 1 and not as_json and rows is None:
+            answerer.stream(texts[0], 0, _show)
             return typer.echo()
-        found = list(_answered(answerer, asked))
-        if out:
-            rows = ((prompt, reply.text) for prompt, replies in found for reply in replies)
-            write_atomic(out, asking.as_lines(rows))
-            return say(f"{out}  {len(asked) * n} answers")
-    if as_json:
-        return say_json([_node(prompt, reply) for prompt, replies in found for reply in replies])
-    for prompt, replies in found:
-        say(f"> {prompt if isinstance(prompt, str) else prompt[-1].content}", "dim")
-        for reply in replies:
-            say(reply.text)
-    return None
+        nodes = []
+        for prompt, replies in _answered(answerer, texts):
+            if rows:
+                rows.writelines(asking.as_line(prompt, reply.text) for reply in replies)
+                rows.flush()
+            elif as_json:
+                nodes += [_node(prompt, reply) for reply in replies]
+            else:
+                say(f"> {prompt if isinstance(prompt, str) else prompt[-1].content}", "dim")
+                for reply in replies:
+                    _show(reply.text)
+                    typer.echo()
+        if rows:
+            rows.close()
+    if as_json and not out:
+        return say_json(nodes)
+    return say(f"{out}  {len(asked) * n} answers") if out else None
 
 
 def chat(
@@ -95,11 +107,12 @@ def chat(
     top_p: TopP = 1.0,
     top_k: TopK = -1,
     seed: Seed = 0,
+    trust: Trust = False,
     root: Root = Path("runs"),
 ) -> None:
     """Talk to a checkpoint or a model. An empty line begins a new conversation, Ctrl-D ends."""
     with problems_named():
-        answerer = _load(name, root, step, best, (1, temperature, top_p, top_k, max_tokens, seed))
+        answerer = _load(name, root, step, best, trust, (1, temperature, top_p, top_k, max_tokens, seed))
         if not answerer.encoder.templated:
             err.print("it was trained without a chat template: each line is answered by itself", style="dim")
         start: tuple[Message, ...] = (Message("system", system),) if system else ()
@@ -110,31 +123,41 @@ def chat(
             if not line.strip():
                 continue
             asked = (*turns, Message("user", line))
-            with suppress(KeyboardInterrupt):  # ends the answer, not the conversation
+            try:
                 reply = answerer.stream(asked if len(asked) > 1 else line, number, _show)
                 turns = (*asked, Message("assistant", reply.text))
+                if reply.truncated:
+                    err.print(f"\n(cut after {reply.tokens} tokens)", style="dim", end="")
+            except KeyboardInterrupt:  # ends the answer, not the conversation
+                pass
+            except Problems as full:
+                say_problems([*full.problems, "a new conversation begins"])
+                turns = start
             typer.echo()
 
 
-def _prompts(given: list[str], file: str | None, system: str | None) -> list[Text]:
-    texts: list[Text] = [*given, *((row.prompt for row in asking.read_prompts(file)) if file else ())]
+def _prompts(given: list[str], file: str | None, system: str | None) -> list[tuple[str, Text]]:
+    """Where each stands, and the prompt."""
+    texts: list[tuple[str, Text]] = [(f"prompt {number}", text) for number, text in enumerate(given, 1)]
+    texts += [(row.where, row.prompt) for row in asking.read_prompts(file)] if file else []
     if not texts:
         raise Problems(Problem("PROMPT", "is missing", "use a text, or --file FILE; rlrun chat MODEL for a talk"))
-    return [asking.with_system(text, system) for text in texts]
+    return [(where, asking.with_system(text, system)) for where, text in texts]
 
 
 def _load(
-    name: str, root: Path, step: int | None, best: bool,
+    name: str, root: Path, step: int | None, best: bool, trust: bool,
     sampling: tuple[int, float, float, int, int | None, int],
 ) -> Answerer:  # fmt: skip
     if not sampling[3]:
         raise Problems(Problem("--top-k", "0 leaves no token to sample", "use -1 for all"))
     with show_download() as watch:
-        chosen = asking.choose(name, root, step, best, watch)
+        chosen = asking.choose(name, root, step, best, watch, trust=trust)
     with err.status(f"loading {printable(chosen.label)}"):
         from launcher.engines.torch.answer import Answerer, Sampling  # noqa: PLC0415  # late: it loads torch
 
-        return Answerer(chosen.folder, chosen.data, Sampling(*sampling))
+        trusted = chosen.trust_remote_code
+        return Answerer(chosen.folder, chosen.data, Sampling(*sampling), trust_remote_code=trusted)
 
 
 def _answered(answerer: Answerer, prompts: list[Text]) -> Iterator[tuple[Text, list[Reply]]]:
@@ -161,5 +184,5 @@ def _lines() -> Iterator[str]:
 
 
 def _show(piece: str) -> None:
-    typer.echo(printable(piece), nl=False)
+    typer.echo("\t".join(map(printable, piece.split("\t"))), nl=False)
     sys.stdout.flush()

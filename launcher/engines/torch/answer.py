@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
+import numpy as np
 import torch
 from tokenizers.decoders import DecodeStream
 from transformers.utils import logging as transformers_logging
@@ -50,24 +52,41 @@ class Reply:
 class Answerer:
     """A loaded model that answers prompts. On a GPU it is loaded as bfloat16, on a CPU as float32."""
 
-    def __init__(self, folder: Path, data: Dataset, sampling: Sampling) -> None:
+    def __init__(self, folder: Path, data: Dataset, sampling: Sampling, *, trust_remote_code: bool = False) -> None:
         """`data` says whether prompts are written with the chat template. Raises `Problems`."""
         transformers_logging.disable_progress_bar()
         found = torch.accelerator.current_accelerator(check_available=True)
         on_gpu = found is not None and found.type != "mps"  # as in training
         device = found if found is not None and on_gpu else torch.device("cpu")
-        settings = Pretrained(path=str(folder), dtype="bfloat16" if on_gpu else "float32")
+        dtype: Literal["bfloat16", "float32"] = "bfloat16" if on_gpu else "float32"
+        settings = Pretrained(path=str(folder), dtype=dtype, trust_remote_code=trust_remote_code)
         self.model = load_model(settings, sampling.seed, device)
         self.encoder = Encoder(self.model.tokenizer, data)
         self.sampling = sampling
 
+    def check(self, prompts: Sequence[Text], names: Sequence[str]) -> None:
+        """Raises `Problems` with all prompts that cannot be written or leave no room for an answer."""
+        found = [problem for prompt, name in zip(prompts, names, strict=True) if (problem := self._fault(prompt, name))]
+        if found:
+            raise Problems(found)
+
     def answers(self, prompts: Sequence[Text], first: int = 0) -> list[list[Reply]]:
-        """`sampling.n` answers to each prompt. Equal seeds and numbers of prompts, counted from `first`, give equal
-        answers. Raises `Problems` for prompts that cannot be written or are too long."""
-        return self._answers(prompts, first, None)
+        """`sampling.n` answers to each prompt, which must pass `check`. Equal seeds and numbers of prompts, counted
+        from `first`, give equal answers."""
+        asked, n = [self.encoder.prompt_ids(prompt) for prompt in prompts], self.sampling.n
+        keys = stream_keys(self.sampling.seed, 0, range(first, first + len(asked)), n).reshape(len(asked), n)
+        replies: list[list[Reply]] = [[]] * len(asked)
+        rooms = [self._room(len(ids)) for ids in asked]
+        for room in set(rooms):
+            of = [place for place in range(len(asked)) if rooms[place] == room]
+            found = self._sample([asked[place] for place in of], room, keys[of].ravel())
+            for number, place in enumerate(of):
+                replies[place] = found[number * n : number * n + n]
+        return replies
 
     def stream(self, prompt: Text, number: int, say: Callable[[str], None]) -> Reply:
-        """One answer, whose text is given to `say` as it is written."""
+        """One answer, whose text is given to `say` as it is written. Raises `Problems` as `check` does."""
+        self.check([prompt], ["prompt"])
         pieces, eos = DecodeStream(skip_special_tokens=False), set(self.model.eos)
 
         def heard(token: int) -> None:
@@ -75,37 +94,38 @@ class Answerer:
             if piece:
                 say(piece)
 
-        return self._answers([prompt], number, heard)[0][0]
+        ids = self.encoder.prompt_ids(prompt)
+        keys = stream_keys(self.sampling.seed, 0, [number], 1)
+        return self._sample([ids], self._room(len(ids)), keys, heard)[0]
 
-    def _answers(self, prompts: Sequence[Text], first: int, heard: Callable[[int], None] | None) -> list[list[Reply]]:
-        asked, n = [self._ids(prompt) for prompt in prompts], 1 if heard else self.sampling.n
+    def _sample(
+        self, asked: list[list[int]], room: int, keys: np.ndarray, heard: Callable[[int], None] | None = None
+    ) -> list[Reply]:
         sampler = TorchSampler(top_p=self.sampling.top_p, top_k=self.sampling.top_k, max_num_seqs=64)
-        decoder = Decoder(self.model, sampler, self._room(max(map(len, asked))))
+        decoder = Decoder(self.model, sampler, room)
         decoder.on_token = heard
-        keys = stream_keys(self.sampling.seed, 0, range(first, first + len(asked)), n)
-        found = decoder.sample(asked, n, keys, self.sampling.temperature)
-        replies = [
-            Reply(text, len(answer.tokens), answer.truncated)
-            for text, answer in zip(decoder.texts(found), found, strict=True)
-        ]
-        return [replies[start : start + n] for start in range(0, len(replies), n)]
+        found = decoder.sample(asked, len(keys) // len(asked), keys, self.sampling.temperature)
+        texts = decoder.texts(found)
+        return [Reply(text, len(one.tokens), one.truncated) for text, one in zip(texts, found, strict=True)]
 
-    def _ids(self, prompt: Text) -> list[int]:
+    def _fault(self, prompt: Text, name: str) -> Problem | None:
         try:
             ids = self.encoder.prompt_ids(prompt)
         except Unwritable as error:
-            raise Problems(Problem("prompt", str(error))) from error
+            return Problem(name, str(error))
         if not ids:
-            raise Problems(Problem("prompt", "has no tokens", "use a text"))
-        return ids
+            return Problem(name, "has no tokens", "use a text")
+        left = self._left(len(ids))
+        if left >= (self.sampling.max_tokens or 1):
+            return None
+        got = f"has {len(ids)} tokens, and the model has {len(ids) + left} positions"
+        return Problem(name, got, f"use --max-tokens {left}" if left > 0 else "use a shorter prompt")
 
-    def _room(self, longest: int) -> int:
-        """Tokens of an answer to a prompt of `longest` tokens."""
+    def _room(self, length: int) -> int:
+        """Tokens of an answer to a prompt of `length` tokens."""
+        return self.sampling.max_tokens or min(USUAL, self._left(length))
+
+    def _left(self, length: int) -> int:
+        """Positions after a prompt of `length` tokens."""
         positions = getattr(self.model.base.config.get_text_config(), "max_position_embeddings", None)
-        asked = self.sampling.max_tokens
-        room = positions - longest if positions else asked or USUAL
-        if room < (asked or 1):
-            got = f"a prompt has {longest} tokens, and the model has {positions} positions"
-            fix = f"use --max-tokens {room}" if room > 0 else "use a shorter prompt"
-            raise Problems(Problem("--max-tokens", got, fix))
-        return asked or min(USUAL, room)
+        return positions - length if positions else max(self.sampling.max_tokens or 0, USUAL)
