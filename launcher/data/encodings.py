@@ -62,7 +62,7 @@ def probable_encoding(lines: Iterable[bytes]) -> str:
     letters = b"".join(high)
     if not letters:
         return ""
-    if len(letters) < 2 * len(high):  # single letters among those of ASCII, as in the languages of Western Europe
+    if len(letters) < 3 * len(high):  # single letters among those of ASCII, as in the languages of Western Europe
         return "WINDOWS-1252"
     for encoding, own, least in _OF_TWO_BYTES:
         decoded = _decoded(text, encoding)

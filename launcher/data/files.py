@@ -26,8 +26,11 @@ from launcher.spec.data import ENDINGS, SPLITS, Dataset, RefusedRow, Row, Split
 
 OF_AUTO = ReadOnlyWith("format", "auto", fix="data.format=auto")
 _ASKED = re.compile(r"prompt|question|query|instruction|input|problem|ask|user|request|source", re.IGNORECASE)
-_ANSWERED = re.compile(r"response|answer|completion|output|reply|solution|assistant|target|label", re.IGNORECASE)
-"""What fields of prompts and of answers are often called."""
+_ANSWERED = re.compile(
+    r"response|answer|completion|output|reply|solution|assistant|target|label|correct|gold", re.IGNORECASE
+)
+_NUMBERS = re.compile(r"^(?:id|uid|uuid|idx|index|nr|no|number)$|_id$", re.IGNORECASE)
+"""What fields of prompts, of answers and of rows' numbers are often called."""
 
 
 @settings
@@ -122,9 +125,10 @@ class Files(Dataset):
         first = next((row for row in rows if isinstance(row, RawRow)), None)
         values = first.values if first else {}
         texts = [key for key, value in values.items() if isinstance(value, str) and value.strip()]
-        keys = [key for key in texts if re.fullmatch(r"\w+", key)]
-        asked = next((key for key in keys if _ASKED.search(key)), keys[0] if keys else "")
-        others = [key for key in keys if key != asked]
+        keys = [key for key in texts if key.isprintable() and not {*key} & {*"\"'\\$"}]
+        words = [key for key in keys if not _NUMBERS.search(key)]
+        asked = next((key for key in words if _ASKED.search(key)), words[0] if words else "")
+        others = [key for key in words if key != asked]
         answered = next((key for key in others if _ANSWERED.search(key)), others[0] if others else "")
         return (asked, answered) if asked and answered else ()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -86,13 +87,26 @@ def _fix(context: Context, split: Split, bad: Sequence[RefusedRow]) -> str:
         encoding = probable_encoding(row.raw.encode("utf-8", "surrogateescape") for row in broken)
         unknown = f"convert it to UTF-8; file -i {shlex.quote(name)} may tell its encoding"
         return to_utf8(name, encoding) if encoding else unknown
-    if seen.rows:
+    if seen.rows and not (bad[0].where.endswith(":1") and bad[0].raw.lstrip().startswith("[")):
         return "use skip"
     keys = data.prompt_and_answer_keys(split) if isinstance(data, Files) and "is missing" in bad[0].reason else ()
     if keys and context.run.algorithm.data in ("answers", "prompts"):
-        words = (f"data.{name}_key={key}" for name, key in zip(("prompt", "response"), keys, strict=False))
+        quoted = [key if re.fullmatch(r"\w+", key) else shlex.quote(f'"{key}"') for key in keys]
+        words = (f"data.{name}_key={key}" for name, key in zip(("prompt", "response"), quoted, strict=False))
         return f"name the fields of prompt and answer: {' '.join(words)}"
+    if bad[0].reason.startswith("invalid JSON"):
+        return _fix_of_json(bad[0])
     return "use rows in a supported format"
+
+
+def _fix_of_json(row: RefusedRow) -> str:
+    """What helps where the first line of a file is not JSON by itself."""
+    name, start = row.where.rpartition(":")[0], row.raw.lstrip()
+    if start.startswith("["):
+        return f"give it a name that ends in .json, as it holds an array: mv {shlex.quote(name)} rows.json"
+    if start.startswith("{'"):
+        return "write each row by json.dumps(row), not by print(row) or str(row)"
+    return f"write one JSON object on each line: jq -c . {shlex.quote(name)} > rows.jsonl"
 
 
 def _bad_rows(context: Context, split: Split) -> Iterator[CheckResult]:

@@ -189,13 +189,27 @@ CHAT = '[{"role": "user", "content": "1+1=?"}]'
     ([{"frage": f"{n}", "id": n, "antwort": "x"} for n in range(4)], [],
      "name the fields of prompt and answer: data.prompt_key=frage data.response_key=antwort"),
     ([{"prompt": "p", "antwort": "x"}], [], "data.prompt_key=prompt data.response_key=antwort"),
+    ([{"id": "1", "Question text": "1+1?", "Correct": "2"}], [],
+     "data.prompt_key='\"Question text\"' data.response_key=Correct"),
 ])  # fmt: skip
 def test_what_helps_against_bad_rows(output: Lines, given: list[Any], words: list[str], expected: str) -> None:
     assert any(expected in line for line in output(given, *words))
 
 
+@pytest.mark.parametrize(("text", "expected"), [
+    ('[\n {"prompt": "p", "response": "r"}\n]\n', "mv other.jsonl rows.json"),
+    ("{'prompt': 'p', 'response': 'r'}\n", "write each row by json.dumps(row)"),
+    ('{\n "prompt": "p",\n "response": "r"\n}\n', "jq -c . other.jsonl > rows.jsonl"),
+])  # fmt: skip
+def test_what_makes_json_lines_of_other_json(output: Lines, text: str, expected: str) -> None:
+    Path("other.jsonl").write_text(text)
+    assert any(line.startswith("FAIL data.on_bad_row") and expected in line
+               for line in output(GOOD, "data.train_files=other.jsonl"))  # fmt: skip
+
+
 @pytest.mark.parametrize(("text", "encoding"), [
-    ("Wie heißt die größte Stadt Österreichs?", "WINDOWS-1252"), ("Сколько будет один и один", "WINDOWS-1251"),
+    ("Wie heißt die größte Stadt?", "WINDOWS-1252"), ("größe", "WINDOWS-1252"),
+    ("Сколько будет один и один", "WINDOWS-1251"),
     ("Сколько будет один и один", "KOI8-R"), ("日本の首都はどこですか", "SHIFT_JIS"), ("法国的首都是哪里？", "GB18030"),
 ])  # fmt: skip
 def test_the_encoding_of_a_file_and_what_converts_it(output: Lines, text: str, encoding: str) -> None:
