@@ -9,10 +9,10 @@ from typing import Any
 
 from launcher.config.diff import Changed, differing
 from launcher.config.origins import Origin, origins_of
-from launcher.config.recipe import asked
+from launcher.config.recipe import Asked, asked
 from launcher.config.resolve import Examined, config_files, examine
 from launcher.core.check_result import CheckResult, any_failed, from_problems
-from launcher.core.problems import Problem, Problems
+from launcher.core.problems import Problem, Problems, shortened
 from launcher.preflight.checks import LOCAL_CHECKS, memory, model, reward, rows, run_checks, steps, text
 from launcher.preflight.checks.context import Context, Steps, folder_of
 from launcher.preflight.fit import fitted
@@ -60,7 +60,9 @@ def plan(
     choices = {place: path.stem for path, place in files if place}
     context = fitted(Context(run, here or run.hardware.is_cpu), found.given)
     run = context.asked
-    return replace(_page(context), choices=choices, origins=origins_of(run, by, files), notes=by.notes)
+    made = _page(context)
+    results = [*made.results, *_given_twice(by)]
+    return replace(made, results=results, choices=choices, origins=origins_of(run, by, files), notes=by.notes)
 
 
 def page(run: RunSpec, *, here: bool = False) -> Page:
@@ -94,13 +96,28 @@ def _ready(context: Context) -> Ready:
     return Ready(context.asked, _warnings(list(run_checks(context))))
 
 
-def ready_from(words: Sequence[str], config_dir: Path | None = None) -> Ready:
-    """The run of these arguments. Raises `Problems` with everything that is wrong with them and would fail here."""
-    by = asked(words, config_dir)
+def ready_from(words: Sequence[str], config_dir: Path | None = None, recipe: str | None = None) -> Ready:
+    """The run of `recipe` and these arguments. Raises `Problems` with everything that is wrong with them and would fail
+    here."""
+    by = asked(words, config_dir, recipe)
     found = examine(by.texts, by.config_dir)
     if found.problems or not found.run:
         raise Problems([*found.problems, *_others(found, here=True)])
-    return _ready(fitted(Context(found.run, here=not found.run.cluster.queues), found.given))
+    checked = _ready(fitted(Context(found.run, here=not found.run.cluster.queues), found.given))
+    return replace(checked, warnings=[*_given_twice(by), *checked.warnings])
+
+
+def _given_twice(by: Asked) -> list[CheckResult]:
+    """A warning for each setting that was typed with two values; of a file, arguments take the place."""
+    typed = dict[str, list[str]]()
+    for word in by.words:
+        if word.source == "command line":
+            typed.setdefault(word.text.lstrip("+").partition("=")[0], []).append(word.text.partition("=")[2])
+    twice = {key: values for key, values in typed.items() if len({*values}) > 1}
+    return [
+        CheckResult("WARN", key, f"is given {len(values)} times: {shortened(', '.join(values))}", "give it once")
+        for key, values in twice.items()
+    ]
 
 
 def run_of(words: Sequence[str], config_dir: Path | None = None) -> RunSpec:

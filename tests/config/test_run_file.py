@@ -9,6 +9,7 @@ import pytest
 from launcher.config.recipe import asked
 from launcher.config.resolve import resolve
 from launcher.core.problems import Problems
+from launcher.preflight.plan import plan
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import to_node, to_yaml
 
@@ -86,3 +87,11 @@ def test_a_file_that_holds_no_run(text: str | None, line: str) -> None:
     with pytest.raises(Problems) as problems:
         asked(["run.yaml"])
     assert problems.value.lines[0].startswith(line)
+
+
+def test_a_value_given_twice_is_named_and_one_in_place_of_a_file_s_is_not() -> None:
+    def twice(*words: str) -> list[str]:
+        return [result.line for result in plan(words).results if "given" in result.message]
+
+    assert twice("run.yaml", "seed=1", "seed=2") == ["seed: is given 2 times: 1, 2; give it once"]
+    assert twice("run.yaml", "sampler.n=2", "seed=1", "seed=1") == []

@@ -18,7 +18,7 @@ from launcher.cli.commands.plan import show as show_page
 from launcher.cli.commands.sweep import Parallel
 from launcher.cli.live_view import watching
 from launcher.cli.output import AsJson, err, printable, problems_named, say, say_json, say_problems
-from launcher.config.recipe import asked
+from launcher.config.recipe import Asked, asked
 from launcher.core.check_result import CheckResult
 from launcher.core.problems import Problem, Problems
 from launcher.launch import detach, start
@@ -27,7 +27,7 @@ from launcher.launch.follow import Outcome
 from launcher.launch.sweeps import drive
 from launcher.launch.sweeps.points import Sweep
 from launcher.monitor.console import next_command
-from launcher.preflight.plan import Page, page, plan, ready_from
+from launcher.preflight.plan import Page, Ready, page, plan, ready_from
 from launcher.runs import store
 
 
@@ -60,8 +60,7 @@ def train(
 ) -> None:
     """Start a run and follow it to its end. Arguments may be in a YAML file: rlrun train run.yaml optim.lr=1e-5.
 
-    With --resume, arguments may change where and how fast it runs, and for how long (trainer.total_training_steps).
-
+    With --resume, arguments may change where, how fast and how long (trainer.total_training_steps) it runs.
     With -m, arguments may have several values (seed=0,1,2), and each combination is a run; --resume continues those
     that are not done.
 
@@ -72,22 +71,22 @@ def train(
     typed = words or []
     with problems_named():
         _check_options(dry_run=dry_run, detached=detached, resume=resume, from_step=from_step)
-        if resume is None:
-            by = asked(typed, config_dir, recipe)
-            typed, config_dir = by.texts, by.config_dir
+        by = asked(typed, config_dir, recipe) if resume is None else Asked([], config_dir)
+        typed = by.texts if resume is None else typed
     if dry_run and multirun:
-        return sweep.plan(typed, config_dir, as_json=False, here=True)
+        return sweep.plan(typed, by.config_dir, as_json=False, here=True)
     with problems_named():
+        if dry_run and resume is not None:
+            return show_page(_going_on(resume, typed, root, from_step))
         if dry_run:
-            return show_page(
-                plan(typed, config_dir, here=True) if resume is None else _going_on(resume, typed, root, from_step)
-            )
-        swept = sweep.asked(typed, config_dir, resume, Path(root), multirun, parallel)
+            return show_page(plan(words or [], config_dir, recipe=recipe, here=True))
+        swept = sweep.asked(typed, by.config_dir, resume, Path(root), multirun, parallel)
         if detached:
-            return _detach(swept, typed, config_dir, resume, root, parallel, from_step)
+            return _detach(swept, typed, by.config_dir, resume, root, parallel, from_step)
         if swept:
             raise typer.Exit(sweep.run(swept))
-        outcome = _start(typed, config_dir) if resume is None else _resume(resume, typed, root, from_step)
+        checked = ready_from(words or [], config_dir, recipe) if resume is None else None
+        outcome = _start(checked, typed) if checked else _resume(resume or "", typed, root, from_step)
     say_end(outcome)
     raise typer.Exit(outcome.exit_code)
 
@@ -99,8 +98,7 @@ def _check_options(*, dry_run: bool, detached: bool, resume: str | None, from_st
         raise Problems(Problem("--from", "is a checkpoint of a run", "use --resume RUN"))
 
 
-def _start(words: list[str], config_dir: ConfigDir) -> Outcome:
-    checked = ready_from(words, config_dir)
+def _start(checked: Ready, words: list[str]) -> Outcome:
     for warning in checked.warnings:
         err.print(Text.assemble(("! ", "bold yellow"), printable(warning.line)), soft_wrap=True, highlight=False)
     with watching() as view:
