@@ -70,7 +70,7 @@ class Page:
         return [line.partition("#")[0].strip() for line in lines if re.match(WITH_FILES, line)]
 
 
-WITH_FILES = r"rlrun (data|model|reward|checkpoints) "
+WITH_FILES = r"rlrun (data|model|reward|checkpoints|chat|generate) "
 OF_PAGES: Mapping[str, Callable[[Page], Iterable[str]]] = {
     "console_block": lambda page: page.blocks("console"),
     "text_block": lambda page: page.blocks("text"),

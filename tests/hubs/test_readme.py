@@ -83,8 +83,8 @@ def test_own_data_to_a_model_one_can_talk_to(
         shell = ["bash", "-e", "-c", block]
         ran = subprocess.run(shell, cwd=home, env=env, capture_output=True, text=True, timeout=300)
         assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert (home / "ada-model" / "model.safetensors").is_file()
-    assert (home / "runs" / "rlrun" / "sums" / "checkpoints" / "step_000001").is_dir()
+    assert (home / "sums-model" / "model.safetensors").is_file()
+    assert (home / "runs" / "rlrun" / "sums" / "checkpoints" / "step_000051").is_dir()
 
 
 def test_other_pages_have_no_such_sequence(all_pages: Any) -> None:
