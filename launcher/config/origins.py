@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from launcher.config.arguments import PARTS, given_value
+from launcher.config.arguments import PARTS, GivenValue, given_value, key_of, read_arguments
+from launcher.config.compose import choices as choices_of
 from launcher.config.compose import conf_dir
 from launcher.config.defaults import REASONS
 from launcher.config.descriptions import declaration, fields_of, spelled
 from launcher.config.nodes import TARGET, absolute, apart, flat, owner, walk
-from launcher.config.recipe import Asked, asked
+from launcher.config.recipe import Asked, Given, asked
 from launcher.config.resolve import config_files, resolve
 from launcher.config.yaml_lines import defaults_lines, leaves
 from launcher.spec.run import RunSpec
@@ -61,8 +62,7 @@ def origins_of(run: RunSpec, by: Asked, files: Sequence[tuple[Path, str]]) -> di
             if key.partition(".")[0] != "defaults":
                 origin = Origin("file", f"{_spelled(path)}:{leaf.line}")
                 _set(found, f"{place}.{key}".lstrip("."), leaf.texts, origin)
-    for word in by.words:
-        given = given_value(word.text)
+    for word, given in _given(by):
         key = "reward.weights" if given.key == PARTS else given.key
         if given.removed:
             found = {name: origin for name, origin in found.items() if not f"{name}.".startswith(f"{key}.")}
@@ -74,6 +74,16 @@ def origins_of(run: RunSpec, by: Asked, files: Sequence[tuple[Path, str]]) -> di
     classes, values = apart(flat(node))
     chosen = [*dict.fromkeys([*choices, *classes])]
     return {name: _of(name, found, node) for name in [*chosen, *values]}
+
+
+def _given(by: Asked) -> Iterator[tuple[Given, GivenValue]]:
+    """Each word with what it sets; a path in place of a choice sets two."""
+    files = choices_of(by.config_dir)
+    for word in by.words:
+        key = key_of(word.text)
+        read = read_arguments([word.text], files)
+        texts = [word.text] if key == PARTS or word.text.startswith("~") else [*read.choices.values(), *read.values]
+        yield from ((word, given_value(text)) for text in texts)
 
 
 def _default_choices() -> dict[str, Origin]:

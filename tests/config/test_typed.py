@@ -8,6 +8,7 @@ import pytest
 
 from launcher.config.explain import build
 from launcher.config.nodes import flat
+from launcher.config.origins import origins
 from launcher.config.resolve import examine, resolve
 from launcher.config.typed import number_meant
 from launcher.spec.stored import to_node
@@ -116,3 +117,9 @@ def test_a_number_that_is_not_whole_is_not_converted() -> None:
     assert found("seed=2.5", "data.shuffle=maybe") == [
         "data.shuffle: got 'maybe'; use true or false", "seed: got 2.5; use a whole number",
     ]  # fmt: skip
+
+
+def test_an_argument_is_the_origin_of_all_that_it_stands_for() -> None:
+    found = origins(words_of("model=some/model", "trainer.run_root=~/x"))
+    assert str(found["model"]) == str(found["model.path"]) == "command line: model=some/model"
+    assert str(found["trainer.run_root"]) == "command line: trainer.run_root=~/x"
