@@ -54,8 +54,9 @@ class Page:
 
     @property
     def trained(self) -> list[str]:
-        """Arguments of the `rlrun train algorithm=...` commands that begin a line."""
-        return re.findall(r"^rlrun train (algorithm=.*)$", re.sub(r"\\\n\s*", "", self.text), re.MULTILINE)
+        """Arguments of the `rlrun train algorithm=...` commands that begin a line, but for those of `sequences`."""
+        found = re.findall(r"^rlrun train (algorithm=.*)$", re.sub(r"\\\n\s*", "", self.text), re.MULTILINE)
+        return [words for words in found if not any(words in block for block in self.sequences)]
 
     @property
     def sequences(self) -> list[str]:
