@@ -2,6 +2,6 @@
 
 `tokenizer.load_tokenizer` and `load_fast_tokenizer` load one; `encoder.Encoder` turns a row into `Tokens` (ids and the
 mask of what is imitated) or refuses it; `lengths.Lengths` counts the tokens of rows without making them.
-`process.TextProcess` does so in a process of its own, within bounds, and says what is wrong with tokenizer and template.
+`process.TextProcess` does so in a process of its own, within bounds, and says what is wrong with tokenizer or template.
 Nothing here imports torch; only `load_tokenizer` may load it, through transformers' AutoTokenizer.
 """
