@@ -11,8 +11,8 @@ from launcher.core.redaction import is_secret_setting
 
 _OPTION = re.compile(r"(?P<dashes>--?)(?P<name>[A-Za-z][\w./-]*)(?:=(?P<value>.*))?", re.DOTALL)
 OPTIONS = (
-    "--config-dir", "--resume", "--from", "--root", "--dry-run", "--detach", "--multirun", "--parallel", "--recipe", "--source",
-    "--json", "--yaml", "--help",
+    "--config-dir", "--resume", "--from", "--root", "--dry-run", "--detach", "--multirun", "--parallel", "--recipe",
+    "--source", "--json", "--yaml", "--help",
 )  # fmt: skip
 """Options of train and plan; an unknown one that is like none of them is a setting with dashes."""
 _ARGUMENT = re.compile(r"[+~]*[A-Za-z_][\w./@]*=")
