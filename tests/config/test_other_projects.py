@@ -282,8 +282,7 @@ def test_options_are_settings_with_dashes() -> None:
 
 
 def test_the_options_are_those_of_train_and_plan() -> None:
-    at = {entry.name: entry.at for entry in COMMANDS}
-    commands = [load(name, at[name]) for name in ("train", "plan")]
+    commands = [load(entry) for entry in COMMANDS if entry.name in ("train", "plan")]
     names = {name for command in commands for option in command.params for name in option.opts if name.startswith("--")}
     assert names | {"--help"} == set(OPTIONS)
 
