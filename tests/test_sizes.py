@@ -23,8 +23,9 @@ def test_no_file_and_no_function_is_too_long(path):
 
 
 BROAD = {"Exception", "BaseException"}
-ALLOWED = {"launcher/core/user_code.py": 1}
-"""Code that is not ours may raise anything: it is called at one place, which turns that into a value."""
+ALLOWED = {"launcher/core/user_code.py": 1, "launcher/engines/torch/model/dry_load.py": 1}
+"""Code that is not ours may raise anything: it is called at one place, which turns that into a value, and in a program
+that imports nothing of this project."""
 
 
 def _swallowed(handler: ast.ExceptHandler) -> set[str]:

@@ -50,8 +50,8 @@ def wide_encoding(head: bytes) -> str:
     some = head  # without a mark: the ASCII that rows begin with has a zero beside each letter
     if len(some) < 4 or b"\0" not in some:
         return ""
-    even, odd = some[::2], some[1::2]
-    little, big = not even.count(0) and odd.count(0) == len(odd), not odd.count(0) and even.count(0) == len(even)
+    evens, odds = some[::2], some[1::2]
+    little, big = not evens.count(0) and odds.count(0) == len(odds), not odds.count(0) and evens.count(0) == len(evens)
     return "UTF-16LE" if little else "UTF-16BE" if big else ""
 
 
@@ -66,8 +66,8 @@ def probable_encoding(lines: Iterable[bytes]) -> str:
         return "WINDOWS-1252"
     for encoding, own, least in _OF_TWO_BYTES:
         decoded = _decoded(text, encoding)
-        foreign = [letter for letter in decoded if letter > "\x7f"]
-        if foreign and len(re.findall(own, decoded)) > least * len(foreign) and not _cyrillic(letters):
+        non_ascii = [letter for letter in decoded if letter > "\x7f"]
+        if non_ascii and len(re.findall(own, decoded)) > least * len(non_ascii) and not _cyrillic(letters):
             return encoding.upper()
     if _cyrillic(letters):  # small letters are most of a text
         upper_half = sum(byte >= 0xE0 for byte in letters)

@@ -234,7 +234,7 @@ class _Template:
         asked = {_key(turns) for _, turns, _ in self.written}
         if len(asked) > 1 and len({opening for *_, opening in self.written}) == 1:
             message = f"the chat template writes the same, {shortened(self.written[0][2])!r}, whatever is asked"
-            yield CheckResult("FAIL", "model.path", message, f"mend the chat template in {self.file}")
+            yield CheckResult("FAIL", "model.path", message, f"fix the chat template in {self.file}")
             return
         for role in ("system", "user"):
             of = [(row, turn["content"], text) for row, turns, text in self.written

@@ -106,7 +106,7 @@ class TextProcess:
     def _problem(self, got: str, what: str) -> Problem:
         path = self.model.path if isinstance(self.model, Pretrained) else self.model.label
         files = "chat_template.jinja or tokenizer_config.json" if what == "chat template" else "tokenizer.json"
-        return Problem("model.path", f"the {what} of {short_repr(path)} {got}", f"mend {files}, or use another model")
+        return Problem("model.path", f"the {what} of {short_repr(path)} {got}", f"fix {files}, or use another model")
 
     def _wait(self) -> int:
         """The exit code of the process, which has ended; negative for a signal."""

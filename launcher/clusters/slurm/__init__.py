@@ -245,5 +245,5 @@ def _controller_fault() -> str:
         ran = subprocess.run(["scontrol", "ping"], capture_output=True, text=True, timeout=PING_S, check=False)
     except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
         return ""
-    said = (ran.stderr.strip() if ran.returncode else "") or (ran.stdout.strip() if "DOWN" in ran.stdout else "")
-    return said.splitlines()[-1] if said and "is UP" not in ran.stdout else ""
+    answer = (ran.stderr.strip() if ran.returncode else "") or (ran.stdout.strip() if "DOWN" in ran.stdout else "")
+    return answer.splitlines()[-1] if answer and "is UP" not in ran.stdout else ""

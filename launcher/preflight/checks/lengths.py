@@ -189,7 +189,7 @@ def _fix(unwritable: Sequence[tuple[Row, str]]) -> str:
     if not any("the chat template" in why for _, why in unwritable):
         return ""
     if all(_single(row) for row, _ in unwritable):
-        return "use data.chat_template=never (plain text), or mend chat_template in the model's tokenizer_config.json"
+        return "use data.chat_template=never (plain text), or fix chat_template in the model's tokenizer_config.json"
     turns = [turn for row, _ in unwritable if not isinstance(row.prompt, str) for turn in row.prompt]
     without = "without system turns" if any(turn.role == "system" for turn in turns) else "of one question each"
     return f"use rows {without}, or another chat_template in the model's tokenizer_config.json"

@@ -31,7 +31,7 @@ CONTENT = "{{ turn.content }}"
 GOOD = turns(CONTENT)
 
 
-def said(folder: Path, given: Mapping[str, Any], kind: str = "chats", *words: str) -> list[str]:
+def lines_of_model(folder: Path, given: Mapping[str, Any], kind: str = "chats", *words: str) -> list[str]:
     """The lines on a model that is saved as `given` says, with four rows."""
     launch_model.Model(**given).save(folder)
     return lines(folder, kind, *words)
@@ -66,7 +66,7 @@ WELL = ["OK lengths train: prompts of at most 18 and responses of at most 2 toke
     "{% if messages[-1].role == 'user' %}" + GOOD + "{% else %}" + turns("{{ turn.content }}") + "{% endif %}",
 ])  # fmt: skip
 def test_templates_that_are_well(folder: Path, template: str) -> None:
-    assert [line for line in said(folder, {"template": template}) if not line.startswith("OK")] == []
+    assert [line for line in lines_of_model(folder, {"template": template}) if not line.startswith("OK")] == []
 
 
 @pytest.mark.parametrize(("given", "kind", "expected"), [
@@ -88,7 +88,7 @@ def test_templates_that_are_well(folder: Path, template: str) -> None:
     ({"template": "{{ 'a' * 20000000 }}" + GOOD}, "chats", "the chat template writes 20,000,"),
 ])  # fmt: skip
 def test_what_is_wrong_is_named(folder: Path, given: dict[str, Any], kind: str, expected: str) -> None:
-    assert expected in "\n".join(said(folder, given, kind))
+    assert expected in "\n".join(lines_of_model(folder, given, kind))
 
 
 @pytest.mark.parametrize("endless", [
@@ -99,7 +99,7 @@ def test_a_template_that_computes_without_end_is_stopped(
     folder: Path, endless: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(measure._BoundedEncoder, "allowed", 0.1)
-    (line,) = said(folder, {"template": endless + GOOD})
+    (line,) = lines_of_model(folder, {"template": endless + GOOD})
     assert line.startswith(f"FAIL model.path: the chat template of '{folder}' computes for more than 2 s")
 
 
@@ -122,4 +122,4 @@ def test_files_that_make_no_tokenizer(folder: Path, name: str, content: str | No
 
 def test_a_tokenizer_that_ends_its_process_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "Measure", lambda *_: process.os.kill(process.os.getpid(), 9))
-    assert "the tokenizer of" in (line := said(folder, {})[0]) and "by SIGKILL" in line
+    assert "the tokenizer of" in (line := lines_of_model(folder, {})[0]) and "by SIGKILL" in line
