@@ -83,7 +83,7 @@ def _shape_problems(folder: Path) -> list[Problem]:
     for name, shape in adapters.items():
         found = _MATRIX.fullmatch(name)
         of = known.get(f"{found['layer']}.weight", ()) if found else ()
-        if found and len(of) == len(shape) == 2 and of[found["side"] == "A"] != shape[found["side"] == "A"]:
+        if found and len(of) == len(shape) == 2 and shape[found["side"] == "A"] not in of:  # Conv1D has [in, out]
             got = f"{name} has shape {list(shape)}, and {found['layer']} of its base has {list(of)}"
             return [Problem("", got, f"put the base that it was trained on into {CONFIG}", "bad-file")]
     return []

@@ -25,6 +25,7 @@ TEXTS = (
     "config.json", "adapter_config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json",
 )  # fmt: skip
 _NUMBERS = (*_PLAIN, "num_key_value_heads", "head_dim")
+_POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx")
 _LARGEST = {"num_hidden_layers": 2_000}
 """More than any model has; of other numbers of things, such as heads and labels, 2^20, and of all else 2^40."""
 LONGEST = 16 * 2**20  # bytes; the tokens that were added to a tokenizer are many
@@ -150,6 +151,18 @@ def architecture(config: dict[str, Any]) -> Architecture | None:
         return from_node(Architecture, node)
     except (KeyError, TypeError, ZeroDivisionError, ValidationError):
         return None
+
+
+def positions(config: Mapping[str, Any]) -> int | None:
+    """Tokens of the longest sequence, by the names that families have for it; None where nothing bounds it."""
+    if config.get("alibi") or config.get("position_embedding_type") == "alibi":
+        return None  # distances, which have no end
+    for part in reversed(_parts(config)):
+        for name in _POSITIONS:
+            value = part.get(name)
+            if type(value) is int and 0 < value <= 2**40:
+                return value
+    return None
 
 
 def foreign_code(config: dict[str, Any]) -> str:

@@ -25,7 +25,7 @@ from launcher.models.fit import LoadReport
 
 PROGRAM = Path(__file__).parents[1] / "engines" / "torch" / "model" / "dry_load.py"
 TEXTS = ("config.json", "generation_config.json")  # what is read beside the weights
-FORM = 2  # of what is remembered; another one is not read
+FORM = 3  # of what is remembered; another one is not read
 CPU_S = 20  # beyond the first imports; further ones take 2, a model of 32 layers 0.2
 PER_TENSOR_S = 1 / 1000  # of a file with experts one by one
 MEMORY_BYTES = 2**30  # beyond the imports

@@ -14,6 +14,7 @@ _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks?)\.(\d+)\.")
 _SCORERS = re.compile(r"(^|\.)(score|classifier|v_head|value_head|reward_head|regression_head|rm_head)\.")
 _PACKED_END = re.compile(r"\.(qweight|qzeros|weight_packed|weight_scale|weight_scale_inv|absmax|quant_state)\b")
 """How names end that GPTQ, AWQ, compressed-tensors, FP8 and bitsandbytes give to parts of a quantized matrix."""
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_.]+")
 _WRAPPERS = {
     "_orig_mod.": "torch.compile", "module.": "DistributedDataParallel", "_fsdp_wrapped_module.": "FSDP",
     "base_model.model.": "peft",
@@ -221,7 +222,7 @@ def _between(name: str, missing: Sequence[str]) -> set[str]:
 def _renaming(added: str, files: Sequence[str]) -> str:
     wrapper = _WRAPPERS.get(added)
     of = f"of the inner module, not of the one that {wrapper} made" if wrapper else "of the text model alone"
-    if [*files] != ["model.safetensors"]:
+    if [*files] != ["model.safetensors"] or not _PLAIN_NAME.fullmatch(added):  # what is printed is typed into a shell
         return f"save the weights {of}, so that names are without {added!r}"
     line = (
         "python -c \"from safetensors.torch import *; p = 'model.safetensors';"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from launcher.core.checkpoints import Checkpoints
 from launcher.core.problems import Problem, Problems, short_repr
@@ -44,11 +44,19 @@ class Pretrained(FromHub, Model):
 
     @property
     def shape(self) -> Architecture | None:
-        try:
-            node = None if self.on_hub else config.read(self.folder)
-        except (OSError, RuntimeError):  # no name of a folder; `problems` says so
-            node = None
+        node = self._config()
         return config.architecture(node) if node else self.architecture
+
+    @property
+    def positions(self) -> int | None:
+        node = self._config()
+        return config.positions(node) if node else super().positions
+
+    def _config(self) -> dict[str, Any] | None:
+        try:
+            return None if self.on_hub else config.read(self.folder)
+        except (OSError, RuntimeError):  # no name of a folder; `problems` says so
+            return None
 
     @property
     def is_run(self) -> bool:

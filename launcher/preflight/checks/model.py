@@ -46,7 +46,7 @@ def _policy(context: Context) -> Iterator[CheckResult]:
         yield from _weights(model, folder)
         known = _named(folder)
     yield from _targets(model, known)
-    positions = f", {shape.max_position_embeddings:,} positions" if shape else ""
+    positions = f", {model.positions:,} positions" if model.positions else ""
     yield CheckResult("OK", "model", f"{name}{positions}")
 
 

@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 import torch
 from launch_model import Adapter, Model
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from launcher.config.resolve import resolve
 from launcher.core.check_result import CheckResult
@@ -127,6 +130,69 @@ def test_a_folder_that_is_well_is_not(given: dict[str, Any], tmp_path: Path) -> 
     assert lines(planned(tmp_path / "m")) == []
 
 
+SMALL: dict[str, dict[str, Any]] = {
+    "gpt_neox": {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32,
+                 "max_position_embeddings": 64, "vocab_size": 92},
+    "gpt2": {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64, "vocab_size": 92, "bos_token_id": 1,
+             "eos_token_id": 1},
+}  # fmt: skip
+
+
+def saved(folder: Path, kind: str, more: dict[str, torch.Tensor] | None = None) -> Path:
+    """A folder of another family, as transformers saves it, with `more` in its file."""
+    network = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **SMALL[kind]))
+    network.save_pretrained(folder)
+    file = folder / "model.safetensors"
+    save_file({**load_file(file), **(more or {})}, file, metadata={"format": "pt"})
+    Model().save_tokenizer(folder)
+    return folder
+
+
+LAYER_0 = "gpt_neox.layers.0"
+MASK = torch.ones(1, 1, 64, 64, dtype=torch.bool)
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        ("gpt_neox", {f"{LAYER_0}.attention.bias": MASK, f"{LAYER_0}.attention.masked_bias": torch.tensor(-1e9)}),
+        ("gpt2", {"h.0.attn.bias": MASK.byte()}),
+        ("gpt2", {"transformer.h.0.attn.bias": MASK, "position_ids": torch.arange(64)}),
+    ],
+)  # fmt: skip
+def test_masks_in_weights_of_before_are_no_quantized_ones(
+    kind: str, more: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    folder = saved(tmp_path / "m", kind, more)
+    assert lines(planned(folder)) == []
+    load_model(Pretrained(path=str(folder)), 0, CPU)
+
+
+def test_lengths_are_fitted_to_the_positions_of_every_family(tmp_path: Path) -> None:
+    words = ["algorithm=sft", "model=hf", f"model.path={saved(tmp_path / 'm', 'gpt2')}", "data=reverse"]
+    data = resolve(["~data.max_prompt_length", "~data.max_response_length", *words]).data
+    assert data.max_prompt_length + data.max_response_length == 64
+    with pytest.raises(Problems, match=r"may take 116 tokens, and the model knows 64 positions"):
+        resolve([*words, "data.max_prompt_length=16", "data.max_response_length=100"])
+
+
+@pytest.mark.parametrize(
+    ("node", "positions"),
+    [
+        ({"n_positions": 1024, "n_ctx": 1024}, 1024),
+        ({"max_position_embeddings": 2048, "model_type": "opt"}, 2048),
+        ({"text_config": {"max_position_embeddings": 8192}, "max_position_embeddings": 77}, 8192),
+        ({"text_config": {}}, None),
+        ({"max_position_embeddings": 2048, "alibi": True}, None),
+        ({"max_position_embeddings": -1}, None),
+        ({"max_position_embeddings": "2048"}, None),
+        ({"n_positions": 10**400}, None),
+    ],
+)  # fmt: skip
+def test_positions_by_the_names_of_families(node: dict[str, Any], positions: int | None) -> None:
+    assert config.positions(node) == positions
+
+
 def test_a_generation_config_that_stops_the_load(tmp_path: Path) -> None:
     Model().save(tmp_path / "m")
     for text, expected in (('{"max_new_tokens": -5}', 1), ('{"temperature": 0.6, "eos_token_id": [1]}', 0)):
@@ -200,6 +266,22 @@ def test_the_line_that_renames_works(tmp_path: Path, monkeypatch: pytest.MonkeyP
     _, _, code = shlex.split(line[line.index("python -c") :])
     monkeypatch.chdir(tmp_path / "m")
     exec(code, {})
+    assert lines(planned(tmp_path / "m")) == []
+
+
+def test_no_line_is_printed_that_names_would_make_into_another(tmp_path: Path) -> None:
+    Model(rename={"": '"; touch x; $(id)".'}).save(tmp_path / "m")
+    (line,) = lines(planned(tmp_path / "m"))
+    assert "save the weights of the text model alone" in line and "python -c" not in line
+
+
+def test_adapters_of_layers_that_are_stored_the_other_way_round(tmp_path: Path) -> None:
+    """GPT-2's matrices are [in, out]."""
+    base = saved(tmp_path / "base", "gpt2")
+    network = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(base), LoraConfig(r=4, target_modules=["c_attn"], fan_in_fan_out=True)
+    )
+    network.save_pretrained(tmp_path / "m")
     assert lines(planned(tmp_path / "m")) == []
 
 

@@ -27,6 +27,7 @@ FLOATS = {"F64", "F32", "F16", "BF16"}
 FORMATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "BOOL": torch.bool,
            "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8}  # fmt: skip
 LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks?)\.(\d+)\.")  # as in models/fit.py
+MOVED = (r"rotary_emb\.inv_freq$", r"(^|\.)position_ids$")  # kept in weights once; every model computes them now
 LISTED = 200  # names of one kind that are returned
 
 
@@ -72,10 +73,14 @@ def dry_load(folder: str, loader: str, tensors: Tensors) -> dict[str, Any]:
 def report(model: Any, info: Mapping[str, Any], tensors: Tensors) -> dict[str, Any]:
     """The fields of a `LoadReport` on a model and what `output_loading_info` said of it."""
     buffers = tuple(name for name, _ in model.named_buffers())
+    ignored = re.compile(
+        "|".join((*MOVED, *(model._keys_to_ignore_on_load_unexpected or ())))
+    )  # not in unexpected_keys
     unexpected, missing = set(info["unexpected_keys"]), set(info["missing_keys"]) - set(buffers)
     mismatched = [(name, list(found), list(expected)) for name, found, expected in info["mismatched_keys"]]
     others = [(name, dtype) for name, (dtype, _) in tensors.items()
-              if dtype not in FLOATS and name not in unexpected and not name.endswith(buffers)]  # fmt: skip
+              if dtype not in FLOATS and name not in unexpected and not name.endswith(buffers)
+              and not ignored.search(name)]  # fmt: skip
     head = model.get_output_embeddings()
     masked = model.config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
     return {
