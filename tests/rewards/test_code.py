@@ -68,6 +68,22 @@ def score(code: str, truth: str, reward: Code = REWARD) -> float:
         ("def f(): raise KeyError('no')", '["try:\\n    f()\\nexcept KeyError:\\n    ok = True", "assert ok"]', 1.0),
         ("def f(x): return {'a': (1, 2.5, None, {3}, b'x', 10**30)}",
          '["assert f(0) == {\\"a\\": (1, 2.5, None, {3}, b\\"x\\", 10**30)}"]', 1.0),
+        ("import numpy as np\ndef f(a, b): return np.isclose(a, b)", '["assert f(1.0, 1.0) == True\\n'
+         'assert f(1.0, 2.0) is False"]', 1.0),
+        ("import numpy as np\ndef f(a): return (np.array(a) > 1).all()",
+         '{"fn_name": "f", "inputs": [[[2, 3]], [[0, 3]]], "outputs": [true, false]}', 1.0),
+        ("from fractions import Fraction\nfrom decimal import Decimal\nimport datetime as d\ndef f(x): return {'a': "
+         "[Fraction(1, 3), Decimal('0.10'), deque([x]), range(x), bytearray(b'x'), d.date(2024, 2, 29), "
+         "d.datetime(2024, 2, 29, 1), d.timedelta(hours=-1)]}",
+         json.dumps(["from fractions import Fraction as F\nfrom decimal import Decimal as D\nfrom collections import "
+                     "deque\nimport datetime as d\nassert f(2) == {'a': [F(1, 3), D('0.1'), deque([2]), range(2), "
+                     "b'x', d.date(2024, 2, 29), d.datetime(2024, 2, 29, 1), d.timedelta(hours=-1)]}"]), 1.0),
+        ("def f(x): x.popleft()",
+         '["from collections import deque\\nx = deque([1, 2])\\nf(x)\\nassert x == deque([2])"]', 1.0),
+        ("def f(x): yield from range(x)", '["assert list(f(3)) == [0, 1, 2] and f(0)"]', 1.0),
+        ("from fractions import Fraction\ndef f(x): return [Fraction(1, 2), deque([x])][x]",
+         '{"fn_name": "f", "inputs": [[0], [1]], "outputs": [0.5, [1]]}', 1.0),
+        ("def f(x): return x", '{"fn_name": "f", "inputs": [[3], [Infinity]], "outputs": [Infinity, Infinity]}', 0.0),
         ("def f(x: List[int]) -> int: return Counter(x)[1]", '["assert f([1, 1]) == 2"]', 1.0),  # not imported
     ],
 )  # fmt: skip
@@ -246,6 +262,13 @@ def test_parts_of_the_tests() -> None:
     assert score("def add(a, b): return 3", CALLS, Code(partial=True, workers=1)) == 0.5
     assert score(half, PROGRAM, Code(max_tests=1, workers=1)) == 1.0
     assert score("def add(a, b): return 3", ASSERTS, Code(max_tests=1, workers=1)) == 1.0
+
+
+@pytest.mark.parametrize("unlike", ["10**400", "{b'a': 1}", "{(1, b'a'): [1]}"], ids=str)
+@pytest.mark.parametrize("expected", ["1.5", '{"a": 1}'])
+def test_a_result_that_cannot_be_compared_fails_its_test_alone(unlike: str, expected: str) -> None:
+    truth = f'{{"fn_name": "f", "inputs": [[0], [1]], "outputs": [{expected}, 7]}}'
+    assert score(f"def f(x): return 7 if x else {unlike}", truth, Code(partial=True, timeout_s=2.0, workers=2)) == 0.5
 
 
 def test_many_answers_keep_their_order() -> None:

@@ -1,7 +1,7 @@
 """Calling functions of another process, so that a test never touches an object of the code that it tests.
 
-Only plain data comes back (numbers, texts, lists, ...), rebuilt here: what equals everything, or lies about itself,
-stays where it is, as a handle that equals nothing.
+Only plain data comes back (numbers, texts, lists, dates, ...), rebuilt here: what equals everything, or lies about
+itself, stays where it is, as a handle that equals nothing.
 """
 
 from __future__ import annotations
@@ -9,7 +9,12 @@ from __future__ import annotations
 import builtins
 import numbers
 import socket
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -18,6 +23,7 @@ from launcher.rewards.worker.frames import receive, send
 
 Pack = Callable[[Any], Any]
 Ask = Callable[[Any], tuple[Any, list[Any]]]
+_CHANGED = list | set | dict | deque | bytearray
 _PICKY = (UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError)  # they want more than a text
 
 
@@ -25,6 +31,8 @@ def packed(value: Any, keep: Pack) -> Any:
     """`value` as JSON; what is no plain data becomes what `keep` makes of it. Subclasses count as what they extend."""
     if value is None or isinstance(value, bool | str):
         return value if value is None or isinstance(value, bool) else str.__str__(value)
+    if type(value).__name__ in ("bool", "bool_") and type(value).__module__ == "numpy":  # what comparisons give there
+        return bool(value)
     if isinstance(value, numbers.Integral):
         return int(value)
     if isinstance(value, float) or (isinstance(value, numbers.Real) and not isinstance(value, numbers.Rational)):
@@ -34,14 +42,26 @@ def packed(value: Any, keep: Pack) -> Any:
             return [tag, *(packed(item, keep) for item in kind.__iter__(value))]
     if isinstance(value, dict):
         return ["dict", *([packed(key, keep), packed(of, keep)] for key, of in dict.items(value))]
-    if isinstance(value, bytes):
-        return ["bytes", bytes.decode(value, "latin-1")]
-    if isinstance(value, complex):
-        return ["complex", value.real, value.imag]
+    for tag, (kind, parts, _) in _VALUES.items():
+        if isinstance(value, kind):
+            return [tag, *parts(value)]
     return ["handle", keep(value)]
 
 
-_LISTS: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
+_LISTS: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque}
+_VALUES: dict[str, tuple[type, Callable[[Any], Sequence[Any]], Callable[..., Any]]] = {
+    "bytes": (bytes, lambda value: [bytes.decode(value, "latin-1")], lambda text: text.encode("latin-1")),
+    "bytearray": (bytearray, lambda value: [value.decode("latin-1")], lambda text: bytearray(text, "latin-1")),
+    "Fraction": (Fraction, lambda value: [value.numerator, value.denominator], Fraction),
+    "complex": (numbers.Complex, lambda value: [float(value.real), float(value.imag)], complex),  # also numpy's
+    "Decimal": (Decimal, lambda value: [str(value)], Decimal),
+    "range": (range, lambda value: [value.start, value.stop, value.step], range),
+    "datetime": (datetime, lambda value: [value.isoformat()], datetime.fromisoformat),  # before what it extends
+    "date": (date, lambda value: [value.isoformat()], date.fromisoformat),
+    "time": (time, lambda value: [value.isoformat()], time.fromisoformat),
+    "timedelta": (timedelta, lambda value: [value.days, value.seconds, value.microseconds], timedelta),
+}
+"""Name -> class, the parts of a value of it as JSON, and what makes one of them."""
 
 
 def unpacked(node: Any, resolve: Pack) -> Any:
@@ -53,9 +73,7 @@ def unpacked(node: Any, resolve: Pack) -> Any:
         return _LISTS[tag](unpacked(item, resolve) for item in items)
     if tag == "dict":
         return {unpacked(key, resolve): unpacked(of, resolve) for key, of in items}
-    if tag == "bytes":
-        return str(items[0]).encode("latin-1")
-    return complex(*items) if tag == "complex" else resolve(items[0])
+    return _VALUES[tag][2](*items) if tag in _VALUES else resolve(items[0])
 
 
 def serve(channel: socket.socket, names: dict[str, Any]) -> None:
@@ -95,7 +113,7 @@ class RemoteObject:
         given = packed([args, kwargs], _held)
         found, after = self._ask([self._target, self._attribute, given])
         for arg, now in zip(args, after, strict=True):  # a function may change a list that it is given
-            if isinstance(arg, list | set | dict) and not isinstance(now, RemoteObject):
+            if isinstance(arg, _CHANGED) and not isinstance(now, RemoteObject):
                 arg.clear()
                 arg.update(now) if isinstance(arg, set | dict) else arg.extend(now)
         return found
@@ -105,14 +123,36 @@ class RemoteObject:
             raise AttributeError(name)
         return self._ask([self._target, (*self._attribute, name), None])[0]
 
+    def _special(self, name: str, *args: Any) -> Any:
+        return RemoteObject(self._ask, self._target, (*self._attribute, name))(*args)
+
     def __len__(self) -> int:
-        return int(RemoteObject(self._ask, self._target, (*self._attribute, "__len__"))())
+        try:
+            return int(self._special("__len__"))
+        except AttributeError as error:
+            raise TypeError(str(error)) from error
+
+    def __bool__(self) -> bool:
+        for name in ("__bool__", "__len__"):
+            with suppress(AttributeError):
+                return bool(self._special(name))
+        return True
 
     def __getitem__(self, key: Any) -> Any:
-        return RemoteObject(self._ask, self._target, (*self._attribute, "__getitem__"))(key)
+        return self._special("__getitem__", key)
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            found: Iterator[Any] = self._special("__iter__")
+        except AttributeError:  # of a class that has only __getitem__
+            return Sequence.__iter__(self)  # type: ignore[arg-type]
+        return found
+
+    def __next__(self) -> Any:
+        return self._special("__next__")
 
     def __str__(self) -> str:
-        return str(RemoteObject(self._ask, self._target, (*self._attribute, "__str__"))())
+        return str(self._special("__str__"))
 
 
 def _held(value: Any) -> Any:
