@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +36,10 @@ def test_a_run_is_read_while_and_after_it_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: list[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    run = train(
-        "algorithm=grpo", *small, show=False,
-        settings={"trainer.total_training_steps": 2, "trainer.test_freq": 1, "trainer.log_val_generations": 3,
-                  "trainer.experiment_name": "one"},
-    )  # fmt: skip
+    settings = {"trainer.total_training_steps": 2, "trainer.test_freq": 1, "trainer.log_val_generations": 3,
+                "trainer.experiment_name": "one"}  # fmt: skip
+    with ThreadPoolExecutor(1) as threads:  # no main thread, as in a server
+        run = threads.submit(train, "algorithm=grpo", *small, show=False, settings=settings).result()
     assert [row["step"] for row in run.metrics()] == [0, 1, 2]
     assert [row["step"] for row in run.samples()] == [step for step in (0, 1, 2) for _ in range(3)]
     assert {"prompt", "response", "score", "ground_truth", "data_source", "step"} == set(run.samples()[0])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import signal
 import stat
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,9 +67,11 @@ class StopRequest:
 
 @contextmanager
 def handle_stop_requests(job: Stoppable, folder: Folder) -> Iterator[StopRequest]:
-    """While `folder` is written by this process."""
+    """While `folder` is written by this process. Python lets only the main thread handle signals: in another one, as
+    of a notebook or a server that trains, the file in the folder is what stops the run."""
     asked = StopRequest(job, folder)
-    handled = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup ignores SIGHUP
+    can = SIGNALS if threading.current_thread() is threading.main_thread() else ()
+    handled = [number for number in can if signal.getsignal(number) is not signal.SIG_IGN]  # nohup ignores SIGHUP
     before = {number: signal.signal(number, asked.request) for number in handled}
     try:
         yield asked

@@ -9,6 +9,7 @@ import stat
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,21 @@ def test_the_first_signal_stops_and_the_next_one_kills(folder: Folder) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         assert asked.first == signal.SIGINT and job.told == [signal.SIGINT, "kill"]
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_outside_the_main_thread_only_the_file_stops(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stop_requests, "LOOK_S", 0.0)
+    job, before = ScriptedCluster(), signal.getsignal(signal.SIGTERM)
+
+    def work() -> bool:
+        with handle_stop_requests(job, folder) as asked:
+            assert signal.getsignal(signal.SIGTERM) is before
+            ask(folder, "save")
+            asked.look()
+            return bool(asked)
+
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(work).result() and job.told == [signal.SIGTERM]
 
 
 def test_a_save_request_counts_as_the_first_signal(folder: Folder, asked: tuple[StopRequest, ScriptedCluster]) -> None:
