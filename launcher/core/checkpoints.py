@@ -66,9 +66,9 @@ class Checkpoints:
         """The folder with its policy in Hugging Face's layout: what is exported."""
         return checkpoint.path / "policy"
 
-    def set_aside_after(self, step: int) -> None:
-        """Ignore checkpoints later than `step` from now on; their files are kept."""
-        set_aside_after(self.root, step)
+    def set_aside_after(self, step: int, why: str = "damaged") -> None:
+        """Ignore checkpoints later than `step` from now on; their files are kept, under a name that begins with `why`."""
+        set_aside_after(self.root, step, why)
 
     def tidy(self) -> None:
         """Remove files left half-written by a kill. Only the run's one writer may call it."""
@@ -182,13 +182,13 @@ def newest_verified(root: Path) -> tuple[Path | None, list[Problem]]:
     return None, found
 
 
-def set_aside_after(root: Path, step: int) -> None:
+def set_aside_after(root: Path, step: int, why: str = "damaged") -> None:
     """Rename the checkpoints later than `step`, so that they no longer count; their files are kept."""
     for folder in newest_first(root):
         if step_of(folder) > step:
-            aside, number = root / f"damaged-{folder.name}", 1
+            aside, number = root / f"{why}-{folder.name}", 1
             while aside.exists():
-                aside, number = root / f"damaged-{folder.name}-{number}", number + 1
+                aside, number = root / f"{why}-{folder.name}-{number}", number + 1
             folder.rename(aside)
 
 

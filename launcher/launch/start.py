@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 from yaml import YAMLError
@@ -33,6 +34,9 @@ from launcher.runs import store
 from launcher.runs.folder import Folder, Lock, free_name, take
 from launcher.spec.run import RunSpec
 from launcher.spec.stored import Prepared, read_prepared, to_node, to_yaml
+
+LENGTH = ("total_training_steps", "total_epochs")
+"""Settings of the trainer that say how long it trains."""
 
 
 def start(ready: Ready, words: Sequence[str], sinks: Sequence[Sink]) -> tuple[Folder, Outcome]:
@@ -103,7 +107,8 @@ def to_resume(folder: Folder, words: Sequence[str], from_step: int | None = None
         raise Problems(Problem("--resume", f"{folder.path} holds no spec.yaml", "use a run's folder", "not-found"))
     folder.check()
     stored = _asked(folder, [])
-    notes = _by_hand(folder, stored)
+    changed = provenance.changed_by_hand(folder, stored)
+    notes = _by_hand(folder, changed)
     asked = _asked(folder, words) if words else stored
     run = _as_prepared(asked, folder)
     state, checkpoints = store.RunReader(folder.events).look(), run.engine.checkpoints(folder.path)
@@ -111,11 +116,11 @@ def to_resume(folder: Folder, words: Sequence[str], from_step: int | None = None
         checkpoint, faults = supervise.newest_checkpoint(run, folder, tidy=False)
     else:
         checkpoint, faults = _checkpoint_at(from_step, checkpoints), []
-    trainer = asked.trainer
-    same = (trainer.total_training_steps, trainer.total_epochs) == (
-        stored.trainer.total_training_steps, stored.trainer.total_epochs
-    )  # fmt: skip
-    steps = (state.steps or None) if same else trainer.total_training_steps
+    then = {name: before for name, before, _ in changed}
+    same = all(
+        getattr(asked.trainer, name) == then.get(f"trainer.{name}", getattr(stored.trainer, name)) for name in LENGTH
+    )
+    steps = (state.steps or None) if same else asked.trainer.total_training_steps
     if not same:
         notes += _longer(asked, state, supervise.step_of(checkpoint))
     return GoingOn(asked, run, state, checkpoint, faults, steps, notes)
@@ -129,20 +134,19 @@ def _checkpoint_at(step: int, checkpoints: Checkpoints) -> Checkpoint:
             if faults := checkpoints.faults(one):
                 raise Problems(faults)
             return one
-    there = ", ".join(str(one.step) for one in found)
+    there = " or ".join(str(one.step) for one in found)
     raise Problems(
         Problem("--from", f"no checkpoint of step {step}", f"use {there}" if there else "leave it out", "not-found")
     )
 
 
-def _by_hand(folder: Folder, stored: RunSpec) -> list[str]:
+def _by_hand(folder: Folder, changed: Sequence[tuple[str, Any, Any]]) -> list[str]:
     """Notes on settings of spec.yaml that were changed by hand. Raises `Problems` for those that must not change."""
-    changed = provenance.changed_by_hand(folder, stored)
     fix = f"put it back; a new run would take it: rlrun train {folder.spec}"
     if problems := [
         Problem(f"{folder.spec}: {name}", f"is {now}, and was {then} when the run began", fix, "changed")
         for name, then, now in changed
-        if "." in name and name != "spec.yaml" and not is_free(name)
+        if name not in ("spec.yaml", "code_dir") and not is_free(name)
     ]:
         raise Problems(problems)
     return [f"spec.yaml was changed by hand: {name}: {then} -> {now}" for name, then, now in changed]
@@ -184,9 +188,10 @@ def resume(folder: Folder, words: Sequence[str], sinks: Sequence[Sink], from_ste
             checkpoint, faults = supervise.newest_checkpoint(run, folder)
         alerts = supervise.rollback_to(checkpoint, faults, run, folder)
         alerts += [Alert(step=supervise.step_of(checkpoint), text=note) for note in going_on.notes]
-        if words:
+        if words or not provenance.spec_is_as_written(folder, provenance.read(folder)):
             write_atomic(folder.spec, to_yaml(asked))
             provenance.amend(folder, to_yaml(asked))
+        if words:
             typed = shlex.join(["rlrun", "train", "--resume", folder.name, *words])
             before = read_file(folder.words).decode("utf-8", "replace") if folder.words.exists() else ""
             write_atomic(folder.words, before + typed + "\n")

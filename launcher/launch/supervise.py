@@ -78,9 +78,10 @@ def newest_checkpoint(run: RunSpec, folder: Folder, *, tidy: bool = True) -> tup
 
 
 def rollback_to(checkpoint: Checkpoint | None, faults: list[Problem], run: RunSpec, folder: Folder) -> list[Event]:
-    """Set aside the checkpoints that are newer than `checkpoint`, because of their `faults`; an alert for each."""
+    """Set aside the checkpoints that are newer than `checkpoint`, because of their `faults` or, without any, because an
+    earlier one is asked for; an alert for each fault."""
     step = step_of(checkpoint)
-    run.engine.checkpoints(folder.path).set_aside_after(step)
+    run.engine.checkpoints(folder.path).set_aside_after(step, "damaged" if faults else "aside")
     resumed = f"resumed from {checkpoint.name if checkpoint else 'the beginning'}"
     return [Alert(step=step, text=f"checkpoints/{fault}; {resumed}") for fault in faults]
 

@@ -42,14 +42,13 @@ def test_where_it_runs_and_how_fast_is_free(word: str, path: tuple[str, str], va
 
 
 USE = "use hardware.nproc_per_node=2"
-WHAT = "cannot change while a run goes on; leave it out, or change hardware., engine., cluster...."
+WHAT = "cannot change while a run goes on; leave it out; hardware., engine., cluster., trainer.total_training_steps and"
 REFUSED = [
     ("optim.lr=1", f"optim.lr: {WHAT}"),
     ("algorithm.clip_ratio_low=0.1", f"algorithm.clip_ratio_low: {WHAT}"),
     ("data.train_batch_size=4", f"data.train_batch_size: {WHAT}"),
     ("sampler.n=2", f"sampler.n: {WHAT}"),
     ("model.lora_rank=4", f"model.lora_rank: {WHAT}"),
-    ("trainer.total_training_steps=9", f"trainer.total_training_steps: {WHAT}"),
     ("trainer.ppo_epochs=2", f"trainer.ppo_epochs: {WHAT}"),
     ("seed=1", f"--resume: 'seed=1' changes no setting; {USE}"),
     ("hardware=cpu", f"--resume: 'hardware=cpu' changes no setting; {USE}"),
@@ -164,7 +163,7 @@ def test_it_goes_on_with_the_losses_that_it_would_have_had(
 @pytest.mark.parametrize(
     ("word", "line"),
     [
-        ("optim.lr=1", f"✗ optim.lr: {WHAT}\n"),
+        ("optim.lr=1", f"✗ optim.lr: {WHAT}"),
         ("hardware.nproc_per_node=4", "data.train_batch_size: 6 rows do not split over 4 processes; use 4 or 8"),
         ("engine.strategy=fsdp3", "engine.strategy: got 'fsdp3'"),
     ],
