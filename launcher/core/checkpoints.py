@@ -67,7 +67,7 @@ class Checkpoints:
         return checkpoint.path / "policy"
 
     def set_aside_after(self, step: int, why: str = "damaged") -> None:
-        """Ignore checkpoints later than `step` from now on; their files are kept, under a name that begins with `why`."""
+        """Ignore checkpoints later than `step` from now on; their files are kept, as `why`-step_N."""
         set_aside_after(self.root, step, why)
 
     def tidy(self) -> None:

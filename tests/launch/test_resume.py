@@ -63,7 +63,8 @@ def test_more_steps_go_on_from_the_newest_checkpoint(done: Folder) -> None:
     with pytest.raises(Problems) as refused:
         start.to_resume(done, ["trainer.total_training_steps=3"])
     assert refused.value.lines == [
-        "trainer.total_training_steps: got 3, and the run is at step 4; use more than 4, or --from an earlier checkpoint"
+        "trainer.total_training_steps: got 3, and the run is at step 4; "
+        "use more than 4, or --from an earlier checkpoint"
     ]
 
 
