@@ -16,6 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from launcher.config.descriptions import fields_of
 from launcher.config.nodes import flat
 from launcher.core.classes import locate
+from launcher.core.problems import Problems
 from launcher.core.settings import Chosen
 from launcher.spec.algorithm import Algorithm
 from launcher.spec.data import Dataset
@@ -52,8 +53,8 @@ def fill(node: dict[str, Any]) -> frozenset[str]:
             _put(node["critic"], "optim", "lr", usual_critic_lr(model))
     if hardware := _built(node, "hardware", Hardware):
         _fit_batch(node, hardware.processes)
-    if model and model.positions:
-        _fit_lengths(node, model.positions)
+    if model and (positions := _positions(model)):
+        _fit_lengths(node, positions)
     return frozenset({*flat(node)} - before)
 
 
@@ -64,6 +65,12 @@ def _fit_batch(node: dict[str, Any], processes: int) -> None:
     unit = lcm(processes, mini if type(mini) is int and mini > 0 else 1)
     if usual % unit:
         _put(node, "data", "train_batch_size", max(usual // unit, 1) * unit)
+
+
+def _positions(model: Model) -> int | None:
+    with suppress(Problems, OSError):  # which are said elsewhere
+        model = model.here
+    return model.positions
 
 
 def _fit_lengths(node: dict[str, Any], positions: int) -> None:

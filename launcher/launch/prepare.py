@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from pydantic import ValidationError
+
+from launcher.config.explain import explain
 from launcher.core.problems import Problems
 from launcher.core.state import RunState, Sink, write_all
 from launcher.hubs.choice import FromHub
@@ -34,7 +37,11 @@ def prepared(run: RunSpec, sinks: Sequence[Sink]) -> RunSpec:
         phase = f"{at.doing} {100 * at.done_bytes // max(at.bytes, 1)} %"
         show(phase, f"{phase}, {at.rows:,} rows")
 
-    return replace(run, model=model, reward=reward, data=run.data.prepared(run.algorithm.data, show_rows))
+    data = run.data.prepared(run.algorithm.data, show_rows)
+    try:
+        return replace(run, model=model, reward=reward, data=data)
+    except ValidationError as error:  # the model's folder tells more than its name
+        raise Problems(explain(error, {})) from error
 
 
 def _phase_view(sinks: Sequence[Sink]) -> Callable[..., None]:

@@ -11,7 +11,7 @@ from launcher.core.checkpoints import Checkpoints
 from launcher.core.problems import Problem, Problems, short_repr
 from launcher.core.settings import settings
 from launcher.hubs.choice import FromHub
-from launcher.models import config, weights
+from launcher.models import config, store, weights
 from launcher.spec.model import Architecture, Model
 
 LAYOUTS = ("config.json", "adapter_config.json")
@@ -62,6 +62,11 @@ class Pretrained(FromHub, Model):
     def is_run(self) -> bool:
         """Whether it is a run's folder: then its newest checkpoint that verifies is taken."""
         return bool(_checkpoints(Path(self.path).expanduser()).newest_first())
+
+    @property
+    def here(self) -> Self:
+        found = self.on_hub and not self.trust_remote_code and store.find(self.path, self.revision)
+        return replace(self, path=str(found)) if found else self
 
     def with_absolute_paths(self) -> Self:
         return replace(self, path=weights_of(self.path))

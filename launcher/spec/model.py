@@ -89,6 +89,11 @@ class Model(ABC):
         """Tokens of the longest sequence it supports, where that is known before it is loaded; else None."""
         return self.shape.max_position_embeddings if self.shape else None
 
+    @property
+    def here(self) -> Self:
+        """The same model in its folder of this machine, where a hub's has been downloaded."""
+        return self
+
     def problems(self) -> list[Problem]:
         """Errors that can be found before anything is loaded."""
         return []

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from launcher.config.resolve import resolve
+from launcher.hubs.manifest import Manifest
 from launcher.preflight.checks import learning
 from launcher.preflight.checks.context import Context
 from launcher.preflight.plan import plan, run_of
@@ -17,6 +21,10 @@ GRPO = ["algorithm=grpo", "model=tiny", "data=reverse"]
 SFT = ["algorithm=sft", "model=tiny", "data=reverse"]
 HUB = ["model=qwen3-0.6b", "data=gsm8k"]
 GPUS = ["model=qwen2.5-7b-instruct", "data=gsm8k", "reward=gsm8k", "hardware=h100x8"]
+LLAMA = {
+    "model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 22, "num_attention_heads": 32,
+    "num_key_value_heads": 4, "intermediate_size": 5632, "vocab_size": 32000, "max_position_embeddings": 2048,
+}  # fmt: skip
 RECIPES = Path(__file__).parents[2] / "recipes"
 
 
@@ -141,3 +149,29 @@ def test_what_learns_nothing_is_named(words: list[str], level: str, subject: str
 )
 def test_what_is_unusual_and_well_is_not(words: list[str]) -> None:
     assert not list(learning.check(Context(resolve(words), here=True)))
+
+
+# ---- a hub's model that is here
+
+
+def downloaded(store: Path, monkeypatch: pytest.MonkeyPatch, **config: int) -> str:
+    """The id of a model in the store, of 1.1B parameters."""
+    folder = store / "o" / "model"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(LLAMA | config))
+    save_file({"lm_head.weight": np.zeros((2, 2), np.float32)}, folder / "model.safetensors")
+    sizes = {file.name: {"bytes": file.stat().st_size, "sha256": ""} for file in folder.iterdir()}
+    (folder / ".rlrun").mkdir()
+    made = Manifest("huggingface", "model", "o/model", "main", "0", sizes)
+    (folder / ".rlrun/manifest.json").write_text(json.dumps(asdict(made)))
+    monkeypatch.setenv("RLRUN_MODELS", str(store))
+    return "model.path=o/model"
+
+
+def test_lengths_fit_the_positions_of_a_downloaded_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["algorithm=sft", "model=hf", downloaded(tmp_path, monkeypatch, max_position_embeddings=1024), SFT[2]]
+    run: Any = plan(words).run
+    assert run.data.max_prompt_length + run.data.max_response_length <= 1024 and run.model.path == "o/model"
+    page = plan([*words, "data.max_response_length=4096"])
+    (found,) = (result for result in page.results if "positions" in result.message)
+    assert (found.level, found.subject, found.fix) == ("FAIL", "data.max_response_length", "use a sum of at most 1024")

@@ -12,10 +12,11 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
+from pydantic import ValidationError
+
+from launcher.config.explain import explain
 from launcher.core.check_result import CheckResult, Level
-from launcher.core.problems import Problem, error_message, short_repr
-from launcher.models import store
-from launcher.models.pretrained import Pretrained
+from launcher.core.problems import Problem, Problems, error_message, short_repr
 from launcher.preflight.checks.lengths import LengthReport, measure_lengths, sizes
 from launcher.runs.folder import Folder
 from launcher.spec.data import Dataset, RefusedRow, Row, Split
@@ -61,11 +62,7 @@ class Context:
     @cached_property
     def run(self) -> RunSpec:
         """The run; a hub's model that has been downloaded is replaced by its folder."""
-        model = self.asked.model
-        if self.model_problems or not isinstance(model, Pretrained) or not model.on_hub or model.trust_remote_code:
-            return self.asked
-        folder = store.find(model.path, model.revision)
-        return replace(self.asked, model=replace(model, path=str(folder))) if folder else self.asked
+        return self.asked if self.model_problems else self._with_folder
 
     @property
     def missing_level(self) -> Level:
@@ -74,7 +71,22 @@ class Context:
 
     @cached_property
     def model_problems(self) -> Sequence[Problem]:
-        return self.asked.model.problems()
+        """Of the model; where it has none, of settings that do not fit the folder that a hub's model came to."""
+        if found := self.asked.model.problems():
+            return found
+        try:
+            _ = self._with_folder
+        except ValidationError as error:
+            return explain(error, {})
+        except Problems as error:  # the store cannot be read
+            return error.problems
+        return []
+
+    @cached_property
+    def _with_folder(self) -> RunSpec:
+        """Raises pydantic's `ValidationError`."""
+        model = self.asked.model.here
+        return self.asked if model == self.asked.model else replace(self.asked, model=model)
 
     @cached_property
     def reward_problems(self) -> Sequence[Problem]:
