@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +80,9 @@ def cut_faults(folder: Path) -> list[Problem]:
                 got, fix = "is a pointer of Git LFS, not the weights", "run git lfs pull in its folder, or download it"
                 found.append(Problem(str(path), got, fix, code="bad-file"))
                 continue
-            node = header(path)
-            ends = [node[name]["data_offsets"][1] for name in _tensors_of(node)]
+            real = path.parent.resolve() / path.name  # as `tensors` has it
+            node, held = _header(real, _state(real)), _tensors_of(real, _state(real))
+            ends = [node[name]["data_offsets"][1] for name in held]
             if (size := path.stat().st_size) != begin + max(ends, default=0):
                 sizes = f"has {size} bytes and its header names {begin + max(ends, default=0)}"
                 found.append(Problem(str(path), sizes, "use the whole file", code="bad-file"))
@@ -96,8 +98,19 @@ def read_by_a_loader(folder: Path) -> list[str]:
     if (folder / SINGLE).is_file():
         return [SINGLE]
     if (folder / INDEX).is_file():
-        return shards_of(read_file(folder / INDEX))[0]
+        return [*_named_by(folder / INDEX, _state(folder / INDEX))]
     return [ADAPTER] if (folder / ADAPTER).is_file() else []
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    """Differs where a file was written anew: a plan asks for the same headers hundreds of times."""
+    of = path.stat()
+    return of.st_ino, of.st_mtime_ns, of.st_ctime_ns, of.st_size
+
+
+@lru_cache(maxsize=16)
+def _named_by(index: Path, state: tuple[int, ...]) -> tuple[str, ...]:
+    return tuple(shards_of(read_file(index))[0])
 
 
 def sizes(folder: Path) -> list[int]:
@@ -119,11 +132,13 @@ def shapes(folder: Path) -> dict[str, tuple[int, ...]] | None:
 def tensors(folder: Path, files: Sequence[str] | None = None) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Number format (`BF16`) and shape of each tensor in the folder's safetensors files, or in those of `files`.
     Raises `OSError` or `ValueError` where a header cannot be read."""
-    nodes = [header(names.path_inside(folder, file)) for file in files or read_by_a_loader(folder)]
-    return {name: of for node in nodes for name, of in _tensors_of(node).items()}
+    paths = [names.path_inside(folder, file) for file in files or read_by_a_loader(folder)]
+    return {name: of for path in paths for name, of in _tensors_of(path, _state(path)).items()}
 
 
-def _tensors_of(header: Mapping[str, Any]) -> dict[str, tuple[str, tuple[int, ...]]]:
+@lru_cache(maxsize=512)
+def _tensors_of(path: Path, state: tuple[int, ...]) -> Mapping[str, tuple[str, tuple[int, ...]]]:
+    header = _header(path, state)
     try:
         found = {name: of for name, of in header.items() if name != "__metadata__"}
         return {name: (str(of["dtype"]), tuple(map(int, of["shape"]))) for name, of in found.items()}
@@ -131,7 +146,8 @@ def _tensors_of(header: Mapping[str, Any]) -> dict[str, tuple[str, tuple[int, ..
         raise ValueError(f"a header names no shape: {error}") from error
 
 
-def header(path: Path) -> Mapping[str, Any]:
+@lru_cache(maxsize=512)
+def _header(path: Path, state: tuple[int, ...]) -> Mapping[str, Any]:
     """Of a safetensors file: eight bytes of length, then JSON with dtype and shape of each tensor."""
     with open_file(path) as file:
         length = int.from_bytes(file.read(8), "little")

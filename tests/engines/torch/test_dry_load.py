@@ -325,6 +325,20 @@ def test_what_was_found_is_remembered(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(started) == 3
 
 
+def test_a_plan_parses_each_header_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of large models have tens of thousands of tensors, and advice on memory asks hundreds of times."""
+    Model(shards=2).save(tmp_path / "m")
+    texts, parse = list[Any](), weights.parse_json
+    monkeypatch.setattr(weights, "parse_json", lambda text: texts.append(text) or parse(text))
+    assert lines(planned(tmp_path / "m")) == []
+    sizes = {tuple(weights.sizes(tmp_path / "m")) for _ in range(20)}
+    assert len(sizes) == 1 and len(texts) <= 5 and sum(b"data_offsets" in text for text in texts) == 2
+    Model(shards=2, drop=["lm_head.weight"]).save(tmp_path / "other")
+    file = "model-00001-of-00002.safetensors"
+    (tmp_path / "m" / file).write_bytes((tmp_path / "other" / file).read_bytes())
+    assert "no output layer" in lines(planned(tmp_path / "m"))[0]  # what was written anew is read anew
+
+
 def test_the_process_says_the_same_and_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
