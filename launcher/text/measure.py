@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from launcher.models.pretrained import Pretrained, weights_of
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Dataset, Row, Text
 from launcher.spec.model import Model
-from launcher.text.encoder import Encoder, Unwritable, prompt_and_response, turns_of
+from launcher.text.encoder import Encoder, Tokens, Unwritable, prompt_and_response, turns_of
 from launcher.text.lengths import Lengths
 from launcher.text.process import MOSTLY, RENDER_BYTES, RENDER_S, ROW_S, Count
 from launcher.text.tokenizer import load_fast_tokenizer, load_tokenizer
@@ -36,6 +36,9 @@ class Measure:
         tokenizer = None if exact else load_fast_tokenizer(model)
         endless = replace(data, max_prompt_length=2**40, max_response_length=2**40)
         self.encoder = _BoundedEncoder(tokenizer or load_tokenizer(model), endless)
+        backend = self.encoder.tokenizer.backend_tokenizer  # tokenizer.json may hold limits; whoever trains sets none
+        backend.no_truncation()
+        backend.no_padding()
         self.counts = Lengths(self.encoder)
         self.model = model
 
@@ -53,7 +56,7 @@ class Measure:
         if isinstance(self.model, Pretrained):
             folder = Path(weights_of(self.model.path))
             ends = Ends(self.encoder.tokenizer, folder)
-            found += ends.results()
+            found += [*ends.beyond_the_model(lambda: _produced(self.encoder, rows)), *ends.results()]
             if self.encoder.templated:
                 found += _Template(self.encoder, ends, rows, folder).results()
         return found
@@ -105,14 +108,29 @@ def unknown(encoder: Encoder, rows: Sequence[Row]) -> Iterator[CheckResult]:
     for what, texts in _texts(rows).items():
         known = whole = 0
         for text, encoded in zip(texts, backend.encode_batch(texts, add_special_tokens=False), strict=True):
-            spans = [last - first for number, (first, last) in zip(encoded.ids, encoded.offsets, strict=True)
-                     if number != unk]  # fmt: skip
-            whole += len(text)
-            known += min(sum(spans), len(text))
+            spans, end = list[str](), 0
+            for number, (first, last) in zip(encoded.ids, encoded.offsets, strict=True):
+                if number != unk:
+                    spans.append(text[max(first, end) : last])  # the bytes of one character share its place
+                    end = max(end, last)
+            whole += _signs(text)
+            known += _signs("".join(spans))
         if whole and known < (1 - MOSTLY) * whole:
             message = f"{1 - known / whole:.0%} of the text of the {what} has no token and becomes <unk>, or nothing"
             fix = "use model.path of a model whose tokenizer has this alphabet in its vocabulary, or other rows"
             yield CheckResult("FAIL", "model.path", message, fix)
+
+
+def _signs(text: str) -> int:
+    """Characters that are not blank: some tokenizers leave blanks out of the places of their tokens."""
+    return len("".join(text.split()))
+
+
+def _produced(encoder: Encoder, rows: Sequence[Row]) -> set[int]:
+    """The ids that training on these rows takes."""
+    sides = [side for row in rows for side in (row, replace(row, response=row.rejected or row.response))]
+    written = [write(0, side) for side in sides for write in (encoder.demonstration, encoder.prompt)]
+    return {number for tokens in written if isinstance(tokens, Tokens) for number in tokens.ids}
 
 
 def _texts(rows: Sequence[Row]) -> dict[str, list[str]]:
@@ -143,13 +161,24 @@ class Ends:
     def name(self, number: int) -> str:
         return str(self.tokenizer.convert_ids_to_tokens(number))
 
+    def beyond_the_model(self, produced: Callable[[], set[int]]) -> Iterator[CheckResult]:
+        """Ids that the model has no embedding for. Added tokens that nothing makes may have them: Gemma 3's text
+        models have one for images."""
+        tokenizer, size = self.tokenizer, _number(self.folder / "config.json", "vocab_size")
+        beyond = {number for number in tokenizer.get_vocab().values() if size is not None and number >= size}
+        if not beyond:
+            return
+        ends = {tokenizer.eos_token_id, tokenizer.bos_token_id, tokenizer.pad_token_id}
+        ordinary = beyond - set(tokenizer.added_tokens_decoder)  # any text may have them
+        if made := ordinary or beyond & ends or beyond & produced():
+            message = f"the tokenizer of {self.folder} makes ids up to {max(beyond)}, and the model knows {size}"
+            message += f" ({self.name(max(made))!r} has {max(made)})"
+            yield CheckResult("FAIL", "model.path", message, "use the tokenizer that the model was trained with")
+
     def results(self) -> Iterator[CheckResult]:
         eos, known = self.tokenizer.eos_token_id, len(self.tokenizer)
-        config, size = self.folder / "tokenizer_config.json", _number(self.folder / "config.json", "vocab_size")
+        config = self.folder / "tokenizer_config.json"
         largest = max(self.tokenizer.get_vocab().values(), default=0)
-        if size is not None and largest >= size:
-            message = f"the tokenizer of {self.folder} makes ids up to {largest}, and the model knows {size}"
-            yield CheckResult("FAIL", "model.path", message, "use the tokenizer that the model was trained with")
         if eos is None:
             named = next((self.name(ids[0]) for ids in self.by_file.values() if 0 <= ids[0] < known), "<eos>")
             fix = f"set eos_token in {config}, such as {named!r}"

@@ -10,6 +10,7 @@ import os
 import resource
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -30,7 +31,7 @@ ROW_S = 0.005
 RENDER_BYTES = 2**30
 """Memory that a template may take for one row."""
 WHOLE_S = 300
-"""CPU seconds after which a tokenizer is given up on."""
+"""CPU seconds of one question after which a tokenizer is given up on."""
 TOKENIZER = "tokenizer.json"
 """The file that holds all of a tokenizer but its special tokens and its chat template."""
 MOSTLY = 0.5
@@ -138,9 +139,7 @@ def _serve(channel: Connection[Any, Any], settings: TextProcess) -> None:
         os.dup2(nowhere, descriptor)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGPROF, signal.SIGXCPU):
         signal.signal(number, signal.SIG_DFL)
-    _, most = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CPU, (WHOLE_S if most < 0 else min(WHOLE_S, most), most))
     if "tokenizers" in sys.modules:  # its threads are not forked, and without them it would wait for ever
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
     made = list[Any]()
@@ -157,5 +156,14 @@ def _serve(channel: Connection[Any, Any], settings: TextProcess) -> None:
 
     with suppress(EOFError):
         while True:
-            reply = try_call(partial(answer, *channel.recv()))
+            question = channel.recv()
+            _allow(WHOLE_S)
+            reply = try_call(partial(answer, *question))
             channel.send((reply, []) if isinstance(reply, CallFailure) else reply)
+
+
+def _allow(seconds: int) -> None:
+    """SIGXCPU ends this process after so many further CPU seconds."""
+    _, most = resource.getrlimit(resource.RLIMIT_CPU)
+    limit = int(time.process_time()) + seconds
+    resource.setrlimit(resource.RLIMIT_CPU, (limit if most < 0 else min(limit, most), most))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+import resource
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,14 +13,18 @@ from typing import Any
 import launch_model
 import pytest
 from launch_site import rows
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
 
 from launcher.config.resolve import resolve
 from launcher.data.files import Files
 from launcher.data.rows import RawRow
+from launcher.models.pretrained import Pretrained
 from launcher.preflight.checks import text
 from launcher.preflight.checks.context import Context, SplitRows
 from launcher.spec.data import Row
 from launcher.text import measure, process
+from launcher.text.encoder import Encoder
 
 SIZES = ["data.max_prompt_length=64", "data.max_response_length=32", "data.train_batch_size=4"]
 
@@ -55,7 +63,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "small"
 
 
-WELL = ["OK lengths train: prompts of at most 18 and responses of at most 2 tokens"]
+WELL = ["OK lengths train: prompts of at most 7 and responses of at most 2 tokens"]
 
 
 @pytest.mark.parametrize("template", [
@@ -67,6 +75,37 @@ WELL = ["OK lengths train: prompts of at most 18 and responses of at most 2 toke
 ])  # fmt: skip
 def test_templates_that_are_well(folder: Path, template: str) -> None:
     assert [line for line in lines_of_model(folder, {"template": template}) if not line.startswith("OK")] == []
+
+
+def test_limits_that_a_tokenizer_was_saved_with_are_not_applied(folder: Path) -> None:
+    launch_model.Model().save(folder)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.enable_truncation(2)
+    tokenizer.enable_padding(length=64)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    assert lines(folder) == WELL
+
+
+def test_blanks_that_have_no_place_in_a_text_are_known() -> None:
+    signs = {*pre_tokenizers.ByteLevel.alphabet()} - {*"xyz"}
+    backend = Tokenizer(models.BPE({sign: number for number, sign in enumerate(sorted(signs))}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.post_processor = processors.ByteLevel(trim_offsets=True)
+    encoder = Encoder(PreTrainedTokenizerFast(tokenizer_object=backend), Files())
+    assert not [*measure.unknown(encoder, [Row("t:1", "a" + 9 * " " + "b\u20ac")])]
+    assert [*measure.unknown(encoder, [Row("t:1", "a" + 9 * " " + "xy")])]
+
+
+def test_added_tokens_beyond_the_embedding_may_lie_idle(folder: Path) -> None:
+    """As Gemma 3's text models have one for images."""
+    launch_model.Model().save(folder)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.add_special_tokens(["<image>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    assert lines(folder) == WELL
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": turns("<image>" + CONTENT)}))
+    assert "FAIL model.path: the tokenizer of" in lines(folder)[0] and "('<image>' has 92)" in lines(folder)[0]
 
 
 @pytest.mark.parametrize(("given", "kind", "expected"), [
@@ -123,3 +162,13 @@ def test_files_that_make_no_tokenizer(folder: Path, name: str, content: str | No
 def test_a_tokenizer_that_ends_its_process_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "Measure", lambda *_: process.os.kill(process.os.getpid(), 9))
     assert "the tokenizer of" in (line := lines_of_model(folder, {})[0]) and "by SIGKILL" in line
+
+
+def test_the_limit_of_cpu_time_is_of_one_question(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large datasets take longer than one question may."""
+    launch_model.Model().save(folder)
+    spent = itertools.count(1000, 1000)
+    monkeypatch.setattr(time, "process_time", lambda: float(next(spent)))
+    monkeypatch.setattr(measure.Measure, "tokens", lambda *_: resource.getrlimit(resource.RLIMIT_CPU)[0])
+    with process.TextProcess(Pretrained(path=str(folder)), Files()) as text:
+        assert text.tokens("") + 1000 == text.tokens("")
