@@ -93,7 +93,8 @@ class Name:
             return False
         if self.none and re.search(self.none, line.replace(self.key, ""), re.IGNORECASE):
             return not _NEAREST.search(line)
-        return any(re.search(_pattern(name, self.key), line.replace(self.typed, "")) for name in self.right)
+        line = re.sub(rf"(?<![\w.]){re.escape(self.typed)}", "", line)
+        return any(re.search(_pattern(name, self.key), line) for name in self.right)
 
     def _taken(self, run: Mapping[str, Any], name: str) -> bool:
         """The run has the value that was typed under the other name."""

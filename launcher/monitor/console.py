@@ -85,7 +85,8 @@ def _lines(event: Event, state: RunState) -> list[str]:
 
 def next_command(following: Sequence[str], folder: str) -> str:
     """A command of rlrun and its arguments, for the run in `folder`."""
-    return shlex.join(["rlrun", following[0], folder, *following[1:]])
+    verbs = 2 if following[0] == "checkpoints" else 1  # as in `rlrun checkpoints export RUN`
+    return shlex.join(["rlrun", *following[:verbs], folder, *following[verbs:]])
 
 
 def results_of(state: RunState) -> dict[str, str]:

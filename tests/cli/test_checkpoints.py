@@ -54,9 +54,10 @@ def test_the_best_that_was_trained_is_still_there(trained: Path, look: Look) -> 
     assert best < 5, "the run gets better to its end, so nothing is shown"
     kept = sorted(path.name for path in (trained / "runs" / "rlrun" / "r" / "checkpoints").iterdir())
     assert kept == [name_of(step) for step in (best, 5, 6)]
-    ran = look("r", "best")
+    ran = look("best", "r")
     assert (ran.exit_code, ran.stdout) == (0, f"runs/rlrun/r/checkpoints/{name_of(best)}\n")
-    node = json.loads(look("r", "best", "--json").stdout)
+    assert look("r", "best").stdout == ran.stdout, "the run may come first"
+    node = json.loads(look("best", "r", "--json").stdout)
     assert (node["step"], node["judged_by"], node["score"]) == (best, "val/loss", losses(trained)[best])
 
 
@@ -70,7 +71,7 @@ def test_the_list_says_what_each_is_worth(trained: Path, look: Look) -> None:
     assert [row.split()[0] for row in rows] == ["6", "5", str(best)]
     assert all("verified" in row for row in rows)
     assert rows[0].endswith("newest") and rows[2].endswith("best") and "best" not in rows[1]
-    assert look("r", "list").stdout == ran.stdout
+    assert look("list", "r").stdout == ran.stdout
     nodes = json.loads(look("r", "--json").stdout)
     assert [(node["step"], node["best"], node["newest"]) for node in nodes] == [
         (6, False, True), (5, False, False), (best, True, False),
@@ -88,7 +89,7 @@ def test_damage_is_shown_and_the_next_best_is_best(trained: Path, look: Look, tm
     assert [line for line in ran.stdout.splitlines() if "sha256 differs" in line] == [
         f"damaged  {faults(weights.parents[1])[0]}"
     ]
-    node = json.loads(look(str(run), "best", "--json").stdout)
+    node = json.loads(look("best", str(run), "--json").stdout)
     assert node["step"] == min((5, 6), key=losses(trained).__getitem__)
 
 
@@ -96,14 +97,14 @@ def test_damage_is_shown_and_the_next_best_is_best(trained: Path, look: Look, tm
 @pytest.mark.parametrize("which", [[], ["--best"], ["--step", "5"], ["--newest"]])
 def test_one_is_exported_and_loads(which: list[str], trained: Path, look: Look, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    ran = look("r", "export", "--to", "hf", "--out", str(out), *which, "--json")
+    ran = look("export", "r", "--to", "hf", "--out", str(out), *which, "--json")
     step = {"--best": best_of(trained), "--step": 5}.get(which[0] if which else "", 6)
     node = json.loads(ran.stdout)
     assert (ran.exit_code, node["step"], node["path"], node["adapter"]) == (0, step, str(out), False)
     model = AutoModelForCausalLM.from_pretrained(out)
     theirs = AutoModelForCausalLM.from_pretrained(trained / "runs/rlrun/r/checkpoints" / name_of(step) / "policy")
     assert all((a == b).all() for a, b in zip(model.parameters(), theirs.parameters(), strict=True))
-    again = look("r", "export", "--to", "hf", "--out", str(out))
+    again = look("export", "r", "--to", "hf", "--out", str(out))
     assert (again.exit_code, again.stderr) == (2, f"✗ --out: {out} is there already; use a new folder\n")
 
 
@@ -111,20 +112,22 @@ def test_one_is_exported_and_loads(which: list[str], trained: Path, look: Look, 
 @pytest.mark.parametrize(
     ("words", "lines"),
     [
-        (["r", "list", "--out", "o", "--merge"],
+        (["list", "r", "--out", "o", "--merge"],
          ["--out: is not an option of list; leave it out",
           "--merge: is not an option of list; leave it out"]),
-        (["r", "best", "--no-verify"], ["--no-verify: is not an option of best; leave it out"]),
-        (["r", "export"], ["--to: is missing; use hf", "--out: is missing; use a new folder"]),
-        (["r", "export", "--to", "gguf", "--out", "o", "--best", "--newest"],
+        (["best", "r", "--no-verify"], ["--no-verify: is not an option of best; leave it out"]),
+        (["export", "r"], ["--to: is missing; use hf", "--out: is missing; use a new folder"]),
+        (["export", "r", "--to", "gguf", "--out", "o", "--best", "--newest"],
          ["--to: got 'gguf'; use hf", "--step, --best, --newest: more than one is given; use one"]),
-        (["r", "export", "--to", "hf", "--out", "o", "--metric", "val/loss"],
+        (["export", "r", "--to", "hf", "--out", "o", "--metric", "val/loss"],
          ["--metric: is only used with --best; add --best, or leave it out"]),
-        (["r", "best", "--metric", "val/los"], ["--metric: no checkpoint has 'val/los'; did you mean val/loss?"]),
-        (["r", "export", "--to", "hf", "--out", "o", "--step", "77"],
+        (["best", "r", "--metric", "val/los"], ["--metric: no checkpoint has 'val/los'; did you mean val/loss?"]),
+        (["export", "r", "--to", "hf", "--out", "o", "--step", "77"],
          ["--step: rlrun/r has no checkpoint of step 77; it has {}, 5, 6"]),
-        (["r", "export", "--to", "hf", "--out", "~nobody42/o"],
+        (["export", "r", "--to", "hf", "--out", "~nobody42/o"],
          ["~nobody42/o: nobody here has such a home folder; use a whole path"]),
+        (["export", "--to", "hf", "--out", "o"], ["RUN: is missing; use rlrun checkpoints export RUN"]),
+        (["r", "s"], ["r s: is not an action and a run; use list, best or export, and a run"]),
         (["q"], ["'q': no run of that name in runs; it may be rlrun/r"]),
     ],
 )  # fmt: skip

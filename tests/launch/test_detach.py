@@ -96,7 +96,7 @@ def test_a_terminal_that_is_closed_changes_nothing(rlrun: Any, small: list[str],
     assert (state_of(run).status, steps_of(run)) == ("finished", list(range(LAST + 1)))
     *shown, following = (run / "detached.log").read_text().splitlines()
     assert shown == (run / "console.log").read_text().splitlines()
-    assert following == "next: rlrun checkpoints runs/rlrun/away export --to hf --out away-model"
+    assert following == "next: rlrun checkpoints export runs/rlrun/away --to hf --out away-model"
     assert stat.S_IMODE((run / "detached.log").stat().st_mode) == 0o600
 
 

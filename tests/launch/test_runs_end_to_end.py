@@ -122,7 +122,7 @@ def test_what_people_grep_for_in_verls_logs_they_find(done: tuple[Any, Path]) ->
     assert len(grep(["-o", "val-core/reverse/reward/mean@1:[0-9.]*"], run)) == 3  # before, at 3, at 6
     assert ran.stdout.splitlines() == console(run)  # a person saw the same
     assert console(run)[-1] == "finished"
-    assert ran.stderr.endswith("next: rlrun checkpoints runs/rlrun/done export --to hf --out done-model\n")
+    assert ran.stderr.endswith("next: rlrun checkpoints export runs/rlrun/done --to hf --out done-model\n")
 
 
 def test_its_last_lines_say_what_it_came_to(done: tuple[Any, Path]) -> None:

@@ -1,16 +1,17 @@
-"""`rlrun checkpoints RUN [list | best | export]`: what a run kept, which is best, and one of them for others."""
+"""`rlrun checkpoints [list | best | export] RUN`: what a run kept, which is best, and one of them for others."""
 
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast, get_args
 
 import typer
 from rich.text import Text
 
-from launcher.cli.arguments import Root, RunName
+from launcher.cli.arguments import Root, complete_run
 from launcher.cli.output import AsJson, err, make_table, out, printable, problems_named, say, say_json, wide
 from launcher.cli.progress import show_bytes
 from launcher.core.metrics import label
@@ -30,8 +31,12 @@ BELONGS: dict[Action, set[str]] = {
 
 
 def of_run(
-    name: RunName,
-    action: Annotated[Action, typer.Argument(metavar="[list|best|export]", help="What to do.")] = "list",
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[list|best|export] RUN", help="What to do, and with which run.", autocompletion=complete_run
+        ),
+    ],
     metric: Annotated[
         str | None, typer.Option("--metric", help="Which metric says what is best; by default the run's own.")
     ] = None,
@@ -50,6 +55,7 @@ def of_run(
     given = {"--metric": metric, "--no-verify": not verify, "--to": to, "--out": folder, "--step": step is not None,
              "--best": best, "--newest": newest, "--merge": fold, "--base": base}  # fmt: skip
     with problems_named():
+        action, name = _action_and_run(words)
         alien = [word for word, value in given.items() if value and word not in BELONGS[action]]
         if alien:
             raise Problems([Problem(word, f"is not an option of {action}", "leave it out") for word in alien])
@@ -66,6 +72,22 @@ def of_run(
             keeping.best(run, metric) if best else keeping.newest(run) if step is None else keeping.of_step(run, step)
         )
         return _export(run, chosen, folder, fold, base, as_json)
+
+
+def _action_and_run(words: list[str]) -> tuple[Action, str]:
+    """Raises `Problems`. Either may come first."""
+    first, *rest = words
+    actions = get_args(Action)
+    if not rest and first not in actions:
+        return "list", first
+    if not rest:
+        raise Problems([Problem("RUN", "is missing", f"use rlrun checkpoints {first} RUN")])
+    found = [(action, name) for action, name in ((first, rest[0]), (rest[0], first)) if action in actions]
+    if not found or len(rest) > 1:
+        raise Problems(
+            [Problem(shlex.join(words), "is not an action and a run", "use list, best or export, and a run")]
+        )
+    return cast(Action, found[0][0]), found[0][1]
 
 
 def _export_problems(
