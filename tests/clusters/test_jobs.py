@@ -15,6 +15,7 @@ import pytest
 from launcher.clusters.nodes import processes
 from launcher.clusters.nodes.home import Home, Node
 from launcher.clusters.nodes.processes import MARK, serves_jobs
+from launcher.config.resolve import resolve
 from launcher.core.redaction import register_secret
 from launcher.launch import detach
 from launcher.preflight.plan import Ready
@@ -131,7 +132,7 @@ def begin(small: list[str], folder: Path, output: list[str]) -> detach.Detached:
 def no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the plan does not look whether the cluster is there."""
     monkeypatch.setenv("RLRUN_CLUSTER", str(tmp_path / "none"))
-    monkeypatch.setattr(detach, "ready", lambda run: Ready(run, []))
+    monkeypatch.setattr(detach, "ready_from", lambda words, _: Ready(resolve(words), []))
     monkeypatch.setattr(detach, "serves_jobs", lambda: True)
 
 

@@ -79,8 +79,10 @@ def typed(words: list[str]) -> str:
 
 
 @pytest.mark.slow
-def test_a_terminal_that_is_closed_changes_nothing(rlrun: Any, small: list[str], until: Callable[..., None]) -> None:
-    words = typed(["train", "-d", *small, *LONG, "trainer.experiment_name=away"])
+def test_a_terminal_that_is_closed_changes_nothing(
+    rlrun: Any, small_sft: list[str], until: Callable[..., None]
+) -> None:
+    words = typed(["train", "-d", *small_sft, *LONG, "trainer.experiment_name=away"])
     terminal, run = Terminal(rlrun, f"{words} && sleep 1000"), rlrun.run("away")
     output = terminal.read_until("stop")
     assert "rlrun/away runs in the background" in output and "rlrun watch runs/rlrun/away" in output
@@ -125,8 +127,10 @@ def _goes_on(process: psutil.Process, name: str) -> bool:
 
 
 @pytest.mark.slow
-def test_it_can_be_stopped_and_gone_on_with_detached(rlrun: Any, small: list[str], until: Callable[..., None]) -> None:
-    ran = rlrun("train", "-d", *small, *ENDLESS)
+def test_it_can_be_stopped_and_gone_on_with_detached(
+    rlrun: Any, small_sft: list[str], until: Callable[..., None]
+) -> None:
+    ran = rlrun("train", "-d", *small_sft, *ENDLESS)
     assert (ran.returncode, ran.stderr) == (0, "")
     (run,) = (rlrun.folder / "runs" / "rlrun").iterdir()
     assert ran.stdout.splitlines() == [
