@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from launcher.core.bounded_parse import parse_json
+from launcher.core.files import read_lines
 
 PhaseName = Literal["loading", "rollout", "update", "validating", "saving"]
 CrashCause = Literal["error", "configuration", "numbers"]
@@ -320,11 +321,11 @@ class LogReader:
             return
         with self.path.open("rb") as log:
             log.seek(self._offset)
-            for line in log:
-                if not line.endswith(b"\n"):
+            for line, size, ended in read_lines(log):
+                if not ended:
                     return
                 seq, offset = self._seq, self._offset
-                self._seq, self._offset = seq + 1, offset + len(line)
+                self._seq, self._offset = seq + 1, offset + size
                 event = self._read(line, offset) if seq > self._after else None
                 if event:
                     yield LoggedEvent(seq, self._attempt, event)
@@ -383,8 +384,8 @@ def scan(path: Path) -> tuple[int, bool]:
     lines, goes_back = 0, False
     if path.is_file():
         with path.open("rb") as log:
-            for line in log:
-                lines += line.endswith(b"\n")
+            for line, _, ended in read_lines(log):
+                lines += ended
                 goes_back = goes_back or any(mark in line for mark in marks)
     return lines, goes_back
 

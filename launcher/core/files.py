@@ -10,6 +10,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from launcher.core.problems import Problem, Problems
 from launcher.core.redaction import redact
 
 WHOLE_BYTES = 2**28  # most bytes of a file that is read at once
+LINE_BYTES = 2**26  # most bytes of a line that are kept; a context of a million tokens has a tenth
 _KINDS = {
     stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket",
     stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
@@ -116,6 +118,30 @@ class AppendOnlyFile:
         os.close(self._file)
 
 
+def read_lines(file: BufferedReader) -> Iterator[tuple[bytes, int, bool]]:
+    """Each line from here on, its length in bytes, and whether it is ended: all but the last are. Of a line with more
+    than LINE_BYTES only these come."""
+    while line := file.readline(LINE_BYTES):
+        size, ended = len(line), line.endswith(b"\n")
+        if size == LINE_BYTES and not ended:
+            more, ended = _skip_line(file)
+            size += more
+        yield line, size, ended
+
+
+def _skip_line(file: BufferedReader) -> tuple[int, bool]:
+    """Go to the next line: how many bytes that were, and whether there was an end. Holes of a file are not read."""
+    start = file.tell()
+    while piece := file.readline(2**20):
+        if piece.endswith(b"\n"):
+            return file.tell() - start, True
+        try:
+            file.seek(file.tell(), os.SEEK_DATA)
+        except OSError:  # only a hole is left
+            file.seek(0, os.SEEK_END)
+    return file.tell() - start, False
+
+
 class NewLines:
     """The lines appended to a file after byte `offset`, each once it is whole."""
 
@@ -129,15 +155,20 @@ class NewLines:
             return
         with self.path.open("rb") as file:
             file.seek(self._offset)
-            for line in file:
-                if not (last or line.endswith(b"\n")):
+            for line, size, ended in read_lines(file):
+                if not (last or ended):
                     return
-                self._offset += len(line)
+                self._offset += size
                 yield line.decode("utf-8", "replace").removesuffix("\n")
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Replace `path` in one step: a reader finds the old text or the new one."""
+    """Replace `path` in one step: a reader finds the old text or the new one. A link is replaced, never followed, as a
+    copied folder may hold links to anywhere. Raises `OSError`, also where a pipe, a socket, a device or a folder is.
+    """
+    with suppress(FileNotFoundError):
+        if not stat.S_ISLNK(mode := path.lstat().st_mode):
+            _check_regular(mode, path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(temporary, "w", encoding="utf-8", opener=_private) as file:

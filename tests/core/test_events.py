@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,10 @@ from launcher.core.events import (
     events_of,
     from_line,
     read_log,
+    scan,
     to_line,
 )
+from launcher.core.files import NewLines
 from launcher.core.metrics import HeldOut
 from launcher.core.state import HISTORY, POINTS, Curve, RunState, after, fold
 
@@ -188,6 +191,23 @@ def test_a_damaged_line_is_told_and_the_others_are_read(line: bytes, tmp_path: P
     (tmp_path / "events.jsonl").write_bytes(b"\n".join([first, line, last, b""]))
     where = f"events.jsonl: the line at byte {len(first) + 1} is damaged"
     assert list(events_of(tmp_path / "events.jsonl")) == [STARTED, Alert(at=0.0, step=0, text=where), LOADED]
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_line_without_end_is_not_kept_in_memory(ended: bool, tmp_path: Path) -> None:
+    """What a crash of some file systems leaves: 64 GiB that take no room on the disk."""
+    path, line = log(tmp_path / "events.jsonl", [STARTED]), to_line(LOADED).encode() + b"\n"
+    first = path.stat().st_size
+    os.truncate(path, first + 2**36)
+    if ended:
+        with path.open("ab") as file:
+            file.write(b"\n" + line)
+    reader = LogReader(path)
+    found = [logged.event for logged in reader.new()]
+    damaged = Alert(at=0.0, step=0, text=f"events.jsonl: the line at byte {first} is damaged")
+    assert found == ([STARTED, damaged, LOADED] if ended else [STARTED])
+    assert not list(reader.new()) and scan(path) == (len(found), False)
+    assert sum(1 for _ in NewLines(path).read()) == len(found)
 
 
 # ---- going back to a checkpoint

@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -154,6 +155,23 @@ def test_a_text_is_replaced_and_private(tmp_path: Path) -> None:
     write_atomic(path, "new é")
     assert path.read_text(encoding="utf-8") == "new é" and stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [file.name for file in tmp_path.iterdir()] == ["spec.yaml"]
+
+
+@pytest.mark.parametrize(("kind", "got"), [("pipe", "is a pipe, not a file"), ("socket", "is a socket"), ("link", "")])
+def test_only_a_file_is_replaced(kind: str, got: str, tmp_path: Path) -> None:
+    path, other = tmp_path / "spec.yaml", tmp_path / "other"
+    other.write_text("dear")
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "socket":
+        socket.socket(socket.AF_UNIX).bind(str(path))
+    else:
+        path.symlink_to(other)
+    before = path.lstat().st_mode
+    with pytest.raises(OSError, match=got) if got else nullcontext():
+        write_atomic(path, "new")
+    assert path.lstat().st_mode == before if got else path.read_text() == "new" and not path.is_symlink()
+    assert other.read_text() == "dear" and len(list(tmp_path.iterdir())) == 2
 
 
 @pytest.mark.parametrize("call", ["open", "fsync", "replace"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
@@ -19,6 +20,7 @@ from launcher.cli.commands.sweep import say_sweep
 from launcher.cli.live_view import colour, picture, watching
 from launcher.cli.output import AsJson, make_table, out, printable, problems_named, say, say_json, wide
 from launcher.clusters.ray import remote
+from launcher.core.files import NewLines
 from launcher.core.metrics import label
 from launcher.core.problems import Problem, Problems
 from launcher.launch.sweeps import points
@@ -179,16 +181,11 @@ def logs(
 
 def _tail(path: Path, alive: Callable[[], bool] | None, last: int | None) -> Iterator[str]:
     """The `last` whole lines, or all; with `alive`, new ones until it says no."""
-    half, offset = b"", 0
+    lines = NewLines(path)
     while True:
         going = alive() if alive else False
+        yield from lines.read() if last is None else deque(lines.read(), last)
         if path.is_file():
-            with path.open("rb") as file:
-                file.seek(offset)
-                *whole, half = (half + file.read()).split(b"\n")
-                offset = file.tell()
-            skipped = 0 if last is None else max(len(whole) - last, 0)
-            yield from (line.decode("utf-8", "replace") for line in whole[skipped:])
             last = None
         if not going:
             return
