@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,11 +22,25 @@ from launcher.rewards.model import RewardModel
 from launcher.spec.data import DataProgress
 from launcher.spec.reward import Reward
 from launcher.spec.run import RunSpec
+from launcher.spec.stored import Prepared
 
 
 def prepared(run: RunSpec, sinks: Sequence[Sink]) -> RunSpec:
-    """The run with its models and data in folders of this machine. Raises `Problems` where one cannot be had, or must
-    not be loaded. A model whose own code may run is left to transformers, which downloads code and weights."""
+    """The run with its models and data in folders of this machine. Raises `Problems`."""
+    return localized(run, fetched(run, sinks))
+
+
+def localized(run: RunSpec, found: Prepared) -> RunSpec:
+    """The run with what was found for it. Raises `Problems` where it does not fit."""
+    try:
+        return found.applied_to(run)
+    except ValidationError as error:  # the model's folder tells more than its name
+        raise Problems(explain(error, {})) from error
+
+
+def fetched(run: RunSpec, sinks: Sequence[Sink]) -> Prepared:
+    """Models and data of a run in folders of this machine. Raises `Problems` where one cannot be had, or must not be
+    loaded. A model whose own code may run is left to transformers, which downloads code and weights."""
     model, reward, show = run.model, run.reward, _phase_view(sinks)
     if isinstance(model, Pretrained) and model.on_hub and not model.trust_remote_code:
         model = replace(model, path=str(_downloaded(model, show)))
@@ -38,10 +53,7 @@ def prepared(run: RunSpec, sinks: Sequence[Sink]) -> RunSpec:
         show(phase, f"{phase}, {at.rows:,} rows")
 
     data = run.data.prepared(run.algorithm.data, show_rows)
-    try:
-        return replace(run, model=model, reward=reward, data=data)
-    except ValidationError as error:  # the model's folder tells more than its name
-        raise Problems(explain(error, {})) from error
+    return Prepared(directory=os.getcwd(), model=model, data=data, reward=reward)
 
 
 def _phase_view(sinks: Sequence[Sink]) -> Callable[..., None]:

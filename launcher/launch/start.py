@@ -25,10 +25,11 @@ from launcher.core.state import RunState, Sink, write_all
 from launcher.data.refused import RefusedLog
 from launcher.launch import provenance, supervise
 from launcher.launch.follow import Outcome
-from launcher.launch.prepare import prepared
+from launcher.launch.prepare import fetched, localized
 from launcher.launch.queued import hand_over
 from launcher.preflight.checks import hardware
 from launcher.preflight.checks.context import Context
+from launcher.preflight.fit import fitted_again
 from launcher.preflight.plan import Ready, check_fetched
 from launcher.runs import store
 from launcher.runs.folder import Folder, Lock, free_name, take
@@ -52,9 +53,11 @@ def start(ready: Ready, words: Sequence[str], sinks: Sequence[Sink]) -> tuple[Fo
     with lock:
         typed = shlex.join(["rlrun", *words])
         write_atomic(folder.words, typed + "\n")
-        asked, run = run, prepared(run, sinks)
-        if run != asked:  # something has been fetched since
-            lines = [f"plan: {warning.line}" for warning in check_fetched(run)]
+        asked, found = run, fetched(run, sinks)
+        if (found.model, found.data, found.reward) != (run.model, run.data, run.reward):
+            asked, refits = fitted_again(run, ready.given)
+            run = localized(asked, found)
+            lines = [f"plan: {line}" for line in [*refits, *(warning.line for warning in check_fetched(run))]]
             write_all(sinks, RunState(status="running"), [], lines)
         found = Prepared.from_local(run)
         run, spec = found.applied_to(asked), to_yaml(asked)

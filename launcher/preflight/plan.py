@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from launcher.config.defaults import REASONS
 from launcher.config.diff import Changed, differing
 from launcher.config.origins import Origin, origins_of
 from launcher.config.recipe import Asked, asked
@@ -74,7 +75,7 @@ def _page(context: Context) -> Page:
     run = context.asked
     folder = folder_of(run)
     processes = run.engine.plan(run, folder).processes
-    of_memory = memory.to_node(run, memory.limit(run.taken)) if not context.model_problems else None
+    of_memory = memory.to_node(context.run, memory.limit(run.taken)) if not context.model_problems else None
     return Page(run, list(run_checks(context)), context.steps, folder, processes,
                 differs=differing(run), memory=of_memory)  # fmt: skip
 
@@ -85,6 +86,8 @@ class Ready:
 
     run: RunSpec
     warnings: list[CheckResult]
+    given: Collection[str] = frozenset(REASONS)
+    """Settings that arguments or config files set."""
 
 
 def ready(run: RunSpec) -> Ready:
@@ -104,7 +107,7 @@ def ready_from(words: Sequence[str], config_dir: Path | None = None, recipe: str
     if found.problems or not found.run:
         raise Problems([*found.problems, *_others(found, here=True)])
     checked = _ready(fitted(Context(found.run, here=not found.run.cluster.queues), found.given))
-    return replace(checked, warnings=[*_given_twice(by), *checked.warnings])
+    return replace(checked, warnings=[*_given_twice(by), *checked.warnings], given=found.given)
 
 
 def _given_twice(by: Asked) -> list[CheckResult]:
@@ -147,7 +150,7 @@ def problems(run: RunSpec, *, here: bool = True) -> list[Problem]:
 def check_fetched(run: RunSpec) -> list[CheckResult]:
     """The warnings on what has been fetched, models and data. Raises `Problems` where any check fails."""
     context = Context(run, here=True)
-    looks = (model.check, text.check, rows.check, reward.check, steps.check)
+    looks = (model.check, text.check, rows.check, reward.check, steps.check, memory.check)
     return _warnings([result for look in looks for result in look(context)])
 
 

@@ -25,6 +25,8 @@ from launcher.spec.reward import Reward
 from launcher.spec.run import RunSpec
 
 SPEC, PREPARED = "spec.yaml", "prepared.json"
+OF_DATA = ("train_batch_size", "val_batch_size", "max_prompt_length", "max_response_length")
+"""Settings that may be fitted, or amended, after the data was prepared."""
 
 
 @settings
@@ -54,8 +56,10 @@ class Prepared:
 
     def applied_to(self, run: RunSpec) -> RunSpec:
         """The run as its processes read it. Raises pydantic's `ValidationError` where the two do not fit."""
-        data = replace(self.data, val_batch_size=run.data.val_batch_size)  # the one setting of these that may change
-        return replace(run, model=self.model, data=data, reward=self.reward)
+        data = replace(self.data, **{name: getattr(run.data, name) for name in OF_DATA})
+        recomputed = run.model.enable_gradient_checkpointing
+        model = replace(self.model, enable_gradient_checkpointing=recomputed)
+        return replace(run, model=model, data=data, reward=self.reward)
 
     def to_json(self) -> str:
         return json.dumps(adapter(Prepared).dump_python(self, mode="json"), indent=1) + "\n"

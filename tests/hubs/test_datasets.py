@@ -15,11 +15,13 @@ from huggingface_hub import constants
 from typer.testing import CliRunner
 
 from launcher.cli.main import app
-from launcher.config.resolve import resolve
+from launcher.config.resolve import examine, resolve
 from launcher.core.problems import Problems
 from launcher.data.files import Files
 from launcher.data.hub import Hub
-from launcher.launch.prepare import prepared
+from launcher.launch.prepare import fetched, localized, prepared
+from launcher.preflight.fit import fitted_again
+from launcher.preflight.plan import run_of
 from launcher.spec.data import Message, Row
 
 GSM8K = [{"question": f"{n}+1?", "answer": f"Add.\n#### {n + 1:,}"} for n in range(4)]
@@ -250,3 +252,24 @@ def test_check_reads_the_rows_as_the_hub_has_them(place: Any, tmp_path: Path, mo
     report = json.loads(ran.stdout)
     assert (report["rows"], report["refused"]) == ({"train": 4, "val": 0}, 1)
     assert "train.jsonl:5: invalid JSON" in report["first"][0]
+
+
+def test_what_nobody_gave_fits_what_was_fetched(place: Any, view: Any) -> None:
+    """A first launch, before anything is here, gets the values of the second."""
+    place.add(
+        "o/d", {"train.jsonl": jsonl([{"prompt": f"{n}+1>", "response": str(n)} for n in range(100)])}, kind="dataset"
+    )
+    config = {"model_type": "qwen3", "max_position_embeddings": 300, "hidden_size": 64, "vocab_size": 3}
+    place.add(
+        "o/m", {"config.json": json.dumps(config).encode(), "model.safetensors": (2).to_bytes(8, "little") + b"{}"}
+    )
+    words = ["algorithm=sft", "model=hf", "model.path=o/m", "data=hub", "data.repo=o/d"]
+    found = examine(words)
+    assert found.run
+    here = fetched(found.run, [view])
+    asked, lines = fitted_again(found.run, found.given)
+    local = localized(asked, here)
+    assert asked.data.train_batch_size == local.data.train_batch_size == 8
+    assert asked.max_sequence_length == 300 and asked.data.max_prompt_length == 100
+    assert "data.train_batch_size: 256 -> 8, fitted to rows and processes" in "\n".join(lines)
+    assert asked == run_of(words) and asked.optim.lr == resolve(words).optim.lr

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -175,3 +175,15 @@ def test_lengths_fit_the_positions_of_a_downloaded_model(tmp_path: Path, monkeyp
     page = plan([*words, "data.max_response_length=4096"])
     (found,) = (result for result in page.results if "positions" in result.message)
     assert (found.level, found.subject, found.fix) == ("FAIL", "data.max_response_length", "use a sum of at most 1024")
+
+
+def test_memory_is_fitted_for_a_downloaded_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = downloaded(tmp_path, monkeypatch)
+    words = ["algorithm=grpo", "model=hf", SFT[2], "data.max_response_length=1024", "hardware=gpu",
+             "hardware.n_gpus_per_node=1", "hardware.memory_gb=24"]  # fmt: skip
+    page = plan([*words, model])
+    assert page.run and page.memory and page.run.model.path == "o/model"
+    changed = {value.name for value in page.differs}
+    assert changed & {"model.enable_gradient_checkpointing", "trainer.micro_batch_size_per_gpu"}
+    assert page.run == replace(run_of([*words, f"model.path={tmp_path / 'o/model'}"]), model=page.run.model)
+    assert [result.level for result in page.results if result.subject == "memory"] == ["OK"]

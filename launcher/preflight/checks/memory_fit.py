@@ -92,7 +92,7 @@ def cheapest(run: RunSpec, limit_bytes: int, free: Collection[str] | None = None
         if best and static >= best.cost:
             break
         changes = {name: value for switch in switches for name, value in switch.changes}
-        changed = _changed(run, tuple(changes.items()))
+        changed = with_settings(run, tuple(changes.items()))
         found = changed and _in_parts(changed, limit_bytes, free)
         if not found:
             continue
@@ -117,7 +117,7 @@ def _combinations(run: RunSpec, free: Collection[str] | None) -> Iterator[tuple[
 
     def useful(switch: Switch) -> bool:
         allowed = free is None or (switch.same and all(name in free for name, _ in switch.changes))
-        return allowed and any(_value(run, name) != value for name, value in switch.changes)
+        return allowed and any(value_of(run, name) != value for name, value in switch.changes)
 
     ways += [[UNTESTED] if not run.algorithm.sampled else []]
     chosen = product(*([NOTHING, *filter(useful, switches)] for switches in ways))
@@ -131,7 +131,7 @@ def _combinations(run: RunSpec, free: Collection[str] | None) -> Iterator[tuple[
     yield from sorted((of for of in chosen if not {MIXED, FROZEN} <= {*of}), key=cost)
 
 
-def _value(run: RunSpec, name: str) -> Any:
+def value_of(run: RunSpec, name: str) -> Any:
     """The value of a setting; None where the run has no such setting."""
     group, _, setting = name.partition(".")
     return vars(getattr(run, group)).get(setting)
@@ -144,7 +144,7 @@ def _in_parts(run: RunSpec, limit_bytes: int, free: Collection[str] | None) -> t
     ranges = [_micro_batch_range(run), (DECODED, run.sampler.n, run.sampler.max_num_seqs),
               (JUDGED, 1, run.data.val_batch_size)]  # fmt: skip
     ranges = [(name, min(least, most), most) for name, least, most in ranges if free is None or name in free]
-    smallest = _changed(run, tuple((name, least) for name, least, _ in ranges))
+    smallest = with_settings(run, tuple((name, least) for name, least, _ in ranges))
     if smallest is None or not _good(smallest, limit_bytes):
         return None
     made, parts = smallest, dict[str, Any]()
@@ -156,7 +156,7 @@ def _in_parts(run: RunSpec, limit_bytes: int, free: Collection[str] | None) -> t
             value = max(value // step * step, least)
             value = 2 ** (value.bit_length() - 1) if name in (MICRO, JUDGED) else value
             parts[name] = value
-        made = _changed(made, ((name, value),)) or made
+        made = with_settings(made, ((name, value),)) or made
     return made, parts
 
 
@@ -193,7 +193,7 @@ def _largest(run: RunSpec, name: str, least: int, most: int, limit_bytes: int) -
     """The largest value of a setting with which the run fits: memory grows with it."""
 
     def good(value: int) -> bool:
-        changed = _changed(run, ((name, value),))
+        changed = with_settings(run, ((name, value),))
         return changed is not None and _good(changed, limit_bytes)
 
     if good(most):
@@ -219,7 +219,7 @@ def advice(run: RunSpec, limit_bytes: int) -> MemoryAdvice | None:
     found, fewer = cheapest(run, limit_bytes), dict[str, Any]()
     if not found and run.algorithm.sampled and run.sampler.n > FEW:
         fewer = {"sampler.n": FEW}
-        smaller = _changed(run, tuple(fewer.items()))
+        smaller = with_settings(run, tuple(fewer.items()))
         found = cheapest(smaller, limit_bytes) if smaller else None
     if found:
         prices = [*(["fewer answers are compared"] if fewer else []), *found.prices]
@@ -227,7 +227,7 @@ def advice(run: RunSpec, limit_bytes: int) -> MemoryAdvice | None:
     tried = []
     for switches in _combinations(run, None):
         changes = {name: value for switch in switches for name, value in switch.changes} | _smallest(run)
-        if made := _changed(run, tuple(changes.items())):
+        if made := with_settings(run, tuple(changes.items())):
             tried.append(_advice(made, changes, [*(switch.price for switch in switches), SMALLER], fits=False))
     least = min(tried, key=lambda advice: advice.peak_bytes, default=None)
     return least if least and least.peak_bytes < before.peak_bytes else None
@@ -249,7 +249,7 @@ def _words(changes: dict[str, Any]) -> tuple[str, ...]:
     return tuple(f"{name}={written(value)}".replace(", ", ",") for name, value in changes.items())
 
 
-def _changed(run: RunSpec, changes: tuple[Change, ...]) -> RunSpec | None:
+def with_settings(run: RunSpec, changes: tuple[Change, ...]) -> RunSpec | None:
     """The run with other settings; None where it would not be a valid one."""
     parts: dict[str, dict[str, Any]] = {}
     for name, value in changes:
