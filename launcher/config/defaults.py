@@ -28,13 +28,14 @@ from launcher.spec.sampler import Sampler
 GROUP = 8
 """Answers to a prompt, where the algorithm compares them."""
 MEMORY = "fitted to the memory of each process"
+FASTER = "faster on GPUs, in less memory"
 REASONS = {
     "sampler.n": "fitted to the algorithm", "optim.lr": "fitted to algorithm and model",
     "critic.optim.lr": "fitted to the model", "data.max_prompt_length": "fitted to the model's positions",
     "data.max_response_length": "fitted to the model's positions", 
     "data.train_batch_size": "fitted to rows and processes",
     "data.val_batch_size": MEMORY, "trainer.micro_batch_size_per_gpu": MEMORY, "sampler.max_num_seqs": MEMORY,
-    "model.enable_gradient_checkpointing": MEMORY, "engine.mixed_precision": MEMORY, "engine.strategy": MEMORY,
+    "model.enable_gradient_checkpointing": MEMORY, "engine.mixed_precision": FASTER, "engine.strategy": MEMORY,
 }  # fmt: skip
 """Of each value that is given where nobody gave it (here or in `preflight/fit`), where it comes from."""
 

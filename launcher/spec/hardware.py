@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 from pydantic import Field
@@ -18,8 +19,11 @@ GPUS_GIB = {
     "v100-16g": 15.7, "v100-32g": 31.7,
 }  # fmt: skip
 """Usable GiB of a GPU, by its name: the total that its driver reports, less about 1 %."""
-NO_BFLOAT16 = ("k80", "m40", "m60", "p4", "p40", "p100", "v100", "t4", "titan", "gtx", "rtx20", "rtx 20", "quadro rtx")
-"""Beginnings of the names of GPUs older than Ampere, which compute no bfloat16."""
+NO_BFLOAT16 = re.compile(
+    r"((nvidia|tesla|geforce)[ -]*)*((k80|m40|m60|p4|p40|p100|v100|t4)\b|titan|gtx|rtx[ -]?20[678]0|quadro)",
+    re.IGNORECASE,
+)
+"""Names of GPUs older than Ampere, as people and drivers write them: they compute no bfloat16."""
 PROCESSES = ("hardware.nnodes", "hardware.n_gpus_per_node", "hardware.nproc_per_node", "hardware")
 """What the number of processes depends on."""
 TOGETHER = ReadOnlyWith("run.hardware.several", fix="hardware.nproc_per_node=2", why="there is one process")
@@ -70,7 +74,7 @@ class Hardware:
     @property
     def has_bfloat16(self) -> bool:
         """Whether the GPU computes bfloat16, as far as its name says."""
-        return not self.device.lower().startswith(NO_BFLOAT16)
+        return computes_bfloat16(self.device)
 
     @property
     def processes_per_node(self) -> int:
@@ -85,3 +89,8 @@ class Hardware:
     def processes(self) -> int:
         """Training processes on all nodes."""
         return self.processes_per_node * self.nnodes
+
+
+def computes_bfloat16(gpu: str) -> bool:
+    """Whether a GPU does, as far as its name says."""
+    return not NO_BFLOAT16.match(gpu)

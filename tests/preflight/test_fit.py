@@ -12,6 +12,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from launcher.config.resolve import resolve
+from launcher.core import machine
 from launcher.hubs.manifest import Manifest
 from launcher.preflight.checks import learning
 from launcher.preflight.checks.context import Context
@@ -90,6 +91,24 @@ def test_a_gpu_without_bfloat16_is_not_asked_for_it() -> None:
     assert not run.engine.mixed_precision
     page = plan([*words, "engine.mixed_precision=true"])
     assert any("computes no bfloat16" in result.message for result in page.results)
+
+
+@pytest.mark.parametrize(
+    ("name", "mixed"),
+    [("Tesla T4", False), ("Tesla V100-SXM2-16GB", False), ("NVIDIA GeForce RTX 2080 Ti", False),
+     ("Quadro RTX 8000", False),
+     ("NVIDIA L4", True), ("NVIDIA RTX 2000 Ada Generation", True), ("NVIDIA A100-SXM4-40GB", True)],
+)  # fmt: skip
+def test_the_name_of_the_gpu_that_is_here_decides(name: str, mixed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = machine.Gpus("1", "12.4", (machine.Gpu(0, name, 16 * 2**30, 16 * 2**30),))
+    monkeypatch.setattr(machine, "query_gpus", lambda: found)
+    page = plan(["algorithm=sft", *SFT[2:], "model=qwen3-0.6b", "hardware=gpu", "hardware.n_gpus_per_node=1"])
+    run: Any = page.run
+    assert run.engine.mixed_precision == mixed
+    if mixed:
+        assert page.origins["engine.mixed_precision"].where == "faster on GPUs, in less memory"
+    given = plan(["algorithm=sft", *SFT[1:], "hardware=gpu", "hardware.n_gpus_per_node=1", "model.dtype=bfloat16"])
+    assert mixed != any("only by emulation" in result.message for result in given.results)
 
 
 @pytest.mark.parametrize(

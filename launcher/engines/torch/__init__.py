@@ -37,8 +37,8 @@ class Torch(Engine):
     processes, and a layer is gathered while it is computed. Where it is not given, `fsdp2` if memory on GPUs is
     too small for `ddp`."""
     mixed_precision: bool = False
-    """Compute in bfloat16 with autocast; weights and optimizer keep the model's number format. Where it is
-    not given, true on GPUs that compute bfloat16 and whose memory is known."""
+    """Compute in bfloat16 with autocast, faster on GPUs; weights and optimizer keep the model's number
+    format. Where it is not given, true on GPUs that compute bfloat16 and whose memory is known."""
     offload: Annotated[tuple[Offloadable, ...], BeforeValidator(listed)] = ()
     """Kept in CPU memory while idle; `weights` (with the optimizer) needs fsdp2."""
     num_threads: Count = 0

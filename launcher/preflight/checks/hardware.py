@@ -13,6 +13,7 @@ from launcher.core import machine
 from launcher.core.check_result import CheckResult, Level, from_problems
 from launcher.core.problems import Problems
 from launcher.preflight.checks.context import Context
+from launcher.spec.hardware import computes_bfloat16
 from launcher.spec.run import RunSpec
 
 CROWDED = 4  # processes of a core, each with a model of its own
@@ -73,6 +74,9 @@ def _this_machine(run: RunSpec, level: Level) -> Iterator[CheckResult]:
     else:
         names = ", ".join(sorted({gpu.name for gpu in gpus}))
         yield CheckResult("OK", "hardware", f"{asked.n_gpus_per_node} of {len(gpus)} GPUs here ({names})")
+        if run.model.dtype == "bfloat16" and not all(computes_bfloat16(gpu.name) for gpu in gpus):
+            message = f"bfloat16, and {names} computes it only by emulation, slowly"
+            yield CheckResult("WARN", "model.dtype", message, "use float32")
         busy = [gpu for gpu in gpus if gpu.free_bytes < IDLE * gpu.memory_bytes]
         if len(gpus) - len(busy) < asked.n_gpus_per_node:
             free = ", ".join(f"{gpu.index} has {gpu.free_bytes / 2**30:.0f} GiB free" for gpu in busy)

@@ -10,6 +10,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from launcher.config.descriptions import written
+from launcher.core import machine
+from launcher.spec.hardware import GPUS_GIB, Hardware, computes_bfloat16
 from launcher.spec.memory import Memory
 from launcher.spec.run import RunSpec
 
@@ -106,13 +108,13 @@ def cheapest(run: RunSpec, limit_bytes: int, free: Collection[str] | None = None
 
 def _combinations(run: RunSpec, free: Collection[str] | None) -> Iterator[tuple[Switch, ...]]:
     """Switches that make a difference, put together, the cheapest first."""
-    on_gpu = not run.hardware.is_cpu
+    on_gpu, bfloat16 = not run.hardware.is_cpu, has_bfloat16(run.hardware)
     several = run.hardware.processes > 1
     roles = [Switch((("engine.offload", (role,)),), 1.2, f"the {role} is moved in every step", same=False)
              for role in ("reference", "critic", "reward")]  # fmt: skip
-    ways = [[MIXED] if on_gpu and run.hardware.has_bfloat16 and run.model.dtype == "float32" else [], [RECOMPUTED]]
+    ways = [[MIXED] if on_gpu and bfloat16 and run.model.dtype == "float32" else [], [RECOMPUTED]]
     ways += [[*([SHARDED] if several else []), *([MOVED] if several and on_gpu else []), *(roles if on_gpu else [])]]
-    rounded = [FROZEN] if on_gpu and run.hardware.has_bfloat16 and run.model.dtype == "float32" else []
+    rounded = [FROZEN] if on_gpu and bfloat16 and run.model.dtype == "float32" else []
     ways += [[*([ADAPTERS] if not run.model.lora_rank else []), *rounded]]
 
     def useful(switch: Switch) -> bool:
@@ -129,6 +131,13 @@ def _combinations(run: RunSpec, free: Collection[str] | None) -> Iterator[tuple[
         return total
 
     yield from sorted((of for of in chosen if not {MIXED, FROZEN} <= {*of}), key=cost)
+
+
+def has_bfloat16(hardware: Hardware) -> bool:
+    """Whether the GPU computes bfloat16: that of its name, or for `cuda` those found on this machine."""
+    if hardware.device.lower() in GPUS_GIB:
+        return hardware.has_bfloat16
+    return hardware.has_bfloat16 and all(computes_bfloat16(gpu.name) for gpu in machine.query_gpus().found)
 
 
 def value_of(run: RunSpec, name: str) -> Any:
