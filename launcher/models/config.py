@@ -26,8 +26,8 @@ TEXTS = (
 )  # fmt: skip
 _NUMBERS = (*_PLAIN, "num_key_value_heads", "head_dim")
 _POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx")
-_LARGEST = {"num_hidden_layers": 2_000}
-"""More than any model has; of other numbers of things, such as heads and labels, 2^20, and of all else 2^40."""
+_LARGEST = dict.fromkeys(("num_hidden_layers", "num_layers", "n_layer", "n_layers"), 2_000) | {"num_labels": 2**16}
+"""More than any model has; of other numbers of things, such as heads, 2^20, and of all else 2^40."""
 LONGEST = 16 * 2**20  # bytes; the tokens that were added to a tokenizer are many
 
 
@@ -65,18 +65,18 @@ def _fault(path: Path) -> str:
 def content_faults(config: Mapping[str, Any]) -> list[Problem]:
     """Why no model can be made from a config.json, or none that is trained here: quantized weights, impossible
     numbers."""
-    numbers = (fault for part in _parts(config) for fault in (*_impossible(part), *_out_of_range(part)))
+    numbers = (fault for part in parts(config) for fault in (*_impossible(part), *_out_of_range(part)))
     return [*_quantized(config), *numbers]
 
 
-def _parts(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def parts(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The config, and that of the language model within a composite one."""
     inner = config.get("text_config")
     return [config, inner] if isinstance(inner, dict) else [config]
 
 
 def _quantized(config: Mapping[str, Any]) -> Iterator[Problem]:
-    for node in (node.get(name) for node in _parts(config) for name in ("quantization_config", "compression_config")):
+    for node in (node.get(name) for node in parts(config) for name in ("quantization_config", "compression_config")):
         if not isinstance(node, dict):
             continue
         bits = 4 if node.get("load_in_4bit") else 8 if node.get("load_in_8bit") else node.get("bits")
@@ -92,7 +92,9 @@ def _quantized(config: Mapping[str, Any]) -> Iterator[Problem]:
 
 def _impossible(config: Mapping[str, Any]) -> Iterator[Problem]:
     known = config.get("model_type") in get_args(Family)  # others may have layers without attention
-    counts = [name for name, value in config.items() if name.startswith("num_") and type(value) is int]
+    counts = [
+        name for name, value in config.items() if (name.startswith("num_") or name in _LARGEST) and type(value) is int
+    ]
     for name in dict.fromkeys((*_NUMBERS, *counts)):
         value, least = config.get(name), int(known) if name in _NUMBERS else -1
         most = _LARGEST.get(name, 2**20 if name.startswith("num_") else 2**40)
@@ -157,7 +159,7 @@ def positions(config: Mapping[str, Any]) -> int | None:
     """Tokens of the longest sequence, by the names that families have for it; None where nothing bounds it."""
     if config.get("alibi") or config.get("position_embedding_type") == "alibi":
         return None  # distances, which have no end
-    for part in reversed(_parts(config)):
+    for part in reversed(parts(config)):
         for name in _POSITIONS:
             value = part.get(name)
             if type(value) is int and 0 < value <= 2**40:

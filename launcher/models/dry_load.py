@@ -25,9 +25,9 @@ from launcher.models.fit import LoadReport
 
 PROGRAM = Path(__file__).parents[1] / "engines" / "torch" / "model" / "dry_load.py"
 TEXTS = ("config.json", "generation_config.json")  # what is read beside the weights
-FORM = 3  # of what is remembered; another one is not read
-CPU_S = 20  # beyond the first imports; further ones take 2, a model of 32 layers 0.2
-PER_TENSOR_S = 1 / 1000  # of a file with experts one by one
+FORM = 4  # of what is remembered; another one is not read
+OF_IMPORTS = 2.5  # CPU time beyond the first imports, by theirs, which tells how fast the machine is; half is enough
+PER_TENSOR_S = 1 / 2000  # CPU time of a file with experts one by one; half is enough
 MEMORY_BYTES = 2**30  # beyond the imports
 WALL_S = 120.0  # of a process that waits for the disk or for other processes
 ENVIRONMENT = {
@@ -54,10 +54,9 @@ def dry_load(folder: Path, loader: str) -> LoadReport | None:
     key = hashlib.sha256(b"\0".join(texts) + json.dumps([asked, versions]).encode()).hexdigest()
     with suppress(OSError, ValueError, TypeError, Problems):
         return LoadReport(**parse_json(read_file(cache_folder() / f"{key}.json")))
-    cpu_s = int(CPU_S + PER_TENSOR_S * len(tensors))
-    limits = {"cpu_s": cpu_s, "memory_bytes": MEMORY_BYTES}
+    limits = {"of_imports": OF_IMPORTS, "cpu_s": PER_TENSOR_S * len(tensors), "memory_bytes": MEMORY_BYTES}
     found = _in_a_process({"folder": str(folder), **asked, **limits})
-    if found is None or found.get("step") in ("time", "memory"):  # another machine, or hour, may have more of it
+    if found is None or not found.get("lasting", True):
         return LoadReport(**found) if found else None
     with suppress(OSError, Problems):
         cache_folder().mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -79,7 +78,7 @@ def _in_a_process(asked: dict[str, Any]) -> dict[str, Any] | None:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
     if process.returncode == -signal.SIGXCPU:
-        return {"step": "time"}
+        return {"step": "time", "lasting": False}
     try:
         found = parse_json(output)
     except ValueError:

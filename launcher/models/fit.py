@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from launcher.core.problems import Problem, shortened
+from launcher.models.config import parts
 
+_LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "num_decoder_layers", "decoder_layers")
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks?)\.(\d+)\.")
 _SCORERS = re.compile(r"(^|\.)(score|classifier|v_head|value_head|reward_head|regression_head|rm_head)\.")
 _PACKED_END = re.compile(r"\.(qweight|qzeros|weight_packed|weight_scale|weight_scale_inv|absmax|quant_state)\b")
 """How names end that GPTQ, AWQ, compressed-tensors, FP8 and bitsandbytes give to parts of a quantized matrix."""
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.]+")
+_PACKAGES = (r"pip install (?:-U |--upgrade )?([A-Za-z0-9_.-]+)",
+             r"[Rr]equires (?:the )?`?([A-Za-z0-9_.-]+)`? (?:library|package)",
+             r"No module named '([A-Za-z0-9_-]+)")  # fmt: skip
+"""How libraries name a package that they miss."""
 _WRAPPERS = {
     "_orig_mod.": "torch.compile", "module.": "DistributedDataParallel", "_fsdp_wrapped_module.": "FSDP",
     "base_model.model.": "peft",
@@ -31,6 +37,8 @@ class LoadReport:
     kind: str = ""
     message: str = ""
     """What was raised in that step, its class and its text."""
+    lasting: bool = True
+    """Whether it follows from the folder and the versions of the libraries: then it is remembered."""
     model_class: str = ""
     layers: int | None = None
     """Of the model."""
@@ -76,15 +84,23 @@ def problems(report: LoadReport, config: Mapping[str, Any], where: str, files: S
     return found
 
 
-def absent_layers(config: Mapping[str, Any], names: Iterable[str], where: str) -> list[Problem]:
-    """More layers in config.json than the weights could have, by far: the model is not made, which would take long."""
-    layers, numbers = config.get("num_hidden_layers"), [of for name in names if (of := _layer(name)) is not None]
-    held = max(numbers, default=0) + 1
-    if not numbers or not isinstance(layers, int) or layers <= held + 100:
-        return []
-    got = f"num_hidden_layers is {layers} in config.json, and the weights have {held} layers"
-    fix = f"use num_hidden_layers {held} in config.json, or the weights of all layers"
-    return [Problem(where, got, fix, "bad-file")]
+def absent(config: Mapping[str, Any], shapes: Mapping[str, Sequence[int]], where: str) -> list[Problem]:
+    """More layers or experts in config.json than the weights have, by far: the model is not made, which would take
+    long."""
+    numbers = [of for name in shapes if (of := _layer(name)) is not None]
+    held, sizes = max(numbers, default=0) + 1, {size for shape in shapes.values() for size in shape}
+    found = []
+    for name, count in ((name, count) for part in parts(config) for name, count in part.items()):
+        if type(count) is not int:
+            continue
+        if name in _LAYERS and numbers and count > held + 100:
+            got = f"{name} is {count} in config.json, and the weights have {held} layers"
+            fix = f"use {name} {held} in config.json, or the weights of all layers"
+            found.append(Problem(where, got, fix, "bad-file"))
+        elif "experts" in name and count > max(len(shapes), 1000) and count not in sizes:  # a router has a row for each
+            got = f"{name} is {count} in config.json, and no tensor of the weights has a size of {count}"
+            found.append(Problem(where, got, f"use {name} as its publisher has it", "bad-file"))
+    return found
 
 
 def warnings(report: LoadReport, where: str) -> list[Problem]:
@@ -116,6 +132,8 @@ def _not_made(report: LoadReport, config: Mapping[str, Any], where: str) -> Prob
     if report.step in ("time", "memory"):
         got = f"making the model that config.json describes takes too much {report.step}"
         return Problem(where, got, "correct num_hidden_layers and the other numbers in config.json", "bad-file")
+    if report.kind == "ImportError":
+        return _not_installed(message, family, where)
     if not family:
         fix = "use the config.json as its publisher saved it, with its model_type"
         return Problem(where, "config.json names no model_type", fix, "bad-file")
@@ -138,6 +156,12 @@ def _not_made(report: LoadReport, config: Mapping[str, Any], where: str) -> Prob
     if named:
         got, fix = f"{got} ({named[0]} is {named[1]!r})", f"correct {named[0]} in config.json"
     return Problem(where, got, fix, "bad-file")
+
+
+def _not_installed(message: str, family: Any, where: str) -> Problem:
+    named = next((found for pattern in _PACKAGES if (found := re.search(pattern, message))), None)
+    got = f"{family} needs {named[1]}, which is not installed" if named else f"{family} needs a package: {message}"
+    return Problem(where, shortened(got, 200), f"pip install {named[1]}" if named else "install it", "not-found")
 
 
 def _entry(config: Mapping[str, Any], message: str, above: str = "") -> tuple[str, Any] | None:

@@ -82,7 +82,7 @@ def _fitting(folder: Path, where: str, loader: str) -> Iterator[CheckResult]:
     node = config.read(folder) or {}
     if found := folder_problems(folder):
         yield from from_problems(problem.within(where) for problem in found)
-    elif found := fit.absent_layers(node, weights.shapes(folder) or (), where):
+    elif found := fit.absent(node, weights.shapes(folder) or {}, where):
         yield from from_problems(found)
     elif report := dry_load(folder, loader):
         yield from from_problems(fit.problems(report, node, where, weights.read_by_a_loader(folder)))

@@ -89,6 +89,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"config": {"num_hidden_layers": "2"}}, "num_hidden_layers is '2'.*whole number"),
     ({"config": {"num_hidden_layers": 10**24}}, "num_hidden_layers is 10000.*whole number"),
     ({"config": {"num_hidden_layers": 1999}}, "num_hidden_layers is 1999.*weights have 2 layers.*num_hidden_layers 2"),
+    ({"config": {"n_layer": 1999}}, "n_layer is 1999.*weights have 2 layers.*n_layer 2"),
+    ({"config": {"text_config": {"num_hidden_layers": 1999}}}, "num_hidden_layers is 1999.*have 2 layers"),
+    ({"config": {"model_type": "mixtral", "num_local_experts": 400_000}}, "experts is 400000.*no tensor.*size of 4"),
     ({"config": {"architectures": 5, "rope_theta": 0, "attention_dropout": 5}}, "rope_theta is 0.*above 0"),
     ({"config": {"num_labels": 10**9}}, "num_labels is 1000000000.*whole number"),
     ({"config": {"hidden_size": 10**400}}, "hidden_size is 1000.*whole number"),
@@ -325,6 +328,34 @@ def test_what_was_found_is_remembered(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(started) == 3
 
 
+def test_what_depends_on_the_machine_is_not_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package that is missing is named, and looked for again; so is a file that could not be read."""
+    Model().save(tmp_path / "m")
+    text = "FalconMamba requires the mamba_ssm library but it was not found. `pip install mamba-ssm`"
+    raised: list[Exception] = [
+        ModuleNotFoundError("No module named 'kernels.cuda'"),
+        ImportError(text),
+        OSError("busy"),
+    ]
+    for error, expected in zip(
+        raised, ("pip install kernels", "needs mamba-ssm.*pip install mamba-ssm", "busy"), strict=True
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(program.AutoConfig, "from_pretrained", raising(error))
+            assert re.search(expected, lines(planned(tmp_path / "m"))[0])
+        assert not dry_load.cache_folder().exists()
+    assert lines(planned(tmp_path / "m")) == []
+
+
+def raising(cause: Exception) -> Any:
+    def fail(*_: Any, **__: Any) -> None:
+        if isinstance(cause, OSError):
+            raise cause
+        raise RuntimeError("Failed to import a module") from cause
+
+    return fail
+
+
 def test_a_plan_parses_each_header_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of large models have tens of thousands of tensors, and advice on memory asks hundreds of times."""
     Model(shards=2).save(tmp_path / "m")
@@ -339,6 +370,20 @@ def test_a_plan_parses_each_header_once(tmp_path: Path, monkeypatch: pytest.Monk
     assert "no output layer" in lines(planned(tmp_path / "m"))[0]  # what was written anew is read anew
 
 
+SPINS = """
+import json, resource, sys
+source = open({0!r}).read()
+code = source[source.index("def set_limits"):source.index("def dry_load")]
+import math; from pathlib import Path
+exec(code)
+while sum(resource.getrusage(resource.RUSAGE_SELF)[:2]) < 0.1:
+    pass
+set_limits(**json.load(sys.stdin))
+while True:
+    pass
+"""
+
+
 def test_the_process_says_the_same_and_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -348,6 +393,10 @@ def test_the_process_says_the_same_and_is_bounded(tmp_path: Path, monkeypatch: p
     node = program.dry_load(str(tmp_path / "m"), "AutoModelForCausalLM", tensors)
     assert found == fit.LoadReport(**node)
     assert config.read(tmp_path / "m")
+    (tmp_path / "spins.py").write_text(SPINS.format(program.__file__))
+    monkeypatch.setattr(dry_load, "PROGRAM", tmp_path / "spins.py")
+    asked = {"memory_bytes": dry_load.MEMORY_BYTES, "of_imports": dry_load.OF_IMPORTS, "cpu_s": 0}
+    assert dry_load._in_a_process(asked) == {"step": "time", "lasting": False}
     monkeypatch.setattr(dry_load, "PROGRAM", tmp_path / "hangs.py")
     (tmp_path / "hangs.py").write_text("import time\ntime.sleep(1000)\n")
     monkeypatch.setattr(dry_load, "WALL_S", 0.1)

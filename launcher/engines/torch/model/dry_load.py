@@ -7,6 +7,7 @@ object on stdin and prints one. Nothing of this project is imported, no network 
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import resource
@@ -31,11 +32,11 @@ MOVED = (r"rotary_emb\.inv_freq$", r"(^|\.)position_ids$")  # kept in weights on
 LISTED = 200  # names of one kind that are returned
 
 
-def set_limits(memory_bytes: int, cpu_s: int) -> None:
-    """What may be used beyond what importing the libraries took."""
+def set_limits(memory_bytes: int, of_imports: float, cpu_s: float) -> None:
+    """What may be used beyond what importing the libraries took: `of_imports` of their CPU time, and `cpu_s`."""
     mapped = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
     used = resource.getrusage(resource.RUSAGE_SELF)
-    seconds = int(used.ru_utime + used.ru_stime) + cpu_s
+    seconds = math.ceil((used.ru_utime + used.ru_stime) * (1 + of_imports) + cpu_s)
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     resource.setrlimit(resource.RLIMIT_AS, (mapped + memory_bytes,) * 2)
 
@@ -64,10 +65,21 @@ def dry_load(folder: str, loader: str, tensors: Tensors) -> dict[str, Any]:
         if (Path(folder) / "generation_config.json").exists():
             GenerationConfig.from_pretrained(folder)
     except MemoryError:
-        return {"step": "memory"}
+        return {"step": "memory", "lasting": False}
     except Exception as error:  # noqa: BLE001  under a config of others any library may raise anything
-        return {"step": step, "kind": type(error).__name__, "message": str(error)[:2000]}
+        return failed(step, error)
     return report(model, info, tensors)
+
+
+def failed(step: str, error: BaseException) -> dict[str, Any]:
+    """The fields of a `LoadReport` on what was raised."""
+    causes = [error]
+    while causes[-1].__cause__:
+        causes.append(causes[-1].__cause__)
+    told = next((cause for cause in causes if isinstance(cause, ImportError)), error)
+    kind = "ImportError" if isinstance(told, ImportError) else type(told).__name__
+    lasting = not isinstance(told, ImportError | OSError)  # else another installation, or hour, may do it
+    return {"step": step, "kind": kind, "message": str(told)[:2000], "lasting": lasting}
 
 
 def report(model: Any, info: Mapping[str, Any], tensors: Tensors) -> dict[str, Any]:
@@ -102,7 +114,7 @@ def main() -> int:
     asked, output = json.load(sys.stdin), os.dup(1)
     os.dup2(2, 1)  # what libraries print is not the answer
     transformers.utils.logging.set_verbosity_error()
-    set_limits(asked["memory_bytes"], asked["cpu_s"])
+    set_limits(asked["memory_bytes"], asked["of_imports"], asked["cpu_s"])
     found = dry_load(asked["folder"], asked["loader"], asked["tensors"])
     with os.fdopen(output, "w", encoding="utf-8") as file:
         json.dump(found, file)
