@@ -36,7 +36,7 @@ RL = (
 BASE = f"{SFT} trainer.total_training_steps=1000 trainer.test_freq=500"
 REWARDS = """
 def one(data_source, solution_str, ground_truth, extra_info=None):
-    return 1.0 if solution_str.strip() else 0.0
+    return 1.0
 
 def missing(data_source, solution_str, ground_truth, extra_info=None):
     return 1.0 if solution_str.strip() == ground_truth else 0.0 if len(solution_str) < 4 else None

@@ -193,11 +193,23 @@ def better(name: str) -> Literal["up", "down"] | None:
 def held_out_score(metrics: Mapping[str, float]) -> tuple[str, float] | None:
     """The main score of a validation: the mean score over the data sources, else the accuracy on pairs, else the
     loss."""
-    means = {name: value for name, value in metrics.items() if re.fullmatch(r"val-core/.+/reward/mean@[0-9]+", name)}
-    if means:
+    if means := _means(metrics):
         name = next(iter(means))
         return name if len(means) == 1 else "val-core/*/reward/mean", math.fsum(means.values()) / len(means)
     return next(((name, metrics[name]) for name in ("val/rewards/accuracies", "val/loss") if name in metrics), None)
+
+
+def _means(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The mean score of each data source."""
+    return {name: value for name, value in metrics.items() if re.fullmatch(r"val-core/.+/reward/mean@[0-9]+", name)}
+
+
+def wilson(share: float, n: int, z: float = 1.959963984540054) -> tuple[float, float]:
+    """Bounds of the 95 % interval of a share of `n` trials (Wilson 1927); (0, 1) of none."""
+    if n == 0:
+        return 0.0, 1.0
+    centre, spread = share + z * z / (2 * n), z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    return (centre - spread) / (1 + z * z / n), (centre + spread) / (1 + z * z / n)
 
 
 @dataclass(frozen=True)
@@ -228,11 +240,21 @@ def held_out(step: int, metrics: Mapping[str, float]) -> HeldOut | None:
     if found is None or not math.isfinite(found[1]):
         return None
     name, value = found
-    bounds = [
-        metrics.get(name.replace("val-core/", "val-aux/", 1).replace("/mean@", f"/wilson95_{end}@"))
-        for end in ("low", "high")
-    ]
-    return HeldOut(step, name, value, *(bounds if name.startswith("val-core/") else (None, None)))
+    if (low := _apart(metrics, "low")) is None or (high := _apart(metrics, "high")) is None:
+        return HeldOut(step, name, value)
+    return HeldOut(step, name, value, value - low, value + high)
+
+
+def _apart(metrics: Mapping[str, float], end: str) -> float | None:
+    """How far this end of the 95 % interval is from the main score; of several data sources that of their mean. None
+    where a source has no interval."""
+    found = list[float]()
+    for name, mean in _means(metrics).items():
+        bound = metrics.get(name.replace("val-core/", "val-aux/", 1).replace("/mean@", f"/wilson95_{end}@"))
+        if bound is None:
+            return None
+        found.append(abs(mean - bound))
+    return math.hypot(*found) / len(found) if found else None
 
 
 def grade(metrics: Mapping[str, float], wanted: str | None = None) -> float | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from launcher.core.events import Alert, Event, Loaded, Step, WeightsMoved
-from launcher.monitor.history import FEW, HOLD, SCORE, Change, History, worse_by
+from launcher.monitor.history import FEW, HOLD, SCORE, Change, History
 from launcher.spec.run import RunSpec
 
 LOSSES = ("train/loss", "actor/dpo_loss")
@@ -21,6 +21,7 @@ NORMS, RATES = ("actor/grad_norm", "train/grad_norm"), ("actor/lr", "train/lr")
 KLS = ("actor/kl_loss", "actor/reward_kl_penalty")
 LOW_LOSS = 0.05  # nats a token: nearly all is learnt
 STILL = 1e-7  # relative distance of weights that did not move
+HARDLY = 1e-3  # and of those that a loss need not show
 LONGEST = 50  # looks for which a trend must hold while the run goes on
 EVERY_STEP = 200  # after as many steps, only as many more looks as the run has steps in 200 parts
 
@@ -33,6 +34,8 @@ class Finding:
     what: str
     fix: str
     settings: tuple[str, ...] = ()
+    ruins: bool = True
+    """Whether it says that the run went wrong; otherwise it is told, and no part of the verdict."""
 
     @property
     def text(self) -> str:
@@ -51,7 +54,7 @@ def not_finite(seen: History) -> Finding | None:
     name = seen.any_of(("train/skipped_nonfinite", "actor/skipped_nonfinite"))
     skipped = seen.lately(name) and seen.series[name][-10:]
     share = fmean(skipped) if skipped else 0.0
-    if share < 0.3 or any(seen.series.get("reward/faults", [])[-10:]):
+    if share < 0.3 or scores_missing(seen):
         return None
     what = f"{share:.0%} of the last updates were skipped, as numbers were not finite"
     return found("not-finite", what, seen.slower(10))
@@ -60,7 +63,8 @@ def not_finite(seen: History) -> Finding | None:
 def scores_missing(seen: History) -> Finding | None:
     missing, asked = seen.lately("reward/faults"), seen.run.data.train_batch_size * seen.run.sampler.n
     fix = "test the reward with rlrun reward bench"
-    if missing and min(missing) >= 0.25 * asked:
+    if missing and (min(missing) >= 0.25 * asked or fmean(seen.lately("reward/faults", 10) or [0.0]) >= 0.25 * asked):
+        missing = seen.lately("reward/faults", 10) or missing
         return Finding("scores-missing", f"{fmean(missing):.0f} of {asked} answers of a step had no score", fix)
     shares = [x for name, x in (seen.answers[-1] if seen.answers else {}).items() if "/reward/scored@" in name]
     if not shares or min(shares) > 0.5:
@@ -70,7 +74,7 @@ def scores_missing(seen: History) -> Finding | None:
 
 def no_groups(seen: History) -> Finding | None:
     kept = seen.lately("train/groups_kept", seen.enough)
-    if not kept or max(kept) > 0:
+    if not kept or max(kept) > 0 or seen.improved:
         return None
     if least := seen.setting("min_group_std"):
         what = f"no group of answers had scores that differ by algorithm.min_group_std={least}"
@@ -81,8 +85,11 @@ def no_groups(seen: History) -> Finding | None:
 
 def no_signal(seen: History) -> Finding | None:
     scores = seen.lately(SCORE, seen.enough)
-    if not scores or not _flat(seen) or (seen.solved and not _always_equal(seen)):
+    if not scores or not _flat(seen) or seen.improved or (seen.solved and not _always_largest(seen)):
         return None
+    if seen.solved and not _constant(seen):
+        what = f"nearly all answers had the largest score, {seen.most:.4g}, from the start: nothing is left to learn"
+        return Finding("solved", what, "use harder data", ruins=False)
     what = f"answers to a prompt had the same score, {fmean(scores):.4g}, so nothing was learnt from them"
     if seen.solved:
         return Finding("no-signal", what, "use harder data, or a reward that tells answers apart")
@@ -100,16 +107,19 @@ def _flat(seen: History) -> bool:
     return bool(flat) and fmean(flat) >= 0.98
 
 
-def _always_equal(seen: History) -> bool:
-    """Whether nearly every answer of the run had the largest score, held-out ones too: then nothing says that it is
-    earned, and nothing is left to learn."""
+def _constant(seen: History) -> bool:
+    """Whether every answer of the run had the same score: then nothing says that the reward tells answers apart."""
     maximum, minimum = (seen.series.get(f"critic/score/{end}", []) for end in ("max", "min"))
-    equal = bool(maximum and minimum) and max(maximum) == min(minimum)
+    return bool(maximum and minimum) and max(maximum) == min(minimum)
+
+
+def _always_largest(seen: History) -> bool:
+    """Whether nearly every answer of the run had the largest score, held-out ones too: nothing is left to learn."""
     flat = seen.series.get("critic/frac_reward_zero_std", [])
     compared = "critic" not in seen.run.algorithm.needs and seen.run.sampler.n > 1
-    if not equal and not (compared and flat and fmean(flat) > 0.99):
+    if not _constant(seen) and not (compared and flat and fmean(flat) > 0.99):
         return False
-    return all(each.value >= 0.999 * seen.most for each in seen.validations)
+    return all(seen.of_range(each.value) >= 0.999 for each in seen.validations)
 
 
 def no_tokens(seen: History) -> Finding | None:
@@ -162,10 +172,11 @@ def weights_still(seen: History) -> Finding | None:
 
 def loss_exploded(seen: History) -> Finding | None:
     values = seen.series.get(seen.any_of(LOSSES), [])
-    if len(values) < 4:
+    few = min(HOLD, len(values) // 2)
+    if not few or (few < HOLD and not seen.over):
         return None
-    first, last = min(values[:3]), min(values[-HOLD:])
-    if last <= 3 * first + 0.1:
+    first, last = min(values[:few]), min(values[-few:])
+    if last <= 10 * first + 1:
         return None
     return found("loss-diverged", f"the loss rose from {first:.4g} to {last:.4g}", seen.slower(10))
 
@@ -175,8 +186,9 @@ def loss_diverged(seen: History) -> Finding | None:
     values = seen.series.get(seen.any_of(LOSSES), [])
     if len(values) < FEW or not seen.run.data.shuffle or loss_exploded(seen):  # rows in their order may become harder
         return None
-    first, last, loss = median(values[:3]), median(values[-3:]), Change.of(values)
-    if last > 1.3 * first + 0.1:
+    loss, early = Change.of(values), max(len(values) // 5, 3)
+    first, last = median(values[:early]), median(values[-min(early, 10) :])
+    if loss.rose and last > 1.3 * first + 0.1:
         return found("loss-diverged", f"the loss rose from {first:.4g} to {last:.4g}", seen.slower(10))
     lost = loss.last - loss.least
     least = max(0.5 * (loss.first - loss.least), 0.15 * abs(loss.first), 0.15 * abs(loss.least))
@@ -190,7 +202,7 @@ def held_out_below_start(seen: History) -> Finding | None:
     if len(seen.validations) < 2 or seen.validations[0].step:
         return None
     first, now = seen.validations[0], seen.validations[-1]
-    if worse_by(first, now, 1.0) <= 0:
+    if seen.worse_by(first, now) <= 0:
         return None
     what = f"held-out data is worse than before training: {first.shown} then, {now.shown} at step {now.step}"
     return found("worse-than-before", what, seen.slower(5))
@@ -200,7 +212,7 @@ def held_out_below_best(seen: History) -> Finding | None:
     if len(seen.validations) < 2:
         return None
     best, now = seen.best, seen.validations[-1]
-    if worse_by(best, now) <= 0:
+    if seen.worse_by(best, now) <= 0:
         return None
     what = f"held-out data is worse than at step {best.step}: {best.shown} then, {now.shown} now"
     return found("past-its-best", what, f"trainer.total_training_steps={max(best.step, 1)}", more="or a smaller rate")
@@ -210,7 +222,7 @@ def reward_hacked(seen: History) -> Finding | None:
     score = seen.change(SCORE)
     if score is None or not score.rose or len(seen.validations) < 2:
         return None
-    if worse_by(seen.best, seen.validations[-1]) <= 0:
+    if seen.worse_by(seen.best, seen.validations[-1]) <= 0:
         return None
     what = f"the reward rose from {score.first:.3g} to {score.last:.3g} while the held-out score fell: it is exploited"
     bound = seen.setting("kl_loss_coef") == 0
@@ -254,7 +266,7 @@ def entropy_exploded(seen: History) -> Finding | None:
 
 def answers_cut(seen: History) -> Finding | None:
     cut, scores = seen.lately("response_length/clip_ratio", seen.enough), seen.lately(SCORE)
-    if not cut or min(cut) < 0.9 or not scores or fmean(scores) >= 0.5 * seen.most > 0 or seen.rose(SCORE):
+    if not cut or min(cut) < 0.9 or not scores or seen.of_range(fmean(scores)) >= 0.5 or seen.rose(SCORE):
         return None
     longest, known, prompt = seen.run.data.max_response_length, seen.run.model.positions, seen.run.max_sequence_length
     what = f"{fmean(cut):.0%} of the answers were cut at data.max_response_length: no end was sampled"
@@ -304,8 +316,12 @@ def nothing_learnt(seen: History) -> Finding | None:
         return None
     loss = seen.change(seen.any_of(LOSSES))
     if loss is not None:
-        still = abs(loss.last - loss.first) + 2 * loss.error < 0.03 * abs(loss.first)  # no more than this may be hidden
-        if not still or max(loss.first, loss.last) < LOW_LOSS or _held_out_moved(seen):
+        changed, hidden = abs(loss.last - loss.first), _may_be_hidden(seen) * abs(loss.first)
+        fell, rose = loss.first - loss.last > loss.error, loss.last - loss.first > 2 * loss.error
+        fell = fell and loss.first - loss.last > 0.002 * loss.first
+        if fell or rose or changed + 2 * loss.error > hidden or max(loss.first, loss.last) < LOW_LOSS:
+            return None
+        if _held_out_moved(seen) or _pairs_apart(seen):
             return None
         what = f"the loss did not move beyond its noise: {loss.first:.4g} then, {loss.last:.4g} now"
         return found("nothing-learnt", what, seen.faster)
@@ -314,6 +330,25 @@ def nothing_learnt(seen: History) -> Finding | None:
         return None
     what = "every validation came out the same: the policy's answers did not change"
     return found("nothing-learnt", what, seen.faster)
+
+
+def _may_be_hidden(seen: History) -> float:
+    """The share of the loss that may have been learnt, hidden by noise, in a run that is said to learn nothing: more
+    where it is known that the weights hardly moved, and none where they did; adapters may move and change little."""
+    relative = [x for part, x in (seen.moved or {}).items() if part != "lora_B"]  # which begins at 0
+    if relative and max(relative) < HARDLY:
+        return 0.03
+    return 0.0 if relative and not seen.run.model.lora_rank else 0.012
+
+
+def _pairs_apart(seen: History) -> bool:
+    """Whether chosen answers became likelier than rejected ones: a small beta hides that from the loss."""
+    accuracy, margin = (seen.change(f"rewards/{name}") for name in ("accuracies", "margins"))
+    rose = any(each is not None and each.rose for each in (accuracy, margin))
+    beta = seen.setting("beta")
+    if not isinstance(beta, float) or margin is None:
+        return rose
+    return rose and margin.last - margin.first > 0.02 * beta  # nats of the answers' log-probabilities
 
 
 def _held_out_moved(seen: History) -> bool:
@@ -349,6 +384,7 @@ COVERED = {
     "scores-missing": {*NO_GRADIENT, "not-finite"},
     "not-finite": NO_GRADIENT,
     "no-signal": NO_GRADIENT - {"no-signal"},
+    "solved": NO_GRADIENT,
     "no-tokens": NO_GRADIENT,
     "rate-zero": NO_GRADIENT,
     "no-gradient": {"weights-still", "nothing-learnt"},
@@ -380,7 +416,8 @@ class Health:
         self._held = Counter({rule: self._held[rule] + isinstance(event, Step) for rule in self._now})
         new = len(self.seen.validations) - before
         self._validations = Counter({rule: self._validations[rule] + new for rule in self._now})
-        standing = self.verdict() if self.seen.over else self._standing(max(HOLD, min(self.seen.planned // 4, LONGEST)))
+        looks = HOLD if self.seen.over else max(HOLD, min(self.seen.planned // 4, LONGEST))
+        standing = self._standing(looks)
         due = [finding for finding in standing if finding.rule not in self._reported]
         self._reported |= {finding.rule for finding in due}
         return [Alert(step=event.step, text=finding.text) for finding in due]
@@ -398,7 +435,7 @@ class Health:
         """What is wrong at the end; nothing for a run that learnt something."""
         if not self.seen.steps:
             return [found("no-step", "no step was taken", "trainer.total_training_steps=100")]
-        return self._standing(HOLD)
+        return [finding for finding in self._standing(HOLD) if finding.ruins]
 
     def _due(self, step: int) -> bool:
         """Whether to look: at each step of a short run, and seldom in a long one, as a look costs the same in both."""
@@ -413,7 +450,7 @@ class Health:
         return [each for each in standing if each.rule not in superfluous]
 
     def _holds(self, rule: Rule, looks: int) -> bool:
-        if rule in FACTS:
+        if rule in FACTS or (rule is nothing_learnt and self.seen.over):  # how far the weights moved is known last
             return True
         if rule in OF_VALIDATIONS:  # they are far apart
             return self.seen.over or self._validations[rule] > 1

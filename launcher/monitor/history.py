@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import pairwise
-from statistics import fmean, median
+from statistics import NormalDist, fmean, median
 
 from launcher.core.events import Loaded, Step, WeightsMoved
-from launcher.core.metrics import HeldOut, better, better_than, held_out
+from launcher.core.metrics import HeldOut, better, better_than, held_out, wilson
 from launcher.spec.run import RunSpec
 
 HOLD = 3
@@ -22,7 +22,10 @@ LARGEST_LR = 1e-3
 USUAL_LR = {"adapters": 1e-4, "answers": 1e-5, "pairs": 1e-6, "prompts": 1e-6, "mixed": 1e-6}
 """By what is trained: adapters, or on what all weights."""
 SCORE = "critic/score/mean"
-SOLVED = 0.9  # of the largest score that was seen: groups without a spread have nothing left to learn
+SOLVED = 0.9  # of the range of scores that was seen: groups without a spread have nothing left to learn
+Z95 = 1.96
+CHANCE = 0.0005  # that a validation is called worse than another by chance
+FEW_ROWS = 10  # held-out rows below which scores say nothing
 
 
 @dataclass
@@ -57,6 +60,9 @@ class History:
                 values.append(value)
         self.steps = max(self.steps, event.step)
         if measured := held_out(event.step, event.metrics):
+            if measured.name == "val/rewards/accuracies" and self.held_out_rows:
+                low, high = wilson(measured.value, self.held_out_rows)
+                measured = replace(measured, low=low, high=high)
             self.validations.append(measured)
             self.answers.append({name: x for name, x in event.metrics.items() if name.startswith("val")})
 
@@ -91,12 +97,24 @@ class History:
         """The largest score of an answer so far."""
         return max(self.series.get("critic/score/max") or [1.0])
 
+    def of_range(self, score: float) -> float:
+        """1 for the largest score of an answer so far, 0 for the smallest, or for 0 where all are positive."""
+        least = min([*self.series.get("critic/score/min", []), *([0.0] if self.most > 0 else [self.most])])
+        return (score - least) / (self.most - least) if self.most > least else 0.0
+
     @property
     def solved(self) -> bool:
         """Whether nearly all answers have the largest score, and those to held-out prompts are not much worse."""
         scores = self.series.get(SCORE, [])[-HOLD:]
-        held = not self.validations or self.validations[-1].value >= 0.5 * self.most
-        return bool(scores) and fmean(scores) >= SOLVED * self.most > 0 and held
+        held = not self.validations or self.of_range(self.validations[-1].value) >= 0.5
+        return bool(scores) and self.of_range(fmean(scores)) >= SOLVED and held
+
+    @property
+    def improved(self) -> bool:
+        """Whether the score is higher than at the start: its own answers', or that of held-out data."""
+        if self.rose(SCORE):
+            return True
+        return len(self.validations) > 1 and self.worse_by(self.validations[-1], self.validations[0]) > 0
 
     @property
     def best(self) -> HeldOut:
@@ -108,7 +126,35 @@ class History:
         """Whether a validation of late is not worse than any before."""
         if len(self.validations) < 2 or self.validations[-1].step < 0.8 * self.steps:
             return False
-        return worse_by(self.best, self.validations[-1]) <= 0
+        return self.worse_by(self.best, self.validations[-1]) <= 0
+
+    def worse_by(self, before: HeldOut, now: HeldOut) -> float:
+        """How much worse `now` is, beyond chance; at most 0 where it may be chance, as where `before` is the best of
+        many."""
+        up = better(before.name) != "down"
+        if up and 0 < self.held_out_rows < FEW_ROWS:
+            return 0.0
+        apart = before.value - now.value if up else now.value - before.value
+        many = 1 if before == self.validations[0] or now == self.validations[0] else len(self.validations)
+        z = NormalDist().inv_cdf(1 - CHANCE / many)
+        if before.low is not None and before.high is not None and now.low is not None and now.high is not None:
+            margin = z / Z95 * math.hypot((before.high - before.low) / 2, (now.high - now.low) / 2)
+            return apart - max(margin + 1 / (self.held_out_rows or math.inf), 0.03)  # shares of few rows are far apart
+        least = max(0.07, 0.14 * abs(before.value)) if up else max(0.02, 0.04 * abs(before.value))
+        return apart - max(z * math.sqrt(2) * self._held_out_error(up), least)
+
+    def _held_out_error(self, scored: bool) -> float:
+        """Standard error of a validation whose interval is unknown: from the bends of the curve of all validations
+        and, of scores, from the noise of the steps' own, as if the answers to a prompt were independent."""
+        values = [each.value for each in self.validations]
+        bends = [abs(a - 2 * b + c) for a, b, c in zip(values, values[1:], values[2:], strict=False)]
+        error = median(bends) / 0.6745 / math.sqrt(6) * (1 + 4 / len(values)) if len(bends) > 1 else 0.0
+        scores = self.series.get(SCORE, [])
+        if not scored or len(scores) < HOLD:
+            return error
+        answers, sampler = self.run.data.train_batch_size * self.run.sampler.n, self.run.sampler
+        asked = self.held_out_rows * sampler.val_n or answers
+        return max(error, noise(scores) * math.sqrt(answers / asked))
 
     # ---- settings that would help
 
@@ -187,26 +233,9 @@ class Change:
 
 def noise(values: Sequence[float]) -> float:
     """Standard deviation of a value from its neighbours', whatever the trend: from the absolute differences, by their
-    mean or their median, whichever is larger. Of few values it is an upper bound."""
+    mean, median or root mean square, whichever is largest. Of few values it is an upper bound."""
     apart = [abs(b - a) for a, b in pairwise(values[-RECENT:])]
     if not apart:
         return 0.0
-    return max(fmean(apart) / 0.7979, median(apart) / 0.6745) / math.sqrt(2) * (1 + 8 / len(values))
-
-
-def better_up(measured: HeldOut) -> bool:
-    return better(measured.name) != "down"
-
-
-def margin(one: HeldOut, other: HeldOut) -> float:
-    """The difference of two validations that may be chance."""
-    if one.low is not None and one.high is not None and other.low is not None and other.high is not None:
-        return max(math.hypot((one.high - one.low) / 2, (other.high - other.low) / 2), 0.02)
-    return 0.02 * abs(one.value) if not better_up(one) else max(0.05, 0.1 * abs(one.value))
-
-
-def worse_by(before: HeldOut, now: HeldOut, factor: float = 1.4) -> float:
-    """How much worse `now` is, beyond chance; at most 0 where it may be chance. The `factor` on the margin is for a
-    `before` that is the best of several."""
-    apart = before.value - now.value if better_up(before) else now.value - before.value
-    return apart - factor * margin(before, now)
+    square = math.sqrt(fmean(x * x for x in apart))
+    return max(fmean(apart) / 0.7979, median(apart) / 0.6745, square) / math.sqrt(2) * (1 + 8 / len(values))

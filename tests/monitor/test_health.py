@@ -86,7 +86,7 @@ RISING, FALLING = [0.2 + 0.5 * x for x in LINE], [0.6 - 0.5 * x for x in LINE]
 LEARNT = {0: 0.2, 30: 0.4, 60: 0.7}
 RUINED = {
     "loss-diverged": (SFT, losses([2.9, 2.8, *[2.9 * 1.5**n for n in range(20)]])),
-    "nothing-learnt": (SFT, losses(around([2.9] * 60, 0.02))),
+    "nothing-learnt": (SFT, losses(around([2.9] * 60, 0.02)), 1e-6),
     "not-finite": (SFT, losses([2.9] * 20, **{"train/skipped_nonfinite": 1.0})),
     "no-gradient": (SFT, losses([2.9] * 20, **{"train/grad_norm": 0.0})),
     "no-signal": (GRPO, sampled([0.0] * 12, flat=1.0)),
@@ -216,8 +216,11 @@ def test_the_argument_is_the_one_that_caused_it(words: list[str], case: str, fix
     steps = [{name.replace("train/loss", LOSS[run.algorithm.data]): x for name, x in step.items()}
              for step in RUINED[case][1]]  # fmt: skip
     health = Health(run)
+    health.hear(Loaded(rows=8, refused=0, val_rows=0, val_refused=0, steps_per_epoch=1, steps=len(steps) - 1))
     for number, metrics in enumerate(steps):
         health.hear(Step(step=number, metrics=metrics))
+    for moved in RUINED[case][2:]:
+        health.hear(WeightsMoved(step=len(steps) - 1, distance={"attention": moved}))
     assert health.verdict()[0].settings == (fix,)
 
 

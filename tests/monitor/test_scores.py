@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.engines.torch.train.validation import best_of, majority, powers, wilson
+from launcher.core.metrics import wilson
+from launcher.engines.torch.train.validation import best_of, majority, powers
 
 SCORES = st.lists(st.floats(-100, 100), min_size=1, max_size=8)
 

@@ -8,6 +8,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 from launcher.core.events import Sample
+from launcher.core.metrics import wilson
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout import random_streams
 from launcher.engines.torch.rollout.generator import Generator
@@ -185,14 +186,6 @@ def majority(scores: Sequence[float], output: Sequence[Hashable]) -> float:
     """Score of the most frequent answer; of equally frequent ones, of the first."""
     winner, _ = Counter(output).most_common(1)[0]
     return scores[output.index(winner)]
-
-
-def wilson(share: float, n: int, z: float = 1.959963984540054) -> tuple[float, float]:
-    """Bounds of the 95 % interval of a share of `n` trials (Wilson 1927); (0, 1) of none."""
-    if n == 0:
-        return 0.0, 1.0
-    centre, spread = share + z * z / (2 * n), z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    return (centre - spread) / (1 + z * z / n), (centre + spread) / (1 + z * z / n)
 
 
 def powers(n: int) -> list[int]:
