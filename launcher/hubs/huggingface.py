@@ -143,6 +143,8 @@ def endpoint_fault() -> str:
     """Why the mirror that HF_ENDPOINT names does not answer; empty where it does, or none is named."""
     endpoint = os.environ.get("HF_ENDPOINT", "")
     parts = urlsplit(endpoint)
+    if endpoint and parts.scheme not in ("http", "https"):
+        return f"{endpoint} does not begin with https://"
     if parts.hostname in (None, "huggingface.co") or parts.scheme in getproxies():  # which knows more names
         return ""
     try:
