@@ -23,6 +23,7 @@ PARTS = "reward.parts"
 PLAIN = ("optim", "critic", "trainer", "seed")
 """Settings of a run that are no config group and that arguments set."""
 _REFERENCE = re.compile(r"\$\{([^${}:]*)\}")
+_TARGET = re.compile(rf"(?<!\w){TARGET}(?!\w)")  # not that of lora_target_modules
 _RESOLVER = re.compile(r"\$\{[^}]*[:$]")  # ${oc.env:HOME}, ${oc.${name}:HOME}: they reach outside the config
 
 
@@ -176,7 +177,7 @@ def _refusal(override: Override, known: dict[str, list[str]]) -> Problem | None:
         return Problem(short_repr(override.input_line), "a choice has the name of its group", f"use {top}=CHOICE")
     if top == "hydra" or key.startswith("hydra/"):
         return Problem(key, "Hydra's own settings are not part of a run", "leave it out", "not-permitted")
-    if TARGET in key or names_target(override.value()):
+    if _TARGET.search(key) or names_target(override.value()):
         return Problem(key, f"{TARGET} is named by config files only", f"use {top}=CHOICE", "not-permitted")
     removed = override.type == OverrideType.DEL
     value = None if removed else override.value()
@@ -201,7 +202,7 @@ def _sweep(override: Override) -> Problem:
 
 
 def names_target(value: Any) -> bool:
-    return any(TARGET in place for place, _ in walk(value))
+    return any(_TARGET.search(place) for place, _ in walk(value))
 
 
 def spelling(override: Override, word: str, known: dict[str, list[str]]) -> str:

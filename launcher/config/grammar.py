@@ -108,6 +108,6 @@ def setting(word: str) -> tuple[str, Any]:
     if not plain or override.is_sweep_override() or "${" in word or "/" in key:
         raise Problems(Problem(short_repr(word), "sets no value", "use key=value"))
     value = override.value()
-    if TARGET in key or names_target(value):
+    if names_target({key: value}):
         raise Problems(Problem(key, f"{TARGET} is named by config files only", "use another setting", "not-permitted"))
     return key, value

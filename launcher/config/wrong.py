@@ -61,11 +61,13 @@ def examine(
         build(full, values)
     repair = Repair(deepcopy(full), plain, stand_ins, typed, arguments.doubtful, lambda name: name in guide.holders)
     run = repair.run()
-    of_answers = {key: answer.problem for answer in answers for key in map(key_of, answer.words) if key not in values}
+    of_answers = {key: answer for answer in answers for key in map(key_of, answer.words) if key not in values}
     for problem in repair.problems:
-        if (first := of_answers.get(problem.where)) in problems:  # one line for a wrong value under a wrong name
+        answer = of_answers.get(problem.where)
+        if answer and (first := answer.problem) in problems:  # one line for a wrong value under a wrong name
             fix = problem.fix if "=" in problem.fix else f"use {problem.where} with {problem.fix.removeprefix('use ')}"
-            problems[problems.index(first)] = replace(first, got=f"{first.got}, and {problem.got}", fix=fix)
+            name = "" if "." in problem.where and problem.where in fix else f" ({' '.join(answer.words)})"
+            problems[problems.index(first)] = replace(first, got=f"{first.got}{name}, and {problem.got}", fix=fix)
         else:
             problems += guide.named(problem, values)
     return run, list(dict.fromkeys(problems)), repair
