@@ -17,14 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from launcher.core.bounded_parse import parse_json
-from launcher.core.files import expand_user, read_file, write_atomic
+from launcher.core.files import read_file
 from launcher.core.machine import package_version
-from launcher.core.problems import Problems
+from launcher.core.remembered import recall, remember
 from launcher.models import weights
 from launcher.models.fit import LoadReport
 
 PROGRAM = Path(__file__).parents[1] / "engines" / "torch" / "model" / "dry_load.py"
 TEXTS = ("config.json", "generation_config.json")  # what is read beside the weights
+KEPT = "dry-load"  # under which name reports are remembered
 FORM = 4  # of what is remembered; another one is not read
 OF_IMPORTS = 2.5  # CPU time beyond the first imports, by theirs, which tells how fast the machine is; half is enough
 PER_TENSOR_S = 1 / 2000  # CPU time of a file with experts one by one; half is enough
@@ -34,11 +35,6 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DEACTIVATE_ASYNC_LOAD": "1", "CUDA_VISIBLE_DEVICES": "",
     "TQDM_DISABLE": "1", "OMP_NUM_THREADS": "1",
 }  # fmt: skip
-
-
-def cache_folder() -> Path:
-    """Where reports are kept. Raises `Problems` where there is no home."""
-    return expand_user(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "rlrun" / "dry-load"
 
 
 def dry_load(folder: Path, loader: str) -> LoadReport | None:
@@ -52,15 +48,13 @@ def dry_load(folder: Path, loader: str) -> LoadReport | None:
     asked = {"loader": loader, "tensors": tensors}
     versions = [FORM, package_version("torch"), package_version("transformers")]
     key = hashlib.sha256(b"\0".join(texts) + json.dumps([asked, versions]).encode()).hexdigest()
-    with suppress(OSError, ValueError, TypeError, Problems):
-        return LoadReport(**parse_json(read_file(cache_folder() / f"{key}.json")))
+    with suppress(TypeError):
+        return LoadReport(**recall(KEPT, key))
     limits = {"of_imports": OF_IMPORTS, "cpu_s": PER_TENSOR_S * len(tensors), "memory_bytes": MEMORY_BYTES}
     found = _in_a_process({"folder": str(folder), **asked, **limits})
     if found is None or not found.get("lasting", True):
         return LoadReport(**found) if found else None
-    with suppress(OSError, Problems):
-        cache_folder().mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_atomic(cache_folder() / f"{key}.json", json.dumps(found))
+    remember(KEPT, key, found)
     return LoadReport(**found)
 
 

@@ -21,7 +21,7 @@ from launcher.spec.data import Dataset, Row, Text
 from launcher.spec.model import Model
 from launcher.text.encoder import Encoder, Tokens, Unwritable, prompt_and_response, turns_of
 from launcher.text.lengths import Lengths
-from launcher.text.process import MOSTLY, RENDER_BYTES, RENDER_S, ROW_S, Count
+from launcher.text.process import MOSTLY, RENDER_BYTES, RENDER_S, SIGN_S, TURN_S, Count
 from launcher.text.tokenizer import load_fast_tokenizer, load_tokenizer
 
 WRITTEN = 2**20
@@ -69,12 +69,12 @@ class _BoundedEncoder(Encoder):
     allowed = RENDER_S
 
     def render(self, turns: list[dict[str, str]], open_answer: bool = False) -> str:
+        given = sum(len(turn["content"]) for turn in turns)
+        self.allowed += TURN_S * len(turns) + SIGN_S * given
         started = time.process_time()
         with _bounds(self.allowed - self.spent):
             text = super().render(turns, open_answer)
         self.spent += time.process_time() - started
-        self.allowed += ROW_S
-        given = sum(len(turn["content"]) for turn in turns)
         if len(text) > WRITTEN + 8 * given:
             raise Unwritable(f"the chat template writes {len(text):,} characters for {given:,}")
         return text

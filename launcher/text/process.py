@@ -1,11 +1,13 @@
 """A model's tokenizer and chat template, used in a process of their own: both are code of whoever made the model.
 
-The process is forked when it is first asked. It ends where a template computes without end, and its memory is bounded;
-whoever asks then gets a problem that says so. What it imports is not loaded here.
+What it answered is remembered on disk, so that the next plan of the same rows starts none. The process is forked when
+it is first asked. It ends where a template computes without end, and its memory is bounded; whoever asks then gets a
+problem that says so. What it imports is not loaded here.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import resource
 import signal
@@ -13,21 +15,26 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import astuple
 from functools import partial
 from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
 from typing import Any, Self
 
 from launcher.core.check_result import CheckResult
+from launcher.core.machine import package_version
 from launcher.core.problems import Problem, Problems, short_repr
+from launcher.core.remembered import recall, remember
 from launcher.core.user_code import CallFailure, try_call
-from launcher.models.pretrained import Pretrained
+from launcher.models.pretrained import Pretrained, weights_of
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Dataset, Row
 from launcher.spec.model import Model
 
 RENDER_S = 2.0
-"""CPU seconds in which a chat template must write its first row; each further one may add `ROW_S`."""
-ROW_S = 0.005
+"""CPU seconds that a chat template may take at all; each turn that it writes adds `TURN_S`, each character `SIGN_S`."""
+TURN_S = 0.005
+SIGN_S = 1e-6
 RENDER_BYTES = 2**30
 """Memory that a template may take for one row."""
 WHOLE_S = 300
@@ -36,6 +43,14 @@ TOKENIZER = "tokenizer.json"
 """The file that holds all of a tokenizer but its special tokens and its chat template."""
 MOSTLY = 0.5
 """Share of a text without tokens of its own from which on too little is left to learn from."""
+IDLE_S = 120.0
+"""Seconds without any computation after which the process is given up on."""
+STUCK = "run it again; where Python code with threads plans, use rlrun plan in a shell"
+KEPT = "text"
+"""Under which name answers are remembered."""
+FILES = ("*.json", "*.jinja", "*.model", "*.txt", "additional_chat_templates/*.jinja")
+"""All of a model's folder that tokenizer and template may depend on."""
+PACKAGES = ("transformers", "tokenizers", "jinja2", "regex")
 Count = tuple[int, int] | str
 """Tokens of a row's prompt and of its answer, or why the row cannot be written."""
 
@@ -48,11 +63,13 @@ class TextProcess:
         self.model, self.data, self.exact = model, data, exact
         self._channel: Connection[Any, Any] | None = None
         self._pid = 0
+        self._spent = ""
+        self._of = b"" if exact else _fingerprint(model, data)
 
     def lengths(self, rows: Sequence[Row], kind: Kind) -> list[Count]:
         """Tokens of each row, as `lengths.Lengths.of` counts them."""
-        found: list[Count] = self._ask("lengths", list(rows), kind)
-        return found
+        found = self._ask("lengths", list(rows), kind)
+        return [count if isinstance(count, str) else (count[0], count[1]) for count in found]
 
     def tokens(self, text: str) -> int:
         """Of a text alone, without special tokens."""
@@ -64,15 +81,29 @@ class TextProcess:
 
     def facts(self, rows: Sequence[Row]) -> list[CheckResult]:
         """What is wrong with the tokenizer, or with the chat template as far as these rows show."""
-        found: list[CheckResult] = self._ask("facts", list(rows))
-        return found
+        return [CheckResult(*fields) for fields in self._ask("facts", list(rows))]
 
     def _ask(self, *question: Any) -> Any:
-        if self._channel is None:
-            self._start()
+        """The answer as JSON holds it. One that says that something failed may be another one next time."""
+        key = hashlib.sha256(self._of + repr(question).encode("utf-8", "replace")).hexdigest() if self._of else ""
+        answer = recall(KEPT, key) if key else None
+        if answer is None:
+            if self._channel is None:
+                self._start()
+            answer = self._asked(question)
+            if key and not (isinstance(answer, list) and any(isinstance(one, str) for one in answer)):
+                remember(KEPT, key, answer)
+        return answer
+
+    def _asked(self, question: tuple[Any, ...]) -> Any:
+        """The answer of the process. Raises `Problems` where there is none."""
         assert self._channel
         try:
             self._channel.send(question)
+            while not self._channel.poll(IDLE_S):
+                spent, self._spent = self._spent, _cpu_ticks(self._pid)
+                if spent == self._spent:
+                    raise Problems(self._problem(f"has waited for {IDLE_S:g} s without computing", "tokenizer", STUCK))
             answer, problems = self._channel.recv()
         except (EOFError, OSError) as error:
             raise Problems(self._death()) from error
@@ -87,6 +118,7 @@ class TextProcess:
         self._pid = os.fork()
         if self._pid:
             theirs.close()
+            self._asked(("templated",))  # short enough for a pipe that nobody reads: the process may be stuck
             return
         try:
             self._channel.close()
@@ -104,10 +136,12 @@ class TextProcess:
         how = f"by {signal.Signals(ended).name}" if ended > 0 else f"with {-ended}"
         return self._problem(f"ended its process {how}", "tokenizer")
 
-    def _problem(self, got: str, what: str) -> Problem:
+    def _problem(self, got: str, what: str, fix: str = "") -> Problem:
         path = self.model.path if isinstance(self.model, Pretrained) else self.model.label
         files = "chat_template.jinja or tokenizer_config.json" if what == "chat template" else "tokenizer.json"
-        return Problem("model.path", f"the {what} of {short_repr(path)} {got}", f"fix {files}, or use another model")
+        return Problem(
+            "model.path", f"the {what} of {short_repr(path)} {got}", fix or f"fix {files}, or use another model"
+        )
 
     def _wait(self) -> int:
         """The exit code of the process, which has ended; negative for a signal."""
@@ -132,6 +166,28 @@ class TextProcess:
             self._wait()
 
 
+def _fingerprint(model: Model, data: Dataset) -> bytes:
+    """Of all that answers depend on, apart from the question; empty where a file of the model cannot be read."""
+    packages = [package_version(name) for name in PACKAGES]
+    found = hashlib.sha256(repr([model, data.chat_template, packages]).encode())
+    folder = Path(weights_of(model.path)).absolute() if isinstance(model, Pretrained) else None
+    files = [file for form in FILES for file in sorted(folder.glob(form))] if folder else []
+    try:
+        for file in [*files, *sorted(Path(__file__).parent.glob("*.py"))]:
+            found.update(f"{file}\0".encode("utf-8", "replace") + hashlib.sha256(file.read_bytes()).digest())
+    except OSError:
+        return b""
+    return found.digest()
+
+
+def _cpu_ticks(pid: int) -> str:
+    """CPU time of a process, as the system counts it; empty where the system does not say."""
+    try:
+        return " ".join(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13])
+    except OSError:
+        return ""
+
+
 def _serve(channel: Connection[Any, Any], settings: TextProcess) -> None:
     """Answer questions until nobody can ask any more."""
     nowhere = os.open(os.devnull, os.O_RDWR)
@@ -150,7 +206,8 @@ def _serve(channel: Connection[Any, Any], settings: TextProcess) -> None:
         try:
             if not made:
                 made.append(Measure(settings.model, settings.data, settings.exact))
-            return getattr(made[0], name)(*of), []
+            answer = getattr(made[0], name)(*of)
+            return [astuple(one) for one in answer] if name == "facts" else answer, []
         except Problems as error:
             return None, error.problems
 

@@ -19,6 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from launcher.config.resolve import resolve
 from launcher.core.check_result import CheckResult
 from launcher.core.problems import Problems
+from launcher.core.remembered import cache_folder
 from launcher.engines.torch.model import dry_load as program
 from launcher.engines.torch.model.load import load_model
 from launcher.engines.torch.model.whole import load_whole
@@ -320,7 +321,7 @@ def test_what_was_found_is_remembered(tmp_path: Path, monkeypatch: pytest.Monkey
     Model().save(tmp_path / "m")
     first = dry_load.dry_load(tmp_path / "m", "AutoModelForCausalLM")
     assert dry_load.dry_load(tmp_path / "m", "AutoModelForCausalLM") == first and len(started) == 1
-    (kept,) = dry_load.cache_folder().iterdir()
+    (kept,) = cache_folder(dry_load.KEPT).iterdir()
     kept.write_text("[]")  # spoilt
     assert dry_load.dry_load(tmp_path / "m", "AutoModelForCausalLM") == first and len(started) == 2
     (tmp_path / "m" / "config.json").write_text("{}")

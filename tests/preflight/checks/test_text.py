@@ -22,7 +22,7 @@ from launcher.data.rows import RawRow
 from launcher.models.pretrained import Pretrained
 from launcher.preflight.checks import text
 from launcher.preflight.checks.context import Context, SplitRows
-from launcher.spec.data import Row
+from launcher.spec.data import Message, Row
 from launcher.text import measure, process
 from launcher.text.encoder import Encoder
 
@@ -59,7 +59,8 @@ def lines(folder: Path, kind: str = "chats", *words: str) -> list[str]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "small"
 
 
@@ -171,4 +172,31 @@ def test_the_limit_of_cpu_time_is_of_one_question(folder: Path, monkeypatch: pyt
     monkeypatch.setattr(time, "process_time", lambda: float(next(spent)))
     monkeypatch.setattr(measure.Measure, "tokens", lambda *_: resource.getrlimit(resource.RLIMIT_CPU)[0])
     with process.TextProcess(Pretrained(path=str(folder)), Files()) as text:
-        assert text.tokens("") + 1000 == text.tokens("")
+        assert text.tokens("1") + 1000 == text.tokens("2")
+
+
+def test_the_same_rows_are_looked_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until a file of the model is another one."""
+    template = turns("{% if turn.role != 'system' %}{{ turn.content }}{% endif %}")
+    found = lines_of_model(folder, {"template": template}, "systems")
+    assert "out system turns" in found[0]
+    with monkeypatch.context() as patched:
+        patched.setattr(process.os, "fork", lambda: pytest.fail("starts a process"))
+        assert lines(folder, "systems") == found
+    (folder / "chat_template.jinja").write_text(GOOD)
+    assert not any("system" in line for line in lines(folder, "systems"))
+
+
+def test_a_process_that_waits_for_ever_is_given_up_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one may that is forked while another thread holds a lock."""
+    monkeypatch.setattr(process, "IDLE_S", 0.1)
+    monkeypatch.setattr(measure, "Measure", lambda *_: process.signal.pause())
+    assert "has waited for 0.1 s without computing; run it again" in lines_of_model(folder, {})[0]
+
+
+def test_long_conversations_may_take_a_template_long(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    launch_model.Model(template=turns("{% for one in range(10000) %}{% endfor %}" + CONTENT)).save(folder)
+    monkeypatch.setattr(measure._BoundedEncoder, "allowed", 0.01)
+    talk = tuple(Message(role, "1") for _ in range(20) for role in ("user", "assistant"))
+    with process.TextProcess(Pretrained(path=str(folder)), Files()) as text:
+        assert text.lengths([Row("t:1", talk)], "answers") == [(4, 116)]
