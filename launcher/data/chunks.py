@@ -203,7 +203,7 @@ def _blocks(name: str, file: Any, blank_end: bool = True) -> Iterator[Block | Re
     while more:
         buffer, filled, broken = _read(file, start)
         more = filled == len(buffer)
-        first = buffer.find(b"\n", len(start), filled)
+        first = buffer.find(b"\n", 0, filled)
         if (filled if first < 0 else first) > MAX_ROW_BYTES:
             reason, line, buffer, broken, more = _long(file, buffer[:filled], broken, more)
             yield _refused(name, number, line, reason or broken, ends_file=not reason)
@@ -213,6 +213,8 @@ def _blocks(name: str, file: Any, blank_end: bool = True) -> Iterator[Block | Re
         end = buffer.rfind(b"\n", 0, filled) + 1
         if not more and not broken:
             end = filled if blank_end else _without_blank_end(buffer, filled)  # the last line needs no newline
+        elif not broken and not blank_end and filled - (last := _without_blank_end(buffer, filled)) <= BLOCK_BYTES:
+            end = min(end, last)  # blank lines wait, as they may be the file's last
         if end:
             block = Block(name, number, memoryview(buffer)[:end])
             yield block

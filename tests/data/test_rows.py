@@ -152,6 +152,16 @@ def test_a_file_without_rows(tmp_path: Path, monkeypatch: Any, name: str, conten
     assert len(found) == 1
 
 
+def test_blank_lines_at_the_end_are_no_rows_wherever_a_block_ends(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(chunks, "BLOCK_BYTES", 64)
+    file = tmp_path / "x.jsonl"
+    for blanks in range(130):
+        file.write_bytes(b'{"a": 1}\n' + b" \n" * (blanks % 40) + b'{"a": 2}' + b"\n" * min(blanks, 60))
+        places = [(row.where, isinstance(row, RawRow)) for row in read_rows(str(file))]
+        last = 2 + blanks % 40
+        assert places == [(f"{file}:{number}", number in (1, last)) for number in range(1, last + 1)]
+
+
 def test_what_cannot_be_opened_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.jsonl").mkdir()
     assert refusals(read(tmp_path / "folder.jsonl"), tmp_path) == [
