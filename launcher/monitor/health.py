@@ -53,8 +53,10 @@ def found(rule: str, what: str, *settings: str, more: str = "") -> Finding:
 def not_finite(seen: History) -> Finding | None:
     name = seen.any_of(("train/skipped_nonfinite", "actor/skipped_nonfinite"))
     skipped = seen.lately(name) and seen.series[name][-10:]
+    asked = seen.run.data.train_batch_size * seen.run.sampler.n
+    unscored = [float(faults >= asked) for faults in seen.series.get("reward/faults", [])[-10:]]  # skipped for that
     share = fmean(skipped) if skipped else 0.0
-    if share < 0.3 or scores_missing(seen):
+    if share - (fmean(unscored) if unscored else 0.0) < 0.3 or scores_missing(seen):
         return None
     what = f"{share:.0%} of the last updates were skipped, as numbers were not finite"
     return found("not-finite", what, seen.slower(10))
