@@ -89,6 +89,8 @@ def test_a_command_that_is_named_exists_with_its_options(where: str, typed: str)
 @pytest.mark.parametrize(("where", "typed"), TYPED, ids=[f"{where} {typed}" for where, typed in TYPED])
 def test_a_setting_that_is_named_exists(where: str, typed: str) -> None:
     name, _, value = typed.partition("=")
+    if re.search(rf"{VALUE}\w|\w{VALUE}", name):
+        return  # a part of a name that is filled in
     if "." in name:
         assert {name, name.rpartition(".")[0]} & holders(choices()).keys(), where
     elif value != VALUE and name in choices():

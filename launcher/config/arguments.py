@@ -195,7 +195,7 @@ def _refusal(override: Override, known: dict[str, list[str]]) -> Problem | None:
 
 def _sweep(override: Override) -> Problem:
     key, text = override.key_or_group, (override.input_line or "").partition("=")[2]
-    if re.match(r"[-+]?0,|[1-9]\d{0,2}(?:,\d{3})+$", text) and (number := typed.number_meant(text)):
+    if re.match(r"(?:[-+]?0,\d{2,}|[1-9]\d{0,2}(?:,\d{3})+)$", text) and (number := typed.number_meant(text)):
         return Problem(key, f"got {short_repr(text)}, with a comma in a number", f"use {key}={number}")
     of_list = "" if "(" in text or "." not in key else f", or for a list '{key}=[{text}]'"
     return Problem(key, f"{short_repr(override.input_line)} is a sweep", f"use -m, or one value{of_list}")

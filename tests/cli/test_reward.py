@@ -59,5 +59,5 @@ def test_a_plan_shows_what_a_reward_is_made_of(home: Path, commands: Any) -> Non
 def test_a_plan_refuses_a_source_that_nobody_scores(home: Path, commands: Any) -> None:
     (home / "rows.jsonl").write_text(json.dumps(GOLD | {"data_source": "gsm-8k\x1b[31m"}) + "\n")
     ran = commands(home)("plan", "algorithm=grpo", "model=tiny", "sampler.n=2", *BENCH[2:], "reward=auto")
-    assert ran.returncode == 1 and "\x1b" not in ran.stdout
+    assert ran.returncode == 2 and "\x1b" not in ran.stdout
     assert "data_source 'gsm-8k\\x1b[31m' has no reward; " in " ".join(ran.stdout.split())

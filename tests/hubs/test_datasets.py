@@ -230,7 +230,7 @@ def test_plan_asks_no_hub(place: Any, monkeypatch: pytest.MonkeyPatch, tmp_path:
     words = ["algorithm=grpo", "model=tiny", "data=gsm8k", "sampler.n=2", "data.train_batch_size=1"]
     assert CliRunner().invoke(app, ["plan", *words, "reward=gsm8k"]).exit_code == 0
     ran = CliRunner().invoke(app, ["plan", *words, "reward=code"])
-    assert ran.exit_code == 1  # what is prepared is looked at
+    assert ran.exit_code == 2  # what is prepared is looked at
     assert "cannot be scored" in ran.stdout
     assert len(place.asked) == asked
 

@@ -257,8 +257,8 @@ def test_a_second_launcher_on_the_same_run_is_refused(stages: dict[str, Stage]) 
     for ran in stages["SIGTERM"].refused:
         assert (ran.returncode, ran.stdout) == (2, "")
         assert re.fullmatch(
-            r"✗ rlrun/survivor: is being written by process \d+ on \S+; rlrun stop runs/rlrun/survivor would end it\n",
-            ran.stderr,
+            r"✗ rlrun/survivor: is being written by process \d+ on \S+; rlrun stop runs/rlrun/survivor would end it",
+            ran.stderr.splitlines()[-1],
         )
 
 
@@ -441,9 +441,10 @@ def test_a_disk_that_is_full_before_anything_starts_is_told_in_words(
         while filler.write(b"x" * 4096):
             pass
     began = ["algorithm=sft", *small, f"trainer.run_root={disk}/runs"]
-    for words, output in ((began, ""), (["--resume", str(finished)], "resumed: attempt 2 went back to step 6\n")):
+    longer = ["--resume", str(finished), "trainer.total_training_steps=8"]
+    for words in (began, longer):
         ran = rlrun("train", *words)
-        assert (ran.returncode, ran.stdout) == (2, output), ran.stderr
+        assert (ran.returncode, ran.stdout) == (2, ""), ran.stderr
         assert re.fullmatch(r"✗ (.+: no space left on device|disk: .+ free); use a .+\n", ran.stderr)
     assert not faults(finished / "checkpoints" / "step_000006"), "and nothing is harmed"
 
