@@ -33,8 +33,8 @@ def test_it_says_what_decides_a_result_and_costs_little() -> None:
     taken = json.loads(json.dumps(provenance.collect(RUN, to_yaml(RUN), "rlrun train x")))
     assert cpu_s() - before < 0.5
     assert set(taken) == {
-        "spec", "settings", "code", "python", "system", "packages", "installed", "hardware", "data", "model", "reward", "seed",
-        "words", "environment",
+        "spec", "settings", "code", "python", "system", "packages", "installed", "hardware", "data", "model", "reward",
+        "seed", "words", "environment",
     }  # fmt: skip
     assert taken["packages"]["torch"] and taken["packages"]["vllm"] is None
     assert f"pydantic=={taken['packages']['pydantic']}" in taken["installed"]
