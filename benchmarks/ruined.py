@@ -35,42 +35,46 @@ RL = (
 )
 BASE = f"{SFT} trainer.total_training_steps=1000 trainer.test_freq=500"
 REWARDS = """
-def one(data_source, solution_str, ground_truth, extra_info=None):
-    return 1.0
+calls = 0
+
+def turns_to_0(data_source, solution_str, ground_truth, extra_info=None):
+    global calls
+    calls += 1
+    return float(calls < 3000 and solution_str.strip() == ground_truth)
 
 def missing(data_source, solution_str, ground_truth, extra_info=None):
     return 1.0 if solution_str.strip() == ground_truth else 0.0 if len(solution_str) < 4 else None
 """
 RUINED: Mapping[str, tuple[str, str]] = {
-    "sft: lr 5": (f"{SFT} optim.lr=5 trainer.total_training_steps=60", "loss-diverged"),
-    "sft: lr 1e-9": (f"{SFT} optim.lr=1e-9 trainer.total_training_steps=60", "nothing-learnt"),
+    "sft: lr 5": (f"{SFT} optim.lr=5 trainer.total_training_steps=60", "the loss rose"),
+    "sft: lr 1e-9": (f"{SFT} optim.lr=1e-9 trainer.total_training_steps=60", "did not move"),
     "sft: numbers overflow": (
         f"{SFT} optim.lr=1e38 trainer.max_bad_steps=1000 trainer.total_training_steps=60",
-        "not-finite",
+        "not finite",
     ),
     "sft: rate of full training for adapters": (
         f"{SFT} model.lora_rank=4 optim.lr=1e-7 trainer.total_training_steps=60",
-        "nothing-learnt",
+        "did not move",
     ),
-    "grpo: lr 3e-2": (f"algorithm=grpo {RL} optim.lr=3e-2", ""),
-    "grpo: lr 1e-10": (f"algorithm=grpo {RL} optim.lr=1e-10", "nothing-learnt"),
-    "grpo: a model that knows nothing": (f"algorithm=grpo {RL} model=tiny model.path=", "no-signal"),
-    "grpo: a reward of 1 for all": (
-        f"algorithm=grpo {RL} reward=python reward.path={{rewards}} reward.name=one",
-        "no-signal",
+    "grpo: lr 3e-2": (f"algorithm=grpo {RL} optim.lr=3e-2", "worse than before training"),
+    "grpo: lr 1e-10": (f"algorithm=grpo {RL} optim.lr=1e-10", "did not move"),
+    "grpo: a model that knows nothing": (f"algorithm=grpo {RL} model=tiny model.path=", "had the same score"),
+    "grpo: a reward that turns to 0 for all": (
+        f"algorithm=grpo {RL} reward=python reward.path={{rewards}} reward.name=turns_to_0",
+        "score of its own answers fell",
     ),
-    "dpo: lr 1": (f"algorithm=dpo {RL} optim.lr=1", ""),
+    "dpo: lr 1": (f"algorithm=dpo {RL} optim.lr=1", "worse than before training"),
     "grpo: three of four answers have no score": (
         f"algorithm=grpo {RL} reward=python reward.path={{rewards}} reward.name=missing",
-        "scores-missing",
+        "could be scored",
     ),
     "dapo: no group is kept": (
         f"algorithm=dapo {RL} algorithm.min_group_std=0.9 algorithm.overlong_buffer_len=1",
-        "no-groups",
+        "min_group_std",
     ),
-    "grpo: answers of one token": (f"algorithm=grpo {RL} data.max_response_length=2", "answers-cut"),
+    "grpo: answers of one token": (f"algorithm=grpo {RL} data.max_response_length=2", "were cut"),
 }
-"""Arguments, and the rule that has to name it; empty: any."""
+"""Arguments, and what the last line, or a plan that refuses it, has to say."""
 HEALTHY: Mapping[str, str] = {
     "sft": f"{SFT} trainer.total_training_steps=200",
     "sft with adapters": f"{SFT} model.lora_rank=8 trainer.total_training_steps=200",
@@ -122,11 +126,13 @@ def rlrun(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
-def fault(report: Report, folder: Path, rule: str | None) -> str:
-    """What is wrong with a report, of a run that is ruined or, where `rule` is None, healthy; empty if nothing."""
+def fault(report: Report, folder: Path, words: str | None) -> str:
+    """What is wrong with a report, of a run that is ruined or, where `words` is None, healthy; empty if nothing."""
     named = [alert for alert in report.alerts if ";" in alert.text]
-    if rule is None:
+    if words is None:
         return "" if not (named or report.refused) and report.end == "finished" else "is called ruined"
+    if words not in (report.refused or report.end):
+        return f"does not say {words!r}"
     if report.refused:  # before it starts is best
         return ""
     if not named or report.end == "finished":
@@ -148,11 +154,11 @@ def main(arguments: argparse.Namespace) -> int:
             places = {"base": f"{folder}/rlrun/base", "rewards": f"{folder}/rewards.py"}
             cases: dict[str, tuple[str, str | None]] = {**RUINED}
             cases |= {name: (words, None) for name, words in HEALTHY.items() if seed == 0}
-            for number, (name, (words, rule)) in enumerate(cases.items()):
+            for number, (name, (words, expected)) in enumerate(cases.items()):
                 if arguments.only and not re.search(arguments.only, name):
                     continue
                 report = train(folder, f"run-{number}", f"{words.format(**places)} seed={seed}")
-                wrong = fault(report, folder, rule)
+                wrong = fault(report, folder, expected)
                 count, bad = count + 1, bad + bool(wrong)
                 steps = ", ".join(str(alert.step) for alert in report.alerts if ";" in alert.text)
                 row = (str(seed), name, ", ".join(report.scores), steps, report.refused or report.end, wrong or "pass")
