@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import product
+from math import prod
 from typing import Any
 
 from pydantic import ValidationError
@@ -88,9 +89,7 @@ def cheapest(run: RunSpec, limit_bytes: int, free: Collection[str] | None = None
     changed, and then only those that leave what is trained as it is."""
     best: Fit | None = None
     for switches in _combinations(run, free):
-        static = 1.0
-        for switch in switches:
-            static *= switch.cost
+        static = _cost(switches)
         if best and static >= best.cost:
             break
         changes = {name: value for switch in switches for name, value in switch.changes}
@@ -116,21 +115,19 @@ def _combinations(run: RunSpec, free: Collection[str] | None) -> Iterator[tuple[
     ways += [[*([SHARDED] if several else []), *([MOVED] if several and on_gpu else []), *(roles if on_gpu else [])]]
     rounded = [FROZEN] if on_gpu and bfloat16 and run.model.dtype == "float32" else []
     ways += [[*([ADAPTERS] if not run.model.lora_rank else []), *rounded]]
+    ways += [[UNTESTED] if not run.algorithm.sampled else []]
 
     def useful(switch: Switch) -> bool:
         allowed = free is None or (switch.same and all(name in free for name, _ in switch.changes))
         return allowed and any(value_of(run, name) != value for name, value in switch.changes)
 
-    ways += [[UNTESTED] if not run.algorithm.sampled else []]
     chosen = product(*([NOTHING, *filter(useful, switches)] for switches in ways))
+    yield from sorted((of for of in chosen if not {MIXED, FROZEN} <= {*of}), key=_cost)
 
-    def cost(switches: tuple[Switch, ...]) -> float:
-        total = 1.0
-        for switch in switches:
-            total *= switch.cost
-        return total
 
-    yield from sorted((of for of in chosen if not {MIXED, FROZEN} <= {*of}), key=cost)
+def _cost(switches: Iterable[Switch]) -> float:
+    """Time of a step with all of them, as a multiple."""
+    return prod(switch.cost for switch in switches)
 
 
 def has_bfloat16(hardware: Hardware) -> bool:
