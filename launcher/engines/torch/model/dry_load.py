@@ -1,4 +1,4 @@
-"""Loads a model's folder without its numbers: what transformers would find missing, misshapen or left over.
+"""Loads a model's folder without its values, on the meta device: which tensors are missing, misshapen or left over.
 
 A program of its own, as it loads torch and as a config.json may ask for anything: it is started by path, reads one JSON
 object on stdin and prints one. Nothing of this project is imported, no network is used and no code of the model runs.
@@ -76,10 +76,10 @@ def failed(step: str, error: BaseException) -> dict[str, Any]:
     causes = [error]
     while causes[-1].__cause__:
         causes.append(causes[-1].__cause__)
-    told = next((cause for cause in causes if isinstance(cause, ImportError)), error)
-    kind = "ImportError" if isinstance(told, ImportError) else type(told).__name__
-    lasting = not isinstance(told, ImportError | OSError)  # else another installation, or hour, may do it
-    return {"step": step, "kind": kind, "message": str(told)[:2000], "lasting": lasting}
+    reported = next((cause for cause in causes if isinstance(cause, ImportError)), error)
+    kind = "ImportError" if isinstance(reported, ImportError) else type(reported).__name__
+    lasting = not isinstance(reported, ImportError | OSError)  # those depend on the installation and on the moment
+    return {"step": step, "kind": kind, "message": str(reported)[:2000], "lasting": lasting}
 
 
 def report(model: Any, info: Mapping[str, Any], tensors: Tensors) -> dict[str, Any]:
@@ -90,9 +90,9 @@ def report(model: Any, info: Mapping[str, Any], tensors: Tensors) -> dict[str, A
     )  # not in unexpected_keys
     unexpected, missing = set(info["unexpected_keys"]), set(info["missing_keys"]) - set(buffers)
     mismatched = [(name, list(found), list(expected)) for name, found, expected in info["mismatched_keys"]]
-    others = [(name, dtype) for name, (dtype, _) in tensors.items()
-              if dtype not in FLOATS and name not in unexpected and not name.endswith(buffers)
-              and not ignored.search(name)]  # fmt: skip
+    not_floats = [(name, dtype) for name, (dtype, _) in tensors.items()
+                  if dtype not in FLOATS and name not in unexpected and not name.endswith(buffers)
+                  and not ignored.search(name)]  # fmt: skip
     head = model.get_output_embeddings()
     masked = model.config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES
     return {
@@ -103,7 +103,7 @@ def report(model: Any, info: Mapping[str, Any], tensors: Tensors) -> dict[str, A
         "missing": sorted(missing)[:LISTED], "n_missing": len(missing),
         "unexpected": sorted(unexpected)[:LISTED], "n_unexpected": len(unexpected),
         "mismatched": sorted(mismatched)[:LISTED], "n_mismatched": len(mismatched),
-        "not_floats": sorted(others)[:LISTED],
+        "not_floats": sorted(not_floats)[:LISTED],
         "head": next((f"{name}.weight" for name, part in model.named_modules() if part is head), ""),
         "labels": model.config.num_labels,
         "masked": masked and head is not None and not getattr(model.config, "is_decoder", True),
