@@ -1,4 +1,4 @@
-"""What a plan has computed, kept on disk for the next one."""
+"""A cache on disk: what a plan has computed, for the next one. Each kind of result has a folder of limited size."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from typing import Any
 from launcher.core.bounded_parse import parse_json
 from launcher.core.files import expand_user, read_file, write_atomic
 from launcher.core.problems import Problems
+
+MOST = 500
+"""Results of a kind that are kept; the oldest are deleted."""
 
 
 def cache_folder(kind: str) -> Path:
@@ -28,5 +31,9 @@ def recall(kind: str, key: str) -> Any:
 def remember(kind: str, key: str, value: Any) -> None:
     """Keep a value that JSON can hold, where the disk allows it."""
     with suppress(OSError, Problems):
-        cache_folder(kind).mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_atomic(cache_folder(kind) / f"{key}.json", json.dumps(value))
+        folder = cache_folder(kind)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomic(folder / f"{key}.json", json.dumps(value))
+        newest_first = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+        for path in newest_first[MOST:]:
+            path.unlink()
