@@ -135,10 +135,11 @@ def _bytes(text: str) -> int:
 
 def _count(run: RunSpec, text: TextProcess, kind: Kind, rows: Sequence[Row]) -> dict[int, Count]:
     """Token counts by place: of the first rows, and from the longest on until no row of a part is too long."""
-    by_size = sorted(range(len(rows)), key=lambda place: -sum(sizes(rows[place])))
+    of_rows = [sum(sizes(row)) for row in rows]
+    by_size = sorted(range(len(rows)), key=of_rows.__getitem__, reverse=True)
     chosen, size = list(range(min(FIRST, len(rows)))), 0
     for place in by_size:
-        size += sum(sizes(rows[place]))
+        size += of_rows[place]
         if size > COUNTED:
             break
         chosen.append(place)
