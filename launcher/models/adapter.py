@@ -6,11 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from launcher.core.bounded_parse import parse_json
-from launcher.core.files import read_file
 from launcher.core.problems import Problem, Problems, short_repr
-from launcher.models import store, weights
-from launcher.models.config import LONGEST
+from launcher.models import config, store, weights
 from launcher.models.pretrained import Pretrained, weights_of
 
 _MATRIX = re.compile(r"base_model\.model\.(?P<layer>.+)\.lora_(?P<side>[AB])\.weight")
@@ -23,11 +20,7 @@ CONFIG, BASE = "adapter_config.json", "base"
 
 
 def _read(folder: Path) -> dict[str, Any]:
-    try:
-        node = parse_json(read_file(folder / CONFIG, LONGEST))
-    except (OSError, ValueError):
-        return {}
-    return node if isinstance(node, dict) else {}
+    return config.read(folder, CONFIG) or {}
 
 
 def _shapes(folder: Path) -> dict[str, tuple[int, ...]]:

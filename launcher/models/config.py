@@ -31,10 +31,10 @@ _LARGEST = dict.fromkeys(("num_hidden_layers", "num_layers", "n_layer", "n_layer
 LONGEST = 16 * 2**20  # bytes; the tokens that were added to a tokenizer are many
 
 
-def read(folder: Path) -> dict[str, Any] | None:
-    """The folder's config.json; None where there is none that can be read."""
+def read(folder: Path, name: str = "config.json") -> dict[str, Any] | None:
+    """The JSON object in a file of the folder; None where there is none that can be read."""
     try:
-        node = parse_json(read_file(folder / "config.json", LONGEST))
+        node = parse_json(read_file(folder / name, LONGEST))
     except (OSError, ValueError):
         return None
     return node if isinstance(node, dict) else None

@@ -5,16 +5,15 @@ from __future__ import annotations
 import resource
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from launcher.core.bounded_parse import parse_json
 from launcher.core.check_result import CheckResult
-from launcher.core.files import read_file
 from launcher.core.problems import shortened
+from launcher.models import config
 from launcher.models.pretrained import Pretrained, weights_of
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import Dataset, Row, Text
@@ -150,7 +149,7 @@ class Ends:
     def __init__(self, tokenizer: Any, folder: Path) -> None:
         self.tokenizer, self.folder = tokenizer, folder
         self.by_file = {name: found for name in ("config.json", "generation_config.json")
-                        if (found := _ids(folder / name))}  # fmt: skip
+                        if (found := _end_ids(config.read(folder, name) or {}))}  # fmt: skip
 
     @property
     def stops(self) -> set[int]:
@@ -164,8 +163,10 @@ class Ends:
     def beyond_the_model(self, produced: Callable[[], set[int]]) -> Iterator[CheckResult]:
         """Ids that the model has no embedding for. Added tokens that nothing makes may have them: Gemma 3's text
         models have one for images."""
-        tokenizer, size = self.tokenizer, _number(self.folder / "config.json", "vocab_size")
-        beyond = {number for number in tokenizer.get_vocab().values() if size is not None and number >= size}
+        tokenizer, size = self.tokenizer, (config.read(self.folder) or {}).get("vocab_size")
+        if type(size) is not int:
+            return
+        beyond = {number for number in tokenizer.get_vocab().values() if number >= size}
         if not beyond:
             return
         ends = {tokenizer.eos_token_id, tokenizer.bos_token_id, tokenizer.pad_token_id}
@@ -177,11 +178,10 @@ class Ends:
 
     def results(self) -> Iterator[CheckResult]:
         eos, known = self.tokenizer.eos_token_id, len(self.tokenizer)
-        config = self.folder / "tokenizer_config.json"
         largest = max(self.tokenizer.get_vocab().values(), default=0)
         if eos is None:
             named = next((self.name(ids[0]) for ids in self.by_file.values() if 0 <= ids[0] < known), "<eos>")
-            fix = f"set eos_token in {config}, such as {named!r}"
+            fix = f"set eos_token in {self.folder / 'tokenizer_config.json'}, such as {named!r}"
             yield CheckResult("FAIL", "model.path", "its tokenizer has no eos_token, so no answer could end", fix)
             return
         for name, ids in self.by_file.items():
@@ -198,23 +198,10 @@ class Ends:
                 yield CheckResult("WARN", "model.path", message, f"{right}, or the tokenizer's eos_token to {others}")
 
 
-def _ids(file: Path) -> list[int]:
-    """The file's eos_token_id; none where it names none."""
-    named = _value(file, "eos_token_id")
+def _end_ids(node: Mapping[str, Any]) -> list[int]:
+    """The eos_token_id of a configuration; none where it names none."""
+    named = node.get("eos_token_id")
     return [number for number in (named if isinstance(named, list) else [named]) if type(number) is int]
-
-
-def _number(file: Path, key: str) -> int | None:
-    value = _value(file, key)
-    return value if type(value) is int else None
-
-
-def _value(file: Path, key: str) -> Any:
-    try:
-        node = parse_json(read_file(file))
-    except (OSError, ValueError):
-        return None
-    return node.get(key) if isinstance(node, dict) else None
 
 
 # ---- chat template
@@ -225,8 +212,8 @@ class _Template:
 
     def __init__(self, encoder: Encoder, ends: Ends, rows: Sequence[Row], folder: Path) -> None:
         self.encoder, self.ends = encoder, ends
-        self.file = next((folder / name for name in ("chat_template.jinja",) if (folder / name).is_file()),
-                         folder / "tokenizer_config.json")  # fmt: skip
+        single = folder / "chat_template.jinja"
+        self.file = single if single.is_file() else folder / "tokenizer_config.json"
         self.written = list[tuple[Row, list[dict[str, str]], str]]()
         for row in rows:
             turns = turns_of(_asked(row))

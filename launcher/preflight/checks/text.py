@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from launcher.core.bounded_parse import parse_json
 from launcher.core.check_result import CheckResult
-from launcher.core.files import read_file
 from launcher.core.problems import short_repr
+from launcher.models import config
 from launcher.models.pretrained import LAYOUTS, Pretrained
 from launcher.preflight.checks.context import Context
 from launcher.text.process import TOKENIZER
@@ -51,11 +50,7 @@ def _other_files(model: Pretrained, folder: Path) -> Iterator[CheckResult]:
 
 def _own_code(folder: Path) -> str:
     """The class that tokenizer_config.json names and that lies in a Python file; empty where there is none."""
-    try:
-        node = parse_json(read_file(folder / "tokenizer_config.json"))
-    except (OSError, ValueError):
-        return ""
-    named = node.get("auto_map") if isinstance(node, dict) else None
+    named = (config.read(folder, "tokenizer_config.json") or {}).get("auto_map")
     named = named.get("AutoTokenizer") if isinstance(named, dict) else named
     names = named if isinstance(named, list) else [named]
     return next((name for name in names if isinstance(name, str)), "")
