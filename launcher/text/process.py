@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from launcher.core.check_result import CheckResult
+from launcher.core.files import open_file
 from launcher.core.machine import package_version
 from launcher.core.problems import Problem, Problems, short_repr
 from launcher.core.remembered import recall, remember
@@ -174,7 +175,9 @@ def _fingerprint(model: Model, data: Dataset) -> bytes:
     files = [file for form in FILES for file in sorted(folder.glob(form))] if folder else []
     try:
         for file in [*files, *sorted(Path(__file__).parent.glob("*.py"))]:
-            found.update(f"{file}\0".encode("utf-8", "replace") + hashlib.sha256(file.read_bytes()).digest())
+            with open_file(file) as opened:
+                content = hashlib.file_digest(opened, "sha256").digest()
+            found.update(f"{file}\0".encode("utf-8", "replace") + content)
     except OSError:
         return b""
     return found.digest()
