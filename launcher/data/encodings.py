@@ -47,10 +47,9 @@ def wide_encoding(head: bytes) -> str:
     """UTF-16 or UTF-32 of which a file begins with `head`; empty where it is neither."""
     if marked := next((name for bom, name in _BOMS if head.startswith(bom)), ""):
         return marked
-    some = head  # without a mark: the ASCII that rows begin with has a zero beside each letter
-    if len(some) < 4 or b"\0" not in some:
+    if len(head) < 4 or b"\0" not in head:
         return ""
-    evens, odds = some[::2], some[1::2]
+    evens, odds = head[::2], head[1::2]  # without a mark: the ASCII that rows begin with has a zero beside each letter
     little, big = not evens.count(0) and odds.count(0) == len(odds), not odds.count(0) and evens.count(0) == len(evens)
     return "UTF-16LE" if little else "UTF-16BE" if big else ""
 

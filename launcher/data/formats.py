@@ -51,7 +51,7 @@ SPEAKERS = {
 """The role of each speaker that a turn of ShareGPT's may be `from`."""
 _FORM_KEYS = ("conversations", "instruction")
 """Keys of prompts with others beside them; whoever names `instruction` as `prompt_key` means it alone."""
-_PROMPTS = ("messages", "prompt", "question", *_FORM_KEYS)
+PROMPTS = ("messages", "prompt", "question", *_FORM_KEYS)
 _SYSTEM = ("system", "system_prompt")
 _NOT_READ = ("tools", "functions", "chat_template_kwargs", "images", "image", "videos", "video", "audios", "audio")
 _VERDICTS = ("label", "kto_tag")
@@ -85,7 +85,7 @@ def to_row(
 
 
 def _demonstration(where: str, values: Values, prompt_key: str | None, response_key: str | None) -> Row:
-    name = prompt_key or _first(values, _PROMPTS) or "prompt"
+    name = prompt_key or _first(values, PROMPTS) or "prompt"
     answer = response_key or _first(values, ANSWERS.get(name, ("response", "answer")))
     conversation = name in ("messages", "conversations") or (prompt_key is not None and answer is None)
     if conversation and response_key is None and isinstance(required(values, name), list):

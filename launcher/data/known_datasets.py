@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from launcher.core.problems import short_repr
-from launcher.data.formats import required
+from launcher.data.formats import PROMPTS, required
 from launcher.data.rows import UnfitRow, type_name
 
 Format = Literal["auto", "alpaca", "sharegpt", "gsm8k", "math", "hh"]
@@ -130,7 +130,7 @@ def _without_other_prompts(values: Values, instruction: str, *prompts: str) -> V
     """The row without keys of other prompts."""
     if all(values.get(key) is None for key in prompts):
         required(values, prompts[0])
-    others = {"messages", "prompt", "question", "conversations", "instruction"} - set(prompts)
+    others = {*PROMPTS} - {*prompts}
     return _auto({key: value for key, value in values.items() if key not in others}, instruction, None)
 
 
