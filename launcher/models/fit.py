@@ -192,6 +192,9 @@ def _missing(report: LoadReport, config: Mapping[str, Any], where: str, files: S
     elif packed := next((name for name in report.unexpected if _PACKED_END.search(name)), None):
         got = f"{got}: the weights are quantized, they hold {packed}"
         fix = "use the unquantized checkpoint (bfloat16)"
+    elif where == "reward.path" and all(_SCORERS.search(name) for name in report.missing):
+        got = f"{got}: no layer of the weights gives a score"
+        fix = "use a reward model with one output (AutoModelForSequenceClassification)"
     elif [*report.missing] == [report.head]:
         got, fix = _without_head(report, config)
     elif held and all((_layer(name) or 0) >= held for name in report.missing):
@@ -205,10 +208,7 @@ def _missing(report: LoadReport, config: Mapping[str, Any], where: str, files: S
 
 def _without_head(report: LoadReport, config: Mapping[str, Any]) -> tuple[str, str]:
     """What was found, and what to use."""
-    got, named = (
-        f"the weights have no output layer {report.head}",
-        ", ".join(map(str, config.get("architectures") or ())),
-    )
+    got, named = f"the weights have no output layer {report.head}", _architectures(config)
     scorer = next((name for name in report.unexpected if _SCORERS.search(name)), None)
     if scorer or (named and "CausalLM" not in named):
         got = f"{got}: they are those of {named or 'another kind of model'}" + (f", with {scorer}" if scorer else "")

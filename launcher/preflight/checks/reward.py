@@ -8,12 +8,11 @@ from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 from statistics import fmean
 
 from launcher.core.check_result import CheckResult, Level, from_problem
 from launcher.core.problems import Problem, short_repr
-from launcher.models import config, store, weights
+from launcher.models import store
 from launcher.preflight.checks.context import Context
 from launcher.preflight.checks.lengths import token_count
 from launcher.rewards.exact import Exact
@@ -27,7 +26,6 @@ from launcher.spec.run import RunSpec
 MAX_NAMED = 3  # rows that cannot be scored and are named
 MAX_SCORED, MAX_GUESSED = 16, 4  # rows that are scored, and rows where several forms of the right answer are tried
 MAX_ASKED = 2  # rows that a server is asked about
-_HEADS = ("score", "classifier", "v_head", "value_head", "reward_head", "regression_head", "classification_head")
 _ASKED = {"####": ("#### {}", "gsm8k"), "\\boxed": ("\\boxed{{{}}}", "math")}
 """Mark in a prompt that asks for a form of the result -> that form, and the reward that reads it."""
 _SOLUTION = re.compile(r"####|\\boxed|\n")  # of a ground truth that is more than a final answer
@@ -41,9 +39,6 @@ def check(context: Context) -> Iterator[CheckResult]:
         if isinstance(leaf, RewardModel) and leaf.on_hub and store.find(leaf.path, leaf.revision) is None:
             fix = f"rlrun model download {leaf.path} fetches it now"
             yield CheckResult("WARN", "reward.path", f"{leaf.path} is not here and is downloaded first", fix)
-        if isinstance(leaf, RewardModel) and not leaf.on_hub and (why := _no_scorer(Path(leaf.path).expanduser())):
-            fix = "use a reward model with one output (AutoModelForSequenceClassification) as reward.path"
-            yield CheckResult("FAIL", "reward.path", f"{leaf.path} {why}", fix)
     if context.train.rows:
         yield from _unscorable(context)
         if context.run.algorithm.sampled:
@@ -89,18 +84,6 @@ def _scores(context: Context) -> CheckResult:
     if not remote and not any(run.reward.cheap_for(make_answer(row)) for row in answered):
         return CheckResult("WARN", "reward", f"{name} is not tried by a plan", "rlrun reward bench tries it")
     return CheckResult("OK", "reward", f"{name} scores right answers to the first rows above empty ones")
-
-
-def _no_scorer(folder: Path) -> str:
-    """Why the folder's model gives no single score; empty where it does, or where that is not known."""
-    node, shapes = config.read(folder) or {}, weights.shapes(folder)
-    heads = {name: shape for name, shape in (shapes or {}).items() if name.partition(".")[0] in _HEADS}
-    if shapes and not heads:
-        kind = ", ".join(map(str, node.get("architectures") or ())) or "a model"
-        return f"is {kind}, whose weights have no layer that scores"
-    if outputs := [shape[0] for shape in heads.values() if len(shape) == 2 and shape[0] != 1]:
-        return f"gives {outputs[-1]} outputs for an answer, where one score is expected"
-    return ""
 
 
 def _too_long(run: RunSpec, rows: Sequence[Row]) -> CheckResult | None:

@@ -257,6 +257,7 @@ def test_a_judge_without_its_score_is_refused(tmp_path: Path) -> None:
     words = ["reward=model", f"reward.path={tmp_path / 'm'}"]
     line, of_outputs = lines(planned(tmp_path / "m", *words))
     assert line.startswith("FAIL reward.path: ") and "score.weight" in line
+    assert line.endswith("; use a reward model with one output (AutoModelForSequenceClassification)")
     assert of_outputs.startswith("FAIL reward.path: the model has 2 outputs; use a model with one")
     from transformers import AutoModelForSequenceClassification  # noqa: PLC0415  heavy
 
