@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.main import get_command
 
-from launcher.cli.main import COMMANDS, app, load
+from launcher.cli.main import COMMANDS, load
 from launcher.config.compose import conf_dir
 from launcher.config.descriptions import fields_of
 from launcher.config.known import holders
@@ -100,4 +99,3 @@ def test_a_setting_that_is_named_exists(where: str, typed: str) -> None:
 def test_there_are_such_texts() -> None:
     assert len(NAMED) > 30
     assert len(TYPED) > 50
-    assert get_command(app)
