@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from launcher.cli.live_view import watching
+from launcher.config.typed import literal
 from launcher.launch import start
 from launcher.launch.follow import Outcome
 from launcher.preflight import plan as planning
@@ -74,23 +74,4 @@ def _path(folder: str | Path | None) -> Path | None:
 
 
 def _words(arguments: Sequence[str], settings: Mapping[str, Any] | None) -> list[str]:
-    return [*arguments, *(f"{name}={_typed(value)}" for name, value in (settings or {}).items())]
-
-
-def _typed(value: Any) -> str:
-    """A value as Hydra reads it."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, str | Path):
-        return _quoted(str(value))
-    if isinstance(value, Mapping):
-        return f"{{{','.join(f'{key}:{_typed(inner)}' for key, inner in value.items())}}}"
-    if isinstance(value, Sequence):
-        return f"[{','.join(map(_typed, value))}]"
-    return str(value)  # numbers, NumPy's, too
-
-
-def _quoted(text: str) -> str:
-    """Between single quotes, where a backslash is itself unless a quote follows."""
-    inner = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), text)
-    return f"'{inner}'"
+    return [*arguments, *(f"{name}={literal(value)}" for name, value in (settings or {}).items())]

@@ -8,14 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import QuotedString
 
 import launcher
 from launcher import Problems, RunFailed, plan, resume, runs, train
-from launcher.api import _typed
 from launcher.core.events import Ended, LoggedEvent
 from launcher.core.files import AppendOnlyFile
 from launcher.core.state import RunState
@@ -73,43 +69,6 @@ def test_a_run_that_fails_raises_with_what_it_wrote(tmp_path: Path, monkeypatch:
     with pytest.raises(RunFailed, match="p/r failed: no more money") as raised:
         train("algorithm=grpo", *small, show=False)
     assert raised.value.run.path == folder.path
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        r"\d+ it's",
-        "back\\",
-        "\\'",
-        "",
-        "a=b, c",
-        "null",
-        "{x}",
-        "${HOME}",
-        None,
-        True,
-        3,
-        1e-6,
-        [0.9, 0.95],
-        {"a": ["x"]},
-    ],
-)
-def test_values_come_back_as_they_were_given(value: object) -> None:
-    parsed = OverridesParser.create().parse_override(f"x={_typed(value)}")
-    assert parsed.value() == value or _plain(parsed.value()) == value
-
-
-def _plain(value: Any) -> Any:
-    """Without Hydra's quoted strings."""
-    if isinstance(value, QuotedString):
-        return value.text
-    if isinstance(value, dict):
-        return {_plain(key): _plain(inner) for key, inner in value.items()}
-    return [_plain(inner) for inner in value] if isinstance(value, list) else value
-
-
-def test_numbers_of_numpy_are_typed_as_numbers() -> None:
-    assert _typed(np.float64(1e-4)) == "0.0001"
 
 
 def test_importing_it_loads_nothing_heavy() -> None:

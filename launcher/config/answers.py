@@ -18,6 +18,7 @@ from launcher.config.names.conversions import Situation, dataset_words, is_compl
 from launcher.config.names.table import Meaning, table
 from launcher.config.nodes import TARGET, owner
 from launcher.config.options import OPTIONS, Unknown
+from launcher.config.typed import quoted
 from launcher.core.classes import locate
 from launcher.core.problems import Problem, nearest, short_repr, suggest, without_style
 from launcher.spec.algorithm import Algorithm
@@ -386,7 +387,7 @@ def _readable(value: str) -> str:
     """A value as Hydra reads it: quoted where it is no plain name, number or list."""
     if not value or value[0] in "'\"[{" or re.fullmatch(r"[\w.+/:%@-]*", value, re.ASCII):
         return value
-    return value if set(value) & set('"\\${}') else f'"{value}"'
+    return value if set(value) & set('"\\${}') else quoted(value)
 
 
 def shell_text(words: Iterable[str]) -> str:

@@ -15,6 +15,7 @@ from yaml import MarkedYAMLError, YAMLError
 
 from launcher.config import defaults, sources
 from launcher.config.arguments import Arguments
+from launcher.config.typed import quoted
 from launcher.config.yaml_lines import defaults_choices
 from launcher.core.problems import Problem, Problems, error_message, short_repr, shortened
 
@@ -59,8 +60,7 @@ def base_words(chosen: Mapping[str, str], config_dir: Path | None) -> list[str]:
     excluded = [group for group in unset if group not in (*chosen, "_self_")]
     search = []
     if config_dir:
-        quoted = str(config_dir.resolve()).replace("'", r"\'")
-        search = [f"hydra.searchpath=['{sources.SCHEME}://{quoted}']"]
+        search = [f"hydra.searchpath=[{quoted(f'{sources.SCHEME}://{config_dir.resolve()}')}]"]
     return [*search, *(f"~{group}" for group in excluded), *chosen.values()]
 
 

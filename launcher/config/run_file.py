@@ -9,7 +9,6 @@ sampler: {n: 8}
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,13 +18,12 @@ from launcher.config.compose import choices
 from launcher.config.defaults import REASONS
 from launcher.config.descriptions import fields_of
 from launcher.config.nodes import TARGET, owner
-from launcher.config.typed import argument, quoted
+from launcher.config.typed import is_plain, literal, quoted
 from launcher.config.yaml_lines import Leaf, defaults_lines, leaves
 from launcher.core.problems import Problem, Problems, suggest
 from launcher.spec.run import RunSpec
 
 ENDINGS = (".yaml", ".yml")
-_NUMBER = re.compile(r"[-+]?[\d.]+(?:[eE][-+]?\d+)?")
 _PART = re.compile(r"(.+\.parts)\.([^.]+)\.")
 
 
@@ -49,19 +47,11 @@ def arguments_of(path: Path, config_dir: Path | None) -> tuple[list[tuple[str, i
 
 def _of_leaves(found: Mapping[str, Leaf]) -> Iterator[tuple[str, int]]:
     for name, leaf in found.items():
-        yield f"{name}={_text(leaf.value)}", leaf.line
+        yield f"{name}={_literal(leaf.value)}", leaf.line
 
 
-def _text(value: Any) -> str:
-    """A value as Hydra reads it."""
-    if isinstance(value, list):
-        return f"[{','.join(map(_text, value))}]"
-    if isinstance(value, dict):
-        return f"{{{','.join(f'{key}:{_text(inner)}' for key, inner in value.items())}}}"
-    if isinstance(value, str):
-        plain = _NUMBER.fullmatch(value) or (argument("", value) == f"={value}" and value)
-        return value if plain else quoted(value.replace("${", "\\${"))
-    return json.dumps(value)
+def _literal(value: Any) -> str:
+    return literal(value, lambda text: text if text and is_plain(text) else quoted(text.replace("${", "\\${")))
 
 
 # ---- a run as it was resolved
@@ -92,7 +82,7 @@ def _of_resolved(found: Mapping[str, Leaf], config_dir: Path | None) -> Iterator
             continue
         known = leaf.value == taken[name] if name in taken else _is_default(node, name, leaf.value)
         if name in REASONS or not known:  # the former would be fitted anew
-            yield f"{name}={_text(leaf.value)}", leaf.line
+            yield f"{name}={_literal(leaf.value)}", leaf.line
 
 
 def _choice(group: str, own: Mapping[str, Leaf], files: Mapping[str, Path]) -> str | None:
@@ -121,7 +111,7 @@ def _parts(group: str, own: Mapping[str, Leaf], path: Path) -> list[str]:
     if not (names := sorted(_part_names(own))) or {*defaults_lines(path)} - {"_self_"}:
         return []
     weights = {name: own[key].value if (key := f"{group}.weights.{name}") in own else 1.0 for name in names}
-    return [f"{group}.parts={_text(weights)}"]
+    return [f"{group}.parts={_literal(weights)}"]
 
 
 def _is_default(node: Mapping[str, Any], name: str, value: Any) -> bool:

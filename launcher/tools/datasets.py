@@ -11,6 +11,7 @@ from yaml import YAMLError
 
 from launcher.config.compose import conf_dir, groups
 from launcher.config.resolve import resolve
+from launcher.config.typed import quoted
 from launcher.core.bounded_parse import parse_yaml
 from launcher.core.problems import Problem, Problems, error_message, short_repr, suggest
 from launcher.data.files import Files, expand
@@ -108,7 +109,7 @@ def _words(what: str, config_dir: Path | None) -> tuple[list[str], Kind | None]:
         places = [folder / "data" / f"{what}.yaml" for folder in (config_dir, conf_dir()) if folder]
         return [f"data={what}"], _holds(next(place for place in places if place.is_file()))
     if any(Path(name).is_file() for name in expand(what)):
-        return ["data=files", f"data.train_files={_quoted(what)}"], None
+        return ["data=files", f"data.train_files={quoted(what)}"], None
     if is_id(what) and not what.lower().endswith(ENDINGS):
         return ["data=hub", f"data.repo={what}"], None
     got = "not a file, a hub id (owner/name) or a choice of data"
@@ -124,10 +125,6 @@ def _holds(file: Path) -> Kind:
         got = f"cannot be read, {error_message(error)}"
         raise Problems(Problem(str(file), got, "use a choice of data", "bad-file")) from error
     return found
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _by_format(words: Sequence[str]) -> Kind | None:

@@ -423,6 +423,13 @@ def test_a_config_file_of_ones_own(here: Path) -> None:
     assert resolve(["algorithm=mine", *words[1:]], Path("conf")) == run  # also where the folder's path is relative
 
 
+@pytest.mark.parametrize("name", ["it's", 'say "x"', "back\\", "\\'"])
+def test_a_folder_of_config_groups_may_have_any_name(here: Path, name: str) -> None:
+    config_dir = own(here / name, f"{CLASS}kl_loss_coef: 0.5\n").rename(here / name / name)
+    run = resolve(["algorithm=mine", "model=tiny", "data=reverse", "sampler.n=4"], config_dir)
+    assert run.algorithm.kl_loss_coef == 0.5
+
+
 def test_code_beside_the_config_groups_is_recorded_with_the_run(here: Path) -> None:
     config_dir = own(here, CLASS)
     words = ["algorithm=mine", "model=tiny", "data=reverse", "sampler.n=4"]

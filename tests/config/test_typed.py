@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import QuotedString
 
 from launcher.config.explain import build
 from launcher.config.nodes import flat
 from launcher.config.origins import origins
 from launcher.config.resolve import examine, resolve
-from launcher.config.typed import number_meant
+from launcher.config.typed import literal, number_meant
 from launcher.spec.stored import to_node
 
 BASE = {"algorithm": "sft", "model": "tiny", "data": "reverse"}
@@ -123,3 +127,43 @@ def test_an_argument_is_the_origin_of_all_that_it_stands_for() -> None:
     found = origins(words_of("model=some/model", "trainer.run_root=~/x"))
     assert str(found["model"]) == str(found["model.path"]) == "command line: model=some/model"
     assert str(found["trainer.run_root"]) == "command line: trainer.run_root=~/x"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        r"\d+ it's",
+        "back\\",
+        "\\'",
+        '\\"',
+        'say "x"',
+        "before the end\\\n",
+        "",
+        "a=b, c",
+        "null",
+        "{x}",
+        "${HOME}",
+        None,
+        True,
+        3,
+        1e-6,
+        [0.9, 0.95],
+        {"a": ["x"]},
+    ],
+)
+def test_values_come_back_as_they_were_given(value: object) -> None:
+    parsed = OverridesParser.create().parse_override(f"x={literal(value)}")
+    assert parsed.value() == value or _plain(parsed.value()) == value
+
+
+def _plain(value: Any) -> Any:
+    """Without Hydra's quoted strings."""
+    if isinstance(value, QuotedString):
+        return value.text
+    if isinstance(value, dict):
+        return {_plain(key): _plain(inner) for key, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, list) else value
+
+
+def test_numbers_of_numpy_are_typed_as_numbers() -> None:
+    assert literal(np.float64(1e-4)) == "0.0001"

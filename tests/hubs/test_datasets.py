@@ -23,6 +23,7 @@ from launcher.launch.prepare import fetched, localized, prepared
 from launcher.preflight.fit import fitted_again
 from launcher.preflight.plan import run_of
 from launcher.spec.data import Message, Row
+from launcher.tools import datasets
 
 GSM8K = [{"question": f"{n}+1?", "answer": f"Add.\n#### {n + 1:,}"} for n in range(4)]
 MATH = [
@@ -176,6 +177,12 @@ def test_what_cannot_be_used_is_named(place: Any, files: dict[str, bytes], print
     ran = rlrun("prepare", "o/d", "--for", "answers", code=2)
     assert printed in ran.stderr
     assert not list(Path(ran.stderr).parent.glob("**/train.jsonl"))
+
+
+@pytest.mark.parametrize("name", ["it's.jsonl", 'say "x".jsonl', "back\\slash.jsonl"])
+def test_a_file_may_have_any_name(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text('{"prompt": "1+1", "response": "2"}\n')
+    assert datasets.chosen(str(tmp_path / name), None, []).data.train_files == (str(tmp_path / name),)
 
 
 def test_a_dataset_that_nobody_has(place: Any) -> None:
