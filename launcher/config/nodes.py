@@ -32,6 +32,17 @@ def flat(node: Mapping[str, Any]) -> dict[str, Any]:
     return dict(walk(node, lists=False)) if node else {}
 
 
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The node of dotted names and values."""
+    node: dict[str, Any] = {}
+    for name, value in values.items():
+        inner, (*above, last) = node, name.split(".")
+        for key in above:
+            inner = inner.setdefault(key, {})
+        inner[last] = value
+    return node
+
+
 def apart(values: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
     """Group -> name of its class, and the other values."""
     targets = {name.removesuffix(f".{TARGET}"): str(value).rpartition(".")[2]

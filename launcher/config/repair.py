@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from launcher.config.explain import explain
+from launcher.config.nodes import nested
 from launcher.core.problems import Problem
 from launcher.core.settings import from_node
 from launcher.spec.run import RunSpec
@@ -85,7 +86,7 @@ class Repair:
         fixed = set()
         for problem in found:
             if problem.value is not None and problem.where not in self.fixed:
-                put_back(self.node, _nested(problem.where, problem.value), problem.where)
+                put_back(self.node, nested({problem.where: problem.value}), problem.where)
                 fixed.add(problem.where)
         self.fixed |= fixed
         return fixed
@@ -96,13 +97,6 @@ class Repair:
         for group in groups:
             put_back(self.node, self.stand_ins, group)
         return groups
-
-
-def _nested(name: str, value: Any) -> dict[str, Any]:
-    node: Any = value
-    for key in reversed(name.split(".")):
-        node = {key: node}
-    return node
 
 
 def put_back(node: dict[str, Any], source: Mapping[str, Any], key: str) -> None:

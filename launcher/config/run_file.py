@@ -17,7 +17,7 @@ from typing import Any
 from launcher.config.compose import choices
 from launcher.config.defaults import REASONS
 from launcher.config.descriptions import fields_of
-from launcher.config.nodes import TARGET, owner
+from launcher.config.nodes import TARGET, nested, owner
 from launcher.config.typed import is_plain, literal, quoted
 from launcher.config.yaml_lines import Leaf, defaults_lines, leaves
 from launcher.core.problems import Problem, Problems, suggest
@@ -76,7 +76,7 @@ def _of_resolved(found: Mapping[str, Leaf], config_dir: Path | None) -> Iterator
         yield from ((word, line) for word in _parts(group, own, files[group][choice]))
     if problems:
         raise Problems(problems)
-    node = _nested({name: leaf.value for name, leaf in found.items()})
+    node = nested({name: leaf.value for name, leaf in found.items()})
     for name, leaf in found.items():
         if name.endswith(f".{TARGET}") or (_PART.match(name) is None and "reward.weights." in name):
             continue
@@ -123,13 +123,3 @@ def _is_default(node: Mapping[str, Any], name: str, value: Any) -> bool:
         return False
     default = declared.get_default(call_default_factory=True, validated_data={})
     return bool(value == (list(default) if isinstance(default, tuple) else default))
-
-
-def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    node: dict[str, Any] = {}
-    for name, value in values.items():
-        inner, (*above, last) = node, name.split(".")
-        for key in above:
-            inner = inner.setdefault(key, {})
-        inner[last] = value
-    return node

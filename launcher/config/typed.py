@@ -1,5 +1,5 @@
-"""What is typed in another form than Hydra takes, and clear all the same: a path where a choice is meant, a text with
-signs of Hydra's own; and slips, with what to type instead."""
+"""Values as Hydra reads them; arguments that are clear though Hydra does not take them, such as a path in place of a
+choice; and slips of typing, with what to type instead."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def _only_function(path: str) -> list[str]:
 
 
 def in_ascii(text: str) -> str:
-    """With the signs of a keyboard for those of a word processor or a web page."""
+    """With ASCII characters for the dashes, quotes and invisible characters of word processors and web pages."""
     return text if text.isascii() else unicodedata.normalize("NFKC", text).translate(_ASCII)
 
 
@@ -166,7 +166,7 @@ def number_meant(text: str) -> str:
 
 
 def slip(word: str, key: str, value: str, settable: Sequence[str]) -> Problem | None:
-    """Signs that were not meant, such as a minus of a web page; `settable` are the groups and first names."""
+    """Characters that were not meant, such as a minus sign of a web page; `settable` are the groups and first names."""
     plain = in_ascii(word)
     name, _, text = plain.partition("=")
     typed = text.strip("\"'")

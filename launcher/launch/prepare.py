@@ -81,7 +81,4 @@ def _downloaded(wanted: FromHub, show: Callable[..., None]) -> Path:
         speed = f"{progress.total_bytes / 1e9:.2f} GB, {progress.bytes_per_s / 1e6:.1f} MB/s"
         show(phase, f"{phase} of {speed}", progress.notes)
 
-    folder = store.find(wanted.path, wanted.revision)
-    if folder is None:
-        folder = store.download(wanted.path, show_bytes, sources=wanted.hub_order, revision=wanted.revision)
-    return folder.resolve()
+    return store.find_or_download(wanted, show_bytes).resolve()

@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from launcher.core.files import expand_user
 from launcher.core.problems import Problem, Problems, short_repr
 from launcher.hubs import huggingface, manifest
+from launcher.hubs.choice import FromHub
 from launcher.hubs.fetch import fetch, list_files
 from launcher.hubs.progress import Watch
 from launcher.hubs.repo import Listing, RemoteFile, Source, check_repo
@@ -50,6 +51,12 @@ def find(repo: str, revision: str | None = None) -> Path | None:
         return stored
     cached = huggingface.cached(repo, revision)
     return cached if cached and not weights.folder_faults(cached) else None
+
+
+def find_or_download(wanted: FromHub, watch: Watch) -> Path:
+    """The folder of a model that is here, or is downloaded. Raises as `download` does."""
+    here = find(wanted.path, wanted.revision)
+    return here or download(wanted.path, watch, sources=wanted.hub_order, revision=wanted.revision)
 
 
 def download(

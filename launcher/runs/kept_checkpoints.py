@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter
 from yaml import YAMLError
@@ -111,12 +112,17 @@ def checkpoints_of(folder: Folder) -> Checkpoints:
 
 
 def own_metric(folder: Folder) -> str | None:
-    """What the run itself ranks its checkpoints by (trainer.best_metric), read from the spec of any version."""
+    """What the run itself ranks its checkpoints by."""
+    metric = stored_setting(folder, "trainer", "best_metric")
+    return metric if isinstance(metric, str) else None
+
+
+def stored_setting(folder: Folder, group: str, name: str) -> Any:
+    """A value of the run's spec.yaml, of any version; None where it has none."""
     try:
-        metric = parse_yaml(read_file(folder.spec))["trainer"]["best_metric"]
+        return parse_yaml(read_file(folder.spec))[group][name]
     except (OSError, ValueError, YAMLError, KeyError, TypeError):
         return None
-    return metric if isinstance(metric, str) else None
 
 
 def _listed(folder: Folder, metric: str | None, verify: bool) -> list[Kept]:

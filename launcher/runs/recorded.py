@@ -9,6 +9,7 @@ from typing import Any
 
 from launcher.core.bounded_parse import parse_yaml
 from launcher.core.events import Sample, Step, events_of
+from launcher.core.files import read_file
 from launcher.core.state import RunState
 from launcher.runs import kept_checkpoints, store
 from launcher.runs.folder import Folder
@@ -40,7 +41,7 @@ class RecordedRun:
     @property
     def settings(self) -> dict[str, Any]:
         """Every setting, as in spec.yaml. Raises OSError or ValueError where it cannot be read."""
-        found: dict[str, Any] = parse_yaml(self.folder.spec.read_bytes())
+        found: dict[str, Any] = parse_yaml(read_file(self.folder.spec))
         return found
 
     def metrics(self) -> list[dict[str, float]]:

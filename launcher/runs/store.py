@@ -145,7 +145,7 @@ def stop(folder: Folder, *, now: bool, wait_s: float = 60.0) -> str:
         return "was not running"
     if pid := writer_here(folder):
         _signal(pid, folder, now)
-    else:  # on another machine, or one that cannot be told
+    else:  # on another machine, or the lock does not name its holder
         stop_requests.ask(folder, "now" if now else "save")
     give_up = time.monotonic() + wait_s
     while holder(folder) is not None:

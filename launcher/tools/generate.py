@@ -8,10 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
-from yaml import YAMLError
-
-from launcher.core.bounded_parse import parse_yaml
-from launcher.core.files import read_file
 from launcher.core.problems import Problem, Problems
 from launcher.data.files import Files
 from launcher.hubs.progress import Watch
@@ -20,8 +16,6 @@ from launcher.models.pretrained import Pretrained
 from launcher.runs import kept_checkpoints, store
 from launcher.runs.folder import Folder
 from launcher.spec.data import Dataset, Message, RefusedRow, Row, Text
-
-TRUST = ("model", "trust_remote_code")
 
 
 @dataclass(frozen=True)
@@ -48,14 +42,14 @@ def choose(name: str, root: Path, step: int | None, best: bool, watch: Watch, *,
         raise Problems(Problem(given, f"chooses a checkpoint of a run, and {name!r} is none", "leave it out"))
     if run:
         found = _checkpoint(run, step, best)
-        template, trusted = (_setting(run, *names) for names in (("data", "chat_template"), TRUST))
+        template = kept_checkpoints.stored_setting(run, "data", "chat_template")
+        trusted = kept_checkpoints.stored_setting(run, "model", "trust_remote_code")
         data = Files(chat_template="never" if template == "never" else "auto")
         label = f"{run.name}, step {found.step}"
         return _readable(AnsweringModel(label, found.path / "policy", data, trust or trusted is True))
     asked = Pretrained(path=name)
     if asked.on_hub:
-        folder = models.find(name) or models.download(name, watch, sources=asked.hub_order)
-        return _readable(AnsweringModel(name, folder, Files(), trust))
+        return _readable(AnsweringModel(name, models.find_or_download(asked, watch), Files(), trust))
     if not Path(name).expanduser().exists() and "/" not in name:
         store.find(name, root)  # which suggests names of runs
     return _readable(AnsweringModel(name, Path(name).expanduser(), Files(), trust))
@@ -74,14 +68,6 @@ def _readable(chosen: AnsweringModel) -> AnsweringModel:
     if problems := model.problems():
         raise Problems(replace(problem, where=chosen.label) for problem in problems)
     return chosen
-
-
-def _setting(run: Folder, group: str, name: str) -> Any:
-    """A value of the run's spec.yaml, of any version; None where it has none."""
-    try:
-        return parse_yaml(read_file(run.spec))[group][name]
-    except (OSError, ValueError, YAMLError, KeyError, TypeError):
-        return None
 
 
 def with_system(prompt: Text, system: str | None) -> Text:
@@ -112,5 +98,9 @@ def open_rows(path: Path) -> TextIO:
 
 def as_line(prompt: Text, response: str) -> str:
     """A row of `prompt` and `response`, which training reads as a demonstration."""
-    written = prompt if isinstance(prompt, str) else [vars(turn) for turn in prompt]
-    return json.dumps({"prompt": written, "response": response}, ensure_ascii=False) + "\n"
+    return json.dumps({"prompt": prompt_node(prompt), "response": response}, ensure_ascii=False) + "\n"
+
+
+def prompt_node(prompt: Text) -> Any:
+    """The prompt in JSON: a text, or turns with role and content."""
+    return prompt if isinstance(prompt, str) else [vars(turn) for turn in prompt]

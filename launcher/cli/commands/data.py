@@ -96,7 +96,7 @@ def check(
     with problems_named():
         found = datasets.chosen(name, kind, words or [], config_dir)
         folder = to or Path(f"check-{found.name}")
-        with _left_where_needed(folder, to is None), watched() as watch:
+        with _removed_unless_needed(folder, to is None), watched() as watch:
             model = found.run.model if found.has_model else None
             reward = found.run.reward if found.has_reward else None
             report = checking.check(found.name, found.data, found.kind, model, folder, watch, reward)
@@ -109,9 +109,9 @@ def check(
 
 
 @contextmanager
-def _left_where_needed(folder: Path, unasked: bool) -> Iterator[None]:
-    """What nobody asked for is removed again, unless rows are named in it."""
-    new = unasked and not folder.exists()
+def _removed_unless_needed(folder: Path, by_default: bool) -> Iterator[None]:
+    """A new folder that no option asked for is removed again, unless rows are named in it."""
+    new = by_default and not folder.exists()
     try:
         yield
     finally:

@@ -167,8 +167,8 @@ def _answered(answerer: Answerer, prompts: list[Text]) -> Iterator[tuple[Text, l
 
 
 def _node(prompt: Text, reply: Reply) -> dict[str, object]:
-    written = prompt if isinstance(prompt, str) else [vars(turn) for turn in prompt]
-    return {"prompt": written, "response": reply.text, "tokens": reply.tokens, "truncated": reply.truncated}
+    answer = {"response": reply.text, "tokens": reply.tokens, "truncated": reply.truncated}
+    return {"prompt": asking.prompt_node(prompt), **answer}
 
 
 def _lines() -> Iterator[str]:
