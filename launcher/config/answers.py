@@ -26,6 +26,7 @@ from launcher.spec.run import RunSpec
 
 TRL_ANSWERS = 8
 """TRL's answers to a prompt where none are typed; rlrun has no default for GRPO."""
+LEAVE_OUT = "leave it out"
 LONGEST = 100  # characters of a value that is shown in a suggestion
 SECTIONS = ("trainer", "training", "train", "args", "training_args", "config", "cfg")
 """What may stand before a setting's name without changing its meaning."""
@@ -136,7 +137,7 @@ class Guide:
         if lacking := self._lacking(words):
             typed = False
             if lacking.partition(".")[0] not in self.unchosen:
-                fix = "leave it out" if is_off(one.value) else f"{lacking} is a setting {self._of_choices(lacking)}"
+                fix = LEAVE_OUT if is_off(one.value) else f"{lacking} is a setting {self._of_choices(lacking)}"
                 return Suggestion(Problem(one.shown, got, fix, "unknown-setting"))
         else:
             typed = is_complete(words) and (not meaning.use or "{}" in meaning.use)  # others are examples
@@ -151,12 +152,12 @@ class Guide:
 
     def _without_words(self, one: Unknown, meaning: Meaning, words: list[str] | None) -> str:
         """What to do where the value has no counterpart."""
-        if words is not None:
-            return "leave it out"
+        if words is not None:  # off, which it is here anyway; a reason holds then too, an advice what to use does not
+            return meaning.instead if not meaning.ours and meaning.instead.endswith(LEAVE_OUT) else LEAVE_OUT
         if meaning.instead:
             return meaning.instead
         if lacking := self._lacking([meaning.ours[0]]):
-            return "leave it out" if is_off(one.value) else f"{lacking} is a setting {self._of_choices(lacking)}"
+            return LEAVE_OUT if is_off(one.value) else f"{lacking} is a setting {self._of_choices(lacking)}"
         return f"use {meaning.ours[0]}=VALUE"
 
     def _with_choices(self, words: Sequence[str]) -> tuple[list[str], bool]:
