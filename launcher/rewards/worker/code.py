@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.core.user_code import CallFailure, try_call
-from launcher.rewards.worker import sandbox
+from launcher.rewards.worker import root, sandbox
 from launcher.rewards.worker.calls import serve
 from launcher.rewards.worker.tests import run
 
@@ -44,7 +44,7 @@ def load(settings: Mapping[str, Any]) -> Callable[[dict[str, Any]], Any]:
     sys.path[:] = [path for path in sys.path if any(_within(path, place) for place in places)]
     sys.argv = ["solution.py"]
     rules = sandbox.ruleset(places) if settings["strict"] else None
-    limits = {**settings, "rules": rules}
+    limits = {**settings, "rules": rules, "root": root.make({*places, *sys.path}) if settings["strict"] else None}
     for name in LIBRARIES:
         importlib.import_module(name)  # once, and not in every process that is forked
     return lambda request: _programs(request, limits) if "inputs" in request else _tested(request, limits)
@@ -184,6 +184,9 @@ def _forked(child: Child) -> int:
 
 def _confined(files: Mapping[int, int], keep: tuple[int, ...], limits: Mapping[str, Any]) -> None:
     """Give everything up but `files`, put to their numbers, and the descriptors to `keep`."""
+    if limits["root"]:
+        root.enter(limits["root"])
+        sandbox.die_with_parent()  # which other privileges made the kernel forget
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(files.get(number, nothing), number)

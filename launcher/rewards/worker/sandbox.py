@@ -1,9 +1,9 @@
 """What a process gives up before it runs untrusted code: files, network, other processes, time and memory.
 
 Landlock (Linux 5.13) forbids the files, a seccomp filter all system calls but those that a computation needs; both need
-no root, work in containers, and cannot be taken back. Whether a file exists, its size and its times can be seen:
-Landlock does not watch `stat`, which every import needs. Limits alone (`strict` false) bound time and memory, and
-forbid nothing else.
+no root, work in containers, and cannot be taken back. Landlock does not watch `stat`, which every import needs: whether
+another file exists, its size and its times are hidden by a root folder without them (`root`), where the system allows
+one. Limits alone (`strict` false) bound time and memory, and forbid nothing else.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def readable() -> list[str]:
     paths |= {os.path.join(prefix, "lib") for prefix in (sys.prefix, sys.base_prefix)}
     paths |= {"/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo", "/etc/ld.so.cache",
               "/etc/localtime", "/dev/null", "/dev/urandom", "/proc/cpuinfo", "/sys/devices/system/cpu"}  # fmt: skip
-    return sorted(os.path.realpath(path) for path in paths if os.path.exists(path))
+    return sorted({name for path in paths if os.path.exists(path) for name in (path, os.path.realpath(path))})
 
 
 def ruleset(paths: Sequence[str]) -> int:

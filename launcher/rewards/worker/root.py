@@ -1,0 +1,100 @@
+"""A root folder that holds only chosen files, so that others have no name, size or time there to ask for.
+
+A mount namespace of its own (Linux 3.8), which needs no root where the system lets users have user namespaces; many
+containers and some distributions do not. Then there is none, and Landlock alone forbids to read files.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import tempfile
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+
+NEW_MOUNTS, NEW_USER = 0x20000, 0x10000000
+BIND, PRIVATE = 0x1000 | 0x4000, 0x40000 | 0x4000  # with all that is mounted below
+DETACH = 2
+
+_libc = ctypes.CDLL(None, use_errno=True)
+Root = tuple[int, int]
+"""Descriptors of a user namespace and of the mount namespace that belongs to it."""
+
+
+def make(paths: Collection[str]) -> Root | None:
+    """A root that holds `paths` alone, under these names; None where the system has no such thing."""
+    if sys.platform != "linux":
+        return None
+    with tempfile.TemporaryDirectory() as folder:  # it is removed here, and goes on there
+        return _made(folder, paths)
+
+
+def _made(folder: str, paths: Collection[str]) -> Root | None:
+    """A process that is forked for it makes the namespaces and ends; they last as long as their descriptors."""
+    made, end = (os.pipe() for _ in range(2))
+    pid = os.fork()
+    if not pid:
+        with suppress(BaseException):
+            _build(folder, paths)
+            os.write(made[1], b"1")
+            os.close(end[1])
+            os.read(end[0], 1)  # until its namespaces are open
+        os._exit(0)
+    os.close(made[1])
+    try:
+        if not os.read(made[0], 1):
+            return None
+        user, mounts = (os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in ("user", "mnt"))
+        return user, mounts
+    except OSError:
+        return None
+    finally:
+        for descriptor in (made[0], *end):
+            os.close(descriptor)
+        os.waitpid(pid, 0)
+
+
+def enter(root: Root) -> None:
+    """For good; this process must have one thread. Raises `OSError`."""
+    for descriptor, kind in zip(root, (NEW_USER, NEW_MOUNTS), strict=True):
+        _checked(_libc.setns(descriptor, kind))
+
+
+def _build(new: str, paths: Collection[str]) -> None:
+    user, group = os.getuid(), os.getgid()
+    _checked(_libc.unshare(NEW_USER | NEW_MOUNTS))
+    with suppress(OSError):  # root of a container may have nothing to deny
+        Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+    Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    _mount(None, "/", None, PRIVATE)
+    _mount("none", new, "tmpfs", 0)
+    bound = ""
+    for path in sorted(
+        (os.path.normpath(path) for path in paths if os.path.exists(path)), key=lambda at: at.split("/")
+    ):
+        if bound and path.startswith(f"{bound}/"):  # is there already, and nothing is made in real folders
+            continue
+        bound, target = path, Path(new + path)
+        if os.path.isdir(path):
+            target.mkdir(parents=True)
+        else:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.touch()
+        _mount(path, str(target), None, BIND)
+    os.chdir(new)
+    _checked(_libc.pivot_root(b".", b"."))
+    _checked(_libc.umount2(b".", DETACH))
+
+
+def _mount(source: str | None, target: str, kind: str | None, flags: int) -> None:
+    names = [None if name is None else os.fsencode(name) for name in (source, target, kind)]
+    _checked(_libc.mount(*names, ctypes.c_ulong(flags), None))
+
+
+def _checked(found: int) -> None:
+    if found:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
