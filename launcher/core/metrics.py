@@ -115,6 +115,9 @@ METRICS: Mapping[str, Metric] = {
     "val-aux/*/reward/wilson95_low@*": Metric("95% low", "lower end of the 95% confidence interval of the mean",
         formula="Wilson, 1927"),
     "val-aux/*/reward/wilson95_high@*": Metric("95% high", "upper end of that interval"),
+    "val-aux/*/reward/normal95_low@*": Metric("95% low", "the same, of scores other than 0 and 1",
+        formula="mean - 1.96 std / sqrt(prompts)"),
+    "val-aux/*/reward/normal95_high@*": Metric("95% high", "upper end of that interval"),
     "prompt_length/mean": Metric("prompt", "mean length of the prompts", "tokens"),
     "response_length/mean": Metric("length", "mean length of the answers", "tokens"),
     "response_length/clip_ratio": Metric("cut", "share of answers cut at data.max_response_length"),
@@ -204,7 +207,17 @@ def _means(metrics: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if re.fullmatch(r"val-core/.+/reward/mean@[0-9]+", name)}
 
 
-def wilson(share: float, n: int, z: float = 1.959963984540054) -> tuple[float, float]:
+Z95 = 1.959963984540054
+
+
+def normal(mean: float, squares: float, n: int) -> tuple[float, float]:
+    """Bounds of the 95 % interval of a mean of `n` values, at least 2, whose squares add up to `squares`: mean ± 1.96
+    standard errors."""
+    apart = Z95 * math.sqrt(max(squares - n * mean * mean, 0.0) / (n - 1) / n)
+    return mean - apart, mean + apart
+
+
+def wilson(share: float, n: int, z: float = Z95) -> tuple[float, float]:
     """Bounds of the 95 % interval of a share of `n` trials (Wilson 1927); (0, 1) of none."""
     if n == 0:
         return 0.0, 1.0
@@ -250,7 +263,9 @@ def _apart(metrics: Mapping[str, float], end: str) -> float | None:
     where a source has no interval."""
     found = list[float]()
     for name, mean in _means(metrics).items():
-        bound = metrics.get(name.replace("val-core/", "val-aux/", 1).replace("/mean@", f"/wilson95_{end}@"))
+        stem = name.replace("val-core/", "val-aux/", 1)
+        bounds = (metrics.get(stem.replace("/mean@", f"/{kind}95_{end}@")) for kind in ("wilson", "normal"))
+        bound = next((bound for bound in bounds if bound is not None), None)
         if bound is None:
             return None
         found.append(abs(mean - bound))

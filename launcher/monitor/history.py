@@ -139,7 +139,8 @@ class History:
         z = NormalDist().inv_cdf(1 - CHANCE / many)
         if before.low is not None and before.high is not None and now.low is not None and now.high is not None:
             margin = z / Z95 * math.hypot((before.high - before.low) / 2, (now.high - now.low) / 2)
-            return apart - max(margin + 1 / (self.held_out_rows or math.inf), 0.03)  # shares of few rows are far apart
+            least = 0.03 * max(1.0, abs(before.value))  # of shares, and of scores beyond 1
+            return apart - max(margin + 1 / (self.held_out_rows or math.inf), least)  # shares of few rows are far apart
         least = max(0.07, 0.14 * abs(before.value)) if up else max(0.02, 0.04 * abs(before.value))
         return apart - max(z * math.sqrt(2) * self._held_out_error(up), least)
 

@@ -72,9 +72,12 @@ def test_verls_names_and_values_by_hand(measured: Callable[..., Measured]) -> No
     assert found["val-core/y/reward/mean@4"] == 0.75 and found["val-core/y/reward/maj@4/mean"] == 1.0
 
 
-def test_scores_that_are_no_shares_have_no_interval(measured: Callable[..., Measured]) -> None:
+def test_scores_that_are_no_shares_have_the_interval_of_a_mean(measured: Callable[..., Measured]) -> None:
     found, _ = measured(Listed([[0.5, 0, 0, 0], [0, 0, 0, 0], [1, 0, 1, 0]]))
     assert not any("wilson" in name for name in found if "/x/" in name)
+    error = 1.959964 * 0.125 / 2**0.5 / 2**0.5  # means 0.125 and 0 of two prompts: std 0.125 / sqrt 2
+    assert found["val-aux/x/reward/normal95_low@4"] == pytest.approx(0.0625 - error)
+    assert found["val-aux/x/reward/normal95_high@4"] == pytest.approx(0.0625 + error)
     assert any("wilson" in name for name in found if "/y/" in name)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 from launcher.core.events import Sample
-from launcher.core.metrics import wilson
+from launcher.core.metrics import normal, wilson
 from launcher.engines.torch.parallel import world
 from launcher.engines.torch.rollout import random_streams
 from launcher.engines.torch.rollout.generator import Generator
@@ -80,7 +80,8 @@ class Validation:
         if not all(map(math.isfinite, scores)):
             return {"unscored": 1.0}
         mean = math.fsum(scores) / n
-        found = {"prompts": 1.0, f"mean@{n}": mean, "unlike": float(sum(score not in (0.0, 1.0) for score in scores))}
+        unlike = float(sum(score not in (0.0, 1.0) for score in scores))
+        found = {"prompts": 1.0, f"mean@{n}": mean, "squares": mean * mean, "unlike": unlike}
         if n > 1:
             found |= {f"best@{k}/mean": best_of(scores, k) for k in powers(n)[1:]}
             output = [self.reward.extract_answer(answer.response) for answer in asked.answers]
@@ -95,7 +96,9 @@ class Validation:
         for source in self.sources:
             names = sorted({name for part in held for name in part[source]})
             totals = {name: math.fsum(part[source].get(name, 0.0) for part in held) for name in names}
-            prompts, unlike, without = (totals.pop(name, 0.0) for name in ("prompts", "unlike", "unscored"))
+            prompts, squares, unlike, without = (
+                totals.pop(name, 0.0) for name in ("prompts", "squares", "unlike", "unscored")
+            )
             n = self.generator.sampler.val_n
             if without:
                 found[f"val-aux/{source}/reward/scored@{n}"] = prompts / (prompts + without)
@@ -104,12 +107,16 @@ class Validation:
             for name, total in totals.items():
                 chief = name in (f"mean@{n}", f"best@{n}/mean", f"maj@{n}/mean")
                 found[f"val-{'core' if chief else 'aux'}/{source}/reward/{name}"] = total / prompts
+            mean = totals[f"mean@{n}"] / prompts
             if not unlike:  # right or wrong, so that the mean is a share of prompts
-                low, high = wilson(totals[f"mean@{n}"] / prompts, round(prompts))
-                found |= {
-                    f"val-aux/{source}/reward/wilson95_low@{n}": low,
-                    f"val-aux/{source}/reward/wilson95_high@{n}": high,
-                }
+                kind, ends = "wilson95", wilson(mean, round(prompts))
+            elif prompts > 1:
+                kind, ends = "normal95", normal(mean, squares, round(prompts))
+            else:
+                continue
+            found |= {
+                f"val-aux/{source}/reward/{kind}_{end}@{n}": x for end, x in zip(("low", "high"), ends, strict=True)
+            }
         return found
 
     def _prompt(self, place: int) -> list[int]:
