@@ -119,6 +119,8 @@ class Healthy:
     """Whether it is really run: a tiny model, for seconds."""
     after: str = ""
     """Words of a run that is really made before, in the same place."""
+    then: str = ""
+    """Words of `train` that are really run after it: a resumption."""
 
 
 @dataclass(frozen=True)
@@ -225,7 +227,7 @@ def judge_healthy(case: Healthy, folder: Path, plan: Plan, train: Train | None =
         saw = answer.trouble or (_lines(answer.fails) if answer.fails else _other_meaning(case, answer))
         if trains := bool(case.train and train and not saw):
             assert train
-            saw = train(where, words)
+            saw = train(where, words) or (train(where, where.words(case.then)) if case.then else "")
     return Outcome(case.name, True, True, not saw, saw, trained=trains)
 
 

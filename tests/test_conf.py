@@ -24,6 +24,7 @@ MORE = {
     ("reward", "overlong"): ["reward.longest=4000", "reward.buffer=1000"],
     ("reward", "python"): ["reward.path=my.py"],
     ("reward", "remote"): ["reward.url=http://localhost:8000/score"],
+    ("reward", "by_style"): ["reward.parts={exact:1.0,model:1.0}", "reward.parts.model.path=o/r"],
     ("reward", "weighted"): ["reward.parts={exact:1.0,format:0.2}"],
 }
 CHOICES = [(group, choice) for group, choices in groups().items() for choice in choices]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from io import StringIO
@@ -105,4 +106,7 @@ def printable(text: str) -> str:
 
 
 def say_json(node: Any) -> None:
-    typer.echo(json.dumps(writable(node), indent=2, ensure_ascii=False, allow_nan=False))
+    plain = (
+        not (sys.stdout.encoding or "utf-8").lower().startswith("utf")
+    )  # what it lacks would be escaped as in Python
+    typer.echo(json.dumps(writable(node), indent=2, ensure_ascii=plain, allow_nan=False))

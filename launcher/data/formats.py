@@ -10,6 +10,7 @@ What one row may look like, as demonstrations ("answers"):
     {"instruction": "Add.", "input": "1+1", "output": "2", "system": "...", "history": [["0+1", "1"]]}
 and as prompts, where the answer is only what a sampled one is compared with:
     {"prompt": [{"role": "user", "content": "1+1?"}], "reward_model": {"ground_truth": "2"}, "data_source": "sums"}
+    where reward_model may have a style: `model` asks for a reward model, which needs no ground truth
     and each of the above; of `messages`, what comes before the last assistant turn is the prompt
 and as pairs:
     {"prompt": "1+1?", "chosen": "2", "rejected": "3"}
@@ -218,10 +219,11 @@ def _history(values: Values) -> tuple[Message, ...]:
 
 def _row(where: str, values: Values, prompt: Text, response: str | None, answer: str | None) -> Row:
     """The row with what all kinds have in common; `answer` is the truth where no other is given."""
-    truth = answer or None
+    truth, style = answer or None, ""
     rule = _object("reward_model", values)
     if rule is not None:
         truth = _truth("reward_model.ground_truth", rule.get("ground_truth"))
+        style = _label("style", rule, "reward_model.")
     elif values.get("ground_truth") is not None:
         truth = _truth("ground_truth", values["ground_truth"])
     return Row(
@@ -232,6 +234,7 @@ def _row(where: str, values: Values, prompt: Text, response: str | None, answer:
         data_source=_label("data_source", values) or "unknown",
         ability=_label("ability", values),
         extra_info=_object("extra_info", values) or {},
+        style=style,
     )
 
 
@@ -370,6 +373,6 @@ def _object(name: str, values: Values) -> dict[str, Any] | None:
     return None if value is None else _expect(name, value, dict, "an object")
 
 
-def _label(name: str, values: Values) -> str:
+def _label(name: str, values: Values, of: str = "") -> str:
     value = values.get(name)
-    return "" if value is None else _expect(name, value, str, "text")
+    return "" if value is None else _expect(f"{of}{name}", value, str, "text")

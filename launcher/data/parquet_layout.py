@@ -54,7 +54,8 @@ def values_of(row: Row, kind: Kind) -> dict[str, Any]:
         columns |= {"chosen": row.response, "rejected": row.rejected}
     if kind != "pairs":
         truth = row.ground_truth
-        columns["reward_model"] = {"style": "model" if truth is None else "rule", "ground_truth": truth}
+        style = row.style or ("model" if truth is None else "rule")
+        columns["reward_model"] = {"style": style, "ground_truth": truth}
     return columns
 
 

@@ -1,18 +1,20 @@
-"""Rewards that combine others: a weighted sum, or one chosen per row by its data source."""
+"""Rewards that combine others: a weighted sum, or one chosen per row by its data source or its style."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field, replace
 from difflib import get_close_matches
+from functools import cached_property
 from typing import Annotated, Self
 
 from pydantic import Field
 
 from launcher.core.problems import Problem, short_repr, suggest
 from launcher.core.settings import Chosen, settings
-from launcher.spec.reward import Answer, Reward, Scores, is_metric_name, score_safely
+from launcher.rewards.remote import Remote
+from launcher.spec.reward import Answer, Reward, Scores, is_metric_name, score_safely, with_model
 from launcher.spec.routes import ROUTES, route
 
 Parts = Annotated[dict[str, Chosen[Reward]], Field(min_length=1)]
@@ -97,6 +99,9 @@ class Weighted(Combined):
             values[:] = [math.nan if fault else value for value, fault in zip(values, faults, strict=True)]
         return Scores(total, {**parts, **sums}, faults)
 
+    def weight_by_name(self) -> dict[str, float]:
+        return {name: self.weights.get(name, 1.0) for name in self.parts}
+
     def unscorable_reason(self, answer: Answer) -> str:
         reasons = (part.unscorable_reason(answer) for name, part in self.parts.items() if self.weights.get(name, 1.0))
         return next((reason for reason in reasons if reason), "")
@@ -136,21 +141,15 @@ class Auto(Combined):
                 for source, part in self.routes.items() if part not in known]  # fmt: skip
 
     def judge(self, answers: Sequence[Answer]) -> Scores:
-        total, faults = [math.nan] * len(answers), [self.unscorable_reason(answer) for answer in answers]
-        columns: dict[str, list[float]] = {}
+        faults = [self.unscorable_reason(answer) for answer in answers]
+        scored = list[tuple[list[int], Scores]]()
         for name, part in self.parts.items():
             places = [place for place, answer in enumerate(answers) if self._rule(answer) == name and not faults[place]]
-            if not places:
-                continue
-            found = score_safely(part, [answers[place] for place in places])
-            parts = {name: found.total, **{f"{name}/{inner}": values for inner, values in found.parts.items()}}
-            for column, values in parts.items():
-                columns[column] = [math.nan] * len(answers)
-                for place, value in zip(places, values, strict=True):
-                    columns[column][place] = value
-            for place, value, fault in zip(places, found.total, found.faults, strict=True):
-                total[place], faults[place] = value, fault
-        return Scores(total, columns, faults)
+            if places:
+                found = score_safely(part, [answers[place] for place in places])
+                parts = {name: found.total, **{f"{name}/{inner}": values for inner, values in found.parts.items()}}
+                scored.append((places, replace(found, parts=parts)))
+        return _scattered(scored, faults)
 
     def unscorable_reason(self, answer: Answer) -> str:
         name = self._rule(answer)
@@ -172,3 +171,67 @@ class Auto(Combined):
 
     def _rule(self, answer: Answer) -> str | None:
         return route(answer.data_source, self.routes)
+
+
+@settings
+class ByStyle(Weighted):
+    """Rows whose `reward_model.style` is model are scored by the parts that are models, all others by those that are
+    rules: of each the weighted sum. A row without a style is a rule's where it has a ground truth."""
+
+    def problems(self) -> list[Problem]:
+        learned = [part.learned for part in self.parts.values()]
+        found = super().problems()
+        if not any(learned):
+            fix = with_model(self)
+            if servers := [name for name, part in self.parts.items() if isinstance(part, Remote)]:
+                fix = f"use reward.parts.{servers[0]}.kind=model"
+            found.append(Problem("reward.parts", "none is a model, which rows of style model need", fix))
+        if all(learned):
+            found.append(Problem("reward.parts", "none is a rule", "use reward=weighted, or add one such as gsm8k:1.0"))
+        return found
+
+    def judge(self, answers: Sequence[Answer]) -> Scores:
+        scored = list[tuple[list[int], Scores]]()
+        for learned, reward in self._of_style.items():
+            if places := [place for place, answer in enumerate(answers) if answer.asks_model == learned]:
+                found = score_safely(reward, [answers[place] for place in places])
+                parts = {name: values for name, values in found.parts.items() if name != SUMS[not learned]}
+                scored.append((places, replace(found, parts=parts)))
+        return _scattered(scored, [""] * len(answers))
+
+    def unscorable_reason(self, answer: Answer) -> str:
+        return self._of_style[answer.asks_model].unscorable_reason(answer)
+
+    def cheap_for(self, answer: Answer) -> bool:
+        return self._of_style[answer.asks_model].cheap
+
+    def reference_response(self, answer: Answer) -> str | None:
+        return self._of_style[answer.asks_model].reference_response(answer)
+
+    def format_response(self, text: str) -> str:
+        return self._of_style[False].format_response(text)
+
+    def extract_answer(self, response: str) -> str:
+        return self._of_style[False].extract_answer(response)
+
+    @cached_property
+    def _of_style(self) -> dict[bool, Weighted]:
+        """The sum for rows of style model (True) and the one for all others."""
+        found = {}
+        for learned in (False, True):
+            parts = {name: part for name, part in self.parts.items() if part.learned == learned}
+            found[learned] = Weighted(parts=parts, weights={name: self.weights.get(name, 1.0) for name in parts})
+        return found
+
+
+def _scattered(scored: Iterable[tuple[Sequence[int], Scores]], faults: list[str]) -> Scores:
+    """Scores of some of the answers each, at their places; the others have none, for the reasons in `faults`."""
+    total, columns = [math.nan] * len(faults), dict[str, list[float]]()
+    for places, found in scored:
+        for name, values in found.parts.items():
+            column = columns.setdefault(name, [math.nan] * len(faults))
+            for place, value in zip(places, values, strict=True):
+                column[place] = value
+        for place, value, fault in zip(places, found.total, found.faults, strict=True):
+            total[place], faults[place] = value, fault
+    return Scores(total, columns, faults)

@@ -46,12 +46,13 @@ class Row:
     data_source: str = "unknown"
     ability: str = ""
     extra_info: Mapping[str, Any] = field(default_factory=dict)
+    style: str = ""
 
 
 def make_answer(row: Row, text: str = "") -> Answer:
     """`text` as an answer to the row's prompt, with the fields that a reward may use."""
     prompt = row.prompt if isinstance(row.prompt, str) else tuple((turn.role, turn.content) for turn in row.prompt)
-    return Answer(text, row.ground_truth, row.data_source, row.extra_info, prompt)
+    return Answer(text, row.ground_truth, row.data_source, row.extra_info, prompt, row.style)
 
 
 def needs_rollout(row: Row, split: Split, kind: Kind) -> bool:

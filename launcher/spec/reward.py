@@ -6,7 +6,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Self, SupportsFloat
 
@@ -16,6 +16,9 @@ from launcher.core.user_code import CallFailure, try_call
 MAX_SCORE = 1e6
 """Scores with a larger absolute value are errors (a sentinel, an overflow): one such answer would dominate its whole
 group."""
+
+MODEL_STYLE = "model"
+"""reward_model.style, as in verl, of rows that a model scores; any other (rule, rule-lighteval/MATH_v2) is a rule's."""
 
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./@-]{0,63}")
 
@@ -30,6 +33,13 @@ class Answer:
     extra_info: Mapping[str, Any] = field(default_factory=dict)
     prompt: str | tuple[tuple[str, str], ...] = ""
     """What was asked: text, or (role, content) of each turn."""
+    style: str = ""
+    """The row's reward_model.style: `model`, or that of a rule; empty where the row has none."""
+
+    @property
+    def asks_model(self) -> bool:
+        """Whether a model scores it: the style says so or, without one, there is no ground truth."""
+        return self.style == MODEL_STYLE if self.style else self.ground_truth is None
 
 
 @dataclass(frozen=True)
@@ -68,6 +78,10 @@ class Reward(ABC):
     def unscorable_reason(self, answer: Answer) -> str:
         """Why no response to this prompt can be scored; "" where one can. The response is ignored."""
         return ""
+
+    def weight_by_name(self) -> dict[str, float]:
+        """Its parts, as `reward.parts` names them, and their weights."""
+        return {type(self).__name__.lower(): 1.0}
 
     def reference_response(self, answer: Answer) -> str | None:
         """A response to this prompt that should get the best score; None if the row does not contain one."""
@@ -127,6 +141,23 @@ def score_safely(reward: Reward, answers: Sequence[Answer]) -> Scores:
         return read
     problem = read.reason if isinstance(read, CallFailure) else read
     return Scores([math.nan] * len(answers), {}, [problem] * len(answers))
+
+
+def why_unscorable(reward: Reward, answer: Answer) -> str:
+    """Why no response to this prompt can be scored, or is scored by a rule where the row asks for a model; else ""."""
+    reason = reward.unscorable_reason(answer)
+    if answer.style != MODEL_STYLE or (not reason and any(leaf.learned for leaf in reward.leaves())):
+        return reason
+    if not reward.unscorable_reason(replace(answer, ground_truth=None)):  # it needs none, so it may be any judge
+        return reason
+    got = f"reward_model.style is model, and reward {type(reward).__name__} compares with a ground truth"
+    return f"{got}; {with_model(reward)}"
+
+
+def with_model(rules: Reward) -> str:
+    """The arguments of a reward by these rules and a model."""
+    parts = ",".join(f"{name}:{weight:g}" for name, weight in {**rules.weight_by_name(), "model": 1.0}.items())
+    return f"use reward=by_style 'reward.parts={{{parts}}}' reward.parts.model.path=REWARD_MODEL"
 
 
 def to_score(value: object) -> tuple[float, str]:

@@ -17,7 +17,7 @@ from launcher.data.refused import SHOWN, RefusedLog
 from launcher.spec.algorithm import Kind
 from launcher.spec.data import SPLITS, Dataset, OnDataProgress, Row, Split, make_answer, needs_rollout
 from launcher.spec.model import Model
-from launcher.spec.reward import Reward
+from launcher.spec.reward import Reward, why_unscorable
 from launcher.spec.routes import route
 from launcher.text.process import TextProcess
 
@@ -78,7 +78,7 @@ def check(
                     if (
                         reward
                         and needs_rollout(row, split, kind)
-                        and (unscorable := reward.unscorable_reason(make_answer(row)))
+                        and (unscorable := why_unscorable(reward, make_answer(row)))
                     ):
                         findings.add("unscorable", row.where, unscorable)
                 for where, reason, what in tokens.count(rows):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -46,6 +47,13 @@ def test_characters_that_an_encoding_lacks_are_shown_by_number(folder: Path) -> 
     for env in ({"PYTHONIOENCODING": "ascii"}, {"PYTHONIOENCODING": "", **c_locale}):
         ran = rlrun("-m launcher logs a", "", folder, **env)
         assert (ran.stdout, ran.stderr) == (LINE.encode("ascii", "backslashreplace") + b"\n", b"")
+
+
+def test_json_is_valid_in_an_encoding_that_lacks_characters(folder: Path) -> None:
+    script = "from launcher.cli import output, streams\nstreams.protect()\noutput.say_json({'of': '" + LINE + "'})\n"
+    (folder / "say.py").write_text(script, encoding="utf-8")
+    ran = rlrun("say.py", "", folder, PYTHONIOENCODING="ascii")
+    assert (json.loads(ran.stdout), ran.stderr) == ({"of": LINE}, b"")
 
 
 def test_a_run_goes_on_where_its_lines_cannot_be_printed(folder: Path) -> None:

@@ -53,7 +53,7 @@ def test_demonstrations(values: dict[str, Any], expected: Row) -> None:
             {"question": "1+1?", "answer": "so 2", "reward_model": {"ground_truth": "2"}},
             row(prompt="1+1?", ground_truth="2"),
         ),
-        ({"question": "1+1?", "answer": "so 2", "reward_model": {"style": "model"}}, row(prompt="1+1?")),
+        ({"question": "1+1?", "answer": "so 2", "reward_model": {"style": "model"}}, row(prompt="1+1?", style="model")),
         ({"question": "1+1?", "answer": "2", "reward_model": None}, row(prompt="1+1?", ground_truth="2")),
         ({"prompt": "1+1?", "ground_truth": 2.5}, row(prompt="1+1?", ground_truth="2.5")),
         ({"messages": [USER, BOT]}, row(prompt=(ASKED,), ground_truth="2")),

@@ -84,6 +84,24 @@ def test_what_a_plan_refuses(truths: tuple[Any, ...], words: list[str], expected
     assert found == expected
 
 
+def test_rows_for_a_model_need_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rule = '{"prompt": "1", "reward_model": {"style": "rule", "ground_truth": "1"}}\n'
+    asked = '{"prompt": "2", "reward_model": {"style": "model", "ground_truth": "2"}}\n'
+    Path("both.jsonl").write_text(rule + asked)
+    Path("judged.jsonl").write_text(asked)
+    fix = "use reward=by_style 'reward.parts={exact:1,model:1}' reward.parts.model.path=REWARD_MODEL"
+    both, judged = ([f"data.train_files={name}.jsonl", "data.train_batch_size=1"] for name in ("both", "judged"))
+    assert refused(*both, "reward=exact") == [
+        f"both.jsonl:2: reward_model.style is model, and reward Exact compares with a ground truth; {fix}",
+        f"reward: 1 of 2 rows cannot be scored; {fix}",
+    ]
+    assert refused(*judged, "reward=exact")[1].endswith("use reward=model reward.path=REWARD_MODEL")
+    parts = ["reward.parts={exact:1,model:1}", "reward.parts.model.path=o/judge"]
+    for words in (["reward=by_style", *parts], ["reward=model", "reward.path=o/judge"]):
+        assert refused(*both, *words) == []
+
+
 def test_a_source_that_routing_does_not_know_is_found_by_the_plan(lines: Lines) -> None:
     """In verl it ends the run at the first reward."""
     found = refused(lines("18", "7", source="gsm-8k"), "reward=auto")

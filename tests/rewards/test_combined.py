@@ -11,13 +11,13 @@ import pytest
 from launcher.config.resolve import resolve
 from launcher.core.problems import Problems
 from launcher.core.settings import settings
-from launcher.rewards.combined import Auto, Weighted
+from launcher.rewards.combined import Auto, ByStyle, Weighted
 from launcher.rewards.exact import Exact
 from launcher.rewards.format import Format
 from launcher.rewards.gsm8k import GSM8K
 from launcher.rewards.length import Length
 from launcher.rewards.model import RewardModel
-from launcher.spec.reward import Answer, Reward, score_safely
+from launcher.spec.reward import Answer, Reward, score_safely, why_unscorable
 
 WORDS = ["algorithm=grpo", "model=tiny", "data=reverse", "sampler.n=2"]
 
@@ -30,6 +30,10 @@ class FakeModel(Reward):
 
     def score(self, answers: Sequence[Answer]) -> list[float]:
         return [float(answer.response) for answer in answers]
+
+
+def auto(**more: Any) -> Auto:
+    return Auto(parts={"gsm8k": GSM8K(), "exact": Exact()}, **more)
 
 
 def test_a_weighted_sum_and_its_parts_by_hand() -> None:
@@ -114,11 +118,73 @@ def test_what_needs_a_network_is_known_of_the_whole() -> None:
     assert Weighted(parts={"right": Exact()}).cheap
 
 
+# ---- by style
+
+
+def by_style() -> ByStyle:
+    return ByStyle(parts={"right": Exact(), "short": Length(high=1, margin=1), "model": FakeModel()},
+                   weights={"right": 2.0, "model": 0.5})  # fmt: skip
+
+
+def test_models_score_rows_of_style_model_and_rules_all_others() -> None:
+    answers = [
+        Answer("4", "4", style="rule"),  # 2 + 1
+        Answer("6", None, style="model"),  # 6 / 2; no truth to compare with
+        Answer("8", "8", style="model"),  # 8 / 2, though it equals the truth
+        Answer("7", "4", style="rule-lighteval/MATH_v2"),  # as in DAPO-Math-17k: a rule's
+        Answer("9", None),  # no style and no truth: a model's
+    ]
+    found = score_safely(by_style(), answers)
+    assert (list(found.total), set(found.faults)) == ([3.0, 3.0, 4.0, 1.0, 4.5], {""})
+    assert list(found.parts["model"])[1:3] == [6.0, 8.0] and math.isnan(found.parts["right"][1])
+    assert math.isnan(found.parts["rm_based"][0]) and found.parts["rule_based"][0] == 3.0
+    assert by_style().unscorable_reason(answers[1]) == ""
+    assert by_style().unscorable_reason(Answer("", None, style="rule")).startswith("has no ground truth")
+    assert by_style().reference_response(answers[0]) == "4" and by_style().reference_response(answers[1]) is None
+
+
+MODEL = "reward.parts.model.path=REWARD_MODEL"
+
+
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        (["reward.parts={gsm8k:1}"], ["reward.parts: none is a model, which rows of style model need; use"
+         f" reward=by_style 'reward.parts={{gsm8k:1,model:1}}' {MODEL}"]),
+        (["reward.parts={model:1}", "reward.parts.model.path=o/r"],
+         ["reward.parts: none is a rule; use reward=weighted, or add one such as gsm8k:1.0"]),
+        (["reward.parts={auto:1,model:2}", "reward.parts.model.path=o/r"], []),
+        (["reward.parts={exact:1,remote:1}", "reward.parts.remote.url=http://a:1"], []),
+        (["reward.parts={exact:1,remote:1}", "reward.parts.remote.url=http://a:1", "reward.parts.remote.kind=rule"],
+         ["reward.parts: none is a model, which rows of style model need; use reward.parts.remote.kind=model"]),
+    ],
+)  # fmt: skip
+def test_both_kinds_of_parts_are_needed(words: list[str], lines: list[str]) -> None:
+    reward = resolve([*WORDS, "reward=by_style", *words]).reward
+    assert list(map(str, reward.problems())) == lines
+
+
+@pytest.mark.parametrize(
+    ("reward", "answer", "reason"),
+    [
+        (Exact(), Answer("", None, style="model"),
+         f"use reward=by_style 'reward.parts={{exact:1,model:1}}' {MODEL}"),
+        (Exact(), Answer("", "4", style="model"), "use reward=by_style"),  # it would be compared instead
+        (Exact(), Answer("", "4", style="rule"), ""),
+        (auto(), Answer("", "4", "reverse", style="model"), "'reward.parts={auto:1,model:1}'"),
+        (Weighted(parts={"exact": Exact(), "format": Format()}, weights={"format": 0.2}),
+         Answer("", None, style="model"), "'reward.parts={exact:1,format:0.2,model:1}'"),
+        (Weighted(parts={"right": Exact(), "model": FakeModel()}), Answer("", "4", style="model"), ""),
+        (Length(high=2), Answer("", None, style="model"), ""),  # what compares with nothing scores any row
+        (FakeModel(), Answer("", None, style="model"), ""),
+    ],
+)  # fmt: skip
+def test_a_row_of_style_model_is_not_for_a_rule(reward: Reward, answer: Answer, reason: str) -> None:
+    found = why_unscorable(reward, answer)
+    assert reason in found and bool(reason) == bool(found)
+
+
 # ---- by data source
-
-
-def auto(**more: Any) -> Auto:
-    return Auto(parts={"gsm8k": GSM8K(), "exact": Exact()}, **more)
 
 
 def test_each_row_is_scored_as_its_source_asks() -> None:

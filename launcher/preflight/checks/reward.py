@@ -20,7 +20,7 @@ from launcher.rewards.model import RewardModel
 from launcher.rewards.python import Python
 from launcher.rewards.remote import Remote
 from launcher.spec.data import Row, make_answer, needs_rollout
-from launcher.spec.reward import Answer, Reward, score_safely
+from launcher.spec.reward import MODEL_STYLE, Answer, Reward, score_safely, why_unscorable, with_model
 from launcher.spec.run import RunSpec
 
 MAX_NAMED = 3  # rows that cannot be scored and are named
@@ -53,7 +53,7 @@ def _unscorable(context: Context) -> Iterator[CheckResult]:
     run, rows = context.run, context.train.rows
     kind = run.algorithm.data
     answered = [row for row in rows if needs_rollout(row, "train", kind)]
-    bad = [(row, why) for row in answered if (why := run.reward.unscorable_reason(make_answer(row)))]
+    bad = [(row, why) for row in answered if (why := why_unscorable(run.reward, make_answer(row)))]
     if not bad:
         return
     all_bad = len(bad) == len(answered)
@@ -62,6 +62,8 @@ def _unscorable(context: Context) -> Iterator[CheckResult]:
     named = sorted(bad, key=lambda one: one[0].where != firsts[one[0].data_source])
     yield from (from_problem(Problem(row.where, why, code="bad-row"), level) for row, why in named[:MAX_NAMED])
     fix = "use another reward or other rows" if all_bad else "use data.on_bad_row=skip"
+    if all(row.style == MODEL_STYLE for row, _ in bad):
+        fix = "use reward=model reward.path=REWARD_MODEL" if all_bad else with_model(run.reward)
     message = f"{len(bad):,} {context.train.scope} cannot be scored"
     yield CheckResult(level, "reward", message, fix if level == "FAIL" else "")
 

@@ -19,7 +19,7 @@ from launcher.engines.torch.rollout.generator import Completion, Generator
 from launcher.engines.torch.train.measure import Clock, Tally, unscored_rows
 from launcher.spec.algorithm import Algorithm, Batch, Kind
 from launcher.spec.data import RefusedRow, Row, Split, make_answer, needs_rollout
-from launcher.spec.reward import Answer, Reward, score_safely
+from launcher.spec.reward import Answer, Reward, score_safely, why_unscorable
 from launcher.spec.run import whole_batches
 from launcher.text.encoder import Encoder, Pair, Tokens
 
@@ -43,7 +43,7 @@ def read_rows(encoder: Encoder, split: Split, kind: Kind, log: RefusedLog, rewar
     found, before = Rows(), log.refused
     for row in log.sift(encoder.data.read(split, kind)):
         encode = encoder.pair if row.rejected else encoder.demonstration if kind == "answers" else encoder.prompt
-        reason = reward.unscorable_reason(make_answer(row)) if needs_rollout(row, split, kind) else ""
+        reason = why_unscorable(reward, make_answer(row)) if needs_rollout(row, split, kind) else ""
         made = RefusedRow(row.where, reason, repr(row)) if reason else encode(len(found.rows), row)
         if isinstance(made, RefusedRow):
             log.good, log.rows = log.good - 1, log.rows - 1  # it was a good row until its tokens were counted
