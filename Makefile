@@ -90,8 +90,9 @@ equality: $(VENV)/ready-dev  ## train every algorithm with commit BASE (HEAD) an
 	PYTHONPATH=$(CURDIR)/.base-$(BASE) $(VENV)/bin/python benchmarks/equality.py write .base-$(BASE)/hashes.json
 	PYTHONPATH=$(CURDIR) $(VENV)/bin/python benchmarks/equality.py compare .base-$(BASE)/hashes.json; code=$$?; git worktree remove --force .base-$(BASE); exit $$code
 
-bench: $(VENV)/ready-dev  ## time of starting, planning and a training step
+bench: $(VENV)/ready-dev  ## time of starting, planning (a 7B model's folder too) and a training step
 	$(VENV)/bin/python benchmarks/costs.py $(RUNS)
+	$(VENV)/bin/python benchmarks/plan_cost.py $(RUNS)
 
 launches: $(VENV)/ready-dev  ## plan launches that failed for users, with and without their fix, and healthy launches
 	$(VENV)/bin/python benchmarks/launches.py

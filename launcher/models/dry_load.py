@@ -1,6 +1,6 @@
 """Whether a folder's weights fit its config.json, without loading them: by headers, in a bounded process, remembered.
 
-The process loads torch and transformers (about four CPU seconds and 0.4 GB); what it found is kept under the hash of
+The process loads torch and transformers (about two CPU seconds and 0.3 GB); what it found is kept under the hash of
 the config, the headers and the versions of both libraries, so that the next plan starts none.
 """
 

@@ -7,6 +7,7 @@ problem that says so. What it imports is not loaded here.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import resource
@@ -203,12 +204,20 @@ def _serve(channel: Connection[Any, Any], settings: TextProcess) -> None:
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
     made = list[Any]()
 
-    def answer(name: str, *of: Any) -> tuple[Any, list[Problem]]:
-        from launcher.text.measure import Measure  # noqa: PLC0415  late: it loads transformers, in this process only
+    def make() -> Any:
+        gc.disable()  # neither importing nor loading makes garbage, and looking for it would take a quarter of the time
+        try:
+            from launcher.text.measure import Measure  # noqa: PLC0415  late: it loads transformers, here only
 
+            return Measure(settings.model, settings.data, settings.exact)
+        finally:
+            gc.freeze()
+            gc.enable()
+
+    def answer(name: str, *of: Any) -> tuple[Any, list[Problem]]:
         try:
             if not made:
-                made.append(Measure(settings.model, settings.data, settings.exact))
+                made.append(make())
             answer = getattr(made[0], name)(*of)
             return [astuple(one) for one in answer] if name == "facts" else answer, []
         except Problems as error:

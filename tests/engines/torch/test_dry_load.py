@@ -6,6 +6,8 @@ import json
 import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -384,6 +386,20 @@ set_limits(**json.load(sys.stdin))
 while True:
     pass
 """
+
+
+def test_the_process_loads_only_what_it_needs(tmp_path: Path) -> None:
+    """What compiles and what trains over several processes would be two fifths of its imports."""
+    Model().save(tmp_path / "m")
+    tensors = weights.tensors(tmp_path / "m")
+    limits = {"memory_bytes": dry_load.MEMORY_BYTES, "of_imports": dry_load.OF_IMPORTS, "cpu_s": 0}
+    asked = {"folder": str(tmp_path / "m"), "loader": "AutoModelForCausalLM", "tensors": tensors, **limits}
+    words = [sys.executable, "-P", "-X", "importtime", str(dry_load.PROGRAM)]
+    ran = subprocess.run(words, input=json.dumps(asked), capture_output=True, text=True, check=True)
+    assert json.loads(ran.stdout)["model_class"] == "LlamaForCausalLM"
+    loaded = set(re.findall(r"\| +(\S+)$", ran.stderr, re.MULTILINE))
+    assert "transformers.masking_utils" in loaded, sorted(loaded)[-20:]
+    assert not {"torch._dynamo", "torch.distributed.tensor"} & loaded
 
 
 def test_the_process_says_the_same_and_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,8 @@ object on stdin and prints one. Nothing of this project is imported, no network 
 
 from __future__ import annotations
 
+import gc
+import importlib
 import json
 import math
 import os
@@ -14,12 +16,39 @@ import resource
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+if __name__ == "__main__":
+    gc.disable()  # the process is short: looking for garbage, mostly among imports, would take a quarter of its time
+
 import torch
-import transformers
-from transformers import AutoConfig, GenerationConfig
-from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+
+class Uncompiled(ModuleType):
+    """torch._dynamo without loading it, which would be a fifth of all imports: nothing is compiled here, so decorators
+    change nothing. Any other name of it loads it."""
+
+    __path__ = [str(Path(torch.__file__).with_name("_dynamo"))]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name in {"allow_in_graph", "assume_constant_result", "disable"}:
+            return lambda found=None, *_, **__: found if callable(found) else lambda function: function
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+if __name__ == "__main__":
+    sys.modules["torch._dynamo"] = Uncompiled("torch._dynamo")
+    torch.distributed.is_available = lambda: False  # as in builds without it; transformers then loads nothing of it
+
+import transformers  # noqa: E402  after what it would load
+from transformers import AutoConfig, GenerationConfig  # noqa: E402
+from transformers.initialization import no_init_weights  # noqa: E402
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES  # noqa: E402
 
 Tensors = Mapping[str, tuple[str, Sequence[int]]]
 """Name -> format by its name in safetensors, and shape."""
@@ -50,7 +79,7 @@ def dry_load(folder: str, loader: str, tensors: Tensors) -> dict[str, Any]:
         if type(config) not in auto._model_mapping:
             return {"step": step, "message": config.model_type}
         step = "build"
-        with torch.device("meta"):
+        with torch.device("meta"), no_init_weights():
             empty = auto.from_config(
                 config, trust_remote_code=False, dtype=torch.float32, attn_implementation="eager"
             )  # with what every machine has
