@@ -51,7 +51,8 @@ class Repair:
                 put_back(self.node, self.plain, key)
             if not at_fault and not (at_fault := self._fixed(found) or self._set_aside(found)):
                 return None
-            self.doubtful |= at_fault
+            lost = {key for key in self.typed if any(key.startswith(f"{name}.") for name in at_fault)}
+            self.doubtful |= at_fault | lost
         return None
 
     def follows(self, problem: Problem) -> bool:

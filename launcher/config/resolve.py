@@ -77,15 +77,15 @@ def examine(words: Iterable[str], config_dir: Path | None = None) -> Examined:
     complete = all(group in composed.node for group in groups(config_dir)) and all(
         value != "???" for _, value in walk(composed.node)
     )
+    given = frozenset(flat(composed.node)) - composed.filled
     if complete and not (problems or arguments.unknown or arguments.no_choices):
         try:
-            given = frozenset(flat(composed.node)) - composed.filled
             return Examined(build(composed.node, arguments.texts), [], given=given)
         except ValidationError:
             pass  # all that is wrong is found below
     from launcher.config import wrong  # noqa: PLC0415  # late: names of other projects, every class of every choice
 
-    return Examined(*wrong.examine(arguments, composed, problems, config_dir))
+    return Examined(*wrong.examine(arguments, composed, problems, config_dir), given)
 
 
 def config_files(words: Sequence[str], config_dir: Path | None = None) -> list[tuple[Path, str]]:

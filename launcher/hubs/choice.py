@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,6 +17,7 @@ from launcher.hubs.repo import Source, is_id
 
 HubOrder = Annotated[tuple[Source, ...], BeforeValidator(listed), Field(min_length=1)]
 OF_HUB = ReadOnlyWith("on_hub", fix="{place}.path=OWNER/NAME", why="the path is a folder and no hub's id")
+LOOKED_AT = 1000  # names below a folder that is no model
 OF_AUTO = ReadOnlyWith("source", "auto", fix="{place}.source=auto")
 
 
@@ -50,10 +54,14 @@ class FromHub:
         try:
             folder = folder.expanduser()
             if folder.is_dir():
-                problem = Problem(where, f"{shown} holds no {expected}", "use a model's folder", "not-found")
-                return [] if is_model(folder) else [problem]
+                if is_model(folder):
+                    return []
+                fix = _use_model(where, folder, is_model) or "use a model's folder"
+                return [Problem(where, f"{shown} holds no {expected}", fix, "not-found")]
             if folder.exists():
-                return [Problem(where, f"{shown} is a file", "use the folder that holds config.json")]
+                inside = is_model(folder.parent)
+                fix = f"use {where}={shlex.quote(str(folder.parent))}" if inside else "use the folder of config.json"
+                return [Problem(where, f"{shown} is a file", fix)]
             if self.on_hub:
                 return []
             if not folder.parent.is_dir():
@@ -64,3 +72,11 @@ class FromHub:
             return [Problem(where, f"got {shown}, {error_message(error)}", "use a model's folder or hub id")]
         fix = suggest(folder.name, beside, listed="its parent holds")
         return [Problem(where, f"there is no folder {shown}", fix, "not-found")]
+
+
+def _use_model(where: str, folder: Path, is_model: Callable[[Path], bool]) -> str:
+    """The argument for a model below a folder, of several checkpoints that of the last step; empty where none is."""
+    inner = [path for pattern in ("*", "*/*") for path in islice(folder.glob(pattern), LOOKED_AT) if path.is_dir()]
+    found = [path for path in inner if is_model(path)]
+    last = max(found, key=lambda path: int((re.findall(r"\d+$", path.name) or [-1])[0]), default=None)
+    return f"use {where}={shlex.quote(str(last))}" if last else ""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from launcher.core.problems import Problem, Problems, short_repr
-from launcher.models import config, store, weights
-from launcher.models.pretrained import Pretrained, weights_of
+from launcher.core.problems import Problem, short_repr
+from launcher.models import config, weights
+from launcher.models.pretrained import BASE, LAYOUTS, Pretrained, base_folder
+from launcher.spec.model import Family
 
 _MATRIX = re.compile(r"base_model\.model\.(?P<layer>.+)\.lora_(?P<side>[AB])\.weight")
 _OTHERS = {
@@ -16,7 +18,8 @@ _OTHERS = {
     "task_type": ("SEQ_CLS", "TOKEN_CLS", "QUESTION_ANS", "SEQ_2_SEQ_LM"),
 }
 """Kinds of adapters that are no change of a language model's weights."""
-CONFIG, BASE = "adapter_config.json", "base"
+CONFIG = LAYOUTS[1]
+_LAYER = re.compile(r"layers\.\d+\..+")
 
 
 def _read(folder: Path) -> dict[str, Any]:
@@ -33,20 +36,8 @@ def _shapes(folder: Path) -> dict[str, tuple[int, ...]]:
 
 def problems(folder: Path) -> list[Problem]:
     """Why the adapters cannot be put onto their weights."""
-    return [*_kind_problems(folder), *_base_problems(folder), *(_rank_problems(folder) or _shape_problems(folder))]
-
-
-def base_folder(folder: Path) -> Path | None:
-    """The folder of the weights that the adapters belong to; None where it is not here."""
-    if (folder / BASE).is_dir():
-        return folder / BASE
-    base = _read(folder).get("base_model_name_or_path")
-    if not isinstance(base, str) or not base:
-        return None
-    try:
-        return store.find(base) if Pretrained(path=base).on_hub else Path(weights_of(base))
-    except Problems:
-        return None
+    of_matrices = _rank_problems(folder) or _name_problems(folder) or _shape_problems(folder)
+    return [*_kind_problems(folder), *_base_problems(folder), *of_matrices]
 
 
 def _base_problems(folder: Path) -> list[Problem]:
@@ -58,7 +49,8 @@ def _base_problems(folder: Path) -> list[Problem]:
         return [Problem("", f"{folder / CONFIG} names no base model", fix, "bad-file")]
     found = Pretrained(path=base).problems()
     got = f"its adapters belong to {short_repr(base)}, and "
-    return [Problem("", got + problem.got, fix, "not-found") for problem in found]
+    of_base = [fix if problem.code == "not-found" else f"{problem.fix}; {fix}" for problem in found]
+    return [Problem("", got + each.got, of, each.code) for each, of in zip(found, of_base, strict=True)]
 
 
 def _kind_problems(folder: Path) -> list[Problem]:
@@ -67,6 +59,45 @@ def _kind_problems(folder: Path) -> list[Problem]:
     fix = "use LoRA adapters of a causal language model, or model.path=BASE model.lora_rank=16 for new ones"
     return [Problem("", f"its adapters are of {name} {value}, which cannot be merged into a language model", fix,
                     "not-supported") for name, value in found]  # fmt: skip
+
+
+def _name_problems(folder: Path) -> list[Problem]:
+    """Of LoRA: matrices that peft would leave out without an error, so that the adapters do nothing, or half."""
+    node, names = _read(folder), [name for name in _shapes(folder) if ".lora_A." in name or ".lora_B." in name]
+    if node.get("peft_type") != "LORA" or not names:
+        return []
+    layers = {name: found["layer"] for name in names if (found := _MATRIX.fullmatch(name))}
+    if other := next((name for name in names if name not in layers), None):
+        got = f"{other} is no name of peft's (base_model.model.LAYER.lora_A.weight), so it would be left out"
+        return [Problem("", got, "save them by save_pretrained of peft's model", "bad-file")]
+    targets = node.get("target_modules")
+    if isinstance(targets, list):
+        lost = [name for name, layer in layers.items() if not _among(layer, targets)]
+        if lost:
+            named = sorted({layers[name].rpartition(".")[2] for name in lost} | {*map(str, targets)})
+            got = f"target_modules in {CONFIG} leaves out {lost[0]}"
+            return [Problem("", got, f"use target_modules {short_repr(named, 200)} in {CONFIG}", "bad-file")]
+    return _without_base_layer(folder, layers)
+
+
+def _among(layer: str, targets: Iterable[object]) -> bool:
+    return any(layer == target or layer.endswith(f".{target}") for target in targets)
+
+
+def _without_base_layer(folder: Path, layers: dict[str, str]) -> list[Problem]:
+    """Adapters of layers that their base does not have, where the names of its layers are known."""
+    base = base_folder(folder)
+    if base is None or (config.read(base) or {}).get("model_type") not in get_args(Family):
+        return []
+    known = {found[0] for name in weights.shapes(base) or {} if (found := _LAYER.search(name))}
+    for name, layer in layers.items():
+        found = _LAYER.search(layer)
+        experts = "experts" in layer  # some files hold all of a layer in one tensor
+        if known and found and not experts and (f"{found[0]}.weight" not in known or layer != f"model.{found[0]}"):
+            got = f"{name} is of a layer that its base {base} does not have"
+            fix = f"put the base that it was trained on into base_model_name_or_path in {CONFIG}, or save the adapters"
+            return [Problem("", got, f"{fix} of the inner module", "bad-file")]
+    return []
 
 
 def _shape_problems(folder: Path) -> list[Problem]:

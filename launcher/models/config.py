@@ -26,6 +26,8 @@ TEXTS = (
 )  # fmt: skip
 _NUMBERS = (*_PLAIN, "num_key_value_heads", "head_dim")
 _POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx")
+_SCALED = ("linear", "dynamic", "yarn")
+"""Kinds of rotary embeddings whose `factor` makes the model know more positions."""
 _LARGEST = dict.fromkeys(("num_hidden_layers", "num_layers", "n_layer", "n_layers"), 2_000) | {"num_labels": 2**16}
 """More than any model has; of other numbers of things, such as heads, 2^20, and of all else 2^40."""
 LONGEST = 16 * 2**20  # bytes; the tokens that were added to a tokenizer are many
@@ -120,6 +122,12 @@ def _out_of_range(config: Mapping[str, Any]) -> Iterator[Problem]:
         if name in ("rope_theta", "factor") and not 0 < value < inf:
             got = f"{name} is {short_repr(value, 30)} in config.json"
             yield Problem("", got, f"use {name} above 0, as its publisher has it", "bad-file")
+    heads, shared = config.get("num_attention_heads"), config.get("num_key_value_heads")
+    if type(heads) is int and type(shared) is int and heads > 0 < shared and heads % shared:
+        got = (
+            f"num_attention_heads is {heads} in config.json, and num_key_value_heads {shared}, which does not divide it"
+        )
+        yield Problem("", got, "use num_key_value_heads as its publisher has it", "bad-file")
     taken = config.get("num_experts_per_tok")
     for name in ("num_experts", "num_local_experts", "n_routed_experts"):
         most = config.get(name)
@@ -163,8 +171,21 @@ def positions(config: Mapping[str, Any]) -> int | None:
         for name in _POSITIONS:
             value = part.get(name)
             if type(value) is int and 0 < value <= 2**40:
-                return value
+                return _scaled(part, value)
     return None
+
+
+def _scaled(config: Mapping[str, Any], known: int) -> int:
+    """`known` positions, or those that rotary embeddings are scaled to, as vLLM also counts them: of yarn
+    max_position_embeddings may be the scaled ones already; of llama3 and longrope they always are."""
+    scaling = config.get("rope_parameters") or config.get("rope_scaling")
+    if not isinstance(scaling, dict) or (kind := scaling.get("rope_type", scaling.get("type"))) not in _SCALED:
+        return known
+    factor, before = scaling.get("factor"), scaling.get("original_max_position_embeddings")
+    start = before if kind == "yarn" and isinstance(before, int) else known
+    if not isinstance(factor, int | float) or not 1 <= factor <= 2**20 or not 0 < start <= 2**40:
+        return known
+    return max(known, int(start * factor))
 
 
 def foreign_code(config: dict[str, Any]) -> str:

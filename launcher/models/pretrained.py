@@ -16,6 +16,8 @@ from launcher.spec.model import Architecture, Model
 
 LAYOUTS = ("config.json", "adapter_config.json")
 """What a model's folder holds: weights, or adapters that name the weights they belong to."""
+BASE = "base"
+"""Folder beside adapters that holds those weights, where they have no address."""
 
 
 @settings
@@ -54,7 +56,7 @@ class Pretrained(FromHub, Model):
 
     def _config(self) -> dict[str, Any] | None:
         try:
-            return None if self.on_hub else config.read(self.folder)
+            return None if self.on_hub else config.read(base_folder(self.folder) or self.folder)
         except (OSError, RuntimeError):  # no name of a folder; `problems` says so
             return None
 
@@ -91,6 +93,22 @@ def folder_problems(folder: Path) -> list[Problem]:
     """What must not be loaded from a model's folder, or cannot be, by its texts and headers."""
     found = config.faults(folder) or config.content_faults(config.read(folder) or {})
     return [*found, *(weights.folder_faults(folder) or weights.cut_faults(folder))]
+
+
+def base_folder(folder: Path) -> Path | None:
+    """The folder of the weights that the adapters in a folder belong to; None where it holds none, or they are not
+    here."""
+    if not (folder / LAYOUTS[1]).is_file():
+        return None
+    if (folder / BASE).is_dir():
+        return folder / BASE
+    base = (config.read(folder, LAYOUTS[1]) or {}).get("base_model_name_or_path")
+    if not isinstance(base, str) or not base:
+        return None
+    try:
+        return store.find(base) if Pretrained(path=base).on_hub else Path(weights_of(base))
+    except (Problems, OSError, RuntimeError):
+        return None
 
 
 def _is_model(folder: Path) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 from launcher.core.bounded_parse import parse_json
 from launcher.core.files import open_file, read_file
-from launcher.core.problems import Problem, error_message, short_repr
+from launcher.core.problems import Problem, error_message, short_repr, shortened
 from launcher.hubs import names
 
 SINGLE, INDEX, ADAPTER = "model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors"
@@ -19,6 +19,8 @@ PICKLES = (
     ".dill", ".pdparams", ".ot",
 )  # fmt: skip
 """Formats that can hold code which runs when they are opened, or that nothing here opens."""
+_TEXTS = (".json", ".txt", ".md", ".jinja", ".py", ".model", ".gitattributes", "LICENSE", "NOTICE")
+"""How files end that lie beside weights."""
 _LONGEST_HEADER = 100_000_000  # bytes; safetensors' own bound
 _LFS = b"version https://git-lfs"  # how a pointer of Git LFS begins, which stands for a file that was not fetched
 
@@ -65,7 +67,9 @@ def folder_faults(folder: Path) -> list[Problem]:
     if pickles:
         got = f"holds weights as pickle only ({short_repr(pickles[0])}), which can run code"
         return [Problem(str(folder), got, "use safetensors", "bad-file")]
-    return [Problem(str(folder), "holds no weights", f"use {SINGLE} or {INDEX}", code="not-found")]
+    others = sorted(name for name in present if not name.endswith(_TEXTS))
+    got = f"holds no weights that are read here, but {shortened(', '.join(others))}" if others else "holds no weights"
+    return [Problem(str(folder), got, f"use {SINGLE} or {INDEX}, as save_pretrained writes them", code="not-found")]
 
 
 def cut_faults(folder: Path) -> list[Problem]:

@@ -135,7 +135,8 @@ def _others(found: Examined, *, here: bool) -> list[Problem]:
     """What would fail of the run that is left without the wrong arguments: one mistake must not hide another."""
     if not found.run:
         return []
-    context = Context(found.run, (here and not found.run.cluster.queues) or found.run.hardware.is_cpu)
+    here = (here and not found.run.cluster.queues) or found.run.hardware.is_cpu
+    context = fitted(Context(found.run, here), found.given)
     unsure = found.repair.doubtful if found.repair else set()
     checks = [check for check, groups in LOCAL_CHECKS.items() if not unsure & {*groups}]
     others = _failures([result for check in checks for result in check(context)])

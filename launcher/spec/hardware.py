@@ -20,7 +20,7 @@ GPUS_GIB = {
 }  # fmt: skip
 """Usable GiB of a GPU, by its name: the total that its driver reports, less about 1 %."""
 NO_BFLOAT16 = re.compile(
-    r"((nvidia|tesla|geforce)[ -]*)*((k80|m40|m60|p4|p40|p100|v100|t4)\b|titan|gtx|rtx[ -]?20[678]0|quadro)",
+    r"((nvidia|tesla|geforce)[ -]*)*((k80|m40|m60|p4|p40|p100|v100s?|t4g?)\b|titan|gtx|rtx[ -]?20[678]0|quadro)",
     re.IGNORECASE,
 )
 """Names of GPUs older than Ampere, as people and drivers write them: they compute no bfloat16."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,3 +122,16 @@ def test_all_at_once() -> None:
     mistakes = drawn(1, len(MISTAKES))
     found = lines(mistakes)
     assert [mistake.named for mistake in mistakes if not any(line.startswith(mistake.named) for line in found)] == []
+
+
+def test_what_is_fitted_is_no_second_mistake() -> None:
+    """A batch that nobody gave fits few rows beside a wrong value, too."""
+    rows = [{"prompt": f"{number}+1=?", "ground_truth": str(number + 1)} for number in range(16)]
+    Path("few.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = plan(["algorithm=grpo", "model=tiny", "data=few.jsonl", "reward=exact", "optim.lr=0"])
+    assert [result.subject for result in found.results if result.level == "FAIL"] == ["optim.lr"]
+
+
+def test_values_below_a_misspelt_choice_are_not_missed() -> None:
+    found = plan(["algorithm=grpo", "model=tiny", "data=reverse", "sampler=vlm", "sampler.n=4"])
+    assert not [result.line for result in found.results if result.subject == "sampler.n"]

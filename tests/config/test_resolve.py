@@ -39,6 +39,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("note.txt").write_text("")
     Path("taken/a").mkdir(parents=True)
     Path("taken/a/b").write_text("")
+    for step in (90, 1000):
+        Path(f"trained/checkpoint-{step}").mkdir(parents=True)
+        Path(f"trained/checkpoint-{step}/config.json").write_text("{}")
     return tmp_path
 
 
@@ -207,6 +210,8 @@ EXACT = [
                                       " knows 2048 positions; use a sum of at most 2048"),
     # what stands on the disk
     ("trainer.run_root=note.txt", "trainer.run_root: '{here}/note.txt' is a file; use a folder"),
+    ("trainer.run_root=s3://bucket/x", "trainer.run_root: 's3://bucket/x' is an address, not a folder; use a folder,"
+                                       " such as one mounted there"),
     ("trainer.run_root=note.txt/x", "trainer.run_root: '{here}/note.txt' is a file; use a folder"),
 ]  # fmt: skip
 
@@ -227,7 +232,11 @@ SEVERAL = [
     (["model=hf", "model.path=empty"],
      ["model.path: 'empty' holds no config.json and no checkpoint; use a model's folder"]),
     (["model=hf", "model.path=note.txt"],
-     ["model.path: 'note.txt' is a file; use the folder that holds config.json"]),
+     ["model.path: 'note.txt' is a file; use the folder of config.json"]),
+    (["model=hf", "model.path=trained"],
+     ["model.path: 'trained' holds no config.json and no checkpoint; use model.path=trained/checkpoint-1000"]),
+    (["model=hf", "model.path=trained/checkpoint-90/config.json"],
+     ["model.path: 'trained/checkpoint-90/config.json' is a file; use model.path=trained/checkpoint-90"]),
     (["model=hf", "model.path=emtpy"], ["model.path: there is no folder 'emtpy'; did you mean empty?"]),
     (["model=hf", "model.path=a/b/c"], ["model.path: there is no folder 'a/b/c', nor 'a/b';"
       " use a model's folder or hub id"]),

@@ -203,7 +203,7 @@ def test_folders_without_a_model(plain: Make, w: Any, tmp_path: Path) -> None:
     (z / "model.safetensors").unlink()
     assert refused("linear", [x, y, z], tmp_path / "out") == [
         f"{y}: has no config.json; use a model's folder",
-        f"{z}: holds no weights; use model.safetensors or model.safetensors.index.json",
+        f"{z}: holds no weights; use model.safetensors or model.safetensors.index.json, as save_pretrained writes them",
     ]
 
 

@@ -95,7 +95,7 @@ def test_a_gpu_without_bfloat16_is_not_asked_for_it() -> None:
 
 @pytest.mark.parametrize(
     ("name", "mixed"),
-    [("Tesla T4", False), ("Tesla V100-SXM2-16GB", False), ("NVIDIA GeForce RTX 2080 Ti", False),
+    [("Tesla T4", False), ("Tesla V100S-PCIE-32GB", False), ("NVIDIA GeForce RTX 2080 Ti", False),
      ("Quadro RTX 8000", False),
      ("NVIDIA L4", True), ("NVIDIA RTX 2000 Ada Generation", True), ("NVIDIA A100-SXM4-40GB", True)],
 )  # fmt: skip
@@ -107,8 +107,9 @@ def test_the_name_of_the_gpu_that_is_here_decides(name: str, mixed: bool, monkey
     assert run.engine.mixed_precision == mixed
     if mixed:
         assert page.origins["engine.mixed_precision"].where == "faster on GPUs, in less memory"
-    given = plan(["algorithm=sft", *SFT[1:], "hardware=gpu", "hardware.n_gpus_per_node=1", "model.dtype=bfloat16"])
-    assert mixed != any("only by emulation" in result.message for result in given.results)
+    for word in ("model.dtype=bfloat16", "engine.mixed_precision=true"):
+        given = plan(["algorithm=sft", *SFT[1:], "hardware=gpu", "hardware.n_gpus_per_node=1", word])
+        assert mixed != any("only by emulation" in result.message for result in given.results)
 
 
 @pytest.mark.parametrize(

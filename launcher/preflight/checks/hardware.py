@@ -9,10 +9,12 @@ from collections.abc import Iterator, Mapping
 from launcher.clusters.nodes.home import reach
 from launcher.clusters.nodes.processes import is_node
 from launcher.clusters.ray.listing import list_nodes
+from launcher.config.descriptions import written
 from launcher.core import machine
 from launcher.core.check_result import CheckResult, Level, from_problems
 from launcher.core.problems import Problems
 from launcher.preflight.checks.context import Context
+from launcher.preflight.checks.memory_fit import value_of
 from launcher.spec.hardware import computes_bfloat16
 from launcher.spec.run import RunSpec
 
@@ -74,9 +76,14 @@ def _this_machine(run: RunSpec, level: Level) -> Iterator[CheckResult]:
     else:
         names = ", ".join(sorted({gpu.name for gpu in gpus}))
         yield CheckResult("OK", "hardware", f"{asked.n_gpus_per_node} of {len(gpus)} GPUs here ({names})")
-        if run.model.dtype == "bfloat16" and not all(computes_bfloat16(gpu.name) for gpu in gpus):
-            message = f"bfloat16, and {names} computes it only by emulation, slowly"
-            yield CheckResult("WARN", "model.dtype", message, "use float32")
+        if not all(computes_bfloat16(gpu.name) for gpu in gpus):
+            for name, value, instead in (
+                ("model.dtype", "bfloat16", "float32"),
+                ("engine.mixed_precision", True, "false"),
+            ):
+                if value_of(run, name) == value:
+                    message = f"{written(value)}, and {names} computes bfloat16 only by emulation, slowly"
+                    yield CheckResult("WARN", name, message, f"use {name}={instead}")
         busy = [gpu for gpu in gpus if gpu.free_bytes < IDLE * gpu.memory_bytes]
         if len(gpus) - len(busy) < asked.n_gpus_per_node:
             free = ", ".join(f"{gpu.index} has {gpu.free_bytes / 2**30:.0f} GiB free" for gpu in busy)

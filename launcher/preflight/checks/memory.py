@@ -7,6 +7,7 @@ from typing import Any
 
 from launcher.core import machine
 from launcher.core.check_result import CheckResult
+from launcher.models.pretrained import Pretrained
 from launcher.preflight.checks.context import Context
 from launcher.preflight.checks.memory_fit import DECODED, JUDGED, MICRO, MemoryAdvice, advice, fits, largest_micro_batch
 from launcher.spec.hardware import GIB, Hardware
@@ -39,7 +40,9 @@ def check_memory(run: RunSpec, limit_bytes: int | None) -> list[CheckResult]:
     """One result: OK when the run fits by any error of the estimate, FAIL when it fits by none, WARN between."""
     memory = run.engine.memory(run)
     if memory is None:
-        return [CheckResult("WARN", "memory", f"what {run.model.label} needs is known only after it is downloaded")]
+        on_hub = isinstance(run.model, Pretrained) and run.model.on_hub
+        why = "known only after it is downloaded" if on_hub else "not estimated, as its layers are not counted here"
+        return [CheckResult("WARN", "memory", f"what {run.model.label} needs is {why}")]
     taken = f"{memory.peak.name} takes {_gib(memory.peak_bytes)} (± {memory.band:.0%})"
     if limit_bytes is None:
         fix = "set hardware.memory_gb to the GiB of one GPU"

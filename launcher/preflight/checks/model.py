@@ -10,7 +10,7 @@ from launcher.core.problems import Problems
 from launcher.hubs import huggingface
 from launcher.models import adapter, config, fit, size, weights
 from launcher.models.dry_load import dry_load
-from launcher.models.pretrained import Pretrained, folder_problems, weights_of
+from launcher.models.pretrained import Pretrained, base_folder, folder_problems, weights_of
 from launcher.preflight.checks.context import Context
 from launcher.rewards.model import RewardModel
 from launcher.spec.model import Model
@@ -66,7 +66,7 @@ def _not_downloaded(model: Pretrained, name: str, level: Level) -> Iterator[Chec
 def _weights(asked: Pretrained, folder: Path) -> Iterator[CheckResult]:
     """Whether the weights in a folder are those of its config.json, and adapters those of their base model."""
     if (folder / adapter.CONFIG).is_file():
-        found, base = adapter.problems(folder), adapter.base_folder(folder)
+        found, base = adapter.problems(folder), base_folder(folder)
         yield from from_problems(problem.within("model.path") for problem in found)
         if found or base is None:
             return

@@ -100,7 +100,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"config": {"hidden_size": 10**400}}, "hidden_size is 1000.*whole number"),
     ({"config": {"hidden_size": float("inf")}}, "hidden_size is inf.*whole number"),
     ({"config": {"model_type": "mistral", "num_hidden_layers": None}}, "num_hidden_layers is null.*whole number"),
-    ({"config": {"num_attention_heads": 5}, "config_without": ["head_dim"]}, r"\(32\).*\(5\).*config\.json"),
+    ({"config": {"num_attention_heads": 5, "num_key_value_heads": 5}, "config_without": ["head_dim"]},
+     r"\(32\).*\(5\).*config\.json"),
+    ({"config": {"num_key_value_heads": 3}, "shapes": {r".*[kv]_proj\.weight": [24, 32]}}, "heads is 4.*heads 3.*div"),
     ({"config": {"hidden_act": "swish9"}}, "swish9.*correct hidden_act"),
     ({"config": {"rope_scaling": {"rope_type": "yarnn", "factor": 4.0}}}, "yarnn.*correct rope_scaling.rope_type"),
     ({"config": {"pad_token_id": 50257}}, "pad_token_id is 50257.*vocab_size 92"),
@@ -182,6 +184,9 @@ def test_lengths_are_fitted_to_the_positions_of_every_family(tmp_path: Path) -> 
         resolve([*words, "data.max_prompt_length=16", "data.max_response_length=100"])
 
 
+YARN = {"rope_type": "yarn", "factor": 4.0}
+
+
 @pytest.mark.parametrize(
     ("node", "positions"),
     [
@@ -193,6 +198,14 @@ def test_lengths_are_fitted_to_the_positions_of_every_family(tmp_path: Path) -> 
         ({"max_position_embeddings": -1}, None),
         ({"max_position_embeddings": "2048"}, None),
         ({"n_positions": 10**400}, None),
+        ({"max_position_embeddings": 4096, "rope_scaling": YARN | {"original_max_position_embeddings": 2048}}, 8192),
+        ({"max_position_embeddings": 65536, "rope_scaling": YARN | {"original_max_position_embeddings": 4096}}, 65536),
+        ({"max_position_embeddings": 4096, "rope_parameters": YARN}, 16384),
+        ({"max_position_embeddings": 2048, "rope_scaling": {"type": "linear", "factor": 8.0}}, 16384),
+        ({"max_position_embeddings": 2048, "rope_scaling": {"type": "dynamic", "factor": 2.5}}, 5120),
+        ({"max_position_embeddings": 131072, "rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, 131072),
+        ({"max_position_embeddings": 131072, "rope_scaling": {"type": "longrope", "factor": 32.0}}, 131072),
+        ({"max_position_embeddings": 2048, "rope_scaling": {"type": "linear", "factor": "8"}}, 2048),
     ],
 )  # fmt: skip
 def test_positions_by_the_names_of_families(node: dict[str, Any], positions: int | None) -> None:
@@ -313,6 +326,47 @@ def test_adapters_and_their_base(given: dict[str, Any], expected: str, tmp_path:
     (tmp_path / "m" / "config.json").write_text((tmp_path / "base" / "config.json").read_text())  # as some programs do
     found = lines(planned(tmp_path / "m"))
     assert len(found) == bool(expected) and all(re.search(expected, line) for line in found)
+
+
+@pytest.mark.parametrize(
+    ("rename", "given", "expected"),
+    [
+        (
+            (r"\.weight$", ".default.weight"),
+            {},
+            "lora_A.default.weight is no name of peft's.*left out.*save",
+        ),
+        (("^base_model.model.", ""), {}, "is no name of peft's"),
+        (("^base_model.model.", "base_model.model._orig_mod."), {}, "_orig_mod.*layer that its base.*inner module"),
+        ((r"layers\.1", "layers.7"), {}, r"layers\.7\..*is of a layer that its base .* does not have"),
+        (("", ""), {"target_modules": ["q_proj"]}, r"leaves out .*v_proj.*target_modules \['q_proj', 'v_proj'\]"),
+        (("", ""), {"target_modules": ["self_attn.q_proj", "v_proj", "o_proj"]}, ""),
+        (("", ""), {"target_modules": ".*[qv]_proj"}, ""),
+    ],
+    ids=str,
+)
+def test_adapters_that_peft_would_leave_out(
+    rename: tuple[str, str], given: dict[str, Any], expected: str, tmp_path: Path
+) -> None:
+    Model().save(tmp_path / "base")
+    Adapter(base=str(tmp_path / "base"), config=given).save(tmp_path / "m")
+    file = tmp_path / "m" / weights.ADAPTER
+    save_file({re.sub(*rename, name): held for name, held in load_file(file).items()}, file)
+    found = lines(planned(tmp_path / "m"))
+    assert len(found) == bool(expected) and all(re.search(expected, line) for line in found)
+
+
+def test_what_adapters_can_do_is_known_by_their_base(tmp_path: Path) -> None:
+    Model(positions=512).save(tmp_path / "base")
+    Adapter(base=str(tmp_path / "base")).save(tmp_path / "m")
+    made = Pretrained(path=str(tmp_path / "m"))
+    assert made.positions == 512 and made.shape is not None
+
+
+def test_a_quantized_base_is_not_just_missing(tmp_path: Path) -> None:
+    Model(config={"quantization_config": {"load_in_4bit": True}}).save(tmp_path / "base")
+    Adapter(base=str(tmp_path / "base")).save(tmp_path / "m")
+    assert "use the unquantized checkpoint" in lines(planned(tmp_path / "m"))[0]
 
 
 def test_what_was_found_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
