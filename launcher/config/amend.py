@@ -32,7 +32,7 @@ def amended(node: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
         if not equals or "." not in path:
             got = f"{short_repr(word)} changes no setting"
             problems.append(Problem("--resume", got, "use hardware.nproc_per_node=2"))
-        elif not is_free(path):
+        elif not is_free(path) and not _is_own_file(changed, path):
             fix = f"leave it out; {', '.join(FREE[:3])}, trainer.total_training_steps and the like may change"
             problems.append(Problem(path, "cannot change while a run goes on", fix, "conflicting-settings"))
         else:
@@ -63,4 +63,14 @@ def put(node: dict[str, Any], path: str, value: Any) -> list[Problem]:
     if name not in known:
         return [Problem(path, "no such setting", suggest(name, known), "unknown-setting")]
     group[name] = value
+    if _is_own_file(node, path):
+        group["copied_from"] = None
     return []
+
+
+def _is_own_file(node: Any, path: str) -> bool:
+    """Whether it names a Python file with a reward, whose newer version a run may be told to read."""
+    *above, name = path.split(".")
+    for key in above:
+        node = node.get(key) if isinstance(node, dict) else None
+    return name == "path" and isinstance(node, dict) and "copied_from" in node

@@ -28,6 +28,7 @@ from launcher.core.bounded_parse import parse_json, parse_yaml
 from launcher.core.files import open_file, read_file, write_atomic
 from launcher.core.problems import Problem, Problems, error_message
 from launcher.hubs import manifest
+from launcher.launch.code_copy import imported
 from launcher.models.pretrained import Pretrained
 from launcher.rewards.model import RewardModel
 from launcher.rewards.python import Python
@@ -54,11 +55,11 @@ def write(folder: Folder, run: RunSpec, spec: str, typed: str) -> None:
     write_atomic(folder.lock, json.dumps(collect(run, spec, typed), indent=1) + "\n")
 
 
-def amend(folder: Folder, spec: str) -> None:
-    """The run resumes with settings that change where and how fast it runs; `spec` is its spec.yaml now."""
-    write_atomic(
-        folder.lock, json.dumps({**read(folder), "spec": _sha256(spec), "settings": parse_yaml(spec)}, indent=1) + "\n"
-    )
+def amend(folder: Folder, spec: str, reward: Reward) -> None:
+    """The run resumes with settings that change where and how fast it runs, or a newer file of its reward; `spec` is
+    its spec.yaml now."""
+    changed = {"spec": _sha256(spec), "settings": parse_yaml(spec), "reward": reward_origin(reward)}
+    write_atomic(folder.lock, json.dumps({**read(folder), **changed}, indent=1) + "\n")
 
 
 def read(folder: Folder) -> dict[str, Any]:
@@ -174,7 +175,10 @@ def reward_origin(reward: Reward) -> list[dict[str, str]] | None:
         elif isinstance(leaf, Python):
             path = Path(leaf.path).expanduser()
             try:
-                origins.append({"file": str(path), "files": checkpoints.sha256(path)})
+                files = {str(file.relative_to(path.parent)): checkpoints.sha256(file) for file in imported(path)}
+                file = str(Path(leaf.copied_from or path.parent, path.name))
+                digest = _digest(files) if len(files) > 1 else checkpoints.sha256(path)
+                origins.append({"file": file, "files": digest})
             except OSError as error:
                 got = f"{path} cannot be read, {error_message(error)}"
                 raise Problems(Problem("reward.path", got, "use a Python file", "bad-file")) from error

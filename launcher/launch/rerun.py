@@ -13,7 +13,7 @@ from launcher.config.explain import build, explain
 from launcher.config.grammar import setting
 from launcher.core.problems import Problem, Problems
 from launcher.core.state import Sink
-from launcher.launch import provenance, start
+from launcher.launch import code_copy, provenance, start
 from launcher.launch.follow import Outcome
 from launcher.preflight.plan import ready
 from launcher.runs.folder import Folder, free_name
@@ -69,6 +69,7 @@ def again(folder: Folder, words: Sequence[str]) -> Again:
     differences = list(_changes(_leaves(to_node(old)), _leaves(to_node(run)), asked=True))
     if not provenance.spec_is_as_written(folder, recorded):
         differences.append(Difference("spec.yaml", "as it was locked", "changed since by hand"))
+    differences += [Difference("code", "as the run began", note) for note in code_copy.changes(old, folder)]
     return Again(run, [*differences, *_environment(recorded, now)])
 
 

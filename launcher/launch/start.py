@@ -23,7 +23,7 @@ from launcher.core.files import read_file, write_atomic
 from launcher.core.problems import Problem, Problems, error_message
 from launcher.core.state import RunState, Sink, write_all
 from launcher.data.refused import RefusedLog
-from launcher.launch import provenance, supervise
+from launcher.launch import code_copy, provenance, supervise
 from launcher.launch.follow import Outcome
 from launcher.launch.prepare import fetched, localized
 from launcher.launch.queued import hand_over
@@ -60,7 +60,10 @@ def start(ready: Ready, words: Sequence[str], sinks: Sequence[Sink]) -> tuple[Fo
             lines = [f"plan: {line}" for line in [*refits, *(warning.line for warning in check_fetched(run))]]
             write_all(sinks, RunState(status="running"), [], lines)
         found = Prepared.from_local(run)
-        run, spec = found.applied_to(asked), to_yaml(asked)
+        reward, notes = code_copy.keep(found.reward, run.code_dir, folder)
+        found = replace(found, reward=reward)
+        write_all(sinks, RunState(status="running"), [], notes)
+        run, spec = found.within(folder.path).applied_to(asked), to_yaml(asked)
         provenance.write(folder, run, spec, typed)
         write_atomic(folder.prepared, found.to_json())
         write_atomic(folder.spec, spec)
@@ -114,6 +117,10 @@ def to_resume(folder: Folder, words: Sequence[str], from_step: int | None = None
     notes = _by_hand(folder, changed)
     asked = _asked(folder, words) if words else stored
     run = _as_prepared(asked, folder)
+    copied, run = run, replace(run, reward=code_copy.chosen_anew(run.reward, asked.reward, words))
+    notes += code_copy.changes(run, folder)
+    if run.reward != copied.reward:
+        notes.append(f"the reward is copied anew: {' '.join(word for word in words if word.startswith('reward.'))}")
     state, checkpoints = store.RunReader(folder.events).look(), run.engine.checkpoints(folder.path)
     if from_step is None:
         checkpoint, faults = supervise.newest_checkpoint(run, folder, tidy=False)
@@ -191,9 +198,11 @@ def resume(folder: Folder, words: Sequence[str], sinks: Sequence[Sink], from_ste
             checkpoint, faults = supervise.newest_checkpoint(run, folder)
         alerts = supervise.rollback_to(checkpoint, faults, run, folder)
         alerts += [Alert(step=supervise.step_of(checkpoint), text=note) for note in going_on.notes]
+        if run.reward != _as_prepared(asked, folder).reward:
+            run = _with_newer_code(run, folder)
         if words or not provenance.spec_is_as_written(folder, provenance.read(folder)):
             write_atomic(folder.spec, to_yaml(asked))
-            provenance.amend(folder, to_yaml(asked))
+            provenance.amend(folder, to_yaml(asked), run.reward)
         if words:
             typed = shlex.join(["rlrun", "train", "--resume", folder.name, *words])
             before = read_file(folder.words).decode("utf-8", "replace") if folder.words.exists() else ""
@@ -203,6 +212,15 @@ def resume(folder: Folder, words: Sequence[str], sinks: Sequence[Sink], from_ste
                 supervise.step_of(checkpoint), alerts, going_on.steps
             )
     return hand_over(run, folder, sinks)
+
+
+def _with_newer_code(run: RunSpec, folder: Folder) -> RunSpec:
+    """The run with copies of the files that its reward names now."""
+    found = read_prepared(folder.path)
+    assert found
+    found = replace(found, reward=code_copy.keep(run.reward, None, folder)[0])
+    write_atomic(folder.prepared, found.to_json())
+    return replace(run, reward=found.within(folder.path).reward)
 
 
 def _check_data(run: RunSpec, folder: Folder) -> int | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field, replace
 from difflib import get_close_matches
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Self
 
 from pydantic import Field
@@ -59,6 +60,9 @@ class Combined(Reward):
 
     def with_absolute_paths(self) -> Self:
         return replace(self, parts={name: part.with_absolute_paths() for name, part in self.parts.items()})
+
+    def within(self, folder: Path) -> Self:
+        return replace(self, parts={name: part.within(folder) for name, part in self.parts.items()})
 
 
 @settings

@@ -33,7 +33,7 @@ class Python(Reward):
     """Scores with a function of a Python file."""
 
     path: str
-    """The Python file. It is not copied to the run's folder: a resumed run reads its current version."""
+    """The Python file. A run reads a copy of it and of what it imports from its folder, in RUN/code."""
     name: str = "compute_score"
     """Name of the function."""
     kwargs: dict[str, Any] = field(default_factory=dict)
@@ -48,6 +48,9 @@ class Python(Reward):
     """Processes that call the function, per training process."""
     memory_gb: Positive | None = None
     """Address space of each of them, in GiB; libraries such as torch reserve much more of it than they use."""
+    copied_from: str | None = None
+    """Where `path` is a run's copy, the folder of the original: files that it opens beside itself are there. Runs set
+    it."""
 
     @property
     def uses_ground_truth(self) -> bool:  # type: ignore[override]  # the base class names a constant
@@ -101,11 +104,16 @@ class Python(Reward):
     def with_absolute_paths(self) -> Self:
         return replace(self, path=str(Path(self.path).expanduser().resolve()))
 
+    def within(self, folder: Path) -> Self:
+        return replace(self, path=str(folder.absolute() / self.path))
+
     @cached_property
     def _pool(self) -> Pool:
         memory = int(self.memory_gb * 2**30) if self.memory_gb else 0
-        path = str(Path(self.path).expanduser().resolve())
-        settings = {"path": path, "name": self.name, "kwargs": self.kwargs, "memory_bytes": memory}
+        path = Path(self.path).expanduser().resolve()
+        file = Path(self.copied_from or path.parent, path.name)
+        settings = {"path": str(path), "file": str(file), "name": self.name, "kwargs": self.kwargs,
+                    "memory_bytes": memory}  # fmt: skip
         return Pool("python", settings, self.workers)
 
     @cached_property

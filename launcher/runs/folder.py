@@ -1,6 +1,6 @@
 """A run's folder: its files, who may write it, its attempts, and what the last one reported unheard.
 
-runs/<project>/<experiment>/  spec.yaml prepared.json words.txt lock.json events.jsonl console.log checkpoints/
+runs/<project>/<experiment>/  spec.yaml prepared.json words.txt lock.json events.jsonl console.log checkpoints/ code/
                               logs/attempt_N/{rank-N.log, first_seq, ended.json}
 """
 
@@ -47,6 +47,7 @@ class Folder:
     refused = PathIn("refused.jsonl")
     detached = PathIn("detached.log")  # output of `rlrun train -d`
     checkpoints = PathIn("checkpoints")
+    code = PathIn("code")  # copies of the run's own Python files
     stop_request = PathIn(".stop")
 
     @property
@@ -63,17 +64,18 @@ class Folder:
 
     def check(self) -> None:
         """Raises `Problems` where files would be written elsewhere: a copied folder may hold links and pipes."""
-        logs = self.path / "logs"
+        folders = (self.path / "logs", self.code)
         files = (
             self.path / ".lock", self.spec, self.prepared, self.words, self.lock, self.events, self.console,
-            self.refused, self.detached, logs,
+            self.refused, self.detached, *folders,
         )  # fmt: skip
         fix, found = "replace it by the file or folder itself", list[Problem]()
         for path in files:
             if path.is_symlink():
                 found.append(Problem(str(path), "is a link", fix, "not-permitted"))
-            elif path.exists() and not (path.is_dir() if path == logs else path.is_file()):  # a pipe, a device
-                found.append(Problem(str(path), f"is no {'folder' if path == logs else 'file'}", fix, "not-permitted"))
+            elif path.exists() and not (path.is_dir() if path in folders else path.is_file()):  # a pipe, a device
+                what = "folder" if path in folders else "file"
+                found.append(Problem(str(path), f"is no {what}", fix, "not-permitted"))
         if found:
             raise Problems(found)
 

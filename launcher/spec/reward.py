@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar, Self, SupportsFloat
 
 from launcher.core.problems import Problem, short_repr
@@ -117,6 +118,10 @@ class Reward(ABC):
 
     def with_absolute_paths(self) -> Self:
         """The same reward with absolute paths, valid in any working folder."""
+        return self
+
+    def within(self, folder: Path) -> Self:
+        """The same reward with the paths of its copies in a run's folder made absolute."""
         return self
 
     def extract_answer(self, response: str) -> str:

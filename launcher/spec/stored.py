@@ -40,7 +40,7 @@ class Prepared:
     data: Chosen[Dataset]
     """The data as local files, with absolute paths."""
     reward: Chosen[Reward]
-    """The reward, with its models in local folders."""
+    """The reward, with its models in local folders, and its own code in the run's: paths relative to that."""
     rows: Count | None = None
     """Good rows of the training data; None if they have not been counted."""
 
@@ -60,6 +60,10 @@ class Prepared:
         recomputed = run.model.enable_gradient_checkpointing
         model = replace(self.model, enable_gradient_checkpointing=recomputed)
         return replace(run, model=model, data=data, reward=self.reward)
+
+    def within(self, folder: Path) -> Prepared:
+        """With the copies of own code in the run's folder, wherever that is now."""
+        return replace(self, reward=self.reward.within(folder))
 
     def to_json(self) -> str:
         return json.dumps(adapter(Prepared).dump_python(self, mode="json"), indent=1) + "\n"
@@ -89,7 +93,7 @@ def read_prepared(folder: Path) -> Prepared | None:
         text = read_file(folder / PREPARED)
     except FileNotFoundError:
         return None
-    return from_node(Prepared, parse_json(text))
+    return from_node(Prepared, parse_json(text)).within(folder)
 
 
 def read_run(folder: Path) -> RunSpec:

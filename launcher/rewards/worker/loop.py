@@ -37,7 +37,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if settings.get("memory_bytes"):
         resource.setrlimit(resource.RLIMIT_AS, (settings["memory_bytes"],) * 2)
-    file = settings.get("path", "")
+    file = settings.get("file", settings.get("path", ""))
     work = try_call(lambda: load(kind, settings), file)
     send(channel, {"fault": work.reason} if isinstance(work, CallFailure) else {})
     if not isinstance(work, CallFailure):

@@ -7,8 +7,17 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Mapping
+from importlib.machinery import (
+    BYTECODE_SUFFIXES,
+    EXTENSION_SUFFIXES,
+    SOURCE_SUFFIXES,
+    ExtensionFileLoader,
+    FileFinder,
+    SourceFileLoader,
+    SourcelessFileLoader,
+)
 from pathlib import Path
-from typing import Any, SupportsFloat
+from typing import Any, ClassVar, SupportsFloat
 
 from launcher.spec.reward import is_metric_name, to_score
 
@@ -22,7 +31,7 @@ MANY = {"data_sources": "data_source", "solution_strs": "response", "ground_trut
 
 
 def load(settings: Mapping[str, Any]) -> Callable[[list[dict[str, Any]]], list[Any]]:
-    function = getattr(_module(Path(settings["path"])), settings["name"])
+    function = getattr(_module(Path(settings["path"]), Path(settings.get("file", settings["path"]))), settings["name"])
     known = inspect.signature(function).parameters
     anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
     given = MANY if "solution_strs" in known else ONE
@@ -41,16 +50,48 @@ def load(settings: Mapping[str, Any]) -> Callable[[list[dict[str, Any]]], list[A
     return score
 
 
-def _module(path: Path) -> Any:
-    """The file as a module; its neighbours can be imported by it."""
-    sys.path.insert(0, str(path.parent))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+def _module(path: Path, file: Path) -> Any:
+    """The file as a module; its neighbours can be imported by it.
+
+    Where `path` is a copy of `file`, all of them are loaded from their copies but know the place of the original: what
+    they open beside themselves is there, and errors name it.
+    """
+    folder = str(file.parent)
+    sys.path[:0] = [folder] if path == file else [folder, str(path.parent)]
+    loader = None
+    if path != file:
+        of_copies = type("OfCopies", (_FromCopy,), {"folder": folder, "copies": str(path.parent)})
+        loader = of_copies(path.stem, str(file))
+        compiled = (ExtensionFileLoader, EXTENSION_SUFFIXES), (SourcelessFileLoader, BYTECODE_SUFFIXES)
+        sys.path_hooks.insert(0, FileFinder.path_hook(compiled[0], (of_copies, SOURCE_SUFFIXES), compiled[1]))
+        sys.path_importer_cache.clear()
+    spec = importlib.util.spec_from_file_location(path.stem, file, loader=loader)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is no Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module  # dataclasses and pickle look it up there
     spec.loader.exec_module(module)
     return module
+
+
+class _FromCopy(SourceFileLoader):
+    """Loads each module of `folder` from its copy below `copies`, where there is one."""
+
+    folder: ClassVar[str]
+    copies: ClassVar[str]
+
+    def get_data(self, path: str) -> bytes:
+        return super().get_data(self._copy(path) or path)
+
+    def path_stats(self, path: str) -> Any:
+        if self._copy(path):
+            raise OSError("no bytecode is read or written: it would be that of the original")
+        return super().path_stats(path)
+
+    def _copy(self, path: str) -> str:
+        place = Path(path)
+        copy = Path(self.copies, place.relative_to(self.folder)) if place.is_relative_to(self.folder) else place
+        return str(copy) if copy != place and copy.is_file() else ""
 
 
 async def _awaited(found: Any) -> Any:

@@ -1,0 +1,182 @@
+"""RUN/code: copies of a run's own Python files, so that it can be read, resumed and repeated after they have changed.
+
+code/reward/   the file of `reward=python` and what it imports from its folder: the run reads these copies
+code/config/   the Python and YAML files of --config-dir: a record, as the run reads that folder itself
+Copies of other versions, made when a run is resumed with them, stand beside them: reward-2, ...
+"""
+
+from __future__ import annotations
+
+import ast
+import shlex
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+from launcher.core.files import read_file
+from launcher.core.problems import error_message
+from launcher.core.redaction import redact
+from launcher.rewards.combined import Combined
+from launcher.rewards.python import Python
+from launcher.runs.folder import Folder
+from launcher.spec.reward import Reward
+from launcher.spec.run import RunSpec
+
+MOST_FILES, MOST_BYTES = 500, 16 * 2**20
+"""Of one copy."""
+_SOURCES = ("*.py", "*.yaml")
+
+
+def keep(reward: Reward, code_dir: str | None, folder: Folder) -> tuple[Reward, list[str]]:
+    """The reward that reads its copies in `folder`, with paths relative to it, and why a file has none."""
+    notes = list[str]()
+
+    def kept(_: str, leaf: Python) -> Python:
+        path = Path(leaf.path)
+        files = list(_fit(imported(path), notes))
+        if path not in files:
+            return leaf
+        copy = _copied(path.parent, files, folder, "reward").relative_to(folder.path)
+        return replace(leaf, path=str(copy / path.name), copied_from=leaf.copied_from or str(path.parent))
+
+    if code_dir:
+        _copied(Path(code_dir), list(_fit(_sources(Path(code_dir), folder), notes)), folder, "config")
+    return _mapped(reward, kept), notes
+
+
+def chosen_anew(reward: Reward, asked: Reward, words: Sequence[str]) -> Reward:
+    """The reward of a run that goes on, with the files of `asked` that `words` name: reward.path=my.py."""
+    named, files = {word.partition("=")[0] for word in words}, dict[str, Python]()
+    _mapped(asked, lambda place, leaf: files.setdefault(place, leaf))
+    return _mapped(
+        reward,
+        lambda place, leaf: files[place].with_absolute_paths() if f"{place}.path" in named else leaf,
+    )
+
+
+def changes(run: RunSpec, folder: Folder) -> list[str]:
+    """What has changed of the files that were copied, with what is read now and the argument that reads the other."""
+    notes = list[str]()
+
+    def look(place: str, leaf: Python) -> Python:
+        file = Path(leaf.path)
+        if leaf.copied_from and (files := _changed(file.parent, Path(leaf.copied_from))):
+            copy = file.relative_to(folder.path.absolute())
+            now = f"{place}.path={shlex.quote(str(Path(leaf.copied_from, file.name)))}"
+            notes.append(
+                f"{files} since the run began; it goes on with its copy in {copy}; {now} takes the new version"
+            )
+        return leaf
+
+    _mapped(run.reward, look)
+    config = folder.code / "config"
+    if run.code_dir and config.is_dir() and (files := _changed(config, Path(run.code_dir))):
+        back = f"cp -r {shlex.quote(str(config))}/. {shlex.quote(run.code_dir)} brings the old version back"
+        notes.append(f"{files} since the run began, and is read as it is now; {back}")
+    return notes
+
+
+def imported(file: Path) -> list[Path]:
+    """`file`, and those of its folder that it imports, directly or by way of others, as their source says."""
+    found, waiting = dict[Path, None](), [file]
+    while waiting and len(found) < MOST_FILES:
+        path = waiting.pop()
+        if path not in found and path.is_file():
+            found[path] = None
+            waiting += [place for name in _imports(path, file.parent) for place in _places(file.parent, name)]
+    return list(found)
+
+
+def _imports(path: Path, folder: Path) -> Iterator[list[str]]:
+    """The modules that a file imports, part by part, as seen from `folder`; each name after `from` may be one."""
+    tree: ast.AST = ast.Module([], [])
+    with suppress(OSError, SyntaxError, ValueError, RecursionError):
+        tree = ast.parse(read_file(path, MOST_BYTES))
+    package = path.relative_to(folder).parent.parts
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            module = [*above, *(node.module.split(".") if node.module else ())]
+            yield from ([*module, alias.name] for alias in node.names)
+
+
+def _places(folder: Path, name: list[str]) -> Iterator[Path]:
+    """Where a module may be, and the packages above it."""
+    for depth in range(1, len(name) + 1):
+        place = folder.joinpath(*name[:depth])
+        yield from (place.with_name(f"{place.name}.py"), place / "__init__.py")
+
+
+def _sources(code_dir: Path, folder: Folder) -> Iterator[Path]:
+    """Its Python and YAML files, without hidden folders and runs."""
+    for path in sorted(path for pattern in _SOURCES for path in code_dir.rglob(pattern)):
+        hidden = any(part.startswith((".", "__pycache__")) for part in path.relative_to(code_dir).parts)
+        if not hidden and path.is_file() and not path.resolve().is_relative_to(folder.path.resolve().parents[1]):
+            yield path
+
+
+def _fit(files: Iterable[Path], notes: list[str]) -> Iterator[Path]:
+    """Those that may be copied: no secrets, and no more than MOST_FILES and MOST_BYTES."""
+    number = size = 0
+    for path in files:
+        try:
+            text = read_file(path, MOST_BYTES).decode("utf-8", "replace")
+            why = "seems to hold a secret, which belongs in an environment variable" if redact(text) != text else ""
+        except (OSError, ValueError) as error:
+            text, why = "", f"cannot be copied, {error_message(error)}"
+        if number == MOST_FILES or size + len(text) > MOST_BYTES:
+            notes.append(f"plan: no more than {MOST_FILES} files and {MOST_BYTES >> 20} MiB of own code are copied")
+            return
+        if why:
+            notes.append(f"plan: {path} {why}; the run's folder has no copy of it, and it is read where it is")
+        else:
+            number, size = number + 1, size + len(text)
+            yield path
+
+
+def _copied(source: Path, files: Sequence[Path], folder: Folder, name: str) -> Path:
+    """The folder with copies of these files of `source`; one that is there already where it is equal."""
+    for number in count(1):
+        copy = folder.code / (name if number == 1 else f"{name}-{number}")
+        if not copy.exists():
+            for path in files:
+                target = copy / path.relative_to(source)
+                target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                shutil.copyfile(path, target)
+            return copy
+        there = {path.relative_to(copy) for path in copy.rglob("*") if path.is_file()}
+        if there == {path.relative_to(source) for path in files} and not _changed(copy, source):
+            return copy
+    raise AssertionError("there is always another number")
+
+
+def _changed(copy: Path, source: Path) -> str:
+    """Which of the copied files are different in `source` now: `my.py and 2 others have changed`."""
+    names = sorted(path.relative_to(copy) for path in copy.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    found = [name for name in names if not _same(copy / name, source / name)]
+    if not found:
+        return ""
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return f"{source / found[0]}{more} {'have' if more else 'has'} changed"
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        return read_file(one, MOST_BYTES) == read_file(other, MOST_BYTES)
+    except (OSError, ValueError):
+        return False
+
+
+def _mapped(reward: Reward, change: Callable[[str, Python], Python], place: str = "reward") -> Reward:
+    """The reward with another for each `python` in it, by the place of its settings."""
+    if isinstance(reward, Python):
+        return change(place, reward)
+    if isinstance(reward, Combined):
+        parts = {name: _mapped(part, change, f"{place}.parts.{name}") for name, part in reward.parts.items()}
+        return replace(reward, parts=parts)
+    return reward

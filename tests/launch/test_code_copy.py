@@ -1,0 +1,178 @@
+"""A run keeps copies of its own Python files and reads those: edits outside change nothing until it is told to."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.core.events import Alert, Step, events_of
+from launcher.launch import code_copy, provenance, rerun, start
+from launcher.rewards.combined import Weighted
+from launcher.rewards.exact import Exact
+from launcher.rewards.python import Python
+from launcher.runs.folder import Folder
+from launcher.spec.reward import Answer, Reward, score_safely
+
+MINE = {
+    "my.py": "from helpers import half\nfrom rules.marks import full\n\ndef f(data_source, solution_str, ground_truth,"
+    " extra_info=None):\n    import late\n    return full() * half(solution_str) + late.ZERO\n",
+    "helpers.py": "import json, my\n\ndef half(text):\n    return len(text) / 2\n",
+    "rules/marks.py": "from pathlib import Path\nfrom . import deeper\nfrom .deeper import ONE\n\ndef full():\n"
+    "    return ONE * float(Path(__file__).with_name('full.txt').read_text())\n",
+    "rules/deeper.py": "ONE = 1\n",
+    "rules/full.txt": "3",
+    "late.py": "ZERO = 0\n",
+    "unused.py": "nothing imports it\n",
+}
+COPIED = ["helpers.py", "late.py", "my.py", "rules/deeper.py", "rules/marks.py"]
+WORDS = Answer("four")
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    folder = tmp_path / "mine"
+    (folder / "rules").mkdir(parents=True)
+    for name, text in MINE.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    path = tmp_path / "runs" / "p" / "a"
+    path.mkdir(parents=True)
+    return Folder(path)
+
+
+def kept(reward: Reward, folder: Folder) -> Reward:
+    """As the run's processes read it."""
+    found, notes = code_copy.keep(reward, None, folder)
+    assert notes == []
+    return found.within(folder.path)
+
+
+def names(copy: Path) -> list[str]:
+    return sorted(str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file())
+
+
+def test_what_it_imports_from_its_folder_is_copied_with_it(mine: Path, folder: Folder) -> None:
+    reward = kept(Python(path=str(mine / "my.py"), name="f"), folder)
+    assert names(folder.code) == [f"reward/{name}" for name in COPIED]
+    assert score_safely(reward, [WORDS]).total == [6.0]
+    assert names(mine) == sorted(MINE), "no bytecode is left beside the originals"
+
+
+def test_the_copies_are_read_whatever_becomes_of_the_originals(
+    mine: Path, folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reward = kept(Python(path=str(mine / "my.py"), name="f"), folder)
+    for name in ("my.py", "helpers.py", "rules/deeper.py"):
+        (mine / name).write_text("raise SystemExit('changed')\n")
+    (mine / "late.py").unlink()
+    other = tmp_path / "other"
+    other.mkdir()
+    monkeypatch.chdir(other)  # as on another node
+    assert score_safely(reward, [WORDS]).total == [6.0]
+    shutil.copytree(folder.path, other / "moved")
+    shutil.rmtree(folder.path)
+    moved = Weighted(parts={"mine": Python(path="code/reward/my.py", name="f", copied_from=str(mine))})
+    assert score_safely(moved.within(other / "moved"), [WORDS]).total == [6.0]
+
+
+def test_errors_name_the_original(mine: Path, folder: Folder) -> None:
+    reward = kept(Python(path=str(mine / "my.py"), name="f"), folder)
+    (mine / "rules" / "full.txt").unlink()
+    fault = score_safely(reward, [WORDS]).faults[0]
+    assert f"'{mine}/rules/full.txt' (my.py:6)" in fault
+
+
+def test_an_equal_copy_is_made_once(mine: Path, folder: Folder) -> None:
+    python = Python(path=str(mine / "my.py"), name="f")
+    first = kept(Weighted(parts={"a": python, "b": Exact(), "c": python}), folder)
+    assert isinstance(first, Weighted) and first.parts["a"] == first.parts["c"]
+    (mine / "late.py").write_text("ZERO = 1\n")
+    assert score_safely(kept(python, folder), [WORDS]).total == [7.0]
+    assert [path.name for path in sorted(folder.code.iterdir())] == ["reward", "reward-2"]
+    assert score_safely(first.parts["a"], [WORDS]).total == [6.0]
+
+
+def test_secrets_and_large_files_are_not_copied(mine: Path, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = Python(path=str(mine / "my.py"), name="f")
+    (mine / "late.py").write_text(f"ZERO = 0\nKEY = 'hf_{'a1B2' * 8}'\n")
+    reward, notes = code_copy.keep(python, None, folder)
+    assert "late.py" not in " ".join(names(folder.code)) and len(notes) == 1
+    assert f"{mine}/late.py seems to hold a secret" in notes[0]
+    assert score_safely(reward.within(folder.path), [WORDS]).total == [6.0]  # it is read where it is
+    monkeypatch.setattr(code_copy, "MOST_BYTES", 10)
+    assert code_copy.keep(python, None, folder)[0] == python
+
+
+@pytest.fixture(scope="module")
+def rlrun(tmp_path_factory: pytest.TempPathFactory, commands: Any) -> Any:
+    home = tmp_path_factory.mktemp("home")
+    for name, text in {
+        "mine/my.py": "from helpers import right\n\ndef compute_score(data_source, solution_str, ground_truth,"
+        " extra_info=None):\n    return right(solution_str, ground_truth)\n",
+        "mine/helpers.py": "def right(text, truth):\n    return len(set(text) & set(truth)) / 10\n",
+        "own/mute.py": "from launcher.algorithms.grpo import GRPO\nfrom launcher.core.settings import settings\n\n\n"
+        "@settings\nclass Mute(GRPO):\n    pass\n",
+        "own/algorithm/mute.yaml": "_target_: mute.Mute\n",
+    }.items():
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text(text)
+    return commands(home)
+
+
+@pytest.fixture(scope="module")
+def words(small: list[str]) -> list[str]:
+    return ["--config-dir", "own", "algorithm=mute", *small, "sampler.n=4", "reward=mine/my.py",
+            "trainer.total_training_steps=2", "trainer.save_freq=1", "hardware.nproc_per_node=2"]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_its_copies(
+    rlrun: Any, words: list[str], result: Callable[[Path, int], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = rlrun("train", *words, "trainer.experiment_name=done")
+    assert ran.returncode == 0, ran.stderr
+    done = rlrun.run("done")
+    home = done.parents[2]
+    assert names(done / "code") == ["config/algorithm/mute.yaml", "config/mute.py", "reward/helpers.py", "reward/my.py"]
+    assert not any("changed" in line for line in start.to_resume(Folder(done), []).notes)
+    again, newer = done.with_name("again"), done.with_name("newer")
+    for copy in (again, newer):
+        shutil.copytree(done, copy)
+        shutil.rmtree(copy / "checkpoints" / "step_000002")
+    (home / "mine" / "helpers.py").write_text("def right(text, truth):\n    return 7.0\n")
+    with (home / "own" / "mute.py").open("a") as file:
+        file.write("# newer\n")
+
+    ran = rlrun("train", "--resume", "again")
+    assert ran.returncode == 0, ran.stderr
+    (events, *weights), (before, *others) = result(again, 2), result(done, 2)
+    assert [line for line in events if '"Alert"' not in line] == before and weights == others
+    told = [event.text for event in events_of(again / "events.jsonl") if isinstance(event, Alert)]
+    assert any("mine/helpers.py has changed since the run began; it goes on with its copy in code/reward/my.py;"
+               f" reward.path={home}/mine/my.py takes the new version" in text for text in told)  # fmt: skip
+    assert any("own/mute.py has changed since the run began, and is read as it is now; cp -r" in text for text in told)
+
+    ran = rlrun("train", "--resume", "newer", f"reward.path={home}/mine/my.py")
+    assert ran.returncode == 0, ran.stderr
+    assert "reward-2/helpers.py" in names(newer / "code")
+    scores = [
+        event.metrics["critic/score/mean"]
+        for event in events_of(newer / "events.jsonl")
+        if isinstance(event, Step) and event.step
+    ]
+    assert scores[-1] == 7.0 > scores[-2]
+    assert not any("mine/" in line for line in start.to_resume(Folder(newer), []).notes)
+
+    monkeypatch.chdir(home)
+    repeated = rerun.again(Folder(done), [])
+    assert repeated.refused == [] and any("mine/helpers.py" in each.line for each in repeated.differences)
+    assert isinstance(repeated.run.reward, Python) and repeated.run.reward.path == str(done / "code/reward/my.py")
+    assert provenance.same_files(provenance.read(Folder(done))["reward"], provenance.reward_origin(repeated.run.reward))
