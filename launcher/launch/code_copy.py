@@ -1,13 +1,14 @@
 """RUN/code: copies of a run's own Python files, so that it can be read, resumed and repeated after they have changed.
 
 code/reward/   the file of `reward=python` and what it imports from its folder: the run reads these copies
-code/config/   the Python and YAML files of --config-dir: a record, as the run reads that folder itself
+code/config/   the classes of --config-dir and the YAML files that name them: a record, as the run reads that folder
 Copies of other versions, made when a run is resumed with them, stand beside them: reward-2, ...
 """
 
 from __future__ import annotations
 
 import ast
+import re
 import shlex
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,6 +17,7 @@ from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
+from launcher.config.nodes import TARGET
 from launcher.core.files import read_file
 from launcher.core.problems import error_message
 from launcher.core.redaction import redact
@@ -27,7 +29,7 @@ from launcher.spec.run import RunSpec
 
 MOST_FILES, MOST_BYTES = 500, 16 * 2**20
 """Of one copy."""
-_SOURCES = ("*.py", "*.yaml")
+_TARGET = re.compile(rf"^{TARGET}:\s*['\"]?([\w.]+)", re.MULTILINE)
 
 
 def keep(reward: Reward, code_dir: str | None, folder: Folder) -> tuple[Reward, list[str]]:
@@ -36,14 +38,14 @@ def keep(reward: Reward, code_dir: str | None, folder: Folder) -> tuple[Reward, 
 
     def kept(_: str, leaf: Python) -> Python:
         path = Path(leaf.path)
-        files = list(_fit(imported(path), notes))
+        files = list(_fit(imported(path.parent, [path]), notes))
         if path not in files:
             return leaf
         copy = _copied(path.parent, files, folder, "reward").relative_to(folder.path)
         return replace(leaf, path=str(copy / path.name), copied_from=leaf.copied_from or str(path.parent))
 
     if code_dir:
-        _copied(Path(code_dir), list(_fit(_sources(Path(code_dir), folder), notes)), folder, "config")
+        _copied(Path(code_dir), list(_fit(_sources(Path(code_dir)), notes)), folder, "config")
     return _mapped(reward, kept), notes
 
 
@@ -79,14 +81,14 @@ def changes(run: RunSpec, folder: Folder) -> list[str]:
     return notes
 
 
-def imported(file: Path) -> list[Path]:
-    """`file`, and those of its folder that it imports, directly or by way of others, as their source says."""
-    found, waiting = dict[Path, None](), [file]
+def imported(folder: Path, files: Sequence[Path]) -> list[Path]:
+    """`files`, and those of `folder` that they import, directly or by way of others, as their source says."""
+    found, waiting = dict[Path, None](), list(files)
     while waiting and len(found) < MOST_FILES:
         path = waiting.pop()
         if path not in found and path.is_file():
             found[path] = None
-            waiting += [place for name in _imports(path, file.parent) for place in _places(file.parent, name)]
+            waiting += [place for name in _imports(path, folder) for place in _places(folder, name)]
     return list(found)
 
 
@@ -112,12 +114,15 @@ def _places(folder: Path, name: list[str]) -> Iterator[Path]:
         yield from (place.with_name(f"{place.name}.py"), place / "__init__.py")
 
 
-def _sources(code_dir: Path, folder: Folder) -> Iterator[Path]:
-    """Its Python and YAML files, without hidden folders and runs."""
-    for path in sorted(path for pattern in _SOURCES for path in code_dir.rglob(pattern)):
-        hidden = any(part.startswith((".", "__pycache__")) for part in path.relative_to(code_dir).parts)
-        if not hidden and path.is_file() and not path.resolve().is_relative_to(folder.path.resolve().parents[1]):
-            yield path
+def _sources(code_dir: Path) -> list[Path]:
+    """Its config files that name classes, and the Python files of those classes."""
+    configs, starts = list[Path](), list[Path]()
+    for path in sorted(code_dir.glob("*/*.yaml")):
+        with suppress(OSError):
+            if names := _TARGET.findall(read_file(path, MOST_BYTES).decode("utf-8", "replace")):
+                configs.append(path)
+                starts += [place for name in names for place in _places(code_dir, name.split("."))]
+    return [*configs, *imported(code_dir, starts)]
 
 
 def _fit(files: Iterable[Path], notes: list[str]) -> Iterator[Path]:

@@ -175,7 +175,10 @@ def reward_origin(reward: Reward) -> list[dict[str, str]] | None:
         elif isinstance(leaf, Python):
             path = Path(leaf.path).expanduser()
             try:
-                files = {str(file.relative_to(path.parent)): checkpoints.sha256(file) for file in imported(path)}
+                files = {
+                    str(file.relative_to(path.parent)): checkpoints.sha256(file)
+                    for file in imported(path.parent, [path])
+                }
                 file = str(Path(leaf.copied_from or path.parent, path.name))
                 digest = _digest(files) if len(files) > 1 else checkpoints.sha256(path)
                 origins.append({"file": file, "files": digest})
