@@ -55,9 +55,18 @@ def _of(mark: str) -> list[psutil.Process]:
     return found
 
 
-def test_two_processes_on_ray_give_what_two_plain_ones_give(rlrun: Any, small: list[str], result: Any) -> None:
+def test_two_processes_on_ray_give_what_two_plain_ones_give(
+    rlrun: Any, small: list[str], result: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "mine").mkdir()  # a reward of one's own and its neighbour, by a path from the working directory
+    (tmp_path / "mine" / "my.py").write_text("from helpers import shared as f\n")
+    (tmp_path / "mine" / "helpers.py").write_text(
+        "def shared(data_source, solution_str, ground_truth, extra_info=None):\n"
+        "    return len(set(solution_str) & set(ground_truth)) / 10\n"
+    )
     words = [
         *small,
+        "reward=mine/my.py:f",
         "algorithm=grpo",
         "hardware.nproc_per_node=2",
         "trainer.total_training_steps=6",
