@@ -64,13 +64,12 @@ def changes(run: RunSpec, folder: Folder) -> list[str]:
     notes = list[str]()
 
     def look(place: str, leaf: Python) -> Python:
-        file = Path(leaf.path)
-        if leaf.copied_from and (files := _changed(file.parent, Path(leaf.copied_from))):
-            copy = file.relative_to(folder.path.absolute())
-            now = f"{place}.path={shlex.quote(str(Path(leaf.copied_from, file.name)))}"
-            notes.append(
-                f"{files} since the run began; it goes on with its copy in {copy}; {now} takes the new version"
-            )
+        file, here = Path(leaf.path), folder.path.absolute()
+        if leaf.copied_from and file.is_relative_to(here) and (files := _changed(file.parent, Path(leaf.copied_from))):
+            copy = file.relative_to(here)
+            new = Path(leaf.copied_from, file.name)
+            fix = f"; {place}.path={shlex.quote(str(new))} takes the new version" if new.is_file() else ""
+            notes.append(f"{files} since the run began; it goes on with its copy in {copy}{fix}")
         return leaf
 
     _mapped(run.reward, look)
@@ -167,7 +166,7 @@ def _changed(copy: Path, source: Path) -> str:
     if not found:
         return ""
     more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    return f"{source / found[0]}{more} {'have' if more else 'has'} changed"
+    return f"{source / found[0]}{more} {'have' if more else 'has'} changed or gone"
 
 
 def _same(one: Path, other: Path) -> bool:

@@ -14,6 +14,7 @@ from launcher.data.files import Files
 from launcher.data.known_datasets import number
 from launcher.data.rows import RawRow
 from launcher.spec.data import RefusedRow, Row
+from launcher.spec.reward import MODEL_STYLE
 from launcher.spec.routes import ROUTES, route
 
 Have = Literal["answers", "pairs", "prompts", "mixed"]
@@ -59,11 +60,11 @@ def _fitting(row: RawRow) -> Iterator[Have]:
 
 def reward_for(file: str) -> tuple[str, ...]:
     """The words that choose a reward for the first prompts of a file; a function of one's own where they have no
-    ground truth."""
+    ground truth, or ask for a model."""
     found = [row for row in islice(read_rows(file), LOOKED_AT) if isinstance(row, RawRow)]
     rows = [row for each in found if isinstance(row := Files().row(each, "prompts"), Row)]
     truths = [row.ground_truth for row in rows if row.ground_truth is not None]
-    if not truths:
+    if not truths or any(row.style == MODEL_STYLE for row in rows):
         return ("reward=python", f"reward.path={OWN_REWARD}")
     if all(route(row.data_source, ROUTES) for row in rows):
         return ("reward=auto",)

@@ -65,3 +65,9 @@ def test_rows_that_are_nothing_are_named(tmp_path: Path) -> None:
     ran = CliRunner().invoke(app, ["advise", str(path), "--model", "m", "--compute", "much"])
     assert ran.exit_code == 2
     assert "rows.jsonl:1: is neither" in " ".join(ran.stderr.split())
+
+
+def test_a_file_with_rows_for_a_model_gets_no_rule(tmp_path: Path) -> None:
+    asked = {"prompt": "b", "reward_model": {"style": "model"}}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(PROMPT) + "\n" + json.dumps(asked) + "\n")
+    assert "reward=python reward.path=reward.py" in advised(tmp_path / "rows.jsonl", "--compute", "little")["command"]

@@ -156,9 +156,11 @@ def test_a_run_goes_on_with_its_copies(
     (events, *weights), (before, *others) = result(again, 2), result(done, 2)
     assert [line for line in events if '"Alert"' not in line] == before and weights == others
     told = [event.text for event in events_of(again / "events.jsonl") if isinstance(event, Alert)]
-    assert any("mine/helpers.py has changed since the run began; it goes on with its copy in code/reward/my.py;"
+    assert any("mine/helpers.py has changed or gone since the run began; it goes on with its copy in code/reward/my.py;"
                f" reward.path={home}/mine/my.py takes the new version" in text for text in told)  # fmt: skip
-    assert any("own/mute.py has changed since the run began, and is read as it is now; cp -r" in text for text in told)
+    assert any(
+        "own/mute.py has changed or gone since the run began, and is read as it is now; cp -r" in text for text in told
+    )
 
     ran = rlrun("train", "--resume", "newer", f"reward.path={home}/mine/my.py")
     assert ran.returncode == 0, ran.stderr
