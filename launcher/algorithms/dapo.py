@@ -51,11 +51,15 @@ class DAPO(GRPO):
 
     def shape_reward(self, batch: Batch) -> Tensor:
         """Eq. 13."""
-        if not (self.overlong_buffer_len and self.max_response_length):
+        if (free := self.unpenalized_length) is None:
             return batch.reward
-        free = self.max_response_length - self.overlong_buffer_len
         over = ((batch.mask.sum(-1) - free) / self.overlong_buffer_len).clamp(0, 1)  # [B]
         return batch.reward - self.overlong_penalty_factor * over
+
+    @property
+    def unpenalized_length(self) -> int | None:
+        longest, buffer = self.max_response_length, self.overlong_buffer_len
+        return longest - buffer if longest and buffer else None
 
     @property
     def filters_groups(self) -> bool:

@@ -5,18 +5,21 @@ Its relatives differ in one function of the margin h, the difference between the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from launcher.algorithms import ops
+from launcher.core.problems import Problem
 from launcher.core.settings import Positive, settings
 from launcher.spec.algorithm import Algorithm, Batch, Loss, Mean, Need, Output
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+LOWEST, HIGHEST = 1e-3, 10
+"""Of beta: below, nothing keeps the policy near the reference; above, it stays there."""
 Smoothing = Annotated[float, Field(ge=0, lt=0.5)]
 
 
@@ -67,6 +70,15 @@ class DPO(Algorithm):
             raise ValueError(f"label_smoothing belongs to loss_type=sigmoid, and it is {self.loss_type}; use 0")
         if self.length_normalised and self.loss_type != "ipo":
             raise ValueError(f"length_normalised belongs to loss_type=ipo, and it is {self.loss_type}; use false")
+
+    def doubts(self) -> Iterator[Problem]:
+        beta = self.beta
+        if beta > HIGHEST:
+            got = f"{beta:g} holds the policy to the reference model, so that pairs hardly move it"
+            yield Problem("algorithm.beta", got, "use 0.1")
+        if beta < LOWEST:
+            got = f"{beta:g} lets the policy go as far from the reference model as it can, so that it may be ruined"
+            yield Problem("algorithm.beta", got, "use 0.1")
 
     def loss(self, new: Output, batch: Batch) -> Loss:
         weight = ops.per_sequence_weights(batch.mask) if self.length_normalised else batch.mask

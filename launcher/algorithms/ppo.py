@@ -64,6 +64,9 @@ class PPO(Algorithm):
 
     def doubts(self) -> Iterator[Problem]:
         yield from ops.clip_doubts(self.clip_ratio_low, self.clip_ratio_high, self.entropy_coeff)
+        if (left := self.gamma**100) < 0.5:
+            got = f"{self.gamma:g} leaves {left:.0%} of the score 100 tokens before an answer's end"
+            yield Problem("algorithm.gamma", got, "use 1")
         if self.kl_coef > 1:
             got = f"{self.kl_coef} makes the KL penalty larger than any reward, so the policy stays where it is"
             yield Problem("algorithm.kl_coef", got, "use 0.001")

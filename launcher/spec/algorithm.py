@@ -110,6 +110,11 @@ class Algorithm(ABC):
         """Whether it defines a loss for a critic."""
         return type(self).value_loss is not Algorithm.value_loss
 
+    @property
+    def unpenalized_length(self) -> int | None:
+        """Tokens of an answer up to which its length costs nothing; None where it never does."""
+        return None
+
     def doubts(self) -> Iterator[Problem]:
         """Valid values with which hardly anything can be learnt: a plan warns of them."""
         return iter(())

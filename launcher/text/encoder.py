@@ -120,13 +120,13 @@ class Encoder:
 
     def _closing(self, prompt: Text, response: str) -> list[int]:
         """The answer's tokens up to the one that ends it."""
-        rendered = self._rendered_answer(turns_of(prompt), response) if self.templated else None
+        rendered = self.rendered_answer(turns_of(prompt), response) if self.templated else None
         ids = self._ids(response if rendered is None else rendered)
         if rendered is not None and ids and ids[-1] in self.tokenizer.added_tokens_decoder:
             return ids  # the template closes an answer with a token of its own
         return [*ids, self.tokenizer.eos_token_id]
 
-    def _rendered_answer(self, turns: list[dict[str, str]], response: str) -> str | None:
+    def rendered_answer(self, turns: list[dict[str, str]], response: str) -> str | None:
         """What the template writes for the answer; None where it changes the turns before it."""
         before = self.render(turns, open_answer=True)
         whole = self.render([*turns, {"role": "assistant", "content": response}])

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.core.check_result import CheckResult
-from launcher.core.problems import shortened
+from launcher.core.problems import short_repr, shortened
 from launcher.models import config
 from launcher.models.pretrained import Pretrained, weights_of
 from launcher.spec.algorithm import Kind
@@ -26,6 +26,8 @@ from launcher.text.tokenizer import load_fast_tokenizer, load_tokenizer
 WRITTEN = 2**20
 """Characters that a template may add to a row; more than any list of tools has."""
 PAGE = resource.getpagesize()
+TEXTS = ("config.json", "generation_config.json")
+"""What names the tokens that end an answer, beside the tokenizer."""
 PROBE = "Forty-two."
 """An answer that shows what a template writes around one."""
 
@@ -148,7 +150,7 @@ class Ends:
 
     def __init__(self, tokenizer: Any, folder: Path) -> None:
         self.tokenizer, self.folder = tokenizer, folder
-        self.by_file = {name: found for name in ("config.json", "generation_config.json")
+        self.by_file = {name: found for name in TEXTS
                         if (found := _end_ids(config.read(folder, name) or {}))}  # fmt: skip
 
     @property
@@ -184,6 +186,12 @@ class Ends:
             fix = f"set eos_token in {self.folder / 'tokenizer_config.json'}, such as {named!r}"
             yield CheckResult("FAIL", "model.path", "its tokenizer has no eos_token, so no answer could end", fix)
             return
+        for name in TEXTS:
+            stated = (config.read(self.folder, name) or {}).get("eos_token_id", [])
+            if any(type(each) is not int for each in (stated if isinstance(stated, list) else [stated or 0])):
+                message = f"{name} has eos_token_id {short_repr(stated, 60)}, which is no number of a token"
+                fix = f"set eos_token_id to {eos} ({self.name(eos)}) in {self.folder / name}"
+                yield CheckResult("FAIL", "model.path", message, fix)
         for name, ids in self.by_file.items():
             absent = [number for number in ids if not 0 <= number <= largest]
             right = f"set eos_token_id to {eos} ({self.name(eos)}) in {self.folder / name}"
@@ -226,6 +234,7 @@ class _Template:
         if not self.written:
             return
         yield from self._lost()
+        yield from self._written_twice()
         _, turns, opening = self.written[0]
         try:
             rendered = self.encoder.render([*turns, {"role": "assistant", "content": PROBE}])
@@ -252,16 +261,52 @@ class _Template:
             message = f"the chat template writes the same, {shortened(self.written[0][2])!r}, whatever is asked"
             yield CheckResult("FAIL", "model.path", message, f"fix the chat template in {self.file}")
             return
+        answered = [(row, written) for row, turns, _ in self.written if (written := self._answer(row, turns))]
+        if lost := [row for row, (answer, text) in answered if not _holds(text, answer)]:
+            message = (
+                f"the chat template leaves out most of the answers, as of {lost[0].where} ({len(lost)} of"
+                f" {len(answered)} rows), so that is not learnt"
+            )
+            fix = f"write the assistant's content whole in {self.file} (chat_template), or use data.chat_template=never"
+            yield self._warning(message, fix)
         for role in ("system", "user"):
-            of = [(row, turn["content"], text) for row, turns, text in self.written
-                  if (turn := _last(turns, role)) and turn["content"].strip()]  # fmt: skip
-            lost = [row for row, content, text in of if not _holds(text, content)]
+            of = [(row, given, text) for row, turns, text in self.written if (given := _contents(turns, role))]
+            lost = [row for row, given, text in of if not all(_holds(text, content) for content in given)]
             if lost:
                 message = (
                     f"the chat template leaves out {role} turns, as of {lost[0].where} ({len(lost)} of {len(of)} rows)"
                 )
                 fix = f"use rows without {role} turns, or write them in {self.file} (chat_template)"
                 yield self._warning(message, fix)
+
+    def _answer(self, row: Row, turns: list[dict[str, str]]) -> tuple[str, str] | None:
+        """The row's last answer, and what is written of it; None where it has none, or it is written as it is."""
+        answer = prompt_and_response(row)[1]
+        if answer is None and not isinstance(row.prompt, str):
+            answer = next((turn.content for turn in reversed(row.prompt) if turn.role == "assistant"), None)
+        try:
+            written = self.encoder.rendered_answer(turns, answer) if answer else None
+        except Unwritable:
+            return None
+        return (answer, written) if answer and written is not None else None
+
+    def _written_twice(self) -> Iterator[CheckResult]:
+        """Prompts in which a template has been written already."""
+        try:
+            written = self.encoder.render([{"role": "user", "content": PROBE}], open_answer=True)
+        except Unwritable:
+            return
+        before, _, after = written.partition(PROBE)
+        tokens = (token.content for token in self.encoder.tokenizer.added_tokens_decoder.values())
+        marks = [mark for mark in (after.strip(), *tokens) if len(mark) > 2 and mark in before + after]
+        prompts = [(row, "\n".join(_contents(turns, "user"))) for row, turns, _ in self.written]
+        twice = [(row, found[0]) for row, text in prompts if (found := [mark for mark in marks if mark in text])]
+        if 2 * len(twice) > len(self.written):
+            row, mark = twice[0]
+            message = (
+                f"the prompts hold {mark!r} (the first is {row.where}), which the chat template writes around them, too"
+            )
+            yield self._warning(message, "use data.chat_template=never, or prompts without it")
 
     def _end(self, after: str) -> Iterator[CheckResult]:
         """What the template writes after an answer must be what sampling stops at."""
@@ -294,8 +339,8 @@ def _key(turns: list[dict[str, str]]) -> tuple[tuple[str, str], ...]:
     return tuple((turn["role"], turn["content"]) for turn in turns)
 
 
-def _last(turns: list[dict[str, str]], role: str) -> dict[str, str] | None:
-    return next((turn for turn in reversed(turns) if turn["role"] == role), None)
+def _contents(turns: list[dict[str, str]], role: str) -> list[str]:
+    return [turn["content"] for turn in turns if turn["role"] == role and turn["content"].strip()]
 
 
 def _holds(text: str, content: str) -> bool:

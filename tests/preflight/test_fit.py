@@ -130,6 +130,9 @@ def test_a_recipe_plans_ok_on_the_hardware_that_it_names(recipe: str, words: lis
     assert [result.level for result in page.results if result.subject == "memory"] == ["OK"]
 
 
+OVERLONG = ["algorithm.overlong_buffer_len=16", "data.max_response_length=64"]
+
+
 @pytest.mark.parametrize(
     ("words", "level", "subject"),
     [
@@ -147,6 +150,17 @@ def test_a_recipe_plans_ok_on_the_hardware_that_it_names(recipe: str, words: lis
         ([*GRPO, "algorithm.clip_ratio_low=0.4"], "WARN", "algorithm.clip_ratio_low"),
         ([*GRPO, "algorithm.kl_loss_coef=0.01", "algorithm.kl_loss_type=k1"], "WARN", "algorithm.kl_loss_type"),
         (["algorithm=gspo", *GRPO[1:], "algorithm.clip_ratio_high=0.2"], "WARN", "algorithm.clip_ratio_high"),
+        ([*GRPO, "trainer.ppo_epochs=100"], "WARN", "trainer.ppo_epochs"),
+        (["algorithm=ppo", *GRPO[1:], "algorithm.gamma=0.99"], "WARN", "algorithm.gamma"),
+        (["algorithm=dpo", *SFT[1:], "algorithm.beta=100"], "WARN", "algorithm.beta"),
+        (["algorithm=dpo", *SFT[1:], "algorithm.beta=1e-5"], "WARN", "algorithm.beta"),
+        ([*SFT, "model.lora_rank=8", "model.lora_alpha=4096"], "WARN", "model.lora_alpha"),
+        ([*SFT, "model.lora_rank=1024", "model.lora_alpha=1024"], "WARN", "model.lora_rank"),
+        (
+            ["algorithm=dapo", *GRPO[1:], *OVERLONG, "algorithm.max_response_length=4096"],
+            "WARN",
+            "algorithm.max_response_length",
+        ),
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else None,
 )
@@ -164,6 +178,9 @@ def test_what_learns_nothing_is_named(words: list[str], level: str, subject: str
         ["algorithm=dpo", *SFT[1:], "optim.lr=5e-7"],
         [*GRPO, "sampler.temperature=0.6", "sampler.top_k=20", "sampler.top_p=0.95", "algorithm.min_group_std=0.1"],
         ["algorithm=sft", *HUB, "model.lora_rank=8", "model.dtype=bfloat16"],
+        ["algorithm=sft", *HUB, "model.lora_rank=256", "model.lora_alpha=16"],
+        ["algorithm=dapo", *GRPO[1:], *OVERLONG, "algorithm.max_response_length=64"],
+        ["algorithm=dpo", *SFT[1:], "algorithm.beta=2", "trainer.total_epochs=20"],
     ],
     ids=lambda value: " ".join(value[-2:]),
 )

@@ -84,8 +84,13 @@ def test_what_is_cheaper_is_advised_first() -> None:
     assert "lora" not in result.fix and "offload" not in result.fix
 
 
-def test_a_7b_run_that_is_too_large_is_told_words_that_mend_it() -> None:
-    words = ("algorithm=grpo", *BIG, "sampler.n=5", "engine.strategy=fsdp2")
+@pytest.mark.parametrize(
+    "more",
+    [[], ["sampler=vllm", "sampler.gpu_memory_utilization=0.95"], ["sampler=vllm", "sampler.kv_cache_gb=200"]],
+    ids=" ".join,
+)
+def test_a_7b_run_that_is_too_large_is_told_words_that_mend_it(more: list[str]) -> None:
+    words = ("algorithm=grpo", *BIG, "sampler.n=5", "engine.strategy=fsdp2", *more)
     run = run_of(*words)
     limit = memory.limit(run.hardware)
     (result,) = memory.check_memory(run, limit)

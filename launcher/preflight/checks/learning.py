@@ -13,6 +13,8 @@ from launcher.spec.run import CriticOptim, Optim, RunSpec
 
 TOO_HIGH, TOO_LOW = 30, 1 / 150
 """Of the usual learning rate: beyond these, models of language are ruined, or do not move."""
+MANY = 10
+"""Passes over the same answers after which they are of another policy."""
 LEAST_P, COLDEST, HOTTEST = 0.1, 0.05, 2.5
 """Of top_p, and of temperature: less is nearly greedy, more is noise."""
 DECAYED = 1e-3
@@ -57,6 +59,13 @@ def _unlike(run: RunSpec) -> Iterator[Problem]:
     if sampler.temperature < COLDEST:
         got = f"{sampler.temperature:g} is nearly greedy, so that answers to a prompt are alike"
         yield Problem("sampler.temperature", got, "use 1")
+    if (passes := run.trainer.ppo_epochs) > MANY:
+        got = f"{passes} updates on the same answers leave the policy that gave them far behind"
+        yield Problem("trainer.ppo_epochs", got, "use 1")
+    free, longest = run.algorithm.unpenalized_length, run.data.max_response_length
+    if free is not None and free >= longest:
+        got = f"the length penalty begins after {free} tokens, and answers end after {longest}, so it has no effect"
+        yield Problem("algorithm.max_response_length", got, f"use {longest}, with a smaller overlong_buffer_len")
     if sampler.temperature > HOTTEST:
         got = f"{sampler.temperature:g} makes all tokens nearly equally likely, so that answers are noise"
         yield Problem("sampler.temperature", got, "use 1")
@@ -75,6 +84,8 @@ def _optim(run: RunSpec, place: str, optim: Optim | CriticOptim, usual: float, a
     if run.model.dtype == "bfloat16" and not adapters and lr < WEIGHT * DIGITS:
         got = f"steps of {lr:g} are rounded away in weights of bfloat16, which hold 8 bits"
         yield Problem(f"{place}.lr", got, "use model.dtype=float32, with engine.mixed_precision=true for speed")
+    if adapters:
+        yield from _adapters(run)
     if optim.betas[0] > optim.betas[1]:
         first, second = optim.betas
         got = f"[{first}, {second}] averages the gradient over more steps than its square"
@@ -86,3 +97,14 @@ def _optim(run: RunSpec, place: str, optim: Optim | CriticOptim, usual: float, a
     if optim.clip_grad < EPSILON * sqrt(count):
         got = f"{optim.clip_grad:g} clips gradients to less than AdamW's epsilon, so that the weights hardly move"
         yield Problem(f"{place}.clip_grad", got, "use 1")
+
+
+def _adapters(run: RunSpec) -> Iterator[Problem]:
+    """Adapters that are scaled beyond use, or larger than what they change."""
+    rank, alpha, shape = run.model.lora_rank, run.model.lora_alpha, run.model.shape
+    if not TOO_LOW <= (scale := alpha / rank) <= TOO_HIGH:
+        got = f"{alpha} scales adapters of rank {rank} by {scale:.3g}, and what they learn in a step with it"
+        yield Problem("model.lora_alpha", got, f"use {rank}")
+    if shape and rank > shape.hidden_size:
+        got = f"{rank} is more than the model's width of {shape.hidden_size}, beyond which adapters learn nothing more"
+        yield Problem("model.lora_rank", got, f"use {min(32, shape.hidden_size // 2)}")

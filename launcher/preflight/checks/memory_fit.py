@@ -56,6 +56,8 @@ FROZEN = Switch(
     "adapters learn on frozen weights of bfloat16: give optim.lr about ten times the rate", same=False,
 )  # fmt: skip
 UNTESTED = Switch((("data.val_files", ()),), 20.0, "nothing is validated", same=False)
+UNSHARED = [Switch(((f"sampler.{name}", None),), 1.05, "vLLM takes its usual part of the memory", same=False)
+            for name in ("gpu_memory_utilization", "kv_cache_gb")]  # fmt: skip
 SMALLER = "the same result, in smaller parts"
 
 
@@ -115,7 +117,7 @@ def _combinations(run: RunSpec, free: Collection[str] | None) -> Iterator[tuple[
     ways += [[*([SHARDED] if several else []), *([MOVED] if several and on_gpu else []), *(roles if on_gpu else [])]]
     rounded = [FROZEN] if on_gpu and bfloat16 and run.model.dtype == "float32" else []
     ways += [[*([ADAPTERS] if not run.model.lora_rank else []), *rounded]]
-    ways += [[UNTESTED] if not run.algorithm.sampled else []]
+    ways += [[UNTESTED] if not run.algorithm.sampled else [], *([switch] for switch in UNSHARED)]
 
     def useful(switch: Switch) -> bool:
         allowed = free is None or (switch.same and all(name in free for name, _ in switch.changes))

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from launcher.core.check_result import CheckResult, any_failed
-from launcher.core.problems import suggest
+from launcher.core.problems import short_repr, suggest
 from launcher.data.encodings import probable_encoding, to_utf8
 from launcher.data.files import Files
 from launcher.data.formats import WRITTEN_TURNS
@@ -20,6 +20,7 @@ from launcher.preflight.checks.context import Context, SplitRows
 from launcher.spec.data import RefusedRow, Split, needs_rollout
 
 MAX_NAMED = 3  # bad rows that are named
+FEW = 8  # rows that may be alike
 FIRST = 100  # rows that show what the others are like
 
 
@@ -38,6 +39,7 @@ def check(context: Context) -> Iterator[CheckResult]:
         return
     yield _sources(context.train)
     yield from _written_turns(context)
+    yield from _all_alike(context.train)
     yield from _leaks(context)
     yield from _best_metric(context)
     yield from context.lengths.results
@@ -76,6 +78,20 @@ def _written_turns(context: Context) -> Iterator[CheckResult]:
     if 2 * len(written) > len(rows):
         message = f"the prompts are conversations written as text of JSON ({written[0].where} is the first)"
         yield CheckResult("FAIL", "data", message, "write each as a list of messages, as json.loads gives it")
+
+
+def _all_alike(train: SplitRows) -> Iterator[CheckResult]:
+    """Prompts, answers or right answers that are the same in every row: mostly those of another column."""
+    rows = train.rows
+    fields = (("prompts", "prompt", "data.prompt_key"), ("answers", "response", "data.response_key"),
+              ("right answers", "ground_truth", "data.response_key"))  # fmt: skip
+    for what, name, setting in fields if len(rows) >= FEW else ():
+        first = getattr(rows[0], name)
+        if first and all(getattr(row, name) == first for row in rows):
+            text = first if isinstance(first, str) else first[-1].content
+            message = f"the {what} are the same in all {len(rows):,} rows{'' if train.complete else ' that were read'}"
+            fix = f"name the column that holds them ({setting}), or use rows that differ"
+            yield CheckResult("WARN", "data", f"{message}, {short_repr(text, 60)}", fix)
 
 
 def _fix(context: Context, split: Split, bad: Sequence[RefusedRow]) -> str:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from launcher.config.descriptions import fields_of, written
 from launcher.core.check_result import CheckResult
 from launcher.preflight.checks.context import Context, Steps
 from launcher.spec.run import RunSpec
+
+UNTESTED = ("sampler.val_temperature", "sampler.val_n", "trainer.log_val_generations")
+"""What only validation reads."""
 
 
 def check(context: Context) -> Iterator[CheckResult]:
@@ -49,6 +53,12 @@ def _saving(run: RunSpec, found: Steps) -> Iterator[CheckResult]:
     if found.val_rows == 0 and test > 0:
         message = "nothing is held out, so nothing is validated"
         yield CheckResult("WARN", "trainer.test_freq", message, "set data.val_files, or use -1")
+    for name in UNTESTED if found.val_rows == 0 else ():
+        group, _, setting = name.partition(".")
+        held = getattr(run, group)
+        if (value := getattr(held, setting)) != fields_of(type(held))[setting].default:
+            message = f"{written(value)} has no effect, as nothing is held out"
+            yield CheckResult("WARN", name, message, "set data.val_files, or leave it out")
     if found.val_rows == 0 and best:
         message = f"{best} is never measured, as there are no held-out rows"
         yield CheckResult("WARN", "trainer.best_metric", message, "set data.val_files")

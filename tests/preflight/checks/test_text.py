@@ -36,6 +36,14 @@ def turns(of: str, head: str = "<|{{ turn.role }}|>", end: str = "<eos>", opens:
 
 
 CONTENT = "{{ turn.content }}"
+OWN: dict[str, dict[str, Any]] = {
+    "long": {"prompt": "1+1=?", "response": "one and one make two"},
+    "rounds": {"messages": [{"role": role, "content": text} for role, text in
+                            (("user", "add them"), ("assistant", "what?"), ("user", "1 and 1"), ("assistant", "2"))]},
+    "written": {"prompt": "<|user|>1+1=?<|assistant|>", "response": "2"},
+    "vicuna": {"prompt": "1+1=? ANSWER:", "response": "2"},
+}  # fmt: skip
+ENDED = "{% if turn.role == 'assistant' %}<eos>{% endif %}"
 GOOD = turns(CONTENT)
 
 
@@ -52,7 +60,7 @@ def lines(folder: Path, kind: str = "chats", *words: str) -> list[str]:
     context = Context(run, here=True)
     found = [
         run.data.row(RawRow(f"t.jsonl:{number}", row, None), "answers")
-        for number, row in enumerate(rows(f"{kind} 4"), start=1)
+        for number, row in enumerate([OWN[kind]] * 4 if kind in OWN else rows(f"{kind} 4"), start=1)
     ]
     context.train, context.val = SplitRows([row for row in found if isinstance(row, Row)]), SplitRows()
     return [f"{found.level} {found.line}" for found in (*text.check(context), *context.lengths.results)]
@@ -121,6 +129,12 @@ def test_added_tokens_beyond_the_embedding_may_lie_idle(folder: Path) -> None:
     ({"template": turns(CONTENT, opens=False)}, "chats", "the chat template does not open the assistant's"),
     ({"template": turns("{% if turn.role != 'system' %}{{ turn.content }}{% endif %}")}, "systems", "out system turns"),
     ({"template": "<|user|>hi<|assistant|>"}, "chats", "FAIL model.path: the chat template writes the same,"),
+    ({"template": turns("{{ turn.content[:1] if turn.role == 'assistant' else turn.content }}")}, "long",
+     "WARN model.path: the chat template leaves out most of the answers, as of t.jsonl:1 (4 of 4 rows)"),
+    ({"template": turns("{{ turn.content if loop.index > 1 else '' }}")}, "rounds", "leaves out user turns"),
+    ({}, "written", "WARN model.path: the prompts hold '<|assistant|>' (the first is t.jsonl:1)"),
+    ({"template": turns(CONTENT, end=ENDED).replace("<|assistant|>", "ANSWER:")}, "vicuna", "hold 'ANSWER:'"),
+    ({"config": {"eos_token_id": ["<eos>"]}}, "chats", "FAIL model.path: config.json has eos_token_id ['<eos>']"),
     ({"template": turns("{{ raise_exception('no systems') }}")}, "systems", "use rows without system turns"),
     ({"template": turns("{{ turn.content + 1 }}")}, "chats", "FAIL model.path: 4 rows cannot be written"),
     ({"template": "{% for turn in messages %}"}, "chats", "use data.chat_template=never"),
