@@ -273,10 +273,13 @@ class Guide:
         return [one.plain] if self.holders.get(one.plain) else []
 
     def _same_leaf(self, one: Unknown) -> list[str]:
-        """Settings with the same last name, those of the same group first."""
+        """Settings with the same last name, those of the same group first, and of its parts before all."""
         top, leaf = one.plain.partition(".")[0], one.plain.rpartition(".")[2].lower()
         same = [name for name in self.holders if name == leaf or name.endswith(f".{leaf}")]
-        return sorted(same, key=lambda name: (not name.startswith(f"{top}."), name.count(".")))
+        parts = (self.node.get(top) or {}).get("parts") if top in self.files else None
+        of_parts = [f"{top}.parts.{part}.{leaf}" for part in parts or {}]
+        same.sort(key=lambda name: (not name.startswith(f"{top}."), name.count(".")))
+        return [*(name for name in of_parts if has_setting(self.node, name)), *same]
 
     def _group_of_name(self, one: Unknown) -> Suggestion | None:
         """A config group that is misspelt, or whose choice follows two dashes."""

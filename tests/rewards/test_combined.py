@@ -94,6 +94,8 @@ def test_the_command_line_names_choices_and_weights() -> None:
          ["reward.parts.gsm8k.methd: GSM8K has no setting 'methd';"
           " did you mean reward.parts.gsm8k.method=x?"]),
         (["reward=gsm8k_format", "reward.weights.gsm8k=.inf"], None),
+        (["reward=gsm8k_format", "reward.method=flexible"],  # as it was called before there were parts
+         ["reward.method: Weighted has no setting 'method'; use reward.parts.gsm8k.method=flexible"]),
         (["reward=weighted", "reward.parts={x: {_target_: os.system}}"], None),  # classes come from files only
     ],
 )  # fmt: skip
