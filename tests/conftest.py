@@ -28,7 +28,7 @@ for _number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(_number, signal.SIG_DFL)
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 """What people read: the tests of its blocks, commands and links go through all of it."""
 
 

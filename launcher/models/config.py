@@ -122,6 +122,9 @@ def _out_of_range(config: Mapping[str, Any]) -> Iterator[Problem]:
         if name in ("rope_theta", "factor") and not 0 < value < inf:
             got = f"{name} is {short_repr(value, 30)} in config.json"
             yield Problem("", got, f"use {name} above 0, as its publisher has it", "bad-file")
+        elif value != value or (name.endswith(("eps", "epsilon")) and not 0 <= value < inf):  # NaN
+            got = f"{name} is {short_repr(value, 30)} in config.json"
+            yield Problem("", got, f"use a finite {name}, as its publisher has it", "bad-file")
     heads, shared = config.get("num_attention_heads"), config.get("num_key_value_heads")
     if type(heads) is int and type(shared) is int and heads > 0 < shared and heads % shared:
         got = (

@@ -73,9 +73,11 @@ class _BoundedEncoder(Encoder):
         given = sum(len(turn["content"]) for turn in turns)
         self.allowed += TURN_S * len(turns) + SIGN_S * given
         started = time.process_time()
-        with _bounds(self.allowed - self.spent):
-            text = super().render(turns, open_answer)
-        self.spent += time.process_time() - started
+        try:
+            with _bounds(self.allowed - self.spent):
+                text = super().render(turns, open_answer)
+        finally:
+            self.spent += time.process_time() - started  # of one that fails, too
         if len(text) > WRITTEN + 8 * given:
             raise Unwritable(f"the chat template writes {len(text):,} characters for {given:,}")
         return text

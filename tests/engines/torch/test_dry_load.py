@@ -95,6 +95,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"config": {"n_layer": 1999}}, "n_layer is 1999.*weights have 2 layers.*n_layer 2"),
     ({"config": {"text_config": {"num_hidden_layers": 1999}}}, "num_hidden_layers is 1999.*have 2 layers"),
     ({"config": {"model_type": "mixtral", "num_local_experts": 400_000}}, "experts is 400000.*no tensor.*size of 4"),
+    ({"config": {"rms_norm_eps": float("nan"), "other": 10**400}}, "rms_norm_eps is nan.*use a finite rms_norm_eps"),
     ({"config": {"architectures": 5, "rope_theta": 0, "attention_dropout": 5}}, "rope_theta is 0.*above 0"),
     ({"config": {"num_labels": 10**9}}, "num_labels is 1000000000.*whole number"),
     ({"config": {"hidden_size": 10**400}}, "hidden_size is 1000.*whole number"),

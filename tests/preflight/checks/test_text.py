@@ -148,6 +148,7 @@ def test_what_is_wrong_is_named(folder: Path, given: dict[str, Any], kind: str, 
 @pytest.mark.parametrize("endless", [
     "{% for one in range(100000) %}{% for other in range(100000) %}{% endfor %}{% endfor %}",
     "{{ (10 ** 9) ** (10 ** 8) }}",  # within one call of the library
+    "{{ ('a\n' * 1000000) | indent(100000) }}",  # fails for each row, after a second
 ])  # fmt: skip
 def test_a_template_that_computes_without_end_is_stopped(
     folder: Path, endless: str, monkeypatch: pytest.MonkeyPatch
