@@ -18,6 +18,7 @@ from launcher.cli.main import COMMANDS, load
 from launcher.config.compose import conf_dir
 from launcher.config.descriptions import fields_of
 from launcher.config.known import holders
+from launcher.config.resolve import examine
 from launcher.spec.run import RunSpec
 
 ROOT = Path(__file__).parents[1] / "launcher"
@@ -61,7 +62,9 @@ NAMED = [(where, found) for where, text in TEXTS for found in re.findall(r"\brlr
 TYPED = [
     (where, found[0])
     for where, text in TEXTS
-    for found in re.findall(rf"\b((?:{'|'.join(fields_of(RunSpec))})(\.\w+)*=[\w./-]+)", text)
+    for found in re.findall(
+        rf"\b((?:{'|'.join(fields_of(RunSpec))})(\.\w+)*=(?:\{{[^}}]*\}}|\[[^]]*\]|[\w./-]*\w))", text
+    )
 ]
 
 
@@ -88,12 +91,24 @@ def test_a_command_that_is_named_exists_with_its_options(where: str, typed: str)
 @pytest.mark.parametrize(("where", "typed"), TYPED, ids=[f"{where} {typed}" for where, typed in TYPED])
 def test_a_setting_that_is_named_exists(where: str, typed: str) -> None:
     name, _, value = typed.partition("=")
-    if re.search(rf"{VALUE}\w|\w{VALUE}", name):
+    if VALUE in name:
         return  # a part of a name that is filled in
     if "." in name:
-        assert {name, name.rpartition(".")[0]} & holders(choices()).keys(), where
+        parts = name.split(".")  # a setting may be a mapping, or a mapping of mappings
+        assert {".".join(parts[:number]) for number in range(2, len(parts) + 1)} & holders(choices()).keys(), where
     elif value != VALUE and name in choices():
         assert value in choices()[name], where
+
+
+@pytest.mark.parametrize("typed", sorted({typed for _, typed in TYPED if not re.search(r"=[A-Z_]+$|VALUE", typed)}))
+def test_a_value_that_is_named_can_be_given(typed: str) -> None:
+    """With the first choice of its group that has the setting. What other settings it needs stands beside it."""
+    name, _, _ = typed.partition("=")
+    group = name.partition(".")[0]
+    having = holders(choices()).get(name, [])
+    chosen = {"algorithm": "grpo", "model": "tiny", "data": "reverse"} | ({group: having[0]} if having else {})
+    problems = examine([*(f"{of}={choice}" for of, choice in chosen.items() if of != name), typed]).problems
+    assert not [problem for problem in problems if problem.where == name and not problem.about]
 
 
 def test_there_are_such_texts() -> None:
