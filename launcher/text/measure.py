@@ -40,6 +40,8 @@ class Measure:
         backend = self.encoder.tokenizer.backend_tokenizer  # tokenizer.json may hold limits; whoever trains sets none
         backend.no_truncation()
         backend.no_padding()
+        with _bounds(RENDER_S, signal.ITIMER_VIRTUAL):
+            backend.encode(PROBE)  # rules that make a text grow without end do so with a short one, too
         self.counts = Lengths(self.encoder)
         self.model = model
 
@@ -84,8 +86,8 @@ class _BoundedEncoder(Encoder):
 
 
 @contextmanager
-def _bounds(seconds: float) -> Iterator[None]:
-    """SIGPROF ends the process after so many CPU seconds; no call inside gets more than RENDER_BYTES."""
+def _bounds(seconds: float, timer: int = signal.ITIMER_PROF) -> Iterator[None]:
+    """The timer's signal ends the process after so many CPU seconds; no call inside gets more than RENDER_BYTES."""
     soft, most = resource.getrlimit(resource.RLIMIT_AS)
     try:
         pages = int(Path("/proc/self/statm").read_bytes().split()[0])
@@ -94,11 +96,11 @@ def _bounds(seconds: float) -> Iterator[None]:
             resource.setrlimit(resource.RLIMIT_AS, (limit, most))
     except OSError:  # a system without it
         pass
-    signal.setitimer(signal.ITIMER_PROF, max(seconds, 0.01))
+    signal.setitimer(timer, max(seconds, 0.01))
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.setitimer(timer, 0)
         resource.setrlimit(resource.RLIMIT_AS, (soft, most))
 
 

@@ -133,6 +133,8 @@ class TextProcess:
         ended = -self._wait()
         if ended == signal.SIGPROF:
             return self._problem(f"computes for more than {RENDER_S:g} s on the first rows", "chat template")
+        if ended == signal.SIGVTALRM:
+            return self._problem(f"computes for more than {RENDER_S:g} s on one word", "tokenizer")
         if ended == signal.SIGXCPU:
             return self._problem(f"computes for more than {WHOLE_S} s", "tokenizer")
         how = f"by {signal.Signals(ended).name}" if ended > 0 else f"with {-ended}"
@@ -197,7 +199,7 @@ def _serve(channel: Connection[Any, Any], settings: TextProcess) -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in range(3):
         os.dup2(nowhere, descriptor)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGPROF, signal.SIGXCPU):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGPROF, signal.SIGVTALRM, signal.SIGXCPU):
         signal.signal(number, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if "tokenizers" in sys.modules:  # its threads are not forked, and without them it would wait for ever

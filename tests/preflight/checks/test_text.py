@@ -175,6 +175,15 @@ def test_files_that_make_no_tokenizer(folder: Path, name: str, content: str | No
     assert expected in "\n".join(lines(folder))
 
 
+def test_a_tokenizer_whose_texts_grow_without_end_is_stopped(folder: Path) -> None:
+    launch_model.Model().save(folder)
+    grows = {"type": "Replace", "pattern": {"Regex": "."}, "content": "aaaaaaaaaa"}
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["normalizer"] = {"type": "Sequence", "normalizers": [grows] * 12}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert f"FAIL model.path: the tokenizer of '{folder}'" in lines(folder)[0]
+
+
 def test_a_tokenizer_that_ends_its_process_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "Measure", lambda *_: process.os.kill(process.os.getpid(), 9))
     assert "the tokenizer of" in (line := lines_of_model(folder, {})[0]) and "by SIGKILL" in line
