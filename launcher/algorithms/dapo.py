@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from launcher.algorithms import ops
 from launcher.algorithms.grpo import GRPO
+from launcher.core.problems import InvalidSettings, Problem
 from launcher.core.settings import AtLeastOne, Count, NonNegative, Positive, ReadOnlyWith, settings
 from launcher.spec.algorithm import Batch
 
@@ -39,11 +40,11 @@ class DAPO(GRPO):
         super().__post_init__()
         longest = self.max_response_length
         if self.overlong_buffer_len and longest is None:
-            raise ValueError("overlong_buffer_len needs max_response_length, which is not given; set it")
+            got, fix = "is not given, and overlong_buffer_len needs it", "use that of data.max_response_length"
+            raise InvalidSettings(Problem("max_response_length", got, fix, about=("algorithm.overlong_buffer_len",)))
         if longest is not None and self.overlong_buffer_len > longest:
-            raise ValueError(
-                f"overlong_buffer_len is {self.overlong_buffer_len} of {longest} tokens; use at most {longest}"
-            )
+            got, about = f"is {self.overlong_buffer_len} of {longest} tokens", ("algorithm.max_response_length",)
+            raise InvalidSettings(Problem("overlong_buffer_len", got, f"use at most {longest}", about=about))
 
     def group_filter(self, batch: Batch) -> Tensor:
         """Eq. 11: groups with both right and wrong answers, judged by the score without the length penalty."""

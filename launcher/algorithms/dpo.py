@@ -67,9 +67,9 @@ class DPO(Algorithm):
 
     def __post_init__(self) -> None:
         if self.label_smoothing and self.loss_type != "sigmoid":
-            raise ValueError(f"label_smoothing belongs to loss_type=sigmoid, and it is {self.loss_type}; use 0")
+            raise ops.unread("label_smoothing", "algorithm.loss_type", "sigmoid", self.loss_type, "0")
         if self.length_normalised and self.loss_type != "ipo":
-            raise ValueError(f"length_normalised belongs to loss_type=ipo, and it is {self.loss_type}; use false")
+            raise ops.unread("length_normalised", "algorithm.loss_type", "ipo", self.loss_type, "false")
 
     def doubts(self) -> Iterator[Problem]:
         beta = self.beta

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Literal
 
-from launcher.core.problems import Problem
+from launcher.core.problems import InvalidSettings, Problem
 from launcher.core.settings import ReadOnlyWith
 from launcher.spec.algorithm import AlgorithmState, AllReduce, Batch, Mean, no_reduce
 
@@ -41,11 +41,15 @@ def token_weights(mode: Aggregation, mask: Tensor, constant: float = 1.0) -> tup
 
 
 def check_constant(mode: Aggregation, constant: float | None) -> None:
-    """Raises `ValueError` where the constant would have no effect."""
+    """Raises `InvalidSettings` where the constant would have no effect."""
     if mode != "seq-mean-token-sum-norm" and constant is not None:
-        raise ValueError(
-            f"loss_scale_factor belongs to loss_agg_mode=seq-mean-token-sum-norm, and it is {mode}; use null"
-        )
+        raise unread("loss_scale_factor", "algorithm.loss_agg_mode", "seq-mean-token-sum-norm", mode, "null")
+
+
+def unread(name: str, other: str, wanted: str, value: str, instead: str) -> InvalidSettings:
+    """What to raise for the setting `name`, which only one value of another setting reads."""
+    got = f"belongs to {other}={wanted}, and it is {value}"
+    return InvalidSettings(Problem(name, got, f"use {instead}", "conflicting-settings", (other,)))
 
 
 OFF_POLICY = ReadOnlyWith(

@@ -119,6 +119,12 @@ def _out_of_range(config: Mapping[str, Any]) -> Iterator[Problem]:
             continue
         if name.endswith(("dropout", "pdrop")) and not 0 <= value <= 1:
             yield Problem("", f"{name} is {short_repr(value, 30)} in config.json", f"use {name} of 0 to 1", "bad-file")
+        if name.endswith(("norm_eps", "norm_epsilon")) and not 0 <= value <= 0.1:
+            got = f"{name} is {short_repr(value, 30)} in config.json"
+            yield Problem("", got, f"use {name} of about 1e-6, as its publisher has it", "bad-file")
+        if name == "sliding_window" and value == 0 and config.get("use_sliding_window") is not False:
+            got = f"sliding_window is {short_repr(value, 30)} in config.json, so that no token would be seen"
+            yield Problem("", got, "use null where all tokens are seen", "bad-file")
         if name in ("rope_theta", "factor") and not 0 < value < inf:
             got = f"{name} is {short_repr(value, 30)} in config.json"
             yield Problem("", got, f"use {name} above 0, as its publisher has it", "bad-file")

@@ -48,12 +48,11 @@ class Sampler:
 
     def __post_init__(self) -> None:
         if self.top_k == 0:
-            got = "top_k is 0, which leaves no token to sample"
-            raise InvalidSettings(Problem("", got, "use -1 for all", about=("sampler.top_k",)))
+            raise InvalidSettings(Problem("top_k", "0 leaves no token to sample", "use -1 for all"))
         if self.val_n > 1 and not self.val_temperature:
-            got = f"val_n is {self.val_n} and val_temperature 0, so all are alike"
-            about = ("sampler.val_n", "sampler.val_temperature")
-            raise InvalidSettings(Problem("", got, "use val_temperature=1", "conflicting-settings", about))
+            got = f"is {self.val_n}, and sampler.val_temperature 0, so all are alike"
+            fix, about = "use sampler.val_temperature=1", ("sampler.val_temperature",)
+            raise InvalidSettings(Problem("val_n", got, fix, "conflicting-settings", about))
 
     def problems(self, run: RunSpec) -> list[Problem]:
         """Why it cannot sample this run's answers."""

@@ -48,8 +48,8 @@ MISTAKES = [
     Mistake(("seed=1.5",), "seed: got 1.5; use a whole number", "seed"),
     Mistake(("sampler.n=four",), "sampler.n: got 'four'", "n", "sampler.n"),
     Mistake(("data.train_batch_size=0",), "data.train_batch_size: got 0", "batch"),
-    Mistake(("sampler.top_k=0",), "sampler: top_k is 0", "top_k"),
-    Mistake(("sampler.val_n=2",), "sampler: val_n is 2 and val_temperature 0", "val_n"),
+    Mistake(("sampler.top_k=0",), "sampler.top_k: 0 leaves", "top_k"),
+    Mistake(("sampler.val_n=2",), "sampler.val_n: is 2, and sampler.val_temperature 0", "val_n"),
     Mistake(("model.hidden_size=65",), "model: hidden_size 65 does not split", "model"),
     # choices
     Mistake(("reward=exakt",), "reward: no choice 'exakt'; did you mean exact?", "reward"),

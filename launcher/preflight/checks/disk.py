@@ -62,7 +62,7 @@ def _downloads(run: RunSpec, level: Level) -> Iterator[CheckResult]:
         yield CheckResult("WARN", "HF_ENDPOINT", f"{fault}, so {model.path} cannot be downloaded", "unset HF_ENDPOINT")
     root = store.root()
     standing = next(place for place in (root.absolute(), *root.absolute().parents) if place.exists())
-    if not os.access(standing, os.W_OK):
+    if not (standing.is_dir() and os.access(standing, os.W_OK)):
         message = f"{model.path} is downloaded to {root}, which cannot be written"
         yield CheckResult(level, "disk", message, "set RLRUN_MODELS to a folder that can be")
     if model.shape is None:

@@ -39,9 +39,12 @@ def check(_: Context) -> Iterator[CheckResult]:
 def _hidden() -> Iterator[CheckResult]:
     """Packages that a folder of PYTHONPATH hides: what is imported is not what is installed."""
     folders = [Path(place).resolve() for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
-    for name in SHOWN if folders else ():
-        found = find_spec(name)
-        place = Path(found.origin).resolve().parent.parent if found and found.origin else None
+    ours = _installed(OURS) if folders else None
+    wanted = [wants.name for wants in ours.requires] if ours else []
+    for name in dict.fromkeys((*SHOWN, *wanted)) if folders else ():
+        found = find_spec(name.replace("-", "_"))
+        file = Path(found.origin).resolve() if found and found.origin else Path()
+        place = file.parent.parent if found and found.submodule_search_locations else file.parent
         if place in folders and (installed := _installed(name)) and _place(name) != place:
             message = f"{place / name} is imported in place of {name} {installed.version}, which is installed"
             yield CheckResult("FAIL", name, message, f"take {place} out of PYTHONPATH")

@@ -104,6 +104,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"config": {"num_attention_heads": 5, "num_key_value_heads": 5}, "config_without": ["head_dim"]},
      r"\(32\).*\(5\).*config\.json"),
     ({"config": {"num_key_value_heads": 3}, "shapes": {r".*[kv]_proj\.weight": [24, 32]}}, "heads is 4.*heads 3.*div"),
+    ({"config": {"rms_norm_eps": float("nan")}}, "rms_norm_eps is nan.*about 1e-6"),
+    ({"config": {"model_type": "mistral", "sliding_window": 0}}, "sliding_window is 0.*use null"),
     ({"config": {"hidden_act": "swish9"}}, "swish9.*correct hidden_act"),
     ({"config": {"rope_scaling": {"rope_type": "yarnn", "factor": 4.0}}}, "yarnn.*correct rope_scaling.rope_type"),
     ({"config": {"pad_token_id": 50257}}, "pad_token_id is 50257.*vocab_size 92"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -167,3 +168,20 @@ def test_an_earlier_run_tells_how_long_it_takes(tmp_path: Path) -> None:
     found = history.earlier(run_of(root))
     assert found == ("p/r", 2.0)
     assert history.earlier(run_of(root, "data.train_batch_size=8")) is None  # a step of it is another
+
+
+def test_a_module_that_takes_the_place_of_a_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tokenizers.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "tokenizers", raising=False)
+    found = lines(packages.check(Context(run_of(), here=True)))
+    assert any(f"{tmp_path / 'tokenizers'} is imported in place of tokenizers" in line for line in found)
+
+
+def test_models_cannot_be_downloaded_into_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "models").write_text("")
+    monkeypatch.setenv("RLRUN_MODELS", str(tmp_path / "models"))
+    monkeypatch.chdir(tmp_path)
+    found = lines(disk.check(Context(run_of("model=qwen3-0.6b"), here=True)))
+    assert any("which cannot be written; set RLRUN_MODELS" in line for line in found)
