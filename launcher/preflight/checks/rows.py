@@ -89,7 +89,7 @@ def _all_alike(train: SplitRows) -> Iterator[CheckResult]:
         first = getattr(rows[0], name)
         if first and all(getattr(row, name) == first for row in rows):
             text = first if isinstance(first, str) else first[-1].content
-            message = f"the {what} are the same in all {len(rows):,} rows{'' if train.complete else ' that were read'}"
+            message = f"the {what} are the same in every row{'' if train.complete else ' that was read'}"
             fix = f"name the column that holds them ({setting}), or use rows that differ"
             yield CheckResult("WARN", "data", f"{message}, {short_repr(text, 60)}", fix)
 
