@@ -365,6 +365,7 @@ OPEN = {
     "length": ["reward.high=9"],
     "overlong": ["reward.longest=9", "reward.buffer=9"],
     "weighted": ["reward.parts={exact:1.0,format:0.2}"],
+    "by_style": ["reward.parts={exact:1.0,format:0.2}"],
     "model": ["reward.path=some/where"],
     "python": ["reward.path=some/where"],
     "remote": ["reward.url=http://some/where"],
