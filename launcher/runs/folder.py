@@ -135,9 +135,11 @@ class Lock:
 
 
 def holder(folder: Folder) -> dict[str, int | str] | None:
-    """Process id and host of the run's writer; None when nobody writes it."""
+    """Process id and host of the run's writer, nothing of another user's; None when nobody writes it."""
     try:
         descriptor = os.open(folder.path / ".lock", os.O_RDONLY | os.O_NONBLOCK)  # a pipe would be waited for
+    except PermissionError:
+        return {} if _listed(folder.path / ".lock") else None
     except OSError:  # nobody has written here, or nothing that can be locked
         return None
     try:
@@ -149,6 +151,14 @@ def holder(folder: Folder) -> dict[str, int | str] | None:
     finally:
         os.close(descriptor)
     return None
+
+
+def _listed(lock: Path) -> bool:
+    """Whether another user's file, which cannot be opened, is locked on this machine: it lists locks by inode."""
+    with suppress(OSError):
+        mark = f":{lock.stat().st_ino} "
+        return any("FLOCK" in line and mark in line for line in Path("/proc/locks").read_text().splitlines())
+    return False
 
 
 def _named_in(text: bytes) -> dict[str, int | str]:
