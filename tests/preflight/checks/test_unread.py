@@ -49,7 +49,7 @@ Optim: lr betas weight_decay clip_grad lr_warmup_steps lr_scheduler_type
 Overlong: longest buffer unit
 PPO: gamma lam cliprange_value kl_coef entropy_coeff loss_agg_mode loss_scale_factor
 Pretrained: path trust_remote_code gated architecture
-Python: path name kwargs form timeout_s workers memory_gb
+Python: path name kwargs form timeout_s workers memory_gb copied_from
 Ray: address wait_s cpus_per_process
 Remote: url token_env kind batch_size max_parallel timeout_s retries backoff_s send headers
 Reverse: n_prompts n_val data_seed
